@@ -20,6 +20,9 @@ from kbtrain.evaluation.seen import NOTHING, Seen
 from kbtrain.llm.prices import Prices
 
 _MILLION = 1e6
+OF_TOKENS = (
+    "million_tokens_in", "million_tokens_out", "seconds_per_1000_tokens_in", "seconds_per_1000_tokens_out",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -144,19 +147,33 @@ _FIXED = {"llm_only": 0.0, "all_rag": 1.0}
 def bills(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> list[GateBill]:
     """In the order of ``gates``; one with no stored scores (the relation-only gate) is billed by its own ratio.
 
-    Raises :class:`UserError` if the results are of other questions than the run's.
+    Raises :class:`UserError` if the results are of other questions than the run's, and where tokens have a price and
+    the answers' are not known.
     """
     n = len(run.test.outcomes)
     other = next((gate for gate in gates if gate.n != n), None)
     if other is not None:
         raise UserError(f"{run.path}: results of {other.n} questions, but {n} have stored answers; evaluate again")
     used = usage(run.test.graded["llm"], run.test.graded["rag"])
+    _check_tokens(run, used, prices)
     found = []
     for gate in gates:
         seconds, tokens = gate.cost.gate_seconds / n, _gate_tokens(run, gate.gate)
         made = gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, seconds, prices, tokens)
         found.append(replace(made, seen=gate.seen))
     return found
+
+
+def _check_tokens(run: RunFolder, used: Usage, prices: Prices) -> None:
+    """Raise :class:`UserError` for prompts without a token, which is no prompt: answers that were imported, or of a
+    server that counts none, would be billed as if they cost nothing."""
+    untold = int(((used.llm_in == 0) | (used.rag_in == 0)).sum())
+    if untold and any(getattr(prices, name) for name in OF_TOKENS):
+        raise UserError(
+            f"{run.path}: the tokens of the answers to {untold} of {len(used.llm_in)} questions are not known "
+            f"(imported, or of a server that counts none); set {', '.join(OF_TOKENS)} to 0 to bill searches and gates "
+            "alone"
+        )
 
 
 def _gate_tokens(run: RunFolder, gate: str) -> GateTokens | None:

@@ -9,9 +9,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 from kbtrain import jsonl
 from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.evaluation.cost import OF_TOKENS
 from kbtrain.provenance import write_meta
 from kbtrain.records import GateExample, GateScore
 
@@ -71,3 +74,13 @@ def test_published_scores_are_set_beside_ours_on_their_questions(run: Path, caps
     assert set(rows) == {"ours", "theirs"} and {row["n"] for row in rows.values()} == {12}
     assert rows["theirs"]["auroc"]["mean"] == 1.0  # wrong without retrieval where i is odd
     assert "6 of 12 test questions positive (llm_wrong)" in capsys.readouterr().out
+
+
+def test_tokens_that_nobody_counted_are_not_billed_as_none(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"the tokens of the answers to 60 of 60 questions are not known \(imported"):
+        stage("eval/cost.py", run=run)
+    prices, shown = tmp_path / "prices.yaml", yaml.safe_load((ROOT / "eval/configs/prices.yaml").read_text())
+    prices.write_text(yaml.safe_dump({**shown, **dict.fromkeys(OF_TOKENS, 0)}))
+    stage("eval/cost.py", run=run, prices=prices)
+    bills = {gate["gate"]: gate["bill"] for gate in json.loads((run / "cost.json").read_text())["gates"]}
+    assert bills["all_rag"]["money"] == shown["search"]
