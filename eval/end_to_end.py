@@ -31,7 +31,14 @@ from kbtrain.evaluation.outcomes import AccuracyKind, answers, clusters_of, has_
 from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.result_meta import result_meta
 from kbtrain.evaluation.results import Results, save
-from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_labels, read_run
+from kbtrain.evaluation.run_folder import (
+    ResampleConfig,
+    StoredAnswersConfig,
+    check_labelled,
+    check_sampled,
+    read_labels,
+    read_run,
+)
 from kbtrain.metrics.ranking import oracles
 from kbtrain.metrics.thresholds import AnyRule
 from kbtrain.provenance import write_meta
@@ -71,6 +78,7 @@ class EndToEndConfig(StoredAnswersConfig, ResampleConfig):
 def main(config: EndToEndConfig) -> None:
     """Grade, decide, measure, write, say."""
     started = time.monotonic()
+    check_labelled(config.run / "labels.jsonl", config.sampling_run)
     first, labels = read_labels(config.run / "labels.jsonl")
     folder = read_run(config.run, config.sampling_run, config.allow_missing)
     dev, test, stored, files = folder.dev, folder.test, folder.stored, [config.run / "labels.jsonl", *folder.files]

@@ -33,7 +33,7 @@ from kbtrain.evaluation.learning_curve import (
     learning_curve,
     sizes_of,
 )
-from kbtrain.evaluation.run_folder import StoredAnswersConfig, read_run
+from kbtrain.evaluation.run_folder import StoredAnswersConfig, check_labelled, read_run
 from kbtrain.files import beside
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.probe.gate import Asked, state_folder
@@ -101,6 +101,7 @@ def main(config: LearningCurveConfig) -> None:
         raise UserError(f"key 'sizes': {min(config.sizes)} questions; 20 at least")
     path = config.run / "examples" / "train.jsonl"
     check_unchanged(path)
+    check_labelled(config.run / "labels.jsonl", config.sampling_run)
     train = [e for e in jsonl.read(GateExample, path) if e.reference is None and e.soft_mastery is not None]
     for key in config.keys:
         if lacking := sum(getattr(e, f"soft_{key}") is None for e in train):

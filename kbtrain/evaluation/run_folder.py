@@ -269,6 +269,17 @@ def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
     return first, itertools.chain([first], stream)
 
 
+def check_labelled(path: Path, sampling_run: str) -> None:
+    """Raise :class:`UserError` for labels of another sampling run than the one whose answers are to stand beside them:
+    what that one's model masters, and gains by a search, says nothing here. Labels that note none pass."""
+    of = (meta_of(path).get("config") or {}).get("sampling_run", sampling_run)
+    if of != sampling_run:
+        raise UserError(
+            f"key 'sampling_run': {at(path)}: labels of run '{of}', not '{sampling_run}'; name that, or run "
+            f"data_gen/label.py --sampling-run {sampling_run}"
+        )
+
+
 def read_outcomes(run: Path) -> list[Outcome]:
     """The graded answers of a run folder.
 

@@ -57,6 +57,25 @@ def test_results_hold_all_gates_and_follow_the_schema(
     assert load(run_folder / "results.json").meta["sampling"]["model"] == "made-up"
 
 
+def test_labels_of_another_sampling_run_do_not_judge_its_answers(script: Script, run_folder: Path) -> None:
+    """relation_only stood in the table by what a search changes for another model, and tau was that model's."""
+    with SampleStore(run_folder / "samples.db") as store:
+        store.begin("other", {"model": "another"})
+        for condition in ("llm", "rag"):
+            store.put("other", list(store.iterate("main", condition)))
+    labels = run_folder / "labels.jsonl"
+    write_meta(labels, stage="label", config={"sampling_run": "main"}, inputs=[])
+    told = r"key 'sampling_run': .*labels\.jsonl: labels of run 'main', not 'other'; name that, or .*sampling-run other"
+    with pytest.raises(UserError, match=told):
+        evaluate(script, run_folder, sampling_run="other")
+    curve = script("learning_curve")
+    with pytest.raises(UserError, match=told):
+        curve.main(build(curve.LearningCurveConfig, None, {"run": run_folder, "sampling_run": "other"}))
+    assert not (run_folder / "results.json").exists()
+    write_meta(labels, stage="label", config={"sampling_run": "other"}, inputs=[])
+    assert evaluate(script, run_folder, sampling_run="other")["meta"]["sampling"]["model"] == "another"
+
+
 def test_each_score_file_is_read_once(script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
     monkeypatch.setattr(folder_module, "read_scores", lambda path: read.append(path) or read_scores(path))
