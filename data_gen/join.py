@@ -2,8 +2,8 @@
 
 Writes OUTPUT/examples/{train,dev,test}.jsonl. Ids get the run's name before them. A question that stands in two splits,
 of whatever runs, or asks about an entity of another split, stops the stage (or is dropped from the split that trains or
-chooses), and so do labels made by different rules. The shares of the runs stand in the label rule, which every gate's
-card tells.
+chooses), and so do labels made by different rules or about different models. The shares of the runs stand in the label
+rule, which every gate's card tells.
 
 Examples:
   python data_gen/join.py --runs '[runs/mmlu, runs/xiezhi]' --output runs/mix
@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
-from kbtrain.labeling.join import apart, common_rule, read_all, shares_of
+from kbtrain.labeling.join import apart, check_one_model, common_rule, read_all, shares_of
 from kbtrain.provenance import check_unchanged, write_meta
 from kbtrain.records import Split
 
@@ -60,6 +60,7 @@ def main(config: JoinConfig) -> None:
     inputs = {split: [run / "examples" / f"{split}.jsonl" for run in config.runs] for split in SPLITS}
     files = [path for paths in inputs.values() for path in paths]
     check_unchanged(*files)
+    check_one_model(config.runs)
     rule = common_rule(inputs["train"])
     joined, left_out = apart({split: read_all(paths, config.runs) for split, paths in inputs.items()}, config.on_leak,
                              config.on_shared_entity)  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
+from kbtrain.provenance import meta_of
 from kbtrain.questions.checks import asked_key
 from kbtrain.records import GateExample, Split
 from kbtrain.training.data import label_rule
@@ -27,11 +28,15 @@ def read_all(paths: Sequence[Path], runs: Sequence[Path]) -> list[GateExample]:
 
 
 def common_rule(paths: Sequence[Path]) -> dict[str, Any]:
-    """The rule that made the labels of all files. Raises :class:`UserError` for the first value that differs."""
-    first = label_rule(paths[0])
+    """The rule that made the labels of all files. Raises :class:`UserError` for the first value that differs.
+
+    Facts of one run's answers are no rule: the share that was cut is left out, a run without Chinese questions notes
+    nothing of them, and one without a split has no step of its mastery there.
+    """
+    first = _without_shares(label_rule(paths[0]))
     for path in paths[1:]:
-        other = label_rule(path)
-        key = next((key for key in {**first, **other} if first.get(key) != other.get(key)), None)
+        other = _without_shares(label_rule(path))
+        key = next((key for key in {**first, **other} if not _alike(key, first.get(key), other.get(key))), None)
         if key == "benefit" and ends(first) != ends(other):
             raise UserError(
                 f"{at(path)}: benefit_tail stretched its benefits over the range {ends(other)}, those of {paths[0]} "
@@ -42,7 +47,39 @@ def common_rule(paths: Sequence[Path]) -> dict[str, Any]:
                 f"{at(path)}: its labels were made with {key} {other.get(key)}, those of {paths[0]} with "
                 f"{first.get(key)}; label and build both runs alike"
             )
+        steps = {STEP: {**other.get(STEP, {}), **first.get(STEP, {})}} if STEP in first else {}
+        first = {**first, **{name: value for name, value in other.items() if name not in first}, **steps}
     return first
+
+
+def check_one_model(runs: Sequence[Path]) -> None:
+    """Raise :class:`UserError` for labels about answers of different models, as far as the runs' labels note them: a
+    gate is about what one model knows. Models are told apart by the last part of their names, a folder's or the hub's.
+    """
+    noted = {run: meta_of(run / "labels.jsonl").get("sampling", {}).get("model") for run in runs}
+    known = {run: str(model).rstrip("/").rsplit("/", 1)[-1] for run, model in noted.items() if model}
+    first = next(iter(known), None)
+    other = next((run for run, model in known.items() if first and model != known[first]), None)
+    if first is not None and other is not None:
+        raise UserError(
+            f"{at(other / 'labels.jsonl')}: labels about answers of '{known[other]}', those of {first} about "
+            f"'{known[first]}'; a gate is about one model: join the runs of one"
+        )
+
+
+STEP = "mastery_step"
+
+
+def _without_shares(rule: dict[str, Any]) -> dict[str, Any]:
+    return {**rule, "cut": {"rule": rule["cut"]["rule"]}} if isinstance(rule.get("cut"), dict) else rule
+
+
+def _alike(key: str, one: Any, other: Any) -> bool:
+    if key == "chinese" and None in (one, other):
+        return True
+    if key == STEP and isinstance(one, dict) and isinstance(other, dict):
+        return all(one[split] == other[split] for split in one.keys() & other.keys())
+    return bool(one == other)
 
 
 def ends(rule: Mapping[str, Any]) -> list[float]:

@@ -74,6 +74,40 @@ def test_labels_by_different_rules_are_not_joined(tmp_path):
         join([one, two], tmp_path / "mix")
 
 
+def labelled(run: Path, **rule: object) -> Path:
+    """A run of a training question whose labels were made by the rule as data_gen/label.py notes it."""
+    path = examples(run, train=[f"Who of {run.name}?"]) / "examples" / "train.jsonl"
+    noted = {"by": "samples", "cut": {"rule": "keep", "share": {"llm": 0.01}}, "mastery_step": {"train": 1 / 30}}
+    write_meta(path, stage="build", config=None, inputs=[], extra={"label_rule": noted | rule})
+    return run
+
+
+def test_facts_of_a_run_s_answers_are_no_other_rule(tmp_path):
+    """MMLU and a Chinese set, as the paper joins them: other shares are cut, and dev may come from one of them."""
+    mmlu = labelled(tmp_path / "mmlu", mastery_step={"train": 1 / 30, "dev": 1 / 10})
+    xiezhi = labelled(tmp_path / "xiezhi", chinese="simplified/2", cut={"rule": "keep", "share": {"llm": 0.02}})
+    for runs in ([mmlu, xiezhi], [xiezhi, mmlu]):
+        join(runs, tmp_path / "mix")
+        rule = label_rule(tmp_path / "mix" / "examples" / "train.jsonl")
+        assert (rule["cut"], rule["chinese"]) == ({"rule": "keep"}, "simplified/2")
+        assert rule["mastery_step"] == {"train": 1 / 30, "dev": 1 / 10}
+    for key, value in (("cut", {"rule": "drop", "share": {}}), ("mastery_step", {"train": 0.1}), ("chinese", "older")):
+        other = labelled(tmp_path / f"other_{key}", **{"chinese": "simplified/2", key: value})
+        with pytest.raises(UserError, match=f"labels were made with {key} "):
+            join([xiezhi, other], tmp_path / "mix")
+
+
+def test_labels_about_two_models_are_not_joined(tmp_path):
+    """The gate would learn that a question is known and that it is not."""
+    runs = [labelled(tmp_path / name) for name in ("mmlu", "xiezhi", "webqa")]
+    for run, model in zip(runs, ("Qwen/Qwen2-7B", "/models/Qwen2-7B/", "Llama-2-13b"), strict=True):
+        jsonl.write(run / "labels.jsonl", [])
+        write_meta(run / "labels.jsonl", stage="label", config=None, inputs=[], extra={"sampling": {"model": model}})
+    with pytest.raises(UserError, match=r"webqa/labels\.jsonl: labels about answers of 'Llama-2-13b', those of .*mmlu"):
+        join(runs, tmp_path / "mix")
+    join(runs[:2], tmp_path / "mix")
+
+
 def test_two_runs_of_one_name_are_refused(tmp_path):
     with pytest.raises(ValueError, match="two folders are called 'mmlu'"):
         load("data_gen/join.py").JoinConfig(runs=[tmp_path / "a" / "mmlu", tmp_path / "b" / "mmlu"], output=tmp_path)
