@@ -84,9 +84,8 @@ class Service:
         self.metrics = Metrics(self.decider.loaded.gate.unit)
         self.search: Search | None = open_search(config)
         self.upstream = self._upstream()
-        self._check_injection()
-        self._keep_prefills(self.decider.loaded)
-        self.decider.prepare = self._keep_prefills
+        self._prepare(self.decider.loaded)
+        self.decider.prepare = self._prepare
         self.log = None if config.log is None else DecisionLog(config.log, config.log_max_mb, config.log_keep)
         self.metrics.inflight.set_function(lambda: Endpoint.inflight)
         self.metrics.queue_depth.set_function(lambda: self.decider.worker.depth)
@@ -105,12 +104,18 @@ class Service:
             return LocalModel(self.config.model, dtype_for(self.decider.loaded.gate, self.config.model))
         return None
 
-    def _check_injection(self) -> None:
+    def _prepare(self, loaded: LoadedGate) -> None:
+        """Check a gate beside the model, before it is in place; one that is opened again may bring other prompts of its
+        own. Raises :class:`~kbtrain.errors.UserError` for prompts that the model would not be shown."""
+        self._check_injection(loaded)
+        self._keep_prefills(loaded)
+
+    def _check_injection(self, loaded: LoadedGate) -> None:
         """Refuse a place for passages that the model in this process would not be shown: not at each search."""
         if self.upstream is None or self.search is None:
             return
         body = {"messages": [{"role": "user", "content": "question"}]}
-        rule, where, own = self.config.prompt, self.config.injection, self.decider.loaded.own
+        rule, where, own = self.config.prompt, self.config.injection, loaded.own
         try:
             self.upstream.check("chat/completions", chat_with(body, "question", "passage", rule, where, own))
         except Refused as refused:
@@ -118,13 +123,15 @@ class Service:
 
     def _keep_prefills(self, loaded: LoadedGate) -> None:
         """Let a probe of the model in this process, asked with its own prompt, share its pass with the answer."""
-        if self.config.model is not None and asks_whole(self.config.prompt, loaded.own):
-            from kbtrain.serve.kept_prefill import keep_prefills
-            from kbtrain.serve.local_model import LocalModel
+        if self.config.model is None:
+            return
+        from kbtrain.serve.kept_prefill import keep_prefills
+        from kbtrain.serve.local_model import LocalModel
 
-            assert isinstance(self.upstream, LocalModel)
-            model = self.upstream
-            model.kept = keep_prefills(loaded.gate, model.name, model.sampler, self.metrics.prefills.inc)
+        assert isinstance(self.upstream, LocalModel)
+        model, whole = self.upstream, asks_whole(self.config.prompt, loaded.own)
+        used = self.metrics.prefills.inc
+        model.kept = keep_prefills(loaded.gate, model.name, model.sampler, used) if whole else None
 
     async def decisions(
         self, route: str, inputs: Sequence[Input], threshold: float | None, budget: float | None

@@ -4,10 +4,12 @@ import json
 import threading
 
 import pytest
-from serve_support import KNOWN, NEEDS, serving
+from serve_support import KNOWN, NEEDS, probe_folder, serving
 from tiny_kbm import CHAT, make_folder, make_tokenizer
 
 from kbtrain.errors import UserError
+from kbtrain.gate_folder import CARD
+from kbtrain.prompts.own import OwnPrompts
 
 
 @pytest.fixture(scope="module")
@@ -270,6 +272,23 @@ def test_a_server_refuses_calls_of_tools_that_its_model_is_not_shown(local, gate
         pass
     with serving(gate, model=str(folder), search="none", injection="tool") as server:
         assert server.post("/v1/chat/completions", {"messages": ask(NEEDS), "max_tokens": 2}).status == 200
+
+
+def test_a_gate_opened_again_with_prompts_that_the_model_is_not_shown_is_left(tmp_path, folder, caplog):
+    """It took the old one's place, and every request from then on was refused."""
+    probe = probe_folder(tmp_path / "probe")
+    with serving(probe, model=str(folder), search="serve_support:echo") as server:
+        before = server.service.decider.loaded.name
+        server.service.upstream.tokenizer.chat_template = CHAT.replace(
+            "{% for m in messages %}", "{% for m in messages if m.role != 'system' %}"
+        )
+        own = OwnPrompts("Q: {question}", "{evidence} Q: {question}", "Be brief.").noted()
+        card = json.loads((probe / CARD).read_text())
+        (probe / CARD).write_text(json.dumps({**card, "label_rule": {"own_prompts": own}}))
+        server.service.decider.reload()
+        assert server.service.decider.loaded.name == before and "role 'system'" in caplog.text
+        reply = server.post("/v1/chat/completions", {"messages": ask(NEEDS), "max_tokens": 2})
+        assert (reply.status, reply.headers["x-kbtrain-retrieved"]) == (200, "1")
 
 
 def test_a_prompt_longer_than_the_model_s_room_is_refused(local):
