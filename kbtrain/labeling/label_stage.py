@@ -141,7 +141,7 @@ def _indicated(
     counts[f"{condition}_answers_stored"] += len(stated)
     counts[f"{condition}_answers_cut"] += sum(answer.finish == "length" for answer in stated)
     if indicated is None:
-        short = graded.n < MIN_SAMPLES and rule.by == "samples"
+        short = graded.n < (MIN_SAMPLES if rule.by == "samples" else 1)
         counts[f"{condition}_{'too_few_whole_answers' if short else 'judge_abstained'}"] += 1
     elif indicated.certainty is None and rule.by == "samples":
         few = graded.n < (rule.certainty_answers or 0)

@@ -80,6 +80,15 @@ def test_the_rule_decides_which_answers_count(store: SampleStore, capital: Quest
     assert (kept.llm.mastery, dropped.llm.mastery) == (0.5, 1.0)
 
 
+def test_a_greedy_answer_that_is_cut_is_not_counted_as_a_judge_s_abstention(
+    store: SampleStore, capital: Question
+) -> None:
+    store.put("main", [SampleSet("q1", "llm", (), Sample(-1, "Paris", 2, "length", -1.0), 20)])
+    tally = LabelCounts()
+    assert not list(labels(store, "main", [capital], tally, rule=LabelRule(by="greedy", cut="drop")))
+    assert tally.counts["llm_too_few_whole_answers"] == 1 and not tally.counts["llm_judge_abstained"]
+
+
 def test_a_judge_s_verdicts_grade_where_there_are_any(
     store: SampleStore, capital: Question, answered: Answered, tmp_path: Path
 ) -> None:
