@@ -14,6 +14,7 @@ Examples:
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +25,13 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.classify import complete, covered_by, of_data_set, score_areas
-from kbtrain.evaluation.run_folder import ResampleConfig, read_outcomes, read_score_files, stored_scores
+from kbtrain.evaluation.run_folder import (
+    ResampleConfig,
+    StoredScores,
+    read_outcomes,
+    read_score_files,
+    stored_scores,
+)
 from kbtrain.evaluation.seen import seen_of
 from kbtrain.files import there
 from kbtrain.metrics.ranking import separations
@@ -62,7 +69,7 @@ def main(config: CompareScoresConfig) -> None:
     own = stored_scores(config.run, required=not config.scores and not there(imported))
     files = list(config.scores) or [*own.files, *([imported] if there(imported) else [])]
     outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == config.split]
-    given = read_score_files(files) if config.scores else {**own.by_gate, **read_score_files(files[len(own.files) :])}
+    given = read_score_files(files) if config.scores else with_imported(own, files[len(own.files) :])
     if config.dataset is not None:
         check_unchanged(config.run / "questions.jsonl")
         outcomes = of_data_set(outcomes, jsonl.read(Question, config.run / "questions.jsonl"), config.dataset)
@@ -98,6 +105,18 @@ def main(config: CompareScoresConfig) -> None:
     share = f"{truth.sum()} of {len(truth)} {config.split} questions positive ({config.positive})"
     units = drawn({"resample": config.resample})
     print(f"{len(found)} scores, {share}; intervals draw {units}; in {time.monotonic() - started:.0f} s -> {out}")
+
+
+def with_imported(own: StoredScores, imported: Sequence[Path]) -> dict[str, Mapping[str, float]]:
+    """The run's own scores and those of other systems. Raises :class:`UserError` for a gate that both name."""
+    theirs = read_score_files(imported)
+    twice = next((gate for gate in theirs if gate in own.by_gate), None)
+    if twice is not None:
+        raise UserError(
+            f"{imported[0]}: gate '{twice}' is one of the run's own; import it under another name, or name the files: "
+            "--scores"
+        )
+    return {**own.by_gate, **theirs}
 
 
 if __name__ == "__main__":

@@ -77,6 +77,14 @@ def test_a_score_that_some_questions_lack_is_named_and_measured_where_it_is(scri
     assert rows["perplexity"]["area"]["mean"] == pytest.approx(0) and rows["perplexity"]["area_minus"]["mean"] == 1
 
 
+def test_another_system_s_decisions_do_not_stand_under_a_gate_s_name(script, made):
+    outcomes = list(jsonl.read(Outcome, made / "outcomes.jsonl"))
+    jsonl.write(made / "imported_scores.jsonl", [GateScore(o.question_id, "seakr", 1.0) for o in outcomes])
+    module = script("compare_scores")
+    with pytest.raises(UserError, match=r"imported_scores\.jsonl: gate 'seakr' is one of the run's own; import it"):
+        module.main(module.CompareScoresConfig(run=made))
+
+
 def test_one_data_set_alone(script, made, capsys):
     outcomes = list(jsonl.read(Outcome, made / "outcomes.jsonl"))
     names = [Question(o.question_id, "q", ("a",), "test", ("nq", "pop")[i >= 8]) for i, o in enumerate(outcomes)]
