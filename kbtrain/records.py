@@ -188,7 +188,8 @@ class GateExample:
 
     ``reference`` is None for the plain question (``Reference: None`` in the prompt). Soft targets are in [0, 1]:
     mastery, certainty, and benefit stretched from its range in training; None where the label is not known (scoring).
-    ``hits``: passages found for the question, with the retriever's scores, for gates that are asked after the search.
+    ``hits``: passages found for the question, with the retriever's scores, for gates that are asked after the search;
+    ``titles``: the rule by which a prompt shows theirs.
     ``time_sensitive`` and ``needs_knowledge`` are facts about the question, not about the model (UAR, arXiv
     2406.12534); None where the data set does not give them.
     ``entities``: the question's, by which splits and runs are kept apart; no gate reads them.
@@ -211,6 +212,7 @@ class GateExample:
     time_sensitive: bool | None = field(default=None, metadata=_RARE)
     needs_knowledge: bool | None = field(default=None, metadata=_RARE)
     entities: tuple[str, ...] = field(default=(), metadata=_RARE)
+    titles: Titles = field(default="missing", metadata=_RARE)
 
     @classmethod
     def ask(cls, question: str, reference: str | None = None, language: Language = "en") -> GateExample:

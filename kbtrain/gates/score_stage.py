@@ -35,7 +35,7 @@ def plain_examples(path: Path, split: Split) -> list[GateExample]:
 
 
 def attach_hits(examples: Sequence[Example], evidence: Path) -> list[GateExample]:
-    """Questions with the passages found for them, for a gate that is asked after the search.
+    """Questions with the passages found for them, and the rule of their titles, for a gate asked after the search.
 
     Raises :class:`UserError` for a question that the file does not have, and for a file that was changed since it was
     made, or made from other questions than lie beside it.
@@ -44,11 +44,12 @@ def attach_hits(examples: Sequence[Example], evidence: Path) -> list[GateExample
     check_made_from(evidence, evidence.parent / "questions.jsonl")
     questions = [example for example in examples if isinstance(example, GateExample)]
     wanted = {example.question_id for example in questions}
-    found = {row.question_id: row.hits for row in jsonl.read(Evidence, evidence) if row.question_id in wanted}
+    found = {row.question_id: row for row in jsonl.read(Evidence, evidence) if row.question_id in wanted}
     missing = next((example.id for example in questions if example.question_id not in found), None)
     if missing is not None:
         raise UserError(f"{evidence}: no passages of question '{missing}'; run data_gen/retrieve.py for it")
-    return [replace(example, hits=found[example.question_id]) for example in questions]
+    rows = [(example, found[example.question_id]) for example in questions]
+    return [replace(example, hits=row.hits, titles=row.titles) for example, row in rows]
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,8 @@ def by_kept(gate: Gate, kept: KeptFeatures | None) -> Gate | ByKept:
 
 def _name(example: Example) -> str:
     read = {key: value for key, value in asdict(example).items() if key not in _NOT_READ}
+    if read.get("titles") == "missing":  # so that features kept before titles had a rule are known again
+        del read["titles"]
     return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -14,12 +14,14 @@ from kbtrain.gates.probe.gate import WEIGHTS, Reader, state_facts, state_folder
 from kbtrain.gates.probe.head import PENALTIES, check_labels, fit_head, fit_layers, left_out, scaled
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
 from kbtrain.gates.probe.train import used_examples
+from kbtrain.gates.score_stage import attach_hits
 from kbtrain.jsonl import write
 from kbtrain.llm.base import AnswerRequest, prompt_ids
 from kbtrain.metrics.ranking import auroc
 from kbtrain.models.adapters import base_fingerprint
+from kbtrain.prompts.kbm import evidence_text
 from kbtrain.provenance import SCHEMA
-from kbtrain.records import GateExample, Question
+from kbtrain.records import Evidence, GateExample, Hit, Question
 
 PLACES = ("city", "river", "lake", "hill", "road", "bay", "cape", "isle", "port", "farm", "mine", "dam", "peak", "glen")
 
@@ -344,6 +346,12 @@ def test_a_probe_of_the_second_judgement_reads_the_retrieved_text(train, data, t
     assert gate.needs_evidence and gate.score([both[1]])[0] != gate.score([replace(both[1], reference="No.")])[0]
     with pytest.raises(UserError, match="this probe judges retrieved text; the example has no reference"):
         gate.score([both[0]])
+    hits = (Hit("p1", "A town", "It lies by a river.", 1.0),)
+    for titles in ("never", "always", "missing"):  # as sampling and training show them
+        write(tmp_path / "evidence.jsonl", [Evidence(both[0].question_id, "bm25", "q", hits, titles=titles)])
+        asked = attach_hits([both[0]], tmp_path / "evidence.jsonl")
+        shown = replace(both[0], reference=evidence_text(hits, titles))
+        assert gate.reader.prompts(asked) == gate.reader.prompts([shown])
 
 
 def test_bad_input_is_one_line(train, folder, data, tmp_path, reader):

@@ -119,7 +119,8 @@ def read_reference(example: GateExample, condition: Asked) -> str | None:
     """The retrieved text that stands in the prompt."""
     if condition != "rag":
         return None
-    return evidence_text(example.hits) if example.reference is None and example.hits else example.reference
+    found = example.reference is None and bool(example.hits)
+    return evidence_text(example.hits, example.titles) if found else example.reference
 
 
 class Reader:
