@@ -70,8 +70,9 @@ class Threshold(BaseModel):
 
     ``evidence`` is what ``eval/calibrate.py`` saw there: ratio, accuracies, a guarantee, the scores' distribution; of a
     threshold from logged questions their ``traffic``. ``dev``: ``scores`` and ``questions``
-    (:mod:`kbtrain.gates.question_shift`), by which a later shift is seen, and the ``accuracy`` there of a threshold
-    that was not calibrated; beside ``traffic`` it is ``accuracy_before``, of the last threshold that dev chose.
+    (:mod:`kbtrain.gates.question_shift`), by which a later shift is seen, and the ``accuracy`` of greedy answers there
+    where ``evidence`` has none of them; beside ``traffic`` it is ``accuracy_before``, of the last threshold that dev
+    chose.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -94,10 +95,10 @@ class Threshold(BaseModel):
 
     @property
     def dev_accuracy(self) -> float | None:
-        """Share of dev questions answered right with this threshold, or with the last one that dev chose, before one
-        from logged questions: keys are compared by it. None where it is not noted.
+        """Share of dev questions whose greedy answer is right with this threshold, or with the last one that dev chose,
+        before one from logged questions: keys are compared by it. None where it is not noted.
         """
-        found = self.evidence.get("accuracy", self.dev.get("accuracy", self.dev.get("accuracy_before")))
+        found = self.dev.get("accuracy", self.evidence.get("accuracy", self.dev.get("accuracy_before")))
         return found if isinstance(found, float) else None
 
     def line(self, gate: str) -> str:

@@ -106,13 +106,18 @@ def _threshold(
             dev_file_sha256=hashed,
             n_dev=result.n_dev,
             evidence=found.evidence,
-            dev=dict(asked),
+            dev={**asked, **({"accuracy": _right(gate, dev, found.threshold)} if settings.kind == "expected" else {})},
         )
     value = result.threshold if result.threshold is not None else 0.0
     rule = str(result.threshold_rule)
     seen: dict[str, object] = {}
     if len(gate.dev):
-        table = dev_table(gate, dev, settings.kind)
-        right = np.where(table.scores > value, table.rag, table.llm)
-        seen = {"scores": kept_scores(gate.dev), "accuracy": round(float(right.mean()), 6), **asked}
+        seen = {"scores": kept_scores(gate.dev), "accuracy": _right(gate, dev, value), **asked}
     return Threshold(threshold=value, rule=rule, dev_file_sha256=hashed, n_dev=result.n_dev, dev=seen)
+
+
+def _right(gate: GateInput, dev: Sequence[Outcome], threshold: float) -> float:
+    """Share of right greedy answers on dev, whatever the threshold was chosen by: a gate's keys are compared by it,
+    and one of them may have been calibrated, which is by greedy answers."""
+    table = dev_table(gate, dev, "greedy")
+    return round(float(np.where(table.scores > threshold, table.rag, table.llm).mean()), 6)

@@ -349,6 +349,23 @@ def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script: Script, run_
     assert readme == f"# A gate\n\n## Threshold\n{lines}\n\n## Run\n| | |\n"
 
 
+@pytest.mark.parametrize("rule", ["best_accuracy", "max_loss"])
+def test_keys_are_compared_by_greedy_answers_whatever_their_thresholds_were_chosen_by(
+    script: Script, sampled_run: Path, rule: str
+) -> None:
+    """Beside a key that was calibrated, by greedy answers, the others' expected accuracy was always the lower one."""
+    made_gate(sampled_run / "kbm", sampled_run)
+    evaluate(
+        script, sampled_run, accuracy="expected", threshold_rule=rule, **({"max_loss": 0.6} if "_l" in rule else {})
+    )
+    dev = [o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl") if o.split == "dev"]
+    scores = read_scores(sampled_run / "scores.jsonl")
+    for name, noted in KBMCard.read(sampled_run / "kbm").thresholds.items():
+        of = scores[name]
+        right = [o.rag_correct if of[o.question_id] > noted.threshold else o.llm_correct for o in dev]
+        assert noted.dev_accuracy == pytest.approx(sum(right) / len(dev), abs=1e-6)
+
+
 def test_the_threshold_of_the_headline_can_be_the_one_that_is_noted(script: Script, run_folder: Path) -> None:
     made_gate(run_folder / "kbm", run_folder)
     document = evaluate(script, run_folder, threshold_rule="fewest_searches")
