@@ -9,6 +9,7 @@ from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.gate_folder import STAGES, Stage
 from kbtrain.gates.handles import GateHandle
+from kbtrain.gates.noted import card_hash
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.stack.gate import Member, make_members
 from kbtrain.gates.stack.linear import Columns
@@ -40,10 +41,21 @@ def _latest_stage(folder: Path, scores: Sequence[str]) -> Stage:
     return max((card.stage_of(score) for score in scores), key=STAGES.index)
 
 
+def _check_of_member(file: Path, one: GateHandle) -> None:
+    """Raise :class:`UserError` where a file notes another gate behind its scores than the one that will be asked."""
+    folder = Path(one.opening.model) if one.opening else Path()
+    noted = {said.get("card") for name, said in meta_of(file).get("gates", {}).items() if name in one.names}
+    if noted - {None, card_hash(folder)}:
+        raise UserError(
+            f"{file}: scores of another gate than {folder} holds; run eval/score.py again, by its name there"
+        )
+
+
 class StoredColumns:
     """Scores of a run by the names under which a stack knows them.
 
-    Raises :class:`UserError` for a gate without a score file, and for scores of questions it was trained on.
+    Raises :class:`UserError` for a gate without a score file, for scores of another gate than the member (made anew
+    since, or of its folder's name), and for scores of questions it was trained on.
     """
 
     def __init__(self, members: Sequence[Member], handles: Sequence[GateHandle], files: Sequence[Path]) -> None:
@@ -55,6 +67,7 @@ class StoredColumns:
             one, file = by_folder[Path(member.folder).name]
             if not file.exists():
                 raise UserError(f"{file}: no such file; {HOW}")
+            _check_of_member(file, one)
             trained = meta_of(file).get("trained_on")
             if trained:
                 raise UserError(

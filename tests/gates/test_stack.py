@@ -327,6 +327,19 @@ def test_other_weights_of_a_member_are_another_stack(run):
     assert handle(run / "stack").depends not in (own, before)
 
 
+def test_scores_of_another_gate_than_the_member_teach_a_stack_nothing(run, tmp_path):
+    """It was fitted to what stood in the score file, and asked the gate that lies in the folder."""
+    told = r"scores/features\.jsonl: scores of another gate than .*features holds; run eval/score\.py again"
+    elsewhere = shutil.copytree(run / "features", run.parent / "mix" / "features")
+    fit(run, "features", index=run / "bm25", knots=3)
+    with pytest.raises(UserError, match=told):
+        stack(run)
+    score(run)
+    stack(run)
+    with pytest.raises(UserError, match=told):
+        stack(run, members=f"[{elsewhere}, draft]")
+
+
 def test_bad_input_is_one_line(run):
     with pytest.raises(UserError, match="a stack combines two scores at least"):
         stack(run, "[features]", leave_out="[features_benefit]")
