@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -61,9 +62,9 @@ def main(config: CrossValidateConfig) -> None:
     """Split, fit, choose, measure, write, say; or score the test turns by the choice that is written."""
     started, folder = time.monotonic(), config.folder
     check_data(config.turns)
-    table = table_of(config, ("train", "dev"))
     if config.test:
-        return test(config, table, started)
+        return test(config, started)
+    table = table_of(config, ("train", "dev"))
     counts = (config.repeats, config.folds, config.inner)
     made_of = known_sha256(config.turns) + config.encoder + digest(config.encoder)
     with progress_bar(total=config.repeats * config.folds, desc="cross-validation", unit="folds") as bar:
@@ -97,9 +98,17 @@ def main(config: CrossValidateConfig) -> None:
     print(f"{len(table.truth)} turns of {n} dialogues in {seconds:.0f} s -> {folder}")
 
 
-def table_of(config: CrossValidateConfig, splits: Sequence[str]) -> cv.TurnTable:
-    """The labelled turns of these splits, with embeddings that are kept. Raises :class:`UserError` for none."""
-    turns = [t for t in jsonl.read(TurnExample, config.turns) if t.label is not None and t.split in splits]
+def table_of(config: CrossValidateConfig, splits: Sequence[str], asked: Collection[str] = ()) -> cv.TurnTable:
+    """The labelled turns of these splits, with embeddings that are kept; those of dialogues that are ``asked`` about,
+    which files without names of dialogues may have in several splits, are left out with a warning.
+
+    Raises :class:`UserError` for none.
+    """
+    known = [t for t in jsonl.read(TurnExample, config.turns) if t.label is not None and t.split in splits]
+    turns = [turn for turn in known if turn.dialogue_id not in asked]
+    if left := len(known) - len(turns):
+        told = f"{at(config.turns)}: {left} turns of {' and '.join(splits)} go on with dialogues of test: left out"
+        warnings.warn(told, stacklevel=2)
     if not turns:
         raise UserError(f"{at(config.turns)}: no labelled turn of {' or '.join(splits)}; collect some")
     texts = sorted({utterance.text for turn in turns for utterance in turn.context})
@@ -107,7 +116,7 @@ def table_of(config: CrossValidateConfig, splits: Sequence[str]) -> cv.TurnTable
     return cv.TurnTable(turns, dict(zip(texts, vectors, strict=True)), vectors.shape[1])
 
 
-def test(config: CrossValidateConfig, table: cv.TurnTable, started: float) -> None:
+def test(config: CrossValidateConfig, started: float) -> None:
     """Figures on the test turns of the chosen candidates, fitted to all other dialogues, at their noted thresholds.
 
     Raises :class:`UserError` where nothing was chosen from these turns, with this encoder, yet.
@@ -124,6 +133,7 @@ def test(config: CrossValidateConfig, table: cv.TurnTable, started: float) -> No
     if noted.get("encoder_files", files) != files:  # results of before did not tell them
         raise UserError(f"{at(source)}: chosen with other files of encoder '{config.encoder}'; {again}")
     other = table_of(config, ("test",))
+    table = table_of(config, ("train", "dev"), set(other.dialogues))
     names = dict.fromkeys((noted["chosen"], noted["chosen_without_annotation"]))
     made = {name: [cv.applied(name, noted["thresholds"][name], table, other)] for name in names}
     found = cv.measured(other.truth, other.dialogues, made)

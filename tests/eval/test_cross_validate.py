@@ -127,6 +127,24 @@ def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
             module.main(looking)
 
 
+def test_a_dialogue_of_test_that_has_no_name_of_its_own_is_fitted_to_nowhere(tmp_path: Path) -> None:
+    """Files of single turns hold a dialogue up to several turns, which may stand in two splits under one name."""
+    numbered = [*((i, "train") for i in range(8)), *((i, "test") for i in range(6, 12))]
+    jsonl.write(tmp_path / "turns.jsonl", [turn(i, split, dialogue_id=f"train-{i}") for i, split in numbered])
+    module = scripts.load("eval/cross_validate.py")
+    settings = {
+        "turns": tmp_path / "turns.jsonl",
+        "encoder": str(bert_folder(tmp_path / "bert")),
+        "out": tmp_path / "o",
+    }
+    config = module.CrossValidateConfig.model_validate(settings)
+    asked = set(module.table_of(config, ("test",)).dialogues)
+    with pytest.warns(UserWarning, match=r"turns\.jsonl: 2 turns of train and dev go on with dialogues of test: left"):
+        table = module.table_of(config, ("train", "dev"), asked)
+    assert len(table.dialogues) == 6 and asked.isdisjoint(table.dialogues)
+    assert len(module.table_of(config, ("train", "dev")).dialogues) == 8  # the choice looks at no turn of test
+
+
 @pytest.mark.parametrize(
     ("name", "given", "least"),
     [("cross_validate", ["--sizes", "[0]"], 1), ("evidence", ["--path", "p", "--corpus", "c", "--sizes", "[19]"], 20)],
