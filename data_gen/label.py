@@ -91,7 +91,9 @@ def main(config: LabelConfig) -> None:
     try:
         if not n:
             what = "samples" if config.by == "samples" else "greedy answers"
-            raise UserError(f"{at(store_path)}: holds no {what} under 'llm' for {source}; run data_gen/sample.py")
+            alone = tally.counts["llm_greedy_only"]
+            mend = f"the greedy answers to {alone} give labels: --by greedy" if alone else "run data_gen/sample.py"
+            raise UserError(f"{at(store_path)}: holds no {what} under 'llm' for {source}; {mend}")
         if config.certainty == "paper" and config.by == "samples":
             refuse_unequal(tally)
         tau_mastery = choose_tau("tau_mastery", config.tau_mastery, tally.mastery)

@@ -192,11 +192,16 @@ def test_splits_with_unequal_numbers_of_answers_stand_on_one_scale_of_certainty(
     )
 
 
-def test_a_store_without_samples_is_one_line(run_folder: Path, label: Run) -> None:
+def test_a_store_without_samples_is_one_line(run_folder: Path, label: Run, books: Any) -> None:
     with SampleStore(run_folder / "samples.db") as store:
         store.begin("empty", {})
-    with pytest.raises(UserError, match=r"samples\.db: holds no samples under 'llm'"):
+        store.begin("imported", {})
+        made = books.sample_set(books.question(0, "train"), "llm", 1)
+        store.put("imported", [dataclasses.replace(made, samples=())])
+    with pytest.raises(UserError, match=r"samples\.db: holds no samples under 'llm' .*; run data_gen/sample\.py"):
         label(run_folder, sampling_run="empty")
+    with pytest.raises(UserError, match=r"no samples under 'llm' .*; the greedy answers to 1 give labels: --by greedy"):
+        label(run_folder, sampling_run="imported")
 
 
 def test_memory_does_not_grow_with_the_number_of_questions(tmp_path: Path, books: Any) -> None:
