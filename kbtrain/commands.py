@@ -120,6 +120,8 @@ def _inputs(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
     texts = [] if args.texts == ["-"] else args.texts
     if texts and args.file:
         raise UserError("command line: give texts or --file, not both")
+    if texts and args.field is not None:
+        raise UserError("command line: --field: names a field of JSON lines, in --file or standard input; leave it out")
     if texts:
         return iter([texts])
     if args.file and args.file != "-":

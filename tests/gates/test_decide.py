@@ -266,6 +266,11 @@ def test_a_dash_is_standard_input_and_what_is_no_text_there_is_one_line(folder, 
         assert f"argument --threshold: expected a finite number, found '{number}'" in capsys.readouterr().err
 
 
+def test_a_field_of_questions_that_are_given_as_words_is_refused(folder, capsys):
+    assert cli.main(["decide", str(folder), "Who?", "--threshold", "0.5", "--field", "ask"]) == 2
+    assert "--field: names a field of JSON lines, in --file or standard input" in capsys.readouterr().err
+
+
 def test_lines_are_answered_as_they_come():
     reading, writing = os.pipe()
     with open(reading, encoding="utf-8") as stream, open(writing, "wb", buffering=0) as pipe:
