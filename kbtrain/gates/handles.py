@@ -107,7 +107,7 @@ def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | 
         card.stage,
         {stored.get(one, one): scores for one, scores in read_held_out(folder).items()},
         lambda example: passes_of(folder, card, example),
-        card.kind == "server",
+        _asks_server(folder, card),
         tuple(sorted(_models(folder, card))),
     )
 
@@ -116,6 +116,20 @@ def _models(folder: Path, card: GateCard) -> set[str]:
     """The gate's own folder, which holds configuration and tokenizer, its base model, and those of its parts."""
     own = {str(folder), *([card.base_model] if card.base_model and card.kind != "server" else [])}
     return own.union(*(_models(folder / part, read_card(folder / part)) for part in card.parts()))
+
+
+def _asks_server(folder: Path, card: GateCard) -> bool:
+    """True for a gate of a server, and for one made of such and of gates without a model: its tokens are its price.
+    Beside a member whose model runs here its seconds are.
+    """
+    kinds = {(one.kind == "server", one.base_model is not None) for one in _single(folder, card)}
+    return any(asks for asks, _ in kinds) and (False, True) not in kinds
+
+
+def _single(folder: Path, card: GateCard) -> list[GateCard]:
+    """The cards of the gates that a gate is made of in the end; its own where it is made of none."""
+    parts = [_single(folder / part, read_card(folder / part)) for part in card.parts()]
+    return [one for part in parts for one in part] or [card]
 
 
 def check_bases(folder: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from support import scripts
-from support.gate_folders import FOLDERS
+from support.gate_folders import FOLDERS, server
 from support.recipes import Recipe
 from tiny_kbm import make_folder
 
@@ -390,6 +390,38 @@ def two_probes(folder):
     model = Linear(intercept=0.1, inputs=inputs, strength=1.0)
     StackCard(keys=("mastery",), members=members, labels="soft", models={"mastery": model}).write(folder)
     return scores
+
+
+def test_a_stack_of_a_server_s_gate_and_one_without_a_model_is_paid_by_its_tokens(tmp_path):
+    """It was billed by the seconds that the server took, at the price of a machine that runs no model."""
+    for name in ("server", "probe"):
+        (tmp_path / name).mkdir()
+    FOLDERS["features"](tmp_path / "features")
+    server(tmp_path / "server", "http://127.0.0.1:9/v1")
+    FOLDERS["probe"](tmp_path / "probe")
+    of_two = {
+        names: stack_of(tmp_path / "-".join(names), *(f"../{name}" for name in names))
+        for names in (("features", "server"), ("probe", "server"), ("probe", "features"))
+    }
+    paid = {names: handle(folder).server for names, folder in of_two.items()}
+    assert paid == {("features", "server"): True, ("probe", "server"): False, ("probe", "features"): False}
+    for names, folder in of_two.items():
+        outer = stack_of(tmp_path / f"over-{folder.name}", f"../{folder.name}", "../features")
+        assert handle(outer).server == paid[names]
+
+
+def stack_of(folder, *members):
+    """The card of a stack that reads one score of each."""
+    from kbtrain.gates.stack.gate import Member, StackCard
+
+    read = tuple(Member(folder=member, scores=("score",), stage="draft") for member in members)
+    inputs = {
+        name: Input(low=0.0, high=1.0, log_odds=False, slope=1.0) for one in read for name in one.inputs().values()
+    }
+    model = Linear(intercept=0.1, inputs=inputs, strength=1.0)
+    folder.mkdir()
+    StackCard(keys=("mastery",), members=read, labels="soft", models={"mastery": model}).write(folder)
+    return folder
 
 
 def test_members_that_read_one_model_read_one_copy_of_it(tmp_path, monkeypatch):
