@@ -13,7 +13,7 @@ from kbtrain.metrics.significance import newcombe, wilson
 from kbtrain.records import Question, SampleSet
 from kbtrain.report.analysis.conditions import Accuracies, Copying
 from kbtrain.report.analysis.graded import GradedAnswers, RunningMean, graded_answers
-from kbtrain.report.analysis.stability import TAUS, Group, LeastCertain, Stability, SweepRow, TauSweep
+from kbtrain.report.analysis.stability import TAUS, Group, LeastCertain, Stability, SweepRow, TauSweep, new_sweeps
 
 Build = Callable[[str], GradedAnswers]
 
@@ -82,6 +82,21 @@ def test_figure_2_is_the_share_of_masks_among_certain_questions(graded: Build) -
     assert Copying().share is None
 
 
+def test_the_sweep_over_certainty_has_one_scale_for_questions_with_few_answers_and_with_many() -> None:
+    """Of 20 answers in two equal groups two drawn differ with probability 10 / 19, of 4 with 2 / 3: certainties on the
+    scale of two answers are 9 / 19 = .474 and 1 / 3. On the scale of ten the first would be .71."""
+    many, few, least = (GradedAnswers((True, False) * n, ("a", "b") * n) for n in (10, 2, 1))
+    sweep = new_sweeps(4)["certainty"]
+    for answers in (many, few, least):  # of two answers a half has one, and no certainty
+        sweep.add("certainty", answers, answers)
+    saved = {row.tau: row.saved for row in TauSweep.rows(sweep.same)}
+    assert (saved[0.3], saved[0.35], saved[0.45], saved[0.5]) == (1, 0.5, 0.5, 0)
+    # halves take every second answer: all alike, of both questions
+    assert {row.tau: row.saved for row in TauSweep.rows(sweep.held_out)}[0.95] == 1
+    assert sweep.same[0.0].saved.n == sweep.held_out[0.0].saved.n == 2
+    assert new_sweeps(3)["certainty"].scale == 2 and new_sweeps()["certainty"].scale is None
+
+
 def test_the_sweep_saves_and_loses_what_is_worked_by_hand(graded: Build) -> None:
     sweep = TauSweep()
     sweep.add("mastery", graded("AAAA"), graded("bbAA"))  # known: not retrieving gains .5
@@ -138,3 +153,19 @@ def test_the_least_certain_questions_show_their_answer_groups(
     assert first.groups == (Group("Paris", 2, True), Group("Lyon", 1, False), Group("Rome", 1, False))
     assert (first.gold, first.n_answers, first.n_groups) == ("Paris", 4, 3)
     assert LeastCertain(0).found() == []
+
+
+def test_the_least_certain_questions_are_sought_on_one_scale(
+    capital: Question, answered: Callable[..., SampleSet]
+) -> None:
+    """Two drawn of five and five equal answers are the same in 4 / 9 of the draws, two of three and one in 1 / 2; each
+    on the scale of all its own answers they are .699 and .594 certain."""
+    own, common = LeastCertain(1), LeastCertain(1, 2)
+    for name, answers in (("many", "x" * 5 + "y" * 5), ("few", "xxxy"), ("one", "x")):
+        question = dataclasses.replace(capital, id=name)
+        made = answered(*answers, question=name)
+        for keeper in (own, common):
+            keeper.add(question, made, graded_answers(question, made))
+    assert [found.question_id for found in own.found()] == ["few"]
+    (found,) = common.found()
+    assert found.question_id == "many" and found.certainty == pytest.approx(4 / 9)

@@ -165,7 +165,7 @@ def _sweep(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
         "saved: share of retrievals not made; change: expected accuracy against All RAG. In the columns with (same), "
         "and in the dashed curves, the same answers decide and are counted, as in the paper, which flatters the "
         "sweep: lucky questions are kept. Elsewhere one half of each question's answers decides and the other half is "
-        "counted, both ways round."
+        "counted, both ways round. Certainty is on one scale for all questions, however many answers each has."
     )
     drawn = [
         (svg, f"By {indicator}; marks: tau 0.2, 0.5, 0.8.")

@@ -48,7 +48,7 @@ class RunAnalysis:
         cls, store: SampleStore, folder: Path, run: str, split: str, tau: tuple[float, float], examples: int
     ) -> RunAnalysis:
         """Nothing counted yet. Raises :class:`UserError` for an unknown run, or one without answers."""
-        meta = store.run_meta(run)
+        meta, common = store.run_meta(run), common_answers(store, run)
         conditions = frozenset(c for c in CONDITIONS if store.counts(run).get(c))
         if not conditions:
             raise UserError(f"{at(store.path)}: run '{run}' holds no answers; run data_gen/sample.py")
@@ -60,9 +60,10 @@ class RunAnalysis:
             meta=meta,
             accuracies=Accuracies(conditions),
             stability=Stability(_most_samples(meta), *tau),
-            least_certain=LeastCertain(examples),
+            least_certain=LeastCertain(examples, common),
             statistics=LabelStatistics(split, tau_mastery=tau[0], tau_certainty=tau[1]),
-            rule=LabelRule(certainty_answers=common_answers(store, run)),
+            sweeps=new_sweeps(common),
+            rule=LabelRule(certainty_answers=common),
         )
 
     def part(self, dataset: str) -> RunAnalysis:
@@ -75,7 +76,7 @@ class RunAnalysis:
             least_certain=LeastCertain(0),
             statistics=LabelStatistics(self.split, tau_mastery=tau[0], tau_certainty=tau[1]),
             copying=Copying(),
-            sweeps=new_sweeps(),
+            sweeps=new_sweeps(self.rule.certainty_answers),
             counts=Counter(),
             dataset=dataset,
         )

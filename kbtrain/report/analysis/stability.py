@@ -119,15 +119,21 @@ class TauSweep:
 
     ``same``: the answers that decide are also the ones that are counted, as in the paper; a question that was lucky
     is then kept and counted as good. ``held_out``: one half of the answers decides, the other half is counted, both
-    ways round. Certainty stands on the scale of half of the answers in both.
+    ways round. Certainty stands on the scale of ``scale`` answers in both, for every question (None: of half of its
+    own answers): at one tau, values on several scales would be cut at different places. Questions whose halves have
+    fewer answers are left out then.
     """
 
+    scale: int | None = None
     same: dict[float, _AtTau] = field(default_factory=lambda: {tau: _AtTau() for tau in TAUS})
     held_out: dict[float, _AtTau] = field(default_factory=lambda: {tau: _AtTau() for tau in TAUS})
 
     def add(self, indicator: Indicator, llm: GradedAnswers, rag: GradedAnswers) -> None:
         """One question."""
-        scale = len(llm) // 2
+        half = len(llm) // 2
+        scale = half if self.scale is None else self.scale
+        if indicator == "certainty" and half < scale:
+            return
 
         def value(answers: GradedAnswers) -> float | None:
             return answers.mastery if indicator == "mastery" else answers.certainty_at(scale)
@@ -162,9 +168,10 @@ def _add(found: dict[float, _AtTau], pairs: list[tuple[float | None, float | Non
         at.change.add(sum(gap for value, gap in known if value > tau) / len(known))
 
 
-def new_sweeps() -> dict[Indicator, TauSweep]:
-    """One for each indicator."""
-    return {indicator: TauSweep() for indicator in INDICATORS}
+def new_sweeps(answers: int | None = None) -> dict[Indicator, TauSweep]:
+    """One for each indicator; ``answers``: the I that all questions have at least, see ``common_answers``."""
+    scale = None if answers is None else max(2, answers // 2)
+    return {indicator: TauSweep(scale) for indicator in INDICATORS}
 
 
 SHOWN = 6  # groups of a question
@@ -194,14 +201,18 @@ class Spread:
 
 @dataclass
 class LeastCertain:
-    """Keeps the ``size`` questions with the lowest certainty; equal ones by question id."""
+    """Keeps the ``size`` questions with the lowest certainty; equal ones by question id.
+
+    ``scale``: the I on which all certainties stand, those of fewer answers left out; None: each on its own.
+    """
 
     size: int
+    scale: int | None = None
     _heap: list[tuple[float, tuple[int, ...], Spread]] = field(default_factory=list)
 
     def add(self, question: Question, made: SampleSet, answers: GradedAnswers) -> None:
         """One question under ``llm``."""
-        value = answers.certainty
+        value = answers.certainty if self.scale is None else answers.certainty_at(self.scale)
         if value is None or self.size < 1:
             return
         # the heap's top is the first to go: the highest certainty, then the last id
