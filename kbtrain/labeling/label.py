@@ -138,15 +138,19 @@ def label(question: Question, found: Mapping[Condition, Indicators], tau_mastery
 
 
 def with_taus(made: Label, tau_mastery: float, tau_certainty: float) -> Label:
-    """The same label with hard parts by other taus: known iff mastery > tau, certain iff certainty > tau."""
+    """The same label with hard parts by other taus: known iff mastery > tau, certain iff certainty > tau.
+
+    A tau that is a quantile is the certainty of some grouping; equal ones of other groupings are not above it, however
+    their last digits fell.
+    """
     return dataclasses.replace(
         made,
         tau_mastery=tau_mastery,
         tau_certainty=tau_certainty,
         known=_above(made.llm.mastery, tau_mastery),
-        certain=_above(made.llm.certainty, tau_certainty),
+        certain=_above(made.llm.certainty, tau_certainty + _SAME),
         known_rag=None if made.rag is None else _above(made.rag.mastery, tau_mastery),
-        certain_rag=None if made.rag is None else _above(made.rag.certainty, tau_certainty),
+        certain_rag=None if made.rag is None else _above(made.rag.certainty, tau_certainty + _SAME),
     )
 
 

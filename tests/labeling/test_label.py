@@ -126,6 +126,20 @@ def test_hard_labels_are_strictly_above_tau(capital: Question, answered: Answere
     assert not with_taus(made, 0.8, 0.99).certain
 
 
+def test_a_certainty_that_equals_tau_is_not_above_it_by_a_rounding(capital: Question, answered: Answered) -> None:
+    """6^6 * 2^12 = 4^8 * 3^6 * 2^2 (2^18 * 3^6), so both groupings of 20 answers have the same entropy."""
+    groupings = (4, 4, 3, 3, 2, 1, 1, 1, 1), (6, 2, 2, 2, 2, 2, 2, 1, 1)
+    one, other = (
+        indicators(capital, answered(*(f"x{i}" for i, size in enumerate(sizes) for _ in range(size))))[0]
+        for sizes in groupings
+    )
+    assert one is not None and other is not None and one.certainty is not None and other.certainty is not None
+    assert one.certainty < other.certainty == pytest.approx(one.certainty, abs=1e-12)
+    made = label(capital, {"llm": other, "rag": other}, 0.0, tau_certainty=one.certainty)
+    assert (made.certain, made.certain_rag) == (False, False)
+    assert with_taus(made, 0.0, one.certainty - 1e-6).certain
+
+
 def test_a_label_with_all_conditions(capital: Question, answered: Answered) -> None:
     found = {
         "llm": indicators(capital, answered(*["Rome", "Lyon", "Nice", "Paris"]))[0],
