@@ -97,6 +97,16 @@ def test_the_sweep_over_certainty_has_one_scale_for_questions_with_few_answers_a
     assert new_sweeps(3)["certainty"].scale == 2 and new_sweeps()["certainty"].scale is None
 
 
+def test_a_certainty_that_equals_tau_is_retrieved_for_however_it_was_rounded() -> None:
+    """Two drawn of 3 + 1 + 1 answers are the same in 3 of 10 draws, of 4 + 1 in 6 of 10: at these taus not above."""
+    sweep = new_sweeps(4)["certainty"]
+    for groups in ("aaabc", "aaaab"):
+        answers = GradedAnswers((True,) * 5, tuple(groups))
+        sweep.add("certainty", answers, answers)
+    saved = {row.tau: row.saved for row in TauSweep.rows(sweep.same)}
+    assert (saved[0.25], saved[0.3], saved[0.55], saved[0.6]) == (1, 0.5, 0.5, 0)
+
+
 def test_the_sweep_saves_and_loses_what_is_worked_by_hand(graded: Build) -> None:
     sweep = TauSweep()
     sweep.add("mastery", graded("AAAA"), graded("bbAA"))  # known: not retrieving gains .5

@@ -94,6 +94,7 @@ def _effect(llm: GradedAnswers, rag: GradedAnswers) -> str:
 
 
 TAUS = tuple(i / 20 for i in range(20))
+_ROUNDING = 1e-9  # certainties on the scale of two answers are simple fractions, as the taus are
 
 
 @dataclass
@@ -164,8 +165,9 @@ def _add(found: dict[float, _AtTau], pairs: list[tuple[float | None, float | Non
     if len(known) < len(pairs):
         return
     for tau, at in found.items():
-        at.saved.add(sum(value > tau for value, _ in known) / len(known))
-        at.change.add(sum(gap for value, gap in known if value > tau) / len(known))
+        kept = [gap for value, gap in known if value > tau + _ROUNDING]
+        at.saved.add(len(kept) / len(known))
+        at.change.add(sum(kept) / len(known))
 
 
 def new_sweeps(answers: int | None = None) -> dict[Indicator, TauSweep]:
