@@ -15,6 +15,8 @@ from kbtrain.labeling.label_stage import quantile
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import OF_QUESTION, GateExample, Label, Question, Target
 
+_ROUNDING = 1e-9  # benefits are differences of shares: .4 - .3 and .2 - .1 differ in the last digit
+
 
 @dataclass(frozen=True)
 class BenefitTarget:
@@ -59,7 +61,8 @@ class BenefitTarget:
         return (label.benefit + self.greedy * (after - before)) / (1 + self.greedy)
 
     def hard(self, benefit: float) -> bool:
-        return benefit > self.tau
+        """True above ``tau``; .4 - .3 is no more than .1, however it was rounded."""
+        return benefit > self.tau + _ROUNDING
 
     def soft(self, benefit: float) -> float:
         return min(max((benefit - self.low) / (self.high - self.low), 0.0), 1.0)

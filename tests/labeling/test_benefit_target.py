@@ -21,6 +21,14 @@ def made(capital: Question, answered: Callable[..., SampleSet]) -> Callable[...,
     return labelled
 
 
+def test_a_benefit_that_equals_tau_is_not_above_it_by_a_rounding() -> None:
+    """One answer of ten more, wherever on the scale: .4 - .3 is a little more than .1 in floats, .2 - .1 not."""
+    target = BenefitTarget(0.1)
+    assert 0.4 - 0.3 > 0.1 >= 0.2 - 0.1
+    assert not any(target.hard((right + 1) / 10 - right / 10) for right in range(10))
+    assert all(target.hard((right + 1) / 9 - right / 9) for right in range(9))
+
+
 def test_unstretched_a_benefit_is_half_of_one_plus_itself() -> None:
     assert [PLAIN.soft(b) for b in (-1, 0, 0.5, 1)] == [0, 0.5, 0.75, 1]
 
@@ -48,6 +56,10 @@ def test_the_greedy_answers_have_their_weight(made: Callable[..., Label]) -> Non
     assert half.gain(with_greedy(0.2, False, True)) == pytest.approx(0.6)  # mended: (0.2 + 1) / 2
     assert half.gain(with_greedy(0.2, True, False)) == pytest.approx(-0.4)
     assert half.gain(with_greedy(0.2, True, True)) == pytest.approx(0.1)
+    # .2 - .7 in samples, mended at half a weight: nothing gained, though the sum is not quite 0
+    light = BenefitTarget(greedy=0.5)
+    nothing = light.gain(with_greedy(0.2 - 0.7, False, True))
+    assert nothing is not None and nothing > 0 and not light.hard(nothing)
     assert half.gain(with_greedy(0.2, True, None)) is None and half.gain(made(0.2)) is None
     assert PLAIN.gain(with_greedy(0.2, True, False)) == 0.2
     labels = [with_greedy(0.0, False, True), with_greedy(0.0, True, False), with_greedy(0.0, True, True)]
