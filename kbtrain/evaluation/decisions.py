@@ -23,6 +23,7 @@ from kbtrain.metrics.significance import (
     interval,
     mcnemar,
     permutation_p,
+    random_gate_p,
     random_gates,
     resampled_areas,
     resampled_means,
@@ -239,12 +240,18 @@ def _measured(answers: Correctness, decision: GateDecisions, means: Floats, rand
         delta_vs_llm_only=interval(accuracy - llm),
         delta_vs_all_rag=interval(accuracy - rag),
         random_draws=RandomDraws(len(random), float(random.mean()), low, high),
-        p_vs_random=permutation_p(float(accuracy[0]), random) if decision.threshold else None,
+        p_vs_random=_p_of_chance(answers, decision, float(accuracy[0]), random) if decision.threshold else None,
     )
     if decision.gate.name == "random":  # its row is an expectation: show what single random gates do
         point = replace(point, delta_vs_random=delta(0.0, random - point.accuracy))
     p = decision.under(answers)
     return Measured(point, accuracy, accuracy - chance, ratio, (1 - p) * answers.llm + p * answers.rag)
+
+
+def _p_of_chance(answers: Correctness, decision: GateDecisions, accuracy: float, random: Floats) -> float:
+    gain, searched = answers.rag - answers.llm, decision.under(answers) > 0
+    exact = random_gate_p(gain, int(searched.sum()), float(gain[searched].sum()))
+    return permutation_p(accuracy, random) if exact is None else exact
 
 
 def areas(answers: Correctness, decisions: Sequence[GateDecisions], *, draws: int, seed: int) -> list[Floats | None]:

@@ -44,7 +44,8 @@ class Point:
     """One gate at one threshold, measured by one kind of accuracy (share of questions answered right, 0 to 1).
 
     ``random_accuracy`` is the expected accuracy of a random gate with the same retrieval ratio; ``p_vs_random`` the
-    permutation test's p-value against random gates, resolved to 1 / (draws + 1).
+    one-sided p-value against random gates with as many searches: exact for greedy answers, else of those drawn,
+    resolved to 1 / (draws + 1).
     """
 
     accuracy_kind: AccuracyKind

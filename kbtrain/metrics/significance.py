@@ -205,11 +205,30 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
+def random_gate_p(gain: Floats, searches: int, reached: float) -> float | None:
+    """Probability that a gate which retrieves ``searches`` questions at random gains ``reached`` or more: the exact
+    one-sided p-value for "the gate's choice of questions is no better than chance".
+
+    ``gain``: correctness with retrieval minus correctness without, of each question; ``reached``: its sum over the
+    questions that the gate retrieves. None unless every gain is -1, 0 or 1, as of greedy answers: the mended questions
+    among those drawn, and the broken ones among the others, are hypergeometric.
+    """
+    from scipy.stats import hypergeom
+
+    if not np.isin(gain, (-1.0, 0.0, 1.0)).all():
+        return None
+    mends, breaks = int((gain > 0).sum()), int((gain < 0).sum())
+    others = len(gain) - mends
+    mended = np.arange(max(0, searches - others), min(mends, searches) + 1)
+    few_enough = hypergeom.cdf(mended - reached, others, breaks, searches - mended)  # of the drawn are broken
+    return min(1.0, float((hypergeom.pmf(mended, len(gain), mends, searches) * few_enough).sum()))
+
+
 def permutation_p(observed: float, drawn: Floats) -> float:
     """Share of random gates at least as accurate as the observed one, itself counted among them, so never 0.
 
-    ``drawn`` are accuracies of random gates with as many searches (``significance.random_gates``): a valid one-sided
-    p-value for "the gate's choice of questions is no better than chance" (Phipson and Smyth 2010).
+    ``drawn`` are accuracies of random gates with as many searches (:func:`random_gates`): a valid one-sided p-value
+    (Phipson and Smyth 2010) where gains are no whole numbers, and :func:`random_gate_p` is not to be had.
     """
     return float((1 + np.count_nonzero(drawn >= observed - 1e-12)) / (1 + len(drawn)))
 

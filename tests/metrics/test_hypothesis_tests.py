@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from kbtrain.metrics.significance import holm, mcnemar, permutation_p
+from kbtrain.metrics.significance import holm, mcnemar, permutation_p, random_gate_p, random_gates
 
 
 def test_mcnemar_worked_by_hand() -> None:
@@ -71,3 +71,19 @@ def test_a_random_gate_has_a_uniform_permutation_p() -> None:
 def test_random_gates_that_are_as_accurate_count_against_the_gate() -> None:
     assert permutation_p(0.5, np.array([0.5, 0.5 + 1e-15, 0.2])) == 0.75  # (1 + 2) / (1 + 3)
     assert permutation_p(0.9, np.array([0.5, 0.2])) == pytest.approx(1 / 3)  # never 0
+
+
+def test_the_exact_p_of_four_questions_is_that_of_their_six_pairs() -> None:
+    gain = np.array([1.0, 1.0, -1.0, 0.0])  # pairs gain 2, 1, 1, 0, 0 and -1
+    assert [random_gate_p(gain, 2, reached) for reached in (2, 1, 0, -1)] == pytest.approx([1 / 6, 3 / 6, 5 / 6, 1.0])
+    assert random_gate_p(gain, 0, 0) == random_gate_p(gain, 4, 1) == pytest.approx(1.0)  # nothing is chosen
+    assert random_gate_p(np.array([0.5, 0.0]), 1, 0.5) is None
+
+
+def test_the_exact_p_is_the_share_of_random_gates_that_are_as_right() -> None:
+    rng = np.random.default_rng(4)
+    llm, rag = (rng.random((2, 60)) < 0.5).astype(float)
+    drawn = random_gates(llm, rag, [25], 20_000, seed=1)[:, 0]
+    for reached in (-3, 0, 2, 5):
+        at_least = permutation_p(llm.mean() + reached / 60, drawn)
+        assert random_gate_p(rag - llm, 25, reached) == pytest.approx(at_least, abs=0.012)
