@@ -221,7 +221,7 @@ def random_gate_p(gain: Floats, searches: int, reached: float) -> float | None:
     others = len(gain) - mends
     mended = np.arange(max(0, searches - others), min(mends, searches) + 1)
     few_enough = hypergeom.cdf(mended - reached, others, breaks, searches - mended)  # of the drawn are broken
-    return min(1.0, float((hypergeom.pmf(mended, len(gain), mends, searches) * few_enough).sum()))
+    return min(float((hypergeom.pmf(mended, len(gain), mends, searches) * few_enough).sum()), 1.0)
 
 
 def permutation_p(observed: float, drawn: Floats) -> float:

@@ -76,6 +76,7 @@ def test_random_gates_that_are_as_accurate_count_against_the_gate() -> None:
 def test_the_exact_p_of_four_questions_is_that_of_their_six_pairs() -> None:
     gain = np.array([1.0, 1.0, -1.0, 0.0])  # pairs gain 2, 1, 1, 0, 0 and -1
     assert [random_gate_p(gain, 2, reached) for reached in (2, 1, 0, -1)] == pytest.approx([1 / 6, 3 / 6, 5 / 6, 1.0])
+    assert [random_gate_p(gain, 3, reached) for reached in (2, 1, 0)] == pytest.approx([1 / 4, 2 / 4, 1.0])
     assert random_gate_p(gain, 0, 0) == random_gate_p(gain, 4, 1) == pytest.approx(1.0)  # nothing is chosen
     assert random_gate_p(np.array([0.5, 0.0]), 1, 0.5) is None
 
