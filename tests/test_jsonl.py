@@ -67,6 +67,7 @@ EVERY = [
         time_sensitive=True,
         needs_knowledge=False,
         entities=("Q1",),
+        titles="always",
     ),
     Decision(0.25, None, 0.5, False),
     GateScore("q1", "kbm_mastery", 0.1 + 0.2),
