@@ -3,9 +3,10 @@
 Reads the gate's scores and outcomes.jsonl (written by end_to_end.py) of the run folder. Goals: a ratio, the best
 accuracy, at most max_loss of All-RAG's accuracy lost (guaranteed with probability 1 - delta for new questions of the
 same kind, as long as the dev questions chose nothing else of the gate: --dev-share 0.5 takes a half of them that other
-choices can leave alone), or a threshold given by hand. The folder is the one that the score file names; a guarantee
-noted there stays, unless --replace. A threshold under a SeaKR gate's floor is refused. Scores of the test split, or of
---new-scores, that are distributed otherwise are warned about; no answer of theirs is looked at.
+choices can leave alone; several questions about one entity are warned of, since each counts as drawn by itself), or a
+threshold given by hand. The folder is the one that the score file names; a guarantee noted there stays, unless
+--replace. A threshold under a SeaKR gate's floor is refused. Scores of the test split, or of --new-scores, that are
+distributed otherwise are warned about; no answer of theirs is looked at.
 
 Examples:
   python eval/calibrate.py --run runs/demo --gate seakr
@@ -25,7 +26,7 @@ from pydantic import Field, model_validator
 from kbtrain import jsonl
 from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.calibrate import CalibrationGoal, Goal, calibrate, dev_table
+from kbtrain.evaluation.calibrate import CalibrationGoal, Goal, calibrate, dev_table, warn_of_dependence
 from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
 from kbtrain.files import there
 from kbtrain.gate_folder import Threshold, read_gate_json
@@ -100,7 +101,10 @@ def asked_on_dev(config: CalibrateConfig, outcomes: Sequence[Outcome]) -> dict[s
         return {}
     check_unchanged(path)
     dev = {outcome.question_id for outcome in outcomes if outcome.split == "dev"}
-    return {"questions": dev_questions([q.text for q in jsonl.read(Question, path) if q.id in dev])}
+    questions = [question for question in jsonl.read(Question, path) if question.id in dev]
+    if config.goal == "max_loss":
+        warn_of_dependence(questions)
+    return {"questions": dev_questions([question.text for question in questions])}
 
 
 def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Path, outcomes: Sequence[Outcome]) -> None:

@@ -25,6 +25,7 @@ from kbtrain.answers.grading import rules_of
 from kbtrain.config import check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation import gate_inputs
+from kbtrain.evaluation.calibrate import warn_of_dependence
 from kbtrain.evaluation.end_to_end import Settings, evaluate
 from kbtrain.evaluation.note import note_thresholds, sources, with_noted
 from kbtrain.evaluation.outcomes import AccuracyKind, answers, clusters_of, has_expected, summarise
@@ -89,6 +90,8 @@ def main(config: EndToEndConfig) -> None:
     if config.threshold_rule == "given" and all(gate.given is None for gate in gates):
         raise UserError("threshold rule 'given': no gate has a noted threshold; run eval/calibrate.py, or --thresholds")
     check_sampled([folder], config.accuracy)
+    if config.threshold_rule == "max_loss":
+        warn_of_dependence(dev.questions)
     settings = Settings(
         tau_mastery=first.tau_mastery if config.tau_mastery is None else config.tau_mastery,
         rule=config.threshold_rule,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,12 +13,12 @@ import numpy as np
 
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
-from kbtrain.evaluation.outcomes import answers, needed
+from kbtrain.evaluation.outcomes import answers, entities_of, needed
 from kbtrain.evaluation.run_folder import in_order
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.significance import delta, resampled_means
 from kbtrain.metrics.thresholds import Dev, choose, control
-from kbtrain.records import Outcome
+from kbtrain.records import Outcome, Question
 
 Goal = Literal["ratio", "best_accuracy", "max_loss", "given"]
 DRAWS = 2000
@@ -35,6 +36,18 @@ class CalibrationGoal:
     max_loss: float = 0.05
     delta: float = 0.1
     given: float | None = None
+
+
+def warn_of_dependence(questions: Sequence[Question]) -> None:
+    """Warn where a promise (:func:`kbtrain.metrics.thresholds.control`) takes dev questions for more evidence than they
+    are: it counts each as drawn by itself, and several about one entity are answered alike."""
+    entities = len(set(entities_of(questions)))
+    if entities < len(questions):
+        warnings.warn(
+            f"rule max_loss: the {len(questions)} dev questions ask about {entities} entities, and the promise counts "
+            "each question as drawn by itself: it may fail more often than it says",
+            stacklevel=2,
+        )
 
 
 @dataclass(frozen=True)

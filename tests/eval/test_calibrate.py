@@ -1,6 +1,7 @@
 """eval/calibrate.py: thresholds noted with evidence, refused under the floor; shifted scores are warned about."""
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from kbtrain.gates.seakr.engine import SeakrSettings
 from kbtrain.gates.seakr.gate import MeasuredScale, SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.provenance import write_meta
-from kbtrain.records import GateScore, Outcome
+from kbtrain.records import GateScore, Outcome, Question
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,6 +81,21 @@ def test_a_promise_needs_enough_questions_and_is_noted(script, made, capsys):
     assert read_gate_json(made / "seakr")["thresholds"]["seakr"]["evidence"]["guarantee"]["bound"] <= 0.2
     with pytest.raises(UserError, match="too few to promise"):
         module.main(config(script, made, goal="max_loss", max_loss=0.01)[1])
+
+
+def test_a_promise_warns_of_questions_about_one_entity(script, made):
+    def asked(entities):
+        questions = [Question(f"dev{i}", f"{i}?", ("a",), "dev", "d", entities=entities(i)) for i in range(120)]
+        jsonl.write(made / "questions.jsonl", questions)
+
+    asked(lambda i: (f"e{i // 2}",))
+    module, chosen = config(script, made, goal="max_loss", max_loss=0.2)
+    with pytest.warns(UserWarning, match="the 120 dev questions ask about 60 entities, and the promise counts each"):
+        module.main(chosen)
+    asked(lambda i: (f"e{i}",) if i % 2 else ())  # one without a name stands for itself
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module.main(config(script, made, goal="max_loss", max_loss=0.2, replace=True)[1])
 
 
 def test_shifted_new_scores_are_warned_about_without_touching_the_threshold(script, made, capsys):
