@@ -1,8 +1,8 @@
 """Summarise finished evaluations of one gate recipe over seeds: means, spread over seeds, and intervals with both.
 
 Reads results.json, outcomes.jsonl and scores/ of each run folder (the same test questions in all); writes OUT: each
-gate's accuracy, of greedy answers, and its gain over random by seed, their spread, and 95 % intervals that draw anew the
-questions alone, and the questions and the seeds (entities with all their questions where all runs' evaluations draw
+gate's accuracy, of greedy answers, and its gain over random by seed, their spread, and 95 % intervals that draw anew
+the questions alone, and the questions and the seeds (entities with all their questions where all runs' evaluations draw
 those).
 
 Examples:
@@ -69,9 +69,8 @@ def main(config: SeedsConfig) -> None:
     print(table(found, {name: sum((g.seen for run in runs for g in run.results.gates if g.gate == name), Seen()).mark
                         for name in found}))  # fmt: skip
     drawn = summary.drawn(runs[0].results.meta if entities else {})
-    print(
-        f"summarised {len(found)} gates over {len(runs)} seeds, by greedy answers; intervals draw {drawn} -> {config.out}"
-    )
+    seeds = f"{len(runs)} seeds by greedy answers"
+    print(f"summarised {len(found)} gates over {seeds}, intervals draw {drawn} -> {config.out}")
 
 
 def check(runs: list[FinishedRun]) -> None:
