@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -94,17 +93,14 @@ def place(config: CalibrateConfig, source: Source | None) -> tuple[Path, str]:
     return source.folder, source.name
 
 
-def asked_on_dev(config: CalibrateConfig, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Numbers of the dev questions, by which ``kbtrain serve`` sees that others are asked; empty for dialogues."""
+def asked_on_dev(config: CalibrateConfig, outcomes: Sequence[Outcome]) -> list[Question]:
+    """The dev questions; none for dialogues."""
     path = config.run / "questions.jsonl"
     if not there(path):
-        return {}
+        return []
     check_unchanged(path)
     dev = {outcome.question_id for outcome in outcomes if outcome.split == "dev"}
-    questions = [question for question in jsonl.read(Question, path) if question.id in dev]
-    if config.goal == "max_loss":
-        warn_of_dependence(questions)
-    return {"questions": dev_questions([question.text for question in questions])}
+    return [question for question in jsonl.read(Question, path) if question.id in dev]
 
 
 def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Path, outcomes: Sequence[Outcome]) -> None:
@@ -114,6 +110,9 @@ def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Pat
         scale.check(config.threshold)
     wanted = CalibrationGoal(config.goal, config.ratio, config.max_loss, config.delta, config.threshold)
     chosen = calibrate(dev, wanted, None if scale is None or config.goal == "given" else scale.floor)
+    asked = asked_on_dev(config, outcomes)
+    if config.goal == "max_loss":
+        warn_of_dependence(asked)
     hashes = {path.name: file_sha256(path) for path in (scores, config.run / "outcomes.jsonl")}
     ends = {} if scale is None else {"floor": scale.floor, "ceiling": scale.ceiling}
     entry = Threshold(
@@ -122,7 +121,7 @@ def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Pat
         dev_file_sha256=hashes[scores.name],
         n_dev=len(dev.scores),
         evidence=chosen.evidence | {"sha256": hashes} | ends,
-        dev=asked_on_dev(config, outcomes),
+        dev={"questions": dev_questions([question.text for question in asked])} if asked else {},
     )
     noted = note_calibrated(folder, name, entry, config.replace)
     print(f"{config.gate}: {chosen.line()} -> {folder}")

@@ -113,6 +113,11 @@ def meta_of(path: Path) -> dict[str, Any]:
     return read_meta(path) if there(meta_path(path)) else {}
 
 
+def short_name(model: object) -> str:
+    """Last part of a model's noted name: a folder's, or that on the hub."""
+    return str(model).rstrip("/").rsplit("/", 1)[-1]
+
+
 def made_before(path: Path, config: Mapping[str, Any], inputs: Sequence[Path], noted_later: bool = False) -> bool:
     """True if the file is there, unchanged, and made with the same options from the same data.
 

@@ -10,7 +10,7 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample, grade, has_expected, outcome
 from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.files import maker, there
-from kbtrain.gates.noted import holds_another, missing_reason, source_of
+from kbtrain.gates.noted import Source, holds_another, missing_reason, source_of
 from kbtrain.labeling.verdicts import QuestionVerdicts
-from kbtrain.provenance import check_made_from, check_unchanged, meta_of
+from kbtrain.provenance import check_made_from, check_unchanged, meta_of, short_name
 from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, GATE_NAME, Condition, GateScore, Label, Outcome, Question, Split
 from kbtrain.store import SampleStore
@@ -225,12 +225,15 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
 
 
 def _warn_of_other_gates(run: Path, meta: Mapping[str, Any]) -> None:
-    sources = {gate: source_of(run, meta, gate) for gate in meta["gates"]}
-    others = [(gate, source) for gate, source in sources.items() if source is not None and holds_another(source)]
-    for folder in dict.fromkeys(source.folder for _, source in others):
-        gates = ", ".join(gate for gate, source in others if source.folder == folder)
-        reason = missing_reason(next(source for _, source in others if source.folder == folder))
-        warnings.warn(f"{run}: {reason} ({gates}); run eval/score.py --run {run} again", stacklevel=3)
+    behind: dict[Source, list[str]] = defaultdict(list)  # a folder's card is read once, however many gates are in it
+    for gate in meta["gates"]:
+        source = source_of(run, meta, gate)
+        if source is not None:
+            behind[replace(source, name="")].append(gate)
+    for source, gates in behind.items():
+        if holds_another(source):
+            told = f"{missing_reason(source)} ({', '.join(gates)})"
+            warnings.warn(f"{run}: {told}; run eval/score.py --run {run} again", stacklevel=3)
 
 
 def read_score_files(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
@@ -324,7 +327,7 @@ class RunFolder:
     @property
     def model(self) -> str:
         """Name of the model that gave the answers (a folder's last part)."""
-        return str(self.sampling.get("model", self.path.name)).rstrip("/").rsplit("/", 1)[-1]
+        return short_name(self.sampling.get("model", self.path.name))
 
 
 def check_sampled(runs: Sequence[RunFolder], kind: AccuracyKind) -> None:

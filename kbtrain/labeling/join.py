@@ -11,10 +11,12 @@ from typing import Any, Literal
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.provenance import meta_of
+from kbtrain.provenance import meta_of, short_name
 from kbtrain.questions.checks import asked_key
 from kbtrain.records import GateExample, Split
 from kbtrain.training.data import label_rule
+
+STEP = "mastery_step"  # of each split, in a label rule
 
 
 def read_all(paths: Sequence[Path], runs: Sequence[Path]) -> list[GateExample]:
@@ -57,7 +59,7 @@ def check_one_model(runs: Sequence[Path]) -> None:
     gate is about what one model knows. Models are told apart by the last part of their names, a folder's or the hub's.
     """
     noted = {run: meta_of(run / "labels.jsonl").get("sampling", {}).get("model") for run in runs}
-    known = {run: str(model).rstrip("/").rsplit("/", 1)[-1] for run, model in noted.items() if model}
+    known = {run: short_name(model) for run, model in noted.items() if model}
     first = next(iter(known), None)
     other = next((run for run, model in known.items() if first and model != known[first]), None)
     if first is not None and other is not None:
@@ -65,9 +67,6 @@ def check_one_model(runs: Sequence[Path]) -> None:
             f"{at(other / 'labels.jsonl')}: labels about answers of '{known[other]}', those of {first} about "
             f"'{known[first]}'; a gate is about one model: join the runs of one"
         )
-
-
-STEP = "mastery_step"
 
 
 def _without_shares(rule: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import Saving
+from kbtrain.provenance import short_name
 from kbtrain.records import Question
 from kbtrain.report.summary import KIND, drawn
 from kbtrain.report.words import gate_name, percent, percent_interval, points, points_interval
@@ -53,7 +54,7 @@ def first_screen(
 def subtitle(meta: dict[str, Any], questions: Sequence[Question]) -> str:
     """Model, data sets with their numbers of questions, retriever and its number of passages, date; the kind of
     accuracy where it is not that of greedy answers."""
-    model = str(meta.get("sampling", {}).get("model", "unknown model")).rstrip("/").rsplit("/", 1)[-1]
+    model = short_name(meta.get("sampling", {}).get("model", "unknown model"))
     counted = Counter(question.dataset for question in questions)
     data = ", ".join(f"{n} {meta['split']} questions of {name}" for name, n in sorted(counted.items()))
     search = meta.get("stages", {}).get("evidence.jsonl", {}).get("config", {})
