@@ -32,6 +32,7 @@ from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.metrics.turns import classify_turns, compare
 from kbtrain.provenance import meta_of, write_atomically, write_result
 from kbtrain.report.tables import difference_table, gate_table, question_table
+from kbtrain.report.words import by_rule
 
 OF_QUESTIONS = ("scores", "tau_mastery", "threshold_rule", "target_ratio")
 
@@ -83,7 +84,7 @@ def questions(config: ClassifyConfig) -> None:
     out = config.run / "classify.json"
     write_result(out, document, stage="classify", config=config, inputs=inputs, started=started)
     print(question_table(found))
-    print(f"classified {len(test)} test questions by {len(found)} gates, thresholds by rule '{rule}' on dev -> {out}")
+    print(f"classified {len(test)} test questions by {len(found)} gates, thresholds {by_rule(rule)} -> {out}")
 
 
 def turns(config: ClassifyConfig) -> None:

@@ -26,6 +26,7 @@ from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.summary import drawn
 from kbtrain.report.tables import Column, Table, as_markdown, as_text
+from kbtrain.report.words import by_rule
 
 
 class TransferConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
@@ -53,7 +54,8 @@ def main(config: TransferConfig) -> None:
         found, without = between_models(runs, config.gates, rule, ratio, *how)
     else:
         found, without = matrix(config.gates, by_dataset(runs, config.gates, *how), rule, ratio)
-    note = f"Thresholds by rule '{rule}' on the source's dev questions. Intervals draw {drawn(config.model_dump())}."
+    chosen = by_rule(rule, "the source's dev questions")
+    note = f"Thresholds {chosen}. Intervals draw {drawn(config.model_dump())}."
     table = layout(found, note + seen_note(runs, config.gates))
     out = beside(config.out, ".json")
     document = {"by": config.by, "cells": [dataclasses.asdict(cell) for cell in found]}

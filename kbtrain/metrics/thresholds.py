@@ -38,7 +38,13 @@ RULES: tuple[Rule, ...] = get_args(RuleName)
 AnyRule = Annotated[
     Literal["0.5", "best_f1", "best_accuracy", "ratio", "max_loss", "fewest_searches", "given"], BeforeValidator(_half)
 ]
+_READ_NO_DEV = ("0.5", "given")
 SMALL_LOSS = 0.02  # of All-RAG's accuracy: what the report's headline allows on dev
+
+
+def reads_dev(rule: str) -> bool:
+    """True if the rule chooses its threshold on dev questions."""
+    return rule not in _READ_NO_DEV
 
 
 class ThresholdConfig(Config):

@@ -19,7 +19,7 @@ from kbtrain.jsonl import read_json
 from kbtrain.metrics.significance import Delta
 from kbtrain.push.staging import Staged, without_paths
 from kbtrain.report.summary import KIND, drawn, interval
-from kbtrain.report.words import percent
+from kbtrain.report.words import by_rule, percent
 from kbtrain.text_table import number, signed
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN
 
@@ -84,8 +84,8 @@ def measured(results: Results) -> str:
     meta = results.meta
     draws = f", {meta['bootstrap_draws']} bootstrap draws of {drawn(meta)}" if "bootstrap_draws" in meta else ""
     return (
-        f"{meta['n']} {meta['split']} questions; {KIND[meta['accuracy_kind']]}, thresholds by rule "
-        f"'{meta['threshold_rule']}' on dev; differences and area (1: oracle, 0: random) with 95 % intervals{draws}."
+        f"{meta['n']} {meta['split']} questions; {KIND[meta['accuracy_kind']]}, thresholds "
+        f"{by_rule(meta['threshold_rule'])}; differences and area (1: oracle, 0: random) with 95 % intervals{draws}."
     )
 
 

@@ -13,7 +13,7 @@ from kbtrain.evaluation.savings import Saving
 from kbtrain.provenance import short_name
 from kbtrain.records import Question
 from kbtrain.report.summary import KIND, drawn
-from kbtrain.report.words import gate_name, percent, percent_interval, points, points_interval
+from kbtrain.report.words import chosen_by, gate_name, percent, percent_interval, points, points_interval
 
 HEAD = (
     "gate", "searches saved, %", "right answers, %", "against always searching, points", "against chance, points",
@@ -95,7 +95,7 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
 def rule_of(saving: Saving | None, gate: GateResult) -> str:
     """Origin of the threshold of a gate's decisions."""
     if saving is None:
-        return f"chosen on {gate.n_dev} dev questions by rule '{gate.threshold_rule}'"
+        return chosen_by(str(gate.threshold_rule), gate.n_dev)
     limit = percent(saving.limit, 0)
     return f"the one that saves most on {saving.n_dev} dev questions at a loss of at most {limit} points there"
 

@@ -32,6 +32,7 @@ from kbtrain.provenance import check_made_from, meta_of
 from kbtrain.records import Passage, Question
 from kbtrain.report.summary import drawn
 from kbtrain.report.tables import Column, Table, Value, beside
+from kbtrain.report.words import by_rule
 
 Layout = Literal["table1", "figure5", "table2", "table3", "figure6", "table4", "figure8"]
 PAPER_FILE = Path(__file__).with_name("kbm_paper.json")
@@ -176,7 +177,7 @@ def lay_out(options: Options, runs: Sequence[RunFolder], plug_in: Sequence[RunFo
     if (options.layout == "table4") != (plug_in is not None):
         raise UserError("table4 and gate_runs belong together: the gates of one model decide for the answers of others")
     rule = options.cut.rule
-    note = f"Model: {', '.join(dict.fromkeys(run.model for run in runs))}; thresholds by rule '{rule}' on dev."
+    note = f"Model: {', '.join(dict.fromkeys(run.model for run in runs))}; thresholds {by_rule(rule)}."
     note += "" if options.layout in _NO_INTERVALS else f" Intervals draw {drawn({'resample': options.resample})}."
     note += seen_note([*runs, *(plug_in or ())], options.gates)
     if options.layout == "figure8":

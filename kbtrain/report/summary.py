@@ -19,7 +19,7 @@ from kbtrain.jsonl import read_value
 from kbtrain.llm.prices import Prices
 from kbtrain.metrics.ranking import Curve
 from kbtrain.metrics.significance import Delta
-from kbtrain.report.words import percent, points, points_interval
+from kbtrain.report.words import chosen_by, percent, points, points_interval
 from kbtrain.text_table import aligned, number, signed
 
 HEAD = ("gate", "accuracy", "retrieved", "random", "vs random", "95 % interval", "AUC", "AP", "F1", "FDR", "area", "p")
@@ -84,7 +84,7 @@ def caption(results: Results) -> str:
     reachable = results.oracles.sampled_benefit if results.oracles else None
     return (
         f"{meta['split'].capitalize()} split, n = {meta['n']}; {KIND[meta['accuracy_kind']]}, in percent; thresholds "
-        f"chosen on {meta['n_dev']} dev questions by rule '{meta['threshold_rule']}'"
+        + chosen_by(meta["threshold_rule"], meta["n_dev"])
         + (f" {percent(meta['target_ratio'], 0)} %" if meta["threshold_rule"] == "ratio" else "")
         + (f" {percent(meta['max_loss'])} points" if meta["threshold_rule"] == "max_loss" else "")
         + f"; intervals draw {drawn(meta)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kbtrain.metrics.significance import Delta
+from kbtrain.metrics.thresholds import reads_dev
 
 _WHOLE = {
     "llm_only": "never search",
@@ -41,6 +42,16 @@ def ranged(value: Mapping[str, float]) -> str:
 def signed_range(value: Mapping[str, float] | None) -> str:
     """``+0.031 [-0.002, +0.064]``; empty for None."""
     return "" if value is None else f"{value['mean']:+.3f} [{value['low']:+.3f}, {value['high']:+.3f}]"
+
+
+def by_rule(rule: str, dev: str = "dev") -> str:
+    """``by rule 'ratio' on dev``; ``by rule '0.5'`` of a rule that reads no dev question."""
+    return f"by rule '{rule}'" + (f" on {dev}" if reads_dev(rule) else "")
+
+
+def chosen_by(rule: str, n_dev: object) -> str:
+    """``chosen on 150 dev questions by rule 'ratio'``; ``by rule '0.5'`` of a rule that reads none of them."""
+    return (f"chosen on {n_dev} dev questions " if reads_dev(rule) else "") + f"by rule '{rule}'"
 
 
 def points(difference: float | None) -> str:

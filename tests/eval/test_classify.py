@@ -46,12 +46,16 @@ def test_the_table_equals_scikit_learn_for_each_definition(
 
 
 def test_scores_of_ones_own_are_classified_without_meta_data(
-    script: Callable[[str], ModuleType], run_folder: Path
+    script: Callable[[str], ModuleType], run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evaluate, classify, own = script("end_to_end"), script("classify"), run_folder / "own.jsonl"
     evaluate.main(build(evaluate.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100}))
     own.write_text((run_folder / "scores.jsonl").read_text().replace("kbm_mastery", "ours"))
-    classify.main(build(classify.ClassifyConfig, None, {"run": run_folder, "scores": own}))
+    capsys.readouterr()
+    for rule, said in (("0.5", "by rule '0.5' ->"), ("best_f1", "by rule 'best_f1' on dev ->")):
+        given = {"run": run_folder, "scores": own, "threshold_rule": rule}
+        classify.main(build(classify.ClassifyConfig, None, given))
+        assert f"thresholds {said}" in capsys.readouterr().out
     found = json.loads((run_folder / "classify.json").read_text())["gates"]
     assert "ours" in {gate["gate"] for gate in found}
 

@@ -233,7 +233,8 @@ def test_a_transfer_takes_what_there_is(
         module.main(build(module.TransferConfig, None, {**values, "by": "model", "threshold_rule": rule}))
         cells = json.loads((tmp_path / "t.json").read_text())["cells"]
         assert [(c["source"], c["target"]) for c in cells] == [("run", "run"), ("run", "other")]
-        assert "no source, for want of dev questions: other" in capsys.readouterr().out
+        said, on = capsys.readouterr().out, {"0.5": "", "ratio": " on the source's dev questions"}[rule]
+        assert "no source, for want of dev questions: other" in said and f"Thresholds by rule '{rule}'{on}. " in said
     with pytest.raises(UserError, match=r"run: accuracy 'expected': not every test question was sampled; use 'greedy'"):
         module.main(build(module.TransferConfig, None, {**values, "accuracy": "expected"}))
     for by in ("dataset", "model"):

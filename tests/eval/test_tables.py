@@ -350,3 +350,8 @@ def test_intervals_draw_entities_where_asked_to_and_say_so(script: Script, varie
               for made in (plain, drawn)]  # fmt: skip
     assert len(widths[0]) == 4 and all(wide > 1.3 * narrow for narrow, wide in zip(*widths, strict=True))
     assert "Intervals" not in make(script, "figure5", [varied], tmp_path)["note"]  # it has none
+
+
+def test_dev_questions_are_named_only_where_the_rule_reads_them(script: Script, varied: Path, tmp_path: Path) -> None:
+    for rule, said in (("0.5", "thresholds by rule '0.5'."), ("ratio", "thresholds by rule 'ratio' on dev.")):
+        assert said in make(script, "figure5", [varied], tmp_path, threshold_rule=rule)["note"]

@@ -144,6 +144,8 @@ def test_figures_on_the_card_say_what_they_are_of_and_which_questions_were_train
         "'best_accuracy' on dev; differences and area (1: oracle, 0: random) with 95 % intervals, 500 bootstrap draws "
         "of entities with all their questions."
     )
+    results.meta["threshold_rule"] = "0.5"  # which no dev question was read for
+    assert "answers), thresholds by rule '0.5'; differences" in measured(results)
     delta = Delta(0.1, 0.0, 0.2)
     row = SimpleNamespace(
         gate="kbm_mastery", seen=Seen(questions=7), retrieval_ratio=0.5, accuracy=0.4, delta_vs_llm_only=delta,

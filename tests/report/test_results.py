@@ -17,7 +17,8 @@ from kbtrain.evaluation.outcomes import ConditionOutcome, summarise
 from kbtrain.evaluation.results import Results, check, load, save, to_json
 from kbtrain.evaluation.savings import order_curves
 from kbtrain.records import Outcome
-from kbtrain.report.summary import searches_needed
+from kbtrain.report.first_screen import rule_of
+from kbtrain.report.summary import caption, searches_needed
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,15 @@ def test_what_breaks_the_schema_is_named(results: Results, change: Any, message:
     with pytest.raises(UserError, match=message) as error:
         load(path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("rule", ["0.5", "given", "best_f1"])
+def test_a_caption_names_dev_questions_only_where_the_rule_reads_them(results: Results, rule: Any) -> None:
+    meta = {**results.meta, "accuracy_kind": "greedy", "n_dev": 8, "threshold_rule": rule}
+    gate = dataclasses.replace(results.gates[0], threshold_rule=rule, n_dev=8)
+    said = f"chosen on 8 dev questions by rule '{rule}'" if rule == "best_f1" else f"by rule '{rule}'"
+    assert f"; thresholds {said}; " in caption(dataclasses.replace(results, meta=meta))
+    assert rule_of(None, gate) == said
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"schema": 0}', "{", '{"schema": 1}'])
