@@ -25,7 +25,14 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.classify import classify_gates
 from kbtrain.evaluation.gate_inputs import in_report_order, scored
-from kbtrain.evaluation.run_folder import StoredScores, read_labels, read_outcomes, read_scores, stored_scores
+from kbtrain.evaluation.run_folder import (
+    StoredScores,
+    check_outcomes_labelled,
+    read_labels,
+    read_outcomes,
+    read_scores,
+    stored_scores,
+)
 from kbtrain.evaluation.turns import labelled_turns, run_of, score_file, seen_in_files
 from kbtrain.files import there
 from kbtrain.metrics.thresholds import ThresholdConfig
@@ -76,7 +83,10 @@ def questions(config: ClassifyConfig) -> None:
     dev, test = ([o for o in outcomes if o.split == split] for split in ("dev", "test"))
     if not test:
         raise UserError(f"{inputs[-2]}: no test question; run eval/end_to_end.py first")
-    tau = read_labels(inputs[-1])[0].tau_mastery if config.tau_mastery is None else config.tau_mastery
+    tau = config.tau_mastery
+    if tau is None:
+        check_outcomes_labelled(config.run)
+        tau = read_labels(inputs[-1])[0].tau_mastery
     gates = in_report_order(scored(noted.by_gate, noted.meta, dev, test, noted.path))
     rule, target = config.threshold_rule, config.target_ratio
     found = classify_gates(dev, test, gates, tau_mastery=tau, rule=rule, target_ratio=target)

@@ -19,7 +19,13 @@ from kbtrain.evaluation.note import sources
 from kbtrain.evaluation.outcomes import AccuracyKind, entities_of
 from kbtrain.evaluation.result_meta import check_fresh, check_result
 from kbtrain.evaluation.results import GateResult, load
-from kbtrain.evaluation.run_folder import StoredScores, read_labels, read_outcomes, stored_scores
+from kbtrain.evaluation.run_folder import (
+    StoredScores,
+    check_outcomes_labelled,
+    read_labels,
+    read_outcomes,
+    stored_scores,
+)
 from kbtrain.evaluation.savings import Saving, four_fold, order_curves, savings
 from kbtrain.files import there
 from kbtrain.gate_folder import KeyedCard
@@ -55,6 +61,7 @@ def main(config: ReportConfig) -> None:
     stored = stored_scores(config.run)
     files = [config.run / name for name in ("results.json", "outcomes.jsonl", "labels.jsonl")] + list(stored.files)
     everything = read_outcomes(config.run)
+    check_outcomes_labelled(config.run)
     outcomes = [o for o in everything if o.split == results.meta["split"]]
     dev = [o for o in everything if o.split == "dev"]
     questions = questions_of(config.run / "questions.jsonl", outcomes)

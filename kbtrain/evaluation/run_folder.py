@@ -272,15 +272,26 @@ def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
     return first, itertools.chain([first], stream)
 
 
-def check_labelled(path: Path, sampling_run: str) -> None:
+def check_labelled(path: Path, sampling_run: str, named: bool = True) -> None:
     """Raise :class:`UserError` for labels of another sampling run than the one whose answers are to stand beside them:
-    what that one's model masters, and gains by a search, says nothing here. Labels that note none pass."""
+    what that one's model masters, and gains by a search, says nothing here. Labels that note none pass.
+
+    ``named``: the run is named by the script's key ``sampling_run``, else by outcomes that are there.
+    """
     of = (meta_of(path).get("config") or {}).get("sampling_run", sampling_run)
     if of != sampling_run:
+        key, remedy = ("key 'sampling_run': ", "name that, or ") if named else ("", "")
         raise UserError(
-            f"key 'sampling_run': {at(path)}: labels of run '{of}', not '{sampling_run}'; name that, or run "
+            f"{key}{at(path)}: labels of run '{of}', not '{sampling_run}'; {remedy}run "
             f"data_gen/label.py --sampling-run {sampling_run}"
         )
+
+
+def check_outcomes_labelled(run: Path) -> None:
+    """As :func:`check_labelled`, of the labels beside a run folder's outcomes; outcomes that note no run pass."""
+    of = (meta_of(run / "outcomes.jsonl").get("config") or {}).get("sampling_run")
+    if of is not None:
+        check_labelled(run / "labels.jsonl", of, named=False)
 
 
 def read_outcomes(run: Path) -> list[Outcome]:

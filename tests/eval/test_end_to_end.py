@@ -74,6 +74,14 @@ def test_labels_of_another_sampling_run_do_not_judge_its_answers(script: Script,
     assert not (run_folder / "results.json").exists()
     write_meta(labels, stage="label", config={"sampling_run": "other"}, inputs=[])
     assert evaluate(script, run_folder, sampling_run="other")["meta"]["sampling"]["model"] == "another"
+    write_meta(labels, stage="label", config={"sampling_run": "main"}, inputs=[])  # labelled anew meanwhile
+    told = r"^\S*labels\.jsonl: labels of run 'main', not 'other'; run data_gen/label.py --sampling-run other$"
+    classify, report = script("classify"), script("write_report")
+    with pytest.raises(UserError, match=told):
+        classify.main(build(classify.ClassifyConfig, None, {"run": run_folder}))
+    with pytest.raises(UserError, match=told):
+        report.main(build(report.ReportConfig, None, {"run": run_folder, "sampling_run": "other"}))
+    classify.main(build(classify.ClassifyConfig, None, {"run": run_folder, "tau_mastery": 0.2}))  # reads no label
 
 
 def test_each_score_file_is_read_once(script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
