@@ -20,7 +20,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.distributed.merge import Part, check, find_shards, holds, merge, n_gaps
 from kbtrain.errors import UserError, at
-from kbtrain.files import beside, put_in_place, there
+from kbtrain.files import beside, is_begun, put_in_place
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import meta_path, write_meta
 from kbtrain.store import SampleStore, writing
@@ -38,7 +38,7 @@ def main(config: MergeConfig) -> None:
     target = config.run / "samples.db"
     parts = check(config.shards or find_shards(config.run), name, config.allow_gaps)
     with writing(target, name):
-        if not begun(target):
+        if not is_begun(target):
             write_store(parts, name, target)
         elif meta_path(target).exists() or not holds(parts, name, target):
             raise UserError(f"{at(target)}: exists already; move it away to merge anew")
@@ -49,11 +49,6 @@ def main(config: MergeConfig) -> None:
                started=started)  # fmt: skip
     stored = sum(part.stored for part in parts)
     print(f"{stored} question-conditions of {len(parts)} shards, {extra['n_gaps']} gaps -> {target}")
-
-
-def begun(store: Path) -> bool:
-    """True if there is a store; an empty file, as a full disk leaves it, is none."""
-    return there(store) and store.stat().st_size > 0
 
 
 def write_store(parts: Sequence[Part], name: str, target: Path) -> None:
@@ -67,7 +62,7 @@ def write_store(parts: Sequence[Part], name: str, target: Path) -> None:
     ):
         for n in merge(parts, name, store):
             bar.update(n)
-    if begun(target):  # the lock is of this run alone: another may have begun the store in these minutes
+    if is_begun(target):  # the lock is of this run alone: another may have begun the store in these minutes
         partial.unlink()
         raise UserError(f"{at(target)}: exists already, begun by another command meanwhile; move it away to merge anew")
     put_in_place(partial, target)  # closed, so its log is folded in: one file

@@ -131,6 +131,15 @@ def there(path: Path | str) -> bool:
     return os.path.lexists(path)
 
 
+def is_begun(path: Path | str) -> bool:
+    """True if something is written there; an empty file, as a full disk or a kill leaves it, is nothing.
+
+    Raises :class:`UserError` for a link that leads nowhere.
+    """
+    with errors_of(path):
+        return there(path) and os.stat(path).st_size > 0
+
+
 def check_regular_or_absent(path: Path | str) -> None:
     """As :func:`check_regular`, of what is written where nothing stands yet."""
     if there(path):

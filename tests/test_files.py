@@ -24,6 +24,7 @@ from kbtrain.files import (
     beside,
     check_regular_or_absent,
     errors_of,
+    is_begun,
     not_there,
     put_in_place,
     read_text,
@@ -302,3 +303,16 @@ def test_files_alone_renames() -> None:
     modules = {path for folder in ("kbtrain", "data_gen", "recipes", "eval") for path in (root / folder).rglob("*.py")}
     found = {path.relative_to(root).as_posix(): lines for path in modules if (lines := _renames(path))}
     assert list(found) == ["kbtrain/files.py"] and len(found["kbtrain/files.py"]) == 1
+
+
+def test_an_empty_file_is_not_begun_and_a_link_to_nowhere_is_told_of(tmp_path: Path) -> None:
+    """A full disk and a kill leave empty files."""
+    path, link = tmp_path / "f", tmp_path / "link"
+    assert not is_begun(path)
+    path.touch()
+    assert not is_begun(path)
+    path.write_text("x")
+    assert is_begun(path)
+    link.symlink_to(tmp_path / "gone")
+    with pytest.raises(UserError, match="link: no such file"):
+        is_begun(link)

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from kbtrain import jsonl
 from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError
-from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, there
+from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, is_begun, there
 from kbtrain.llm.answered import check_same
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.models.files_read import check_begun
@@ -164,7 +164,7 @@ def check_turns_replaceable(
     folder = turns.parent
     stored = [folder / "responses.jsonl", *sorted((folder / "responses").glob("*.jsonl"))]
     for path in stored if there(turns) else ():
-        begun = there(path) and path.stat().st_size and there(_note(path))
+        begun = is_begun(path) and there(_note(path))
         if begun and read_key(path).get("turns") == known_sha256(turns):
             held = f"{path.relative_to(folder)} holds responses to these turns"
             check_same(turns, stage, config, inputs, places, held)

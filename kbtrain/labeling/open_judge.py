@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import check_counts
-from kbtrain.files import there
+from kbtrain.files import is_begun
 from kbtrain.labeling.judges import LLMJudge
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.models.files_read import check_begun
@@ -74,7 +74,7 @@ def check_judged_so_far(path: Path, key: Mapping[str, Any]) -> None:
     """Raise :class:`~kbtrain.errors.UserError` for verdicts of an interrupted judge by another ``key``, which would be
     lost: they were paid for."""
     partial, note = begun_files(path)
-    if there(partial) and partial.stat().st_size:
+    if is_begun(partial):
         unknown, remedy = "verdicts of an unknown judge, their settings", "move or delete this file to judge anew"
         check_begun(partial, note, key, unknown, remedy)
 

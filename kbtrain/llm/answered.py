@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from kbtrain.config import defaults_of
 from kbtrain.errors import UserError, at
-from kbtrain.files import there
+from kbtrain.files import is_begun, there
 from kbtrain.models.files_read import differing
 from kbtrain.provenance import changed, file_sha256, known_sha256, meta_of
 from kbtrain.store import SampleStore
@@ -74,8 +74,8 @@ def _store_of(file: Path, name: str) -> Path | None:
     now = known_sha256(file)
     unnamed = now if name == "questions" else None
     for path in sorted(file.parent.glob("samples*.db")):
-        if not path.stat().st_size:
-            continue  # begun and no more, as a full disk or a kill leaves it; sampling goes on with it
+        if not is_begun(path):
+            continue  # sampling goes on with it
         with SampleStore(path, read_only=True) as store:
             for run in store.runs():
                 if store.run_meta(run).get(name, unnamed) == now and any(store.counts(run).values()):
