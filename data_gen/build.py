@@ -23,7 +23,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from kbtrain import jsonl
-from kbtrain.config import Config, run_script
+from kbtrain.config import Config, check_each_once, run_script
 from kbtrain.evaluation.run_folder import check_rules, graded_files
 from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference_example
 from kbtrain.labeling.verdicts import side_by_side
@@ -49,8 +49,7 @@ class BuildConfig(Config):
 
     @model_validator(mode="after")
     def _possible(self) -> BuildConfig:
-        if not self.keys or len(set(self.keys)) < len(self.keys):
-            raise ValueError("keys must name one target or more, each once")
+        check_each_once("keys", self.keys, "target")
         if self.with_reference and "benefit" in self.keys:
             raise ValueError("with_reference needs keys without benefit: retrieval cannot help where it has been done")
         return self

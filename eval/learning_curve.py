@@ -22,7 +22,7 @@ from typing import Literal, get_args
 from pydantic import Field, model_validator
 
 from kbtrain import jsonl
-from kbtrain.config import run_script
+from kbtrain.config import check_each_once, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.learning_curve import (
     EncoderLearner,
@@ -83,8 +83,7 @@ class LearningCurveConfig(StoredAnswersConfig):
 
     @model_validator(mode="after")
     def _read(self) -> LearningCurveConfig:
-        if len(set(self.keys)) < len(self.keys):
-            raise ValueError("keys must name one key or more, each once")
+        check_each_once("keys", self.keys)
         for key, gates in READ_BY.items():
             if key in self.model_fields_set and getattr(self, key) is not None and not set(gates) & set(self.gates):
                 raise ValueError(f"key '{key}': counts for {' and '.join(gates)} alone; name one in gates")

@@ -258,6 +258,12 @@ def check_counts(config: Config, key: str, value: str, *names: str) -> None:
             raise ValueError(f"key '{name}': counts with {key}: {value} alone; give that, or leave it out")
 
 
+def check_each_once(key: str, values: Sequence[object], what: str = "key") -> None:
+    """Raise ValueError for a key that names nothing, or one ``what`` twice."""
+    if not values or len(set(values)) < len(values):
+        raise ValueError(f"{key} must name one {what} or more, each once")
+
+
 def _each_once(paths: tuple[Path, ...]) -> tuple[Path, ...]:
     """Raise ValueError for a folder or file that is named twice: its records would count twice."""
     places = [os.path.realpath(path) for path in paths]  # Path.resolve() raises at links that lead in a circle

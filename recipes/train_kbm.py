@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from kbtrain.config import run_script
+from kbtrain.config import check_each_once, run_script
 from kbtrain.gate_folder import CARD
 from kbtrain.models.adapters import Adapter, base_fingerprint, compute_of, open_trainable
 from kbtrain.prompts.kbm import ALL_KEYS, KBMPrompt, Key, kbm_fingerprint
@@ -51,8 +51,7 @@ class TrainKBMConfig(TrainingConfig):
 
     @model_validator(mode="after")
     def _possible(self) -> TrainKBMConfig:
-        if not self.keys or len(set(self.keys)) < len(self.keys):
-            raise ValueError("keys must name one key or more, each once")
+        check_each_once("keys", self.keys)
         return self
 
     def adapter(self) -> Adapter | None:

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from kbtrain.config import check_counts, run_script
+from kbtrain.config import check_counts, check_each_once, run_script
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, Asked
@@ -71,8 +71,7 @@ class TrainProbeConfig(FitConfig, EngineConfig):
     @model_validator(mode="after")
     def _possible(self) -> TrainProbeConfig:
         check_counts(self, "condition", "draft", "tokens")
-        if not self.keys or len(set(self.keys)) < len(self.keys):
-            raise ValueError("keys must name one key or more, each once")
+        check_each_once("keys", self.keys)
         if self.condition == "rag" and "benefit" in self.keys:
             raise ValueError("condition rag has no key benefit: the text is there already; use mastery, certainty")
         return self

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from kbtrain.config import Config
+from kbtrain.config import Config, check_each_once
 from kbtrain.errors import UserError, require
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import DtypeName
@@ -58,8 +58,7 @@ class KeyedFitConfig(FittedConfig):
 
     @model_validator(mode="after")
     def _each_once(self) -> KeyedFitConfig:
-        if len(set(self.keys)) < len(self.keys):
-            raise ValueError("keys must name one key or more, each once")
+        check_each_once("keys", self.keys)
         return self
 
 
