@@ -99,8 +99,8 @@ def dev_examples(path: Path, count: int) -> list[GateExample]:
     dev = [question for _, question in read_questions(path) if question.split == "dev"]
     if not dev:
         raise UserError(f"{path}: no dev question to measure the scale on")
-    step = max(1, len(dev) // count)
-    return [example(question, None) for question in dev[::step][:count]]
+    count = min(count, len(dev))
+    return [example(dev[i * len(dev) // count], None) for i in range(count)]
 
 
 if __name__ == "__main__":

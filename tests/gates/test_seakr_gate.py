@@ -8,10 +8,12 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from support.scripts import load
 from tiny_kbm import example, make_folder, make_model, make_tokenizer
 from transformers import FalconConfig, FalconForCausalLM
 
 import kbtrain
+from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Threshold, read_gate_json, set_threshold
 from kbtrain.gates.kbm.gate import KBMCard
@@ -302,3 +304,14 @@ def test_no_answer_has_more_tokens_than_max_new_tokens_and_the_longest_has_as_ma
     answers = 4 + 1  # samples and the greedy one
     assert all(answers <= thought.generated_tokens <= answers * room for thought in thoughts)
     assert max(thought.generated_tokens for thought in thoughts) > answers * (room - 1)
+
+
+@pytest.mark.parametrize(("n", "count"), [(70, 40), (150, 40), (80, 40), (5, 40)])
+def test_a_scale_is_measured_on_questions_from_the_whole_file(tmp_path, n, count):
+    """A file is in the order of its data sets or relations; of 70 the first 40 were taken."""
+    path = tmp_path / "questions.jsonl"
+    jsonl.write(path, [Question(f"d{i}", f"What is {i}?", ("x",), "dev", "made-up") for i in range(n)])
+    found = [int(one.id[1:]) for one in load("recipes/make_seakr.py").dev_examples(path, count)]
+    assert len(found) == min(n, count) and found == sorted(set(found))
+    gaps = {b - a for a, b in zip(found, [*found[1:], n], strict=True)}
+    assert found[0] == 0 and max(gaps) - min(gaps) <= 1
