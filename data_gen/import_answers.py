@@ -29,6 +29,7 @@ from kbtrain.labeling.imported import Imported
 from kbtrain.llm.answered import check_replaceable
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, made_before, meta_of, meta_path, unchanged, write_meta
+from kbtrain.questions.collect import language_warnings
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language
 from kbtrain.records import Condition, GateScore, Split
@@ -95,6 +96,8 @@ def main(config: ImportConfig) -> None:
     for path in reversed(out.values()):  # the questions last: with their meta data in place the stage counts as done
         write_meta(path, stage="import_answers", config=options, inputs=[config.path], extra=facts, started=started)
     print("\n".join(met.lines()) + f" -> {config.run}")
+    for line in language_warnings(met.chinese):
+        print(f"warning: {line}")
 
 
 def scores_there(config: ImportConfig, options: Mapping[str, Any], path: Path) -> bool:

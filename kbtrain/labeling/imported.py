@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbtrain.answers.grading import is_correct
+from kbtrain.questions.collect import taken_for_english
 from kbtrain.questions.data_sets.answered import Answered
 from kbtrain.records import Condition, GateScore, Question, SampleSet
 from kbtrain.store import SampleStore
@@ -65,11 +66,14 @@ BATCH = 500  # question-conditions made durable at once
 
 @dataclass
 class Imported:
-    """Counts of an import so far: splits, the file's verdicts beside our grading, other gates' scores."""
+    """Counts of an import so far: splits, the file's verdicts beside our grading, other gates' scores, and ``chinese``
+    questions that are taken for English.
+    """
 
     splits: Counter[str] = field(default_factory=Counter)
     graded: dict[Condition, Stated] = field(default_factory=dict)
     scores: list[GateScore] = field(default_factory=list)
+    chinese: int = 0
 
     def into(self, store: SampleStore, run: str, rows: Iterable[Answered]) -> Iterator[Question]:
         """The rows' questions; their answers are stored, but for those that an interrupted import has stored."""
@@ -86,6 +90,7 @@ class Imported:
 
     def _count(self, row: Answered) -> None:
         self.splits[row.question.split] += 1
+        self.chinese += taken_for_english(row.question)
         self.scores += row.gate_scores()
         for condition, answer in row.answers.items():
             self.graded.setdefault(condition, Stated()).add(row.question, answer, row.stated.get(condition))

@@ -138,8 +138,23 @@ def picked(stream: Callable[[], Iterator[Loaded]], wanted: PickRule, tally: Coll
         else:
             tally.splits[question.split] += 1
             tally.impossible += question.gold == "none"
-            tally.chinese += question.language == "en" and has_chinese(question.text)
+            tally.chinese += taken_for_english(question)
             yield loaded
+
+
+def taken_for_english(question: Question) -> bool:
+    """True for a question with Chinese characters that its data set calls English."""
+    return question.language == "en" and has_chinese(question.text)
+
+
+def language_warnings(chinese: int) -> list[str]:
+    """A line on so many questions that are :func:`taken_for_english`; none for 0."""
+    if not chinese:
+        return []
+    return [  # in use a question's language is told by its characters
+        f"{chinese} questions with Chinese characters are taken for English, and will be asked so, other than in "
+        "use; give --language zh, or a column 'language'"
+    ]
 
 
 def _group(limits: Limits, question: Question) -> str:
@@ -254,9 +269,4 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool
             f"{len(near)} questions nearly stand in two splits ('{one.id}' in {one.split}, '{one.other_id}' in "
             f"{one.other_split}, ...): figures on test will flatter; keep them together by --group-by"
         )
-    if chinese:  # in use a question's language is told by its characters
-        found.append(
-            f"{chinese} questions with Chinese characters are taken for English, and will be asked so, other than in "
-            "use; give --language zh, or a column 'language'"
-        )
-    return found
+    return found + language_warnings(chinese)

@@ -253,3 +253,14 @@ def test_published_answers_of_a_real_model_are_graded_as_their_file_says(tmp_pat
 
 def test_the_config_names_nothing_that_is_not_there(stage: Callable[[str], ModuleType]) -> None:
     assert set(yaml.safe_load(CONFIG.read_text())) <= set(stage("import_answers").ImportConfig.model_fields)
+
+
+def test_chinese_questions_that_are_taken_for_english_are_warned_of(
+    answers: Path, imports: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers.write_text(json.dumps(native(1) | {"question": "谁写了第一本书？"}) + "\n" + json.dumps(native(2)) + "\n")
+    imports(answers, scores={})
+    told = "warning: 1 questions with Chinese characters are taken for English, and will be asked so, other than in use"
+    assert told in capsys.readouterr().out
+    imports(answers, run=answers.parent / "zh", language="zh", scores={})
+    assert "Chinese" not in capsys.readouterr().out
