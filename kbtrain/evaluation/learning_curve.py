@@ -21,6 +21,7 @@ import numpy as np
 
 from kbtrain import jsonl
 from kbtrain.arrays import Bools, Floats
+from kbtrain.config import read_yaml
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import answers, needed
 from kbtrain.gate_folder import logistic
@@ -34,6 +35,8 @@ from kbtrain.gates.probe.states import StateStore
 from kbtrain.gates.probe.train import fit as fit_probe
 from kbtrain.gates.stack import linear
 from kbtrain.metrics.ranking import auroc, normalised_area
+from kbtrain.models.files_read import MODEL_FILES
+from kbtrain.models.files_read import digest as files_digest
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import file_sha256, write_atomically
@@ -169,7 +172,8 @@ class KBMLearner:
     """The gate ``kbm``: one training for all keys of a draw, minutes each; its test scores stay in ``folder``.
 
     ``train`` makes a gate's folder of the files of its training examples; ``depends`` is whatever else decides the
-    scores. A curve that was stopped trains only what it has no scores of.
+    scores, but for the files of the base ``model``, which stand with the scores: other files are trained anew. A curve
+    that was stopped trains only what it has no scores of.
     """
 
     name = "kbm"
@@ -181,8 +185,10 @@ class KBMLearner:
         test: Sequence[GateExample],
         device: str = "auto",
         depends: str = "",
+        model: str = "",
     ) -> None:
-        self.train, self.folder, self.test, self.device, self.depends = train, folder, test, device, depends
+        self.train, self.folder, self.test, self.device = train, folder, test, device
+        self.depends, self.model = depends, model
 
     @classmethod
     def by_recipe(
@@ -203,7 +209,7 @@ class KBMLearner:
                 raise UserError(f"gate 'kbm' of {output.parent}: its training ended ({last:.300})")
 
         depends = " ".join([file_sha256(settings), file_sha256(dev), *keys])
-        return cls(train, folder, test, device, depends)
+        return cls(train, folder, test, device, depends, str(read_yaml(settings)[0].get("model", "")))
 
     def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
         """See :class:`Learner`."""
@@ -211,9 +217,21 @@ class KBMLearner:
         facts = [self.depends, *([jsonl.dump(example) for example in part] for part in (train, self.test))]
         digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
         kept = self.folder / f"{digest}.json"
-        if not kept.exists():
-            write_atomically(kept, json.dumps(self._scores(train, self.folder / digest)))
+        if not self._is_kept(kept):
+            scores = self._scores(train, self.folder / digest)
+            # last: a hub's model is here once it was trained
+            write_atomically(kept, json.dumps({**scores, MODEL_FILES: self._model_files()}))
         return Scored(np.array(jsonl.read_json(kept)[f"kbm_{key}"]))
+
+    def _is_kept(self, path: Path) -> bool:
+        """True for scores by the base model's files of now, as far as both are known."""
+        if not path.exists():
+            return False
+        made, now = jsonl.read_json(path).get(MODEL_FILES), self._model_files()
+        return not made or not now or made == now
+
+    def _model_files(self) -> str:
+        return files_digest(self.model) if self.model else ""
 
     def _scores(self, train: Sequence[GateExample], folder: Path) -> dict[str, list[float]]:
         """Of the test questions by every key; weights and checkpoints are left only where a training was stopped."""

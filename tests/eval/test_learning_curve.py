@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from dataclasses import replace
 from subprocess import CompletedProcess
 
@@ -148,6 +149,30 @@ def test_a_kbm_is_trained_anew_for_other_labels(labelled_run, monkeypatch, tmp_p
     for examples in (train, train, others, referred, others):
         assert learner.fit(examples, "mastery").test.tolist() == [0.1, 0.9]
     assert trained == [train, others, referred]
+
+
+def test_a_kbm_is_trained_anew_when_its_base_models_files_are_others(labelled_run, monkeypatch, tmp_path):
+    train, trained, model = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl")), [], tmp_path / "m"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    settings = tmp_path / "tiny.yaml"
+    settings.write_text(f"model: {model}\n")
+    kept = tmp_path / "kept"
+
+    def fit():
+        learner = KBMLearner.by_recipe(settings, settings, settings, kept, ["mastery"], train[:2], "cpu")
+        monkeypatch.setattr(learner, "_scores", lambda given, _: trained.append(given) or {"kbm_mastery": [0.1, 0.9]})
+        assert learner.fit(train, "mastery").test.tolist() == [0.1, 0.9]
+        return len(trained)
+
+    assert (fit(), fit()) == (1, 1)
+    (model / "config.json").write_text('{"other": 1}')
+    assert (fit(), fit()) == (2, 2)
+    (file,) = kept.iterdir()
+    file.write_text('{"kbm_mastery": [0.1, 0.9]}')  # kept before the files were noted: they stay
+    assert fit() == 2
+    shutil.rmtree(model)  # not here any more: nobody can tell
+    assert fit() == 2
 
 
 def test_a_training_that_fails_is_one_line(labelled_run, script, monkeypatch):
