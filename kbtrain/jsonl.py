@@ -8,7 +8,7 @@ import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TextIO, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -155,12 +155,31 @@ def write(path: Path | str, records: Iterable[Any]) -> int:
 
 
 def write_each(paths: Mapping[K, Path | str], records: Iterable[tuple[K, Any]]) -> dict[K, int]:
-    """As :func:`write`, several files in one pass over (key of the file, record): how many records each holds."""
+    """As :func:`write`, several files in one pass over (key of the file, record): how many records each holds.
+
+    What is refused names the file that was written, which the others' ends would name after themselves.
+    """
     counts = dict.fromkeys(paths, 0)
     with contextlib.ExitStack() as stack:
         partials = {key: stack.enter_context(replacing(Path(path))) for key, path in paths.items()}
-        files = {key: stack.enter_context(open(path, "w", encoding="utf-8")) for key, path in partials.items()}
+        files = {key: stack.enter_context(_opened(partials[key], path)) for key, path in paths.items()}
         for key, record in records:
             counts[key] += 1
-            files[key].write(dump(record) + "\n")
+            line = dump(record) + "\n"
+            try:
+                files[key].write(line)
+            except OSError:
+                with errors_of(paths[key]):
+                    raise
     return counts
+
+
+@contextlib.contextmanager
+def _opened(partial: Path, target: Path | str) -> Iterator[TextIO]:
+    """A file to be written, closed in the end: what is refused then is refused to ``target``."""
+    file = open(partial, "w", encoding="utf-8")  # noqa: SIM115 - closed below, whatever was raised on the way
+    try:
+        yield file
+    finally:
+        with errors_of(target):
+            file.close()

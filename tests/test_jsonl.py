@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.disk import full_disk
 
 from kbtrain import jsonl, records
 from kbtrain.errors import UserError
@@ -243,3 +244,13 @@ def test_a_whole_surrogate_pair_is_text(tmp_path):
     path = tmp_path / "s.jsonl"
     path.write_text('{"question_id": "\\ud83d\\ude00", "gate": "g", "score": 1}\n')
     assert [one.question_id for one in jsonl.read(GateScore, path)] == ["\U0001f600"]
+
+
+@pytest.mark.parametrize("n", [400, 60])
+def test_of_several_files_the_one_that_is_refused_is_named(tmp_path: Path, n: int) -> None:
+    """The last one was, whichever it was; n: refused while it is written, and only when it is closed."""
+    paths = {name: tmp_path / f"{name}.jsonl" for name in ("first", "second", "third")}
+    rows = [("first", GateScore(f"q{i}", "g" * 40, 1.0)) for i in range(n)]
+    with full_disk(), pytest.raises(UserError, match=r"/first\.jsonl: "):
+        jsonl.write_each(paths, [*rows, ("second", GateScore("q", "g", 1.0))])
+    assert not list(tmp_path.iterdir())
