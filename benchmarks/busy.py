@@ -3,7 +3,7 @@
 Each setting of OpenMP's threads is a process of its own; they take turns, and in between stand still. Ratios count, and
 all stand in one run: busy / idle of the same setting (2 would be fair), and idle / idle of torch's own. Other
 work on the machine makes "idle" a wrong word: the load at the begin is printed, and kept beside the figures.
-Torch's own setting and kbtrain's take about 5 minutes on two idle cores (an estimate); --settings names others.
+Torch's own setting and kbtrain's take about 6 minutes on two idle cores (an estimate); --settings names others.
 
 Examples:
   python benchmarks/busy.py
