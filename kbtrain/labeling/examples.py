@@ -11,11 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from kbtrain.errors import UserError
+from kbtrain.labeling.label import above
 from kbtrain.labeling.label_stage import quantile
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import OF_QUESTION, GateExample, Label, Question, Target
-
-_ROUNDING = 1e-9  # benefits are differences of shares: .4 - .3 and .2 - .1 differ in the last digit
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class BenefitTarget:
 
     def hard(self, benefit: float) -> bool:
         """True above ``tau``; .4 - .3 is no more than .1, however it was rounded."""
-        return benefit > self.tau + _ROUNDING
+        return above(benefit, self.tau)
 
     def soft(self, benefit: float) -> float:
         return min(max((benefit - self.low) / (self.high - self.low), 0.0), 1.0)

@@ -17,7 +17,7 @@ from kbtrain.labeling.mastery import Graded, grade
 from kbtrain.metrics.significance import Interval, newcombe, wilson
 from kbtrain.records import Condition, Effect, Indicators, Label, Question, Sample, SampleSet
 
-_SAME = 1e-9  # equal entropies of different groupings, e.g. 4+1+1+1+1 and 2+2+2+2, differ in the last digit
+_SAME = 1e-9  # what rounding leaves between equal values
 
 
 def effect(without: float, with_retrieval: float) -> Effect:
@@ -25,6 +25,12 @@ def effect(without: float, with_retrieval: float) -> Effect:
     if abs(with_retrieval - without) < _SAME:
         return "neutral"
     return "beneficial" if with_retrieval > without else "harmful"
+
+
+def above(value: float, tau: float) -> bool:
+    """True if a certainty or a benefit exceeds ``tau``, rounding aside: equal entropies of different groupings, e.g.
+    4+1+1+1+1 and 2+2+2+2, differ in the last digit, and so do .4 - .3 and .2 - .1."""
+    return value > tau + _SAME
 
 
 def benefit(llm: Indicators, rag: Indicators) -> tuple[float, Interval] | None:
@@ -147,10 +153,10 @@ def with_taus(made: Label, tau_mastery: float, tau_certainty: float) -> Label:
         made,
         tau_mastery=tau_mastery,
         tau_certainty=tau_certainty,
-        known=_above(made.llm.mastery, tau_mastery),
-        certain=_above(made.llm.certainty, tau_certainty + _SAME),
-        known_rag=None if made.rag is None else _above(made.rag.mastery, tau_mastery),
-        certain_rag=None if made.rag is None else _above(made.rag.certainty, tau_certainty + _SAME),
+        known=_known(made.llm, tau_mastery),
+        certain=_certain(made.llm, tau_certainty),
+        known_rag=None if made.rag is None else _known(made.rag, tau_mastery),
+        certain_rag=None if made.rag is None else _certain(made.rag, tau_certainty),
     )
 
 
@@ -158,5 +164,9 @@ def _effect(without: float | None, with_retrieval: float | None) -> Effect | Non
     return None if without is None or with_retrieval is None else effect(without, with_retrieval)
 
 
-def _above(value: float | None, tau: float) -> bool | None:
-    return None if value is None else value > tau
+def _known(found: Indicators, tau: float) -> bool | None:
+    return None if found.mastery is None else found.mastery > tau
+
+
+def _certain(found: Indicators, tau: float) -> bool | None:
+    return None if found.certainty is None else above(found.certainty, tau)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from kbtrain.labeling.label import above
 from kbtrain.metrics.significance import newcombe, wilson
 from kbtrain.records import Question, SampleSet
 from kbtrain.report.analysis.conditions import Accuracies, Copying
@@ -130,6 +131,16 @@ def test_held_out_answers_do_not_count_a_question_for_its_luck(graded: Build) ->
     assert (held.saved, held.change) == (0.5, pytest.approx(-0.25))  # half 0 decides yes and half 1 counts: 0 - .5
     assert TauSweep.rows(TauSweep().same) == []
     assert isinstance(held, SweepRow) and held.change_low is None
+
+
+def test_certainties_that_are_equal_but_for_rounding_are_on_one_side_of_tau(graded: Build) -> None:
+    """As in labels: these two groupings have one entropy, and differ in its last digit."""
+    upper, lower = graded("aaaaaabbccde"), graded("aaaabbbcccdd")
+    tau = lower.certainty
+    assert tau is not None and upper.certainty is not None and tau < upper.certainty < tau + 1e-12
+    assert not above(upper.certainty, tau) and above(tau + 1e-6, tau)
+    found = Stability(largest=12, tau_mastery=0.5, tau_certainty=tau)
+    assert found._labels(upper, 12) == found._labels(lower, 12) == (False, False)
 
 
 def test_stability_compares_the_first_answers_with_all(graded: Build) -> None:

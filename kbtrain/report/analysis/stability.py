@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from kbtrain.answers.mask import gold_texts
 from kbtrain.labeling.distribution import INDICATORS, Indicator
-from kbtrain.labeling.label import effect
+from kbtrain.labeling.label import above, effect
 from kbtrain.metrics.significance import newcombe, wilson
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Question, SampleSet
@@ -85,7 +85,7 @@ class Stability:
 
     def _labels(self, answers: GradedAnswers, scale: int) -> tuple[bool, bool | None]:
         value = answers.certainty_at(scale)
-        certain = None if value is None else value > self.tau_certainty
+        certain = None if value is None else above(value, self.tau_certainty)
         return (answers.mastery or 0.0) > self.tau_mastery, certain
 
 
@@ -94,7 +94,6 @@ def _effect(llm: GradedAnswers, rag: GradedAnswers) -> str:
 
 
 TAUS = tuple(i / 20 for i in range(20))
-_ROUNDING = 1e-9  # certainties on the scale of two answers are simple fractions, as the taus are
 
 
 @dataclass
@@ -165,7 +164,7 @@ def _add(found: dict[float, _AtTau], pairs: list[tuple[float | None, float | Non
     if len(known) < len(pairs):
         return
     for tau, at in found.items():
-        kept = [gap for value, gap in known if value > tau + _ROUNDING]
+        kept = [gap for value, gap in known if above(value, tau)]
         at.saved.add(len(kept) / len(known))
         at.change.add(sum(kept) / len(known))
 
