@@ -26,7 +26,16 @@ from kbtrain.files import beside
 from kbtrain.labeling.certainty import DRAWS, MAX_EMPTY, SEED
 from kbtrain.labeling.distribution import Distribution
 from kbtrain.labeling.label import Cut, LabelledBy, LabelRule, with_taus
-from kbtrain.labeling.label_stage import LabelCounts, Quantile, Tau, choose_tau, common_answers, labels, refuse_unequal
+from kbtrain.labeling.label_stage import (
+    LabelCounts,
+    Quantile,
+    Tau,
+    choose_tau,
+    common_answers,
+    labels,
+    refuse_unequal,
+    titles_shown,
+)
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_made_from, check_unchanged, read_meta, write_meta
@@ -115,6 +124,8 @@ def main(config: LabelConfig) -> None:
     }
     if made_by.get("own_prompts"):
         rule["own_prompts"] = made_by["own_prompts"]
+    if (titles := titles_shown(config.run / "evidence.jsonl", made_by)) != "missing":
+        rule["titles"] = titles
     extra = {"label_rule": rule, "sampling": made_by, "counts": tally.as_dict(), "distribution": seen.as_dict()}
     inputs, options = [source, store_path, *([judged] if config.verdicts else [])], config.model_dump(mode="json")
     write_meta(out, stage="label", config=options, inputs=inputs, extra=extra, started=started)

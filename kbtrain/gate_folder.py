@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -36,7 +36,7 @@ from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import file_sha256, meta_of, stamp, write_atomically
-from kbtrain.records import Decision, Example, GateExample, Target, TurnExample
+from kbtrain.records import Decision, Example, GateExample, Target, Titles, TurnExample
 
 T = TypeVar("T")
 CARD = "gate.json"
@@ -155,6 +155,15 @@ class GateCard(BaseModel):
         """
         return OwnPrompts.of(self.label_rule.get("own_prompts"))
 
+    def titles(self) -> Titles:
+        """Rule by which passages showed their titles in the answers that the labels are about; "missing" where none is
+        noted. Raises :class:`UserError` for a rule that there is not.
+        """
+        found: Titles = self.label_rule.get("titles", "missing")
+        if found not in get_args(Titles):
+            raise UserError(f"field 'titles' of label_rule: no rule '{found!s:.60}'")
+        return found
+
     @classmethod
     def read(cls, folder: Path | str, kind: str | None = None) -> Self:
         """The card of a folder. ``kind``: where several kinds share a card.
@@ -171,6 +180,7 @@ class GateCard(BaseModel):
             raise UserError(f"{at(path)}: {one_line(error)}") from None
         try:
             card.own_prompts()
+            card.titles()
         except UserError as error:
             raise UserError(f"{at(path)}: {error}") from None
         return card

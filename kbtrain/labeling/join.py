@@ -17,6 +17,7 @@ from kbtrain.records import GateExample, Split
 from kbtrain.training.data import label_rule
 
 STEP = "mastery_step"  # of each split, in a label rule
+TITLES = "titles"
 
 
 def read_all(paths: Sequence[Path], runs: Sequence[Path]) -> list[GateExample]:
@@ -33,7 +34,8 @@ def common_rule(paths: Sequence[Path]) -> dict[str, Any]:
     """The rule that made the labels of all files. Raises :class:`UserError` for the first value that differs.
 
     Facts of one run's answers are no rule: the share that was cut is left out, a run without Chinese questions notes
-    nothing of them, and one without a split has no step of its mastery there.
+    nothing of them, and one without a split has no step of its mastery there. Of titles shown by several rules none is
+    noted.
     """
     first = _without_shares(label_rule(paths[0]))
     for path in paths[1:]:
@@ -51,6 +53,8 @@ def common_rule(paths: Sequence[Path]) -> dict[str, Any]:
             )
         steps = {STEP: {**other.get(STEP, {}), **first.get(STEP, {})}} if STEP in first else {}
         first = {**first, **{name: value for name, value in other.items() if name not in first}, **steps}
+    if len({label_rule(path).get(TITLES) for path in paths}) > 1:
+        first.pop(TITLES)
     return first
 
 
@@ -74,7 +78,7 @@ def _without_shares(rule: dict[str, Any]) -> dict[str, Any]:
 
 
 def _alike(key: str, one: Any, other: Any) -> bool:
-    if key == "chinese" and None in (one, other):
+    if key == TITLES or (key == "chinese" and None in (one, other)):
         return True
     if key == STEP and isinstance(one, dict) and isinstance(other, dict):
         return all(one[split] == other[split] for split in one.keys() & other.keys())

@@ -6,17 +6,21 @@ A tau is a number or a quantile of the training questions; a tau that gives one 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kbtrain import jsonl
 from kbtrain.answers import grading
 from kbtrain.errors import UserError
+from kbtrain.files import there
 from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, indicators, label
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
-from kbtrain.records import CONDITIONS, Condition, Indicators, Label, Question, SampleSet, Split
+from kbtrain.provenance import known_sha256
+from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Label, Question, SampleSet, Split, Titles
 from kbtrain.store import SampleStore
 
 MANY_CUT = 0.05  # share of answers cut at the token limit above which labelling warns
@@ -201,6 +205,15 @@ class Quantile(BaseModel):
 
 
 Tau = Annotated[float, Field(ge=0, le=1)] | Quantile | Literal["middle"]  # middle: the cut nearest to halves
+
+
+def titles_shown(evidence: Path, sampling: Mapping[str, Any]) -> Titles:
+    """Rule by which passages showed their titles in a run's answers (``sampling``: its meta data): that of the evidence
+    they were drawn with; "missing" where that is not here any more."""
+    if not there(evidence) or sampling.get("evidence") != known_sha256(evidence):
+        return "missing"
+    first = next(jsonl.read(Evidence, evidence), None)
+    return "missing" if first is None else first.titles
 
 
 def quantile(values: Counter[float], share: float) -> float:

@@ -76,26 +76,28 @@ def answer(
     llm: LLM,
     searcher: Searcher,
     k: int = 3,
-    titles: Titles = "missing",
+    titles: Titles | None = None,
     second: SecondJudgement | None = None,
 ) -> list[GatedAnswer]:
     """Answers in the order of the questions; a question is searched for iff its score > ``threshold``.
 
     All known and all unknown questions go to the model in one stream; a probe of the answering model itself decides
     between their prefill and their first token, or behind a draft, so that known questions pass through the model
-    once. ``second``: passages are passed on iff the score with them is not above its threshold. Raises
-    :class:`UserError` for a gate that needs samples or evidence, which are not there before the search.
+    once. ``titles`` None: by the rule of the gate's card. ``second``: passages are passed on iff the score with them is
+    not above its threshold. Raises :class:`UserError` for a gate that needs samples or evidence, which are not there
+    before the search.
     """
     if gate.needs_samples or gate.needs_evidence:
         raise UserError(f"gate '{gate.name}' needs samples or evidence; three-step inference scores the bare question")
     card = getattr(gate, "card", None)  # what only scores, like a rule of one's own, has none
     own = card.own_prompts() if card else None  # the labels are about these prompts
+    shown: Titles = titles or (card.titles() if card else "missing")
     first = _first_judgement(questions, gate, threshold, llm)
     scores, plain = first.scores, first.said
     unknown = [i for i, score in enumerate(scores) if score > threshold]
     found = searcher.search([questions[i].text for i in unknown], k) if unknown else []
     hits = dict(zip(unknown, found, strict=True))
-    texts = {i: text for i in unknown if (text := evidence_text(hits[i], titles)) is not None}
+    texts = {i: text for i in unknown if (text := evidence_text(hits[i], shown)) is not None}
     again = {} if second is None else second.scores({i: (questions[i], text) for i, text in texts.items()})
     passed = {i: text for i, text in texts.items() if second is None or again[i] <= second.threshold}
     left = [(i, question) for i, question in enumerate(questions) if question.id not in plain]

@@ -35,10 +35,11 @@ def answer(
     search: Find | Searcher,
     k: int = 3,
     threshold: float | None = None,
-    titles: Titles = "missing",
+    titles: Titles | None = None,
     second: SecondJudgement | None = None,
 ) -> list[GatedAnswer]:
     """Answers in the order of the questions; ``threshold`` None: the gate's own. ``gate``: one, or its folder.
+    ``titles``: when passages show theirs; None: as in the answers that the gate's labels are about.
 
     ``llm``: a function of a prompt, or :class:`~kbtrain.llm.base.LLM`; ``search``: a function of a question, or a
     :class:`~kbtrain.retrieval.base.Searcher`. ``k``, the most passages read, is handed to a function that has a
@@ -48,7 +49,7 @@ def answer(
     asked = [_question(text, place) for place, text in enumerate(_listed(texts))]
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise UserError(f"k: expected a number of passages from 1, found {k!r:.60}")
-    if titles not in get_args(Titles):
+    if titles is not None and titles not in get_args(Titles):
         raise UserError(f"titles: expected {', '.join(get_args(Titles))}, found {titles!r:.60}")
     if second is not None and not isinstance(second, SecondJudgement):
         raise UserError(f"second: expected a SecondJudgement (kbtrain.rag.three_steps), found {second!r:.60}")

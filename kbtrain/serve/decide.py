@@ -18,6 +18,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
 from kbtrain.gates.question_shift import vocabulary_of
 from kbtrain.gates.registry import load_gate
+from kbtrain.records import Titles
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.traffic import fingerprint
@@ -53,6 +54,7 @@ class LoadedGate:
         self.gate = gate
         self.fingerprint = fingerprint
         self.own = gate.card.own_prompts() if gate.card else None  # the prompts that its labels are about
+        self.titles: Titles = gate.card.titles() if gate.card else "missing"  # of passages, in these prompts
         self.name = f"{gate.name}@{fingerprint}"
         chosen = gate.card.thresholds.get(gate.name) if gate.card else None
         traffic = chosen.evidence.get("traffic", {}) if chosen else {}

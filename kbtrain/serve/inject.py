@@ -3,7 +3,7 @@
 ``background`` puts what figures 10 and 12 say before the question in front of the user's own text, and leaves a
 request without passages as it is. ``trained`` asks with the whole prompts that the gate's labels were made with: own
 templates, whose system message takes the place of the request's, or figures 9 and 10. ``auto`` is ``trained`` for a
-gate of own templates, else ``background``.
+gate of own templates, else ``background``. Passages show their titles by the rule that the gate's card notes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from kbtrain.answers.chinese import language_of
 from kbtrain.prompts.kbm import answer_prompt, background, evidence_text, render_chat
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.records import Hit, Question
+from kbtrain.records import Hit, Question, Titles
 from kbtrain.serve.config import Injection, PromptRule
 
 CALL = "call_kbtrain"
@@ -34,9 +34,10 @@ def as_data(text: str) -> str:
     return _CONTROL.sub(lambda found: f" {found[0]}" if found[0] == ">" else f"{found[0]} ", plain)
 
 
-def evidence_of(hits: Sequence[Hit]) -> str | None:
+def evidence_of(hits: Sequence[Hit], titles: Titles = "missing") -> str | None:
     """Text of the passages as the project's prompts show them; None if there is nothing to show."""
-    return evidence_text([Hit(hit.passage_id, as_data(hit.title), as_data(hit.text), hit.score) for hit in hits])
+    plain = [Hit(hit.passage_id, as_data(hit.title), as_data(hit.text), hit.score) for hit in hits]
+    return evidence_text(plain, titles)
 
 
 def chat_with(

@@ -143,7 +143,7 @@ def _with_passages(
     service: Service, path: str, data: bytes, body: dict[str, Any], found: GateInput, course: Course
 ) -> bytes:
     """The request for the upstream: the client's own bytes, unless there is something to change."""
-    evidence = evidence_of(course.hits)
+    evidence = evidence_of(course.hits, service.decider.loaded.titles)
     if evidence is None:
         course.hits = ()
     changed = _asked(service, path, body, found, evidence)

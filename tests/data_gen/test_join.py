@@ -97,6 +97,14 @@ def test_facts_of_a_run_s_answers_are_no_other_rule(tmp_path):
             join([xiezhi, other], tmp_path / "mix")
 
 
+def test_titles_that_were_shown_by_one_rule_stay_noted(tmp_path):
+    """Each set has its own search; labelled anew they would not be alike."""
+    one, other, none = (labelled(tmp_path / str(i), **rule) for i, rule in enumerate([{"titles": "never"}] * 2 + [{}]))
+    for runs, kept in (([one, other], "never"), ([one, none], None), ([none, one], None)):
+        join(runs, tmp_path / "mix")
+        assert label_rule(tmp_path / "mix" / "examples" / "train.jsonl").get("titles") == kept
+
+
 def test_labels_about_two_models_are_not_joined(tmp_path):
     """The gate would learn that a question is known and that it is not."""
     runs = [labelled(tmp_path / name) for name in ("mmlu", "xiezhi", "webqa")]

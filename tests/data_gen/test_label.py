@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import ValidationError
@@ -17,7 +17,7 @@ from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.labeling.certainty import certainty
 from kbtrain.provenance import file_sha256, read_meta
-from kbtrain.records import Label
+from kbtrain.records import Evidence, Hit, Label, Titles
 from kbtrain.store import SampleStore
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -220,3 +220,18 @@ def test_memory_does_not_grow_with_the_number_of_questions(tmp_path: Path, books
             assert done.returncode == 0, done.stderr
             peaks.append(float(done.stdout.splitlines()[-1]))
     assert abs(peaks[2] - peaks[0]) < 8 and abs(peaks[3] - peaks[1]) < 8, peaks
+
+
+def test_labels_note_how_titles_were_shown_to_their_answers(run_folder: Path, label: Run, books: Any) -> None:
+    """Gates carry it, and show passages so in use; what all showed until it was noted needs no note."""
+    evidence, hit = run_folder / "evidence.jsonl", Hit("p", "A title", "A text.", 1.0)
+    for rule in ("always", "never", "missing"):
+        jsonl.write(evidence, [Evidence("train-0", "bm25", "q", (hit,), titles=cast(Titles, rule))])
+        with SampleStore(run_folder / "samples.db") as store:
+            store.begin(rule, {"evidence": file_sha256(evidence)})
+            store.put(rule, [books.sample_set(books.question(i, "train"), "llm", i % 11) for i in range(20)])
+        label(run_folder, sampling_run=rule)
+        noted = read_meta(run_folder / "labels.jsonl")["label_rule"]
+        assert noted.get("titles") == (None if rule == "missing" else rule)
+        label(run_folder)  # of answers that were drawn with other passages, or nobody knows which
+        assert "titles" not in read_meta(run_folder / "labels.jsonl")["label_rule"]

@@ -155,6 +155,16 @@ def test_the_gate_s_own_threshold_holds_unless_one_is_given() -> None:
         assert [one.retrieved for one in found] == searched
 
 
+def test_titles_are_shown_as_in_the_answers_that_the_gate_is_about() -> None:
+    gate, hits = Digits(), [{"text": "Sky is far.", "title": "Sky"}]
+    for rule, shown in (("always", True), ("missing", False)):
+        gate.card = GateCard(kind="digits", label_rule={"titles": rule})
+        (found,) = rag.answer(["b 9"], gate, llm=echo, search=lambda text: hits, threshold=0.5)
+        assert ("Sky: Sky is far." in found.text) == shown
+    (found,) = rag.answer(["b 9"], gate, llm=echo, search=lambda text: hits, threshold=0.5, titles="always")
+    assert "Sky: Sky is far." in found.text  # asked for here
+
+
 def test_titles_and_the_second_judgement_reach_the_answer() -> None:
     def asked(**more: Any) -> str:
         hits = [{"text": "It is far.", "title": "Sky"}]

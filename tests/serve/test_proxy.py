@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import shutil
 
 import pytest
 from serve_support import KNOWN, NEEDS, serving
@@ -319,6 +320,18 @@ def test_the_trained_prompts_are_those_of_the_figures_in_both_branches(gate, stu
         assert stub.body()["messages"][0]["content"] == answer_prompt(asked(NEEDS), "rag", CORPUS[0]["text"])
         ask(server, chat(KNOWN))
         assert stub.body()["messages"][0]["content"] == answer_prompt(asked(KNOWN), "llm")
+
+
+def test_passages_show_their_titles_as_in_the_answers_that_the_gate_is_about(gate, stub, corpus, tmp_path):
+    told = shutil.copytree(gate, tmp_path / "told")
+    card = json.loads((told / "gate.json").read_text())
+    for rule, shown in (("never", False), ("always", True)):
+        (told / "gate.json").write_text(json.dumps(card | {"label_rule": {"titles": rule}}))
+        with serving(told, upstream=stub.url, search=corpus, k=1, prompt="trained") as server:
+            ask(server, chat(NEEDS))
+        text = stub.body()["messages"][0]["content"]
+        assert CORPUS[0]["text"] in text
+        assert (f"{CORPUS[0]['title']}: {CORPUS[0]['text']}" in text) == shown
 
 
 def test_shadow_decides_and_records_but_changes_nothing(gate, stub, corpus, tmp_path):
