@@ -39,6 +39,7 @@ from kbtrain.evaluation.run_folder import (
     check_sampled,
     read_labels,
     read_run,
+    warn_of_rule,
 )
 from kbtrain.metrics.ranking import oracles
 from kbtrain.metrics.thresholds import AnyRule
@@ -105,6 +106,8 @@ def main(config: EndToEndConfig) -> None:
     )
     clusters = clusters_of(config.resample, test.questions)
     methods = pipelines_of_run(config.run, config.sampling_run, test.questions, stored.by_gate, stored.meta, clusters)
+    if methods:
+        warn_of_rule(config.run)
     found, comparisons = evaluate(dev.outcomes, test.outcomes, gates, settings, clusters)
     meta = result_meta(config.run, settings, dev, test, folder.sampling, stored.files, started)
     meta |= {"resample": config.resample, "dev_entities_in_test": folder.dev_entities_in_test}

@@ -21,7 +21,7 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import clusters_of
 from kbtrain.evaluation.pipelines import pipelines_of_run
-from kbtrain.evaluation.run_folder import ResampleConfig, stored_scores
+from kbtrain.evaluation.run_folder import ResampleConfig, stored_scores, warn_of_rule
 from kbtrain.provenance import check_unchanged, write_result
 from kbtrain.questions.checks import read_questions
 from kbtrain.rag.pipelines import FOLDER
@@ -49,6 +49,7 @@ def main(config: PipelinesConfig) -> None:
     found = pipelines_of_run(config.run, config.sampling_run, questions, scores.by_gate, scores.meta, clusters)
     if not found:
         raise UserError(f"{config.run / FOLDER}: no traces in it; run eval/run_seakr.py first")
+    warn_of_rule(config.run)
     out = config.run / "pipelines.json"
     document = {"split": config.split, "methods": [dataclasses.asdict(one) for one in found]}
     inputs = [path, config.run / "samples.db", *sorted((config.run / FOLDER).glob("*.jsonl"))]

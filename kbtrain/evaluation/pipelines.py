@@ -163,7 +163,10 @@ def pipelines_of_run(
     clusters: Sequence[str] | None = None,
 ) -> list[PipelineResult]:
     """Results of every pipeline with traces in a run folder; ``meta`` is that of its scores; ``clusters`` of the
-    questions, which intervals draw as a whole (None: they draw questions)."""
+    questions, which intervals draw as a whole (None: they draw questions).
+
+    All rows are graded by each question's own rule: a judge's verdicts are about stored answers alone.
+    """
     found = stored_pipelines(run)
     if not found:
         return []

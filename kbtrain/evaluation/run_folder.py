@@ -121,6 +121,15 @@ def run_verdicts(run: Path) -> ByQuestion | None:
     return {record.question_id: record.right for record in jsonl.read(QuestionVerdicts, path)}
 
 
+def warn_of_rule(run: Path) -> None:
+    """Warn where a judge's verdicts grade a run's answers: its methods wrote answers of their own, and these and the
+    stored ones beside them are graded by each question's own rule."""
+    judged = verdicts_file(run)
+    if judged is not None:
+        told = "methods, and the answers beside them, are graded by each question's own rule, all others by the judge"
+        warnings.warn(f"{run}: {told} of {judged.name}", stacklevel=2)
+
+
 def check_missing(found: Sequence[Stored], path: Path, allow: bool) -> list[str]:
     """Lines for the summary on what is left out; :class:`UserError` if answers are missing and that is not allowed."""
     missing = [i for part in found for i in part.missing]

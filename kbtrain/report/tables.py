@@ -109,7 +109,8 @@ def _one(result: PipelineResult) -> str:
     if not result.rows:
         return f"method {result.method}: none of its {result.left_out} questions has stored answers here"
     note = f"; {result.left_out} questions without stored answers left out" if result.left_out else ""
-    title = f"method {result.method} (gates cut to its number of searches, at most one a question{note})"
+    cut = f"gates cut to its number of searches, at most one a question{note}"
+    title = f"method {result.method} (graded by each question's own rule; {cut})"
     return f"{title}\n{aligned(HEAD, [_method_cells(row) for row in result.rows])}"
 
 
@@ -142,7 +143,8 @@ def method_table(result: PipelineResult, drawn: str) -> Table:
         return Table(result.method, name, note, METHOD_COLUMNS, [])
     left_out = f"; {result.left_out} more have no stored answers and are left out" if result.left_out else ""
     note = (
-        f"{name} beside stored answers to the same {result.rows[0].n} questions{left_out}. Greedy answers; shares and "
+        f"{name} beside stored answers to the same {result.rows[0].n} questions{left_out}. Greedy answers, "
+        f"graded by each question's own rule; shares and "
         f"F1 in percent, differences in points, with 95 % intervals (paired bootstrap over {drawn}, {DRAWS} draws; not "
         "corrected for the number of rows). Gates search for as many questions as the method made searches, at most "
         "one each, those of the highest scores first. Costs are of all questions together; seconds: of the method all "

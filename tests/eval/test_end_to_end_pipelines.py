@@ -1,6 +1,7 @@
 """Whole methods stand beside the gates in results.json and in the printed table, with all they cost."""
 
 import json
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -73,8 +74,24 @@ def test_the_report_shows_the_methods_with_their_costs_and_intervals(script, run
     assert never.split(" | ")[7:11] == ["0.0", "0", "50", "0"] and never.endswith(" | - |")  # no seconds were measured
     assert always.split(" | ")[7:10] == ["100.0", "50", "50"]
     for said in (text, page):
+        assert "graded by each question's own rule" in said
         assert "KBM, mastery" in said and "50 questions" in said and "paired bootstrap over questions" in said
     assert all(cell in page for cell in ("50.0", "5000", "66.0", f"[{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"))
+
+
+def test_methods_graded_by_rule_beside_gates_graded_by_a_judge_are_told_of(script, run_folder):
+    """A judge's verdicts are about stored answers; a method wrote its own."""
+    jsonl.write(run_folder / "methods" / "seakr_multi_hop.jsonl", [trace(i) for i in range(50)])
+    module = script("pipelines")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module.main(module.PipelinesConfig(run=run_folder))
+    meta = meta_path(run_folder / "labels.jsonl")
+    noted = json.loads(meta.read_text())
+    meta.write_text(json.dumps(noted | {"label_rule": {"judge": {"name": "j"}}}))
+    told = "methods, and the answers beside them, are graded by each question's own rule, all others by the judge of"
+    with pytest.warns(UserWarning, match=told):
+        module.main(module.PipelinesConfig(run=run_folder))
 
 
 def test_names_of_methods_are_escaped_and_what_cannot_be_compared_is_said(script, run_folder):
