@@ -1,7 +1,9 @@
 """Join the shards of a sampling run: samples.shard-I-of-N.db -> samples.db, as if it had never been divided.
 
 Refuses shards of different runs, a question-condition that two of them hold, and shards that are missing or not
-finished (unless --allow-gaps).
+finished (unless --allow-gaps). A samples.db that is there keeps what it holds, and gets what it lacks: another run, or
+more question-conditions of one with the same settings. Other settings or other answers are refused. Killed at any
+moment, the same command goes on.
 
 Examples:
   python data_gen/merge.py --run runs/qwen
@@ -18,7 +20,7 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
-from kbtrain.distributed.merge import Part, check, find_shards, holds, merge, n_gaps
+from kbtrain.distributed.merge import Part, add, check, find_shards, merge, n_gaps
 from kbtrain.errors import UserError, at
 from kbtrain.files import beside, is_begun, put_in_place
 from kbtrain.progress import progress_bar
@@ -37,35 +39,46 @@ def main(config: MergeConfig) -> None:
     started, name = time.monotonic(), config.sampling_run
     target = config.run / "samples.db"
     parts = check(config.shards or find_shards(config.run), name, config.allow_gaps)
+    stored, shards = sum(part.stored for part in parts), f"of {len(parts)} shards"
     with writing(target, name):
-        if not is_begun(target):
-            write_store(parts, name, target)
-        elif meta_path(target).exists() or not holds(parts, name, target):
-            raise UserError(f"{at(target)}: exists already; move it away to merge anew")
-        # else a merge ended between its store and the meta data, as on a full disk: these alone are written
+        new = add_to(parts, name, target) if is_begun(target) else write_store(parts, name, target)
+    if not new and meta_path(target).exists():  # else a merge ended before its meta data, as on a full disk
+        return print(f"all {stored} question-conditions {shards} are in {target} already")
     meta, inputs = parts[0].meta, [part.path for part in parts]
     extra = {"questions": meta["questions"], "run_meta": meta, "n_gaps": n_gaps(parts)}
     write_meta(target, stage="merge", config=config.model_dump(mode="json"), inputs=inputs, extra=extra,
                started=started)  # fmt: skip
-    stored = sum(part.stored for part in parts)
-    print(f"{stored} question-conditions of {len(parts)} shards, {extra['n_gaps']} gaps -> {target}")
+    now = "" if new == stored else f", {new} of them now"
+    print(f"{stored} question-conditions {shards}, {extra['n_gaps']} gaps{now} -> {target}")
 
 
-def write_store(parts: Sequence[Part], name: str, target: Path) -> None:
-    """Merge into a file beside the target, which gets its name when it is whole."""
+def bar_of(parts: Sequence[Part]) -> progress_bar:
+    return progress_bar(total=sum(part.stored for part in parts), desc="merge", unit="question-conditions")
+
+
+def add_to(parts: Sequence[Part], name: str, target: Path) -> int:
+    """Add to a store that is there what it lacks; returns how many question-conditions that was."""
+    with SampleStore(target) as store:
+        before = sum(store.counts(name).values())
+        with bar_of(parts) as bar:
+            for n in add(parts, name, store):
+                bar.update(n)
+        return sum(store.counts(name).values()) - before
+
+
+def write_store(parts: Sequence[Part], name: str, target: Path) -> int:
+    """Merge into a file beside the target, which gets its name when it is whole; as :func:`add_to`."""
     partial = beside(target, ".partial")
     for left_over in target.parent.glob(f"{partial.name}*"):
         left_over.unlink()
-    with (
-        SampleStore(partial) as store,
-        progress_bar(total=sum(part.stored for part in parts), desc="merge", unit="question-conditions") as bar,
-    ):
+    with SampleStore(partial) as store, bar_of(parts) as bar:
         for n in merge(parts, name, store):
             bar.update(n)
     if is_begun(target):  # the lock is of this run alone: another may have begun the store in these minutes
         partial.unlink()
-        raise UserError(f"{at(target)}: exists already, begun by another command meanwhile; move it away to merge anew")
+        raise UserError(f"{at(target)}: begun by another command meanwhile; run the same command again")
     put_in_place(partial, target)  # closed, so its log is folded in: one file
+    return sum(part.stored for part in parts)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,30 +62,53 @@ def merge(parts: Sequence[Part], run: str, target: SampleStore) -> Iterator[int]
     Raises :class:`UserError` for a question-condition that two shards hold.
     """
     target.begin(run, parts[0].meta)
+    yield from _copied(parts, run, target, frozenset())
+
+
+def add(parts: Sequence[Part], run: str, target: SampleStore) -> Iterator[int]:
+    """Copy what a store lacks of the parts into it, beside its other runs; yields how many question-conditions are in
+    it each time. What a kill leaves is gone on with.
+
+    Raises :class:`UserError`, before anything is copied, for a run that was begun there with other settings, for other
+    answers to a question-condition, and for one that two shards hold.
+    """
+    if any(target.counts(run).values()):
+        target.begin(run, parts[0].meta)  # other settings are told of before other answers
+    done = target.done(run)
+    _check_answers(parts, run, target, done)
+    target.begin(run, parts[0].meta)
+    yield from _copied(parts, run, target, done)
+
+
+def _check_answers(parts: Sequence[Part], run: str, target: SampleStore, done: Set[tuple[str, str]]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for path, one in _sets(parts, run):
+        key = one.question_id, one.condition
+        what = f"question '{one.question_id}' under '{one.condition}'"
+        if key in seen:
+            raise UserError(f"{at(path)}: overlaps another shard ({what}); leave one out")
+        if key in done and target.get(run, *key) != one:
+            raise UserError(f"{at(path)}: {what} has other answers in {target.path}; merge into another run folder")
+        seen.add(key)
+
+
+def _sets(parts: Sequence[Part], run: str) -> Iterator[tuple[Path, SampleSet]]:
+    for part in parts:
+        with SampleStore(part.path, read_only=True) as store:
+            yield from ((part.path, one) for one in store.iterate(run))
+
+
+def _copied(parts: Sequence[Part], run: str, target: SampleStore, done: Set[tuple[str, str]]) -> Iterator[int]:
     for part in parts:
         with SampleStore(part.path, read_only=True) as store:
             for sets in windows(store.iterate(run), BATCH):
+                new = [one for one in sets if (one.question_id, one.condition) not in done]
                 try:
-                    target.put(run, sets)
+                    if new:
+                        target.put(run, new)
                 except ValueError as error:
                     raise UserError(f"{at(part.path)}: overlaps another shard ({error}); leave one out") from None
                 yield len(sets)
-
-
-def holds(parts: Sequence[Part], run: str, path: Path) -> bool:
-    """True if the store at ``path`` is what :func:`merge` of the parts makes, answer by answer."""
-    with SampleStore(path, read_only=True) as store:
-        if store.runs() != [run] or store.run_meta(run) != parts[0].meta:
-            return False
-        if sum(store.counts(run).values()) != sum(part.stored for part in parts):
-            return False
-        return all(store.get(run, one.question_id, one.condition) == one for one in _sets(parts, run))
-
-
-def _sets(parts: Sequence[Part], run: str) -> Iterator[SampleSet]:
-    for part in parts:
-        with SampleStore(part.path, read_only=True) as store:
-            yield from store.iterate(run)
 
 
 def n_gaps(parts: Sequence[Part]) -> int:

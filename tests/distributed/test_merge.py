@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import shutil
 
@@ -113,8 +114,6 @@ def test_stores_that_are_no_shards_or_are_not_there(sharded, make_run, sample, m
     sample(sharded)
     with pytest.raises(UserError, match=r"samples.db: run 'main' in it is no shard"):
         merge(sharded, "--shards", f"[{sharded / 'samples.db'}]")
-    with pytest.raises(UserError, match=r"samples.db: exists already"):
-        merge(sharded)
     with pytest.raises(UserError, match="no run 'second'; runs in it: main"):
         merge(sharded, "--sampling-run", "second")
 
@@ -143,17 +142,68 @@ def test_a_merge_that_could_not_write_its_meta_data_goes_on(sharded, merge, rows
     assert read_meta(sharded / "samples.db")["stage"] == "merge"
 
 
-def test_a_store_without_meta_data_that_is_no_merge_of_the_shards_is_kept(sharded, merge):
+def test_a_second_run_and_a_missing_shard_are_added_to_the_store_that_is_there(
+    make_run, sample, merge, rows, sharded, capsys
+):
+    shard(sharded, 3).rename(sharded / "third.db")
+    merge(sharded, "--allow-gaps")
+    (sharded / "third.db").rename(shard(sharded, 3))
+    capsys.readouterr()
+    merge(sharded)
+    assert "75 question-conditions of 3 shards, 0 gaps, 21 of them now" in capsys.readouterr().out
+    whole = make_run("whole")
+    sample(whole)
+    assert rows(sharded / "samples.db") == rows(whole / "samples.db")
+    before = meta_path(sharded / "samples.db").read_bytes()
+    merge(sharded)
+    assert "all 75 question-conditions of 3 shards are in" in capsys.readouterr().out
+    assert meta_path(sharded / "samples.db").read_bytes() == before
+    for i in (1, 2, 3):
+        shard(sharded, i).unlink()
+        sample(sharded, "--shard", f"{i}/3", "--sampling-run", "warm", "--seed", "7")
+    merge(sharded, "--sampling-run", "warm")
+    with SampleStore(sharded / "samples.db", read_only=True) as store:
+        assert store.runs() == ["main", "warm"]
+        assert sum(store.counts("main").values()) == sum(store.counts("warm").values()) == 75
+    assert rows(sharded / "samples.db") == rows(whole / "samples.db")
+    assert read_meta(sharded / "samples.db")["run_meta"]["sampling"]["seed"] == "7"
+
+
+def test_adding_goes_on_where_it_was_killed(sharded, merge, rows, make_run, sample):
+    """Between two transactions, or before the meta data."""
     with SampleStore(shard(sharded, 1), read_only=True) as part, SampleStore(sharded / "samples.db") as other:
         found = list(part.iterate("main"))
         plain = {key: value for key, value in part.run_meta("main").items() if key not in OF_A_SHARD}
         other.begin("main", plain)
         other.put("main", found[:-1])
+    merge(sharded)
+    meta_path(sharded / "samples.db").unlink()
+    merge(sharded)
+    whole = make_run("whole")
+    sample(whole)
+    assert rows(sharded / "samples.db") == rows(whole / "samples.db")
+    assert read_meta(sharded / "samples.db")["stage"] == "merge"
+
+
+@pytest.mark.parametrize("wrong", ["answers", "settings", "overlap"])
+def test_what_does_not_belong_into_the_store_that_is_there_leaves_it_as_it_is(sharded, sample, merge, wrong):
+    with SampleStore(shard(sharded, 1), read_only=True) as part:
+        one = next(iter(part.iterate("main")))
+        meta = {key: value for key, value in part.run_meta("main").items() if key not in OF_A_SHARD}
+    with SampleStore(sharded / "samples.db") as store:
+        store.begin("other" if wrong == "overlap" else "main", meta | ({"n": 3} if wrong == "settings" else {}))
+        greedy = dataclasses.replace(one.greedy, text="else")
+        store.put(store.runs()[0], [dataclasses.replace(one, greedy=greedy)])
+    if wrong == "overlap":
+        with SampleStore(shard(sharded, 2)) as store:
+            store.put("main", [one])
     before = (sharded / "samples.db").read_bytes()
-    with pytest.raises(UserError, match=r"samples\.db: exists already"):
+    told = {"answers": rf"shard-1-of-3\.db: question '{one.question_id}' under '{one.condition}' has other answers in ",
+            "settings": r"samples\.db: run 'main' was begun with n = 3, ",
+            "overlap": rf"shard-2-of-3\.db: overlaps another shard \(question '{one.question_id}' "}[wrong]  # fmt: skip
+    with pytest.raises(UserError, match=told):
         merge(sharded)
     assert (sharded / "samples.db").read_bytes() == before
-    assert not meta_path(sharded / "samples.db").exists()
 
 
 def test_a_run_begun_in_the_store_while_shards_are_merged_is_kept(sharded, monkeypatch):
@@ -167,7 +217,7 @@ def test_a_run_begun_in_the_store_while_shards_are_merged_is_kept(sharded, monke
 
     monkeypatch.setattr(script, "merge", beside_another)
     with pytest.raises(
-        UserError, match=r"samples\.db: exists already, begun by another command meanwhile; move it away"
+        UserError, match=r"samples\.db: begun by another command meanwhile; run the same command again$"
     ):
         script.main(parse_args(script.MergeConfig, ["--run", str(sharded)]))
     with SampleStore(sharded / "samples.db", read_only=True) as store:
