@@ -4,7 +4,8 @@ data_gen/label.py --verdicts reads them. Each distinct answer (after normalisati
 question (KBM, figure 13 and A.2). Judges: token (a transformers model that can only say 1 or 0, by their
 probabilities), llm (any back end, its reply is read), exact, contains, option, rules (each question's own rule).
 --labelled FILE says how far the judge agrees with people and needs no run: one answer a line, {"id", "answers",
-"prediction", "right"}. Resumable: an interrupted run goes on after its last batch.
+"prediction", "right"}. Resumable: an interrupted run goes on after its last batch. A model is not asked again about
+answers that stood there before more sampling or another sampling run; the verdicts of all stand in one file.
 
 Examples:
   python data_gen/judge.py --run runs/webqa --model Qwen/Qwen2-72B-Instruct --backend openai --judge llm
@@ -18,7 +19,7 @@ import dataclasses
 import itertools
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,18 +32,36 @@ from kbtrain.errors import UserError
 from kbtrain.labeling.agreement import LabelledAnswer, agreement, line, read_labelled
 from kbtrain.labeling.judges import Judge, RuleJudge, judgement
 from kbtrain.labeling.open_judge import ModelJudgeConfig, check_judged_so_far, is_judged, open_judge
-from kbtrain.labeling.verdicts import QuestionVerdicts, check_answers, counted, distinct_answers, judged
+from kbtrain.labeling.verdicts import (
+    Aligned,
+    QuestionVerdicts,
+    Verdicts,
+    check_answers,
+    counted,
+    distinct_answers,
+    judged,
+)
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, meta_path, read_meta, write_atomically, write_meta
+from kbtrain.provenance import (
+    check_unchanged,
+    file_sha256,
+    meta_of,
+    meta_path,
+    read_meta,
+    unchanged,
+    write_atomically,
+    write_meta,
+)
 from kbtrain.questions.checks import read_questions
 from kbtrain.record_file import RecordFile, is_made
 from kbtrain.records import Question
 from kbtrain.store import SampleStore
 
 MODELS = ("token", "llm")  # judges that are none of the rules
+OF_THE_STORE = ("run", "answers")  # parts of the key on which no verdict by itself depends
 
 
 class JudgeConfig(ForecastConfig, ModelJudgeConfig):
@@ -83,7 +102,7 @@ def main(config: JudgeConfig) -> None:
     if config.judge in MODELS:
         check_judged_so_far(out, key)
     with SampleStore(store_path, read_only=True) as store, RecordFile(out, key) as file:
-        for made in verdicts(config, store, source, judge, file.n):
+        for made in verdicts(config, store, source, judge, file.n, known_of(out, config, key)):
             file.add(made)
             file.flush()
         file.finish()
@@ -170,14 +189,33 @@ def key_of(config: JudgeConfig, source: Path, answers: Path) -> dict[str, Any]:
     return {"model": model, "run": config.sampling_run, **hashes}
 
 
+def known_of(out: Path, config: JudgeConfig, key: Mapping[str, Any]) -> Callable[[Question], Verdicts]:
+    """What the same judge has said of answers to the same questions, in their order, before there was more sampling or
+    another run: a verdict depends on the question, its gold answers and the answer, not on what else is stored."""
+    noted = meta_of(out).get("key")
+    alike = isinstance(noted, dict) and {**noted, **{name: key[name] for name in OF_THE_STORE}} == key
+    if config.judge not in MODELS or not alike or not unchanged(out):
+        return lambda question: {}
+    file = Aligned(QuestionVerdicts, out)
+
+    def known(question: Question) -> Verdicts:
+        found = file.of(question)
+        return {} if found is None else found.right
+
+    return known
+
+
 def verdicts(
-    config: JudgeConfig, store: SampleStore, source: Path, judge: Judge, skip: int
-) -> Iterator[QuestionVerdicts]:
-    """Those of all questions but the first ``skip``."""
+    config: JudgeConfig, store: SampleStore, source: Path, judge: Judge, skip: int,
+    known: Callable[[Question], Verdicts],
+) -> Iterator[QuestionVerdicts]:  # fmt: skip
+    """Those of all questions but the first ``skip``; ``known``: see :func:`known_of`."""
     total = sum(1 for _ in jsonl.lines(source))
     with progress_bar(total=total, initial=skip, desc="judge", unit="questions") as bar:
-        questions = itertools.islice((question for _, question in read_questions(source)), skip, None)
-        for made in judged(store, config.sampling_run, questions, judge, config.batch):
+        questions = (question for _, question in read_questions(source))
+        for question in itertools.islice(questions, skip):
+            known(question)
+        for made in judged(store, config.sampling_run, questions, judge, config.batch, known):
             bar.update()
             yield made
 

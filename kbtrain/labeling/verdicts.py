@@ -6,10 +6,10 @@ Labels, verdicts or evidence are read beside their questions in one pass, withou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from kbtrain import jsonl
 from kbtrain.answers import grading
@@ -49,31 +49,46 @@ def distinct_answers(store: SampleStore, run: str, question: Question) -> dict[s
     return found
 
 
+Verdicts = Mapping[str, bool | None]  # as :attr:`QuestionVerdicts.right`
+
+
 def judged(
-    store: SampleStore, run: str, questions: Iterable[Question], judge: Judge, batch: int
+    store: SampleStore,
+    run: str,
+    questions: Iterable[Question],
+    judge: Judge,
+    batch: int,
+    known: Callable[[Question], Verdicts] = lambda question: {},
 ) -> Iterator[QuestionVerdicts]:
     """Verdicts on every distinct answer, in the questions' order, at least ``batch`` answers judged at once.
 
-    Multiple choice has none: it keeps its own rule (:func:`kbtrain.answers.grading.graded`).
+    ``known``: what the same judge has said of answers to a question, of this run or another; it stays, and none of
+    them is judged again. Multiple choice has none: it keeps its own rule (:func:`kbtrain.answers.grading.graded`).
     """
-    waiting: list[tuple[Question, dict[str, str]]] = []
+    waiting: list[_Waiting] = []
     for question in questions:
-        choice = question.grading == "option"
-        waiting.append((question, {} if choice else distinct_answers(store, run, question)))
-        if sum(len(answers) for _, answers in waiting) >= batch:
+        found = {} if question.grading == "option" else distinct_answers(store, run, question)
+        said = known(question)
+        waiting.append(_Waiting(question, {key: text for key, text in found.items() if key not in said}, said))
+        if sum(len(one.answers) for one in waiting) >= batch:
             yield from _judge(waiting, judge)
             waiting = []
     yield from _judge(waiting, judge)
 
 
-def _judge(waiting: list[tuple[Question, dict[str, str]]], judge: Judge) -> Iterator[QuestionVerdicts]:
-    cases = [(question, text) for question, answers in waiting if question.answers for text in answers.values()]
+class _Waiting(NamedTuple):
+    question: Question
+    answers: dict[str, str]  # to be judged: normalised answer -> its first spelling
+    said: Verdicts
+
+
+def _judge(waiting: list[_Waiting], judge: Judge) -> Iterator[QuestionVerdicts]:
+    cases = [(one.question, text) for one in waiting if one.question.answers for text in one.answers.values()]
     opinions = iter(judge.judge(cases) if cases else [])
-    for question, answers in waiting:
+    for question, answers, said in waiting:
         # without a gold answer there is nothing to compare with
-        yield QuestionVerdicts(
-            question.id, {key: next(opinions).right if question.answers else None for key in answers}
-        )
+        made = {key: next(opinions).right if question.answers else None for key in answers}
+        yield QuestionVerdicts(question.id, {**said, **made})
 
 
 def counted(verdicts: Iterable[QuestionVerdicts], questions: Iterable[Question]) -> Counter[str]:

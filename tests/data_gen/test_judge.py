@@ -194,6 +194,37 @@ def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_f
         assert "judged by llm:tiny" in script(*asked, "--votes", "2").stdout and len(server.requests) > begun
 
 
+def test_a_verdict_is_not_paid_for_again_after_more_sampling(run_folder: Path) -> None:
+    """Another run gives one new answer to a question; the others it has in common with the first."""
+    stage, out = load("data_gen/judge.py"), run_folder / "verdicts.jsonl"
+
+    def judge(server: ModelServer, *more: str) -> int:
+        begun = len(server.requests)
+        asked = (
+            *("--run", str(run_folder), "--judge", "llm", "--backend", "openai", "--model", "tiny", "--batch", "4"),
+            *("--server-url", server.url, "--server-endpoint", "chat", "--server-tries", "1", *more),
+        )
+        stage.main(parse_args(stage.JudgeConfig, list(asked)))
+        return len(server.requests) - begun
+
+    with ModelServer(say=lambda body, place: "1") as server:
+        first = judge(server)
+        assert first >= 50
+        with SampleStore(run_folder / "samples.db") as store:
+            (one, *_) = store.iterate("main", "llm")
+            store.begin("other", {"model": "tiny"})
+            store.put("other", [replace(one, greedy=Sample(-1, "Something new", 2, "eos", 0.0))])
+        before = {made.question_id: made.right for made in jsonl.read(QuestionVerdicts, out)}
+        assert 1 <= judge(server, "--sampling-run", "other") <= first - 49  # the probes of a new process, and one
+        found = {made.question_id: made.right for made in jsonl.read(QuestionVerdicts, out)}
+        new = before[one.question_id] | {"something new": True}
+        assert found == before | {one.question_id: new}
+        assert judge(server) <= first - 50  # both runs' verdicts are there
+        questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
+        jsonl.write(run_folder / "questions.jsonl", [replace(q, answers=(*q.answers, "more")) for q in questions])
+        assert judge(server) == first  # of other gold answers
+
+
 def test_verdicts_of_a_server_that_is_down_by_now_are_there_already(run_folder: Path, script: Script) -> None:
     with ModelServer(say=lambda body, place: "1") as server:
         asked = (
