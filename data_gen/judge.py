@@ -35,7 +35,6 @@ from kbtrain.labeling.open_judge import ModelJudgeConfig, check_judged_so_far, i
 from kbtrain.labeling.verdicts import (
     Aligned,
     QuestionVerdicts,
-    Verdicts,
     check_answers,
     counted,
     distinct_answers,
@@ -189,16 +188,16 @@ def key_of(config: JudgeConfig, source: Path, answers: Path) -> dict[str, Any]:
     return {"model": model, "run": config.sampling_run, **hashes}
 
 
-def known_of(out: Path, config: JudgeConfig, key: Mapping[str, Any]) -> Callable[[Question], Verdicts]:
-    """What the same judge has said of answers to the same questions, in their order, before there was more sampling or
-    another run: a verdict depends on the question, its gold answers and the answer, not on what else is stored."""
+def known_of(out: Path, config: JudgeConfig, key: Mapping[str, Any]) -> Callable[[Question], grading.Verdicts]:
+    """Verdicts of the same judge on answers to the same questions, in their order, from before there was more sampling
+    or another run: one depends on the question, its gold answers and the answer, not on what else is stored."""
     noted = meta_of(out).get("key")
     alike = isinstance(noted, dict) and {**noted, **{name: key[name] for name in OF_THE_STORE}} == key
     if config.judge not in MODELS or not alike or not unchanged(out):
         return lambda question: {}
     file = Aligned(QuestionVerdicts, out)
 
-    def known(question: Question) -> Verdicts:
+    def known(question: Question) -> grading.Verdicts:
         found = file.of(question)
         return {} if found is None else found.right
 
@@ -207,7 +206,7 @@ def known_of(out: Path, config: JudgeConfig, key: Mapping[str, Any]) -> Callable
 
 def verdicts(
     config: JudgeConfig, store: SampleStore, source: Path, judge: Judge, skip: int,
-    known: Callable[[Question], Verdicts],
+    known: Callable[[Question], grading.Verdicts],
 ) -> Iterator[QuestionVerdicts]:  # fmt: skip
     """Those of all questions but the first ``skip``; ``known``: see :func:`known_of`."""
     total = sum(1 for _ in jsonl.lines(source))

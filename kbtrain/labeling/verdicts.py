@@ -6,7 +6,7 @@ Labels, verdicts or evidence are read beside their questions in one pass, withou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -49,18 +49,15 @@ def distinct_answers(store: SampleStore, run: str, question: Question) -> dict[s
     return found
 
 
-Verdicts = Mapping[str, bool | None]  # as :attr:`QuestionVerdicts.right`
-
-
 def judged(
     store: SampleStore,
     run: str,
     questions: Iterable[Question],
     judge: Judge,
     batch: int,
-    known: Callable[[Question], Verdicts] = lambda question: {},
+    known: Callable[[Question], grading.Verdicts] = lambda question: {},
 ) -> Iterator[QuestionVerdicts]:
-    """Verdicts on every distinct answer, in the questions' order, at least ``batch`` answers judged at once.
+    """Verdicts on every distinct answer, in the questions' order, those of ``batch`` answers or questions at once.
 
     ``known``: what the same judge has said of answers to a question, of this run or another; it stays, and none of
     them is judged again. Multiple choice has none: it keeps its own rule (:func:`kbtrain.answers.grading.graded`).
@@ -70,7 +67,7 @@ def judged(
         found = {} if question.grading == "option" else distinct_answers(store, run, question)
         said = known(question)
         waiting.append(_Waiting(question, {key: text for key, text in found.items() if key not in said}, said))
-        if sum(len(one.answers) for one in waiting) >= batch:
+        if len(waiting) >= batch or sum(len(one.answers) for one in waiting) >= batch:
             yield from _judge(waiting, judge)
             waiting = []
     yield from _judge(waiting, judge)
@@ -79,7 +76,7 @@ def judged(
 class _Waiting(NamedTuple):
     question: Question
     answers: dict[str, str]  # to be judged: normalised answer -> its first spelling
-    said: Verdicts
+    said: grading.Verdicts
 
 
 def _judge(waiting: list[_Waiting], judge: Judge) -> Iterator[QuestionVerdicts]:
