@@ -1,6 +1,6 @@
 """Import another system's decisions as rows of our tables: an id, and a score or a yes or no, for each question.
 
-Reads a JSON Lines file (a column may be a path, a.b) and RUN/questions.jsonl; adds the gate to
+Reads JSON Lines (a column may be a path, a.b) or a CSV and RUN/questions.jsonl; adds the gate to
 RUN/imported_scores.jsonl, which eval/compare_scores.py sets beside our own. Yes and no become 1 and 0; --choices maps
 other words. Ids that the run does not have are an error, unless --other-questions drop, which counts them; rows without
 the column are counted.
@@ -31,7 +31,7 @@ from kbtrain.records import GateScore, Question
 
 class ImportDecisionsConfig(Config):
     run: Path = Field(description="run folder with questions.jsonl")
-    path: Path = Field(description="JSON Lines file, one decision a row")
+    path: Path = Field(description="JSON Lines or CSV file, one decision a row")
     gate: str = Field(description="name of the system in the tables: small letters, digits and _")
     id: str = Field("id", description="column of the question's id")
     column: str = Field("score", description="column of the score, or of the yes or no")

@@ -11,8 +11,8 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.provenance import meta_of
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.reading.files import data_files
-from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord, shown
+from kbtrain.questions.reading.tables import TABLES, any_rows
 
 WORDS: Mapping[str, float] = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 
@@ -39,14 +39,14 @@ def read_decisions(path: Path, id_column: str, column: str, choices: Mapping[str
     rows: list[DecisionRow] = []
     without = 0
     with FirstSeen() as ids:
-        for file in data_files(path, (".json", ".jsonl")):
-            for row in json_rows(file):
+        for file in data_files(path, (".json", ".jsonl", *TABLES)):
+            for row in any_rows(file):
                 name = row.identifier(id_column)
                 earlier = ids.add(name, row.file, row.line)
                 if earlier is not None:
                     raise row.error(id_column, f"duplicate {name!r}, first in line {earlier[1]}")
                 value = row.reached(column)
-                if value is None:
+                if value is None or (value == "" and file.suffix in TABLES):
                     without += 1
                 else:
                     rows.append(DecisionRow(name, _number(row, column, value, choices), at(row.file, row.line)))

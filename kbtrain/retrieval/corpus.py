@@ -16,6 +16,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -23,6 +24,7 @@ from kbtrain import jsonl
 from kbtrain.answers.chinese import CJK
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.files import check_regular, errors_of
+from kbtrain.questions.reading.tables import delimiter_of
 from kbtrain.records import Hit, Passage
 
 if TYPE_CHECKING:
@@ -125,8 +127,10 @@ def _guessed(data: Mapping[str, Any], ours: str) -> str:
 def _table(path: Path | str, columns: Mapping[str, str], kind: Literal["TSV", "CSV"]) -> Iterator[Passage]:
     """Rows as csv writes them (quotes doubled inside quotes), under a line with the names of the columns."""
     csv.field_size_limit(_LONGEST_FIELD)
-    delimiter = "\t" if kind == "TSV" else ","
-    rows = csv.reader((line for _, line in _lines(path)), delimiter=delimiter, strict=True)
+    lines = (line for _, line in _lines(path))
+    first = next(lines, "")
+    delimiter = delimiter_of(first, "\t" if kind == "TSV" else ",")
+    rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     try:
         head = next(rows, [])
         wanted = sorted(columns.get(field, field) for field in FIELDS if not columns or field in {*columns, "text"})

@@ -42,6 +42,20 @@ def test_a_row_is_a_question_with_its_greedy_answers(tmp_path: Path) -> None:
     assert (rag.condition, rag.greedy.text, rag.greedy.index) == ("rag", "ann 1.", -1)
 
 
+def test_a_table_has_its_verdicts_as_words_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "logs.csv"
+    path.write_text("question,gold,plain,found,plain_ok,found_ok\nWho?,Ann,Bob,,False,\nWhen?,now,now,now,1,TRUE\n")
+    columns = AnswerColumns(
+        Columns({"answers": "gold"}), {"llm": "plain", "rag": "found"}, {"llm": "plain_ok", "rag": "found_ok"}
+    )
+    found = list(read_answered(path, columns))
+    assert [one.question.id for one in found] == ["logs-1", "logs-2"]
+    assert [one.answers for one in found] == [{"llm": "Bob", "rag": ""}, {"llm": "now", "rag": "now"}]
+    assert [one.stated for one in found] == [{"llm": False, "rag": None}, {"llm": True, "rag": True}]
+    (found_null,) = read(tmp_path, [row(1, plain_ok=None)])
+    assert found_null.stated == {"llm": None, "rag": True}
+
+
 @pytest.mark.parametrize("number", [2161000.0, 1984.0, 3.1415927, 12])
 def test_a_number_answers_a_gold_number(tmp_path: Path, number: float) -> None:
     for closed in (number, f"{number:.7f}".rstrip("0").rstrip(".")):

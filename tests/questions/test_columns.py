@@ -200,6 +200,18 @@ def test_tab_separated_tables_and_ids(tmp_path: Path) -> None:
     assert [(q.id, q.text, q.answers) for q in found] == [("mine-1", 'a "b" c?', ("d",)), ("mine-2", "e?", ("f, g",))]
 
 
+def test_a_spreadsheets_semicolons_are_read_where_no_comma_stands_in_the_header(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text('\ufeffQ;answer;topic\n"a; b?";"c, d";x\n', encoding="utf-8")
+    (found,) = load("csv", path, Reading(columns=Columns({"text": "Q", "relation": "topic"})))
+    assert (found.question.text, found.question.answers, found.question.relation) == ("a; b?", ("c, d",), "x")
+    path.write_text("question,answer,a;b\nc?,d;e,f\n")
+    assert [one.question.answers for one in load("csv", path)] == [("d;e",)]
+    path.write_text("")
+    with pytest.raises(UserError, match=r"mine\.csv:1: no header"):
+        list(load("csv", path))
+
+
 def test_a_map_for_a_set_with_columns_of_its_own_is_refused(tmp_path: Path) -> None:
     for columns in (Columns({"text": "q"}), Columns(language="zh"), Columns(answer_as="text")):
         with pytest.raises(UserError, match=r"'squad' has its own; columns, answer_as and language .* are for jsonl"):

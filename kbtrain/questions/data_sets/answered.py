@@ -1,4 +1,4 @@
-"""Questions with answers from elsewhere: JSON Lines with columns for a model's answers and scores.
+"""Questions with answers from elsewhere: JSON Lines, or a table, with columns for a model's answers and scores.
 
 One greedy answer per question and condition, so that any study's published answers can be labelled, trained on and
 evaluated like answers sampled here.
@@ -18,16 +18,18 @@ from kbtrain.questions.checks import FirstSeen, problem_of
 from kbtrain.questions.collect import share_of
 from kbtrain.questions.data_sets.columns import Columns, mapped, reach
 from kbtrain.questions.reading.files import DataFile, data_files
-from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord, number_text, shown
+from kbtrain.questions.reading.tables import TABLES, any_rows
 from kbtrain.records import GREEDY, Condition, GateScore, Question, Sample, SampleSet, Split
+
+_VERDICTS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 
 
 @dataclass(frozen=True)
 class AnswerColumns:
     """Columns of the fields (``a.b`` reaches into an object).
 
-    ``answers`` and ``stated`` (the file's own verdict on the answer: true, false, 1, 0) are by condition; ``scores``
+    ``answers`` and ``stated`` (the file's own verdict: true, false, 1, 0, or nothing) are by condition; ``scores``
     by the gate's name, a leading ``-`` where lower means that retrieval is more needed. ``splits``: their names ->
     ours. ``dev_share``: this share of the train rows becomes dev, by a hash of the id; test rows stay test rows.
     """
@@ -47,7 +49,7 @@ class Answered:
 
     question: Question
     answers: dict[Condition, str]
-    stated: dict[Condition, bool]
+    stated: dict[Condition, bool | None]
     scores: dict[str, float]
 
     def sample_sets(self) -> list[SampleSet]:
@@ -70,8 +72,8 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
     seen: Counter[str] = Counter()
     n = 0
     with FirstSeen() as ids:
-        for file in data_files(path, (".json", ".jsonl")):
-            for number, row in enumerate(json_rows(file), 1):
+        for file in data_files(path, (".json", ".jsonl", *TABLES)):
+            for number, row in enumerate(any_rows(file), 1):
                 made = _answered(row, number, file, columns)
                 problem = problem_of(made.question)
                 if problem is not None:
@@ -123,11 +125,14 @@ def _answer(row: SourceRecord, column: str) -> str:
     return row.checked(column, value)
 
 
-def _verdict(row: SourceRecord, column: str) -> bool:
+def _verdict(row: SourceRecord, column: str) -> bool | None:
     value = reach(row, column)
-    if value not in (0, 1):
+    word = str(value).strip().lower()  # a table has texts alone
+    if value is None or not word:  # few people press a thumb
+        return None
+    if word not in _VERDICTS:
         raise row.error(column, f"expected true, false, 1 or 0, found {shown(value)}")
-    return bool(value)
+    return _VERDICTS[word]
 
 
 def _scores(row: SourceRecord, columns: Mapping[str, str]) -> dict[str, float]:

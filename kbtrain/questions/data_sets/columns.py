@@ -21,7 +21,7 @@ from kbtrain.questions.base import LETTERS, Loaded, context, ids, letter, letter
 from kbtrain.questions.reading.files import SPLITS, DataFile, split_word, text_lines
 from kbtrain.questions.reading.json_stream import json_rows, loads
 from kbtrain.questions.reading.rows import SourceRecord, plain, shown
-from kbtrain.questions.reading.tables import csv_rows, python_list
+from kbtrain.questions.reading.tables import any_rows, python_list
 from kbtrain.records import Form, Grading, Language, Passage, Question, Split
 
 FIELDS = (
@@ -250,8 +250,7 @@ def _passages(row: SourceRecord, dataset: str) -> list[tuple[Passage, bool]]:
 
 def csv_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
     """``.tsv`` is separated by tabs, anything else by commas; the first row names the columns."""
-    delimiter = "\t" if file.suffix == ".tsv" else ","
-    for number, row in enumerate(csv_rows(file, (), delimiter=delimiter), 1):
+    for number, row in enumerate(any_rows(file), 1):
         yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
 
 

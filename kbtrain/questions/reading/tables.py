@@ -12,13 +12,23 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.reading.files import DataFile, text_lines
+from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord, shown
 
+TABLES = (".csv", ".tsv")
 MAX_CELL = 1 << 25  # characters: room for a long context, but not for all that follows an open quote
+
+
+def delimiter_of(head: str, usual: str) -> str:
+    """What separates the cells under this header: ``usual``, or ";" where the header of a table of commas has only
+    those (spreadsheets write so wherever a comma stands in numbers).
+    """
+    return ";" if usual == "," and ";" in head and "," not in head else usual
 
 
 def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
@@ -26,13 +36,16 @@ def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
     line = 0
 
-    def counted() -> Iterator[str]:
+    def counted(texts: Iterator[tuple[int, str]]) -> Iterator[str]:
         nonlocal line
-        for line, text in text_lines(file):  # noqa: B007
+        for line, text in texts:  # noqa: B007
             yield text
 
-    start = 1
-    reader = csv.reader(counted(), delimiter=delimiter, strict=True)
+    start, texts = 1, text_lines(file)
+    first = next(texts, None)
+    if first is None:
+        return
+    reader = csv.reader(counted(chain([first], texts)), delimiter=delimiter_of(first[1], delimiter), strict=True)
     try:
         for cells in reader:
             if cells:
@@ -62,6 +75,13 @@ def csv_rows(
     if header is None:
         what = f"no header with a column '{needed[0]}'" if needed else "no header"
         raise UserError(f"{at(file.name, max(line, 1))}: {what}")
+
+
+def any_rows(file: DataFile) -> Iterator[SourceRecord]:
+    """Rows of a ``.csv`` or ``.tsv``; of any other file the objects of its JSON list or JSON Lines."""
+    if file.suffix not in TABLES:
+        return json_rows(file)
+    return csv_rows(file, (), delimiter="\t" if file.suffix == ".tsv" else ",")
 
 
 def _checked_header(file: DataFile, line: int, names: list[str], needed: Sequence[str]) -> list[str]:
