@@ -255,8 +255,12 @@ def _add_decide(parsers: Parsers) -> None:
     decide.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a gate on the hub")
     texts = "questions; none, or -: lines of standard input"
     decide.add_argument("texts", metavar="TEXT", nargs="*", default=[], help=texts)
-    decide.add_argument("--file", metavar="FILE", help="a question a line, as text or JSON (field question or text)")
-    decide.add_argument("--field", metavar="NAME", help="the question's field in JSON lines of your own")
+    decide.add_argument(
+        "--file", metavar="FILE", help="a question a line, as text or JSON (field question or text), or a .csv"
+    )
+    decide.add_argument(
+        "--field", metavar="NAME", help="the question's field in JSON lines, or column in a .csv, of your own"
+    )
     decide.add_argument("--key", metavar="NAME", help=f"{_KEY} (default: the best on dev)")
     decide.add_argument("--threshold", type=_finite, metavar="X", help="in place of the one in the folder")
     decide.add_argument("--dtype", default="auto", choices=get_args(DtypeName), help="auto: as saved (default)")

@@ -13,10 +13,13 @@ from kbtrain import jsonl
 from kbtrain.errors import HALVES, UserError, at
 from kbtrain.files import loads
 from kbtrain.gate_folder import Gate
+from kbtrain.questions.reading.files import data_files
+from kbtrain.questions.reading.tables import TABLES, any_rows
 from kbtrain.records import Example, GateExample, TurnExample
 
 BATCH = 64  # inputs decided before anything is printed, at most
 STDIN = "standard input"
+_FIELDS = ("question", "text")  # of a question, where none is named
 _AT_ONCE = 1 << 16  # bytes
 
 
@@ -32,8 +35,29 @@ def read_inputs(
         text = line.strip("\ufeff \t\r\n")
         if text.startswith("{"):
             yield _of_object(text, where, number, field)
+        elif text.strip() and field is not None:  # a table's rows would be taken for questions
+            raise UserError(
+                f"{at(where, number)}: no JSON object; --field names a field of JSON lines, or a column of a .csv"
+            )
         elif text.strip():
             yield _not_empty(_of_text(text), at(where, number))
+
+
+def read_table(path: Path, field: str | None = None) -> Iterator[str]:
+    """The questions of a ``.csv`` or ``.tsv``: column ``field``, else ``question`` or ``text``.
+
+    Raises :class:`UserError` naming file, line and column.
+    """
+    names = (field,) if field is not None else _FIELDS
+    for file in data_files(path, TABLES, split="test"):
+        for row in any_rows(file):
+            name = next((name for name in names if name in row.data), None)
+            if name is None:
+                wanted = " or ".join(f"'{one}'" for one in names)
+                raise UserError(
+                    f"{at(path, 1)}: no column {wanted}; there is {', '.join(row.data)}: name it by --field"
+                )
+            yield row.text(name)
 
 
 def _not_empty(text: str, place: str) -> str:
@@ -64,7 +88,7 @@ def _of_object(text: str, where: Path | str, number: int, field: str | None) -> 
         return jsonl.parse(TurnExample, text, where, number)
     if field is None and "question_id" in data:
         return jsonl.parse(GateExample, text, where, number)
-    names = (field,) if field is not None else ("question", "text")
+    names = (field,) if field is not None else _FIELDS
     name = next((name for name in names if name in data), names[0])
     if isinstance(found := data.get(name), str):
         return _not_empty(found, at(where, number, name))

@@ -220,6 +220,24 @@ def test_a_line_may_be_a_json_text_and_a_quotation_stays_one():
         list(read_inputs(lines[2:], "in", first=7))
 
 
+def test_rows_of_a_table_are_questions_by_their_column(folder, tmp_path, capsys):
+    path = tmp_path / "logs.csv"
+    path.write_text('id,asked\n1,"Who, then,\nwrote it?"\n2,Why?\n')
+    given = ["decide", str(folder), "--threshold", "0.5", "--file", str(path)]
+    assert cli.main([*given, "--field", "asked"]) == 0
+    texts = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
+    assert texts == ["Who, then,\nwrote it?", "Why?"]
+    assert cli.main(given) == 2
+    assert (
+        "logs.csv:1: no column 'question' or 'text'; there is id, asked: name it by --field" in capsys.readouterr().err
+    )
+
+
+def test_a_line_that_is_no_object_is_not_decided_where_a_field_is_named():
+    with pytest.raises(UserError, match="in:2: no JSON object; --field names a field of JSON lines"):
+        list(read_inputs(['{"asked": "Who?"}', "1,Why?"], "in", field="asked"))
+
+
 def test_lines_of_a_file_end_where_those_of_a_stream_do(folder, tmp_path, capsys, monkeypatch):
     asked = ["Who\u2028wrote it?", "When\x85was\x0bit\x0cbuilt\x1c?", "Why\u2029?"]
     path = tmp_path / "asked.txt"
