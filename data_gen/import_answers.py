@@ -3,12 +3,14 @@
 Reads JSON Lines or a CSV with a model's answer without and with retrieval in each row; columns are named by the config.
 Writes RUN/questions.jsonl, RUN/samples.db (one greedy answer per condition) and, where the rows have scores of other
 people's gates, RUN/imported_scores.jsonl (higher = retrieval more needed; for eval/compare_scores.py). Part of the
-train rows becomes dev, by a hash of the id. Then: label.py --by greedy, build.py --keys "[mastery, benefit]".
+train rows becomes dev, by a hash of the id; --shares makes all splits where the rows tell none. Then: retrieve.py and
+`kbtrain finish`, or label.py --by greedy, build.py --keys "[mastery, benefit]".
 
 Examples:
   python data_gen/import_answers.py --config data_gen/configs/import_llama3.yaml --run runs/llama3 --path answers.jsonl
   python data_gen/import_answers.py --run runs/imported --path answers.jsonl --model llama-3-8b-instruct \\
       --columns "{text: question, id: qid}" --answers "{llm: closed_book, rag: with_passages}"
+  python data_gen/import_answers.py --run runs/logs --path logs.csv --model gpt-4o-mini --shares .5,.25,.25
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from kbtrain.labeling.imported import Imported
 from kbtrain.llm.answered import check_replaceable
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, made_before, meta_of, meta_path, unchanged, write_meta
-from kbtrain.questions.collect import language_warnings
+from kbtrain.questions.collect import Shares, warnings
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language
 from kbtrain.records import Condition, GateScore, Split
@@ -48,6 +50,7 @@ class ImportConfig(Config):
     scores: dict[str, str] = Field({}, description="gate -> column of its score; -column: lower = retrieval needed")
     splits: dict[str, Split] = Field({}, description="their name of a split -> ours; empty: as collect.py reads it")
     dev_share: float = Field(0.2, ge=0, lt=1, description="share of the train rows that becomes dev, by hash of the id")
+    shares: Shares | None = Field(None, description="shares of train, dev, test, as .5,.25,.25: splits by a hash")
     grading: Literal["contains", "exact"] = Field("contains", description="of open questions")
     language: Language = Field("en", description="of the questions")
     sampling_run: str = Field("main", description="name of the run in samples.db")
@@ -58,6 +61,8 @@ class ImportConfig(Config):
             raise ValueError("answers needs columns for llm and rag")
         if not set(self.stated) <= set(self.answers):
             raise ValueError("stated names a condition without answers")
+        if self.shares is not None and (self.splits or "dev_share" in self.model_fields_set):
+            raise ValueError("shares make all three splits; give them, or splits and dev_share")
         return self
 
     def writes(self) -> tuple[Path, ...]:
@@ -76,7 +81,7 @@ def main(config: ImportConfig) -> None:
     if meta_of(out["questions.jsonl"]).get("stage", "import_answers") != "import_answers":  # its own the store knows
         check_replaceable(out["questions.jsonl"], "import_answers", config, [config.path], frozenset())
     columns = AnswerColumns(Columns(config.columns, language=config.language), config.answers, config.stated,
-                            config.scores, config.splits, config.grading, config.dev_share)  # fmt: skip
+                            config.scores, config.splits, config.grading, config.dev_share, config.shares)  # fmt: skip
     met, others = Imported(), added(out["imported_scores.jsonl"], config.scores)
     run = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
            "columns": {"id": config.columns.get("id", "id")},  # the store finds an answer's question by it
@@ -95,9 +100,8 @@ def main(config: ImportConfig) -> None:
         remove_own(out.pop("imported_scores.jsonl"))
     for path in reversed(out.values()):  # the questions last: with their meta data in place the stage counts as done
         write_meta(path, stage="import_answers", config=options, inputs=[config.path], extra=facts, started=started)
-    print("\n".join(met.lines()) + f" -> {config.run}")
-    for line in language_warnings(met.chinese):
-        print(f"warning: {line}")
+    warned = [f"warning: {line}" for line in warnings(met.splits, None, False, met.chinese)]
+    print("\n".join([*warned, *met.lines()]) + f" -> {config.run}")
 
 
 def scores_there(config: ImportConfig, options: Mapping[str, Any], path: Path) -> bool:

@@ -20,6 +20,7 @@ from typing import Literal
 
 from kbtrain.errors import UserError
 from kbtrain.models import embedded
+from kbtrain.provenance import meta_path
 from kbtrain.scripts import find, launch_command
 
 Size = Literal["tiny", "demo", "full"]
@@ -154,10 +155,11 @@ def own_chain(run: Path) -> list[Step]:
         return (*keys(tau), *(() if tau is None else of_benefit))
 
     halves = ("--tau-mastery", "middle", "--tau-certainty", "middle")
+    one_each = ("--tau-mastery", "middle", "--by", "greedy")  # one answer has no certainty
     data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
     gate = ("--index", f"{run}/bm25", "--output", f"{run}/features")
     return [
-        Step("label", "what the model masters", 0.1, (*here, *halves)),
+        Step("label", "what the model masters", 0.1, here, later=lambda: one_each if greedy_only(run) else halves),
         Step("build", "training examples", 0.1, here, later=lambda: targets(benefit_tau(run))),
         Step(
             "train_features",
@@ -170,6 +172,14 @@ def own_chain(run: Path) -> list[Step]:
         Step("end_to_end", "accuracy against searches", 0.1, (*here, "--threshold-rule", "best_accuracy")),
         Step("write_report", "the report", 0.1, here),
     ]
+
+
+def greedy_only(run: Path) -> bool:
+    """True where no question has two sampled answers: imported answers, or a sampling of greedy ones alone."""
+    from kbtrain.store import SampleStore
+
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        return max(store.set_sizes("main"), default=0) < 2
 
 
 def benefit_tau(run: Path) -> float | None:
@@ -194,6 +204,8 @@ def finish_own(run: Path, say: Say) -> None:
     for name, made_by in (("questions.jsonl", "collect"), ("bm25", "retrieve"), ("samples.db", "sample")):
         if not (run / name).exists():
             raise UserError(f"{run / name}: not there; run first: kbtrain run {made_by} --run {shlex.quote(str(run))}")
+    if not meta_path(run / "samples.db").exists():  # written by the last answer
+        raise UserError(f"{run / 'samples.db'}: not all answers are in it; give the command that began it again")
     follow(own_chain(run), run, say)
 
 

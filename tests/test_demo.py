@@ -15,6 +15,7 @@ from kbtrain.demo import (
     benefit_tau,
     chain,
     evidence_chain,
+    finish_own,
     follow,
     own_chain,
     public_chain,
@@ -23,9 +24,10 @@ from kbtrain.demo import (
     run_public,
 )
 from kbtrain.errors import UserError
-from kbtrain.records import Indicators, Label
+from kbtrain.records import GREEDY, Indicators, Label, Sample, SampleSet
 from kbtrain.report.evidence import closing_block
 from kbtrain.scripts import find
+from kbtrain.store import SampleStore
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = ("tiny", "demo", "full")
@@ -142,6 +144,31 @@ def test_a_gate_of_own_questions_learns_benefit_where_labels_have_two_values_of_
     build, fit = (parse_args(config_class(Path((words := step.command())[1])), words[2:]) for step in steps)
     assert build.keys == fit.keys == (("mastery",) if tau is None else ("mastery", "benefit"))
     assert (build.tau_benefit, build.benefit_greedy) == ((0, 0) if tau is None else (tau, 1))
+
+
+def test_answers_of_which_each_question_has_one_are_labelled_by_it(tmp_path):
+    def labelling():
+        step = own_chain(tmp_path)[0]
+        return parse_args(config_class(Path((words := step.command())[1])), words[2:])
+
+    def stored(name, n):
+        samples = tuple(Sample(i, "a", 1, "eos", 0.0) for i in range(n))
+        with SampleStore(tmp_path / "samples.db") as store:
+            store.begin("main", {"model": "m"})
+            store.put("main", [SampleSet(name, "llm", samples, Sample(GREEDY, "a", 1, "eos", 0.0), 1)])
+
+    stored("test", 0)
+    assert (labelling().by, labelling().tau_mastery) == ("greedy", "middle")
+    stored("train", 2)
+    assert (labelling().by, labelling().tau_certainty) == ("samples", "middle")
+
+
+def test_own_questions_are_not_finished_before_their_answers_are(tmp_path):
+    jsonl.write(tmp_path / "questions.jsonl", [])
+    (tmp_path / "bm25").mkdir()
+    SampleStore(tmp_path / "samples.db").close()
+    with pytest.raises(UserError, match=r"samples\.db: not all answers are in it; give the command that"):
+        finish_own(tmp_path, print)
 
 
 @pytest.mark.parametrize(("chinese", "sets"), [(False, 6), (True, 9)])

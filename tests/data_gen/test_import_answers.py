@@ -88,6 +88,20 @@ def test_an_import_is_labelled_and_built_like_sampled_answers(
     assert {e.certainty for e in made.values()} == {e.soft_certainty for e in made.values()} == {None}
 
 
+def test_logs_without_splits_are_warned_of_and_divided_by_shares(tmp_path: Path, script: Script) -> None:
+    path, run = tmp_path / "logs.csv", tmp_path / "run"
+    path.write_text("question,answer,llm,rag\n" + "".join(f"Who wrote {i}?,Ann {i},Bob,Ann {i}\n" for i in range(200)))
+    given = ["--run", str(run), "--path", str(path), "--model", "m"]
+    done = script("import_answers", *given)
+    assert "warning: no train questions" in done.stdout and "(train 0, dev 0, test 200)" in done.stdout
+    done = script("import_answers", *given, "--shares", ".5,.25,.25")
+    assert done.returncode == 0 and "warning" not in done.stdout
+    found = Counter(one.split for one in jsonl.read(Question, run / "questions.jsonl"))
+    assert 80 <= found["train"] <= 120 and 30 <= found["dev"] <= 70 and found.total() == 200
+    done = script("import_answers", *given, "--shares", ".5,.25,.25", "--dev-share", ".2")
+    assert done.returncode == 2 and "shares make all three splits" in done.stderr
+
+
 def test_without_by_greedy_one_answer_is_no_label(answers: Path, imports: Run, label: Run) -> None:
     with pytest.raises(UserError, match="holds no samples under 'llm'"):
         label(imports(answers))

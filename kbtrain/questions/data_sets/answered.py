@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.questions.checks import FirstSeen, problem_of
-from kbtrain.questions.collect import share_of
+from kbtrain.questions.checks import FirstSeen, leak_key, problem_of
+from kbtrain.questions.collect import share_of, split_of
 from kbtrain.questions.data_sets.columns import Columns, mapped, reach
 from kbtrain.questions.reading.files import DataFile, data_files
 from kbtrain.questions.reading.rows import SourceRecord, number_text, shown
@@ -32,6 +32,7 @@ class AnswerColumns:
     ``answers`` and ``stated`` (the file's own verdict: true, false, 1, 0, or nothing) are by condition; ``scores``
     by the gate's name, a leading ``-`` where lower means that retrieval is more needed. ``splits``: their names ->
     ours. ``dev_share``: this share of the train rows becomes dev, by a hash of the id; test rows stay test rows.
+    ``shares`` of train, dev and test make all splits instead, by a hash of the question.
     """
 
     questions: Columns
@@ -41,6 +42,7 @@ class AnswerColumns:
     splits: Mapping[str, Split] = field(default_factory=dict)
     grading: Literal["contains", "exact"] = "contains"
     dev_share: float = 0.0
+    shares: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,9 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
                    file.split).question  # fmt: skip
     if asked.form == "open":
         asked = dataclasses.replace(asked, grading=columns.grading)
-    if asked.split == "train" and share_of(asked.id) < columns.dev_share:
+    if columns.shares is not None:
+        asked = dataclasses.replace(asked, split=split_of(leak_key(asked), columns.shares))
+    elif asked.split == "train" and share_of(asked.id) < columns.dev_share:
         asked = dataclasses.replace(asked, split="dev")
     answers = {condition: _answer(row, column) for condition, column in columns.answers.items()}
     stated = {condition: _verdict(row, column) for condition, column in columns.stated.items()}
