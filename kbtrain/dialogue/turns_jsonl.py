@@ -20,8 +20,8 @@ _OWN = frozenset(field.name for field in fields(TurnExample))
 _SAID = frozenset(field.name for field in fields(Utterance))
 
 
-def plain_turns(path: Path, split: Split | None = None) -> Iterator[tuple[int, TurnExample, bool]]:
-    """Stream (line number, example, whether the line names its dialogue).
+def plain_turns(path: Path, split: Split | None = None) -> Iterator[tuple[str, TurnExample, bool]]:
+    """Stream (file and line, example, whether the line names its dialogue).
 
     Needed a line: ``context``, as a list of texts (the last one the user's, speakers alternating), as a list of
     ``{"speaker": "USER", "text": "..."}``, or as one text ``USER: ... SYSTEM: ... USER: ...``. Any field of
@@ -37,7 +37,7 @@ def plain_turns(path: Path, split: Split | None = None) -> Iterator[tuple[int, T
             if not named:
                 whole = together.name(example.context, example.dialogue_id, example.split)
                 example = replace(example, dialogue_id=whole)
-            yield number, example, named
+            yield f"{file}:{number}", example, named
 
 
 def _files(path: Path, split: Split | None) -> list[tuple[Split | None, Path]]:
@@ -66,6 +66,11 @@ def _complete(line: str, path: Path, number: int, split: Split | None) -> tuple[
         if split is not None:
             defaults["split"] = split
         data = {**defaults, **data}
+        if "split" not in data:
+            raise UserError(
+                f"{at(path, number, 'split')}: missing; name it in each line, by the file's name (train.jsonl, "
+                "dev.jsonl, test.jsonl in one folder), or for the whole file: --split train"
+            )
         if split is not None and data["split"] != split:
             raise UserError(f"{at(path, number, 'split')}: '{data['split']}' in the file of '{split}'")
     return json.dumps(data, ensure_ascii=False), named

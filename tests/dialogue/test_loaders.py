@@ -250,12 +250,12 @@ SAID = {
 
 @pytest.mark.parametrize("order", [("a1", "a2", "a3", "a4", "b2", "c1"), ("c1", "a4", "b2", "a1", "a3", "a2")])
 def test_lines_without_a_name_that_go_on_with_one_dialogue_share_one(tmp_path, order):
-    rows = [{"context": SAID[name], "id": name} for name in (*order, "a2")]
+    rows = [{"context": SAID[name], "id": name} for name in order] + [{"context": SAID["a2"], "id": "a2 again"}]
     turns, _ = load("jsonl", lines(tmp_path / "train.jsonl", *rows, {"context": SAID["a2"], "dialogue_id": "own"}))
     dialogues = {}
     for t in turns:
         dialogues.setdefault(t.dialogue_id, set()).add(t.id)
-    assert sorted(map(sorted, dialogues.values())) == [["a1", "a2", "a3", "a4"], ["b2"], ["c1"], ["own:3"]]
+    assert sorted(map(sorted, dialogues.values())) == [["a1", "a2", "a2 again", "a3", "a4"], ["b2"], ["c1"], ["own:3"]]
     begun = ("a1", "c1")  # "Hi" begins many dialogues, in any split
     unnamed = [{"context": SAID[name], "split": split} for name in begun for split in ("train", "test")]
     turns, _ = load("jsonl", lines(tmp_path / "turns.jsonl", *unnamed))
@@ -321,6 +321,19 @@ def test_plain_lines_with_a_turn_twice_or_a_dialogue_in_two_splits_are_refused(t
     assert "\n" not in refused("jsonl", lines(path, row | {"split": "trial"}), match="turns.jsonl:1: field 'split'")
     said = {"speaker": "USER", "text": "Hi", "mood": "good"}
     refused("jsonl", lines(path, row | {"context": [said]}), match="turns.jsonl:1: field 'context': each turn needs")
+
+
+def test_an_id_that_two_plain_lines_have_names_both_places(tmp_path):
+    lines(tmp_path / "train.jsonl", {"context": ["Hi"], "id": "a"}, {"context": ["Hi", "Hello", "Bye"], "id": "b"})
+    lines(tmp_path / "dev.jsonl", {"context": ["Who?"], "id": "b"})
+    said = refused("jsonl", tmp_path, match="field 'id': duplicate 'b', first in ")
+    assert "dev.jsonl:1" in said and "train.jsonl:2" in said
+
+
+def test_plain_lines_of_a_file_that_names_no_split_are_told_where_to_name_it(tmp_path):
+    path = lines(tmp_path / "turns.jsonl", {"context": ["Hi"], "label": True})
+    assert "\n" not in refused("jsonl", path, match=r"turns.jsonl:1: field 'split': missing; .*: --split train$")
+    assert [turn.split for turn in load("jsonl", path, "dev")[0]] == ["dev"]
 
 
 @pytest.mark.parametrize(

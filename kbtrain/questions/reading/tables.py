@@ -25,7 +25,7 @@ MAX_CELL = 1 << 25  # characters: room for a long context, but not for all that 
 
 
 def delimiter_of(head: str, usual: str) -> str:
-    """What separates the cells under this header: ``usual``, or ";" where the header of a table of commas has only
+    """Separator of the cells under this header: ``usual``, or ";" where the header of a table of commas has only
     those (spreadsheets write so wherever a comma stands in numbers).
     """
     return ";" if usual == "," and ";" in head and "," not in head else usual
