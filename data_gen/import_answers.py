@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
+from kbtrain.errors import UserError, at
 from kbtrain.evaluation.decisions_file import added_gates
 from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.files import there
@@ -89,6 +90,7 @@ def main(config: ImportConfig) -> None:
     for _ in progress_bar(read_answered(config.path, columns), desc="check", unit="questions"):
         pass  # a broken line is told before anything is stored: a store is bound to the file of its answers
     with writing(out["samples.db"], config.sampling_run), SampleStore(out["samples.db"]) as store:
+        refuse_other_file(store, config, run["source"])
         store.begin(config.sampling_run, run)
         rows = progress_bar(read_answered(config.path, columns), desc="import", unit="questions")
         jsonl.write(out["questions.jsonl"], met.into(store, config.sampling_run, rows))
@@ -102,6 +104,15 @@ def main(config: ImportConfig) -> None:
         write_meta(path, stage="import_answers", config=options, inputs=[config.path], extra=facts, started=started)
     warned = [f"warning: {line}" for line in warnings(met.splits, None, False, met.chinese)]
     print("\n".join([*warned, *met.lines()]) + f" -> {config.run}")
+
+
+def refuse_other_file(store: SampleStore, config: ImportConfig, source: str) -> None:
+    """Raise :class:`UserError` where the run's answers are of another file: logs grow from day to day."""
+    if not store.counts(config.sampling_run):
+        return
+    if store.run_meta(config.sampling_run).get("source", source) != source:
+        what = f"its answers are of another file than {config.path}, or of what that was before it changed"
+        raise UserError(f"{at(store.path)}: {what}; import it into a new folder: --run")
 
 
 def scores_there(config: ImportConfig, options: Mapping[str, Any], path: Path) -> bool:

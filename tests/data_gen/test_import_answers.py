@@ -219,6 +219,15 @@ def test_other_answers_do_not_mix_with_those_in_the_store(answers: Path, imports
         imports(answers, answers={"llm": "pred_one_retrieval", "rag": "pred_one_retrieval"})
 
 
+def test_a_file_that_has_grown_is_told_to_go_into_a_new_run(answers: Path, imports: Run) -> None:
+    run = imports(answers)
+    before = (run / "questions.jsonl").read_bytes()
+    answers.write_text(answers.read_text() + json.dumps(native(60)) + "\n")
+    with pytest.raises(UserError, match=r"samples\.db: its answers are of another file than .*; import it .*: --run$"):
+        imports(answers)
+    assert (run / "questions.jsonl").read_bytes() == before
+
+
 def test_answers_in_the_store_stay_with_the_questions_of_their_ids(answers: Path, imports: Run) -> None:
     rows = [native(i) | {"other": f"q{59 - i}"} for i in range(60)]
     answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
