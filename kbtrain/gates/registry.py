@@ -186,6 +186,12 @@ def kinds() -> dict[str, Kind]:
     return found
 
 
+def package_of(kind: str) -> str | None:
+    """Name of the package that brings gates of this kind; None for kbtrain's own."""
+    of_others = (point for point in entry_points(group=GROUP) if kind not in GATES and point.name == kind)
+    return next((point.dist.name for point in of_others if point.dist), None)
+
+
 def kind_of(folder: Path | str) -> tuple[str, Kind]:
     """Name and kind of a folder's gate. Raises :class:`UserError` for none, a broken one, or an unknown kind."""
     name = str(read_gate_json(folder)["kind"])
@@ -193,7 +199,9 @@ def kind_of(folder: Path | str) -> tuple[str, Kind]:
         return name, GATES[name]
     known = kinds()
     if name not in known:
-        raise UserError(f"{at(Path(folder) / CARD)}: unknown kind '{name}'; {did_you_mean(name, known)}")
+        raise UserError(
+            f"{at(Path(folder) / CARD)}: unknown kind '{name}'; {did_you_mean(name, known)}; one of another package needs that installed"
+        )
     return name, known[name]
 
 

@@ -14,7 +14,7 @@ from kbtrain.evaluation.results import GateResult, Results, load
 from kbtrain.files import read_text
 from kbtrain.gate_folder import README, GateCard
 from kbtrain.gates.noted import card_hash
-from kbtrain.gates.registry import kind_of
+from kbtrain.gates.registry import kind_of, package_of
 from kbtrain.jsonl import read_json
 from kbtrain.metrics.significance import Delta
 from kbtrain.push.staging import Staged, without_paths
@@ -58,6 +58,7 @@ def card_text(
         snippet=_snippet(name, "question" in kind_of(folder)[1].reads),
         shown=shown,
         private=private,
+        package=package_of(card.kind),
         points=points,
         tested=table(tested),
         measured=measured(results) if results else "",

@@ -389,6 +389,19 @@ def test_files_of_another_package_s_kind_go_with_it(hub, tmp_path, monkeypatch):
     assert kbtrain.load_gate(NAME).score(["abcd"]) == [12.0]
 
 
+def test_the_card_names_the_package_that_brings_the_kind(hub, tmp_path, monkeypatch):
+    (tmp_path / "gate").mkdir()
+    LengthCard(slope=1.0).write(tmp_path / "gate")
+    with pytest.raises(UserError, match=r"unknown kind .length.; .*; one of another package needs that installed"):
+        lines(tmp_path / "gate", dry_run=True)
+    about = tmp_path / "site" / "length_gate-0.1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: length-gate\nVersion: 0.1\n")
+    (about / "entry_points.txt").write_text("[kbtrain.gates]\nlength = support.length_gate:KIND\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    assert "Needs `pip install kbtrain length-gate`." in "\n".join(lines(tmp_path / "gate", dry_run=True))
+
+
 def test_a_dry_run_shows_files_and_card_and_asks_nobody(hub, gate, capsys):
     assert cli.main(["push", str(gate), NAME, "--dry-run", "--no-hashes"]) == 0
     out = capsys.readouterr().out
