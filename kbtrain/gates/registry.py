@@ -199,9 +199,8 @@ def kind_of(folder: Path | str) -> tuple[str, Kind]:
         return name, GATES[name]
     known = kinds()
     if name not in known:
-        raise UserError(
-            f"{at(Path(folder) / CARD)}: unknown kind '{name}'; {did_you_mean(name, known)}; one of another package needs that installed"
-        )
+        what = f"unknown kind '{name}'; {did_you_mean(name, known)}; one of another package needs that installed"
+        raise UserError(f"{at(Path(folder) / CARD)}: {what}")
     return name, known[name]
 
 
