@@ -20,6 +20,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.features.additive import Additive, Curve, fit_additive, held_out_log_odds, least_loss
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
+from kbtrain.gates.features.gate import Features, FeaturesCard
 from kbtrain.gates.features.question import names, question_features
 from kbtrain.gates.handles import handle
 from kbtrain.gates.score_stage import attach_hits
@@ -29,6 +30,7 @@ from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
 from kbtrain.trained_on import sharing_entities, trained_among
+from kbtrain.training.data import Labelled
 from kbtrain.training.fitted import claim_fitted
 from kbtrain.training.folds import folds
 
@@ -97,6 +99,30 @@ def test_a_question_s_features_by_hand(folder):
     assert (chinese["asks_where"], chinese["chinese"]) == (1, 1)
     assert names("Who wrote Faust?") == ["Faust"]
     assert names("Balkanabat is where?") == ["Balkanabat"]
+
+
+def test_chinese_characters_and_small_letters_with_accents_are_no_capitals(folder):
+    assert names("中国的首都是哪里?") == []
+    assert names("《红楼梦》的作者是谁?") == ["红楼梦"]
+    assert names("NBA的总部在哪里?") == ["NBA"]
+    assert names("Which élève of Élie knew İzmir?") == ["Élie", "İzmir"]
+    found = question_features(GateExample.ask("罗马在哪里?", language="zh"), Frequencies.of_index(folder / "bm25"))
+    assert (found["words"], found["name_words"]) == (4, 0)  # 罗马, 马在, 在哪, 哪里
+
+
+def test_a_gate_fitted_by_the_older_rule_of_names_keeps_it(folder):
+    assert names("中国的首都是哪里?", cased=False) == ["中国的首都是哪里"]
+    curve = Curve(knots=(0.0, 4.0), values=(0.0, 2.0))
+    model = Additive(intercept=0.0, curves={"name_words": curve}, strength=1.0)
+    old = FeaturesCard(keys=("mastery",), labels="soft", models={"mastery": model})
+    asked = [GateExample.ask("罗马在哪里?", language="zh")]  # four names by the older rule, none by the newer
+    scores = [
+        Features(Frequencies.none(), card).score(asked)[0]
+        for card in (old, old.model_copy(update={"name_rule": "cased"}))
+    ]
+    assert scores == pytest.approx([1 / (1 + math.exp(-2)), 0.5])
+    rows = [Labelled(GateExample.ask(f"{'x' * (1 + i % 7)}?"), float(i % 2)) for i in range(40)]
+    assert Features.fit(Frequencies.none(), {"mastery": rows}).card.name_rule == "cased"
 
 
 def test_features_after_a_search_by_hand(folder):

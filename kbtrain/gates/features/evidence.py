@@ -9,15 +9,16 @@ from kbtrain.gates.features.question import names
 from kbtrain.records import GateExample
 
 
-def evidence_features(example: GateExample, frequencies: Frequencies) -> dict[str, float]:
+def evidence_features(example: GateExample, frequencies: Frequencies, cased: bool = True) -> dict[str, float]:
     """Features by name; all 0 where the search found nothing.
 
     ``gap``: between the two best scores, as a share of the best (1: only one passage). ``overlap``: share of the
-    question's words that stand in the best passage, or in any.
+    question's words that stand in the best passage, or in any. ``cased`` as in
+    :func:`~kbtrain.gates.features.question.names`.
     """
     hits, cut = example.hits, frequencies.tokens.words
     asked = set(cut(example.question))
-    named = {word for name in names(example.question) for word in cut(name)}
+    named = {word for name in names(example.question, cased) for word in cut(name)}
     texts = [set(cut(f"{hit.title} {hit.text}")) for hit in hits]
     title = set(cut(hits[0].title)) if hits else set()
     best, second = (hits[i].score if len(hits) > i else 0.0 for i in (0, 1))

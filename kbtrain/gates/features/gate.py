@@ -22,13 +22,17 @@ from kbtrain.training.folds import groups_of
 
 
 class FeaturesCard(KeyedCard):
-    """The content of ``gate.json``: an additive model for each key; corpus frequencies lie beside it."""
+    """The content of ``gate.json``: an additive model for each key; corpus frequencies lie beside it.
+
+    ``name_rule``: the rule by which words of a question are names; None: the one that took Chinese for capitals.
+    """
 
     PREFIX: ClassVar[str] = "features"
-    ABSENT = frozenset({"base_model"})
+    ABSENT = frozenset({"base_model", "name_rule"})
     kind: Literal["features"] = "features"
     labels: Labels
     after_search: bool = False
+    name_rule: Literal["cased"] | None = None
     models: dict[Target, Additive]
 
     @property
@@ -76,7 +80,9 @@ class Features(KeyedGate):
             questions = questions_of(part)
             rows = feature_rows(frequencies, questions, after_search)
             models[key] = fit_additive(rows, need, knots, seed, groups_of(questions))
-        card = FeaturesCard(keys=tuple(data), labels=labels, after_search=after_search, models=models)
+        card = FeaturesCard(
+            keys=tuple(data), labels=labels, after_search=after_search, name_rule="cased", models=models
+        )
         return cls(frequencies, card)
 
     @classmethod
@@ -101,16 +107,20 @@ class Features(KeyedGate):
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""
-        rows = feature_rows(self.frequencies, examples, self.card.after_search)
+        rows = self.rows(examples)
         return [logistic(value) for value in self.card.models[self.key].log_odds(rows)]
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
         """The scores of every key."""
-        rows = feature_rows(self.frequencies, cast("list[GateExample]", self.examples(inputs)), self.card.after_search)
+        rows = self.rows(cast("list[GateExample]", self.examples(inputs)))
         return {
             f"{self.prefix}_{key}": [logistic(value) for value in self.card.models[key].log_odds(rows)]
             for key in self.keys
         }
+
+    def rows(self, examples: Sequence[GateExample]) -> list[Row]:
+        """Features of each example, by the card's rules."""
+        return feature_rows(self.frequencies, examples, self.card.after_search, cased=self.card.name_rule is not None)
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Features:
@@ -119,12 +129,17 @@ class Features(KeyedGate):
         return cls(Frequencies.load(Path(folder)), card, card.best_key())
 
 
-def feature_rows(frequencies: Frequencies, examples: Sequence[GateExample], after_search: bool) -> list[Row]:
-    """Features of each example by name. An example without passages counts as one for which none was found."""
+def feature_rows(
+    frequencies: Frequencies, examples: Sequence[GateExample], after_search: bool, cased: bool = True
+) -> list[Row]:
+    """Features of each example by name. An example without passages counts as one for which none was found.
+
+    ``cased`` as in :func:`~kbtrain.gates.features.question.names`.
+    """
     rows: list[Row] = []
     for example in examples:
-        row = question_features(example, frequencies)
-        rows.append({**row, **evidence_features(example, frequencies)} if after_search else row)
+        row = question_features(example, frequencies, cased)
+        rows.append({**row, **evidence_features(example, frequencies, cased)} if after_search else row)
     return rows
 
 
@@ -135,7 +150,7 @@ def held_out_scores(
     found = {}
     for key, part in data.items():
         questions = questions_of(part)
-        rows = feature_rows(gate.frequencies, questions, gate.card.after_search)
+        rows = gate.rows(questions)
         odds = held_out_log_odds(rows, [row.need for row in part], knots, seed, groups_of(questions))
         found[f"{gate.prefix}_{key}"] = held_out_rows(questions, odds)
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from kbtrain.answers.chinese import CJK
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.records import GateExample
 
@@ -37,15 +38,19 @@ _DATE = re.compile(
 # Names: words with a capital letter, and what stands in quotes.
 _QUOTED = re.compile(r'"([^"]+)"|“([^”]+)”|《([^》]+)》|「([^」]+)」')
 _CAPITAL = re.compile(r"\b[^\W\d_a-z][\w'’-]*")
+_CHINESE = re.compile(f"[{CJK}]+")
 
 
-def question_features(example: GateExample, frequencies: Frequencies) -> dict[str, float]:
-    """Features by name; frequencies as log(1 + passages). Options of a multiple choice are counted, not read."""
+def question_features(example: GateExample, frequencies: Frequencies, cased: bool = True) -> dict[str, float]:
+    """Features by name; frequencies as log(1 + passages). Options of a multiple choice are counted, not read.
+
+    ``cased`` as in :func:`names`.
+    """
     options = _OPTION.findall(example.question)
     text = _OPTION.split(example.question)[0].strip()
     words = frequencies.tokens.words(text)
     known = sorted(frequencies.of(words))
-    name_words = [word for name in names(text) for word in frequencies.tokens.words(name)]
+    name_words = [word for name in names(text, cased) for word in frequencies.tokens.words(name)]
     of_names = frequencies.of(name_words) or known or [0.0]
     kind = next((kind for kind, pattern in KINDS.items() if pattern.search(text)), "other")
     return {
@@ -66,10 +71,15 @@ def question_features(example: GateExample, frequencies: Frequencies) -> dict[st
     }
 
 
-def names(text: str) -> list[str]:
-    """Quoted parts and words with a capital letter; a question word at the beginning is none."""
+def names(text: str, cased: bool = True) -> list[str]:
+    """Quoted parts and words with a capital letter; a question word at the beginning is none.
+
+    Chinese has no capitals: of it only what stands in quotes is a name, and Latin words beside it are looked at alone.
+    ``cased`` False: letters without case and small ones beyond a to z count as capitals (gates fitted by that rule).
+    """
     quoted = [next(part for part in found if part) for found in _QUOTED.findall(text)]
     rest = _QUOTED.sub(" ", text)
+    rest = _CHINESE.sub(" ", rest) if cased else rest
     first = re.match(r"\W*(\w+)", rest)
     begin = first.end() if first and any(pattern.match(first[1]) for pattern in KINDS.values()) else 0
-    return quoted + _CAPITAL.findall(rest[begin:])
+    return quoted + [word for word in _CAPITAL.findall(rest[begin:]) if word[0].isupper() or not cased]
