@@ -28,7 +28,7 @@ from kbtrain.retrieval.vectors import CARD, Embeddings, VectorBuild
 
 class EmbedConfig(Embeddings):
     run: Path | None = Field(None, description="run folder, for the two keys below: its passages.jsonl and vectors/")
-    corpus: Path | None = Field(None, description="passages: .jsonl, .tsv or .csv, plain or .gz")
+    corpus: Path | None = Field(None, description="passages: .jsonl, .tsv, .csv, plain or .gz; a folder of .md, .txt")
     output: Path | None = Field(
         None, description="folder for vectors.json, and for the vectors unless there is a store"
     )

@@ -2,11 +2,12 @@
 
 One record per question, in the questions' order. Resumable: an interrupted run goes on after its last batch; an index
 is built once and kept in RUN/bm25/ or RUN/tfidf/; data_gen/embed.py makes RUN/vectors/. A corpus is JSON Lines (id,
-title, text), DPR's TSV or a CSV, plain or .gz.
+title, text), DPR's TSV or a CSV, plain or .gz, or a folder of Markdown and text (a section is a passage).
 
 Examples:
   python data_gen/retrieve.py --run runs/demo
   python data_gen/retrieve.py --config data_gen/configs/retrieve_paper.yaml --run runs/qwen2_7b --corpus psgs_w100.tsv
+  python data_gen/retrieve.py --run runs/mine --corpus handbook/ --chunk-tokens 100
   python data_gen/retrieve.py --run runs/zh --retriever tfidf --chinese jieba --chunk-tokens 100 --chunk-overlap 20
   python data_gen/retrieve.py --config data_gen/configs/retrieve_web.yaml --run runs/fresh
 """
@@ -38,7 +39,10 @@ from kbtrain.retrieval.web import WebSearch, WebService
 
 class RetrieveConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl")
-    corpus: Path | None = Field(None, description="passages to search; null: passages.jsonl of the run folder")
+    corpus: Path | None = Field(
+        None,
+        description="passages to search, a file or a folder of .md and .txt; null: passages.jsonl of the run folder",
+    )
     columns: dict[Literal["id", "title", "text"], str] = Field(
         {}, description="of the corpus: our field -> theirs, as {text: body}; without an id the lines are counted"
     )

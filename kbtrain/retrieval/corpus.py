@@ -1,8 +1,9 @@
 """Passages: read from files as a stream, stored on disk by position, and long documents cut into passages.
 
 Files are our own JSON Lines, any other with ``id``, ``title``, ``text``, or tables such as DPR's (``psgs_w100.tsv``, 21
-million passages of 100 words, with the columns id, text, title); gz too. Passages on disk are memory-mapped, so memory
-holds none of them. Documents are cut by words (as DPR's 100) or by a model's own tokens.
+million passages of 100 words, with the columns id, text, title), gz too; or folders of Markdown and plain text.
+Passages on disk are memory-mapped, so memory holds none of them. Documents are cut by words (as DPR's 100) or by a
+model's own tokens.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.files import check_regular, errors_of
 from kbtrain.questions.reading.tables import delimiter_of
 from kbtrain.records import Hit, Passage
+from kbtrain.retrieval.documents import ARCHIVES, DOCUMENTS, read_documents
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,8 +37,8 @@ _LONGEST_FIELD = 2**30  # csv refuses fields above 128 KiB by default
 
 
 def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) -> Iterator[Passage]:
-    """Stream a corpus: ``.jsonl``, ``.tsv`` or ``.csv``, plain or ``.gz``. Other fields (source, language ...) are not
-    read.
+    """Stream a corpus: ``.jsonl``, ``.tsv`` or ``.csv``, plain or ``.gz``, or a folder, an archive of documents
+    (:func:`~kbtrain.retrieval.documents.read_documents`). Other fields (source, language ...) are not read.
 
     ``columns``: our field -> theirs. A file whose first passage has no id gets ids from the file's name and the line; a
     table needs all three columns, or a map of those that it has.
@@ -47,7 +49,14 @@ def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) ->
         return _jsonl(path, columns or {})
     if name.endswith((".tsv", ".csv")):
         return _table(path, columns or {}, "TSV" if name.endswith(".tsv") else "CSV")
-    raise UserError(f"{at(path)}: cannot read passages from it; name a .jsonl, .tsv or .csv file, plain or .gz")
+    if Path(path).is_dir() or name.lower().endswith((*DOCUMENTS, *ARCHIVES)):
+        if columns:
+            raise UserError(f"key 'columns': {at(path)}: documents have none; leave it out")
+        return read_documents(path)
+    raise UserError(
+        f"{at(path)}: cannot read passages from it; name a .jsonl, .tsv or .csv file, plain or .gz, or a folder of .md "
+        "and .txt files"
+    )
 
 
 def _lines(path: Path | str) -> Iterator[tuple[int, str]]:
