@@ -1,12 +1,14 @@
 """Import another system's decisions as rows of our tables: an id, and a score or a yes or no, for each question.
 
 Reads JSON Lines (a column may be a path, a.b) or a CSV and RUN/questions.jsonl; adds the gate to
-RUN/imported_scores.jsonl, which eval/compare_scores.py sets beside our own. Yes and no become 1 and 0; --choices maps
-other words. Ids that the run does not have are an error, unless --other-questions drop, which counts them; rows without
-the column are counted.
+RUN/imported_scores.jsonl, which eval/compare_scores.py sets beside our own. With --as-gate it stands among these
+(RUN/scores/GATE.jsonl), in every table and page: accuracy against searches, p, thresholds; that takes a score of every
+dev and test question. Yes and no become 1 and 0; --choices maps other words. Ids that the run does not have are an
+error, unless --other-questions drop, which counts them; rows without the column are counted.
 
 Examples:
   python eval/import_decisions.py --run runs/llama31 --path decisions.jsonl --gate their_gate --column score
+  python eval/import_decisions.py --run runs/demo --path my_scores.csv --gate mine --as-gate
   python eval/import_decisions.py --run runs/llama31 --path outcomes.jsonl --gate t5_choice \\
       --column adaptive_rag_t5.option --choices "{A: 0, B: 1, C: 1}" --other-questions drop
 """
@@ -14,18 +16,21 @@ Examples:
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions_file import added_gates, read_decisions
-from kbtrain.evaluation.run_folder import check_gate_name, read_scores
+from kbtrain.evaluation.run_folder import check_gate_name, first_ids, read_scores
 from kbtrain.files import there
-from kbtrain.provenance import check_unchanged, write_meta
+from kbtrain.gate_folder import CARD
+from kbtrain.gates.score_file import SCORES, score_path
+from kbtrain.provenance import check_unchanged, meta_of, write_meta
 from kbtrain.records import GateScore, Question
 
 
@@ -38,18 +43,35 @@ class ImportDecisionsConfig(Config):
     lower_means_search: bool = Field(False, description="a lower score means that retrieval is more needed")
     choices: dict[str, float] = Field({}, description="their word -> number; empty: numbers, yes/no, true/false")
     other_questions: Literal["error", "drop"] = Field("error", description="what to do with ids that the run lacks")
+    as_gate: bool = Field(False, description="beside the run's own gates in every table: RUN/scores/GATE.jsonl")
+    seconds: float = Field(0.0, ge=0, description="as_gate: what a decision takes, for tables of costs")
+
+    @model_validator(mode="after")
+    def _counts(self) -> ImportDecisionsConfig:
+        if self.seconds and not self.as_gate:
+            raise ValueError("key 'seconds': counts with as_gate alone; give that, too, or leave it out")
+        return self
 
     def writes(self) -> tuple[Path, ...]:
-        return (self.run / "imported_scores.jsonl",)
+        return (self.target,)
+
+    @property
+    def beside(self) -> Path:
+        """Scores of others that compare_scores.py alone reads."""
+        return self.run / "imported_scores.jsonl"
+
+    @property
+    def target(self) -> Path:
+        return score_path(self.run, self.gate) if self.as_gate else self.beside
 
 
 def main(config: ImportDecisionsConfig) -> None:
     """Read, check, add, say."""
-    started, out = time.monotonic(), config.run / "imported_scores.jsonl"
+    started, out = time.monotonic(), config.target
     questions = config.run / "questions.jsonl"
     check_gate_name(config.gate, "key 'gate'")
     check_unchanged(questions)
-    known = {question.id for question in jsonl.read(Question, questions)}
+    known = {question.id: question.split for question in jsonl.read(Question, questions)}
     found = read_decisions(config.path, config.id, config.column, config.choices)
     stray = next((one for one in found.rows if one.id not in known), None)
     if stray is not None and config.other_questions == "error":
@@ -58,11 +80,15 @@ def main(config: ImportDecisionsConfig) -> None:
     made = [GateScore(one.id, config.gate, sign * one.score) for one in found.rows if one.id in known]
     if not made:
         raise UserError(f"{config.path}: no row is of a question of {questions}")
-    before = read_scores(out) if there(out) else {}
-    others = [GateScore(id_, gate, score) for gate, scores in before.items() for id_, score in scores.items()]
-    jsonl.write(out, [*(one for one in others if one.gate != config.gate), *made])
-    facts = {"gate": config.gate, "added": sorted({*added_gates(out), config.gate}), "scores": len(made),
+    if config.as_gate:
+        check_every_question(config, known, {one.question_id for one in made})
+        check_free(config)
+    earlier = [] if config.as_gate else added_gates(out)
+    facts = {"gate": config.gate, "added": sorted({*earlier, config.gate}), "scores": len(made),
              "other_questions": len(found.rows) - len(made), "without_column": found.without}  # fmt: skip
+    if config.as_gate:
+        facts |= costs(config)
+    jsonl.write(out, [*([] if config.as_gate else others_of(config)), *made])
     write_meta(
         out,
         stage="import_decisions",
@@ -75,6 +101,45 @@ def main(config: ImportDecisionsConfig) -> None:
         f"gate '{config.gate}': {len(made)} of {len(known)} questions have a score; {facts['other_questions']} rows of "
         f"other questions, {found.without} without '{config.column}' -> {out}"
     )
+    if config.as_gate and not config.seconds:
+        print("tables of costs count nothing for its decisions; --seconds says what one takes")
+
+
+def costs(config: ImportDecisionsConfig) -> dict[str, Any]:
+    """As eval/score.py notes them: no pass of a model of ours, and the seconds that were given."""
+    splits = ("dev", "test")
+    return {
+        "seconds_per_question": {config.gate: dict.fromkeys(splits, config.seconds)},
+        "spent_per_question": {config.gate: {split: {"requests": 0} for split in splits}},
+    }
+
+
+def others_of(config: ImportDecisionsConfig) -> list[GateScore]:
+    """Scores of other gates that were imported before."""
+    before = read_scores(config.beside) if there(config.beside) else {}
+    return [GateScore(id_, gate, score) for gate, scores in before.items() if gate != config.gate
+            for id_, score in scores.items()]  # fmt: skip
+
+
+def check_every_question(config: ImportDecisionsConfig, known: Mapping[str, str], scored: Set[str]) -> None:
+    """Raise :class:`UserError` where a dev or test question has no score: tables compare gates on the same ones."""
+    missing = [id_ for id_, split in known.items() if split != "train" and id_ not in scored]
+    if missing:
+        raise UserError(
+            f"key 'as_gate': {config.path}: no score for {first_ids(missing)} of dev and test; without as_gate "
+            "eval/compare_scores.py compares on those that have one"
+        )
+
+
+def check_free(config: ImportDecisionsConfig) -> None:
+    """Raise :class:`UserError` for the name of a gate of the run, or of one that was imported to be compared alone."""
+    folders = [path for path in (config.run / config.gate, config.run / "gates" / config.gate) if there(path / CARD)]
+    files = [path for path in (config.run / SCORES).glob("*.jsonl")
+             if path != config.target or meta_of(path).get("stage") != "import_decisions"]  # fmt: skip
+    files += [config.beside] if there(config.beside) else []
+    taken = [*folders, *(path for path in files if path == config.target or config.gate in read_scores(path))]
+    if taken:
+        raise UserError(f"key 'gate': '{config.gate}' is there already ({taken[0]}); import it under another name")
 
 
 if __name__ == "__main__":

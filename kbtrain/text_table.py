@@ -30,6 +30,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
 
 
+def p_value(p: float | None) -> str:
+    """A probability as :func:`number`, ``<.001`` where that would be ``.000``: none that is tested for is 0."""
+    return "<.001" if p is not None and p < 0.0005 else number(p)
+
+
 def signed(value: float, digits: int = 3) -> str:
     """``+.031`` or ``-.002``."""
     text = number(value, digits)

@@ -16,7 +16,7 @@ from kbtrain.report import curves, summary
 from kbtrain.report.page import page
 from kbtrain.report.selection import questions_of
 from kbtrain.report.words import gate_name, percent, points, points_interval
-from kbtrain.text_table import aligned, number
+from kbtrain.text_table import aligned, p_value
 
 HEAD = ("gate", "n", "first", "second", "difference", "95 % interval", "McNemar p", "retrieved", "then", "difference",
         "95 % interval")  # fmt: skip
@@ -59,7 +59,7 @@ def row(found: Difference) -> list[str]:
         percent(found.second),
         points(found.accuracy.mean),
         points_interval(found.accuracy),
-        number(p),
+        p_value(p),
         percent(found.first_ratio),
         percent(found.second_ratio),
         points(found.ratio.mean),

@@ -32,7 +32,7 @@ from kbtrain.report.examples import TEXT, Errors, Kind
 from kbtrain.report.first_screen import FirstScreen
 from kbtrain.report.selection import Selection
 from kbtrain.report.summary import Bills
-from kbtrain.text_table import number
+from kbtrain.text_table import number, p_value
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -52,7 +52,7 @@ def cell(value: object) -> str:
 
 
 FILTERS = {
-    "number": number, "md": escape_markdown, "cell": cell, "percent": words.percent,
+    "number": number, "p_value": p_value, "md": escape_markdown, "cell": cell, "percent": words.percent,
     "points": words.points, "interval": words.points_interval,
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ from kbtrain.metrics.ranking import Curve
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import SMALL_LOSS
 from kbtrain.report.words import chosen_by, percent, points, points_interval
-from kbtrain.text_table import aligned, number, signed
+from kbtrain.text_table import aligned, p_value, signed
 
 HEAD = ("gate", "accuracy", "retrieved", "random", "vs random", "95 % interval", "AUC", "AP", "F1", "FDR", "area", "p")
 GAINS = (0.5, 0.8, 1.0)  # parts of what searching always gains over never searching
@@ -47,7 +47,7 @@ def row(gate: GateResult) -> list[str]:
         percent(gate.f1),
         percent(gate.fdr),
         percent(area),
-        number(gate.p_vs_random_holm),
+        p_value(gate.p_vs_random_holm),
     ]
 
 

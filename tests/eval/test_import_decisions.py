@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from support.scripts import here
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions_file import read_decisions
+from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.jsonl import write
 from kbtrain.records import GateScore, Question
 
@@ -77,3 +81,59 @@ def test_a_file_of_imported_scores_with_a_name_of_ours_is_one_line(name: str, tm
 def test_a_column_that_no_row_has_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no row has 'score'"):
         read_decisions(stored(tmp_path, {"id": "a"}), "id", "score", {})
+
+
+def as_gate(run: Path, rows: list[tuple[str, float]], *more: Any) -> Any:
+    path = run.parent / "theirs.csv"
+    path.write_text("id,score\n" + "".join(f"{id_},{score!r}\n" for id_, score in rows))
+    return here("eval/import_decisions.py", "--run", run, "--path", path, "--gate", "theirs", "--as-gate", *more)
+
+
+def test_as_a_gate_it_stands_in_the_results_with_all_that_they_say_of_a_gate(
+    script: Callable[[str], ModuleType], run_folder: Path
+) -> None:
+    rows = list(read_scores(run_folder / "scores.jsonl")["kbm_benefit"].items())
+    assert as_gate(run_folder, rows, "--seconds", 0.5).returncode == 0
+    end_to_end = script("end_to_end")
+    end_to_end.main(end_to_end.EndToEndConfig(run=run_folder, bootstrap_draws=200))
+    gates = {gate["gate"]: gate for gate in json.loads((run_folder / "results.json").read_text())["gates"]}
+    theirs, own = gates["theirs"], gates["kbm_benefit"]
+    for gate in (theirs, own):
+        gate.pop("gate")
+    costs = {"gate_seconds": 100.0, "gate_requests": 0, "llm_requests": 200}  # of 200 questions, and their answers
+    assert theirs.pop("cost") == {**own.pop("cost"), **costs}
+    assert theirs.pop("p_vs_random") == own.pop("p_vs_random") and theirs["accuracy"] > 0.5
+    assert theirs == own
+
+
+def test_as_a_gate_its_costs_are_asked_for_and_it_may_be_imported_again(run_folder: Path) -> None:
+    rows = list(read_scores(run_folder / "scores.jsonl")["prompt"].items())
+    for _ in range(2):
+        done = as_gate(run_folder, rows)
+        assert done.returncode == 0 and "tables of costs count nothing for its decisions; --seconds" in done.stdout
+    assert read_scores(run_folder / "scores" / "theirs.jsonl") == {"theirs": dict(rows)}
+    assert not (run_folder / "imported_scores.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "more", "says"),
+    [
+        (lambda run, rows: rows.pop(), (), r"key 'as_gate': .*no score for 1 question \(test-199\) of dev and test"),
+        (lambda run, rows: None, ("--gate", "own"), r"key 'gate': 'own' is there already \(.*/own\); import it under"),
+        (lambda run, rows: None, ("--gate", "kbm"), r"key 'gate': 'kbm' is there already \(.*/scores/kbm\.jsonl\)"),
+        (lambda run, rows: None, ("--gate", "other"), r"'other' is there already \(.*/imported_scores\.jsonl\)"),
+        (lambda run, rows: None, ("--as-gate", "false", "--seconds", 1), "key 'seconds': counts with as_gate alone"),
+    ],
+)
+def test_as_a_gate_it_takes_every_question_and_a_name_of_its_own(
+    run_folder: Path, spoil: Callable[..., object], more: tuple[Any, ...], says: str
+) -> None:
+    rows = list(read_scores(run_folder / "scores.jsonl")["prompt"].items())
+    (run_folder / "own").mkdir()
+    (run_folder / "own" / "gate.json").write_text("{}")
+    write(run_folder / "scores" / "kbm.jsonl", [GateScore("dev-0", "kbm_other", 1.0)])
+    write(run_folder / "imported_scores.jsonl", [GateScore("dev-0", "other", 1.0)])
+    spoil(run_folder, rows)
+    done = as_gate(run_folder, rows, *more)
+    assert done.returncode == 2 and re.search(says, done.stderr) and done.stderr.count("\n") == 1
+    assert not (run_folder / "scores" / "theirs.jsonl").exists()

@@ -25,7 +25,7 @@ from kbtrain.evaluation.savings import savings
 from kbtrain.provenance import write_meta
 from kbtrain.records import Outcome, Question
 from kbtrain.report.words import gate_name, percent_interval
-from kbtrain.text_table import number
+from kbtrain.text_table import p_value
 
 Script = Callable[[str], ModuleType]
 PRICES = Path(__file__).resolve().parents[2] / "eval" / "configs" / "prices.yaml"
@@ -106,7 +106,9 @@ def test_the_page_says_what_was_measured(written: Path) -> None:
     assert "kbm_benefit" not in read  # gates in words, percent everywhere
     assert f"{100 * results['gates'][-1]['auroc']:.1f}" in read
     gates, pairs = results["gates"], [c["mcnemar"] for c in results["comparisons"] if c["mcnemar"]]
-    p_values = {number(p) for p in (*(g["p_vs_random_holm"] for g in gates), *(m["p_holm"] for m in pairs))}
+    p_values = {
+        p_value(p).lstrip("<") for p in (*(g["p_vs_random_holm"] for g in gates), *(m["p_holm"] for m in pairs))
+    }
     assert set(re.findall(r"(?<![\w.])[+-]?\.\d{3}(?!\d|rem)", read)) <= p_values
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbtrain.report.page import escape_markdown
-from kbtrain.text_table import aligned, number, signed
+from kbtrain.text_table import aligned, number, p_value, signed
 
 
 def test_numbers_lose_the_leading_zero_and_the_sign_of_zero() -> None:
@@ -21,3 +21,14 @@ def test_columns_are_aligned_where_chinese_stands_in_them() -> None:
 
 def test_markdown_is_escaped_but_words_stay_readable() -> None:
     assert escape_markdown("kbm_benefit _x_ *y* | <b>\n# z") == "kbm_benefit \\_x\\_ \\*y\\* \\| &lt;b&gt;<br>\\# z"
+
+
+def test_a_small_p_is_not_zero() -> None:
+    assert [p_value(p) for p in (None, 1.0, 0.0123, 0.0005, 0.00049, 0.0)] == [
+        "-",
+        "1.000",
+        ".012",
+        ".001",
+        "<.001",
+        "<.001",
+    ]
