@@ -29,6 +29,11 @@ def read_documents(path: Path | str) -> Iterator[Passage]:
         yield from _passages(file, whole)
 
 
+def is_documents(folder: Path) -> bool:
+    """True for a folder with documents in it; an index has none."""
+    return next(data_files(folder, DOCUMENTS, split="train", required=False), None) is not None
+
+
 def _passages(file: DataFile, sections: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Iterator[Passage]:
     name = re.sub(r"\.[^.]+$", "", file.label.rpartition("/")[2])
     kept = ((titles, text) for titles, lines in sections if (text := "\n".join(lines).strip()))

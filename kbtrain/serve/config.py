@@ -41,8 +41,8 @@ class ServeConfig(Config):
 
     search: str = Field(
         "auto",
-        description="none; atlas; an index folder (BM25 or vectors); a corpus (.jsonl, .tsv, .csv); "
-        "http(s)://...{query}; module:function; "
+        description="none; atlas; an index folder (BM25 or vectors); a corpus (.jsonl, .tsv, .csv, a folder of "
+        ".md and .txt); http(s)://...{query}; module:function; "
         "auto: the index of the run folder that the gate stands in, else the atlas",
     )
     search_mapping: dict[str, Any] = Field({}, description="HTTP search: results, id, title, text, score, headers")

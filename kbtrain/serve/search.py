@@ -220,8 +220,9 @@ def _bm25(name: str) -> Search:
     from kbtrain.questions import atlas_passages
     from kbtrain.retrieval.bm25 import BM25
     from kbtrain.retrieval.corpus import naming_twins, read_passages, some
+    from kbtrain.retrieval.documents import is_documents
 
-    if Path(name).is_dir():
+    if Path(name).is_dir() and not is_documents(Path(name)):
         index = BM25.load(Path(name))
     elif name == "atlas":
         index = BM25.build(atlas_passages())

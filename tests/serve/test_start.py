@@ -1,5 +1,6 @@
 """The start of ``kbtrain serve``: what it says is so when it says it."""
 
+import asyncio
 import gc
 import re
 import signal
@@ -63,3 +64,12 @@ def test_an_index_is_searched_once_at_the_start_whatever_its_language(tmp_path, 
     monkeypatch.setattr(bm25s.BM25, "retrieve", lambda self, words, **more: asked.append(words))
     open_search(ServeConfig(gate=tmp_path, search=str(tmp_path / "corpus.jsonl")))
     assert len(asked) == 1 and len(asked[0][0]) == 1  # numba compiles by then, for as long as many deadlines
+
+
+def test_a_folder_of_documents_is_searched_by_their_sections(tmp_path):
+    (tmp_path / "handbook").mkdir()
+    (tmp_path / "handbook" / "travel.md").write_text("# Trains\nFirst class, never.\n# Hotels\nUp to 90 euro.\n")
+    search = open_search(ServeConfig(gate=tmp_path, search=str(tmp_path / "handbook")))
+    assert search is not None
+    hits = asyncio.run(search.find("a hotel in euro", 1))
+    assert [(hit.passage_id, hit.title, hit.text) for hit in hits] == [("travel.md#2", "Hotels", "Up to 90 euro.")]
