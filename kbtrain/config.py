@@ -243,7 +243,14 @@ def build(kind: type[C], path: Path | None, changes: Mapping[str, Any]) -> C:
     try:
         return kind.model_validate({**values, **changes})
     except ValidationError as error:
-        raise UserError(complaint(error.errors()[0], path, lines, changes)) from None
+        first = error.errors()[0]
+        raise UserError(complaint(first, path, lines, changes) + _asked_for(kind, first)) from None
+
+
+def _asked_for(kind: type[Config], error: ErrorDetails) -> str:
+    """What a key that has to be given stands for; "" for any other error."""
+    field = kind.model_fields.get(str(error["loc"][0])) if error["type"] == "missing" else None
+    return f": {field.description}; see --help" if field is not None and field.description else ""
 
 
 def check_counts(config: Config, key: str, value: str, *names: str) -> None:
