@@ -212,6 +212,12 @@ def test_a_spreadsheets_semicolons_are_read_where_no_comma_stands_in_the_header(
         list(load("csv", path))
 
 
+def test_a_table_may_have_any_name(tmp_path: Path) -> None:
+    for name in ("mine.txt", "mine"):
+        (tmp_path / name).write_text("question,answer\nWho?,Ann\n")
+        assert [one.question.answers for one in load("csv", tmp_path / name)] == [("Ann",)]
+
+
 def test_a_map_for_a_set_with_columns_of_its_own_is_refused(tmp_path: Path) -> None:
     for columns in (Columns({"text": "q"}), Columns(language="zh"), Columns(answer_as="text")):
         with pytest.raises(UserError, match=r"'squad' has its own; columns, answer_as and language .* are for jsonl"):

@@ -21,7 +21,7 @@ from kbtrain.questions.base import LETTERS, Loaded, context, ids, letter, letter
 from kbtrain.questions.reading.files import SPLITS, DataFile, split_word, text_lines
 from kbtrain.questions.reading.json_stream import json_rows, loads
 from kbtrain.questions.reading.rows import SourceRecord, plain, shown
-from kbtrain.questions.reading.tables import any_rows, python_list
+from kbtrain.questions.reading.tables import python_list, table_rows
 from kbtrain.records import Form, Grading, Language, Passage, Question, Split
 
 FIELDS = (
@@ -249,8 +249,8 @@ def _passages(row: SourceRecord, dataset: str) -> list[tuple[Passage, bool]]:
 
 
 def csv_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
-    """``.tsv`` is separated by tabs, anything else by commas; the first row names the columns."""
-    for number, row in enumerate(any_rows(file), 1):
+    """A table, whatever its file is called (:func:`~kbtrain.questions.reading.tables.table_rows`)."""
+    for number, row in enumerate(table_rows(file), 1):
         yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
 
 

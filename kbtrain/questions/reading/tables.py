@@ -77,11 +77,14 @@ def csv_rows(
         raise UserError(f"{at(file.name, max(line, 1))}: {what}")
 
 
+def table_rows(file: DataFile) -> Iterator[SourceRecord]:
+    """Rows by the names in the header; ``.tsv`` is separated by tabs, anything else by commas (or :func:`delimiter_of`)."""
+    return csv_rows(file, (), delimiter="\t" if file.suffix == ".tsv" else ",")
+
+
 def any_rows(file: DataFile) -> Iterator[SourceRecord]:
     """Rows of a ``.csv`` or ``.tsv``; of any other file the objects of its JSON list or JSON Lines."""
-    if file.suffix not in TABLES:
-        return json_rows(file)
-    return csv_rows(file, (), delimiter="\t" if file.suffix == ".tsv" else ",")
+    return table_rows(file) if file.suffix in TABLES else json_rows(file)
 
 
 def _checked_header(file: DataFile, line: int, names: list[str], needed: Sequence[str]) -> list[str]:
