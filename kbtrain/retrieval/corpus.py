@@ -25,7 +25,7 @@ from kbtrain import jsonl
 from kbtrain.answers.chinese import CJK
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.files import check_regular, errors_of
-from kbtrain.questions.reading.tables import delimiter_of
+from kbtrain.questions.reading.tables import delimiter_of, is_told
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.documents import ARCHIVES, DOCUMENTS, read_documents
 
@@ -142,6 +142,7 @@ def _table(path: Path | str, columns: Mapping[str, str], kind: Literal["TSV", "C
     rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     try:
         head = next(rows, [])
+        head = next(rows, []) if is_told(head) else head
         wanted = sorted(columns.get(field, field) for field in FIELDS if not columns or field in {*columns, "text"})
         if not set(wanted) <= set(head):
             found = " ".join(head)[:60] or "nothing"

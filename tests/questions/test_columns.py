@@ -207,9 +207,25 @@ def test_a_spreadsheets_semicolons_are_read_where_no_comma_stands_in_the_header(
     assert (found.question.text, found.question.answers, found.question.relation) == ("a; b?", ("c, d",), "x")
     path.write_text("question,answer,a;b\nc?,d;e,f\n")
     assert [one.question.answers for one in load("csv", path)] == [("d;e",)]
+    path.write_text('"question";"answer";"place, time"\n"c?";"d,e";x\n')  # quotes aside
+    assert [one.question.answers for one in load("csv", path)] == [("d,e",)]
+    path.write_text('question,"answer"\n"c?","d;e"\n')
+    assert [one.question.answers for one in load("csv", path)] == [("d;e",)]
     path.write_text("")
     with pytest.raises(UserError, match=r"mine\.csv:1: no header"):
         list(load("csv", path))
+
+
+@pytest.mark.parametrize("told", [";", ",", "|", "\t"])
+def test_a_table_may_tell_its_separator_in_a_line_before_the_header(tmp_path: Path, told: str) -> None:
+    """As spreadsheets read it; errors name the lines of the file."""
+    path, rows = tmp_path / "mine.csv", [["question", "answer", "a;b,c"], ["Who?", "Ann", "x"], ["When?", "", "y"]]
+    lines = [told.join(f'"{cell}"' for cell in row) for row in rows]
+    path.write_text("".join(f"{line}\r\n" for line in [f"\ufeffsep={told}", *lines]), encoding="utf-8", newline="")
+    found = load("csv", path)
+    assert next(found).question.answers == ("Ann",)
+    with pytest.raises(UserError, match=r"mine\.csv:4: field 'answer': "):
+        next(found)
 
 
 def test_a_table_may_have_any_name(tmp_path: Path) -> None:

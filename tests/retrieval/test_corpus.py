@@ -121,6 +121,8 @@ def test_a_table_of_other_columns_is_mapped_and_numbered(tmp_path: Path) -> None
     assert list(read_passages(tmp_path / "docs.csv", {"text": "body"})) == [Passage("docs-2", "t", "a, b")]
     (tmp_path / "sheet.csv").write_text('id;text;title\n7;"a, b; c";t\n')  # as spreadsheets write it in many countries
     assert list(read_passages(tmp_path / "sheet.csv")) == [Passage("7", "t", "a, b; c")]
+    (tmp_path / "sheet.csv").write_text('sep=;\nid;"text";title\n7;"a, b; c";t\n')
+    assert list(read_passages(tmp_path / "sheet.csv")) == [Passage("7", "t", "a, b; c")]
     (tmp_path / "wide.csv").write_text("id,title,text,source\n1,t,a,s\n")
     assert list(read_passages(tmp_path / "wide.csv")) == [Passage("1", "t", "a")]
     with pytest.raises(UserError, match=r"expected the columns bdy, nr in the first line, found 'nr body title'"):

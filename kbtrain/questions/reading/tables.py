@@ -21,14 +21,25 @@ from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord, shown
 
 TABLES = (".csv", ".tsv")
+_QUOTED = re.compile(r'"[^"]*"?')  # the last may go on in the next line
 MAX_CELL = 1 << 25  # characters: room for a long context, but not for all that follows an open quote
 
 
 def delimiter_of(head: str, usual: str) -> str:
-    """Separator of the cells under this header: ``usual``, or ";" where the header of a table of commas has only
-    those (spreadsheets write so wherever a comma stands in numbers).
+    """Separator of the cells of a table that begins with the line ``head``: what it says itself (``sep=;``, see
+    :func:`is_told`); else ``usual``, or ";" where the header of a table of commas has only those, quotes aside
+    (spreadsheets write so wherever a comma stands in numbers).
     """
-    return ";" if usual == "," and ";" in head and "," not in head else usual
+    told = re.fullmatch(r"sep=([,;|\t])", head.rstrip("\r\n"), re.IGNORECASE)
+    if told:
+        return told[1]
+    plain = _QUOTED.sub("", head)
+    return ";" if usual == "," and ";" in plain and "," not in plain else usual
+
+
+def is_told(cells: Sequence[str]) -> bool:
+    """True for the cells of a line ``sep=;``, by which a table tells spreadsheets its separator; no header."""
+    return len(cells) == 2 and cells[0].lower() == "sep=" and not cells[1]
 
 
 def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
@@ -48,7 +59,7 @@ def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[
     reader = csv.reader(counted(chain([first], texts)), delimiter=delimiter_of(first[1], delimiter), strict=True)
     try:
         for cells in reader:
-            if cells:
+            if cells and not (start == 1 and is_told(cells)):
                 yield start, cells
             start = line + 1
     except csv.Error as error:
@@ -78,7 +89,8 @@ def csv_rows(
 
 
 def table_rows(file: DataFile) -> Iterator[SourceRecord]:
-    """Rows by the names in the header; ``.tsv`` is separated by tabs, anything else by commas (or :func:`delimiter_of`)."""
+    """Rows by the names in the header; ``.tsv`` is separated by tabs, anything else by commas or by what
+    :func:`delimiter_of` finds."""
     return csv_rows(file, (), delimiter="\t" if file.suffix == ".tsv" else ",")
 
 
