@@ -46,7 +46,7 @@ def read_decisions(path: Path, id_column: str, column: str, choices: Mapping[str
                 if earlier is not None:
                     raise row.error(id_column, f"duplicate {name!r}, first in line {earlier[1]}")
                 value = row.reached(column)
-                if value is None or (value == "" and file.suffix in TABLES):
+                if value is None or (file.suffix in TABLES and not value.strip()):
                     without += 1
                 else:
                     rows.append(DecisionRow(name, _number(row, column, value, choices), at(row.file, row.line)))

@@ -36,7 +36,7 @@ def test_scores_words_and_choices_are_numbers(tmp_path: Path) -> None:
 
 def test_a_table_of_scores_is_read_and_its_empty_cells_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "theirs.csv"
-    path.write_text("id,score\na,0.5\nb,\nc,yes\n")
+    path.write_text("id,score\na,0.5\nb, \nc,yes\n")
     found = read_decisions(path, "id", "score", {})
     assert [(one.id, one.score) for one in found.rows] == [("a", 0.5), ("c", 1.0)] and found.without == 1
     path.write_text("id,score\na,much\n")

@@ -52,8 +52,12 @@ def test_a_table_has_its_verdicts_as_words_or_not_at_all(tmp_path: Path) -> None
     assert [one.question.id for one in found] == ["logs-1", "logs-2"]
     assert [one.answers for one in found] == [{"llm": "Bob", "rag": ""}, {"llm": "now", "rag": "now"}]
     assert [one.stated for one in found] == [{"llm": False, "rag": None}, {"llm": True, "rag": True}]
-    (found_null,) = read(tmp_path, [row(1, plain_ok=None)])
-    assert found_null.stated == {"llm": None, "rag": True}
+    path.write_text("question,gold,plain,found,sure\nWho?,Ann,Bob,Ann, \nWhen?,now,now,now,2\n")
+    scored = AnswerColumns(Columns({"answers": "gold"}), {"llm": "plain", "rag": "found"}, scores={"theirs": "sure"})
+    assert [one.scores for one in read_answered(path, scored)] == [{}, {"theirs": 2.0}]
+    lacking = {key: value for key, value in row(2).items() if key != "plain_ok"}
+    found = read(tmp_path, [row(1, plain_ok=None), lacking, row(3)])
+    assert [one.stated["llm"] for one in found] == [None, None, False] and found[0].stated["rag"] is True
 
 
 @pytest.mark.parametrize("number", [2161000.0, 1984.0, 3.1415927, 12])
@@ -104,5 +108,7 @@ def test_a_column_that_no_row_has_is_an_error_not_silence(tmp_path: Path) -> Non
         read(tmp_path, [row(1, sure={"energy": 3.5})], scores={"energy": "-sure.enrgy"})
     with pytest.raises(UserError, match=r":1: field 'plan': missing; there is qid, ask"):
         read(tmp_path, [row(1)], answers={"llm": "plan", "rag": "found"})
+    with pytest.raises(UserError, match=r"stated 'llm': no row has a verdict under 'thumb'"):
+        read(tmp_path, [row(1)], stated={"llm": "thumb"})
     with pytest.raises(UserError, match="no rows in it"):
         read(tmp_path, [])

@@ -7,7 +7,6 @@ evaluated like answers sampled here.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +29,9 @@ class AnswerColumns:
     """Columns of the fields (``a.b`` reaches into an object).
 
     ``answers`` and ``stated`` (the file's own verdict: true, false, 1, 0, or nothing) are by condition; ``scores``
-    by the gate's name, a leading ``-`` where lower means that retrieval is more needed. ``splits``: their names ->
-    ours. ``dev_share``: this share of the train rows becomes dev, by a hash of the id; test rows stay test rows.
+    by the gate's name, a leading ``-`` where lower means that retrieval is more needed; rows may lack some of both.
+    ``splits``: their names -> ours. ``dev_share``: this share of the train rows becomes dev, by a hash of the id; test
+    rows stay test rows.
     ``shares`` of train, dev and test make all splits instead, by a hash of the question.
     """
 
@@ -69,9 +69,9 @@ class Answered:
 def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
     """Stream a file's (archive's, folder's) rows, each checked. Raises :class:`UserError` with file, line and column.
 
-    A score column may be missing in some rows, but not in all: that is an error at the end.
+    A column of scores or verdicts may be missing in some rows, but not in all: that is an error at the end.
     """
-    seen: Counter[str] = Counter()
+    seen: set[str] = set()
     n = 0
     with FirstSeen() as ids:
         for file in data_files(path, (".json", ".jsonl", *TABLES)):
@@ -83,12 +83,16 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
                 earlier = ids.add(made.question.id, row.file, row.line)
                 if earlier is not None:
                     raise row.error("id", f"duplicate {made.question.id!r}, first in line {earlier[1]}")
-                seen.update(made.scores.keys())
+                seen.update(columns.scores[gate] for gate in made.scores)
+                seen.update(columns.stated[one] for one, right in made.stated.items() if right is not None)
                 n += 1
                 yield made
     for gate, column in columns.scores.items():
-        if n and not seen[gate]:
+        if n and column not in seen:
             raise UserError(f"{at(path)}: score '{gate}': no row has a number under '{column.removeprefix('-')}'")
+    for condition, column in columns.stated.items():
+        if n and column not in seen:
+            raise UserError(f"{at(path)}: stated '{condition}': no row has a verdict under '{column}'")
     if not n:
         raise UserError(f"{at(path)}: no rows in it")
 
@@ -130,7 +134,7 @@ def _answer(row: SourceRecord, column: str) -> str:
 
 
 def _verdict(row: SourceRecord, column: str) -> bool | None:
-    value = reach(row, column)
+    value = row.reached(column)
     word = str(value).strip().lower()  # a table has texts alone
     if value is None or not word:  # few people press a thumb
         return None
@@ -144,7 +148,7 @@ def _scores(row: SourceRecord, columns: Mapping[str, str]) -> dict[str, float]:
     for gate, column in columns.items():
         name = column.removeprefix("-")
         value = row.reached(name)
-        if value is not None:
+        if value is not None and str(value).strip():  # a table has texts alone
             number = row.having({name: value}).number(name)
             found[gate] = -number if column.startswith("-") else number
     return found
