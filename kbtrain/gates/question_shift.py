@@ -44,7 +44,7 @@ def asked(text: str, vocabulary: frozenset[str] = frozenset()) -> dict[str, Any]
     found: dict[str, Any] = {
         "characters": len(text),
         "words": len(words),
-        "names": len(names(read)),
+        "names": len(names(read, cased=False)),  # as in the numbers that folders and logs keep
         "numbers": len(_NUMBER.findall(read)),
         "kind": next((kind for kind, pattern in KINDS.items() if pattern.search(read)), "other"),
     }

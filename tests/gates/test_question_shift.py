@@ -36,6 +36,11 @@ def test_the_numbers_of_a_question_by_hand():
     assert asked("x" * 5000)["characters"] == 5000
 
 
+def test_names_are_counted_as_in_the_numbers_that_folders_keep():
+    """By another rule every gate on Chinese questions would raise an alarm at the next question."""
+    assert asked("中国的首都是哪里?")["names"] == 1
+
+
 def test_a_gate_s_folder_holds_no_word_of_its_dev_questions():
     kept = json.dumps(dev_questions(questions(0, 200)))
     assert not any(word in kept for word in [*WORDS, *NAMES])
