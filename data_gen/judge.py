@@ -50,7 +50,6 @@ from kbtrain.provenance import (
     meta_of,
     meta_path,
     read_meta,
-    unchanged,
     write_atomically,
     write_meta,
 )
@@ -115,24 +114,30 @@ def main(config: JudgeConfig) -> None:
 
 
 def look_ahead(config: JudgeConfig) -> None:
-    """Print how many distinct answers would be judged, by how many requests and tokens; people's answers are among
-    them."""
+    """Print how many distinct answers would be judged, by how many requests and tokens: those without a verdict by the
+    same judge. People's answers are among them."""
     if config.judge not in MODELS:
         return print(f"judge {config.judge}: a rule, no model; no requests and no tokens")
     settings = config if config.judge == "llm" else config.model_copy(update={"max_new_tokens": 1})
     graded = judged_beside(config)
+    source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "verdicts.jsonl"))
+    stays = not config.agreement_only and out.exists()
+    stays = stays and is_judged(out, config.judge, config, of_any_store(out, key_of(config, source, store_path)))
 
     def requests() -> Iterator[AnswerRequest]:
         for row in graded:
             yield asked_for(config, row.as_question(), row.prediction, row.id)
         if config.agreement_only:
             return
-        with SampleStore(config.run / "samples.db", read_only=True) as store:
+        known = said_in(out) if stays else lambda question: {}
+        with SampleStore(store_path, read_only=True) as store:
             store.run_meta(config.sampling_run)
-            for _, question in read_questions(config.run / "questions.jsonl"):
+            for _, question in read_questions(source):
+                said = known(question)
                 if question.grading != "option" and question.answers:
-                    for i, text in enumerate(distinct_answers(store, config.sampling_run, question).values()):
-                        yield asked_for(config, question, text, f"{question.id}/{i}")
+                    for i, (key, text) in enumerate(distinct_answers(store, config.sampling_run, question).items()):
+                        if key not in said:
+                            yield asked_for(config, question, text, f"{question.id}/{i}")
 
     found = forecast(settings, requests, config.measure)
     beside = f", and {len(graded)} that people have graded" if graded else ""
@@ -191,10 +196,18 @@ def key_of(config: JudgeConfig, source: Path, answers: Path) -> dict[str, Any]:
 def known_of(out: Path, config: JudgeConfig, key: Mapping[str, Any]) -> Callable[[Question], grading.Verdicts]:
     """Verdicts of the same judge on answers to the same questions, in their order, from before there was more sampling
     or another run: one depends on the question, its gold answers and the answer, not on what else is stored."""
+    same = config.judge in MODELS and is_made(out, of_any_store(out, key))
+    return said_in(out) if same else lambda question: {}
+
+
+def of_any_store(out: Path, key: Mapping[str, Any]) -> dict[str, Any]:
+    """The key as it would be if the verdicts there were of the store and the run that they note."""
     noted = meta_of(out).get("key")
-    alike = isinstance(noted, dict) and {**noted, **{name: key[name] for name in OF_THE_STORE}} == key
-    if config.judge not in MODELS or not alike or not unchanged(out):
-        return lambda question: {}
+    return {**key, **{name: noted.get(name) for name in OF_THE_STORE}} if isinstance(noted, dict) else dict(key)
+
+
+def said_in(out: Path) -> Callable[[Question], grading.Verdicts]:
+    """Verdicts of a file, asked for in the order of its questions."""
     file = Aligned(QuestionVerdicts, out)
 
     def known(question: Question) -> grading.Verdicts:

@@ -194,7 +194,9 @@ def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_f
         assert "judged by llm:tiny" in script(*asked, "--votes", "2").stdout and len(server.requests) > begun
 
 
-def test_a_verdict_is_not_paid_for_again_after_more_sampling(run_folder: Path) -> None:
+def test_a_verdict_is_not_paid_for_again_after_more_sampling(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Another run gives one new answer to a question; the others it has in common with the first."""
     stage, out = load("data_gen/judge.py"), run_folder / "verdicts.jsonl"
 
@@ -215,6 +217,10 @@ def test_a_verdict_is_not_paid_for_again_after_more_sampling(run_folder: Path) -
             store.begin("other", {"model": "tiny"})
             store.put("other", [replace(one, greedy=Sample(-1, "Something new", 2, "eos", 0.0))])
         before = {made.question_id: made.right for made in jsonl.read(QuestionVerdicts, out)}
+        capsys.readouterr()
+        for more, n in (((), 0), (("--sampling-run", "other"), 1), (("--votes", "2"), 50)):  # by another judge: all
+            assert judge(server, *more, "--dry-run") == 0
+            assert capsys.readouterr().out.startswith(f"{n} distinct answers to judge\n")
         assert 1 <= judge(server, "--sampling-run", "other") <= first - 49  # the probes of a new process, and one
         found = {made.question_id: made.right for made in jsonl.read(QuestionVerdicts, out)}
         new = before[one.question_id] | {"something new": True}
