@@ -74,6 +74,7 @@ def main(config: ImportConfig) -> None:
     started, options = time.monotonic(), config.model_dump(mode="json")
     out = {name: config.run / name for name in ("questions.jsonl", "samples.db", "imported_scores.jsonl")}
     done = made_before(out["questions.jsonl"], options, [config.path]) and out["samples.db"].exists()
+    done = done and there(meta_path(out["samples.db"]))  # they go where another run was begun beside the answers
     if done:
         check_unchanged(out["samples.db"])  # what it has of other answers would be taken for the file's
     if done and scores_there(config, options, out["imported_scores.jsonl"]):

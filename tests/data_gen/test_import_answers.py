@@ -20,7 +20,7 @@ from kbtrain import jsonl
 from kbtrain.config import build as build_config
 from kbtrain.errors import UserError
 from kbtrain.labeling.imported import Imported
-from kbtrain.provenance import file_sha256, read_meta, write_meta
+from kbtrain.provenance import file_sha256, meta_path, read_meta, write_meta
 from kbtrain.records import GateScore, Question, Sample, SampleSet
 from kbtrain.store import SampleStore
 
@@ -217,6 +217,21 @@ def test_other_answers_do_not_mix_with_those_in_the_store(answers: Path, imports
     imports(answers)
     with pytest.raises(UserError, match=r"run 'main' was begun with answers\.llm = "):
         imports(answers, answers={"llm": "pred_one_retrieval", "rag": "pred_one_retrieval"})
+
+
+def test_the_same_import_notes_its_store_again_after_a_sampling_beside_it(answers: Path, imports: Run) -> None:
+    """A sampling that was killed leaves a store without meta data; kbtrain finish then asks for this command."""
+    run = imports(answers)
+    before, noted = (run / "questions.jsonl").read_bytes(), meta_path(run / "samples.db")
+    with SampleStore(run / "samples.db") as store:
+        found = list(store.iterate("main"))
+        store.begin("sampled", {"model": "m"})
+        store.put("sampled", found[:1])
+    assert not noted.exists()
+    imports(answers)
+    assert noted.exists() and (run / "questions.jsonl").read_bytes() == before
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        assert list(store.iterate("main")) == found and store.runs() == ["main", "sampled"]
 
 
 def test_a_file_that_has_grown_is_told_to_go_into_a_new_run(answers: Path, imports: Run) -> None:
