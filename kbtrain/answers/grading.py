@@ -11,7 +11,7 @@ import functools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from kbtrain.answers.chinese import CJK, has_chinese, simplified
 from kbtrain.errors import UserError
@@ -21,9 +21,11 @@ Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said o
 
 NORMALISATION = "nfkc-casefold-punctuation-signs-articles-spaces/4"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/4"}  # noted beside labels: others are old
-_CHINESE = {"chinese": "simplified/2"}  # noted where it can matter, so that other labels stay what they are
+_CHINESE = {"chinese": "simplified/3"}  # noted where it can matter, so that other labels stay what they are
 _ARTICLES = {"a", "an", "the"}
+NUMERAL = "[零〇一二两兩三四五六七八九十百千万萬亿億]"  # a regular expression's class
 _CJK = re.compile(rf"([{CJK}])")
+_CJK_OR_NUMERAL = re.compile(rf"({NUMERAL}+|[{CJK}])")
 
 
 _SIGN = re.compile(  # C++, C#, A+; blood group O-; -5, but not F-16 or 1990-95
@@ -42,20 +44,30 @@ def normalise(text: str) -> str:
     kept whole: an empty gold answer would match everything, and "the" nearly so. Characters that nobody sees (soft
     hyphens, zero-width spaces) are dropped.
     """
-    words = _words(text)
-    # an article stands before a word: the last word is none ("Vitamin A")
-    without = [word for i, word in enumerate(words) if word not in _ARTICLES or i == len(words) - 1]
-    return " ".join(words if without == ["the"] else without) or _folded(text).strip()
+    return _without_articles(_words(text)) or _folded(text).strip()
+
+
+def _without_articles(words: Sequence[str]) -> str:
+    """Words in a row. An article stands before a word, "a" before no Chinese one: "Vitamin A" and "A型" have none."""
+    behind = (*words[1:], "")[: len(words)]
+    without = [
+        word
+        for word, after in zip(words, behind, strict=True)
+        if word not in _ARTICLES or not after or (word != "the" and _CJK.match(after))
+    ]
+    return " ".join(words if without == ["the"] else without)
 
 
 @functools.lru_cache(maxsize=512)
 def readings(text: str) -> tuple[str, ...]:
-    """The normalised text, and the same with its articles where that differs.
+    """The normalised text with Chinese numerals whole, and the same with its articles where that differs.
 
     Both are compared where one text stands in another: of "Vitamin A" and "Lin'an" the last word is no article, and
-    behind them in a sentence only the second reading still shows it.
+    behind them in a sentence only the second reading still shows it. A Chinese numeral is one word there, as one in
+    digits is: 二月 is not in 十二月.
     """
-    return tuple(dict.fromkeys((normalise(text), " ".join(_words(text)) or normalise(text))))
+    words = _words(text, _CJK_OR_NUMERAL)
+    return tuple(dict.fromkeys((_without_articles(words), " ".join(words)))) if words else (normalise(text),)
 
 
 _UNSEEN = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
@@ -68,10 +80,10 @@ def _folded(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=512)  # gold answers and options come back with every answer to their question
-def _words(text: str) -> tuple[str, ...]:
-    """The words that are compared, articles among them."""
+def _words(text: str, apart: re.Pattern[str] = _CJK) -> tuple[str, ...]:
+    """The words that are compared, articles among them; ``apart``: what is a word without spaces around it."""
     text = _MINUS.sub(" -", _folded(text))
-    text = _CJK.sub(r" \1 ", text)
+    text = apart.sub(r" \1 ", text)
     text = _THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     signs = {i for found in _SIGN.finditer(text) for i in range(*found.span())}
     kept = (
@@ -86,13 +98,10 @@ def _decimal_point(text: str, i: int) -> bool:
     return text[i] == "." and inside and text[i - 1].isdecimal() and text[i + 1].isdecimal()
 
 
-NUMERAL = "[零〇一二两兩三四五六七八九十百千万萬亿億]"  # a regular expression's class
-
-
 def contains(answer: str, gold: str) -> bool:
     """True if the gold answer's words occur in the answer in a row: "10" is not in "1066", "C" not in "C++".
 
-    Nor is a Chinese numeral in a longer one (四 in 十四).
+    Nor is a Chinese numeral in a longer one (四 in 十四, 二月 in 十二月).
     """
     answer, (gold,) = _alike(answer, (gold,))
     return _holds(answer, gold)
@@ -100,11 +109,8 @@ def contains(answer: str, gold: str) -> bool:
 
 def _holds(answer: str, gold: str) -> bool:
     """As :func:`contains`, by the very characters."""
-    numeral = "".join(_words(gold))
-    if not numeral:
+    if not _words(gold):
         return bool(gold.strip()) and _folded(gold).strip() in _folded(answer)
-    if re.fullmatch(f"{NUMERAL}+", numeral):
-        return re.search(f"(?<!{NUMERAL}){numeral}(?!{NUMERAL})", _folded(answer)) is not None
     return any(f" {needle} " in f" {hay} " for needle in readings(gold) for hay in readings(answer))
 
 

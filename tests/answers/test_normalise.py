@@ -33,6 +33,7 @@ FOUND = [
     ("Ca++", "Ca++"), ("12,345,678 people", "12345678"), ("1'000", "1000"), ("１，０００", "1000"),
     ("有1,000人", "1000"), ("孔子出生于1927，1999年去世", "1927"), ("他生于1927，200年后重建", "1927"),
     ("一、四、五", "四"), ("第四个", "四"), ("他有四 个", "四"), ("之一《三国演义》", "三国演义"),
+    ("十二月、二月", "二月"), ("1949年五月五日", "五月"), ("血型是A型", "A型"), ("A 型", "A型"), ("the 長城", "长城"),
     ("1990,1991", "1990"), ("1990,1991", "1991"),
     ("The The is a band", "The The"), ("the A", "A"), ("hydrogen", "Hydro\u00adgen"),
     ("\u200bAlgeria", "Algeria\u200e"), ("8 1/2", "8½"), ("8½ cups", "8 1/2"), ("10⁸ m/s", "10^8"), ("m²", "m2"),
@@ -44,6 +45,8 @@ ABSENT = [
     ("O", "O-"),
     ("1066", "10"), ("", "Paris"), ("anything", ""), ("anything", " "), ("10 minus 5", "-5"),
     ("共十四个", "四"), ("二十", "二"), ("三百五十人", "三百"),
+    ("十二月", "二月"), ("第三十届", "第三"), ("一百五十年", "五十年"), ("B型", "A型"), ("O型血", "A型"),
+    ("计划", "A计划"),
     ("the band of the year", "The The"), ("1½ cups", "11"), ("10⁸", "108"),
     ("1,000", "1"), ("12,345", "345"), ("1,0000", "10000"),
 ]  # fmt: skip
@@ -68,7 +71,16 @@ def test_exact_answers_differ_by_signs_and_not_by_articles() -> None:
     assert normalise("The A") == normalise("A") and normalise("The The") != normalise("The")
 
 
+def test_a_letter_before_a_chinese_word_is_no_article() -> None:
+    question = Question("q", "他是什么血型？", ("A型",), "test", "made", "zh", grading="exact")
+    assert [is_correct(question, answer) for answer in ("A型", "a 型。", "B型", "型")] == [True, True, False, False]
+    assert len({group_key(question, answer) for answer in ("A型", "B型", "型")}) == 3
+    assert token_f1("B型", ("A型",)) == pytest.approx(0.5)  # one of two characters each
+
+
 def test_knowledge_frequency_finds_what_grading_finds() -> None:
+    month = Question("m", "哪个月？", ("二月",), "test", "made", "zh")
+    assert answer_counts([month], [Passage("1", "", "十二月下雪。"), Passage("2", "", "二月也下雪。")]) == [1]
     question = Question("q", "Which vitamin?", ("Vitamin A",), "test", "made")
     passages = [Passage("1", "Carrot", "Vitamin A is found in carrots."), Passage("2", "Lemon", "Vitamin C is not.")]
     assert answer_counts([question], passages) == [1]

@@ -85,14 +85,14 @@ def labelled(run: Path, **rule: object) -> Path:
 def test_facts_of_a_run_s_answers_are_no_other_rule(tmp_path):
     """MMLU and a Chinese set, as the paper joins them: other shares are cut, and dev may come from one of them."""
     mmlu = labelled(tmp_path / "mmlu", mastery_step={"train": 1 / 30, "dev": 1 / 10})
-    xiezhi = labelled(tmp_path / "xiezhi", chinese="simplified/2", cut={"rule": "keep", "share": {"llm": 0.02}})
+    xiezhi = labelled(tmp_path / "xiezhi", chinese="simplified/3", cut={"rule": "keep", "share": {"llm": 0.02}})
     for runs in ([mmlu, xiezhi], [xiezhi, mmlu]):
         join(runs, tmp_path / "mix")
         rule = label_rule(tmp_path / "mix" / "examples" / "train.jsonl")
-        assert (rule["cut"], rule["chinese"]) == ({"rule": "keep"}, "simplified/2")
+        assert (rule["cut"], rule["chinese"]) == ({"rule": "keep"}, "simplified/3")
         assert rule["mastery_step"] == {"train": 1 / 30, "dev": 1 / 10}
     for key, value in (("cut", {"rule": "drop", "share": {}}), ("mastery_step", {"train": 0.1}), ("chinese", "older")):
-        other = labelled(tmp_path / f"other_{key}", **{"chinese": "simplified/2", key: value})
+        other = labelled(tmp_path / f"other_{key}", **{"chinese": "simplified/3", key: value})
         with pytest.raises(UserError, match=f"labels were made with {key} "):
             join([xiezhi, other], tmp_path / "mix")
 
