@@ -157,7 +157,7 @@ _CLAIMS = tuple(
         rf"{_NOT}\b(?i:correct|right|best)\s+(?i:option|choice|letter|one)\b{_LINK}{_LETTER}",
         r"(?<![\w'])\(?([A-Za-z])[.)]?\)?\s+(?i:is|was|must be|should be)\s+(?i:the\s+|most likely\s+|only\s+|best\s+)*"
         r"(?i:correct|right|true|answer)\b",
-        rf"{_HAN_NOT}(?:答案|(?<![\u4e00-\u9fff])(?:回答|答)(?=\s*[:是])|正确的?(?:选项|是)){_HAN_LINK}{_HAN_LETTER}",
+        rf"{_HAN_NOT}(?:答案\)?|(?<![\u4e00-\u9fff])(?:回答|答)(?=\s*[:是])|正确的?(?:选项|是)){_HAN_LINK}{_HAN_LETTER}",
         r"(?<![A-Za-z0-9])([A-Za-z])\)?\s*(?:选项|项)?(?:是|为|才是)?最?(?:正确|对的|对(?=\W|$)|答案)",
     )
 )

@@ -39,6 +39,7 @@ CHINESE_B = [
     "应选B", "故选B", "故选：B。", "本题选B", "因此选B", "选项B", "B选项", "B项", "B正确", "B项正确", "B是正确的",
     "B是正确答案", "B选项正确，因为首都是北京", "A不正确，选B", "不选A，选B", "答：B",
     "答: B。", "回答：B", "B！", "因为首都是北京，所以答案是B。",
+    "【答案】B", "〔答案〕：B", "【答案】B\n【解析】A项错误", "【答案】选B", "【正确答案】（B）",
     "A：B", "A：选B", "A：答案是B", "A：北京", "A: （B）北京",
 ]  # fmt: skip
 NONE = [
@@ -53,6 +54,7 @@ NONE = [
     "A, perhaps B", "A perhaps B", "A; maybe B", "A, could be B", "A, or perhaps B", "A might be B", "A，可能B",
     "A，也许是B", "答：A或B", "问答：B", "B. Paris\nA. Rome\nC. London", "A\nB\nC\nD",
     "B\nA. Rome\nB. Paris\nThe answer is A.",
+    "【答案】A或B", "【答案】E",
     "选A和B", "不选B", "答案不是B", "B不正确", "B错误", "选项B是错误的", "选E", "上海或北京", "不是北京", "不知道",
 ]  # fmt: skip
 REAL = [  # answers of SmolLM2-135M-Instruct to the atlas
