@@ -1,8 +1,9 @@
 """Bill each gate by your prices: money and seconds a question, with the gate's own cost, and break-even ratios.
 
 Reads results.json (end_to_end.py) for the thresholds, and questions.jsonl, samples.db and the gates' scores of the run
-folder; writes cost.json. A gate costs the machine's seconds that it took, one that asks a server its tokens. The
-break-even ratio is the share of questions a gate may retrieve for before retrieving always is cheaper (or faster).
+folder; writes cost.json. A gate costs the machine's seconds that it took, one that asks a server its tokens; with one
+that is asked after the search every question is searched for. The break-even ratio is the share of questions a gate may
+retrieve for before retrieving always is cheaper (or faster).
 
 Examples:
   python eval/cost.py --run runs/demo --prices eval/configs/prices.yaml

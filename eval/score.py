@@ -141,6 +141,7 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
         extra: dict[str, Any] = {
             **scores.costs().facts(gate.names, splits),
             "server": dict.fromkeys(gate.names, True) if gate.server else {},
+            **({"after_search": dict.fromkeys(gate.names, True)} if gate.stage == "search" else {}),
             "model": prompted_model(config) if gate.name in PROMPTED else None,
             "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},
             "seen": {name: trained for name in gate.names if trained},

@@ -82,12 +82,20 @@ class GateTokens:
 
 
 def bill(
-    used: Usage, retrieve: Floats, gate_seconds: float, prices: Prices, gate_tokens: GateTokens | None = None
+    used: Usage,
+    retrieve: Floats,
+    gate_seconds: float,
+    prices: Prices,
+    gate_tokens: GateTokens | None = None,
+    after_search: bool = False,
 ) -> Bill:
-    """``retrieve``: probability of retrieving each question; ``gate_seconds``: the gate's own, per question."""
+    """``retrieve``: probability of retrieving each question; ``gate_seconds``: the gate's own, per question.
+
+    ``after_search``: the gate reads what was found, so that every question is searched for, and leaves out passages.
+    """
     read = ((1 - retrieve) * used.llm_in + retrieve * used.rag_in).mean()
     made = ((1 - retrieve) * used.llm_out + retrieve * used.rag_out).mean()
-    searches = float(retrieve.mean())
+    searches = 1.0 if after_search else float(retrieve.mean())
     tokens = _paid(float(read), float(made), prices)
     gate = gate_seconds * prices.machine_hour / 3600
     if gate_tokens is not None:
@@ -114,10 +122,11 @@ def gate_bill(
     gate_seconds: float,
     prices: Prices,
     gate_tokens: GateTokens | None = None,
+    after_search: bool = False,
 ) -> GateBill:
-    """A gate's bill beside that of retrieving always."""
-    own = bill(used, retrieve, gate_seconds, prices, gate_tokens)
-    never, always = (bill(used, np.full_like(retrieve, p), 0.0, prices) for p in (0.0, 1.0))
+    """A gate's bill beside that of retrieving always; ``after_search`` as in :func:`bill`."""
+    own = bill(used, retrieve, gate_seconds, prices, gate_tokens, after_search)
+    never, always = (bill(used, np.full_like(retrieve, p), 0.0, prices, after_search=after_search) for p in (0.0, 1.0))
     even, why = _break_even(own.gate, never.money, always.money)
     even_seconds, why_seconds = _break_even(gate_seconds, never.seconds, always.seconds)
     reasons = {"break_even": why} if why else {}
@@ -159,7 +168,8 @@ def bills(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> list[G
     found = []
     for gate in gates:
         seconds, tokens = gate.cost.gate_seconds / n, _gate_tokens(run, gate.gate)
-        made = gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, seconds, prices, tokens)
+        after = bool(run.stored.meta.get("after_search", {}).get(gate.gate))
+        made = gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, seconds, prices, tokens, after)
         found.append(replace(made, seen=gate.seen))
     return found
 

@@ -190,9 +190,9 @@ def read_scores(path: Path) -> dict[str, dict[str, float]]:
 class StoredScores:
     """The gates' scores of a run folder: ``by_gate`` and id of question or turn; ``files`` they stand in.
 
-    ``meta``: ``seconds_per_question`` and ``spent_per_question`` by gate and split, the gates that ask a ``server``,
-    the folder behind each gate (:mod:`kbtrain.gates.noted`), and ``seen``, the questions that its training knew, as
-    far as those files' meta data tell. ``path``: of the folder, for messages.
+    ``meta``: ``seconds_per_question`` and ``spent_per_question`` by gate and split, the gates that ask a ``server``
+    and those asked ``after_search``, the folder behind each gate (:mod:`kbtrain.gates.noted`), and ``seen``, the
+    questions that its training knew, as far as those files' meta data tell. ``path``: of the folder, for messages.
     """
 
     path: Path
@@ -217,7 +217,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     files = sorted(folder.glob("*.jsonl"), key=lambda path: (path.stem != "prompt", path.stem != "kbm", path.stem))
     by_gate = read_score_files(files)
     meta: dict[str, dict[str, Any]] = {
-        key: {} for key in ("seconds_per_question", "spent_per_question", "server", "gates", "seen")
+        key: {} for key in ("seconds_per_question", "spent_per_question", "server", "after_search", "gates", "seen")
     }
     if there(old):
         added = {gate: scores for gate, scores in read_scores(old).items() if gate not in by_gate}

@@ -83,6 +83,7 @@ def caption(results: Results) -> str:
     left_out = meta.get("excluded", {}).get("without_stored_answers", 0)
     shared = meta.get("dev_entities_in_test", 0)
     reachable = results.oracles.sampled_benefit if results.oracles else None
+    late = [name for stage in meta.get("stages", {}).values() for name in stage.get("after_search", {})]
     return (
         f"{meta['split'].capitalize()} split, n = {meta['n']}; {KIND[meta['accuracy_kind']]}, in percent; thresholds "
         + chosen_by(meta["threshold_rule"], meta["n_dev"])
@@ -92,6 +93,7 @@ def caption(results: Results) -> str:
         + (f"; area of the sampled answers' own benefit {percent(reachable)}" if reachable is not None else "")
         + (f"; {left_out} questions without stored answers left out" if left_out else "")
         + (f"; {shared} dev questions share an entity with test" if shared else "")
+        + (f"; {', '.join(late)}: asked after every search, what is saved is reading" if late else "")
     )
 
 

@@ -21,10 +21,12 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import compare_runs
 from kbtrain.evaluation.groups import Cut, decision
+from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.provenance import write_meta
 from kbtrain.records import GateScore, Outcome, Question
 from kbtrain.report.compare import read_finished
+from kbtrain.report.summary import caption
 from kbtrain.store import SampleStore
 
 Script = Callable[[str], ModuleType]
@@ -104,6 +106,20 @@ def test_the_bill_of_a_gate_that_asks_a_server_is_its_tokens(script: Script, run
     by_tokens = (900 * prices["million_tokens_in"] + 60 * prices["million_tokens_out"]) / 1e6
     assert gates["prompt"] == pytest.approx(by_tokens) and by_tokens > 0
     assert gates["kbm_mastery"] == pytest.approx(0.5 * prices["machine_hour"] / 3600)  # read on the own machine
+
+
+def test_the_bill_of_a_gate_after_the_search_has_every_search(script: Script, run_folder: Path) -> None:
+    meta = json.loads((run_folder / "scores.jsonl.meta.json").read_text())
+    (run_folder / "scores.jsonl.meta.json").write_text(json.dumps({**meta, "after_search": {"kbm_mastery": True}}))
+    evaluate(script, run_folder)
+    module = script("cost")
+    module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
+    document = json.loads((run_folder / "cost.json").read_text())
+    gates = {gate["gate"]: gate for gate in document["gates"]}
+    late, always = gates["kbm_mastery"], gates["all_rag"]
+    assert 0 < late["ratio"] < 1 and late["bill"]["searches"] == always["bill"]["searches"]
+    assert gates["prompt"]["bill"]["searches"] < always["bill"]["searches"]
+    assert "kbm_mastery: asked after every search" in caption(load(run_folder / "results.json"))
 
 
 def test_a_bill_of_other_questions_is_refused(script: Script, run_folder: Path) -> None:

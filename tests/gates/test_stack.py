@@ -199,6 +199,8 @@ def test_it_costs_the_sum_and_is_asked_when_its_last_member_can_be(run):
     with pytest.raises(UserError, match="needs samples or retrieved text"):
         gate.decide(["What is the river?"])
     score(run, only=("stack",))  # with the passages of the run
+    noted = [json.loads(meta_path(run / "scores" / f"{name}.jsonl").read_text()) for name in ("stack", "draft")]
+    assert [one.get("after_search") for one in noted] == [dict.fromkeys(handle(run / "stack").names, True), None]
     assert len(list(read(GateScore, run / "scores" / "stack.jsonl"))) == 2 * sum(SIZES.values())
 
 

@@ -44,6 +44,20 @@ def test_a_gate_that_asks_a_server_is_paid_by_tokens_and_not_by_the_machine() ->
     assert bill(USED, np.full(2, beside.break_even), 0.3, PRICES, paid).money == pytest.approx(always.money)
 
 
+def test_a_gate_that_is_asked_after_the_search_saves_none() -> None:
+    retrieve = np.array([0.0, 1.0])
+    before, after = (bill(USED, retrieve, 0.2, PRICES, after_search=late) for late in (False, True))
+    assert after.searches == pytest.approx(PRICES.search) and before.searches == pytest.approx(PRICES.search / 2)
+    assert (after.tokens, after.gate) == (before.tokens, before.gate)
+    assert after.seconds - before.seconds == pytest.approx(PRICES.search_seconds / 2)
+    never = gate_bill("gate", USED, np.zeros(2), 0.5, 0.0, PRICES, after_search=True)
+    always = bill(USED, np.ones(2), 0.0, PRICES)
+    reading = bill(USED, np.zeros(2), 0.0, PRICES).tokens
+    assert never.saved == pytest.approx((always.tokens - reading) / always.money)  # the tokens of the passages alone
+    late = gate_bill("gate", USED, retrieve, 0.5, 0.003, PRICES, after_search=True)
+    assert late.break_even == pytest.approx(1 - late.bill.gate / (always.tokens - reading))
+
+
 def test_at_the_break_even_ratio_the_gate_costs_as_much_as_all_rag() -> None:
     found = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, 0.3, PRICES)
     assert found.break_even is not None and found.break_even_seconds is not None
