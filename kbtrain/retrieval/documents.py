@@ -23,7 +23,7 @@ def read_documents(path: Path | str) -> Iterator[Passage]:
     A section's id is the document's path there and its number (``guide/travel.md#2``), its title the headings that it
     stands under, or the document's name. Plain text is one section. Raises :class:`UserError` with file and line.
     """
-    for file in data_files(Path(path), DOCUMENTS, split="train"):
+    for file in data_files(Path(path), DOCUMENTS, split="train"):  # a split given: none is read from the names
         lines = [line.rstrip("\r\n") for _, line in text_lines(file)]
         whole = [([], lines)] if file.suffix not in _MARKDOWN else _sections(_without_front_matter(lines))
         yield from _passages(file, whole)
