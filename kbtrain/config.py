@@ -248,7 +248,7 @@ def build(kind: type[C], path: Path | None, changes: Mapping[str, Any]) -> C:
 
 
 def _asked_for(kind: type[Config], error: ErrorDetails) -> str:
-    """What a key that has to be given stands for; "" for any other error."""
+    """The words behind a message on a key that has to be given: what it stands for; "" for any other error."""
     field = kind.model_fields.get(str(error["loc"][0])) if error["type"] == "missing" else None
     return f": {field.description}; see --help" if field is not None and field.description else ""
 

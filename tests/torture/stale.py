@@ -26,6 +26,7 @@ READ: dict[str, tuple[str, ...]] = {
     "data_gen/collect.py": ("own.jsonl", "new/questions.jsonl"),
     "data_gen/embed.py": ("qa/passages.jsonl", "qa/vectors/*.json"),
     "data_gen/import_answers.py": ("answers.jsonl", "new/questions.jsonl", "new/samples.db"),
+    "data_gen/merge.py": ("sharded/samples.shard-*.db", "sharded/samples.db"),
     "data_gen/pool.py": ("qa/questions.jsonl", "qa2/questions.jsonl", "pooled/questions.jsonl"),
     "data_gen/respond.py": (*TURNS, "out/model.safetensors", "out/tokenizer.json", "turns/responses/none.jsonl"),
     "data_gen/retrieve.py": ("qa/questions.jsonl", "qa/passages.jsonl", "qa/evidence.jsonl", "qa/bm25/*"),
