@@ -83,12 +83,12 @@ def main(config: ImportDecisionsConfig) -> None:
     if config.as_gate:
         check_every_question(config, known, {one.question_id for one in made})
         check_free(config)
-    earlier = [] if config.as_gate else added_gates(out)
-    facts = {"gate": config.gate, "added": sorted({*earlier, config.gate}), "scores": len(made),
-             "other_questions": len(found.rows) - len(made), "without_column": found.without}  # fmt: skip
-    if config.as_gate:
-        facts |= costs(config)
-    jsonl.write(out, [*([] if config.as_gate else others_of(config)), *made])
+        others, noted = [], {"added": [config.gate], **costs(config)}
+    else:
+        others, noted = others_of(config), {"added": sorted({*added_gates(out), config.gate})}
+    facts = {"gate": config.gate, **noted, "scores": len(made), "other_questions": len(found.rows) - len(made),
+             "without_column": found.without}  # fmt: skip
+    jsonl.write(out, [*others, *made])
     write_meta(
         out,
         stage="import_decisions",

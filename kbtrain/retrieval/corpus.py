@@ -17,7 +17,6 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -25,7 +24,7 @@ from kbtrain import jsonl
 from kbtrain.answers.chinese import CJK
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.files import check_regular, errors_of
-from kbtrain.questions.reading.tables import delimiter_of, is_told
+from kbtrain.questions.reading.tables import is_told, reader_of
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.documents import ARCHIVES, DOCUMENTS, read_documents
 
@@ -136,10 +135,7 @@ def _guessed(data: Mapping[str, Any], ours: str) -> str:
 def _table(path: Path | str, columns: Mapping[str, str], kind: Literal["TSV", "CSV"]) -> Iterator[Passage]:
     """Rows as csv writes them (quotes doubled inside quotes), under a line with the names of the columns."""
     csv.field_size_limit(_LONGEST_FIELD)
-    lines = (line for _, line in _lines(path))
-    first = next(lines, "")
-    delimiter = delimiter_of(first, "\t" if kind == "TSV" else ",")
-    rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
+    rows = reader_of((line for _, line in _lines(path)), "\t" if kind == "TSV" else ",")
     try:
         head = next(rows, [])
         head = next(rows, []) if is_told(head) else head

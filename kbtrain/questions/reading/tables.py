@@ -13,12 +13,15 @@ import re
 import tokenize
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.reading.files import DataFile, text_lines
 from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord, shown
+
+if TYPE_CHECKING:
+    from _csv import Reader
 
 TABLES = (".csv", ".tsv")
 _QUOTED = re.compile(r'"[^"]*"?')  # the last may go on in the next line
@@ -42,23 +45,25 @@ def is_told(cells: Sequence[str]) -> bool:
     return len(cells) == 2 and cells[0].lower() == "sep=" and not cells[1]
 
 
+def reader_of(lines: Iterator[str], usual: str) -> Reader:
+    """What reads the cells of a table's lines, by the separator of :func:`delimiter_of`."""
+    first = next(lines, "")
+    return csv.reader(chain([first], lines), delimiter=delimiter_of(first, usual), strict=True)
+
+
 def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """(line, cells) of every row that is not blank. Raises :class:`UserError` for quotes that do not match."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
     line = 0
 
-    def counted(texts: Iterator[tuple[int, str]]) -> Iterator[str]:
+    def counted() -> Iterator[str]:
         nonlocal line
-        for line, text in texts:  # noqa: B007
+        for line, text in text_lines(file):  # noqa: B007
             yield text
 
-    start, texts = 1, text_lines(file)
-    first = next(texts, None)
-    if first is None:
-        return
-    reader = csv.reader(counted(chain([first], texts)), delimiter=delimiter_of(first[1], delimiter), strict=True)
+    start = 1
     try:
-        for cells in reader:
+        for cells in reader_of(counted(), delimiter):
             if cells and not (start == 1 and is_told(cells)):
                 yield start, cells
             start = line + 1
