@@ -46,7 +46,7 @@ def is_told(cells: Sequence[str]) -> bool:
 
 
 def reader_of(lines: Iterator[str], usual: str) -> Reader:
-    """What reads the cells of a table's lines, by the separator of :func:`delimiter_of`."""
+    """A reader of the cells of a table's lines, by the separator of :func:`delimiter_of`."""
     first = next(lines, "")
     return csv.reader(chain([first], lines), delimiter=delimiter_of(first, usual), strict=True)
 
