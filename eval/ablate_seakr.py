@@ -2,11 +2,12 @@
 
 Each variant is a pipeline of its own under RUN/methods, so an interrupted run goes on, and eval/end_to_end.py shows
 them all. The variant "full" is in each of the three. What the model thought of a prompt is kept under
-RUN/methods/thoughts: no variant asks it again.
+RUN/methods/thoughts: no variant asks it again. On a GPU --together lets all variants share its batches.
 
 Examples:
   python eval/ablate_seakr.py --run runs/hotpotqa --limit 50
   python eval/ablate_seakr.py --run runs/demo --method single_hop --limit 100 --ablations "[documents]"
+  python eval/ablate_seakr.py --run runs/hotpotqa --together --at-once 150 --batch-rows 3000
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from kbtrain.progress import progress_bar
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun, shared_thoughts
 from kbtrain.rag.seakr.thoughts import SharedThoughts
+from kbtrain.rag.seakr.together import answer_together
 from kbtrain.report.trace_page import Summary, render_traces, summarise
 from kbtrain.text_table import aligned, number
 
@@ -56,6 +58,10 @@ class AblateSeakrConfig(SeakrPipelineConfig):
     ablations: tuple[Ablation, ...] = Field(
         ("measure", "documents", "parts"), min_length=1, description="which of the three"
     )
+    together: bool = Field(
+        False,
+        description="answer with all variants at the same time: their prompts share batches, which a GPU has room for",
+    )
 
     @model_validator(mode="after")
     def _one_unit(self) -> AblateSeakrConfig:
@@ -86,12 +92,13 @@ def main(config: AblateSeakrConfig) -> None:
     started = time.monotonic()
     done: dict[str, Summary] = {}
     with shared_thoughts(config) as thoughts:
+        if config.together:
+            run_together(config, thoughts)
         for ablation in config.ablations:
             rows = []
             for variant, changes in VARIANTS[ablation].items():
                 if variant not in done:
-                    changed, name = config.model_copy(update=changes), f"{config.method}_{variant}"
-                    done[variant] = run_variant(changed, name, thoughts, started)
+                    done[variant] = run_variant(*of_variant(config, variant, changes), thoughts, started)
                 s = done[variant]
                 costs = [f"{s.spent[cost]:,.0f}" for cost in COSTS]
                 rows.append([variant, *map(number, (s.correct, s.exact_match, s.f1)), f"{s.retrieved:.0%}", *costs])
@@ -100,6 +107,20 @@ def main(config: AblateSeakrConfig) -> None:
     asked = f"; {thoughts.n_thought:,} of {thoughts.n_asked:,} prompts asked anew" if thoughts.n_asked else ""
     seconds = time.monotonic() - started
     print(f"\n{len(done)} variants on {max(n)} questions in {seconds:.0f} s{asked} -> {config.run / 'methods'}")
+
+
+def of_variant(config: AblateSeakrConfig, variant: str, changes: dict[str, Any]) -> tuple[AblateSeakrConfig, str]:
+    """A variant's settings and its name."""
+    return config.model_copy(update=changes), f"{config.method}_{variant}"
+
+
+def run_together(config: AblateSeakrConfig, thoughts: SharedThoughts) -> None:
+    """Answer what the variants lack, all of them at the same time."""
+    variants = {name: changes for ablation in config.ablations for name, changes in VARIANTS[ablation].items()}
+    runs = [SeakrRun(*of_variant(config, name, changes)) for name, changes in variants.items()]
+    left = sum(run.n_left for run in runs)
+    for _ in progress_bar(answer_together(runs, thoughts), total=left, desc="all variants", unit="questions"):
+        pass
 
 
 def run_variant(config: AblateSeakrConfig, name: str, thoughts: SharedThoughts, started: float) -> Summary:

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from rouge_score.rouge_scorer import RougeScorer
 
 from kbtrain.gates.seakr.signals import (
     SIGNALS,
@@ -126,3 +127,14 @@ def test_u_of_the_samples_that_are_left_stands_on_the_scale_of_all():
     assert unlike["eigen_score"] == pytest.approx(ceiling(1 / 7) / math.log(10), abs=1e-6)
     # before, 19 of 20 empty samples gave nearly the floor, the surest number there is
     assert same["seakr"] < measure([closed(0, "Rome", row), *empty, *empty[:4]])["seakr"]
+
+
+def test_similarity_is_rouge_scores_to_the_digit():
+    """Texts of up to 100 words, more than a machine word has bits, of a small vocabulary, so that words come again."""
+    random = np.random.default_rng(0)
+    scorer = RougeScorer(["rougeL"])
+    for n in range(60):
+        texts = [" ".join(random.choice(list("bcdefgh"), size=random.integers(1, 101))) for _ in range(3)]
+        found = similarities(texts)
+        for i, j in ((1, 0), (2, 0), (2, 1)):
+            assert found[i, j] == found[j, i] == scorer.score(texts[i], texts[j])["rougeL"].fmeasure, (n, texts)

@@ -34,7 +34,7 @@ from kbtrain.records import DtypeName, Question, Split, Titles
 from kbtrain.retrieval.base import Searcher
 
 if TYPE_CHECKING:
-    from kbtrain.rag.seakr.thoughts import SharedThoughts
+    from kbtrain.rag.seakr.thoughts import SharedThoughts, Thoughts
 
 
 class SeakrPipelineConfig(Config):
@@ -156,7 +156,7 @@ class SeakrRun:
         with TraceFile(self.out, self._key) as file:
             self.n_left = sum(question.id not in file.done for question in self.questions)
 
-    def answer(self, thoughts: SharedThoughts | None = None) -> Iterator[Trace]:
+    def answer(self, thoughts: Thoughts | None = None) -> Iterator[Trace]:
         """Answer what is not answered yet; each trace is on disk when it is yielded.
 
         ``thoughts``: those of :func:`shared_thoughts`, which variants of this pipeline share.

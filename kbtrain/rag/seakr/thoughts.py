@@ -14,12 +14,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from kbtrain import jsonl
 from kbtrain.files import append, cut_torn_line, there
 from kbtrain.gates.seakr.engine import Thought
 from kbtrain.rag.seakr.self_aware import AnswerEngine, GenerationRequest, PromptEngine, Reply
+
+
+class Thoughts(Protocol):
+    """A pipeline's source of thoughts."""
+
+    def deciding(self, signal: str) -> AnswerEngine:
+        """An engine whose uncertainty is that of ``signal``."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class SharedThoughts(contextlib.AbstractContextManager["SharedThoughts"]):
 
     def deciding(self, signal: str) -> AnswerEngine:
         """An engine with these thoughts, whose uncertainty is that of ``signal``."""
-        return _Deciding(self, signal)
+        return Deciding(self.kept, signal)
 
     def kept(self, requests: Sequence[GenerationRequest]) -> list[KeptThought]:
         """One for each request, in their order. Raises as :meth:`PromptEngine.think`; nothing is kept then."""
@@ -99,14 +106,14 @@ def _hash(request: GenerationRequest, ids: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True)
-class _Deciding:
-    """An :class:`AnswerEngine`."""
+class Deciding:
+    """An :class:`AnswerEngine`: thoughts that ``kept`` gives, with the uncertainty of ``signal``."""
 
-    shared: SharedThoughts
+    kept: Callable[[Sequence[GenerationRequest]], list[KeptThought]]
     signal: str
 
     def think(self, requests: Sequence[GenerationRequest]) -> list[Reply]:
-        return [self._reply(one) for one in self.shared.kept(requests)]
+        return [self._reply(one) for one in self.kept(requests)]
 
     def _reply(self, one: KeptThought) -> Reply:
         uncertainty = one.thought.signals.get(self.signal, math.nan)  # a chain has no signals
