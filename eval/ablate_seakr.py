@@ -13,18 +13,22 @@ Examples:
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
+from kbtrain.evaluation.pipelines import traces_minus
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun, shared_thoughts
 from kbtrain.rag.seakr.thoughts import SharedThoughts
 from kbtrain.rag.seakr.together import answer_together
-from kbtrain.report.trace_page import Summary, render_traces, summarise
+from kbtrain.rag.seakr.trace import Trace
+from kbtrain.report.tables import difference
+from kbtrain.report.trace_page import render_traces, summarise
 from kbtrain.text_table import aligned, number
 
 Ablation = Literal["measure", "documents", "parts"]
@@ -52,6 +56,7 @@ VARIANTS: dict[Ablation, dict[str, dict[str, Any]]] = {
     },
 }
 COSTS = ("searches", "passages", "requests", "samples", "tokens", "seconds")
+HEAD = ("variant", "right", "EM", "F1", "searched", *COSTS, "right: minus full", "F1: minus full")
 
 
 class AblateSeakrConfig(SeakrPipelineConfig):
@@ -90,23 +95,29 @@ class AblateSeakrConfig(SeakrPipelineConfig):
 def main(config: AblateSeakrConfig) -> None:
     """Run each variant that is not run yet, and print a table for each ablation."""
     started = time.monotonic()
-    done: dict[str, Summary] = {}
+    done: dict[str, list[Trace]] = {}
     with shared_thoughts(config) as thoughts:
         if config.together:
             run_together(config, thoughts)
         for ablation in config.ablations:
-            rows = []
             for variant, changes in VARIANTS[ablation].items():
                 if variant not in done:
                     done[variant] = run_variant(*of_variant(config, variant, changes), thoughts, started)
-                s = done[variant]
-                costs = [f"{s.spent[cost]:,.0f}" for cost in COSTS]
-                rows.append([variant, *map(number, (s.correct, s.exact_match, s.f1)), f"{s.retrieved:.0%}", *costs])
-            print(f"\n{ablation}\n" + aligned(("variant", "right", "EM", "F1", "searched", *COSTS), rows))
-    n = {summary.n for summary in done.values()}
+            rows = [cells(variant, done[variant], done["full"]) for variant in VARIANTS[ablation]]
+            print(f"\n{ablation}\n" + aligned(HEAD, rows))
+    n = max(len(traces) for traces in done.values())
     asked = f"; {thoughts.n_thought:,} of {thoughts.n_asked:,} prompts asked anew" if thoughts.n_asked else ""
     seconds = time.monotonic() - started
-    print(f"\n{len(done)} variants on {max(n)} questions in {seconds:.0f} s{asked} -> {config.run / 'methods'}")
+    print(f"\n{len(done)} variants on {n} questions in {seconds:.0f} s{asked} -> {config.run / 'methods'}")
+
+
+def cells(variant: str, traces: Sequence[Trace], full: Sequence[Trace]) -> list[str]:
+    """A line of a table; differences to the variant "full" on the same questions, with paired 95 % intervals."""
+    s = summarise(traces)
+    costs = [f"{s.spent[cost]:,.0f}" for cost in COSTS]
+    none = variant == "full" or s.without_gold == s.n
+    minus = ("", "") if none else map(difference, traces_minus(traces, full))
+    return [variant, *map(number, (s.correct, s.exact_match, s.f1)), f"{s.retrieved:.0%}", *costs, *minus]
 
 
 def of_variant(config: AblateSeakrConfig, variant: str, changes: dict[str, Any]) -> tuple[AblateSeakrConfig, str]:
@@ -123,7 +134,7 @@ def run_together(config: AblateSeakrConfig, thoughts: SharedThoughts) -> None:
         pass
 
 
-def run_variant(config: AblateSeakrConfig, name: str, thoughts: SharedThoughts, started: float) -> Summary:
+def run_variant(config: AblateSeakrConfig, name: str, thoughts: SharedThoughts, started: float) -> list[Trace]:
     """Answer with one variant; a finished one is only read."""
     run = SeakrRun(config, name)
     for _ in progress_bar(run.answer(thoughts), total=run.n_left, desc=name, unit="questions"):
@@ -133,7 +144,7 @@ def run_variant(config: AblateSeakrConfig, name: str, thoughts: SharedThoughts, 
     settings = config.model_dump(mode="json")
     extra = {"threshold": traces[0].threshold}
     write_meta(run.out, stage="ablate_seakr", config=settings, inputs=run.inputs, extra=extra, started=started)
-    return summarise(traces)
+    return traces
 
 
 if __name__ == "__main__":

@@ -149,6 +149,19 @@ def _rows(own: _Way, others: Sequence[_Way], clusters: Sequence[str] | None) -> 
     return [_row(own), *(_row(way, minus(i, 0), minus(i, 1)) for i, way in enumerate(others, 1))]
 
 
+def traces_minus(traces: Sequence[Trace], others: Sequence[Trace]) -> tuple[Delta, Delta]:
+    """Right answers and F1 of ``traces`` minus those of ``others``, over the questions that both have answered and that
+    can be graded; paired 95 % bootstrap intervals. Raises ``ValueError`` where there is no such question.
+    """
+    of_other = {trace.question_id: trace for trace in others}
+    pairs = [(own, of_other[own.question_id]) for own in traces if own.answers and own.question_id in of_other]
+    if not pairs:
+        raise ValueError("no question that both have answered")
+    table = np.array([[own.correct - other.correct, own.f1 - other.f1] for own, other in pairs], dtype=np.float64)
+    means, drawn = table.mean(axis=0), resampled_means(table, DRAWS, SEED)
+    return delta(float(means[0]), drawn[:, 0]), delta(float(means[1]), drawn[:, 1])
+
+
 def _row(way: _Way, accuracy: Delta | None = None, f1: Delta | None = None) -> PipelineRow:
     right, exact, overlap, searched = (float(value) for value in way.table.mean(axis=0))
     return PipelineRow(way.name, len(way.table), right, exact, overlap, searched, way.spent, accuracy, f1)

@@ -117,11 +117,12 @@ def _one(result: PipelineResult) -> str:
 def _method_cells(row: PipelineRow) -> list[str]:
     costs = [f"{row.spent[cost]:,.0f}" if cost in row.spent else "-" for cost in COSTS]
     figures = [number(value) for value in (row.accuracy, row.exact_match, row.f1)]
-    differences = [_difference(found) for found in (row.accuracy_minus, row.f1_minus)]
+    differences = [difference(found) for found in (row.accuracy_minus, row.f1_minus)]
     return [row.name + row.seen.mark, str(row.n), *figures, f"{row.searched:.0%}", *costs, *differences]
 
 
-def _difference(found: Delta | None) -> str:
+def difference(found: Delta | None) -> str:
+    """A difference with its interval in brackets; nothing where there is none."""
     return "" if found is None else f"{signed(found.mean)} [{signed(found.low)}, {signed(found.high)}]"
 
 
@@ -186,7 +187,7 @@ def score_table(found: Sequence[Separation], areas: Mapping[str, Areas], referen
 def _signal_cells(one: Separation, areas: Areas) -> list[str]:
     quartiles = [" ".join(f"{value:.4g}" for value in values[1:4]) for values in (one.positive, one.negative)]
     return [one.name, number(one.auroc.mean), f"[{number(one.auroc.low)}, {number(one.auroc.high)}]",
-            _difference(one.minus), *map(_difference, areas), *quartiles]  # fmt: skip
+            difference(one.minus), *map(difference, areas), *quartiles]  # fmt: skip
 
 
 def question_table(found: Sequence[GateClassification]) -> str:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kbtrain.evaluation.pipelines import measure_pipeline
+from kbtrain.evaluation.pipelines import measure_pipeline, traces_minus
 from kbtrain.rag.seakr.trace import Spent, Trace
 from kbtrain.records import Question, Sample, SampleSet
 from kbtrain.report.tables import pipelines_text
@@ -123,3 +123,22 @@ def test_the_table_shows_every_cost(stored):
     text = pipelines_text([measure_pipeline("m", [trace(i) for i in range(N)], questions, store, "main", {}, {}, {})])
     for word in ("searches", "passages", "requests", "samples", "tokens", "seconds", "llm_only", "one_step_rag", "EM"):
         assert word in text
+
+
+def test_two_methods_differ_by_the_questions_that_both_answered():
+    """Of five questions the other has four, and one of these cannot be graded: two right answers of three against one."""
+    own = [
+        replace(trace(i), correct=right, f1=f1)
+        for i, (right, f1) in enumerate([(True, 1.0), (True, 0.5), (False, 0.0)])
+    ]
+    others = [replace(one, correct=i == 0, f1=float(i == 0)) for i, one in enumerate(own)]
+    ungraded, alone = replace(trace(3), answers=()), trace(4)
+    right, f1 = traces_minus(
+        [*own, ungraded, alone], [others[2], others[0], others[1], replace(ungraded, correct=False)]
+    )
+    assert (right.mean, f1.mean) == (pytest.approx(1 / 3), pytest.approx(1 / 6))
+    assert (right.low, right.high, f1.high) == (0.0, 1.0, 0.5)  # the second question never, and three times
+    same, _ = traces_minus(own, own)
+    assert (same.mean, same.low, same.high) == (0.0, 0.0, 0.0)
+    with pytest.raises(ValueError, match="no question that both have answered"):
+        traces_minus([ungraded, alone], [ungraded])
