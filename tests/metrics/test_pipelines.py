@@ -126,7 +126,7 @@ def test_the_table_shows_every_cost(stored):
 
 
 def test_two_methods_differ_by_the_questions_that_both_answered():
-    """Of five questions the other has four, and one of these cannot be graded: two right answers of three against one."""
+    """Of five questions the other has four, one of which cannot be graded: two right answers of three against one."""
     own = [
         replace(trace(i), correct=right, f1=f1) for i, (right, f1) in enumerate(((True, 1), (True, 0.5), (False, 0)))
     ]
