@@ -88,13 +88,14 @@ def test_kill_9_at_twenty_moments_loses_nothing_and_ends_in_the_same_rows(tmp_pa
     undisturbed.mkdir()
     for name in ("questions.jsonl", "evidence.jsonl"):
         (undisturbed / name).write_bytes((run / name).read_bytes())
+    few = ("--max-new-tokens", "2")  # the moments lie between the batches, whose number stays
     start = time.monotonic()
-    assert os.waitpid(in_a_child(script, arguments(undisturbed, tiny_model)), 0)[1] == 0
+    assert os.waitpid(in_a_child(script, arguments(undisturbed, tiny_model, *few)), 0)[1] == 0
     whole = time.monotonic() - start
 
     moments, kills, before = random.Random(0), 0, 0
     while kills < 20:
-        pid = in_a_child(script, arguments(run, tiny_model))
+        pid = in_a_child(script, arguments(run, tiny_model, *few))
         time.sleep(moments.uniform(0.05, 0.7) * whole)  # opening model and store, and sampling
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
@@ -106,7 +107,7 @@ def test_kill_9_at_twenty_moments_loses_nothing_and_ends_in_the_same_rows(tmp_pa
             for file in run.glob("samples.db*"):
                 file.unlink(missing_ok=True)
             before = 0
-    assert os.waitpid(in_a_child(script, arguments(run, tiny_model)), 0)[1] == 0
+    assert os.waitpid(in_a_child(script, arguments(run, tiny_model, *few)), 0)[1] == 0
     assert rows(run / "samples.db") == rows(undisturbed / "samples.db")
 
 

@@ -87,15 +87,17 @@ def make_run(folder: Path, sizes: dict[Split, int] | None = None, sampled: tuple
     questions = list(_questions(sizes or SIZES))
     chances = {q.id: (rng.random() ** 2, 0.25 + 0.6 * rng.random()) for q in questions}
     labels: list[Label] = []
+    stored: list[SampleSet] = []
     with SampleStore(folder / "samples.db") as store:
         store.begin("main", {"model": "made-up", "seed": 0, "prompt_fingerprint": "0123456789abcdef"})
         for question in questions:
             n = 30 if question.split in sampled else 0
             sets = {c: _sets(rng, question, c, chances[question.id], n) for c in ("llm", "rag", "mask")}
-            store.put("main", list(sets.values()))
+            stored += sets.values()
             if n:
                 found = {c: indicators(question, made)[0] for c, made in sets.items()}
                 labels.append(label(question, found, 0.2, 0.5))
+        store.put("main", stored)
     jsonl.write(folder / "questions.jsonl", questions)
     jsonl.write(folder / "labels.jsonl", labels)
     hit = Hit("p1", "A town", "Some text.", 1.0)

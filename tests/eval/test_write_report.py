@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import itertools
 import json
 import re
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 from html_page import Page, allowed_script
+from support import scripts
 from support.edits import keep_change
 
 from kbtrain import jsonl
@@ -45,8 +48,32 @@ def written(script: Script, module_run: Path) -> Path:
     if not (module_run / "report.html").exists():
         end_to_end = script("end_to_end")
         end_to_end.main(build(end_to_end.EndToEndConfig, None, {"run": module_run, "bootstrap_draws": 200}))
-        write(script, module_run)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            write(script, module_run)
+        (module_run.parent / "said.txt").write_text(said.getvalue())
     return module_run
+
+
+@pytest.fixture(scope="module")
+def evaluated_once(made_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import shutil
+
+    folder = Path(shutil.copytree(made_run, tmp_path_factory.mktemp("evaluated") / "run"))
+    evaluate(folder)
+    return folder
+
+
+@pytest.fixture
+def evaluated_run(evaluated_once: Path, tmp_path: Path) -> Path:
+    """A copy of the evaluated folder, to be changed at will."""
+    import shutil
+
+    return Path(shutil.copytree(evaluated_once, tmp_path / "run"))
+
+
+def evaluate(folder: Path, **settings: Any) -> None:
+    module = scripts.load("eval/end_to_end.py")
+    module.main(build(module.EndToEndConfig, None, {"run": folder, "bootstrap_draws": 100, **settings}))
 
 
 Chosen = dict[str, tuple[float, dict[str, float]]]
@@ -219,16 +246,14 @@ def test_an_unknown_gate_or_schema_is_one_line(script: Script, written: Path, tm
 
 
 def test_evidence_that_leads_nowhere_is_told_and_that_of_none_leaves_the_page_without(
-    script: Script, run_folder: Path
+    script: Script, evaluated_run: Path
 ) -> None:
-    end_to_end = script("end_to_end")
-    end_to_end.main(build(end_to_end.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100}))
-    evidence = run_folder / "evidence.jsonl"
+    evidence = evaluated_run / "evidence.jsonl"
     evidence.unlink(missing_ok=True)
-    write(script, run_folder)
+    write(script, evaluated_run)
     evidence.symlink_to(evidence.name)
     with pytest.raises(UserError, match=r"evidence\.jsonl: links that lead in a circle"):
-        write(script, run_folder)
+        write(script, evaluated_run)
 
 
 def test_each_gate_has_a_page_with_its_worst_errors_first(written: Path) -> None:
@@ -281,55 +306,47 @@ def test_the_main_gate_by_part_adds_up_to_the_whole(written: Path) -> None:
     assert mean == pytest.approx(100 * (results["all_rag"]["accuracy"] + change), abs=0.06)
 
 
-def test_a_reliability_diagram_stands_beside_the_classification(script: Script, run_folder: Path) -> None:
-    for name, kind in (("end_to_end", "EndToEndConfig"), ("classify", "ClassifyConfig")):
-        module = script(name)
-        more = {"bootstrap_draws": 100} if name == "end_to_end" else {}
-        module.main(build(getattr(module, kind), None, {"run": run_folder, **more}))
-    write(script, run_folder)
-    page = Page((run_folder / "gates" / "kbm_mastery.html").read_text())
+def test_a_reliability_diagram_stands_beside_the_classification(script: Script, evaluated_run: Path) -> None:
+    module = script("classify")
+    module.main(build(module.ClassifyConfig, None, {"run": evaluated_run}))
+    write(script, evaluated_run)
+    page = Page((evaluated_run / "gates" / "kbm_mastery.html").read_text())
     assert page.tags.count("svg") == 2
     assert "as scored (ECE" in page.text and "isotonic (ECE" in page.text
-    (run_folder / "classify.json").write_text("[]")
+    (evaluated_run / "classify.json").write_text("[]")
     with pytest.raises(UserError, match=r"classify.json: not a classification table of this version"):
-        write(script, run_folder)
+        write(script, evaluated_run)
 
 
-def test_bills_stand_in_the_report_where_they_were_made(script: Script, run_folder: Path) -> None:
-    module = script("end_to_end")
-    module.main(build(module.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100}))
+def test_bills_stand_in_the_report_where_they_were_made(script: Script, evaluated_run: Path) -> None:
     cost = script("cost")
-    cost.main(build(cost.CostConfig, None, {"run": run_folder, "prices": PRICES}))
-    write(script, run_folder)
-    text = Page((run_folder / "report.html").read_text()).text
+    cost.main(build(cost.CostConfig, None, {"run": evaluated_run, "prices": PRICES}))
+    write(script, evaluated_run)
+    text = Page((evaluated_run / "report.html").read_text()).text
     assert "What it costs" in text and "USD per 1000" in text
-    assert "## What it costs" in (run_folder / "report.md").read_text()
-    module.main(build(module.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100, "target_ratio": 0.2}))
+    assert "## What it costs" in (evaluated_run / "report.md").read_text()
+    evaluate(evaluated_run, target_ratio=0.2)
     with pytest.raises(UserError, match=r"cost.json: made from another results.json; make it again, or remove it"):
-        write(script, run_folder)
-    cost.main(build(cost.CostConfig, None, {"run": run_folder, "prices": PRICES}))
-    (run_folder / "cost.json").write_text('{"schema": 3}')
+        write(script, evaluated_run)
+    cost.main(build(cost.CostConfig, None, {"run": evaluated_run, "prices": PRICES}))
+    (evaluated_run / "cost.json").write_text('{"schema": 3}')
     with pytest.raises(UserError, match=r"cost.json: not a bill of this version; run eval/cost.py again"):
-        write(script, run_folder)
+        write(script, evaluated_run)
 
 
 def test_the_first_screen_speaks_of_the_gate_that_saves_most_on_dev_at_the_threshold_chosen_there(
-    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
+    written: Path,
 ) -> None:
-    module = script("end_to_end")
-    module.main(build(module.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100}))
-    capsys.readouterr()
-    write(script, run_folder)
-    said = capsys.readouterr().out.splitlines()
-    chosen, rows = chosen_on_dev(run_folder)
+    said = (written.parent / "said.txt").read_text().splitlines()
+    chosen, rows = chosen_on_dev(written)
     best = max(chosen, key=lambda gate: saved_and_changed(rows, chosen[gate][1], chosen[gate][0], "dev")[0])
     saved, change = saved_and_changed(rows, chosen[best][1], chosen[best][0], "test")
-    text = Page((run_folder / "report.html").read_text()).text.replace("\u00a0", " ")
+    text = Page((written / "report.html").read_text()).text.replace("\u00a0", " ")
     sentence = f"{gate_name(best)}, the best of 4 gates on dev, saves {100 * saved:.1f} % of the searches for "
     assert sentence + f"{-100 * change:.1f} points of accuracy" in text
     assert "retriever" not in text.split("200 test questions")[0]
     assert "model made-up · 200 test questions of made-up" in text
-    page = (run_folder / "report.html").read_text()
+    page = (written / "report.html").read_text()
     for figure in page.split("<figure")[1].split("</svg>")[:2]:  # wide, and narrow for a phone
         assert f"saves {100 * saved:.1f} % of the searches" in figure and f"{100 * change:+.1f} points" in figure
         assert all(level in figure for level in ("always", "never", "\N{MINUS SIGN}2 points"))
@@ -337,9 +354,7 @@ def test_the_first_screen_speaks_of_the_gate_that_saves_most_on_dev_at_the_thres
     block = said[-6:]
     names = ["tested", "without search", "always searching", "with the gate", "is that real?", "next"]
     assert [re.split(r"  +", line)[0] for line in block] == names
-    assert f"{100 * saved:.1f} % of the searches saved" in block[3] and block[5].endswith(
-        str(run_folder / "report.html")
-    )
+    assert f"{100 * saved:.1f} % of the searches saved" in block[3] and block[5].endswith(str(written / "report.html"))
 
 
 def test_the_first_screen_and_every_gate_page_say_that_accuracy_is_the_expected_one(
@@ -380,29 +395,23 @@ def test_a_gate_page_begins_with_its_two_by_two(written: Path) -> None:
         assert well + missed == results[name]["needed"]["n_positive"]
 
 
-def test_a_result_that_is_not_what_was_computed_is_refused(script: Script, run_folder: Path) -> None:
-    end_to_end = script("end_to_end")
-
-    def evaluate() -> None:
-        end_to_end.main(build(end_to_end.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100}))
-
-    evaluate()
-    results = run_folder / "results.json"
+def test_a_result_that_is_not_what_was_computed_is_refused(script: Script, evaluated_run: Path) -> None:
+    results = evaluated_run / "results.json"
     made = results.read_text()
     results.write_text(re.sub(r'"accuracy": 0\.\d+', '"accuracy": 0.99', made))
     with pytest.raises(
         UserError, match=r"results\.json: was changed since it was computed; run eval/end_to_end\.py again"
     ):
-        write(script, run_folder)
+        write(script, evaluated_run)
     results.write_text(made)
-    write(script, run_folder)
-    labels = run_folder / "labels.jsonl"
+    write(script, evaluated_run)
+    labels = evaluated_run / "labels.jsonl"
     lines = labels.read_text().splitlines(keepends=True)
     labels.write_text("".join(lines[:-1]))
     write_meta(labels, stage="label", config={}, inputs=[])  # labelled again
     with pytest.raises(
         UserError, match=r"results\.json: made from another .*labels\.jsonl; run eval/end_to_end\.py again"
     ):
-        write(script, run_folder)
-    evaluate()
-    write(script, run_folder)
+        write(script, evaluated_run)
+    evaluate(evaluated_run)
+    write(script, evaluated_run)
