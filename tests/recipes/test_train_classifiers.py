@@ -87,8 +87,9 @@ def turns(data, split):
 
 @pytest.mark.parametrize(("name", "gate"), [("encoder", EncoderGate), ("ragate_mha", RagateMHA)])
 def test_a_gate_learns_the_rule_is_saved_whole_and_scores_dev_and_test(recipe, data, tmp_path, capsys, name, gate):
-    recipe(name, arguments(data, tmp_path / "g", name, epochs=30, act_weight=0.5) if name == "encoder" else
-           arguments(data, tmp_path / "g", name, epochs=12))  # fmt: skip
+    changes = {"epochs": 12, "learning_rate": 1e-2, "act_weight": 0.5} if name == "encoder" else {"epochs": 12}
+    given = arguments(data, tmp_path / "g", name, **changes)
+    recipe(name, given)
     out = capsys.readouterr().out
     assert "saved, opened again, scores equal" in out
     scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "g" / "scores.jsonl")}
@@ -108,8 +109,7 @@ def test_a_gate_learns_the_rule_is_saved_whole_and_scores_dev_and_test(recipe, d
     assert not [p for p in (tmp_path / "g").rglob("*") if p.suffix in {".bin", ".pt", ".pkl", ".pth"}]
     if name == "encoder":
         assert opened.card.run["acts_foreseen"] == ["NOTIFY_SUCCESS", "OFFER"]
-    recipe(name, arguments(data, tmp_path / "g", name, epochs=30, act_weight=0.5) if name == "encoder" else
-           arguments(data, tmp_path / "g", name, epochs=12))  # fmt: skip
+    recipe(name, given)
     assert "finished already" in capsys.readouterr().out
 
 
@@ -240,7 +240,7 @@ PAIR = {"probe": "{base: dialogue_state, max_length: 32}", "class_weight": 0.5, 
 
 
 def test_a_pair_is_a_fine_tuned_encoder_and_a_probe_averaged_in_one_folder(recipe, data, tmp_path, capsys):
-    given = arguments(data, tmp_path / "g", "encoder", epochs=12, **PAIR)
+    given = arguments(data, tmp_path / "g", "encoder", epochs=1, **PAIR)
     recipe("encoder", [*given, "--dry-run"])
     out = capsys.readouterr().out
     assert "acts foreseen: NOTIFY_SUCCESS, OFFER" in out and "acts foreseen: none; base: dialogue_state" in out
@@ -457,9 +457,9 @@ KILLED = [("encoder", {"base": "dialogue_state", "frozen_layers": 0}), ("ragate_
 
 @pytest.mark.parametrize(("name", "changes"), KILLED)
 def test_a_killed_training_goes_on_to_the_same_weights(recipe, data, tmp_path, name, changes):
-    whole = arguments(data, tmp_path / "whole", name, epochs=12, select="last", **changes)
+    whole = arguments(data, tmp_path / "whole", name, epochs=6, select="last", **changes)
     recipe(name, whole)
-    cut = arguments(data, tmp_path / "cut", name, epochs=12, select="last", **changes)
+    cut = arguments(data, tmp_path / "cut", name, epochs=6, select="last", **changes)
     killed(f"recipes/train_{name}.py", cut, tmp_path / "cut" / "checkpoints")
     recipe(name, cut)
     for name in ("model.safetensors", *(["base.json"] if changes else [])):
