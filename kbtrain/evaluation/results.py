@@ -239,4 +239,16 @@ def load(path: Path) -> Results:
 def _validator() -> Draft202012Validator:
     from jsonschema import Draft202012Validator
 
-    return Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return Draft202012Validator(_inlined(schema, schema.pop("$defs")))
+
+
+def _inlined(part: Any, named: Mapping[str, Any]) -> Any:
+    """The schema with each ``$ref`` replaced by what it names: to look them up takes longer than all the checks."""
+    if isinstance(part, list):
+        return [_inlined(one, named) for one in part]
+    if not isinstance(part, dict):
+        return part
+    if "$ref" in part:
+        return _inlined(named[part["$ref"].removeprefix("#/$defs/")], named)
+    return {key: _inlined(one, named) for key, one in part.items()}
