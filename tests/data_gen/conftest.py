@@ -51,11 +51,11 @@ def fill(run: Path, n_train: int = 20, n_held_out: int = 5) -> None:
     ))  # fmt: skip
     with SampleStore(run / "samples.db") as store:
         store.begin("main", {"model": "tiny", "n": N})
+        sets = []
         for i, asked in enumerate(questions):
             right, n = i % (N + 1), N if asked.split == "train" else 0
-            store.put("main", [
-                sample_set(asked, "llm", min(right, n), n), sample_set(asked, "rag", min(N - right, n), n)
-            ])  # fmt: skip
+            sets += [sample_set(asked, "llm", min(right, n), n), sample_set(asked, "rag", min(N - right, n), n)]
+        store.put("main", sets)
 
 
 class Books:

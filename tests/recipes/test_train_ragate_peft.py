@@ -78,7 +78,7 @@ def losses(folder):
 
 
 def test_it_learns_the_rule_and_its_folder_opens_to_the_same_scores(recipe, data, tmp_path, capsys):
-    recipe(arguments(data, tmp_path / "g", epochs=25, learning_rate=1e-2, save_steps=25))
+    recipe(arguments(data, tmp_path / "g", epochs=12, learning_rate=2e-2, save_steps=25))
     out = capsys.readouterr().out
     assert "saved, opened again, scores equal (to 0e+00)" in out
     gate = kbtrain.load_gate(tmp_path / "g")
@@ -100,7 +100,7 @@ def test_it_learns_the_rule_and_its_folder_opens_to_the_same_scores(recipe, data
     assert all("lora_" in name and "lm_head" not in name for name in adapter(tmp_path / "g"))
     card = (tmp_path / "g" / "README.md").read_text()
     assert "auroc | 1.0000 [1.0000, 1.0000]" in card and "12 turns, 3 positive" in card
-    recipe(arguments(data, tmp_path / "g", epochs=25, learning_rate=1e-2, save_steps=25))
+    recipe(arguments(data, tmp_path / "g", epochs=12, learning_rate=2e-2, save_steps=25))
     assert "finished already" in capsys.readouterr().out
 
 
