@@ -51,10 +51,13 @@ def fill(run: Path, n_train: int = 20, n_held_out: int = 5) -> None:
     ))  # fmt: skip
     with SampleStore(run / "samples.db") as store:
         store.begin("main", {"model": "tiny", "n": N})
-        sets = []
+        sets: list[SampleSet] = []
         for i, asked in enumerate(questions):
             right, n = i % (N + 1), N if asked.split == "train" else 0
             sets += [sample_set(asked, "llm", min(right, n), n), sample_set(asked, "rag", min(N - right, n), n)]
+            if len(sets) >= 100:  # few transactions, and little memory
+                store.put("main", sets)
+                sets = []
         store.put("main", sets)
 
 
