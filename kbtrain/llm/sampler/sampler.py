@@ -16,10 +16,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from kbtrain.errors import UserError
 from kbtrain.kernels.memory import keep_freed_memory
@@ -95,6 +96,16 @@ class DistinctSequences:
 _BLANK_LINES = re.compile(r"^\s*\n")
 
 
+def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], Any]:
+    """The text of tokens, special ones too: of a whole vocabulary in a third of the time that ``decode`` takes.
+
+    What ``decode`` does besides takes spaces away, which no token has before its last character.
+    """
+    if isinstance(tokenizer, PreTrainedTokenizerFast):
+        return partial(tokenizer.backend_tokenizer.decode, skip_special_tokens=False)
+    return tokenizer.decode
+
+
 class Stopper:
     """Knows all end-of-sequence ids of model and tokenizer, and the stop strings.
 
@@ -115,8 +126,8 @@ class Stopper:
         last = {string[-1] for string in self.stop}
         last |= {"\N{REPLACEMENT CHARACTER}"} if any(not character.isascii() for character in last) else set()
         size = max(model.config.get_text_config().vocab_size, len(tokenizer)) if last else 0
-        pieces = (tokenizer.decode([i]) for i in range(min(size, len(tokenizer))))
-        self._may_stop = [any(c in piece for c in last) for piece in pieces]
+        decode = _decoder(tokenizer)
+        self._may_stop = [not last.isdisjoint(decode([i])) for i in range(min(size, len(tokenizer)))]
 
     def finish(self, tokens: Sequence[int]) -> Finish | None:
         """Reason why the answer ends with its newest token, or None."""
