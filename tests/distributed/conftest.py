@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from support import scripts
@@ -17,6 +19,8 @@ from kbtrain.records import Evidence, Hit, Question
 from kbtrain.store import SampleStore
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # asks the network
+# a node's helpers see its end by their input: they are forks, thus no children of it
+os.environ["RAY_enable_pipe_based_agent_to_parent_health_check"] = "1"  # noqa: SIM112 - its name
 ROOT = Path(__file__).parent.parent.parent
 N_QUESTIONS = 25
 QUICK = {  # how soon a dead node is noticed
@@ -29,17 +33,43 @@ SPARING = {  # no process is started before it is needed, ended while another te
 }  # fmt: skip
 WORKER = ROOT / "tests" / "support" / "forked_ray_worker.py"
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "setup_worker_path": str(WORKER)}
+IMPORTED = (  # by the helpers of each node
+    "ray.dashboard.agent", "ray.dashboard.dashboard", "ray._private.runtime_env.agent.main",
+    "ray.autoscaler._private.monitor",
+)  # fmt: skip
+PYTHON = """#!/bin/sh
+case "$1" in
+  {worker}) exec {workers} "$@" ;;
+  *) exec {helpers} "$@" ;;
+esac
+"""
 
 
-_clusters: list[Any] = []  # at most one, for all tests of this folder
+class Ray:
+    """A cluster whose Python processes are forks: the helpers of its nodes of one that has Ray imported."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.server = scripts.Server(scripts.python(), more=IMPORTED)
+        self.python = self.server.folder / "python_of_ray"
+        helpers = self.server.folder / "python"
+        self.python.write_text(PYTHON.format(worker=WORKER, workers=scripts.python(), helpers=helpers))
+        self.python.chmod(0o755)
+        head = NODE | {"num_cpus": 0, "_system_config": QUICK | SPARING, "include_dashboard": False}
+        with self.forked():
+            self.cluster = Cluster(initialize_head=True, head_node_args=head | {"include_log_monitor": False})
+
+    def forked(self) -> Any:
+        """While nodes are started: what they start as this Python is a fork."""
+        return mock.patch.object(sys, "executable", str(self.python))
+
+    def close(self) -> None:
+        self.cluster.shutdown()
+        self.server.close()
 
 
-def _start() -> Any:
-    from ray.cluster_utils import Cluster
-
-    os.environ["KBTRAIN_FORKED_PYTHON"] = str(scripts.python())
-    head = NODE | {"num_cpus": 0, "_system_config": QUICK | SPARING, "include_dashboard": False}
-    return Cluster(initialize_head=True, head_node_args=head)
+_clusters: list[Ray] = []  # at most one, for all tests of this folder
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
@@ -48,7 +78,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         import ray
 
         ray.shutdown()
-        _clusters.pop().shutdown()
+        _clusters.pop().close()
 
 
 @pytest.fixture
@@ -56,10 +86,11 @@ def cluster() -> Any:
     """A Ray cluster: a head without CPUs, and two nodes with one each; what a test before killed is made anew."""
     ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kbtrain[ray]'")
     if not _clusters:
-        _clusters.append(_start())
-    (started,) = _clusters
-    while len(started.worker_nodes) < 2:
-        started.add_node(**NODE)
+        _clusters.append(Ray())
+    started = _clusters[0].cluster
+    with _clusters[0].forked():
+        while len(started.worker_nodes) < 2:
+            started.add_node(**NODE)
     if not ray.is_initialized():
         ray.init(address=started.address, log_to_driver=False, logging_level="error")
     started.wait_for_nodes()

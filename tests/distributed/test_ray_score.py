@@ -214,7 +214,7 @@ def test_an_interrupted_run_goes_on_with_either_engine(cluster, tmp_path):
 
 
 def failure(do, output):
-    """The error of a scoring whose workers all do this."""
+    """The error of a scoring whose worker does this; one, as each of its deaths costs the start of a process."""
     source, worker = scripted()
 
     class Failing(worker):
@@ -222,7 +222,7 @@ def failure(do, output):
             do()
 
     with pytest.raises(UserError) as caught:
-        scored_by(RayScoring(worker=Failing), source, output)
+        scored_by(RayScoring(actors=1, worker=Failing), source, output)
     return str(caught.value)
 
 

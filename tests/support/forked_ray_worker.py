@@ -1,10 +1,11 @@
-"""What a Ray node of the tests runs to start a worker: a fork of the process that has Ray imported, instead of Python.
+"""What a Ray node of the tests runs to start a worker, in a fork of a process that has all but Ray imported: Ray's
+library reads its environment when it is imported, and finds the worker's job there.
 
 Ray's own program of this kind sets up an environment of packages, of which the tests have none; its options go.
 """
 
-import os
+import runpy
 import sys
 
-python = os.environ["KBTRAIN_FORKED_PYTHON"]
-os.execv(python, [python, *(part for part in sys.argv[1:] if not part.startswith(("--language", "--serialized-")))])
+sys.argv = [part for part in sys.argv[1:] if not part.startswith(("--language", "--serialized-"))]
+runpy.run_path(sys.argv[0], run_name="__main__")
