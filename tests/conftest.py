@@ -58,7 +58,7 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[XSpec]) -> None:
     config.add_cleanup(server.close)
     if config.args == config.getini("testpaths") and not config.getoption("--fast"):
         config.stash[INSTALLED] = server.folder / "installed"
-        config.add_cleanup(installed.Making(config.stash[INSTALLED]).close)
+        config.add_cleanup(installed.Making(config.stash[INSTALLED], server.folder / "python").close)
     for spec in specs:
         spec.python = f"{server.folder / 'python'} --suite"
 

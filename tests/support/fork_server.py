@@ -8,7 +8,9 @@ input ends the server.
 
 With ``"python"`` (a copy of ``forked_python.py``) what the script itself starts as ``sys.executable`` is a fork, too:
 that program hands its arguments, environment, folder and streams to the socket. Killed, it takes its fork along; asked
-to end (SIGTERM), it asks its fork. The processes of the suite are such forks themselves (``tests/conftest.py``).
+to end (SIGTERM), it asks its fork. The processes of the suite are such forks themselves (``tests/conftest.py``), and so
+are further servers: that of the environment with the wheel, which goes over to the Python named behind the socket's
+place (else empty), and Ray's, with the names of more modules behind that.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import runpy
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import traceback
@@ -53,6 +56,8 @@ PRELOADED = (
     "opencc",
     "rouge_score.rouge_scorer",
     "matplotlib.figure",
+    "requests",  # Ray's, as are the messages: each of its workers imports it
+    "google.protobuf.json_format",
     "tabulate",  # torch._dynamo's, at the end of every process
     # what most scripts import of kbtrain; not kbtrain.cli, which is run as a module itself
     "kbtrain.gates.handles",
@@ -105,6 +110,16 @@ def listen(place: str) -> socket.socket:
     sys.stdout.write("listening\n")
     sys.stdout.flush()
     return listener
+
+
+def go_over(python: str) -> None:
+    """Go on as the Python of another environment: its kbtrain comes anew; all else that was imported is its, too."""
+    code = "import json, sys; print(json.dumps([sys.path, sys.prefix, sys.executable]))"
+    told = subprocess.run([python, "-c", code], stdout=subprocess.PIPE, check=True)
+    path, sys.prefix, sys.executable = json.loads(told.stdout)
+    sys.exec_prefix, sys.path[:] = sys.prefix, ["", *path]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "kbtrain"]:
+        del sys.modules[name]
 
 
 def serve(listener: socket.socket) -> dict[str, Any]:
@@ -219,7 +234,7 @@ def become(request: dict[str, Any]) -> None:
     os.environ.update(request["env"])
     sys.executable = request.get("python") or sys.executable
     sys.argv = [request["script"], *request["argv"]]
-    if not sys.flags.safe_path:
+    if "PYTHONSAFEPATH" not in os.environ:
         sys.path[0] = os.path.dirname(os.path.abspath(request["script"]))
 
 
@@ -231,7 +246,7 @@ def exit_code(script: str) -> int:
             sys.path[0], code = "", sys.argv.pop(1)
             exec(code, main.__dict__)
         elif script == "-m":
-            if not sys.flags.safe_path:
+            if "PYTHONSAFEPATH" not in os.environ:
                 sys.path[0] = os.getcwd()
             del sys.argv[0]
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
@@ -251,8 +266,13 @@ def exit_code(script: str) -> int:
 if __name__ == "__main__":
     place = listen(sys.argv[1])
     gc.disable()  # what is imported stays
-    for name in PRELOADED:
+    if sys.argv[2]:
+        go_over(sys.argv[2])
+    first = sys.path[0]
+    for name in (*PRELOADED, *sys.argv[3:]):
         importlib.import_module(name)
+    sys.path.remove(first)  # Ray puts itself before it
+    sys.path.insert(0, first)
     check_alone()
     settle()
     gc.enable()

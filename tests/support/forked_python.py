@@ -1,7 +1,8 @@
 """Python for the scripts that a script starts: its arguments go to a fork server, whose child has its streams.
 
 The client writes this file behind a first line that names the interpreter and beside the server's socket. With
-``--suite`` before all else it is Python for a process of the suite: code is forked, too, and starts real Python.
+``--suite`` before all else it is Python for a process of the suite: code is forked, too, and starts real Python. A
+script whose file has the name in ``KBTRAIN_TEST_FRESH`` is run by Python itself.
 """
 
 import json
@@ -14,7 +15,8 @@ arguments = sys.argv[1:]
 suite = arguments[0] == "--suite"
 if suite:
     del arguments[0]
-elif arguments[0] in ("-S", "-c"):  # a line of code that imports nothing: Python itself is as quick
+elif arguments[0] in ("-S", "-c") or os.environ.get("KBTRAIN_TEST_FRESH") in map(os.path.basename, arguments[:2]):
+    # a line of code that imports nothing: Python itself is as quick
     os.execv(sys.executable, [sys.executable, *arguments])
 server = socket.socket(socket.AF_UNIX)
 server.connect(os.path.join(os.path.dirname(os.path.abspath(__file__)), "socket"))

@@ -24,6 +24,7 @@ from kbtrain import jsonl
 from kbtrain.demo import chain, run_folder
 from kbtrain.models import embedded
 from kbtrain.records import Question
+from support import scripts
 from support.scripts import Client, Server
 from support.small_smollm2 import NAME, make_small_smollm2
 
@@ -36,24 +37,28 @@ shared: Path | None = None  # folder of the suite's one, in its processes (conft
 
 
 class Making:
-    """A process that makes the environment in ``folder``, and then is the fork server of its Python."""
+    """A process that makes the environment in ``folder``, and then has a fork server of its Python.
 
-    def __init__(self, folder: Path) -> None:
+    ``python``: program of the suite's server, of which that one is a fork, with torch imported.
+    """
+
+    def __init__(self, folder: Path, python: Path) -> None:
         path = os.pathsep.join((str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")))
-        code = "import sys; from support import installed; installed.serve(sys.argv[1])"
+        code = "import sys; from support import installed; installed.serve(*sys.argv[1:])"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}
-        )
+            [sys.executable, "-c", code, str(folder), str(python)],
+            stdin=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path},
+        )  # fmt: skip
 
     def close(self) -> None:
         """End it; the server with it."""
         self.process.communicate()
 
 
-def serve(folder: str) -> None:
+def serve(folder: str, python: str) -> None:
     """Make the environment, start its server, and stay until the input ends."""
     try:
-        server = Server(make(Path(folder)) / "bin" / "python", clean())
+        server = Server(python, clean(), other=make(Path(folder)) / "bin" / "python")
     except BaseException:
         (Path(folder) / FAILED).touch()
         raise
@@ -99,7 +104,7 @@ def _folder() -> Path:
         made = tempfile.TemporaryDirectory(prefix="installed-")
         atexit.register(made.cleanup)
         folder = Path(made.name)
-        atexit.register(Making(folder).close)
+        atexit.register(Making(folder, scripts.python()).close)
     until = time.monotonic() + 300.0
     while not (folder / SERVER).exists():
         failed = time.monotonic() > until or (folder / FAILED).exists()
@@ -139,7 +144,8 @@ class Installed:
 class Demo:
     """`kbtrain demo --tiny` of the wheel: its run folder, what it said, and the models it found in its cache.
 
-    The model is a small random one of SmolLM2's class with its tokenizer, where the real one lies.
+    The model is a small random one of SmolLM2's class with its tokenizer, where the real one lies. The KBM is trained
+    by a Python of its own: what its imports say is said, too.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -150,7 +156,8 @@ class Demo:
         questions = jsonl.read(Question, self.installed.folder / "asked" / "questions.jsonl")
         small = make_small_smollm2(folder / "models" / NAME, (word for q in questions for word in q.answers))
         shutil.copyfile(embedded.path_of(NAME) / embedded.PROVENANCE, small / embedded.PROVENANCE)
-        self.done = self.installed.forked("kbtrain", "demo", "--tiny", **self.cache)
+        fresh = {"KBTRAIN_TEST_FRESH": "train_kbm.py"}
+        self.done = self.installed.forked("kbtrain", "demo", "--tiny", **self.cache, **fresh)
         self.run = self.installed.folder / run_folder("tiny")
 
 

@@ -119,17 +119,24 @@ def start(
 
 
 class Server:
-    """The process of fork_server.py; ``python`` is its interpreter, with the environment variables ``env``."""
+    """The process of fork_server.py. With ``other``, the Python of another environment, it goes over to that one.
 
-    def __init__(self, python: Path | str = sys.executable, env: Mapping[str, str] | None = None) -> None:
+    ``python`` is its interpreter, another server's for a fork of that one; ``env``: its environment variables;
+    ``more``: further modules that it imports.
+    """
+
+    def __init__(
+        self, python: Path | str = sys.executable, env: Mapping[str, str] | None = None, other: Path | None = None,
+        more: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.made = tempfile.TemporaryDirectory(prefix="scripts-")
         self.folder, here = Path(self.made.name), Path(__file__).parent
         self.process = subprocess.Popen(
-            [str(python), str(here / "fork_server.py"), str(self.folder / "socket")],
+            [str(python), str(here / "fork_server.py"), str(self.folder / "socket"), str(other or ""), *more],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env,
         )  # fmt: skip
         forked = self.folder / "python"
-        forked.write_text(f"#!{sys.executable} -IS\n{(here / 'forked_python.py').read_text()}")
+        forked.write_text(f"#!{other or sys.executable} -IS\n{(here / 'forked_python.py').read_text()}")
         forked.chmod(0o755)
         assert self.process.stdout is not None
         assert self.process.stdout.readline(), "the fork server did not start; its message is above"
