@@ -68,7 +68,7 @@ def answers():
 
 ASK = """
 import contextlib, io, json, os, runpy, sys
-import kbtrain.config, kbtrain.gates.handles, kbtrain.training.finish
+import kbtrain.config, kbtrain.gates.handles, kbtrain.training.finish, kbtrain.evaluation.decisions
 sys.path.insert(0, "")
 for script in sys.argv[1:]:
     into, out_of = os.pipe()
@@ -268,10 +268,12 @@ def test_a_launch_goes_through_accelerate_without_its_notices(tmp_path):
 
 
 def test_an_error_under_a_launch_is_its_one_line(tmp_path):
-    """What the script says, without accelerate's own traceback of a process that did not end well."""
+    """What the script says, without accelerate's own traceback of a process that did not end well. In forks: that the
+    imports of a launch say nothing is seen above.
+    """
     script = tmp_path / "my.py"
     script.write_text("import sys\nsys.stderr.write('error: a.jsonl: no\\n')\nsys.exit(2)\n")
-    done = run("-m", "kbtrain.cli", "run", str(script), "--launch", "cpu")
+    done = scripts.run("-m", "kbtrain.cli", "run", str(script), "--launch", "cpu", nested=True)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "error: a.jsonl: no\n")
 
 

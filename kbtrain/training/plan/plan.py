@@ -5,6 +5,7 @@ It is made from the keys of a recipe's YAML file that decide what a training nee
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -130,10 +131,15 @@ def make_plan(config: PlannedTraining, devices: int, context: float = CONTEXT, l
     """Raises :class:`~kbtrain.errors.UserError` for a model whose config cannot be opened. No weights are loaded."""
     shape = config_of(config.model)
     weights = count(config, shape)
+    adapt, lean = None if weights.full else adapter_of(config), not config.gradient_checkpointing
+
+    @functools.cache  # most layouts have the same
+    def kept(batch: Batch) -> Activations:
+        return activations(shape, batch, adapt, lean)
+
     found, memory = None, []
     for layout in layouts or tuple(LAYOUTS):
-        adapt, lean = None if weights.full else adapter_of(config), not config.gradient_checkpointing
-        found = activations(shape, batch_of(config, layout), adapt, lean)
+        found = kept(batch_of(config, layout))
         total = found.total(config.gradient_checkpointing) + found.layer  # and the gradients of one layer's tensors
         memory.append(needs(layout, weights, devices, total, context))
     assert found is not None
