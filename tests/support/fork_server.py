@@ -116,10 +116,13 @@ def go_over(python: str) -> None:
     """Go on as the Python of another environment: its kbtrain comes anew; all else that was imported is its, too."""
     code = "import json, sys; print(json.dumps([sys.path, sys.prefix, sys.executable]))"
     told = subprocess.run([python, "-c", code], stdout=subprocess.PIPE, check=True)
-    path, sys.prefix, sys.executable = json.loads(told.stdout)
-    sys.exec_prefix, sys.path[:] = sys.prefix, ["", *path]
+    sys.path[:], sys.prefix, sys.executable = json.loads(told.stdout)
+    sys.exec_prefix = sys.prefix
     for name in [name for name in sys.modules if name.partition(".")[0] == "kbtrain"]:
         del sys.modules[name]
+    found = importlib.import_module("kbtrain").__file__ or ""
+    if not found.startswith(sys.prefix):
+        raise RuntimeError(f"{found}: not the kbtrain of {python}")
 
 
 def serve(listener: socket.socket) -> dict[str, Any]:
