@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from scipy import stats
+from transformers import ByT5Tokenizer
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling
@@ -91,6 +92,14 @@ def test_a_stop_string_whose_last_character_is_several_tokens_ends_the_answer(ma
     ends = [stopper.finish(tokens[: i + 1]) for i in range(len(tokens))]
     assert ends == [None] * (len(tokens) - 1) + ["stop"]
     assert stopper.text(tokens) == f"ab{stop}"[: -len(stop)]
+
+
+@pytest.mark.parametrize("kind", ["fast", "in Python"])
+def test_what_may_stop_an_answer_is_every_token_with_the_last_character(make_model, tokenizer, kind):
+    reads = tokenizer if kind == "fast" else ByT5Tokenizer()
+    stopper = Stopper(make_model("llama"), reads, ("ab",))
+    expected = ["b" in reads.decode([i]) for i in range(len(reads))]
+    assert stopper._may_stop == expected and any(expected) and not all(expected)
 
 
 def test_log_probability_is_the_sum_over_the_answers_tokens(make_llm, question):
