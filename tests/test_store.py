@@ -271,8 +271,7 @@ def test_memory_stays_flat_while_iterating(tmp_path: Path) -> None:
         for start in range(0, 1000, 100):
             store.put("main", [made(f"q{i}", n=30, text="x" * 1000) for i in range(start, start + 100)])
     code = (
-        "import resource, sys; from kbtrain.store import SampleStore\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        "import sys; from kbtrain.provenance import peak_rss_mb as peak; from kbtrain.store import SampleStore\n"
         "with SampleStore(sys.argv[1], read_only=True) as store:\n"
         "    next(store.iterate('main')); before = peak()\n"
         "    n = sum(1 for _ in store.iterate('main')); print(n, peak() - before)\n"

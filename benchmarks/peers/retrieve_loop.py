@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from kbtrain.provenance import peak_rss_mb
 
 Search = Callable[[Sequence[str], int], list[list[str]]]  # queries, k -> ids of the hits, best first
 WARM_UP = 2  # queries before the clock runs: numba compiles
@@ -31,10 +32,9 @@ def serve(index: Callable[[Path, Path, str], None], opened: Callable[[Path, str]
     hits = search(asked, int(k))
     done = time.perf_counter()
     size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-    unit = 2**20 if sys.platform == "darwin" else 2**10
     replies.write(json.dumps({
         "index_s": round(indexed - start, 1), "open_s": round(ready - indexed, 2),
         "queries_s": round(len(asked) / (done - warm)), "disk_mb": round(size / 2**20),
-        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit),
+        "peak_mb": round(peak_rss_mb()),
         "first_hits": [found[0] if found else "" for found in hits],
     }) + "\n")  # fmt: skip

@@ -207,9 +207,9 @@ def test_a_store_without_samples_is_one_line(run_folder: Path, label: Run, books
 def test_memory_does_not_grow_with_the_number_of_questions(tmp_path: Path, books: Any) -> None:
     """Ten times the questions, the same memory within 8 MB, for label and for build."""
     peaks = []
-    code = (  # not ru_maxrss, which a process takes over from the one that started it
-        "import re, runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')\n"
-        "print(int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1]) / 1024)"
+    code = (
+        "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "from kbtrain.provenance import peak_rss_mb; print(peak_rss_mb())"
     )
     for n in (300, 3000):
         books.fill(tmp_path / str(n), n_train=n)
