@@ -56,10 +56,12 @@ def test_a_round_is_one_call_in_which_each_prompt_stands_once(thoughts):
 
 
 def test_a_round_waits_for_all(thoughts):
-    prompts = [GenerationRequest(f"p{i}/0/sentence", "Who?") for i in range(12)]
-    assert len(list(answer_together([Variant([prompt]) for prompt in prompts], thoughts))) == 12
-    (call,) = thoughts.calls
-    assert sorted(request.id for request in call) == sorted(prompt.id for prompt in prompts)
+    rounds = [[GenerationRequest(f"{n}{i:02}/0/sentence", "Who?") for i in range(12)] for n in "ab"]
+    found = list(answer_together([Variant([first], [second]) for first, second in zip(*rounds, strict=True)], thoughts))
+    assert len(found) == 24
+    assert [sorted(request.id for request in call) for call in thoughts.calls] == [
+        [r.id for r in one] for one in rounds
+    ]
 
 
 def test_nothing_to_do_asks_nothing(thoughts):
