@@ -81,32 +81,36 @@ class GateTokens:
     generated: float
 
 
-def bill(
-    used: Usage,
-    retrieve: Floats,
-    gate_seconds: float,
-    prices: Prices,
-    gate_tokens: GateTokens | None = None,
-    after_search: bool = False,
-) -> Bill:
-    """``retrieve``: probability of retrieving each question; ``gate_seconds``: the gate's own, per question.
-
-    ``after_search``: the gate reads what was found, so that every question is searched for, and leaves out passages.
+@dataclass(frozen=True)
+class Asking:
+    """Cost of asking a gate about one question. ``after_search``: it reads what was found, so that every question is
+    searched for, and leaves out passages.
     """
+
+    seconds: float
+    tokens: GateTokens | None = None
+    after_search: bool = False
+
+
+NO_GATE = Asking(0.0)
+
+
+def bill(used: Usage, retrieve: Floats, prices: Prices, asking: Asking = NO_GATE) -> Bill:
+    """``retrieve``: probability of retrieving each question."""
     read = ((1 - retrieve) * used.llm_in + retrieve * used.rag_in).mean()
     made = ((1 - retrieve) * used.llm_out + retrieve * used.rag_out).mean()
-    searches = 1.0 if after_search else float(retrieve.mean())
+    searches = 1.0 if asking.after_search else float(retrieve.mean())
     tokens = _paid(float(read), float(made), prices)
-    gate = gate_seconds * prices.machine_hour / 3600
-    if gate_tokens is not None:
-        gate = _paid(gate_tokens.read, gate_tokens.generated, prices)
+    gate = asking.seconds * prices.machine_hour / 3600
+    if asking.tokens is not None:
+        gate = _paid(asking.tokens.read, asking.tokens.generated, prices)
     reading = (read * prices.seconds_per_1000_tokens_in + made * prices.seconds_per_1000_tokens_out) / 1000
     return Bill(
         money=searches * prices.search + tokens + gate,
         searches=searches * prices.search,
         tokens=tokens,
         gate=gate,
-        seconds=searches * prices.search_seconds + float(reading) + gate_seconds,
+        seconds=searches * prices.search_seconds + float(reading) + asking.seconds,
     )
 
 
@@ -119,16 +123,15 @@ def gate_bill(
     used: Usage,
     retrieve: Floats,
     accuracy: float,
-    gate_seconds: float,
     prices: Prices,
-    gate_tokens: GateTokens | None = None,
-    after_search: bool = False,
+    asking: Asking,
 ) -> GateBill:
-    """A gate's bill beside that of retrieving always; ``after_search`` as in :func:`bill`."""
-    own = bill(used, retrieve, gate_seconds, prices, gate_tokens, after_search)
-    never, always = (bill(used, np.full_like(retrieve, p), 0.0, prices, after_search=after_search) for p in (0.0, 1.0))
+    """A gate's bill beside that of retrieving always."""
+    own = bill(used, retrieve, prices, asking)
+    free = replace(NO_GATE, after_search=asking.after_search)
+    never, always = (bill(used, np.full_like(retrieve, p), prices, free) for p in (0.0, 1.0))
     even, why = _break_even(own.gate, never.money, always.money)
-    even_seconds, why_seconds = _break_even(gate_seconds, never.seconds, always.seconds)
+    even_seconds, why_seconds = _break_even(asking.seconds, never.seconds, always.seconds)
     reasons = {"break_even": why} if why else {}
     return GateBill(
         gate=name,
@@ -167,9 +170,9 @@ def bills(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> list[G
     _check_tokens(run, used, prices)
     found = []
     for gate in gates:
-        seconds, tokens = gate.cost.gate_seconds / n, _gate_tokens(run, gate.gate)
         after = bool(run.stored.meta.get("after_search", {}).get(gate.gate))
-        made = gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, seconds, prices, tokens, after)
+        asking = Asking(gate.cost.gate_seconds / n, _gate_tokens(run, gate.gate), after)
+        made = gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, prices, asking)
         found.append(replace(made, seen=gate.seen))
     return found
 
