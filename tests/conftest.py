@@ -29,6 +29,7 @@ from support import cpu_times, installed, schedule, scripts  # noqa: E402
 
 from kbtrain import errors, garbage  # noqa: E402
 
+HERE = Path(__file__).parent
 SERVER = pytest.StashKey[scripts.Server]()
 INSTALLED = pytest.StashKey[Path]()
 _last_file: list[object] = []  # of the test that ran before in this process
@@ -75,12 +76,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> schedul
     return schedule.SlowFilesFirst(config, log)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Slow files are not even imported where they are left out; None: as any other plugin says."""
+    if not config.getoption("--fast") or not collection_path.is_relative_to(HERE):
+        return None
+    return schedule.place(f"tests/{collection_path.relative_to(HERE).as_posix()}") < len(schedule.SLOW) or None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: schedule.place(item.nodeid))
-    if config.getoption("--fast"):
-        slow = [item for item in items if schedule.place(item.nodeid) < len(schedule.SLOW)]
-        config.hook.pytest_deselected(items=slow)
-        del items[: len(slow)]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadFileScheduling
 
-# Files that take more than about 5 s of CPU or of waiting, child processes included, the dearest first.
+# Files that take more than about 2 s of CPU or of waiting, child processes included, the dearest first.
 SLOW = (
     "test_wheel.py",
     "test_chain.py",
@@ -90,6 +90,18 @@ SLOW = (
     "test_damaged_folders.py",
     "test_support.py",
     "test_scripts.py",
+    "distributed/test_merge.py",
+    "data_gen/test_judge.py",
+    "eval/test_kbm_factors.py",
+    "eval/test_end_to_end_pipelines.py",
+    "serve/test_kept_prefill.py",
+    "rag/test_together.py",
+    "eval/test_tables.py",
+    "recipes/test_fit_gate.py",
+    "retrieval/test_vectors.py",
+    "data_gen/test_build.py",
+    "gates/test_probe_reuse.py",
+    "benchmarks/test_mutants.py",
 )
 TOGETHER = {  # files whose slow fixture is one for the process, and files that must not wait at the same time
     "ray": ("distributed/test_ray_score.py", "distributed/test_ray_engine.py", "distributed/test_ray_states.py"),
