@@ -11,7 +11,7 @@ TRAINERS := $(VENV)/.trainers
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH_CPU_INDEX
 MODEL ?= smollm2-135m-instruct
-WORKERS ?= 4
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-full evidence test test-fast coverage torture examples test-vllm test-adapters lint sbom lock format \
