@@ -10,7 +10,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -53,11 +53,10 @@ def similarities(texts: Sequence[str]) -> Floats:
 def _similarities(texts: tuple[str, ...]) -> Floats:
     keys = [normalise(text) for text in texts]
     distinct = list(Counter(keys))  # answers repeat: each pair of different ones is compared once
-    words = [key.split() for key in distinct]  # rouge-score's own tokenizer drops all but a-z and 0-9
     table = np.eye(len(distinct))
-    for i, first in enumerate(words):
+    for i, first in enumerate(distinct):
         for j in range(i):
-            table[i, j] = table[j, i] = _rouge_l(first, words[j])
+            table[i, j] = table[j, i] = _rouge_l(first, distinct[j])
     position = {key: i for i, key in enumerate(distinct)}
     at = [position[key] for key in keys]
     table = table[np.ix_(at, at)]
@@ -65,25 +64,22 @@ def _similarities(texts: tuple[str, ...]) -> Floats:
     return table
 
 
-def _rouge_l(first: Sequence[str], second: Sequence[str]) -> float:
-    """rouge-score's F1, digit for digit."""
-    common = _longest_common_subsequence(first, second)
-    if not common:
-        return 0.0
-    precision, recall = common / len(second), common / len(first)
-    return 2 * precision * recall / (precision + recall)
+def _rouge_l(first: str, second: str) -> float:
+    return float(_scorer().score(first, second)["rougeL"].fmeasure) if first and second else 0.0
 
 
-def _longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    """Its length; a bit of an integer for each word of ``first`` (Hyyro 2004; 10 times rouge-score's speed)."""
-    every, places = (1 << len(first)) - 1, dict[str, int]()
-    for i, word in enumerate(first):
-        places[word] = places.get(word, 0) | 1 << i
-    unmatched = every
-    for word in second:
-        met = unmatched & places.get(word, 0)
-        unmatched = (unmatched + met | unmatched - met) & every
-    return len(first) - unmatched.bit_count()
+class _Words:
+    """Splits at spaces: texts are normalised, and rouge-score's own tokenizer drops all but a-z and 0-9."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return text.split()
+
+
+@functools.cache
+def _scorer() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer(["rougeL"], tokenizer=_Words())
 
 
 Answers = Sequence["AnswerWithStates"]
