@@ -64,7 +64,10 @@ class SharedThoughts(contextlib.AbstractContextManager["SharedThoughts"]):
         """One for each request, in their order. Raises as :meth:`PromptEngine.think`; nothing is kept then."""
         engine, file = self._opened = self._opened or self._open()
         begin = time.perf_counter()
-        fitted = [engine.fit(request) for request in requests]
+        once = {
+            request: engine.fit(request) for request in dict.fromkeys(requests)
+        }  # what several variants ask at once
+        fitted = [once[request] for request in requests]
         fitting = time.perf_counter() - begin
         prompts = [_hash(request, ids) for request, (ids, _) in zip(requests, fitted, strict=True)]
         new = {prompt: place for place, prompt in enumerate(prompts) if prompt not in self._lines}

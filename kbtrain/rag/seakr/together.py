@@ -115,11 +115,6 @@ class _Asking:
                     call.error = error
 
     def _respond(self, calls: Sequence[_Call]) -> None:
-        places: dict[GenerationRequest, int] = {}  # what several variants ask is read once
+        kept = iter(self._shared.kept([request for call in calls for request in call.requests]))
         for call in calls:
-            for request in call.requests:
-                places.setdefault(request, len(places))
-        kept = self._shared.kept(list(places))
-        self._shared.n_asked += sum(len(call.requests) for call in calls) - len(places)
-        for call in calls:
-            call.kept = [kept[places[request]] for request in call.requests]
+            call.kept = [next(kept) for _ in call.requests]
