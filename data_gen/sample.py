@@ -26,11 +26,12 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.distributed.sampling import RayEngine
+from kbtrain.gates.probe.gate import DRAFT_TOKENS
 from kbtrain.llm.backends import LLMConfig
-from kbtrain.llm.base import AnswerRequest
+from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
-from kbtrain.llm.sample_stage import Plan, SamplingJob, Shard, check_files, local
+from kbtrain.llm.sample_stage import Engine, Plan, SamplingJob, Shard, check_files, local
 from kbtrain.models.files_read import MODEL_FILES, note
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.own import Part, read_prompts
@@ -56,11 +57,29 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
         {}, description="own templates in files: {llm: FILE, rag: FILE, system: FILE}, with {question} and {evidence}"
     )
     shard: str | None = Field(None, description="draw part i of n only, as i/n, counted from 1; null: all")
+    keep_states: bool = Field(
+        False, description="keep the states that a probe and a draft probe read, in RUN/states (backend transformers)"
+    )
 
     @model_validator(mode="after")
     def _conditions(self) -> SampleConfig:
         if len(set(self.conditions)) < len(self.conditions):
             raise ValueError("key 'conditions': name each condition once")
+        return self
+
+    @model_validator(mode="after")
+    def _states(self) -> SampleConfig:
+        if not self.keep_states:
+            return self
+        if self.backend != "transformers" or self.engine != "local":
+            raise ValueError("key 'keep_states': backend transformers with engine local alone reads states")
+        if "llm" not in self.conditions:
+            raise ValueError("key 'keep_states': the states are those of condition llm, which is not sampled")
+        if self.max_new_tokens <= DRAFT_TOKENS or self.stop != Sampling().stop:
+            raise ValueError(
+                f"key 'keep_states': a draft has {DRAFT_TOKENS} tokens and stops at a line's end: so must answers, and "
+                "be longer (stop, max_new_tokens)"
+            )
         return self
 
 
@@ -91,7 +110,7 @@ def main(config: SampleConfig) -> None:
         else:
             unit = "question-conditions"
             with progress_bar(total=job.total, initial=stored, desc="sample", unit=unit) as bar:
-                for n in job.sample(store, engine(config, local, RayEngine)):
+                for n in job.sample(store, engine(config, _here(config), RayEngine)):
                     bar.update(n)
             print(f"{job.total} question-conditions, {job.total - stored} of them now -> {target}")
         key = {"questions": file_sha256(questions), "run_meta": store.run_meta(job.run)}
@@ -99,6 +118,15 @@ def main(config: SampleConfig) -> None:
             key[MODEL_FILES] = note(config.model, noted)
     write_meta(target, stage="sample", config=config.model_dump(mode="json"), inputs=[questions, evidence],
                extra=key, started=started)  # fmt: skip
+
+
+def _here(config: SampleConfig) -> Engine:
+    """The engine of this process."""
+    if not config.keep_states:
+        return local
+    from kbtrain.gates.probe.sampled_states import keeping_states
+
+    return keeping_states(config.run)
 
 
 def look_ahead(config: SampleConfig, plan: Plan, shard: Shard) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from kbtrain import stage_process
 from kbtrain.errors import UserError
 from kbtrain.models import embedded
 from kbtrain.provenance import meta_path
@@ -26,6 +26,7 @@ from kbtrain.scripts import find, launch_command
 Size = Literal["tiny", "demo", "full"]
 Say = Callable[[str], None]
 MODEL = "smollm2-135m-instruct"
+_ON_CPU = ("--device", "cpu")  # the demo's figures are those of a laptop
 _GREEDY = 1.0  # weight of the greedy answers in the benefit of own questions, as in the demo
 CLOSING = 6  # lines of the block that the report's stage ends with
 
@@ -44,11 +45,20 @@ class Step:
     later: Callable[[], tuple[str, ...]] | None = None
 
     def command(self) -> list[str]:
-        script = find(self.script, "stages", "recipes", what="script")
-        arguments = (*self.arguments, *(self.later() if self.later else ()))
+        script, arguments = self._asked()
         if self.launch:
             return launch_command(script, find(self.launch, "launch", what="launch file"), arguments)
         return [sys.executable, str(script), *arguments]
+
+    def run(self, forks: bool) -> stage_process.Ended:
+        """Run it to its end; with ``forks`` as a fork of a process that has imported what stages import, if it can."""
+        if forks and stage_process.FORKS and self.launch is None:
+            return stage_process.forked(*self._asked())
+        return stage_process.fresh(self.command())
+
+    def _asked(self) -> tuple[Path, tuple[str, ...]]:
+        script = find(self.script, "stages", "recipes", what="script")
+        return script, (*self.arguments, *(self.later() if self.later else ()))
 
 
 @dataclass(frozen=True)
@@ -113,7 +123,7 @@ def chain(size: Size = "demo") -> list[Step]:
              ("--config", "stack_demo", *here, *data, "--output", f"{run}/stack")),
         *measured,
         Step("train_kbm", "a gate of its own weights", scale.training,
-             ("--config", "kbm_smollm2", "--epochs", str(scale.epochs), *data, "--output", f"{run}/kbm"), launch="cpu"),
+             ("--config", "kbm_smollm2", "--epochs", str(scale.epochs), *data, "--output", f"{run}/kbm", *_ON_CPU)),
         *(_double_judgement(run) if size == "full" else ()),
         *measured,
         Step("classify", "precision and recall", 0.1, here),
@@ -130,7 +140,7 @@ def _double_judgement(run: Path) -> list[Step]:
     config = ("--config", "kbm_smollm2", "--keys", "[mastery, certainty]", "--epochs", "1")
     return [
         Step("build", "training examples with passages", 0.1, ("--config", "build_double_judgement", *here)),
-        Step("train_kbm", "a gate that judges what was found, too", 25, (*config, *data), launch="cpu"),
+        Step("train_kbm", "a gate that judges what was found, too", 25, (*config, *data, *_ON_CPU)),
     ]
 
 
@@ -216,7 +226,7 @@ def run_demo(size: Size, say: Say) -> None:
     last stage's closing block is shown whole.
     """
     embedded.path_of(MODEL, say)
-    follow(chain(size), run_folder(size), say)
+    follow(chain(size), run_folder(size), say, forks=True)
 
 
 def evidence_chain(data: Path) -> list[Step]:
@@ -238,7 +248,7 @@ def run_evidence(data: Path, say: Say) -> None:
     for name in ("llm_outcomes/outcomes.jsonl", "closed_book/songs.jsonl", "ketod", "passages.jsonl"):
         if not (data / name).exists():
             raise UserError(f"{data / name}: not there; the folder of KBTRAIN_TEST_DATA has it (docs/evidence.md)")
-    follow(evidence_chain(data), Path("runs/evidence"), say, "evidence.md", _evidence_block)
+    follow(evidence_chain(data), Path("runs/evidence"), say, "evidence.md", _evidence_block, forks=True)
 
 
 def _evidence_block(page: Path) -> list[str]:
@@ -348,7 +358,7 @@ def run_public(
     for name in (*files, "passages.jsonl"):
         if not (data / name).exists():
             raise UserError(f"{data / name}: not there; docs/public.md says where each file comes from")
-    follow(public_chain(data, run, model, chinese, answers, prompts), run, say)
+    follow(public_chain(data, run, model, chinese, answers, prompts), run, say, forks=True)
 
 
 def follow(
@@ -357,10 +367,12 @@ def follow(
     say: Say,
     result: str = "report.html",
     closing: Callable[[Path], list[str]] | None = None,
+    forks: bool = False,
 ) -> None:
     """Run the steps one after the other, as :func:`run_demo` says.
 
-    ``closing``: the last lines, of the file ``result``; else the last ones of the last step.
+    ``closing``: the last lines, of the file ``result``; else the last ones of the last step. ``forks`` as in
+    :meth:`Step.run`: for chains whose stages need a model.
     """
     started = time.monotonic()
     say(f"{len(steps)} stages, {_about(sum(step.minutes for step in steps))} on 2 cores -> {run.resolve()}")
@@ -369,13 +381,13 @@ def follow(
     with (run / "chain.log").open("w", encoding="utf-8") as log:
         for number, step in enumerate(steps, 1):
             say(f"[{number}/{len(steps)}] {step.script}: {step.does} ({_about(step.minutes)})")
-            done = subprocess.run(step.command(), check=False, stdout=subprocess.PIPE, text=True, encoding="utf-8")
-            log.write(f"[{number}/{len(steps)}] {step.script}\n{done.stdout}")
+            done = step.run(forks)
+            log.write(f"[{number}/{len(steps)}] {step.script}\n{done.said}")
             log.flush()
-            lines = done.stdout.splitlines()
-            if done.returncode != 0:  # the stage has said why
-                sys.stdout.write(done.stdout)
-                raise SystemExit(done.returncode if done.returncode > 0 else 128 - done.returncode)
+            lines = done.said.splitlines()
+            if done.code != 0:  # the stage has said why
+                sys.stdout.write(done.said)
+                raise SystemExit(done.code if done.code > 0 else 128 - done.code)
             if number < len(steps) or closing:
                 say("\n".join(f"       {line}" for line in lines[-1:]))
     report = (run / result).resolve()

@@ -122,7 +122,7 @@ def main(config: TrainProbeConfig) -> None:
         **({"tokens": config.tokens} if draft else {}),
         **config.model_dump(include={"answered_by", "condition", "method", "labels", "keys"}),
     )
-    recipe.say(finish_probe(config, gate, card, data, fitted, recipe.facts()))
+    recipe.say(finish_probe(config, gate, card, data, fitted, recipe.facts(), store))
     return None
 
 

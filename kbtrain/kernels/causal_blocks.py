@@ -68,7 +68,7 @@ def unread(module: Any, start: int, end: int) -> bool:
 NAME = "kbtrain_causal_blocks"
 BLOCK = 128  # queries a block; between 64 and 256 it makes no difference
 _FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
-_LONG = 256  # tokens from which blocks are faster than the fused kernel
+_LONG = 96  # tokens from which blocks are faster than the fused kernel
 
 
 def causal_blocks_attention(

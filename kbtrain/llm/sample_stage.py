@@ -234,7 +234,13 @@ def local(
     config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
 ) -> Iterator[Answered]:
     """The engine of one process: it opens the model itself."""
-    llm = open_llm(config)
+    yield from answered_by(open_llm(config), config, windows, done)
+
+
+def answered_by(
+    llm: LLM, config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
+) -> Iterator[Answered]:
+    """The answers of a model that is open."""
     facts = llm.facts()
     yield facts, []  # before the first answer, so that other settings are refused at once
     requests = itertools.chain.from_iterable(windows)

@@ -93,6 +93,10 @@ class TransformersLLM:
             yield answers
             freed.check()
 
+    def draw_with(self, sampler: BatchSampler) -> None:
+        """Answer by another sampler of the same model from now on."""
+        self._sampler, self._replicas = sampler, []
+
     def answer_by(self, sampler: BatchSampler, requests: Iterable[AnswerRequest]) -> Iterator[list[SampleSet]]:
         """As :meth:`answer`, by another sampler of the same model, one batch after the other."""
         for batch in self._batches(requests, frozenset()):

@@ -217,7 +217,7 @@ class DraftReader(Reader):
     @property
     def facts(self) -> dict[str, str]:
         """The longest draft."""
-        return {"draft": str(self.tokens)}
+        return draft_facts(self.tokens)
 
     def read(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         """(prompts, layers, width) of every layer. Raises :class:`UserError` for a prompt that is too long."""
@@ -353,6 +353,11 @@ def state_facts(fingerprint: str, dtype: str, model: str | None = None) -> dict[
     """Facts that states depend on beside the prompt's tokens; ``model``: its name, by which all of its files count."""
     files = digest(model) if model else ""
     return {"model": fingerprint, "dtype": dtype, **({MODEL_FILES: files} if files else {})}
+
+
+def draft_facts(tokens: int) -> dict[str, str]:
+    """What the states of drafts depend on besides: the longest draft."""
+    return {"draft": str(tokens)}
 
 
 def save_heads(path: Path, heads: Mapping[Target, Head]) -> None:

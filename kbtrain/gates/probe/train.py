@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 FIGURE = "layers.svg"
 TOLERANCE = 1e-5  # of a score, between the fitted probe and the one opened from its folder
+COMPARED = 64  # questions of which it is looked at
 
 
 @dataclass(frozen=True)
@@ -113,16 +114,21 @@ def finish_probe(
     data: TrainingData,
     fitted: Mapping[Target, Fitted],
     run: dict[str, Any],
+    store: StateStore,
 ) -> str:
-    """End a probe's training; returns the sentence to be said. Dev examples, or some of training, are compared."""
+    """End a probe's training; returns the sentence to be said.
+
+    ``store`` has the states of all examples: dev's figures are of them. Some of dev's, or of training's, are compared.
+    """
     dev = used_examples(data.dev, card.condition)
-    compared = dev or used_examples(data.train, card.condition)[:64]
+    compared = (dev or used_examples(data.train, card.condition))[:COMPARED]
     facts = {"train_examples": len(data.train), "dev_examples": len(dev), "without_label": data.unlabelled}
     about = {"run": {**run, **facts, "peak_rss_mb": peak_rss_mb()}, "versions": package_versions()}
     card = card.model_copy(update=about)
+    gate.reader.stored = store
+    figures = _dev_figures(dev, gate.score_all(dev), gate)
     gate.reader.stored = None  # what is compared are scores of fresh passes: so are those of use
     kept = gate.score_all(compared)
-    figures = _dev_figures(dev, kept, gate)
 
     def write(folder: Path) -> None:
         save_heads(folder / WEIGHTS, gate.heads)

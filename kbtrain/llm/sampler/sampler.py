@@ -384,10 +384,12 @@ class BatchSampler(LockstepSampler[Row, Sample]):
 
     def replica(self) -> BatchSampler:
         """A sampler with the same weights, for another thread."""
-        model, tokenizer = replica(self.model), copy.deepcopy(self.tokenizer)
-        sampler = BatchSampler(model, tokenizer, self.sampling, self.shared, self.window)
-        sampler._packed = PackedLinears(model, self._packed.weights)
+        sampler = self._beside(replica(self.model), copy.deepcopy(self.tokenizer))
+        sampler._packed = PackedLinears(sampler.model, self._packed.weights)
         return sampler
+
+    def _beside(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> BatchSampler:
+        return BatchSampler(model, tokenizer, self.sampling, self.shared, self.window)
 
     def prefix_of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
         """The longest prefix of these prompts, whatever earlier ones shared: answers depend on their batch alone."""

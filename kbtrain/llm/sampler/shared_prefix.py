@@ -178,7 +178,7 @@ def _mixed(shares: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, layout
 
 AttentionInterface.register(NAME, shared_prefix_attention)
 
-_LEAVE = 0.5  # prompts that no sequence goes on from leave once they are so many: leaving copies the others
+_LEAVE = 0.8
 _ALIGNED = 32  # scores whose rows are a multiple of so many numbers: softmax is a fifth slower over odd ones (measured)
 
 

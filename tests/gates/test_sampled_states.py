@@ -1,0 +1,152 @@
+"""States kept while sampling are those that a probe would read later, and answers do not notice."""
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+import torch
+from support.scripts import load, run
+from tiny_kbm import KINDS, make_folder, make_model, make_tokenizer
+
+from kbtrain import jsonl
+from kbtrain.config import parse_args
+from kbtrain.errors import UserError
+from kbtrain.gates.probe.gate import DRAFT_TOKENS, DraftReader, Reader, draft_facts, state_facts, state_folder
+from kbtrain.gates.probe.sampled_states import KeepingSampler
+from kbtrain.gates.probe.states import StateStore, prompt_key
+from kbtrain.llm.base import Sampling
+from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
+from kbtrain.models.adapters import base_fingerprint
+from kbtrain.models.load import load_model
+from kbtrain.records import GREEDY, Evidence, GateExample, Hit, Question
+from kbtrain.store import SampleStore
+
+TEXTS = [f"Which {a} is near the {b}{' and so on' * (i % 3)}?" for i, a in enumerate("abcd") for b in ("lake", "bay")]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+def examples():
+    return [GateExample(f"q{i}", f"q{i}", "train", text, "en", None) for i, text in enumerate(TEXTS)]
+
+
+def drawn_by_both(model, tokenizer):
+    """Answers of the plain sampler and of the keeping one, what the latter kept, and the plain prompts."""
+    sampling = Sampling(max_new_tokens=DRAFT_TOKENS + 5)
+    llm = types.SimpleNamespace(model=model, tokenizer=tokenizer, sampling=sampling, shared_prefix=True, window=None)
+    prompts = DraftReader(model, tokenizer).prompts(examples())
+    batch = [
+        PromptRows(f"q{i}", condition, tuple(ids), (GREEDY, 0, 1, 2))
+        for condition in ("llm", "rag")
+        for i, ids in enumerate(prompts)
+    ]
+    kept = {}
+    asked = {f"q{i}" for i in range(len(TEXTS) - 1)}
+    keeping = KeepingSampler(llm, asked, lambda ids, states: kept.setdefault(tuple(ids), []).append(states))
+    replica, rag = keeping.replica(), batch[len(prompts) :]
+    watched = keeping.sample(batch), replica.sample(rag)
+    return BatchSampler(model, tokenizer, sampling).sample(batch), watched, kept, prompts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_kept_is_what_a_draft_reader_reads_and_answers_stay_the_same(kind):
+    tokenizer = make_tokenizer()
+    model = make_model(kind, len(tokenizer))
+    plain, (watched, of_replica), kept, prompts = drawn_by_both(model, tokenizer)
+    assert watched == plain and of_replica == plain[len(prompts) :]
+    assert sorted(kept) == sorted(map(tuple, prompts[:-1]))  # of those that were named, plain, once each
+    expected = DraftReader(model, tokenizer).read(prompts)
+    for ids, states in zip(prompts[:-1], expected, strict=False):
+        (found,) = kept[tuple(ids)]
+        assert found == pytest.approx(states, abs=1e-5)
+
+
+@pytest.mark.parametrize("place", [0, 3, DRAFT_TOKENS - 1, DRAFT_TOKENS + 2])
+def test_an_answer_that_ends_before_or_behind_the_draft_is_read_as_the_draft_is(place):
+    tokenizer = make_tokenizer()
+    model = make_model("llama", len(tokenizer))
+    ids = DraftReader(model, tokenizer).prompts(examples()[:1])[0]
+    with torch.no_grad():
+        answer = []
+        while len(answer) <= place:
+            answer.append(int(model(torch.tensor([[*ids, *answer]])).logits[0, -1].argmax()))
+    model.generation_config.eos_token_id = answer[place]
+    _, _, kept, prompts = drawn_by_both(model, tokenizer)
+    for ids, states in zip(prompts[:-1], DraftReader(model, tokenizer).read(prompts), strict=False):
+        assert kept[tuple(ids)][0] == pytest.approx(states, abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_folder(tmp_path_factory.mktemp("kept") / "model", num_hidden_layers=3)
+
+
+@pytest.fixture
+def home(tmp_path):
+    asked = [Question(f"q{i}", text, ("Peru",), ("train", "test")[i % 2], "t") for i, text in enumerate(TEXTS)]
+    hits = (Hit("p", "T", "The town is in Peru.", 1.0),)
+    jsonl.write(tmp_path / "questions.jsonl", asked)
+    jsonl.write(tmp_path / "evidence.jsonl", [Evidence(q.id, "bm25", q.text, hits) for q in asked])
+    return tmp_path
+
+
+def sample(home, folder, *more):
+    return run(
+        "data_gen/sample.py", "--run", str(home), "--model", str(folder), "--samples", "{train: 2, test: 0}",
+        "--dtype", "fp32", "--max-new-tokens", "20", *more,
+    )  # fmt: skip
+
+
+def answers(home, name):
+    with SampleStore(home / "samples.db", read_only=True) as store:
+        return sorted(dataclasses.astuple(one) for one in store.iterate(name))
+
+
+def test_a_run_s_probes_find_their_states_after_sampling(home, folder):
+    assert sample(home, folder, "--keep-states", "true").returncode == 0
+    assert sample(home, folder, "--sampling-run", "plain").returncode == 0
+    assert answers(home, "main") == answers(home, "plain")
+    model, tokenizer = load_model(str(folder), "fp32", "cpu")
+    facts = state_facts(base_fingerprint(str(folder)), "fp32", str(folder))
+    for condition, reader, more in (
+        ("llm", Reader(model, tokenizer), {}),
+        ("draft", DraftReader(model, tokenizer), draft_facts(DRAFT_TOKENS)),
+    ):
+        store = StateStore(state_folder(home, condition), facts | more)
+        prompts = reader.prompts(examples())
+        test = {prompt_key(ids) for ids in prompts[1::2]}
+        assert not any(key in store for key in test)  # their scores' time is measured
+        prompts = prompts[::2]
+        assert list(store.extract(model, prompts, reader.read)) == []  # nothing is missing
+        found = store.layers([prompt_key(ids) for ids in prompts], range(3))
+        expected = torch.from_numpy(reader.read(prompts)).bfloat16().float().numpy()
+        assert np.abs(found - expected).max() < 0.02
+
+
+def test_states_of_another_number_format_are_refused_before_an_answer_is_drawn(home, folder):
+    assert sample(home, folder, "--keep-states", "true").returncode == 0
+    done = sample(home, folder, "--keep-states", "true", "--dtype", "bf16", "--sampling-run", "other")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "states of dtype fp32, not bf16; choose another folder" in done.stderr
+    with SampleStore(home / "samples.db", read_only=True) as store:
+        assert store.runs() == ["main"]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (("--backend", "vllm"), "backend transformers with engine local alone reads states"),
+        (("--engine", "ray"), "backend transformers with engine local alone reads states"),
+        (("--conditions", "[rag]"), "the states are those of condition llm, which is not sampled"),
+        (("--max-new-tokens", "16"), "a draft has 16 tokens and stops at a line's end: so must answers, and be longer"),
+        (("--stop", "['.']"), "a draft has 16 tokens and stops at a line's end: so must answers, and be longer"),
+    ],
+)
+def test_what_cannot_be_kept_is_one_line(more, told):
+    with pytest.raises(UserError, match="key 'keep_states': ") as raised:
+        parse_args(load("data_gen/sample.py").SampleConfig, ["--keep-states", "true", *more])
+    assert told in str(raised.value)

@@ -1,0 +1,60 @@
+"""Stages of a chain as forks: what a fresh process would say, do and end with, and libraries that are there already."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from support.scripts import run
+
+from kbtrain import stage_process
+from kbtrain.stage_process import Ended, forked, fresh
+
+pytestmark = pytest.mark.skipif(not stage_process.FORKS, reason="forks are for Linux alone")
+MODULE = "xml.dom.pulldom"  # one that nobody else imports, and that costs nothing
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cheap():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage_process, "PRELOADED", MODULE)
+        yield
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "stage.py"
+    path.write_text(f"import os, sys\n{text}")
+    return path
+
+
+@pytest.mark.parametrize("start", [forked, lambda path, arguments: fresh([sys.executable, str(path), *arguments])])
+def test_a_fork_runs_as_a_script_of_its_own_does(tmp_path, capfd, monkeypatch, start):
+    monkeypatch.chdir(tmp_path)
+    path = script(tmp_path, "sys.stderr.write('beside\\n')\nprint(__name__, sys.argv[1:], os.getcwd(), 'ä' * 70_000)\n")
+    ended = start(path, ("--a", "b c"))
+    assert ended == Ended(0, f"__main__ ['--a', 'b c'] {tmp_path} {'ä' * 70_000}\n")
+    assert capfd.readouterr() == ("", "beside\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("sys.exit(2)", 2), ("raise ValueError", 1), ("os.kill(os.getpid(), 9)", -signal.SIGKILL)]
+)
+def test_its_end_is_told_with_what_it_said_before(tmp_path, capfd, text, code):
+    ended = forked(script(tmp_path, f"print('before', flush=True)\n{text}\n"), ())
+    assert ended == Ended(code, "before\n")
+    assert ("ValueError" in capfd.readouterr().err) == (code == 1)
+
+
+def test_each_fork_finds_what_was_loaded_once_and_nothing_of_the_one_before(tmp_path):
+    path = script(tmp_path, f"print({MODULE!r} in sys.modules, hasattr(sys, 'mine'), os.getppid())\nsys.mine = 1\n")
+    said = {forked(path, ()).said for _ in range(2)}
+    assert len(said) == 1  # forks of one process
+    assert said.pop().startswith("True False ") and str(os.getpid()) not in said
+
+
+def test_what_is_preloaded_is_there_and_is_no_more_than_modules(tmp_path):
+    missing = "[name for name in preloaded.MODULES if name not in sys.modules]"
+    path = script(tmp_path, f"from kbtrain import preloaded\nprint('torch' in preloaded.MODULES, {missing})\n")
+    done = run(path)
+    assert done.returncode == 0 and done.stdout == "True []\n" and done.stderr == ""
