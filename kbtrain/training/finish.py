@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from transformers import TrainerState
 
 SCORES = "scores.jsonl"
+COMPARED = 32  # examples whose scores are compared when a gate is opened again, where each costs a model's pass
 Note = Callable[[Path], None]  # writes into a gate's folder what it was trained on
 
 

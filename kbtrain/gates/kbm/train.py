@@ -31,6 +31,7 @@ from kbtrain.training.checks import estimate, open_without_weights
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import Labels, TrainingData, labelled, target
 from kbtrain.training.finish import (
+    COMPARED,
     Ending,
     Note,
     finish,
@@ -217,9 +218,9 @@ def finish_kbm(
 ) -> str:
     """End a KBM's training: ``model`` has its best weights, ``card`` all but the run; returns the sentence to be said.
 
-    What is compared are the probabilities of the dev examples, or of some training examples where there are none.
+    What is compared are the probabilities of some dev examples, or of training examples where there are none.
     """
-    tokenizer, probe = trainer.kbm.scorer.encoder.tokenizer, data.dev or data.train[:64]
+    tokenizer, compared = trainer.kbm.scorer.encoder.tokenizer, (data.dev or data.train)[:COMPARED]
     n_truncated = sum(row.n_truncated for row in trainer.rows)
     facts: dict[str, Any] = {"train_examples": len(data.train), "dev_examples": len(data.dev)}
     facts |= {"without_label": data.unlabelled, "reference_tokens_cut": n_truncated}
@@ -227,21 +228,23 @@ def finish_kbm(
     about = {"run": {**run, **facts, "peak_rss_mb": peak_rss_mb()}, "versions": package_versions()}
     card = card.model_copy(update=about)
     kept: dict[Target, list[float]] = {}
+    of_dev: dict[Target, list[float]] = {}
 
     def write(folder: Path) -> None:
         plain = write_gate(folder, model, tokenizer, card).eval()  # scored as a gate, no longer as one in training
         kbm = KBM(plain, tokenizer, card.keys, card.max_length, prompt=card.asked_by)
-        kept.update(kbm.probabilities(probe))
+        of_dev.update(kbm.probabilities(data.dev))
+        kept.update(kbm.probabilities(compared))
 
     def difference(folder: Path) -> float:
-        return reload_difference(folder, kept, probe, str(model.device))
+        return reload_difference(folder, kept, compared, str(model.device))
 
     def readme(worst: float) -> str:
-        return _model_card(card, data.dev, kept, len(probe)).text(worst)
+        return _model_card(card, data.dev, of_dev, len(compared)).text(worst)
 
     def save(note: Note) -> tuple[float, dict[str, float]]:
         worst = save_checked(config.output, write, difference, TOLERANCE, readme, note=note)
-        return worst, dev_metrics(data.dev, kept, card.labels) if data.dev else {}
+        return worst, dev_metrics(data.dev, of_dev, card.labels) if data.dev else {}
 
     left_out = f"{data.unlabelled} without a label left out, {n_truncated} reference tokens cut"
     trained_on = f"{len(data.train)} examples ({left_out})"
@@ -249,12 +252,12 @@ def finish_kbm(
 
 
 def _model_card(
-    card: KBMCard, dev: Sequence[GateExample], kept: Mapping[Target, list[float]], n_probe: int
+    card: KBMCard, dev: Sequence[GateExample], of_dev: Mapping[Target, list[float]], n_probe: int
 ) -> ModelCard:
     figures: dict[str, str] = {}
     if dev:
-        figures = {name: f"{value:.4f}" for name, value in dev_metrics(dev, kept, card.labels).items()}
-        figures |= intervals_of_keys(dev, kept)
+        figures = {name: f"{value:.4f}" for name, value in dev_metrics(dev, of_dev, card.labels).items()}
+        figures |= intervals_of_keys(dev, of_dev)
     method = {"full": "full fine-tune", "lora": "LoRA", "qlora": "LoRA beside NF4 weights"}[card.method]
     base = card.base_model
     return ModelCard(

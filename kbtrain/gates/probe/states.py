@@ -8,6 +8,7 @@ read here before the final norm.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import check_regular, replacing
-from kbtrain.models.batching import like_length, padded, windows
+from kbtrain.models.batching import common_start, like_length, padded, windows
 from kbtrain.models.files_read import differing
 from kbtrain.models.weights import no_numbers
 from kbtrain.progress import progress_bar
@@ -28,24 +29,29 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
+    from kbtrain.llm.sampler.prefill import SharedPrefixCache
+
     States = NDArray[np.float32]
     ReadStates = Callable[[Sequence[Sequence[int]]], States]  # of prompts' token ids
 
 TOKENS_PER_BATCH = 4096  # padding counted
 PER_FILE = 256  # prompts whose states are written together
+_LEAST_START = 8  # tokens that all prompts begin with, from which on they are computed once
 
 
 def prompt_states(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> States:
     """(prompts, layers, d) in fp32, in the order of the prompts.
 
-    Prompts of like length share a batch, padded on the right, where a causal model's real tokens do not see padding:
-    alone or in a batch a state is the same up to rounding. Raises :class:`UserError` for a state that is no number.
+    Prompts of like length share a batch, padded on the right, where a causal model's real tokens do not see padding;
+    what all of them begin with is computed once. Alone or in a batch a state is the same up to rounding. Raises
+    :class:`UserError` for a state that is no number.
     """
     import numpy as np
 
     found: States | None = None
+    start = _common_start(model, prompts)
     for places in like_length([len(ids) for ids in prompts], TOKENS_PER_BATCH):
-        states = _of_batch(model, [prompts[place] for place in places])
+        states = _of_batch(model, [prompts[place] for place in places], start)
         if found is None:
             found = np.empty((len(prompts), *states.shape[1:]), dtype=np.float32)
         found[places] = states
@@ -54,16 +60,34 @@ def prompt_states(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> S
     return found
 
 
-def _of_batch(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> States:
+def _common_start(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
+    """Cache of what all of the prompts begin with, where that saves a part of the pass."""
+    from kbtrain.llm.sampler.prefill import SharedPrefixCache, keeps_all
+
+    takes_it = "past_key_values" in inspect.signature(model.get_decoder().forward).parameters
+    if len(prompts) < 2 or not takes_it or not keeps_all(model):
+        return None
+    ids = common_start(prompts)
+    return SharedPrefixCache(model, ids) if len(ids) >= _LEAST_START else None
+
+
+def _of_batch(model: PreTrainedModel, prompts: Sequence[Sequence[int]], start: SharedPrefixCache | None) -> States:
     import torch
 
     from kbtrain.llm.hidden_states import decoder_layers
 
-    ids, _ = padded(prompts, 0)  # any id serves as padding: nothing that is read depends on it
+    before = 0 if start is None else len(start.ids)
+    ids, _ = padded([prompt[before:] for prompt in prompts], 0)  # any id serves: nothing read depends on padding
     every = range(len(decoder_layers(model)))
-    with torch.inference_mode(), last_states(model, every, [len(prompt) - 1 for prompt in prompts]) as read:
+    last = [len(prompt) - 1 - before for prompt in prompts]
+    with torch.inference_mode(), last_states(model, every, last) as read:
         body: Any = model.get_decoder()
-        body(input_ids=ids.to(model.device), use_cache=False)
+        if start is None:
+            body(input_ids=ids.to(model.device), use_cache=False)
+        else:
+            places = torch.arange(before, before + ids.shape[1], device=model.device).expand(len(ids), -1)
+            cache = start.before(len(ids))
+            body(input_ids=ids.to(model.device), position_ids=places, past_key_values=cache, use_cache=True)
     return as_array(model, read)
 
 

@@ -29,7 +29,7 @@ from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Target
 from kbtrain.svg import COLOURS, new_figure, page
 from kbtrain.trained_on import HeldOut, question_hash, write_held_out
 from kbtrain.training.data import Labels, TrainingData, labelled, target
-from kbtrain.training.finish import Ending, finish, intervals_of_keys, largest_difference, save_checked
+from kbtrain.training.finish import COMPARED, Ending, finish, intervals_of_keys, largest_difference, save_checked
 from kbtrain.training.folds import groups_of
 from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 FIGURE = "layers.svg"
 TOLERANCE = 1e-5  # of a score, between the fitted probe and the one opened from its folder
-COMPARED = 64  # questions of which it is looked at
 
 
 @dataclass(frozen=True)
