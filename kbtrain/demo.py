@@ -80,11 +80,11 @@ _SCALES: dict[Size, _Scale] = {
             "collect": ("--train", "24", "--dev", "6", "--test", "6"),
             "sample": (
                 "--samples", "{train: 4, dev: 2, test: 0}", "--mask-questions", "{train: 1, dev: 0, test: 1}",
-                "--max-new-tokens", "16",
+                "--max-new-tokens", "17",
             ),
         },
     ),
-    "demo": _Scale("_demo", 1, 14, 4, 0.5, {}),
+    "demo": _Scale("_demo", 1, 6, 3, 0.4, {}),
     "full": _Scale("_demo_full", 1, 25, 12, 2, {}),
 }  # fmt: skip
 
@@ -109,9 +109,9 @@ def chain(size: Size = "demo") -> list[Step]:
         Step("sample", "answers with and without them", scale.sampling, ("--config", f"sample{scale.suffix}", *here)),
         Step("label", "what the model masters", 0.1, ("--config", "label_demo", *here)),
         Step("build", "training examples", 0.1, ("--config", "build_demo", *here)),
-        Step("train_probe", "a gate that reads the model's states", scale.scoring,
+        Step("train_probe", "a gate that reads the model's states", 0.2,
              ("--config", "probe_smollm2", "--states", f"{run}/states/llm", *data, "--output", f"{run}/probe")),
-        Step("train_probe", "one that reads on while the model begins its answer", 2 * scale.scoring,
+        Step("train_probe", "one that reads on while the model begins its answer", 0.2,
              ("--config", "draft_probe_smollm2", "--states", f"{run}/states/draft", *data,
               "--output", f"{run}/draft_probe")),
         Step("train_features", "a gate that reads how it is asked", 0.1,
@@ -123,7 +123,7 @@ def chain(size: Size = "demo") -> list[Step]:
              ("--config", "stack_demo", *here, *data, "--output", f"{run}/stack")),
         *measured,
         Step("train_kbm", "a gate of its own weights", scale.training,
-             ("--config", "kbm_smollm2", "--epochs", str(scale.epochs), *data, "--output", f"{run}/kbm", *_ON_CPU)),
+             ("--config", "kbm_smollm2", "--epochs", str(scale.epochs), *_ON_CPU, *data, "--output", f"{run}/kbm")),
         *(_double_judgement(run) if size == "full" else ()),
         *measured,
         Step("classify", "precision and recall", 0.1, here),
@@ -137,10 +137,10 @@ def _double_judgement(run: Path) -> list[Step]:
     """A second KBM, trained with and without passages: it can judge again when it has read what was found."""
     examples, here = run / "examples_double", ("--run", str(run))
     data = ("--train", f"{examples}/train.jsonl", "--dev", f"{examples}/dev.jsonl", "--output", f"{run}/kbm_double")
-    config = ("--config", "kbm_smollm2", "--keys", "[mastery, certainty]", "--epochs", "1")
+    config = ("--config", "kbm_smollm2", "--keys", "[mastery, certainty]", "--epochs", "1", *_ON_CPU)
     return [
         Step("build", "training examples with passages", 0.1, ("--config", "build_double_judgement", *here)),
-        Step("train_kbm", "a gate that judges what was found, too", 25, (*config, *data, *_ON_CPU)),
+        Step("train_kbm", "a gate that judges what was found, too", 25, (*config, *data)),
     ]
 
 

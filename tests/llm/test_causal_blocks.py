@@ -76,7 +76,7 @@ def test_blocks_serve_long_bf16_prompts_on_a_cpu_without_amx_only(
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     assert not pays(model, 1000)  # fp32: the fused kernel is as fast
     model.to(torch.bfloat16)
-    assert pays(model, 256) and not pays(model, 255)
+    assert pays(model, 96) and not pays(model, 95)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     assert not pays(model, 1000)
 

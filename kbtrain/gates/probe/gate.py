@@ -356,7 +356,7 @@ def state_facts(fingerprint: str, dtype: str, model: str | None = None) -> dict[
 
 
 def draft_facts(tokens: int) -> dict[str, str]:
-    """What the states of drafts depend on besides: the longest draft."""
+    """Facts that the states of drafts depend on besides: the longest draft."""
     return {"draft": str(tokens)}
 
 

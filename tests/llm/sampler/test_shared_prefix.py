@@ -216,7 +216,7 @@ def test_rows_that_leave_do_not_disturb_the_others(make_model, tokenizer, questi
 def test_prompts_whose_answers_have_ended_are_let_go_and_the_others_go_on_as_before(equal, make_model):
     """With prompts of one length there is no padding to carry along."""
     model = make_model("llama")
-    prompts = [[5 + i, *range(20, 40 if equal else 40 + i)] for i in range(5)]
+    prompts = [[5 + i, *range(20, 40 if equal else 40 + i)] for i in range(6)]
 
     def begun(held):
         lengths = [len(prompts[i]) for i in held]
@@ -224,17 +224,17 @@ def test_prompts_whose_answers_have_ended_are_let_go_and_the_others_go_on_as_bef
             cache, _ = prefill(
                 model, [prompts[i] for i in held], room=shared_prefix.room_behind(list(map(len, prompts)), 8)
             )
-        return shared_prefix.SharedPrefixDecoder(model, cache, lengths, range(len(held)), 8, most=5)
+        return shared_prefix.SharedPrefixDecoder(model, cache, lengths, range(len(held)), 8, most=6)
 
     with torch.inference_mode():
-        decoder, apart = begun([0, 1, 2, 3, 4]), begun([1, 4])
-        decoder.step(torch.tensor([7, 8, 9, 10, 11]))
+        decoder, apart = begun([0, 1, 2, 3, 4, 5]), begun([1, 5])
+        decoder.step(torch.tensor([7, 8, 9, 10, 11, 11]))
         apart.step(torch.tensor([8, 11]))
-        decoder.keep([1, 2, 4])
-        assert len(decoder._prefix.keys[0]) == 5  # three of five stay: a copy would not pay
-        decoder.step(torch.tensor([12, 13, 14]))
+        decoder.keep([1, 2, 3, 4, 5])
+        assert len(decoder._prefix.keys[0]) == 6  # five of six stay: a copy would not pay
+        decoder.step(torch.tensor([12, 13, 13, 13, 14]))
         apart.step(torch.tensor([12, 14]))
-        decoder.keep([0, 2])
+        decoder.keep([0, 4])
         assert {len(states) for states in (*decoder._prefix.keys, *decoder._prefix.values)} == {2}
         decoder.branch([1])
         apart.branch([1])
