@@ -71,13 +71,19 @@ class _OnLog(TrainerCallback):
 
 
 class _GiveBack(TrainerCallback):
-    """Bounds what the process keeps of freed memory; rows of other lengths come with every step."""
+    """Bounds what the process keeps of freed memory: rows of other lengths come with every step, and what dev's figures
+    take fits into few of the gaps that steps leave."""
 
     def __init__(self) -> None:
         self.freed = FreedMemory(long_batches=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.freed.check()
+        if not (control.should_evaluate and give_back()):
+            self.freed.check()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if control.should_evaluate:
+            give_back()
 
 
 class BaseTrainer(Trainer):
