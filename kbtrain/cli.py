@@ -2,7 +2,7 @@
 
 Examples:
   kbtrain ls                                   stages, recipes, configurations and launch files
-  kbtrain demo                                 the whole chain on a small model, 15 minutes to an hour
+  kbtrain demo                                 the whole chain on a small model, 8 minutes or more
   kbtrain run collect --dataset jsonl --path questions.jsonl --run runs/mine
   kbtrain run train_kbm --launch zero2_4gpu --config kbm_qwen2_7b train=train.jsonl dev=dev.jsonl output=kbm
   kbtrain cp kbm_smollm2 mine.yaml             a copy to change; kbtrain check mine.yaml
