@@ -52,7 +52,7 @@ class Step:
 
     def run(self, forks: bool) -> stage_process.Ended:
         """Run it to its end; with ``forks`` as a fork of a process that has imported what stages import, if it can."""
-        if forks and stage_process.FORKS and self.launch is None:
+        if forks and self.launch is None and stage_process.can_fork():
             return stage_process.forked(*self._asked())
         return stage_process.fresh(self.command())
 
@@ -315,10 +315,10 @@ def public_chain(
               "--samples", f"{{train: {answers}, dev: {max(2, math.ceil(answers / 3))}, test: 0}}")),
         Step("label", "what the model masters", 0.1, ("--config", "label_demo", *here)),
         Step("build", "training examples", 0.1, ("--config", "build_demo", *here, "--on-leak", "drop")),
-        Step("train_probe", "a gate that reads the model's states", 3,
+        Step("train_probe", "a gate that reads the model's states", 0.3,
              ("--config", "probe_smollm2", *asked, "--states", f"{run}/states/llm", *examples,
               "--output", f"{run}/probe")),
-        Step("train_probe", "a gate that reads the states of its draft, too", 5,
+        Step("train_probe", "a gate that reads the states of its draft, too", 0.5,
              ("--config", "draft_probe_smollm2", *asked, "--states", f"{run}/states/draft", *examples,
               "--output", f"{run}/draft_probe")),
         Step("train_features", "a gate that reads how it is asked", 0.1,

@@ -1,7 +1,8 @@
 """Processes of a chain's stages: fresh ones, or forks of one that has imported torch and transformers.
 
 Each stage imports for 2 to 5 seconds else, which is more than the work of most. The forks are multiprocessing's, of its
-fork server; where forks of a process that has loaded such libraries are not safe (macOS) stages begin afresh.
+fork server. Where forks of a process that has loaded such libraries are not safe stages begin afresh: on macOS, and
+beside a GPU, which an import may open (bitsandbytes asks for its capability), and which no fork can open again.
 """
 
 from __future__ import annotations
@@ -17,8 +18,15 @@ from pathlib import Path
 
 from kbtrain import scripts
 
-FORKS = sys.platform == "linux"
 PRELOADED = "kbtrain.preloaded"
+
+
+_GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA's, AMD's, those of a Windows that Linux runs in
+
+
+def can_fork(devices: Path = Path("/dev")) -> bool:
+    """True on a Linux without a GPU."""
+    return sys.platform == "linux" and not any(found for name in _GPUS for found in devices.glob(name))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from support.scripts import run
 from kbtrain import stage_process
 from kbtrain.stage_process import Ended, forked, fresh
 
-pytestmark = pytest.mark.skipif(not stage_process.FORKS, reason="forks are for Linux alone")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux alone")
 MODULE = "xml.dom.pulldom"  # one that nobody else imports, and that costs nothing
 
 
@@ -51,6 +51,15 @@ def test_each_fork_finds_what_was_loaded_once_and_nothing_of_the_one_before(tmp_
     said = {forked(path, ()).said for _ in range(2)}
     assert len(said) == 1  # forks of one process
     assert said.pop().startswith("True False ") and str(os.getpid()) not in said
+
+
+@pytest.mark.parametrize(
+    ("device", "forks"), [("null", True), ("nvidiactl", True), ("nvidia0", False), ("kfd", False), ("dxg", False)]
+)
+def test_beside_a_gpu_nothing_is_forked(tmp_path, device, forks):
+    """A fork of a process that has opened a GPU cannot compute on it."""
+    (tmp_path / device).touch()
+    assert stage_process.can_fork(tmp_path) == forks
 
 
 def test_what_is_preloaded_is_there_and_is_no_more_than_modules(tmp_path):

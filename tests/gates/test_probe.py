@@ -1,9 +1,11 @@
+import functools
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from support.recipes import Recipe
 from tiny_kbm import KINDS, make_folder, make_model, make_tokenizer
@@ -109,6 +111,30 @@ def test_states_of_a_prompt_longer_than_the_sliding_window_are_those_of_transfor
         assert states[0] == pytest.approx(said[1][0, -1].numpy(), abs=1e-5)
         assert model.model.norm(torch.tensor(states[1])).detach().numpy() == pytest.approx(said[2][0, -1], abs=1e-5)
     assert np.abs(found - prompt_states(whole, prompts)).max() > 0.01  # the window is seen at all
+
+
+@pytest.mark.parametrize("positions", [True, False])
+def test_what_prompts_begin_with_is_computed_once_where_the_model_s_passes_take_positions(positions, monkeypatch):
+    """BLOOM's take none: its prompts are passed whole."""
+    config = transformers.BloomConfig(vocab_size=99, hidden_size=32, n_layer=2, n_head=4, initializer_range=0.3)
+    model = transformers.BloomForCausalLM(config).eval() if not positions else make_model("llama", 99)
+    prompts = [[*range(5, 25), *range(30, 33 + i)] for i in range(4)]
+    fed, body = [], model.get_decoder()
+    passed = body.forward
+
+    @functools.wraps(passed)
+    def noted(**given):
+        fed.append(given["input_ids"].shape)
+        return passed(**given)
+
+    monkeypatch.setattr(body, "forward", noted)
+    found = prompt_states(model, prompts)
+    assert fed == ([(1, 22), (4, 4)] if positions else [(4, 26)])
+    monkeypatch.undo()
+    for ids, states in zip(prompts, found, strict=True):
+        with torch.no_grad():
+            hidden = model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        assert states[0] == pytest.approx(hidden[1][0, -1].numpy(), abs=1e-5)
 
 
 def test_the_prompt_is_the_one_of_the_answer(reader):

@@ -64,7 +64,8 @@ def _common_start(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> S
     """Cache of what all of the prompts begin with, where that saves a part of the pass."""
     from kbtrain.llm.sampler.prefill import SharedPrefixCache, keeps_all
 
-    takes_it = "past_key_values" in inspect.signature(model.get_decoder().forward).parameters
+    whole, body = (inspect.signature(part.forward).parameters for part in (model, model.get_decoder()))
+    takes_it = "logits_to_keep" in whole and {"past_key_values", "position_ids"} <= body.keys()
     if len(prompts) < 2 or not takes_it or not keeps_all(model):
         return None
     ids = common_start(prompts)
