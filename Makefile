@@ -26,7 +26,7 @@ setup: $(INSTALLED)  ## virtual environment, pinned packages, the embedded model
 demo: setup  ## the whole chain on part of the atlas, 8 minutes to an hour on 2 cores
 	@$(PY) -m kbtrain.cli demo
 
-demo-full: setup  ## the same on all well-known questions, with up to 30 answers each: about two hours
+demo-full: setup  ## the same on all well-known questions, with up to 30 answers each: half an hour to two hours
 	@$(PY) -m kbtrain.cli demo --full
 
 # one thread a process: on tiny models threads cost more than they give; processes beyond the cores work while others wait

@@ -85,7 +85,7 @@ _SCALES: dict[Size, _Scale] = {
         },
     ),
     "demo": _Scale("_demo", 1, 6, 3, 0.4, {}),
-    "full": _Scale("_demo_full", 1, 25, 12, 2, {}),
+    "full": _Scale("_demo_full", 1, 25, 5, 0.5, {}),
 }  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def _double_judgement(run: Path) -> list[Step]:
     config = ("--config", "kbm_smollm2", "--keys", "[mastery, certainty]", "--epochs", "1", *_ON_CPU)
     return [
         Step("build", "training examples with passages", 0.1, ("--config", "build_double_judgement", *here)),
-        Step("train_kbm", "a gate that judges what was found, too", 25, (*config, *data)),
+        Step("train_kbm", "a gate that judges what was found, too", 12, (*config, *data)),
     ]
 
 
