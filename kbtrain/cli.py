@@ -167,7 +167,7 @@ def _add_scripts(parsers: Parsers) -> None:
 def _add_demo(parsers: Parsers) -> None:
     demo = _command(parsers, "demo", "the whole chain on a real model of 135 M weights, 8 to 60 minutes on 2 cores")
     size = demo.add_mutually_exclusive_group()
-    size.add_argument("--full", dest="size", action="store_const", const="full", help="all questions: 35 minutes or more")
+    size.add_argument("--full", dest="size", action="store_const", const="full", help="all questions: 35 to 120 min")
     size.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="36 questions: does it run here?")
     demo.set_defaults(run=commands.demo, size="demo")
 
