@@ -78,8 +78,8 @@ class _GiveBack(TrainerCallback):
         self.freed = FreedMemory(long_batches=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if not (control.should_evaluate and give_back()):
-            self.freed.check()
+        self.freed.check()
+        self.on_epoch_end(args, state, control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if control.should_evaluate:

@@ -48,6 +48,7 @@ def drawn_by_both(model, tokenizer):
     asked = {f"q{i}" for i in range(len(TEXTS) - 1)}
     keeping = KeepingSampler(llm, asked, lambda ids, states: kept.setdefault(tuple(ids), []).append(states))
     replica, rag = keeping.replica(), batch[len(prompts) :]
+    assert replica.stopper.tokenizer is replica.tokenizer is not tokenizer  # threads share none
     watched = keeping.sample(batch), replica.sample(rag)
     return BatchSampler(model, tokenizer, sampling).sample(batch), watched, kept, prompts
 

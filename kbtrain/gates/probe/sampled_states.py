@@ -30,7 +30,7 @@ from kbtrain.records import GREEDY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import DynamicCache
 
     from kbtrain.llm.backends import LLMConfig
 
@@ -127,15 +127,9 @@ class KeepingSampler(DraftStateSampler):
         self, llm: TransformersLLM, questions: Collection[str], keep: Callable[[Sequence[int], States], None]
     ) -> None:
         super().__init__(llm.model, llm.tokenizer, llm.sampling, DRAFT_TOKENS, None, llm.shared_prefix, llm.window)
-        self.llm = llm
         self.questions = questions
         self.keep = keep
         self._kept: list[KeptRow] = []
-
-    def _beside(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> KeepingSampler:
-        other = KeepingSampler(self.llm, self.questions, self.keep)
-        other.model, other.tokenizer = model, tokenizer
-        return other
 
     def _decode(self, prompts: Sequence[PromptRows], rows: list[Row]) -> None:
         self._kept = []

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -382,14 +382,15 @@ class BatchSampler(LockstepSampler[Row, Sample]):
     row_type = Row
     _prefix: SharedPrefixCache | None = None  # the newest batch's
 
-    def replica(self) -> BatchSampler:
-        """A sampler with the same weights, for another thread."""
-        sampler = self._beside(replica(self.model), copy.deepcopy(self.tokenizer))
-        sampler._packed = PackedLinears(sampler.model, self._packed.weights)
-        return sampler
-
-    def _beside(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> BatchSampler:
-        return BatchSampler(model, tokenizer, self.sampling, self.shared, self.window)
+    def replica(self) -> Self:
+        """A sampler of its kind with the same weights, for another thread."""
+        other = copy.copy(self)
+        other.model, other.tokenizer = replica(self.model), copy.deepcopy(self.tokenizer)
+        other.stopper = copy.copy(self.stopper)
+        other.stopper.tokenizer = other.tokenizer
+        other._packed = PackedLinears(other.model, self._packed.weights)
+        other._prefix = None
+        return other
 
     def prefix_of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
         """The longest prefix of these prompts, whatever earlier ones shared: answers depend on their batch alone."""
