@@ -221,6 +221,12 @@ class GateCard(BaseModel):
         """Folders of the gates that this one is made of, relative to its own."""
         return ()
 
+    def answering_models(self) -> tuple[str, ...]:
+        """Names of the answering model whose states or answers the scores come from; empty for a gate that reads the
+        question alone. Without those of parts.
+        """
+        return ()
+
     def passes(self, example: Any) -> list[Pass]:
         """Prompts of a score of one example, for a price before the work; without those of parts.
 

@@ -25,6 +25,7 @@ class StubUpstream(ThreadedServer):
         super().__init__()
         self.tokens, self.pause = tokens, pause
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        self.models: list[str] | None = ["stub"]  # None: the route is missing
         self.hold = "nothing"
         self.fail = 0
         self.die_after: int | None = None
@@ -52,7 +53,11 @@ class StubUpstream(ThreadedServer):
         data = await reader.readexactly(int(headers.get("content-length", 0)))
         method, path, _ = head[0].split(" ")
         if method == "GET":
-            self._whole(writer, 200, json.dumps({"object": "list", "data": [{"id": "stub", "object": "model"}]}))
+            if self.models is None:
+                self._whole(writer, 404, json.dumps({"error": {"message": "no such route"}}))
+                return True
+            models = [{"id": name, "object": "model"} for name in self.models]
+            self._whole(writer, 200, json.dumps({"object": "list", "data": models}))
             return True
         self.requests.append((path, headers, data))
         if self.fail > 0:

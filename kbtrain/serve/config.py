@@ -39,11 +39,15 @@ class ServeConfig(Config):
         None, description="in place of an upstream: a model in this process: name, folder, hub id"
     )
 
+    any_model: bool = Field(
+        False, description="take an upstream whose model has another name than the one whose states the gate reads"
+    )
+
     search: str = Field(
         "auto",
         description="none; atlas; an index folder (BM25 or vectors); a corpus (.jsonl, .tsv, .csv, a folder of "
         ".md and .txt); http(s)://...{query}; module:function; "
-        "auto: the index of the run folder that the gate stands in, else the atlas",
+        "auto: the index of the run folder that the gate stands in; the atlas for a model in this process without one",
     )
     search_mapping: dict[str, Any] = Field({}, description="HTTP search: results, id, title, text, score, headers")
     k: int = Field(3, ge=1, le=100, description="passages put into the prompt")

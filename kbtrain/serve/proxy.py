@@ -57,6 +57,11 @@ def _input(service: Service, path: str, body: dict[str, Any]) -> GateInput:
         raise Refused(400, "body", "field 'stream': expected true or false", "stream")
     if "model" in body and not isinstance(body["model"], str):
         raise Refused(400, "body", "field 'model': expected text", "model")
+    found = _read_input(service, path, body)
+    return found if service.gate_model.serves(body.get("model")) else GateInput(None, None, "other-model")
+
+
+def _read_input(service: Service, path: str, body: dict[str, Any]) -> GateInput:
     reads = service.decider.loaded.gate.reads
     if path == "chat/completions":
         return gate_input(body.get("messages"), service.config, reads)

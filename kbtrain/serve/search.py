@@ -28,6 +28,7 @@ from kbtrain.retrieval.base import hit_of
 from kbtrain.retrieval.vectors import VectorIndex, is_index
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.gate_model import is_of_demo
 
 LARGEST = 8 * 2**20  # bytes of a reply
 THREADS = 8
@@ -205,6 +206,11 @@ def automatic(config: ServeConfig) -> str | None:
     run = config.gate.resolve().parent
     if config.upstream is None and config.model is None:
         return None
+    if config.upstream is not None and is_of_demo(config.gate):
+        raise UserError(
+            f"key 'search': {run} holds the demo's passages; name what your upstream's users ask about: a corpus, an "
+            f"address or a function (--search), or these passages ({run / 'bm25'}), or none"
+        )
     if there(run / "bm25"):  # and one that is damaged is told
         return str(run / "bm25")
     if is_index(run / "vectors"):

@@ -16,6 +16,7 @@ from kbtrain.errors import UserError, require
 from kbtrain.garbage import set_aside
 from kbtrain.gates.registry import folder_of
 from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.gate_model import is_of_demo
 
 if TYPE_CHECKING:
     import uvicorn
@@ -26,8 +27,8 @@ USAGE = """Put a gate in front of a model: an OpenAI-compatible server that sear
 
 Examples:
   kbtrain serve runs/demo/kbm --model smollm2-135m-instruct
-  kbtrain serve runs/demo/kbm --upstream http://127.0.0.1:8001/v1 --search corpus.jsonl --port 8080
-  kbtrain serve runs/demo/kbm --config serve.yaml
+  kbtrain serve runs/mine/features --upstream http://127.0.0.1:8001/v1 --port 8080
+  kbtrain serve runs/mine/features --config serve.yaml
 """
 BACKLOG = 2048  # connections that wait to be taken
 logger = logging.getLogger("kbtrain.serve")
@@ -81,6 +82,11 @@ def described(service: Service) -> list[str]:
     if spent.get("requests"):
         each = ", ".join(f"{count / spent['requests']:.0f} {what}" for what, count in spent.items() if count)
         lines.append(f"this gate samples: one decision costs {each}")
+    if config.upstream is not None and is_of_demo(config.gate):
+        lines.append(
+            "warning: this gate learnt from the demo's questions and the answers of its 135M model; it says little of "
+            "other models: train one on your own questions (README, six commands)"
+        )
     if service.upstream is not None:
         lines.append(f"search: {service.search.name if service.search else 'none'}; passages: {config.k}")
     return lines

@@ -20,6 +20,7 @@ from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import Decider, Decision, LoadedGate
 from kbtrain.serve.decision_log import DecisionLog
 from kbtrain.serve.exchange import Endpoint, Exchange, Keys
+from kbtrain.serve.gate_model import gate_model
 from kbtrain.serve.inject import asks_whole, chat_with
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
@@ -107,6 +108,7 @@ class Service:
     def _prepare(self, loaded: LoadedGate) -> None:
         """Check a gate beside the model, before it is in place; one that is opened again may bring other prompts of its
         own. Raises :class:`~kbtrain.errors.UserError` for prompts that the model would not be shown."""
+        self.gate_model = gate_model(self.config, loaded.gate.card)
         self._check_injection(loaded)
         self._keep_prefills(loaded)
 

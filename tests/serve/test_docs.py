@@ -35,7 +35,7 @@ def test_a_command_takes_its_arguments(command):
     args = _parser().parse_args(command[1:])
     if command[1] == "serve":
         config = parse_args(ServeConfig, [f"gate={args.arguments[0]}", *args.arguments[1:]])
-        assert str(config.gate) == "runs/demo/kbm"
+        assert str(config.gate) == ("runs/demo/kbm" if config.model else "runs/mine/features")
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda words: words[-1][:40])

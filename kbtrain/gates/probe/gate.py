@@ -83,6 +83,10 @@ class ProbeCard(KeyedCard):
 
         check_base_of_adapter(self.base_model, self.base_fingerprint, str(Path(folder) / CARD), what="the probe")
 
+    def answering_models(self) -> tuple[str, ...]:
+        """The model whose answers made the labels."""
+        return (self.answered_by or self.base_model,)
+
     @property
     def stage(self) -> Stage:
         """After the prefill of the answer's own prompt, or of the one with what the search found; a reader's pass needs

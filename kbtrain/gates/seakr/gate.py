@@ -52,6 +52,10 @@ class SeakrCard(GateCard):
     settings: SeakrSettings
     measured: MeasuredScale | None = None
 
+    def answering_models(self) -> tuple[str, ...]:
+        """The model that is sampled."""
+        return (self.base_model,)
+
     @property
     def stage(self) -> Stage:
         """After answers, its samples."""

@@ -16,6 +16,10 @@ class UntrainedCard(GateCard):
     prompt_fingerprint: str
     signal: str
 
+    def answering_models(self) -> tuple[str, ...]:
+        """The model whose signals are read."""
+        return (self.base_model,)
+
 
 class UntrainedGate(Gate):
     """A gate whose card names the signal that decides."""

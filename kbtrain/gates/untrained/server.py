@@ -60,6 +60,10 @@ class ServerCard(UntrainedCard):
     tokens: int = Field(TOKENS, ge=1, le=64)
     top: int = Field(TOP, ge=2, le=1000)
 
+    def answering_models(self) -> tuple[str, ...]:
+        """The model's name, and the server's name of it."""
+        return (self.base_model, self.served)
+
     @property
     def stage(self) -> Stage:
         """That of the signal that decides."""

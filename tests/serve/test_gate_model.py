@@ -1,0 +1,139 @@
+"""A gate beside an upstream: one that reads states or answers of a model refuses another model's server."""
+
+import json
+import shutil
+
+import pytest
+from serve_support import echo, serving
+from stub_upstream import StubUpstream
+from support import gate_folders
+
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Threshold, set_threshold
+from kbtrain.gates.registry import read_card
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.gate_model import GateModel, is_same_model, models_read
+from kbtrain.serve.search import automatic
+from kbtrain.serve.server import described
+
+CHAT = {"messages": [{"role": "user", "content": "Which country is Rabat in?"}]}
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gates") / "probe"
+    gate_folders.probe(folder)
+    name = f"probe_{read_card(folder).keys[0]}"
+    set_threshold(folder, name, Threshold(threshold=-1e9, rule="given", dev_file_sha256="", n_dev=0))
+    return folder
+
+
+def test_a_probe_refuses_the_server_of_another_model(probe):
+    (model,) = read_card(probe).answering_models()
+    with StubUpstream() as stub:  # it lists the model "stub"
+        url = f"{stub.url}/v1"
+        says = (
+            rf"serves 'stub', but this gate reads states or answers of '{model.split('/')[-1]}'.*features.*--any-model"
+        )
+        with pytest.raises(UserError, match=says), serving(probe, upstream=url):
+            pass
+        with serving(probe, upstream=url, any_model=True) as server:
+            assert server.post("/v1/chat/completions", CHAT).headers["x-kbtrain-reason"] == "no-search"
+
+
+def test_a_gate_that_reads_the_question_alone_takes_any_server(gate):
+    with StubUpstream() as stub, serving(gate, upstream=f"{stub.url}/v1", search=f"{echo.__module__}:echo") as server:
+        reply = server.post("/v1/chat/completions", {**CHAT, "model": "any"})
+        assert reply.headers["x-kbtrain-reason"] in {"above-threshold", "below-threshold"}
+
+
+def test_a_request_for_another_model_of_the_list_passes_ungated(probe):
+    (model,) = read_card(probe).answering_models()
+    with StubUpstream() as stub:
+        stub.models = [model, "other"]
+        with serving(probe, upstream=f"{stub.url}/v1", search=f"{echo.__module__}:echo") as server:
+            own = server.post("/v1/chat/completions", {**CHAT, "model": model})
+            other = server.post("/v1/chat/completions", {**CHAT, "model": "other"})
+            assert server.metric(_decisions(server, "plain", "other-model")) == 1
+        assert (own.headers["x-kbtrain-retrieved"], other.headers["x-kbtrain-retrieved"]) == ("1", "0")
+        assert other.headers["x-kbtrain-reason"] == "other-model" and stub.body() == {**CHAT, "model": "other"}
+
+
+def _decisions(server, decision, reason):
+    gate = server.service.decider.loaded.name
+    return f'kbtrain_decisions_total{{decision="{decision}",gate="{gate}",reason="{reason}"}}'
+
+
+def test_an_upstream_without_a_list_is_checked_request_by_request(probe, caplog):
+    (model,) = read_card(probe).answering_models()
+    with StubUpstream() as stub:
+        stub.models = None
+        with serving(probe, upstream=f"{stub.url}/v1") as server:
+            reasons = [
+                server.post("/v1/chat/completions", {**CHAT, **named}).headers["x-kbtrain-reason"]
+                for named in ({}, {"model": model}, {"model": "other"})
+            ]
+    assert reasons == ["no-search", "no-search", "other-model"]
+    assert "cannot be read; requests for another model" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m-instruct", True),
+        ("/models/SmolLM2-135M-Instruct-Q8_0.gguf", "smollm2-135m-instruct", True),
+        ("SmolLM2-135M-Instruct-GGUF:latest", "smollm2-135m-instruct", True),
+        ("Qwen/Qwen2-7B-Instruct-AWQ", "qwen2-7b-instruct", True),
+        ("smollm2-360m-instruct", "smollm2-135m-instruct", False),
+        ("gpt-4o-mini", "gpt-4o", False),
+    ],
+)
+def test_names_of_one_model(one, other, same):
+    assert is_same_model(one, other) is same
+
+
+def test_a_list_of_one_model_decides_whatever_a_request_says():
+    assert GateModel(["m"], ["org/M"]).serves("gpt-3.5-turbo")
+    assert not GateModel(["m"], ["m", "n"]).serves("gpt-3.5-turbo")
+    assert GateModel([], None).serves("gpt-3.5-turbo")
+
+
+@pytest.mark.parametrize("kind", ["probe", "draft_probe", "draft", "p_yes", "seakr"])
+def test_kinds_that_read_a_model_name_it(kind, tmp_path):
+    getattr(gate_folders, kind)(tmp_path / kind)
+    card = read_card(tmp_path / kind)
+    assert models_read(tmp_path / kind, card) == (card.base_model,)
+
+
+@pytest.mark.parametrize("kind", ["kbm", "features", "encoder", "encoder_probe"])
+def test_kinds_that_read_the_question_alone_name_none(kind, tmp_path):
+    getattr(gate_folders, kind)(tmp_path / kind)
+    assert models_read(tmp_path / kind, read_card(tmp_path / kind)) == ()
+
+
+def test_a_reader_s_probe_belongs_to_the_model_that_answers(probe):
+    assert read_card(probe).model_copy(update={"answered_by": "gpt-4o"}).answering_models() == ("gpt-4o",)
+
+
+def test_the_demo_s_passages_are_not_searched_for_another_s_upstream(tmp_path):
+    for name in ("demo", "mine"):
+        (tmp_path / name / "bm25").mkdir(parents=True)
+        (tmp_path / name / "features").mkdir()
+        data = {"schema": 1, "config": {"dataset": "atlas" if name == "demo" else "jsonl"}}
+        (tmp_path / name / "questions.jsonl.meta.json").write_text(json.dumps(data))
+    own = ServeConfig(gate=tmp_path / "mine" / "features", upstream="http://127.0.0.1:1/v1")
+    assert automatic(own) == str(tmp_path / "mine" / "bm25")
+    demo = ServeConfig(gate=tmp_path / "demo" / "features", upstream="http://127.0.0.1:1/v1")
+    with pytest.raises(UserError, match=r"key 'search': .*demo holds the demo's passages; name what .*--search"):
+        automatic(demo)
+    local = ServeConfig(gate=tmp_path / "demo" / "features", model="smollm2-135m-instruct")
+    assert automatic(local) == str(tmp_path / "demo" / "bm25")
+
+
+def test_a_gate_of_the_demo_before_an_upstream_warns_at_the_start(gate, tmp_path):
+    shutil.copytree(gate, tmp_path / "gate")
+    (tmp_path / "questions.jsonl.meta.json").write_text(json.dumps({"schema": 1, "config": {"dataset": "atlas"}}))
+    with StubUpstream() as stub, serving(tmp_path / "gate", upstream=f"{stub.url}/v1") as server:
+        assert any(line.startswith("warning: this gate learnt from the demo's") for line in described(server.service))
+    with StubUpstream() as stub, serving(gate, upstream=f"{stub.url}/v1") as server:
+        assert not any("demo" in line for line in described(server.service))
