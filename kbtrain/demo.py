@@ -77,11 +77,13 @@ _SCALES: dict[Size, _Scale] = {
     "tiny": _Scale(
         "_demo", 1, 0.2, 0.2, 0.1,
         {
-            "collect": ("--train", "24", "--dev", "6", "--test", "6"),
+            "collect": ("--train", "24", "--dev", "6", "--test", "6"),  # a probe needs 20
+            # at temperature 1 no two of four answers agree: certainty would be 0 for all of so few questions
             "sample": (
                 "--samples", "{train: 4, dev: 2, test: 0}", "--mask-questions", "{train: 1, dev: 0, test: 1}",
-                "--max-new-tokens", "17",
+                "--max-new-tokens", "17", "--temperature", "0.3",
             ),
+            "label": ("--tau-mastery", "middle", "--tau-certainty", "middle"),
         },
     ),
     "demo": _Scale("_demo", 1, 6, 3, 0.4, {}),

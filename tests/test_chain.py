@@ -1,7 +1,6 @@
 """The promise of the demo on a handful of questions: from the atlas to a report, in all its stages.
 
-The chain is the installed wheel's (`kbtrain demo --tiny`) on a small random model of SmolLM2's class; the real weights
-are sampled and scored in ``tests/models/test_smollm2.py``, and go through the whole chain in ``make demo``.
+The chain is the installed wheel's (`kbtrain demo --tiny`) on the real model, as a user runs it.
 """
 
 from __future__ import annotations

@@ -121,10 +121,13 @@ def test_what_scored_otherwise_in_silence_is_one_line(
     ],
 )
 def test_what_broke_while_scoring_is_one_line_of_opening(
-    kind: str, file: str, fields: dict[str, Any], says: str, tmp_path: Path
+    kind: str, file: str, fields: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     KINDS[kind](tmp_path / kind)
     without_hashes(tmp_path / kind)
+    work = tmp_path / "some" / "where"
+    work.mkdir(parents=True)
+    monkeypatch.chdir(work)  # a model's path is relative to the working folder: '../..' is the test's own folder
     _changed(tmp_path / kind / file, **fields)
     with pytest.raises(UserError, match=says):
         load_gate(tmp_path / kind, dtype="fp32", device="cpu")

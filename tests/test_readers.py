@@ -169,7 +169,9 @@ def refusal(read: Reader, path: Path) -> str:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", [*JSON, *OTHER, *NO_TEXT])
-def test_what_is_no_file_or_may_not_be_read_is_one_line(name: str, place: str, tmp_path: Path) -> None:
+def test_what_is_no_file_or_may_not_be_read_is_one_line(
+    name: str, place: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     if (place == "folder" and name in FOLDERS) or (place == "denied" and name == "scores"):
         return  # a folder is read too; scores without a note of what they were made from are made anew
     file, read = {**JSON, **OTHER, **NO_TEXT}[name]
@@ -177,9 +179,11 @@ def test_what_is_no_file_or_may_not_be_read_is_one_line(name: str, place: str, t
     path = tmp_path / "open" / file
     path.parent.mkdir()
     path.parent.chmod(0o777)
-    for folder in [tmp_path, *tmp_path.parents]:  # pytest's own folders are closed to others
-        if folder.owner() == tmp_path.owner() and folder != Path("/tmp").resolve() and place == "denied":
-            folder.chmod(folder.stat().st_mode | 0o111)
+    base = tmp_path_factory.getbasetemp()
+    closed = [folder for folder in [tmp_path, *tmp_path.parents] if folder.is_relative_to(base)]
+    closed += [base.parent] if base.parent.name.startswith("pytest-") else []
+    for folder in closed if place == "denied" else ():  # pytest's own folders are closed to others
+        folder.chmod(folder.stat().st_mode | 0o111)
     make(path)
     with as_nobody(place):
         said = refusal(read, path)

@@ -62,7 +62,6 @@ def test_the_environment_says_how_it_was_installed(installed):
 
 
 def test_the_whole_chain_runs_and_says_nothing_foreign():
-    """On a small model of the real one's class, where the real one lies: `make demo` is the chain on that."""
     ran = demo()
     done, run = ran.done, ran.run
     assert done.returncode == 0, done.stderr[-2000:]

@@ -8,7 +8,6 @@ import pickle
 import sqlite3
 from http.server import BaseHTTPRequestHandler
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -190,11 +189,14 @@ def test_a_second_process_and_a_changed_store_are_one_line_each(corpus, tmp_path
 
 class Harmful:
     def __reduce__(self):
-        return (open, ("/tmp/never-written", "w"))
+        return (open, ("never-written", "w"))
 
 
 @pytest.mark.parametrize("row", [pickle.dumps(Harmful()), b"no pickle", b""])
-def test_a_folder_whose_points_would_run_code_is_refused_before_they_are_read(corpus, tmp_path, server, row):
+def test_a_folder_whose_points_would_run_code_is_refused_before_they_are_read(
+    corpus, tmp_path, server, row, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "index"
     build(corpus, folder, settings(server), 12)
     (file,) = folder.glob(f"{vectors.POINTS}/collection/*/storage.sqlite")
@@ -202,7 +204,7 @@ def test_a_folder_whose_points_would_run_code_is_refused_before_they_are_read(co
         rows.execute("UPDATE points SET point = ? WHERE rowid = 1", (row,))
     with pytest.raises(UserError, match="holds more than points, or is broken"):
         VectorIndex.open(folder)
-    assert not Path("/tmp/never-written").exists()
+    assert not (tmp_path / "never-written").exists()
 
 
 def nested(points, file):
@@ -230,7 +232,8 @@ def view(points, file):
 
 
 @pytest.mark.parametrize("hide", [nested, linked, renamed, view])
-def test_points_that_would_run_code_are_found_wherever_qdrant_reads_them(corpus, tmp_path, server, hide):
+def test_points_that_would_run_code_are_found_wherever_qdrant_reads_them(corpus, tmp_path, server, hide, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "index"
     build(corpus, folder, settings(server), 12)
     (file,) = folder.glob(f"{vectors.POINTS}/collection/*/storage.sqlite")
@@ -239,7 +242,7 @@ def test_points_that_would_run_code_are_found_wherever_qdrant_reads_them(corpus,
     hide(folder / vectors.POINTS, file)
     with pytest.raises(UserError, match=r"holds more than points|is a folder|no name of a collection"):
         VectorIndex.open(folder)
-    assert not Path("/tmp/never-written").exists()
+    assert not (tmp_path / "never-written").exists()
 
 
 def test_points_that_a_full_disk_kept_from_being_begun_are_begun_again(corpus, tmp_path, server):

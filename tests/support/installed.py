@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -20,13 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from kbtrain import jsonl
-from kbtrain.demo import chain, run_folder
-from kbtrain.models import embedded
-from kbtrain.records import Question
+from kbtrain.demo import run_folder
 from support import scripts
 from support.scripts import Client, Server
-from support.small_smollm2 import NAME, make_small_smollm2
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = "server"  # file that names the folder of the environment's fork server; it is written last
@@ -142,22 +137,14 @@ class Installed:
 
 
 class Demo:
-    """`kbtrain demo --tiny` of the wheel: its run folder, what it said, and the models it found in its cache.
+    """`kbtrain demo --tiny` of the wheel, as a user runs it, on the real model: its run folder and its output.
 
-    The model is a small random one of SmolLM2's class with its tokenizer, where the real one lies. The KBM is trained
-    by a Python of its own: what its imports say is said, too.
+    The KBM is trained by a Python of its own, so that the messages of its imports are in the output.
     """
 
     def __init__(self, folder: Path) -> None:
         self.installed = Installed(folder)
-        self.cache = {"KBTRAIN_CACHE": str(folder)}
-        asked = self.installed.forked("kbtrain", "run", "collect", *chain("tiny")[0].arguments, "--run", "asked")
-        assert asked.returncode == 0, asked.stderr
-        questions = jsonl.read(Question, self.installed.folder / "asked" / "questions.jsonl")
-        small = make_small_smollm2(folder / "models" / NAME, (word for q in questions for word in q.answers))
-        shutil.copyfile(embedded.path_of(NAME) / embedded.PROVENANCE, small / embedded.PROVENANCE)
-        fresh = {"KBTRAIN_TEST_FRESH": "train_kbm.py"}
-        self.done = self.installed.forked("kbtrain", "demo", "--tiny", **self.cache, **fresh)
+        self.done = self.installed.forked("kbtrain", "demo", "--tiny", KBTRAIN_TEST_FRESH="train_kbm.py")
         self.run = self.installed.folder / run_folder("tiny")
 
 
