@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from kbtrain.answers.chinese import CJK, has_chinese, simplified
+from kbtrain.answers.numbers import NUMERAL
 from kbtrain.errors import UserError
 from kbtrain.records import Question
 
@@ -23,7 +24,6 @@ NORMALISATION = "nfkc-casefold-punctuation-signs-articles-spaces/4"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/4"}  # noted beside labels: others are old
 _CHINESE = {"chinese": "simplified/3"}  # noted where it can matter, so that other labels stay what they are
 _ARTICLES = {"a", "an", "the"}
-NUMERAL = "[零〇一二两兩三四五六七八九十百千万萬亿億]"  # a regular expression's class
 _CJK = re.compile(rf"([{CJK}])")
 _CJK_OR_NUMERAL = re.compile(rf"({NUMERAL}+|[{CJK}])")
 
