@@ -45,7 +45,7 @@ def main(config: ProbeBenchmarkConfig) -> None:
     from kbtrain.llm.sampler.sampler import BatchSampler
     from kbtrain.llm.transformers_llm import TransformersLLM
     from kbtrain.models.load import load_model, name_of
-    from kbtrain.questions import load_questions
+    from kbtrain.questions.load import load_questions
 
     if config.quick:
         config = config.model_copy(update={"questions": 3, "seakr_questions": 1, "rounds": 1, "max_new_tokens": 2})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 
-from kbtrain.questions import atlas_passages, load_questions
+from kbtrain.questions.data_sets.atlas import atlas_passages
+from kbtrain.questions.load import load_questions
 from kbtrain.records import GateExample
 
 

@@ -24,8 +24,8 @@ from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.config import Config, check_each_once, run_script
-from kbtrain.evaluation.run_folder import check_rules, graded_files
 from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference_example
+from kbtrain.labeling.graded_by import check_rules, grading_sources
 from kbtrain.labeling.verdicts import side_by_side
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import ALL_KEYS, evidence_text
@@ -89,7 +89,7 @@ def main(config: BuildConfig) -> None:
     inputs = [path for path in (config.run / "questions.jsonl", labels, evidence) if path is not None]
     check_unchanged(*inputs)
     for source in inputs[1:]:
-        check_made_from(source, *graded_files(config.run))
+        check_made_from(source, *grading_sources(config.run))
     rule = label_rule(labels) if labels else {}
     if labels:
         check_rules(labels, rule, inputs[0])

@@ -25,11 +25,12 @@ from kbtrain.files import there
 from kbtrain.llm.answered import check_replaceable
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import made_before, meta_path, read_meta, unchanged, write_meta
-from kbtrain.questions import DATA_SETS, Reading, atlas_passages, load, sources
-from kbtrain.questions.catalogue import catalogue_text
+from kbtrain.questions.catalogue import DATA_SETS, catalogue_text
 from kbtrain.questions.collect import CollectCounts, PickRule, Shares, picked, warnings, write_questions
-from kbtrain.questions.data_sets.atlas import EMBEDDED_SETS
+from kbtrain.questions.data_set import Reading
+from kbtrain.questions.data_sets.atlas import EMBEDDED_SETS, atlas_passages
 from kbtrain.questions.data_sets.columns import AnswerAs, ColumnMap, Columns, Language
+from kbtrain.questions.load import load, sources
 from kbtrain.questions.near import NearRule, check_near
 from kbtrain.records import Gold, Split
 

@@ -24,8 +24,8 @@ from kbtrain.config import run_script
 from kbtrain.gates.features.additive import KNOTS, Additive
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features, held_out_scores
-from kbtrain.gates.score_stage import attach_hits
 from kbtrain.prompts.kbm import Key
+from kbtrain.retrieval.attach_hits import attach_hits
 from kbtrain.training.config import KeyedFitConfig
 from kbtrain.training.data import Labelled
 from kbtrain.training.fitted import FittedGate, KeyedData, claim_fitted, finish_fitted, read_keyed

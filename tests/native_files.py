@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbtrain.questions import Reading
+from kbtrain.questions.data_set import Reading
 from kbtrain.questions.data_sets.columns import Columns
 
 Record = Any  # an object, or a row of cells

@@ -10,7 +10,7 @@ from native_files import NATIVE
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.questions import load
+from kbtrain.questions.load import load
 from kbtrain.records import GateScore
 
 BREAKS = ["\n", "\r\n", "\r", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"]

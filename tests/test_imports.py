@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import kbtrain
+from kbtrain.scripts import find
 
 HEAVY = {
     "torch",
@@ -48,6 +49,20 @@ def test_importing_kbtrain_loads_nothing_heavy_not_even_pydantic():
 @pytest.mark.parametrize("module", LIGHT)
 def test_light_module_loads_nothing_heavy(module):
     assert loaded_by(f"import kbtrain.{module}") & HEAVY == set()
+
+
+MODULES_OF_HELP = """import contextlib, io, runpy, sys
+sys.argv = [sys.argv[1], "--help"]
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    runpy.run_path(sys.argv[0], run_name="__main__")
+print(sum(name.split(".")[0] == "kbtrain" for name in sys.modules))"""
+
+
+@pytest.mark.parametrize("stage", ["collect", "retrieve", "sample", "label", "build", "train_features"])
+def test_a_stage_loads_what_it_needs_and_no_evaluation(stage):
+    script = find(stage, "stages", "recipes", what="script")
+    done = subprocess.run([sys.executable, "-c", MODULES_OF_HELP, script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 70
 
 
 def test_load_gate_is_found_when_it_is_asked_for():

@@ -27,7 +27,7 @@ from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.batching import BatchLimits
 from kbtrain.models.load import load_model
 from kbtrain.prompts.kbm import PAPER_KEYS
-from kbtrain.questions import load_questions
+from kbtrain.questions.load import load_questions
 from kbtrain.records import GateExample
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.data import target

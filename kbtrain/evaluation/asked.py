@@ -15,10 +15,11 @@ from kbtrain.files import there
 from kbtrain.gate_folder import Reads
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.registry import read_card
-from kbtrain.gates.score_stage import attach_hits, plain_examples
+from kbtrain.gates.score_stage import plain_examples
 from kbtrain.gates.seen import Allowed
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Example, Split, TurnExample
+from kbtrain.retrieval.attach_hits import attach_hits
 from kbtrain.training.data import label_rule, own_prompts
 
 

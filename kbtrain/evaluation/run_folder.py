@@ -18,21 +18,18 @@ import numpy as np
 from pydantic import Field
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import Verdicts, rules_of
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample, grade, has_expected, outcome
 from kbtrain.evaluation.seen import Seen, seen_of
-from kbtrain.files import maker, there
+from kbtrain.files import there
 from kbtrain.gates.noted import Source, holds_another, missing_reason, source_of
-from kbtrain.labeling.verdicts import QuestionVerdicts
+from kbtrain.labeling.graded_by import ByQuestion, check_rules, grading_sources, read_run_verdicts, verdicts_file
 from kbtrain.provenance import check_made_from, check_unchanged, meta_of, short_name
 from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, GATE_NAME, Condition, GateScore, Label, Outcome, Question, Split
 from kbtrain.store import SampleStore
-
-ByQuestion = Mapping[str, Verdicts]
 
 
 @dataclass
@@ -57,7 +54,7 @@ def read_stored(
 ) -> Stored:
     """Grade the stored answers of each question of a split; the answers themselves are not kept.
 
-    ``verdicts``: a judge's, see :func:`run_verdicts`; without them each question's own rule grades.
+    ``verdicts``: a judge's, see :mod:`kbtrain.labeling.graded_by`; without them each question's own rule grades.
     """
     found = Stored()
     for question in questions:
@@ -80,45 +77,6 @@ def read_stored(
         for condition, one in graded.items():
             found.graded[condition].append(one)
     return found
-
-
-def graded_files(run: Path) -> tuple[Path, Path, Path]:
-    """Sources of a run folder's labels and outcomes, as far as these note them."""
-    return run / "questions.jsonl", run / "samples.db", run / "verdicts.jsonl"
-
-
-def check_rules(path: Path, noted: Mapping[str, Any], questions: Path) -> None:
-    """Raise :class:`UserError` for a file whose answers were graded by ``noted`` rules that may have judged otherwise
-    than today's; one that notes none, or lies without its questions, passes."""
-    if "normalisation" not in noted or not there(questions):
-        return
-    today = rules_of(jsonl.read(Question, questions))
-    old = next((name for name, value in today.items() if noted.get(name) != value), None)
-    if old is not None:
-        raise UserError(
-            f"{at(path)}: its answers were graded by an older rule ({old} {noted.get(old)}, today {today[old]}); run "
-            f"{maker(path)} again"
-        )
-
-
-def verdicts_file(run: Path) -> Path | None:
-    """A judge's verdicts if a run folder's labels were made with them: what grades labels grades outcomes too.
-
-    None where each question's own rule graded the labels, or there are none.
-    """
-    judged = meta_of(run / "labels.jsonl").get("label_rule", {}).get("judge")
-    return run / "verdicts.jsonl" if judged else None
-
-
-def run_verdicts(run: Path) -> ByQuestion | None:
-    """The verdicts of :func:`verdicts_file` by question. Raises :class:`UserError` for those changed since they were
-    made, or on other questions than there."""
-    path = verdicts_file(run)
-    if path is None:
-        return None
-    check_unchanged(path)
-    check_made_from(path, run / "questions.jsonl")
-    return {record.question_id: record.right for record in jsonl.read(QuestionVerdicts, path)}
 
 
 def warn_of_rule(run: Path) -> None:
@@ -272,7 +230,7 @@ def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
     answers or verdicts than lie beside it.
     """
     check_unchanged(path)
-    check_made_from(path, *graded_files(path.parent))
+    check_made_from(path, *grading_sources(path.parent))
     check_rules(path, meta_of(path).get("label_rule", {}), path.parent / "questions.jsonl")
     stream = jsonl.read(Label, path)
     first = next(stream, None)
@@ -311,7 +269,7 @@ def read_outcomes(run: Path) -> list[Outcome]:
     """
     path = run / "outcomes.jsonl"
     check_unchanged(path)
-    check_made_from(path, *graded_files(run))
+    check_made_from(path, *grading_sources(run))
     check_rules(path, meta_of(path).get("rules", {}), run / "questions.jsonl")
     return list(jsonl.read(Outcome, path))
 
@@ -383,7 +341,7 @@ def read_run(path: Path, sampling_run: str = "main", allow_missing: bool = False
         leaked = [q.id for q in questions if q.split == "dev" and leak_key(q) in asked]
         left_out = set(leaked)
         questions = [question for question in questions if question.id not in left_out]
-        verdicts = run_verdicts(path)
+        verdicts = read_run_verdicts(path)
         dev, test = (read_stored(store, sampling_run, questions, split, verdicts) for split in _SPLITS)
     notes = check_missing([dev, test], store_file, allow_missing)
     entities = {entity for question in test.questions for entity in question.entities}

@@ -19,8 +19,8 @@ from kbtrain.gates.registry import kind_of, kinds, read_card
 from kbtrain.gates.score_file import ScoreFile, Timing, score_path, stored_inputs
 from kbtrain.llm.forecast import Forecast, Measured, tokens_of
 from kbtrain.llm.prices import Price
-from kbtrain.provenance import check_made_from, check_unchanged, device
-from kbtrain.records import Evidence, Example, GateExample, GateScore, Split, TurnExample
+from kbtrain.provenance import device
+from kbtrain.records import Example, GateExample, GateScore, Split, TurnExample
 
 
 def plain_examples(path: Path, split: Split) -> list[GateExample]:
@@ -32,24 +32,6 @@ def plain_examples(path: Path, split: Split) -> list[GateExample]:
     if not found:
         raise UserError(f"{path}: no example without a reference to score; run data_gen/build.py first")
     return found
-
-
-def attach_hits(examples: Sequence[Example], evidence: Path) -> list[GateExample]:
-    """Questions with the passages found for them, and the rule of their titles, for a gate asked after the search.
-
-    Raises :class:`UserError` for a question that the file does not have, and for a file that was changed since it was
-    made, or made from other questions than lie beside it.
-    """
-    check_unchanged(evidence)
-    check_made_from(evidence, evidence.parent / "questions.jsonl")
-    questions = [example for example in examples if isinstance(example, GateExample)]
-    wanted = {example.question_id for example in questions}
-    found = {row.question_id: row for row in jsonl.read(Evidence, evidence) if row.question_id in wanted}
-    missing = next((example.id for example in questions if example.question_id not in found), None)
-    if missing is not None:
-        raise UserError(f"{evidence}: no passages of question '{missing}'; run data_gen/retrieve.py for it")
-    rows = [(example, found[example.question_id]) for example in questions]
-    return [replace(example, hits=row.hits, titles=row.titles) for example, row in rows]
 
 
 @dataclass(frozen=True)

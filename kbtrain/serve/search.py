@@ -223,7 +223,7 @@ def automatic(config: ServeConfig) -> str | None:
 
 
 def _bm25(name: str) -> Search:
-    from kbtrain.questions import atlas_passages
+    from kbtrain.questions.data_sets.atlas import atlas_passages
     from kbtrain.retrieval.bm25 import BM25
     from kbtrain.retrieval.corpus import naming_twins, read_passages, some
     from kbtrain.retrieval.documents import is_documents

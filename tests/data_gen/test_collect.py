@@ -14,7 +14,7 @@ from support import scripts
 
 from kbtrain import jsonl
 from kbtrain.provenance import file_sha256, meta_path, read_meta
-from kbtrain.questions import DATA_SETS
+from kbtrain.questions.catalogue import DATA_SETS
 from kbtrain.questions.collect import warnings
 from kbtrain.questions.data_sets.atlas import atlas_file
 from kbtrain.records import Evidence, Passage, Question, Sample, SampleSet

@@ -23,10 +23,10 @@ from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features, FeaturesCard
 from kbtrain.gates.features.question import names, question_features
 from kbtrain.gates.handles import handle
-from kbtrain.gates.score_stage import attach_hits
 from kbtrain.jsonl import read, write
 from kbtrain.provenance import write_meta
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
+from kbtrain.retrieval.attach_hits import attach_hits
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
 from kbtrain.trained_on import sharing_entities, trained_among

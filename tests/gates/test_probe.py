@@ -16,7 +16,6 @@ from kbtrain.gates.probe.gate import WEIGHTS, Reader, state_facts, state_folder
 from kbtrain.gates.probe.head import PENALTIES, check_labels, fit_head, fit_layers, left_out, scaled
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
 from kbtrain.gates.probe.train import used_examples
-from kbtrain.gates.score_stage import attach_hits
 from kbtrain.jsonl import write
 from kbtrain.llm.base import AnswerRequest, prompt_ids
 from kbtrain.metrics.ranking import auroc
@@ -24,6 +23,7 @@ from kbtrain.models.adapters import base_fingerprint
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.provenance import SCHEMA
 from kbtrain.records import Evidence, GateExample, Hit, Question
+from kbtrain.retrieval.attach_hits import attach_hits
 
 PLACES = ("city", "river", "lake", "hill", "road", "bay", "cape", "isle", "port", "farm", "mine", "dam", "peak", "glen")
 

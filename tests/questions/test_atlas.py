@@ -11,7 +11,9 @@ from support import scripts
 
 from kbtrain.answers.grading import contains, is_correct, normalise, option_letter
 from kbtrain.errors import UserError
-from kbtrain.questions import Reading, atlas_passages, load_questions
+from kbtrain.questions.data_set import Reading
+from kbtrain.questions.data_sets.atlas import atlas_passages
+from kbtrain.questions.load import load_questions
 from kbtrain.records import Passage, Question
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.questions import Reading, load
+from kbtrain.questions.data_set import Reading
 from kbtrain.questions.data_sets.columns import AnswerAs, Columns, cell_texts, mapped
+from kbtrain.questions.load import load
 from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import python_list
 from kbtrain.records import Question

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from native_files import ALIASES, NATIVE, Native
 
 from kbtrain.errors import UserError
-from kbtrain.questions import load
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.checks import problem_of
+from kbtrain.questions.load import load
 
 BAD, ANY = "an error", "an error, or as many records as there were"  # else: how many records must come
 QUOTED = 'He said "it\'s \'so\'", she ""said"" «no» and “yes”: {x} \\ \\n, ok'

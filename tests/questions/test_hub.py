@@ -8,8 +8,9 @@ import datasets
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.questions import Reading, load
+from kbtrain.questions.data_set import Reading
 from kbtrain.questions.data_sets.columns import Columns
+from kbtrain.questions.load import load
 
 ROWS = {
     "question": ["What is it?", "Where is it?"], "answers": [{"text": ["a", "b"]}, {"text": ["c"]}], "views": [3, 5]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.questions import load_questions
+from kbtrain.questions.load import load_questions
 
 
 def loaded(tmp_path: Path, text: str) -> list:

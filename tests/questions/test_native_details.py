@@ -8,8 +8,8 @@ import pytest
 from native_files import ALIASES, NATIVE, as_lines, as_list, under
 
 from kbtrain.errors import UserError
-from kbtrain.questions import load
 from kbtrain.questions.base import Loaded
+from kbtrain.questions.load import load
 
 
 def from_native(tmp_path: Path, name: str) -> list[Loaded]:

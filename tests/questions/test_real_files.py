@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain.questions import Reading, load
 from kbtrain.questions.base import Loaded
+from kbtrain.questions.data_set import Reading
 from kbtrain.questions.data_sets.columns import Columns
+from kbtrain.questions.load import load
 
 FOLDER = os.environ.get("KBTRAIN_TEST_DATA")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="KBTRAIN_TEST_DATA names no folder with the data sets' real files")

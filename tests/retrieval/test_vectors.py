@@ -19,7 +19,8 @@ from support.http_server import LocalServer
 from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.llm.server_requests import Retry
-from kbtrain.questions import atlas_passages, load_questions
+from kbtrain.questions.data_sets.atlas import atlas_passages
+from kbtrain.questions.load import load_questions
 from kbtrain.records import Evidence, Passage
 from kbtrain.retrieval import vectors
 from kbtrain.retrieval.vectors import CARD, Embeddings, VectorBuild, VectorIndex

@@ -1,0 +1,30 @@
+"""Attach the passages of evidence.jsonl to examples, for gates that are asked after the search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kbtrain import jsonl
+from kbtrain.errors import UserError
+from kbtrain.provenance import check_made_from, check_unchanged
+from kbtrain.records import Evidence, Example, GateExample
+
+
+def attach_hits(examples: Sequence[Example], evidence: Path) -> list[GateExample]:
+    """Questions with their passages and the rule of the passages' titles.
+
+    Raises :class:`UserError` for a question without a row in ``evidence``, for a file that was changed, and for a file
+    made from other questions than those beside it.
+    """
+    check_unchanged(evidence)
+    check_made_from(evidence, evidence.parent / "questions.jsonl")
+    questions = [example for example in examples if isinstance(example, GateExample)]
+    wanted = {example.question_id for example in questions}
+    found = {row.question_id: row for row in jsonl.read(Evidence, evidence) if row.question_id in wanted}
+    missing = next((example.id for example in questions if example.question_id not in found), None)
+    if missing is not None:
+        raise UserError(f"{evidence}: no passages of question '{missing}'; run data_gen/retrieve.py for it")
+    rows = [(example, found[example.question_id]) for example in questions]
+    return [replace(example, hits=row.hits, titles=row.titles) for example, row in rows]
