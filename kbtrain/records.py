@@ -19,7 +19,7 @@ Grading = Literal["exact", "contains", "option"]
 Gold = Literal["given", "none", "hidden"]
 Effect = Literal["beneficial", "neutral", "harmful"]
 GATE_NAME = "[a-z][a-z0-9_]{0,99}"  # of a gate in scores and results: a column, a file of the report
-Finish = Literal["eos", "stop", "length"]
+Finish = Literal["eos", "stop", "length", "thought"]  # thought: it ended, and no answer followed its thought
 Language = Literal["en", "zh"]
 Speaker = Literal["USER", "SYSTEM"]
 Titles = Literal["missing", "always", "never"]  # of passages, before their texts in a prompt; missing: not in the text
@@ -104,6 +104,7 @@ class Evidence:
 class Sample:
     """One generated answer. ``index`` counts samples from 0; -1 is the greedy answer.
 
+    ``text`` is what follows a thought, if there is one; ``n_tokens`` and ``logprob`` count the thought's tokens, too.
     ``logprob`` is the sum of the chosen tokens' natural log-probabilities at the sampling temperature.
     """
 

@@ -30,6 +30,9 @@ class LLMConfig(Config):
     top_k: int = Field(0, ge=0, description="keep the k most probable tokens; 0: all")
     top_p: float = Field(1.0, gt=0, le=1, description="keep the most probable tokens up to this mass")
     max_new_tokens: int = Field(64, ge=1, description="longest answer, in tokens; labels warn where 5 % are cut")
+    max_thought_tokens: int = Field(
+        0, ge=0, description="more tokens for a model that thinks before it answers; labels count what is cut"
+    )
     max_prompt_tokens: int = Field(2048, ge=32, description="longer prompts lose evidence from their tail")
     stop: tuple[str, ...] = Field(("\n",), description="strings that end an answer")
     batch_rows: int = Field(248, ge=1, description="answers drawn at once")
@@ -42,6 +45,9 @@ class LLMConfig(Config):
     server_endpoint: Literal["completions", "chat"] = Field(
         "completions",
         description="openai: completions (prompt made here, as token ids) or chat (the server's template)",
+    )
+    server_thought_opened: bool = Field(
+        False, description="openai, chat: the server's template opens a thought; text without its end is a thought"
     )
     server_alias: bool = Field(
         False, description="openai, completions: server_model is another name of model itself, with its tokenizer"
@@ -91,7 +97,7 @@ class LLMConfig(Config):
         """
         dumped = self.model_dump(mode="json")
         kept = {key: dumped[key] for key in ("model", "batch_rows", "batch_prompt_tokens")}
-        kept["sampling"] = {key: dumped[key] for key in Sampling.__dataclass_fields__}
+        kept["sampling"] = {key: dumped[key] for key in Sampling.__dataclass_fields__ if key not in _LATER}
         return kept | {key: dumped[key] for key, default in later_defaults().items() if dumped[key] != default}
 
     def depends(self) -> dict[str, Any]:
@@ -106,8 +112,8 @@ def later_defaults() -> dict[str, Any]:
 
 _OF_SERVER = ("server_url", "server_model", "server_extra")  # who answers, and how
 _LATER = (
-    "backend", "window", "vllm_extra", "server_model", "server_endpoint", "server_logprobs", "server_limit",
-    "server_extra",
+    "backend", "max_thought_tokens", "window", "vllm_extra", "server_model", "server_endpoint", "server_thought_opened",
+    "server_logprobs", "server_limit", "server_extra",
 )  # fmt: skip
 
 
@@ -144,6 +150,7 @@ def _openai(config: LLMConfig) -> LLM:
         concurrency=config.server_concurrency,
         n_in_one=config.server_n,
         logprobs=config.server_logprobs,
+        opened=config.server_thought_opened,
         alias=config.server_alias,
         timeout=config.server_timeout,
         key_env=config.server_key_env,

@@ -51,7 +51,8 @@ class Sampling:
     """Settings of a sampling. ``temperature`` 1 and no filters as in KBM (section 3.2).
 
     ``seed`` names the run: with question, condition, sample index and step it is hashed into each uniform number.
-    ``max_prompt_tokens``: a longer prompt loses evidence from its tail.
+    ``max_prompt_tokens``: a longer prompt loses evidence from its tail. ``max_thought_tokens``: more tokens of an
+    output beside ``max_new_tokens``, for a model that thinks before it answers.
     """
 
     seed: str = "0"
@@ -61,6 +62,12 @@ class Sampling:
     max_new_tokens: int = 64
     stop: tuple[str, ...] = ("\n",)
     max_prompt_tokens: int = 2048
+    max_thought_tokens: int = 0
+
+    @property
+    def max_output_tokens(self) -> int:
+        """The most tokens of an output, thought and answer together."""
+        return self.max_new_tokens + self.max_thought_tokens
 
 
 class LLM(Protocol):

@@ -107,7 +107,7 @@ def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]],
         each = (1 if config.server_n and request.n else request.n) + request.greedy if server else 1
         sent += each
         read += each * tokens_of((request.system or "") + request.text(request.evidence))
-    found = Forecast(prompts.total(), sent, answers, round(read), answers * config.max_new_tokens, server)
+    found = Forecast(prompts.total(), sent, answers, round(read), answers * config.sampling().max_output_tokens, server)
     if not measure or not prompts:
         return found
     return Forecast(**{**found.__dict__, "measured": measured(config, _spread(requests(), prompts, measure))})

@@ -18,13 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
+from kbtrain.answers.thoughts import split_thought
 from kbtrain.credentials import key_from_environment
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.event_loop import EventLoop
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids, request_seed
+from kbtrain.llm.replies import Reading, is_opened_by_prompt, is_stopped_early, read_choice, read_output
 from kbtrain.llm.server_requests import NoReply, Retry, ask_once, message, post, tls
+from kbtrain.llm.thought_tokens import ThoughtTokens
 from kbtrain.prompts.kbm import answer_fingerprint
-from kbtrain.records import GREEDY, Finish, Sample, SampleSet
+from kbtrain.records import GREEDY, Sample, SampleSet
 from kbtrain.servers import LARGEST, whole_text
 
 if TYPE_CHECKING:
@@ -49,45 +52,46 @@ def samples(
     reply: Mapping[str, Any],
     first: int,
     n: int,
-    stop: Sequence[str],
+    how: Reading,
     logprobs: bool,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> list[Sample]:
     """At most ``n`` samples numbered from ``first``. Raises :class:`UserError` for a reply without probabilities, or
     that does not follow OpenAI's protocol.
 
-    Without log-probabilities and tokenizer the usage's tokens are shared out by the answers' bytes.
+    Without log-probabilities and tokenizer the usage's tokens are shared out by the outputs' bytes, thoughts included.
     """
     with protocol():
         choices = sorted(reply["choices"], key=lambda choice: int(choice.get("index") or 0))
         used = counted(reply, "completion_tokens")
-        lengths = _lengths([_text(choice, stop) for choice in choices], used)
+        outputs = [read_output(choice) for choice in choices]
+        lengths = _lengths([output.thought + output.text for output in outputs], used)
         made = []
         for i, choice in enumerate(choices[:n]):
             found = token_logprobs(choice)
-            text, finish = _text(choice, stop), _finish(choice, stop)
-            if logprobs and (found is None or (text and not found)):
+            answer, whole = read_choice(choice, how), outputs[i].thought + outputs[i].text
+            if logprobs and (found is None or (whole and not found)):
                 raise UserError(
                     "server: gives no log-probabilities; set server_logprobs: false (0 is stored for them then)"
                 )
             if found is not None:
                 count = len(found)
             elif tokenizer is not None and (used is None or len(choices) > 1):
-                count = len(tokenizer(text, add_special_tokens=False)["input_ids"]) + (finish != "length")
+                count = len(tokenizer(whole, add_special_tokens=False)["input_ids"]) + (answer.finish != "length")
             else:
                 count = lengths[i]
             index = GREEDY if first == GREEDY else first + i
             total = math.fsum(found or ())
             if not math.isfinite(total) or max(found or (), default=0.0) > HIGHEST:
                 raise ValueError(f"log-probability {total}")
-            made.append(Sample(index, whole_text(text)[0], count, finish, total))
+            made.append(Sample(index, whole_text(answer.text)[0], count, answer.finish, total))
         return made
 
 
 def n_broken(reply: Mapping[str, Any]) -> int:
     """Number of halves of surrogate pairs in a reply's answers; :func:`samples` puts U+FFFD in their place."""
     with protocol():
-        return sum(whole_text(_text(choice, ()))[1] for choice in reply["choices"])
+        return sum(whole_text(read_output(choice).text)[1] for choice in reply["choices"])
 
 
 def counted(reply: Mapping[str, Any], what: str) -> int | None:
@@ -155,34 +159,8 @@ async def post_all(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[
         return await asyncio.gather(*(ask(client, body) for body in bodies))
 
 
-def _text(choice: Mapping[str, Any], stop: Sequence[str]) -> str:
-    """The answer up to the first stop string, should a server leave it in; empty where its content is null."""
-    message = choice.get("message")
-    if message is not None and "role" in message:
-        text = message.get("content")
-    else:
-        text = choice["text"] if message is None else message["content"]
-    text = "" if text is None else text
-    if not isinstance(text, str):
-        raise TypeError(f"text {text!r:.40}")
-    for string in stop:
-        text = text.split(string, 1)[0]
-    return text
-
-
-def _finish(choice: Mapping[str, Any], stop: Sequence[str]) -> Finish:
-    """vLLM names the stop string that was met; of another server it is only known that the answer ended."""
-    if not isinstance(choice.get("finish_reason"), str | None):
-        raise TypeError(f"finish_reason {choice['finish_reason']!r:.40}")
-    if choice.get("finish_reason") == "length":
-        return "length"
-    if "stop_reason" in choice:
-        return "stop" if isinstance(choice["stop_reason"], str) else "eos"
-    return "stop" if stop else "eos"
-
-
 # a vLLM server fills in what its model's generation config recommends; the answers must be drawn as they are asked for
-NEUTRAL = {"vllm": {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}}
+NEUTRAL: dict[str, dict[str, Any]] = {"vllm": {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}}
 
 
 @dataclass(frozen=True)
@@ -198,6 +176,7 @@ class Server:
     concurrency: int = 32
     n_in_one: bool = True
     logprobs: bool = True
+    opened: bool = False  # its template opens a thought in the prompt: a text without the closing mark is a thought
     alias: bool = False  # ``model`` is the server's name for the very model whose tokenizer cuts the prompts
     timeout: float = 600.0
     key_env: str = "OPENAI_API_KEY"
@@ -224,6 +203,9 @@ class OpenAILLM:
         self._one_by_one = not server.n_in_one
         self._gate: asyncio.Semaphore | None = None
         self._broken = 0
+        self._sends_stop = sampling.max_thought_tokens == 0
+        self._n_opened = 0  # outputs that end a thought which their prompt has opened
+        self._thoughts = None if tokenizer is None else ThoughtTokens(tokenizer)
 
     @classmethod
     def connect(cls, name: str, sampling: Sampling, server: Server) -> OpenAILLM:
@@ -243,7 +225,10 @@ class OpenAILLM:
                     f"'{server.model}', another model; set server_endpoint: chat, or model: {server.model}, or "
                     "server_alias: true where both are the same model"
                 )
-        return cls(name, tokenizer, sampling, replace(server, neutral=NEUTRAL.get(kind, {})))
+        neutral = NEUTRAL.get(kind, {})
+        if kind == "vllm" and tokenizer is not None and ThoughtTokens(tokenizer).special:
+            neutral = {**neutral, "skip_special_tokens": False}  # or a thought and its answer come as one text
+        return cls(name, tokenizer, sampling, replace(server, neutral=neutral))
 
     def facts(self) -> dict[str, Any]:
         """As :meth:`kbtrain.llm.base.LLM.facts`."""
@@ -274,7 +259,7 @@ class OpenAILLM:
                 self._tell_broken()
 
     def _tell_broken(self) -> None:
-        """Warn of halves of characters, which no store can hold."""
+        """Warn of halves of characters, which no store can hold, and of thoughts that were not declared."""
         if self._broken:
             warnings.warn(
                 f"server {self.server.url}: {self._broken} halves of surrogate pairs in its answers are stored as "
@@ -282,6 +267,13 @@ class OpenAILLM:
                 stacklevel=2,
             )
             self._broken = 0
+        if self._n_opened and not self.server.opened and self.tokenizer is None:
+            warnings.warn(
+                f"server {self.server.url}: its template opens a thought in the prompt; set server_thought_opened: "
+                "true, or a thought that is cut is taken for an answer",
+                stacklevel=2,
+            )
+            self._n_opened = 0
 
     async def _ask(self, client: httpx2.AsyncClient, request: AnswerRequest) -> SampleSet:
         prompt, n_tokens, cut = self._prompt(request)
@@ -312,17 +304,41 @@ class OpenAILLM:
         """``n`` answers or fewer, numbered from ``first``, and how many tokens the server counted in the prompt."""
         if n > 1:
             body = {**body, "n": n}
+        opened = self._is_opened(body)
+        unstopped = {name: value for name, value in body.items() if name != "stop"}
+        sends_stop = self._sends_stop and "stop" in body and "stop" not in self.server.extra
+        reply = await self._reply(client, body if sends_stop else unstopped)
+        if sends_stop and self._is_stopped_early(reply, opened):
+            reply = await self._reply(client, unstopped)
+            self._sends_stop &= self._is_stopped_early(reply, opened)
+        self._broken += n_broken(reply)
+        self._n_opened += sum(is_opened_by_prompt(choice) for choice in reply["choices"])
+        split = split_thought if self._thoughts is None else self._thoughts.split
+        how = Reading(self.sampling.stop, opened, split)
+        made = samples(reply, first, n, how, self.server.logprobs, self.tokenizer)
+        return made, counted(reply, "prompt_tokens") or 0
+
+    async def _reply(self, client: httpx2.AsyncClient, body: Mapping[str, Any]) -> dict[str, Any]:
         assert self._gate is not None
         async with self._gate:
-            reply = await _post(client, self.server, body)
-        self._broken += n_broken(reply)
-        made = samples(reply, first, n, self.sampling.stop, self.server.logprobs, self.tokenizer)
-        return made, counted(reply, "prompt_tokens") or 0
+            return await _post(client, self.server, body)
+
+    def _is_stopped_early(self, reply: Mapping[str, Any], opened: bool) -> bool:
+        """True if a stop string ended an output before its answer: most servers apply them to thoughts, too."""
+        with protocol():
+            how = Reading(self.sampling.stop, opened)
+            return any(is_stopped_early(choice, how) for choice in reply["choices"])
+
+    def _is_opened(self, body: Mapping[str, Any]) -> bool:
+        """True if the prompt opens a thought: by its own tokens, or as the configuration says of the server."""
+        if self._thoughts is None:
+            return self.server.opened
+        return self._thoughts.is_opened_by(body["prompt"])
 
     def _prompt(self, request: AnswerRequest) -> tuple[dict[str, Any], int, int]:
         """Fields of all HTTP requests for these answers, the number of prompt tokens (0: unknown), and the cut."""
         s = self.sampling
-        body: dict[str, Any] = {"model": self.server.model, "max_tokens": s.max_new_tokens, "stop": list(s.stop)}
+        body: dict[str, Any] = {"model": self.server.model, "max_tokens": s.max_output_tokens, "stop": list(s.stop)}
         if not s.stop:
             del body["stop"]
         if self.tokenizer is None:

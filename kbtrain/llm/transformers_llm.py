@@ -54,7 +54,7 @@ class TransformersLLM:
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.limits = limits or BatchLimits()
-        self.shared_prefix, self.window, told = sharing(model, sampling.max_prompt_tokens, sampling.max_new_tokens)
+        self.shared_prefix, self.window, told = sharing(model, sampling.max_prompt_tokens, sampling.max_output_tokens)
         if told:
             warnings.warn(f"{name}: {told}", stacklevel=2)
         self._sampler = BatchSampler(model, tokenizer, sampling, self.shared_prefix, self.window)
@@ -165,7 +165,7 @@ class TransformersLLM:
 def batch_bytes(model: PreTrainedModel, limits: BatchLimits, sampling: Sampling) -> float:
     """Bytes that a full batch takes at most beside the weights: keys and values of prompts and answers, a layer's
     results over all prompts in fp32, and the rows' logits, twice."""
-    answers = limits.rows * sampling.max_new_tokens * _token_bytes(model)
+    answers = limits.rows * sampling.max_output_tokens * _token_bytes(model)
     logits: float = 2 * 4.0 * limits.rows * model.config.get_text_config().vocab_size
     return pass_bytes(model, limits.prompt_tokens) + answers + logits
 

@@ -6,8 +6,11 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kbtrain.answers.grading import is_empty
+from kbtrain.answers.thoughts import ReadAnswer, read_answer
 from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids, request_seed
+from kbtrain.llm.thought_tokens import ThoughtTokens
 from kbtrain.models.batching import windows
 from kbtrain.models.load import load_tokenizer, name_of, resolve
 from kbtrain.prompts.kbm import answer_fingerprint
@@ -33,6 +36,8 @@ class VllmLLM:
         self.window = window
         self.seeded = not _on_cpu()
         self._end = _end_ids(engine)
+        self._thoughts = ThoughtTokens(self.tokenizer)
+        self._sends_stop = sampling.max_thought_tokens == 0
 
     @classmethod
     def load(
@@ -54,7 +59,7 @@ class VllmLLM:
             raise UserError(f"key 'dtype': unknown '{dtype}'; valid: {', '.join(DTYPES)}")
         arguments = {
             "model": resolve(name), "dtype": DTYPES[dtype], "tensor_parallel_size": tensor_parallel,
-            "max_num_seqs": rows, "max_model_len": sampling.max_prompt_tokens + sampling.max_new_tokens,
+            "max_num_seqs": rows, "max_model_len": sampling.max_prompt_tokens + sampling.max_output_tokens,
             "enable_prefix_caching": True, "generation_config": "vllm", "logprobs_mode": "processed_logprobs",
             "disable_log_stats": True, "seed": request_seed(sampling.seed, "", "llm") % 2**32, **(extra or {}),
         }  # fmt: skip
@@ -96,12 +101,36 @@ class VllmLLM:
                 how.append(self._parameters(request, n))
                 key.append((i, n))
         outputs = dict(zip(key, self.engine.generate(prompts, how, use_tqdm=False), strict=True))
+        opened = [self._thoughts.is_opened_by(ids) for ids, _ in fitted]
+        if self._sends_stop:
+            early = [k for k in key if any(self._is_stopped_early(one, opened[k[0]]) for one in outputs[k].outputs)]
+            outputs |= self._generate_without_stop(requests, fitted, early)
         made = []
         for i, (request, (ids, cut)) in enumerate(zip(requests, fitted, strict=True)):
-            greedy = self._samples(outputs[i, GREEDY].outputs, GREEDY)[0] if request.greedy else None
-            drawn = self._samples(outputs[i, request.n].outputs, 0) if request.n else ()
+            greedy = self._samples(outputs[i, GREEDY].outputs, GREEDY, opened[i])[0] if request.greedy else None
+            drawn = self._samples(outputs[i, request.n].outputs, 0, opened[i]) if request.n else ()
             made.append(SampleSet(request.question.id, request.condition, tuple(drawn), greedy, len(ids), cut))
         return made
+
+    def _generate_without_stop(
+        self,
+        requests: Sequence[AnswerRequest],
+        fitted: Sequence[tuple[list[int], int]],
+        keys: Sequence[tuple[int, int]],
+    ) -> dict[tuple[int, int], Any]:
+        """Outputs of prompts whose answers a stop string ended before they began; no later one is sent any."""
+        from vllm.inputs import TokensPrompt
+
+        if not keys:
+            return {}
+        self._sends_stop = False
+        prompts: list[Any] = [TokensPrompt(prompt_token_ids=fitted[i][0]) for i, _ in keys]
+        how = [self._parameters(requests[i], n) for i, n in keys]
+        return dict(zip(keys, self.engine.generate(prompts, how, use_tqdm=False), strict=True))
+
+    def _is_stopped_early(self, output: Any, opened: bool) -> bool:
+        """True if a stop string ended an output in its thought, or at a blank line: vLLM applies them to all text."""
+        return isinstance(output.stop_reason, str) and is_empty(self._read(output, opened).text)
 
     def _parameters(self, request: AnswerRequest, n: int) -> Any:
         from vllm import SamplingParams
@@ -112,20 +141,24 @@ class VllmLLM:
             "seed": request_seed(s.seed, request.question.id, request.condition) if self.seeded else None,
         }  # fmt: skip
         return SamplingParams(
-            **{"temperature": 0.0, **drawn}, max_tokens=s.max_new_tokens, stop=list(s.stop), logprobs=0,
-            stop_token_ids=self._end,
+            **{"temperature": 0.0, **drawn}, max_tokens=s.max_output_tokens, logprobs=0,
+            stop=list(s.stop) if self._sends_stop else [], stop_token_ids=self._end,
+            skip_special_tokens=not self._thoughts.special,
         )  # fmt: skip
 
-    def _samples(self, outputs: Sequence[Any], first: int) -> list[Sample]:
+    def _samples(self, outputs: Sequence[Any], first: int, opened: bool) -> list[Sample]:
         ordered = sorted(outputs, key=lambda output: output.index)
-        return [_sample(output, first + i) for i, output in enumerate(ordered)]
+        return [self._sample(output, first + i, opened) for i, output in enumerate(ordered)]
 
+    def _sample(self, output: Any, index: int, opened: bool) -> Sample:
+        tokens = list(output.token_ids)
+        # not strict: behind a stop string vLLM may have drawn on, and drops such tokens only
+        chosen = (step[token].logprob for step, token in zip(output.logprobs, tokens, strict=False))
+        answer = self._read(output, opened)
+        return Sample(index, answer.text, len(tokens), answer.finish, math.fsum(chosen))
 
-def _sample(output: Any, index: int) -> Sample:
-    tokens = list(output.token_ids)
-    # not strict: behind a stop string vLLM may have drawn on, and drops such tokens only
-    chosen = (step[token].logprob for step, token in zip(output.logprobs, tokens, strict=False))
-    return Sample(index, output.text, len(tokens), _finish(output), math.fsum(chosen))
+    def _read(self, output: Any, opened: bool) -> ReadAnswer:
+        return read_answer(self._thoughts.split(output.text, opened), _finish(output), self.sampling.stop)
 
 
 def _finish(output: Any) -> Finish:

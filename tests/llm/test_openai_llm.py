@@ -16,6 +16,7 @@ from model_server import ModelServer
 from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
 from kbtrain.llm.openai_llm import OpenAILLM, Server, samples
+from kbtrain.llm.replies import Reading
 from kbtrain.llm.server_requests import Retry
 from kbtrain.prompts.kbm import answer_prompt, encode
 from kbtrain.servers import retry_after
@@ -182,7 +183,7 @@ def test_a_server_without_logprobs_must_be_declared_so(open_llm, asks):
 
 def test_the_tokens_of_a_reply_are_shared_out_among_its_answers():
     reply = {"choices": [{"index": i, "text": text, "finish_reason": "stop"} for i, text in enumerate(("a" * 30, "b"))]}
-    lengths = lambda used: [s.n_tokens for s in samples({**reply, **used}, 0, 2, (), False, None)]  # noqa: E731
+    lengths = lambda used: [s.n_tokens for s in samples({**reply, **used}, 0, 2, Reading(), False, None)]  # noqa: E731
     assert lengths({"usage": {"completion_tokens": 31}}) == [30, 1]
     assert lengths({"usage": {"completion_tokens": 3}}) == [3, 1]  # none of nothing
     assert lengths({}) == [8, 1]  # a quarter of their bytes
@@ -303,13 +304,13 @@ def test_retry_after_is_seconds_or_a_date_and_bounded(text, seconds):
 )
 def test_a_reply_of_wrong_types_is_one_line(change):
     with pytest.raises(UserError, match=r"^server: a reply that does not follow OpenAI's protocol \(") as caught:
-        samples(change, 0, 1, (), True, None)
+        samples(change, 0, 1, Reading(), True, None)
     assert "\n" not in str(caught.value)
 
 
 def test_halves_of_surrogate_pairs_are_replaced():
     reply = {"choices": [{"text": "a\ud800b", "logprobs": {"token_logprobs": [-1.0]}}]}
-    assert samples(reply, 0, 1, (), True, None)[0].text == "a\ufffdb"
+    assert samples(reply, 0, 1, Reading(), True, None)[0].text == "a\ufffdb"
 
 
 def test_halves_of_surrogate_pairs_are_counted(open_llm, asks):
@@ -324,13 +325,13 @@ def test_halves_of_surrogate_pairs_are_counted(open_llm, asks):
 )
 def test_an_answer_that_is_null_or_empty_is_empty(choice):
     reply = {"choices": [{**choice, "logprobs": {"content": []}}]}
-    assert [s.text for s in samples(reply, 0, 1, (), True, None)] == [""]
+    assert [s.text for s in samples(reply, 0, 1, Reading(), True, None)] == [""]
 
 
 @pytest.mark.parametrize("kept", [{"content": []}, {"token_logprobs": []}, None])
 def test_text_without_log_probabilities_is_told(kept):
     with pytest.raises(UserError, match="gives no log-probabilities; set server_logprobs: false"):
-        samples({"choices": [{"text": "x", "logprobs": kept}]}, 0, 1, (), True, None)
+        samples({"choices": [{"text": "x", "logprobs": kept}]}, 0, 1, Reading(), True, None)
 
 
 @contextlib.contextmanager

@@ -12,16 +12,16 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from kbtrain.answers.thoughts import ReadAnswer, read_answer, skip_blank_lines, split_thought
 from kbtrain.errors import UserError
 from kbtrain.kernels.memory import keep_freed_memory
 from kbtrain.kernels.packed_linear import PackedLinears
@@ -31,6 +31,7 @@ from kbtrain.llm.sampler.draw import Drawn, UniformRow, draw, filtered
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, prefill
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
 from kbtrain.llm.sampler.shared_prefix_check import blocks_hold
+from kbtrain.llm.thought_tokens import ThoughtTokens
 from kbtrain.models.batching import common_start
 from kbtrain.models.weights import no_numbers
 from kbtrain.records import GREEDY, Condition, Finish, Sample
@@ -93,9 +94,6 @@ class DistinctSequences:
         return {sequence: i for i, sequence in enumerate(live)}
 
 
-_BLANK_LINES = re.compile(r"^\s*\n")
-
-
 def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], Any]:
     """The text of tokens, special ones too: of a whole vocabulary in a third of the time that ``decode`` takes.
 
@@ -109,16 +107,23 @@ def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], Any]:
 class Stopper:
     """Knows all end-of-sequence ids of model and tokenizer, and the stop strings.
 
-    ``skip_blank`` True: blank lines before an answer are no part of it, and their line breaks do not stop it. ``first``
-    (None: all) gives the part of a text that counts, as its first sentence: an answer ends where more than it begins.
+    Stop strings end an answer, not the thought before it (:mod:`kbtrain.answers.thoughts`). ``skip_blank`` True: blank
+    lines before an answer are no part of it, and their line breaks do not stop it; None: so if there are stop strings.
+    ``first`` (None: all) gives the part of a text that counts, as its first sentence: an answer ends where more than it
+    begins. ``opened`` in the methods: the prompt has opened the thought.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str], skip_blank: bool = False
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        stop: Sequence[str],
+        skip_blank: bool | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.stop = tuple(stop)
-        self.skip_blank = skip_blank
+        self.skip_blank = bool(self.stop) if skip_blank is None else skip_blank
+        self.thoughts = ThoughtTokens(tokenizer)
         self.first: Callable[[str], str] | None = None
         self.eos = eos_ids(model, tokenizer)
         # a text can only come to hold a stop string with a token that has the string's last character, or its last
@@ -129,17 +134,19 @@ class Stopper:
         decode = _decoder(tokenizer)
         self._may_stop = [not last.isdisjoint(decode([i])) for i in range(min(size, len(tokenizer)))]
 
-    def finish(self, tokens: Sequence[int]) -> Finish | None:
+    def finish(self, tokens: Sequence[int], opened: bool = False) -> Finish | None:
         """Reason why the answer ends with its newest token, or None."""
         newest = tokens[-1]
         if newest in self.eos:
             return "eos"
         if newest < len(self._may_stop) and self._may_stop[newest]:
-            text = self.begun(str(self.tokenizer.decode(list(tokens))))
+            if self.thoughts.is_thinking(tokens, opened):
+                return None
+            text = self._skipped(split_thought(str(self.tokenizer.decode(list(tokens))), opened).answer)
             if any(string in text for string in self.stop):
                 return "stop"
         if self.first is not None:
-            text = self.begun(str(self.tokenizer.decode(list(tokens), skip_special_tokens=True)))
+            text = self.answer_text(tokens, opened)
             return "stop" if len(self.first(text)) < len(text.strip()) else None
         return None
 
@@ -149,19 +156,26 @@ class Stopper:
         other.first = first
         return other
 
-    def text(self, tokens: Sequence[int]) -> str:
-        """The answer without end tokens, special tokens and whatever follows the first stop string."""
-        kept = tokens[:-1] if tokens and tokens[-1] in self.eos else tokens
-        text = self.begun(str(self.tokenizer.decode(list(kept), skip_special_tokens=True)))
-        for string in self.stop:
-            text = text.split(string, 1)[0]
-        if self.first is not None:  # the space before the first word stays: texts are compared by their lengths
-            text = text[: len(text) - len(text.lstrip())] + self.first(text)
-        return text
+    def text(self, tokens: Sequence[int], opened: bool = False) -> str:
+        """The answer without thought, end tokens, special tokens and what follows the first stop string."""
+        return self.read(tokens, "length", opened).text
 
-    def begun(self, text: str) -> str:
-        """A decoded text from where the answer begins."""
-        return _BLANK_LINES.sub("", text) if self.skip_blank else text
+    def read(self, tokens: Sequence[int], finish: Finish, opened: bool = False) -> ReadAnswer:
+        """The answer of an output that ended so, as :meth:`text`, with its own ending."""
+        kept = tokens[:-1] if tokens and tokens[-1] in self.eos else tokens
+        found = read_answer(self.thoughts.decode(kept, opened), finish, self.stop, self.skip_blank)
+        if self.first is None:
+            return found
+        # the space before the first word stays: texts are compared by their lengths
+        space = found.text[: len(found.text) - len(found.text.lstrip())]
+        return replace(found, text=space + self.first(found.text))
+
+    def answer_text(self, tokens: Sequence[int], opened: bool = False) -> str:
+        """The decoded text from where the answer begins, without special tokens; "" within a thought."""
+        return self._skipped(self.thoughts.decode(tokens, opened).answer)
+
+    def _skipped(self, text: str) -> str:
+        return skip_blank_lines(text) if self.skip_blank else text
 
 
 def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
@@ -196,7 +210,10 @@ class PromptRows:
 
 @dataclass
 class Row:
-    """One answer while it is drawn. ``feed``: token ids still to be fed, one a step; empty: the row is done."""
+    """One answer while it is drawn. ``feed``: token ids still to be fed, one a step; empty: the row is done.
+
+    ``opened``: its prompt has opened a thought.
+    """
 
     prompt: int
     question_id: str
@@ -207,6 +224,7 @@ class Row:
     logprob: float = 0.0
     finish: Finish | None = None
     feed: list[int] = field(default_factory=list)
+    opened: bool = False
 
 
 RowT = TypeVar("RowT", bound=Row)
@@ -223,7 +241,7 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
     row_type: type[RowT]
     merge = True  # equal beginnings are computed once
     tail_tokens = 0  # that may be fed behind an answer
-    skip_blank = False  # blank lines before an answer are no part of it
+    skip_blank: bool | None = None  # as in :class:`Stopper`
 
     def __init__(
         self,
@@ -262,6 +280,9 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
             for p, prompt in enumerate(prompts)
             for index in prompt.indices
         ]
+        opened = [self.stopper.thoughts.is_opened_by(prompt.ids) for prompt in prompts]
+        for row in rows:
+            row.opened = opened[row.prompt]
         together = [p for p, prompt in enumerate(prompts) if self._fits(prompt.ids)]
         alone = [[p] for p in range(len(prompts)) if p not in set(together)]
         for group in ([together] if together else []) + alone:
@@ -276,7 +297,7 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
         return answers
 
     def _decode(self, prompts: Sequence[PromptRows], rows: list[RowT]) -> None:
-        lengths, room = [len(prompt.ids) for prompt in prompts], self.sampling.max_new_tokens + self.tail_tokens
+        lengths, room = [len(prompt.ids) for prompt in prompts], self.sampling.max_output_tokens + self.tail_tokens
         cache, logits = self._prefill([prompt.ids for prompt in prompts], room_behind(lengths, room))
         rows = self.wanted(rows)
         if not rows:
@@ -309,7 +330,7 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
 
     def _fits(self, *prompts: Sequence[int]) -> bool:
         """True if the shared prefix serves all these prompts."""
-        longest = max(map(len, prompts)) + self.sampling.max_new_tokens + self.tail_tokens
+        longest = max(map(len, prompts)) + self.sampling.max_output_tokens + self.tail_tokens
         return self.shared and (self.window is None or longest <= self.window)
 
     def _step(self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: torch.Tensor) -> torch.Tensor:
@@ -330,8 +351,8 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
                 raise no_numbers(self.model, told)
             row.tokens.append(token)
             row.logprob += logprob
-            row.finish = self.stopper.finish(row.tokens)
-            if row.finish is None and len(row.tokens) == self.sampling.max_new_tokens:
+            row.finish = self.stopper.finish(row.tokens, row.opened)
+            if row.finish is None and len(row.tokens) == self.sampling.max_output_tokens:
                 row.finish = "length"
             row.feed = [token] if row.finish is None else self.tail(row)
         self.after_draw(rows, logits, drawn)
@@ -365,8 +386,8 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
     def _finished(self, row: RowT) -> AnswerT: ...
 
     def _as_sample(self, row: Row) -> Sample:
-        text = self.stopper.text(row.tokens)
-        return Sample(row.index, text, len(row.tokens), row.finish or "length", row.logprob)
+        found = self.stopper.read(row.tokens, row.finish or "length", row.opened)
+        return Sample(row.index, found.text, len(row.tokens), found.finish, row.logprob)
 
 
 def _key(prompt: PromptRows) -> tuple[str, str]:
@@ -388,6 +409,7 @@ class BatchSampler(LockstepSampler[Row, Sample]):
         other.model, other.tokenizer = replica(self.model), copy.deepcopy(self.tokenizer)
         other.stopper = copy.copy(self.stopper)
         other.stopper.tokenizer = other.tokenizer
+        other.stopper.thoughts = ThoughtTokens(other.tokenizer)
         other._packed = PackedLinears(other.model, self._packed.weights)
         other._prefix = None
         return other

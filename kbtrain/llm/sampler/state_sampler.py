@@ -133,8 +133,8 @@ class StateSampler(LockstepSampler[StateRow, AnswerWithStates]):
             return [row.tokens[-1], self.end]
         if row.finish == "eos":
             return [self.end]
-        before = self.stopper.begun(str(self.tokenizer.decode(row.tokens[:-1], skip_special_tokens=True)))
-        rest = self.stopper.text(row.tokens)[len(before) :]
+        before = self.stopper.answer_text(row.tokens[:-1], row.opened)
+        rest = self.stopper.text(row.tokens, row.opened)[len(before) :]
         ids: list[int] = self.tokenizer(rest, add_special_tokens=False)["input_ids"] if rest else []
         return [*(ids if len(ids) < _TAIL else row.tokens[-1:]), self.end]
 

@@ -275,8 +275,9 @@ def test_blank_lines_before_an_answer_are_no_part_of_it_and_do_not_stop_it(make_
     assert stopper.finish([*blank, *word, *blank]) == "stop"
     assert stopper.text([*blank, *blank, *word, *end]) == " answer" == stopper.text(word)
     assert stopper.text(blank) == ""
-    plain = Stopper(make_model("llama"), tokenizer, ("\n",))
-    assert plain.finish(blank) == "stop"  # sampling for labels is as it was
+    assert Stopper(make_model("llama"), tokenizer, ("\n",)).text([*blank, *word, *end]) == " answer"  # without asking
+    plain = Stopper(make_model("llama"), tokenizer, ("\n",), skip_blank=False)
+    assert plain.finish(blank) == "stop"
     assert StateSampler(make_model("llama"), tokenizer, SAMPLING, StateTap(make_model("llama"))).stopper.skip_blank
 
 

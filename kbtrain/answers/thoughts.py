@@ -1,0 +1,183 @@
+"""Split a model's output into its thought and its answer: the answer is what follows the thought.
+
+The marks are those of the model families' chat templates and of the reasoning parsers of vLLM, SGLang and llama.cpp:
+``<think>`` (DeepSeek-R1, Qwen3, GLM, EXAONE 4, Kimi K2, Granite 3.3, Hunyuan, SmolLM3 and others), ``<thought>``
+(EXAONE Deep), ``<seed:think>`` (Seed-OSS), ``[THINK]`` (Magistral), ``◁think▷`` (Kimi-VL), channels (gpt-oss, Gemma 4),
+``<|START_THINKING|>`` (Command A), ``<|inner_prefix|>`` (Apertus), ``<|begin_of_thought|>`` (OpenThinker), and the
+sentences of Granite 3.2 and Apriel. Some templates open the thought in the prompt: then the closing mark stands alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kbtrain.answers.grading import is_empty
+from kbtrain.records import Finish, Sample
+
+_NAME = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning)(?::\w+)?"  # of a tag
+_OPENINGS = (
+    rf"<{_NAME}>", r"\[THINK\]", r"◁think▷", r"<\|START_THINKING\|>", r"<\|begin_of_thought\|>", r"<\|inner_prefix\|>",
+    r"<\|channel\|>(?:analysis|commentary)[^<]*<\|message\|>", r"<\|channel>",
+)  # fmt: skip
+_CLOSINGS = (
+    rf"</{_NAME}>", r"\[/THINK\]", r"◁/think▷", r"<\|END_THINKING\|>", r"<\|end_of_thought\|>", r"<\|inner_suffix\|>",
+    r"<\|channel\|>final[^<]*<\|message\|>", r"<channel\|>",
+)  # fmt: skip
+_OPENING = re.compile("|".join(_OPENINGS), re.IGNORECASE)
+_CLOSING = re.compile("|".join(_CLOSINGS), re.IGNORECASE)
+_OPENED = re.compile(rf"(?:{'|'.join(_OPENINGS)})\s*\Z", re.IGNORECASE)
+_WORDED = (  # marks of plain words count at the text's beginning alone
+    (re.compile(r"\s*Here(?:'s| is) my thought process:"), re.compile(r"Here(?:'s| is) my response:")),
+    (re.compile(r"\s*Here are my reasoning steps:"), re.compile(r"\[BEGIN FINAL RESPONSE\]")),
+    # gpt-oss without its special tokens
+    (re.compile(r"\s*analysis(?=[A-Z])"), re.compile(r"assistant(?:commentary.*?assistant)?final", re.DOTALL)),
+)
+_WRAPPER = r"answer|response|output|solution"  # Hunyuan, Granite 3.3, ERNIE 4.5; behind a thought alone
+_WRAPPED = re.compile(
+    rf"\s*(?:<(?:{_WRAPPER})>|<\|START_(?:RESPONSE|TEXT)\|>|<\|begin_of_solution\|>|\[BEGIN FINAL RESPONSE\])\s*",
+    re.IGNORECASE,
+)
+_UNWRAPPED = re.compile(
+    rf"\s*(?:</(?:{_WRAPPER})>|<\|END_(?:RESPONSE|TEXT)\|>|<\|end_of_solution\|>|\[END FINAL RESPONSE\]"
+    r"|<\|(?:end|return|start)\|>).*",
+    re.IGNORECASE | re.DOTALL,
+)
+_BLANK_LINES = re.compile(r"^\s*\n")
+
+
+@dataclass(frozen=True)
+class SplitText:
+    """``thought``: its text with its marks; None without one. ``answer`` is "" while the thought is ``unfinished``."""
+
+    thought: str | None
+    answer: str
+    unfinished: bool = False
+
+    @property
+    def opened_by_prompt(self) -> bool:
+        """True for a thought that ends and does not begin: the prompt has opened it."""
+        return self.thought is not None and not self.unfinished and not _OPENING.search(self.thought)
+
+
+def split_thought(text: str, opened: bool = False) -> SplitText:
+    """The thought and the answer of a model's output. ``opened``: the prompt has opened the thought."""
+    for begin, end in _WORDED:
+        if begin.match(text) is not None:
+            closing = end.search(text)
+            return SplitText(text, "", True) if closing is None else _split(text, closing.end())
+    place = 0
+    while (closing := _CLOSING.search(text, place)) is not None and (not place or _begins(text[place:])):
+        place = closing.end()
+    rest = text[place:]
+    if place:
+        return SplitText(text, "", True) if _begins(rest) else _split(text, place)
+    opening = _OPENING.search(text)
+    if opened or (opening is not None and not text[: opening.start()].strip()):
+        return SplitText(text, "", True)
+    if opening is not None:  # a second thought behind an answer
+        return SplitText(text[opening.start() :], text[: opening.start()])
+    return SplitText(None, text)
+
+
+def _begins(text: str) -> bool:
+    """True if a text begins with a thought."""
+    return _OPENING.match(text.lstrip()) is not None
+
+
+def _split(text: str, place: int) -> SplitText:
+    rest = _WRAPPED.sub("", text[place:], count=1) if _WRAPPED.match(text[place:]) else text[place:]
+    return SplitText(text[:place], _UNWRAPPED.sub("", rest, count=1).lstrip())
+
+
+def opens_thought(prompt: str) -> bool:
+    """True if a prompt, or its last characters, ends with the opening mark of a thought."""
+    return _OPENED.search(prompt) is not None
+
+
+def without_thought(text: str) -> str:
+    """The answer of a whole output; "" for a thought without an answer."""
+    return split_thought(text).answer
+
+
+def has_mark(token: str) -> bool:
+    """True for a token that opens or closes a thought, or a part of such a mark."""
+    return is_opening(token) or is_closing(token) or token in _PARTS
+
+
+_PARTS = frozenset({"<|channel|>", "<|message|>"})
+
+
+def is_opening(token: str) -> bool:
+    """True for a token that opens a thought by itself."""
+    return _OPENING.fullmatch(token.strip()) is not None
+
+
+def is_closing(token: str) -> bool:
+    """True for a token that closes a thought by itself."""
+    return _CLOSING.fullmatch(token.strip()) is not None
+
+
+@dataclass(frozen=True)
+class ReadAnswer:
+    """An answer as it is stored. ``thought``: it came with one."""
+
+    text: str
+    finish: Finish
+    thought: bool
+
+
+def read_answer(
+    split: SplitText, finish: Finish, stop: Sequence[str] = (), skip_blank: bool | None = None
+) -> ReadAnswer:
+    """The answer of an output that ended so: without blank lines before it, up to the first stop string.
+
+    ``skip_blank`` None: blank lines are skipped if there are stop strings, which are mostly a line end. An answer that
+    a stop string ends is whole, whatever ended the output.
+    """
+    answer = skip_blank_lines(split.answer) if (bool(stop) if skip_blank is None else skip_blank) else split.answer
+    whole = up_to_stop(answer, stop)
+    if len(whole) < len(answer):
+        finish = "stop"
+    if split.thought is not None and finish != "length" and is_empty(whole):
+        return ReadAnswer("", "thought", True)
+    return ReadAnswer(whole, finish, split.thought is not None)
+
+
+def skip_blank_lines(text: str) -> str:
+    """A text without the blank lines at its beginning."""
+    return _BLANK_LINES.sub("", text)
+
+
+def up_to_stop(text: str, stop: Sequence[str]) -> str:
+    """A text up to the first stop string."""
+    for string in stop:
+        text = text.split(string, 1)[0]
+    return text
+
+
+Silence = Literal["empty", "cut", "thought_only"]
+
+
+def silence(sample: Sample) -> Silence | None:
+    """Kind of an answer that says nothing; None for one that says something.
+
+    ``cut``: the tokens were used up before it began (mostly by a thought); ``thought_only``: a thought that no answer
+    follows; ``empty``: the model ended at once.
+    """
+    if not is_empty(sample.text):
+        return None
+    if sample.finish == "length":
+        return "cut"
+    return "thought_only" if sample.finish == "thought" else "empty"
+
+
+def is_left_out(sample: Sample) -> bool:
+    """True for an answer that mastery, certainty and end-to-end scores leave out and count: a cut or thought-only one.
+
+    It shows a limit of tokens, or a stop string, and nothing of what the model knows. An empty answer is the model's
+    own: it is wrong, and groups with no other for certainty's share of empty answers.
+    """
+    return silence(sample) in ("cut", "thought_only")
