@@ -26,7 +26,7 @@ from kbtrain.llm.answered import check_replaceable
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import made_before, meta_path, read_meta, unchanged, write_meta
 from kbtrain.questions.catalogue import DATA_SETS, catalogue_text
-from kbtrain.questions.collect import CollectCounts, PickRule, Shares, picked, warnings, write_questions
+from kbtrain.questions.collect import CollectCounts, LostAnswers, PickRule, Shares, picked, warnings, write_questions
 from kbtrain.questions.data_set import Reading
 from kbtrain.questions.data_sets.atlas import EMBEDDED_SETS, atlas_passages
 from kbtrain.questions.data_sets.columns import AnswerAs, ColumnMap, Columns, Language
@@ -61,6 +61,14 @@ class CollectConfig(Config):
     hidden: Literal["keep", "drop"] = Field(
         "drop", description="questions whose answers are not published (C-Eval test)"
     )
+    empty_answers: LostAnswers = Field(
+        "drop",
+        description="questions whose answers are all empty or placeholders ('No Answer Present.', <unk>): drop, refuse "
+        "the first one, or keep as impossible",
+    )
+    placeholders: tuple[str, ...] = Field(
+        (), description="more texts that stand for a missing answer, as [None, unknown]"
+    )
     list: bool = Field(False, description="show the data sets and stop")
 
     @model_validator(mode="after")
@@ -94,7 +102,8 @@ def main(config: CollectConfig) -> None:
     check_replaceable(target, "collect", config, inputs, PLACES)
     tally, atlas = CollectCounts(), config.dataset in EMBEDDED_SETS
     columns = Columns(config.columns, config.answer_as, config.language, group_by=config.group_by)
-    reading = Reading(config.split, config.only, columns, config.subset, config.dev_share, config.shares or ())
+    reading = Reading(config.split, config.only, columns, config.subset, config.dev_share, config.shares or (),
+                      config.placeholders)  # fmt: skip
     stream = picked(lambda: load(config.dataset, config.path, reading), wanted(config), tally)
     bar = progress_bar(stream, desc="collect", unit="questions")
     n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)
@@ -104,11 +113,14 @@ def main(config: CollectConfig) -> None:
         write_meta(corpus, stage="collect", config=options, inputs=inputs, started=started)
     # last: with its meta data in place the stage counts as done
     extra = {"splits": dict(tally.splits), "left_out": dict(tally.dropped), "impossible": tally.impossible,
-             "near_duplicates": None if near is None else len(near), "n_passages": n_passages}  # fmt: skip
+             "near_duplicates": None if near is None else len(near), "n_passages": n_passages,
+             **tally.gold.as_dict()}  # fmt: skip
     write_meta(target, stage="collect", config=options, inputs=inputs, extra=extra, started=started)
     per_split = ", ".join(f"{split} {tally.splits[split]}" for split in ("train", "dev", "test"))
     print(f"{n} questions ({per_split}) and {n_passages} passages -> {config.run}; {tally}")
     chinese = tally.chinese if DATA_SETS[config.dataset].by_columns else 0  # other sets know their language
+    for line in tally.gold.lines():
+        print(line)
     for line in warnings(tally.splits, near, config.near_duplicates != "ignore", chinese):
         print(f"warning: {line}")
 
@@ -126,7 +138,8 @@ def wanted(config: CollectConfig) -> PickRule:
     by_split = {"train": config.train, "dev": config.dev, "test": config.test}
     limits = by_split if config.limit is None else {"all": config.limit}
     drop: dict[Gold, str] = {"none": config.impossible, "hidden": config.hidden}
-    return PickRule(limits, config.pick, config.seed, frozenset(gold for gold, what in drop.items() if what == "drop"))
+    return PickRule(limits, config.pick, config.seed, frozenset(gold for gold, what in drop.items() if what == "drop"),
+                    config.empty_answers)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.decisions_file import added_gates
 from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.files import there
+from kbtrain.labeling.copied_gold import CopiedGold
 from kbtrain.labeling.imported import Imported
 from kbtrain.llm.answered import check_replaceable
 from kbtrain.progress import progress_bar
@@ -54,6 +55,13 @@ class ImportConfig(Config):
     shares: Shares | None = Field(None, description="shares of train, dev, test, as .5,.25,.25: splits by a hash")
     grading: Literal["contains", "exact"] = Field("contains", description="of open questions")
     language: Language = Field("en", description="of the questions")
+    empty_answers: Literal["drop", "refuse"] = Field(
+        "drop", description="rows without an accepted answer (none, empty or a placeholder): drop, or refuse the first"
+    )
+    placeholders: tuple[str, ...] = Field((), description="more texts that stand for a missing answer, as [None]")
+    copied_gold: Literal["refuse", "allow"] = Field(
+        "refuse", description="accepted answers that repeat the model's own word for word on nearly every row"
+    )
     sampling_run: str = Field("main", description="name of the run in samples.db")
 
     @model_validator(mode="after")
@@ -83,13 +91,20 @@ def main(config: ImportConfig) -> None:
     if meta_of(out["questions.jsonl"]).get("stage", "import_answers") != "import_answers":  # its own the store knows
         check_replaceable(out["questions.jsonl"], "import_answers", config, [config.path], frozenset())
     columns = AnswerColumns(Columns(config.columns, language=config.language), config.answers, config.stated,
-                            config.scores, config.splits, config.grading, config.dev_share, config.shares)  # fmt: skip
+                            config.scores, config.splits, config.grading, config.dev_share, config.shares,
+                            config.placeholders, config.empty_answers)  # fmt: skip
     met, others = Imported(), added(out["imported_scores.jsonl"], config.scores)
     run = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
            "columns": {"id": config.columns.get("id", "id")},  # the store finds an answer's question by it
            "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip
-    for _ in progress_bar(read_answered(config.path, columns), desc="check", unit="questions"):
-        pass  # a broken line is told before anything is stored: a store is bound to the file of its answers
+    copies = CopiedGold()
+    for row in progress_bar(read_answered(config.path, columns), desc="check", unit="questions"):
+        copies.add(row.question, row.answers)  # and a broken line stops here, before a store is bound to this file
+    if (problem := copies.problem()) and config.copied_gold == "refuse":
+        raise UserError(
+            f"{at(config.path)}: {problem}; name a column of answers that people wrote or checked, give thumbs to "
+            "--stated, or set --copied-gold allow"
+        )
     with writing(out["samples.db"], config.sampling_run), SampleStore(out["samples.db"]) as store:
         refuse_other_file(store, config, run["source"])
         store.begin(config.sampling_run, run)
@@ -104,6 +119,7 @@ def main(config: ImportConfig) -> None:
     for path in reversed(out.values()):  # the questions last: with their meta data in place the stage counts as done
         write_meta(path, stage="import_answers", config=options, inputs=[config.path], extra=facts, started=started)
     warned = [f"warning: {line}" for line in warnings(met.splits, None, False, met.chinese)]
+    warned += [f"warning: {problem}"] if problem else []
     print("\n".join([*warned, *met.lines()]) + f" -> {config.run}")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import normalise
+from kbtrain.answers.grading import is_empty, normalise
 from kbtrain.files import read_text, there
 from kbtrain.gate_folder import logistic
 from kbtrain.provenance import write_atomically
@@ -44,7 +44,7 @@ def entity_hashes(example: Example) -> frozenset[str]:
     by its id and its first utterance: data sets number their dialogues alike.
     """
     if isinstance(example, GateExample):
-        names = tuple(map(normalise, example.entities))
+        names = tuple(normalise(name) for name in example.entities if not is_empty(name))
     else:
         names = ("\n".join([example.dialogue_id, *(said.text for said in example.context[:1])]),)
     return frozenset(hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16] for name in names)

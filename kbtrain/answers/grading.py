@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kbtrain.answers.chinese import CJK, has_chinese, simplified
 from kbtrain.answers.numbers import NUMERAL
+from kbtrain.answers.writing import without_ignored
 from kbtrain.errors import UserError
 from kbtrain.records import Question
 
@@ -70,12 +71,11 @@ def readings(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((_without_articles(words), " ".join(words)))) if words else (normalise(text),)
 
 
-_UNSEEN = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 _RAISED = re.compile("(?<=[0-9])(?=[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u00bc-\u00be\u2150-\u215e])")
 
 
 def _folded(text: str) -> str:
-    text = _RAISED.sub(" ", _UNSEEN.sub("", text))  # "8½" is no 81/2, 10 to the 8th no 108
+    text = _RAISED.sub(" ", without_ignored(text))  # "8½" is no 81/2, 10 to the 8th no 108
     return unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-")
 
 
@@ -363,14 +363,15 @@ def named_option(question: Question, answer: str) -> str | None:
 
 
 def is_empty(answer: str) -> bool:
-    """An answer that says nothing, as "" and "..." do; counted in the labels, never dropped.
+    """True for a text that has nothing to compare after :func:`normalise`, as "", "...", "," and a zero-width space.
 
-    A sign may be an answer ("+", "*", "!!!"); dots, commas, dashes, quotes and brackets alone are none.
+    It holds for answers, gold answers, aliases, questions and passages. A sign may be an answer ("+", "*", "!!!").
+    Dots, commas, dashes, quotes, brackets and combining marks without a letter are empty.
     """
-    return not any(c in _SPEAKING or unicodedata.category(c)[0] in "LNMS" for c in answer)
+    return not any(c in _SIGNIFICANT or (unicodedata.category(c)[0] in "LNS" and c != "`") for c in _folded(answer))
 
 
-_SPEAKING = "!*#%&@/\\"
+_SIGNIFICANT = "!*#%&@/\\"
 
 
 _CLOSED = {"yes", "no", "noanswer"}  # HotpotQA: such an answer is right or wrong, never partly right

@@ -15,7 +15,7 @@ import unicodedata
 import regex
 
 from kbtrain.answers.chinese import CJK, has_chinese, simplified_character
-from kbtrain.answers.grading import contains
+from kbtrain.answers.grading import contains, is_empty
 from kbtrain.answers.numbers import (
     LARGEST,
     NUMERAL,
@@ -116,7 +116,7 @@ def gold_texts(question: Question) -> tuple[str, ...]:
     texts = question.answers
     if question.grading == "option":
         texts = tuple(question.options[ord(letter) - 65] for letter in question.answers)
-    return tuple(sorted({text.strip() for text in texts if text.strip()}, key=lambda text: (-len(text), text)))
+    return tuple(sorted({text.strip() for text in texts if not is_empty(text)}, key=lambda text: (-len(text), text)))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kbtrain import jsonl
+from kbtrain.answers.grading import is_empty
 from kbtrain.errors import HALVES, UserError, at
 from kbtrain.files import loads
 from kbtrain.gate_folder import Gate
@@ -61,7 +62,7 @@ def read_table(path: Path, field: str | None = None) -> Iterator[str]:
 
 
 def _not_empty(text: str, place: str) -> str:
-    if not text.strip():
+    if is_empty(text):
         raise UserError(f"{place}: empty; expected a question")
     if HALVES.search(text):
         raise UserError(f"{place}: half of a surrogate pair (broken \\u escape)")

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import is_correct
+from kbtrain.answers.grading import is_correct, is_empty
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
 from kbtrain.labeling.judges import Judge
@@ -77,7 +77,7 @@ def read_labelled(path: Path) -> list[LabelledAnswer]:
     for number, row in jsonl.read_numbered(LabelledAnswer, path):
         if row.id in found:
             raise UserError(f"{at(path, number, 'id')}: duplicate '{row.id}'")
-        if not row.answers or not all(answer.strip() for answer in row.answers):
+        if not row.answers or any(map(is_empty, row.answers)):
             raise UserError(f"{at(path, number, 'answers')}: no answer, or an empty one")
         found[row.id] = row
     if not found:

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbtrain.answers.grading import is_correct
+from kbtrain.errors import UserError
+from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.collect import taken_for_english
 from kbtrain.questions.data_sets.answered import Answered
+from kbtrain.questions.gold import GoldCounts
 from kbtrain.records import Condition, GateScore, Question, SampleSet
 from kbtrain.store import SampleStore
 
@@ -74,18 +77,27 @@ class Imported:
     graded: dict[Condition, Stated] = field(default_factory=dict)
     scores: list[GateScore] = field(default_factory=list)
     chinese: int = 0
+    without_gold: int = 0  # rows that are left out
+    gold: GoldCounts = field(default_factory=GoldCounts)
 
     def into(self, store: SampleStore, run: str, rows: Iterable[Answered]) -> Iterator[Question]:
         """The rows' questions; their answers are stored, but for those that an interrupted import has stored."""
         done = store.done(run)
         waiting: list[SampleSet] = []
-        for row in rows:
-            self._count(row)
-            waiting += [made for made in row.sample_sets() if (made.question_id, made.condition) not in done]
-            if len(waiting) >= BATCH:
-                store.put(run, waiting)
-                waiting = []
-            yield row.question
+        with FirstSeen() as texts:
+            for row in rows:
+                if not row.question.answers:
+                    self.without_gold += 1
+                    continue
+                self._count(row)
+                self.gold.add(row.question, row.left_out, texts)
+                waiting += [made for made in row.sample_sets() if (made.question_id, made.condition) not in done]
+                if len(waiting) >= BATCH:
+                    store.put(run, waiting)
+                    waiting = []
+                yield row.question
+        if not self.splits:
+            raise UserError(f"no question has an accepted answer; {self.without_gold} rows left out")
         store.put(run, waiting)
 
     def _count(self, row: Answered) -> None:
@@ -98,11 +110,14 @@ class Imported:
     def as_dict(self) -> dict[str, Any]:
         """For the meta data."""
         graded = {condition: dict(vars(found)) for condition, found in self.graded.items()}
-        return {"splits": dict(self.splits), "scores": Counter(s.gate for s in self.scores), "graded": graded}
+        return {"splits": dict(self.splits), "scores": Counter(s.gate for s in self.scores), "graded": graded,
+                "without_gold": self.without_gold, **self.gold.as_dict()}  # fmt: skip
 
     def lines(self) -> list[str]:
         """For people: one line a condition, then splits and scores."""
         splits = ", ".join(f"{split} {self.splits[split]}" for split in ("train", "dev", "test"))
         scores = ", ".join(f"{gate} {n}" for gate, n in self.as_dict()["scores"].items()) or "none"
-        return [*(found.line(condition) for condition, found in self.graded.items()),
+        lost = [f"left out: {self.without_gold} rows without an accepted answer (none, empty or a placeholder)"]
+        return [*self.gold.lines(), *(lost if self.without_gold else ()),
+                *(found.line(condition) for condition, found in self.graded.items()),
                 f"{self.splits.total()} questions ({splits}), scores: {scores}"]  # fmt: skip

@@ -17,6 +17,7 @@ from kbtrain import jsonl
 from kbtrain.answers import grading
 from kbtrain.errors import UserError
 from kbtrain.files import there
+from kbtrain.labeling.copied_gold import CopiedGold
 from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, indicators, label
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.provenance import known_sha256
@@ -34,6 +35,7 @@ class LabelCounts:
     mastery: Counter[float] = field(default_factory=Counter)
     certainty: Counter[float] = field(default_factory=Counter)
     answers: dict[Split, Counter[int]] = field(default_factory=dict)  # questions by number of answers, llm and rag
+    copied: CopiedGold = field(default_factory=CopiedGold)
 
     @property
     def most_answers(self) -> dict[Split, int]:
@@ -49,9 +51,11 @@ class LabelCounts:
         return {c: self.counts[f"{c}_answers_cut"] / n for c, n in sizes.items() if n}
 
     def warnings(self, rule: LabelRule) -> list[str]:
-        """A line for each condition in which more than :data:`MANY_CUT` of the answers are cut."""
+        """Lines on copied gold answers, and on conditions with more than :data:`MANY_CUT` of their answers cut."""
         counted = {"keep": "count as they stand", "drop": "are left out", "prefix": "count by their first sentence"}
-        return [
+        problem = self.copied.problem()
+        copied = [f"warning: {problem}; take accepted answers that people wrote or checked"] if problem else []
+        return copied + [
             f"warning: {share:.1%} of the answers under '{condition}' end at the token limit and {counted[rule.cut]}; "
             "sample with a larger max_new_tokens, or choose by --cut"
             for condition, share in self.cut_shares().items()
@@ -118,14 +122,18 @@ def _found(
 ) -> dict[Condition, Indicators]:
     """Indicators under each condition with enough samples; ``stored`` is counted down by what was read."""
     found: dict[Condition, Indicators] = {}
+    answers: dict[Condition, str] = {}
     for condition in CONDITIONS:
         made = store.get(run, question.id, condition)
         if made is None:
             continue
         stored[condition] -= 1
+        if made.greedy is not None:
+            answers[condition] = made.greedy.text
         indicated = _indicated(question, made, tally.counts, verdicts, rule)
         if indicated is not None:
             found[condition] = indicated
+    tally.copied.add(question, answers)
     return found
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain import jsonl
+from kbtrain.answers.grading import is_empty
 from kbtrain.answers.mask import mask_answers
 from kbtrain.errors import UserError, at
 from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
@@ -75,7 +76,7 @@ def check_files(questions: Path, evidence: Path) -> Counter[Split]:
     for question, _ in _pairs(questions, evidence):
         if question.id in seen:
             raise UserError(f"{at(questions)}: field 'id': duplicate '{question.id}'")
-        if (not question.answers and question.gold == "given") or not all(a.strip() for a in question.answers):
+        if (not question.answers and question.gold == "given") or any(map(is_empty, question.answers)):
             raise UserError(f"{at(questions)}: field 'answers': question '{question.id}' has an empty answer or none")
         seen.add(question.id)
         counts[question.split] += 1

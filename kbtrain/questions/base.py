@@ -14,6 +14,14 @@ from kbtrain.records import Gold, Passage, Question
 
 
 @dataclass(frozen=True)
+class LeftOutAnswers:
+    """Numbers of gold answers of one question that were left out."""
+
+    empty: int = 0
+    placeholders: int = 0
+
+
+@dataclass(frozen=True)
 class Loaded:
     """A question with its own passages; ``line`` of ``file`` is where its record begins."""
 
@@ -22,6 +30,12 @@ class Loaded:
     line: int
     passages: tuple[Passage, ...] = ()
     group: str = ""  # questions of one group go into one split together
+    left_out: LeftOutAnswers = LeftOutAnswers()
+
+    @property
+    def lost_answers(self) -> bool:
+        """True if the record has gold answers, but all of them are empty or placeholders."""
+        return self.question.gold == "none" and self.left_out != LeftOutAnswers()
 
 
 def context(dataset: str, title: str, text: str) -> Passage:
@@ -38,10 +52,12 @@ def ids(passages: tuple[Passage, ...]) -> tuple[str, ...]:
 def answers_or_hidden(row: SourceRecord) -> tuple[tuple[str, ...], Gold]:
     """The one answer under ``answer``; missing, null or blank means that the data set keeps it to itself.
 
-    That is so for whole files only: :func:`kbtrain.questions.load.load` refuses a file that has both.
+    A missing field is right for whole files only: :func:`kbtrain.questions.load.load` refuses a file with both.
     """
     answer = row.text_or_empty("answer")
-    return ((answer,), "given") if answer else ((), "hidden")
+    if answer:
+        return (answer,), "given"
+    return ("",) if "answer" in row.data else (), "hidden"
 
 
 def joined(sentences: tuple[str, ...]) -> str:

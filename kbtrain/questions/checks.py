@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import normalise
+from kbtrain.answers.grading import is_empty, normalise
 from kbtrain.errors import UserError, at
 from kbtrain.records import Question, Split
 
@@ -80,13 +80,13 @@ def problem_of(question: Question) -> tuple[str, str] | None:
         return "id", "empty"
     if not question.id.isprintable():  # nor could scores name it
         return "id", f"line ends or control characters in {question.id!r:.60}"
-    if not question.text.strip():
+    if is_empty(question.text):
         return "text", "empty"
     if not question.answers and question.gold == "given":
         return "answers", "no answer; give at least one"
     if question.answers and question.gold != "given":
         return "answers", f"there is one, but gold is '{question.gold}'"
-    if not all(answer.strip() for answer in question.answers):
+    if any(map(is_empty, question.answers)):
         return "answers", "an answer is empty; delete it or fill it in"
     if question.form == "choice" and len(question.options) < 2:
         return "options", f"multiple choice with {len(question.options)} option(s); give two or more"

@@ -19,11 +19,12 @@ from pydantic import AfterValidator, BeforeValidator
 
 from kbtrain import jsonl
 from kbtrain.answers.chinese import has_chinese
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
 from kbtrain.files import beside, errors_of, put_in_place
 from kbtrain.provenance import meta_path, read_meta
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.checks import FirstSeen
+from kbtrain.questions.gold import GoldCounts
 from kbtrain.questions.near import MOST, NearPair
 from kbtrain.records import Gold, Passage, Question, Split
 
@@ -93,17 +94,33 @@ class PassageWriter:
             self._partial.unlink(missing_ok=True)
 
 
+LostAnswers = Literal["drop", "refuse", "keep"]
 Limits = Mapping[str, int | None]  # by split, or {"all": n} for all splits together
 
 
 @dataclass(frozen=True)
 class PickRule:
-    """At most so many questions by ``limits``, picked by ``pick``, without those whose ``gold`` is in ``drop``."""
+    """At most so many questions by ``limits``, picked by ``pick``, without those whose ``gold`` is in ``drop``.
+
+    ``lost``: what to do with a question all of whose gold answers are empty or placeholders.
+    """
 
     limits: Limits
     pick: Literal["first", "random"] = "first"
     seed: int = 0
     drop: frozenset[Gold] = frozenset()
+    lost: LostAnswers = "drop"
+
+    def drops(self, loaded: Loaded) -> Gold | Literal["lost"] | None:
+        """The reason why a question is left out; None for one that may be picked. Raises :class:`UserError`."""
+        if loaded.lost_answers and self.lost != "keep":
+            if self.lost == "refuse":
+                raise UserError(
+                    f"{at(loaded.file, loaded.line, 'answers')}: no answer of question "
+                    f"'{loaded.question.id}' is more than empty or a placeholder; fill it in, or set empty_answers"
+                )
+            return "lost"
+        return loaded.question.gold if loaded.question.gold in self.drop else None
 
 
 @dataclass
@@ -113,10 +130,16 @@ class CollectCounts:
     splits: Counter[str] = field(default_factory=Counter)
     impossible: int = 0  # taken, and without an answer
     chinese: int = 0  # taken as English, and with Chinese characters in them
-    dropped: Counter[str] = field(default_factory=Counter)  # by ``gold``, and "beyond" the limits
+    dropped: Counter[str] = field(default_factory=Counter)  # by ``gold``, "lost" answers, and "beyond" the limits
+    gold: GoldCounts = field(default_factory=GoldCounts)
 
     def __str__(self) -> str:
-        names = {"hidden": "with hidden answers", "none": "impossible", "beyond": "beyond the limits"}
+        names = {
+            "hidden": "with hidden answers",
+            "none": "impossible",
+            "lost": "whose answers are all empty or placeholders",
+            "beyond": "beyond the limits",
+        }
         left = [f"{self.dropped[key]} {name}" for key, name in names.items() if self.dropped[key]]
         kept = f"; {self.impossible} of the collected are impossible" if self.impossible else ""
         return f"left out: {', '.join(left) or 'none'}{kept}"
@@ -127,19 +150,21 @@ def picked(stream: Callable[[], Iterator[Loaded]], wanted: PickRule, tally: Coll
     if wanted.pick == "first":
         take: Callable[[Question], bool] = _First(wanted.limits)
     else:
-        every = (loaded.question for loaded in stream())
-        take = draw((question for question in every if question.gold not in wanted.drop), wanted.limits, wanted.seed)
-    for loaded in stream():
-        question = loaded.question
-        if question.gold in wanted.drop:
-            tally.dropped[question.gold] += 1
-        elif not take(question):
-            tally.dropped["beyond"] += 1
-        else:
-            tally.splits[question.split] += 1
-            tally.impossible += question.gold == "none"
-            tally.chinese += taken_for_english(question)
-            yield loaded
+        every = (loaded.question for loaded in stream() if wanted.drops(loaded) is None)
+        take = draw(every, wanted.limits, wanted.seed)
+    with FirstSeen() as texts:
+        for loaded in stream():
+            question, reason = loaded.question, wanted.drops(loaded)
+            if reason is not None:
+                tally.dropped[reason] += 1
+            elif not take(question):
+                tally.dropped["beyond"] += 1
+            else:
+                tally.splits[question.split] += 1
+                tally.impossible += question.gold == "none"
+                tally.chinese += taken_for_english(question)
+                tally.gold.add(question, loaded.left_out, texts)
+                yield loaded
 
 
 def taken_for_english(question: Question) -> bool:

@@ -22,6 +22,7 @@ class Reading:
     subset: str | None = None  # of a Hugging Face data set: its configuration
     dev_share: float = 0.0  # so much of the test questions becomes dev, see :func:`kbtrain.questions.collect.share_of`
     shares: tuple[float, ...] = ()  # train, dev, test: each question's split by a hash of its text, or of its group
+    placeholders: tuple[str, ...] = ()  # texts that stand for a missing answer, beside the known ones
 
 
 Loader = Callable[[Path, Reading], Iterator[Loaded]]

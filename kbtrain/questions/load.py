@@ -14,6 +14,7 @@ from kbtrain.questions.data_set import Reading, in_split
 from kbtrain.questions.data_sets.atlas import EMBEDDED_SETS, atlas_file
 from kbtrain.questions.data_sets.columns import Columns
 from kbtrain.questions.data_sets.two_wiki import ALIASES
+from kbtrain.questions.gold import without_placeholders
 from kbtrain.records import Question
 
 
@@ -26,7 +27,7 @@ def load(name: str, path: Path | None = None, reading: Reading | None = None) ->
     source = atlas_file("questions", name) if path is None else path
     given = reading or Reading()
     _refuse_ignored(name, given)
-    found = _checked(DATA_SETS[name].load(source, given), source)
+    found = _checked(DATA_SETS[name].load(source, given), source, given.placeholders)
     if given.shares:
         return (in_split(loaded, split_of(_key(loaded), given.shares)) for loaded in found)
     return (_held_out(loaded, given.dev_share) for loaded in found) if given.dev_share else found
@@ -61,29 +62,33 @@ def _refuse_ignored(name: str, given: Reading) -> None:
         )
 
 
-def _checked(stream: Iterator[Loaded], source: Path) -> Iterator[Loaded]:
-    """Refuses what :func:`checks.problem_of` finds, ids that come twice, files of which only some answers are
-    hidden, and a source without any question.
+def _checked(stream: Iterator[Loaded], source: Path, placeholders: tuple[str, ...]) -> Iterator[Loaded]:
+    """Leaves out empty gold answers and placeholders. Refuses what :func:`checks.problem_of` finds, ids that come
+    twice, files of which only some records have the field of the answer, and a source without any question.
     """
-    state: tuple[str, int, bool] | None = None  # file, line and hiddenness of the file's first question
+    n = 0
+    first: tuple[str, int, bool] | None = None  # file, line and hiddenness of the file's first answer that is not blank
     with FirstSeen() as seen:
-        for loaded in stream:
+        for loaded in (without_placeholders(loaded, placeholders) for loaded in stream):
             question = loaded.question
             problem = problem_of(question)
             if problem is not None:
                 raise UserError(f"{at(loaded.file, loaded.line, problem[0])}: {problem[1]}")
             hidden = question.gold == "hidden"
-            if state is None or state[0] != loaded.file:
-                state = (loaded.file, loaded.line, hidden)
-            elif state[2] != hidden:
+            if hidden and loaded.left_out.empty:
+                pass  # a blank answer may stand beside given ones
+            elif first is None or first[0] != loaded.file:
+                first = (loaded.file, loaded.line, hidden)
+            elif first[2] != hidden:
                 what = "no answer, but line {} has one" if hidden else "an answer, but line {} has none"
-                raise UserError(f"{at(loaded.file, loaded.line)}: {what.format(state[1])}")
+                raise UserError(f"{at(loaded.file, loaded.line)}: {what.format(first[1])}")
             earlier = seen.add(question.id, loaded.file, loaded.line)
             if earlier is not None:
                 where = f"line {earlier[1]}" + (f" of {earlier[0]}" if earlier[0] != loaded.file else "")
                 raise UserError(f"{at(loaded.file, loaded.line, 'id')}: duplicate {question.id!r}, first in {where}")
+            n += 1
             yield loaded
-    if state is None:
+    if not n:
         raise UserError(f"{at(source, 1)}: no questions in it")
 
 

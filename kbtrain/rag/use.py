@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from kbtrain.answers.chinese import language_of
+from kbtrain.answers.grading import is_empty
 from kbtrain.errors import HALVES, UserError
 from kbtrain.gate_folder import Gate
 from kbtrain.gates.registry import load_gate
@@ -69,7 +70,7 @@ def _listed(texts: object) -> list[object]:
 
 
 def _question(text: object, place: int) -> Question:
-    if not isinstance(text, str) or not text.strip() or HALVES.search(text):
+    if not isinstance(text, str) or is_empty(text) or HALVES.search(text):
         raise UserError(f"rag.answer: text {place} is no question: {text!r:.60}")
     return Question(str(place), text, (), "test", "use", language_of(text), gold="none")
 

@@ -22,6 +22,8 @@ from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kbtrain import jsonl
 from kbtrain.answers.chinese import CJK
+from kbtrain.answers.grading import is_empty
+from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.files import check_regular, errors_of
 from kbtrain.questions.reading.tables import is_told, reader_of
@@ -106,7 +108,7 @@ def _object(line: str, path: Path | str, number: int) -> dict[str, Any]:
 
 def _text(data: dict[str, Any], field: str, path: Path | str, number: int, ours: str) -> str:
     value = data.get(field)
-    if isinstance(value, str) and (value.strip() or ours == "title"):
+    if isinstance(value, str) and (ours == "title" or not (is_empty(value) if ours == "text" else is_blank(value))):
         return value
     if ours == "id" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)

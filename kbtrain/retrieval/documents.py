@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from kbtrain.answers.grading import is_empty
 from kbtrain.questions.reading.files import DataFile, data_files, text_lines
 from kbtrain.records import Passage
 
@@ -36,7 +37,7 @@ def is_documents(folder: Path) -> bool:
 
 def _passages(file: DataFile, sections: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Iterator[Passage]:
     name = re.sub(r"\.[^.]+$", "", file.label.rpartition("/")[2])
-    kept = ((titles, text) for titles, lines in sections if (text := "\n".join(lines).strip()))
+    kept = ((titles, text) for titles, lines in sections if not is_empty(text := "\n".join(lines).strip()))
     for number, (titles, text) in enumerate(kept, 1):
         yield Passage(f"{file.label}#{number}", _BETWEEN.join(titles) or name, text)
 

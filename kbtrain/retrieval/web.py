@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import Field
 
+from kbtrain.answers.grading import is_empty
 from kbtrain.config import Config
 from kbtrain.credentials import check_url, key_from_environment
 from kbtrain.errors import UserError, strike_all
@@ -129,7 +130,7 @@ class WebSearch:
             text = at_path(row, service.text)
             name = str(at_path(row, service.id) or f"{query}#{rank}")
             score = 1 / rank if service.score is None else at_path(row, service.score)
-            if not isinstance(text, str) or not text.strip() or name in found or not _is_score(score):
+            if not isinstance(text, str) or is_empty(text) or name in found or not _is_score(score):
                 self.dropped += 1
                 continue
             title = str(at_path(row, service.title) or "")

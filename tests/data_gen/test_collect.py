@@ -75,9 +75,9 @@ def test_a_collecting_that_finds_nothing_leaves_an_earlier_ones_files(tmp_path: 
 
 def test_bad_input_is_one_line_and_leaves_no_file(tmp_path: Path) -> None:
     source = tmp_path / "mine.jsonl"
-    source.write_text('{"question": "a?", "answers": "b"}\n{"question": "c?", "answers": []}\n')
+    source.write_text('{"question": "a?", "answers": "b"}\n{"question": "...", "answers": "d"}\n')
     for options, message in (
-        (("--dataset", "jsonl", "--path", source), "mine.jsonl:2: field 'answers'"),
+        (("--dataset", "jsonl", "--path", source), "mine.jsonl:2: field 'text'"),
         (("--dataset", "atlass"), "did you mean 'atlas'"),
         (("--dataset", "jsonl", "--path", tmp_path / "none.jsonl"), "none.jsonl: no such file"),
         (("--dataset", "jsonl"), "needs a path"),

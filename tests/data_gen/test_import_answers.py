@@ -90,7 +90,9 @@ def test_an_import_is_labelled_and_built_like_sampled_answers(
 
 def test_logs_without_splits_are_warned_of_and_divided_by_shares(tmp_path: Path, script: Script) -> None:
     path, run = tmp_path / "logs.csv", tmp_path / "run"
-    path.write_text("question,answer,llm,rag\n" + "".join(f"Who wrote {i}?,Ann {i},Bob,Ann {i}\n" for i in range(200)))
+    path.write_text(
+        "question,answer,llm,rag\n" + "".join(f"Who wrote {i}?,Ann {i},Bob,It is Ann {i}.\n" for i in range(200))
+    )
     given = ["--run", str(run), "--path", str(path), "--model", "m"]
     done = script("import_answers", *given)
     assert "warning: no train questions" in done.stdout and "(train 0, dev 0, test 200)" in done.stdout
@@ -302,3 +304,60 @@ def test_chinese_questions_that_are_taken_for_english_are_warned_of(
     assert told in capsys.readouterr().out
     imports(answers, run=answers.parent / "zh", language="zh", scores={})
     assert "Chinese" not in capsys.readouterr().out
+
+
+def thumbs(n: int, copies: int) -> list[dict[str, Any]]:
+    """Rows whose gold is what ``rag`` showed for the first ``copies`` and another wording for the rest."""
+    return [
+        {"question": f"How do I file claim {i}?", "llm": f"Ask desk {i}.", "rag": (said := f"Send form {i} to us."),
+         "answers": said if i < copies else f"form {i}"}
+        for i in range(n)
+    ]  # fmt: skip
+
+
+def imported(folder: Path, rows: list[dict[str, Any]], *given: object) -> subprocess.CompletedProcess[str]:
+    (folder / "logs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return here("data_gen/import_answers.py", "--run", folder / "run", "--path", folder / "logs.jsonl", "--model", "m",
+                "--shares", ".5,.25,.25", *given)  # fmt: skip
+
+
+def test_gold_that_repeats_what_an_arm_showed_is_refused_with_its_reason(tmp_path: Path) -> None:
+    """A thumb up judges the answer that was shown; as gold it makes that arm right by construction."""
+    done = imported(tmp_path, thumbs(40, 37))
+    assert done.returncode == 2 and not (tmp_path / "run" / "questions.jsonl").exists()
+    assert "37 of 40 accepted answers are word for word the model's own (rag 37)" in done.stderr
+    assert "--copied-gold allow" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    done = imported(tmp_path, thumbs(40, 37), "--copied-gold", "allow")
+    assert done.returncode == 0 and "warning: 37 of 40 accepted answers are word for word" in done.stdout
+
+
+def test_gold_of_either_arm_is_refused_and_right_answers_alone_are_not(tmp_path: Path) -> None:
+    either = [row | ({"answers": row["llm"]} if i % 2 else {}) for i, row in enumerate(thumbs(40, 40))]
+    done = imported(tmp_path, either)
+    assert done.returncode == 2 and "(rag 20, llm 20)" in done.stderr
+    done = imported(tmp_path, thumbs(40, 35))
+    assert done.returncode == 0 and "word for word" not in done.stdout + done.stderr
+
+
+def test_labels_warn_of_gold_that_repeats_an_arm(tmp_path: Path, script: Script) -> None:
+    run = tmp_path / "run"
+    rows = [row | ({"llm": row["answers"]} if i % 2 else {}) for i, row in enumerate(thumbs(40, 40))]
+    imported(tmp_path, rows, "--copied-gold", "allow")
+    done = script("label", "--run", str(run), "--by", "greedy", "--tau-mastery", ".5")
+    assert "warning: 40 of 40 accepted answers are word for word the model's own (rag 40, llm 20)" in done.stdout
+
+
+def test_rows_without_an_accepted_answer_are_counted_and_not_imported(tmp_path: Path) -> None:
+    rows = thumbs(12, 0)
+    for row, gold in zip(rows, ["", "N/A", None, [], ["\u200b", "form 4"]], strict=False):
+        row["answers"] = gold
+    done = imported(tmp_path, rows)
+    assert done.returncode == 0, done.stderr
+    assert "left out: 4 rows without an accepted answer" in done.stdout and "8 questions" in done.stdout
+    assert "left out of the accepted answers: 1 empty, 0 placeholders" in done.stdout
+    meta = read_meta(tmp_path / "run" / "questions.jsonl")
+    assert (meta["without_gold"], meta["empty_answers"], meta["graded"]["llm"]["n"]) == (4, 1, 8)
+    with SampleStore(tmp_path / "run" / "samples.db", read_only=True) as store:
+        assert store.counts("main") == {"llm": 8, "rag": 8}
+    done = imported(tmp_path, rows, "--run", tmp_path / "other", "--empty-answers", "refuse")
+    assert done.returncode == 2 and "logs.jsonl:1: field 'answers': no answer that is more" in done.stderr

@@ -34,8 +34,11 @@ def test_a_question_and_its_answers_are_enough(tmp_path: Path) -> None:
     [
         ('{"question": "a?", "answers": ["b"]}\n{"question": ', "mine.jsonl:2: broken JSON"),
         ('{"question": "a?"}', "mine.jsonl:1: field 'answers': missing"),
-        ('{"question": "a?", "answers": []}', "mine.jsonl:1: field 'answers': no answer"),
-        ('{"question": "a?", "answers": ["b", " "]}', "mine.jsonl:1: field 'answers': an answer is empty"),
+        (
+            '{"question": "a?", "answers": ["b"]}\n{"question": "\\u200b", "answers": ["b"]}',
+            "mine.jsonl:2: field 'text'",
+        ),
+        ('{"question": "...", "answers": ["b"]}', "mine.jsonl:1: field 'text': empty"),
         ('{"question": " ", "answers": ["b"]}', "mine.jsonl:1: field 'text': empty"),
         ('{"question": "a?", "answers": "b", "id": "q"}\n' * 2, "mine.jsonl:2: field 'id': duplicate 'q'"),
         ('{"question": "a?", "answers": "b", "popularty": 1}', "did you mean 'popularity'?"),

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.questions.base import LeftOutAnswers
 from kbtrain.questions.checks import FirstSeen, leak_key, problem_of
-from kbtrain.questions.collect import share_of, split_of
+from kbtrain.questions.collect import LostAnswers, share_of, split_of
 from kbtrain.questions.data_sets.columns import Columns, mapped, reach
+from kbtrain.questions.gold import without_placeholders
 from kbtrain.questions.reading.files import DataFile, data_files
 from kbtrain.questions.reading.rows import SourceRecord, number_text, shown
 from kbtrain.questions.reading.tables import TABLES, any_rows
@@ -43,16 +45,22 @@ class AnswerColumns:
     grading: Literal["contains", "exact"] = "contains"
     dev_share: float = 0.0
     shares: Sequence[float] | None = None
+    placeholders: Sequence[str] = ()  # texts that stand for a missing gold answer, beside the known ones
+    lost: LostAnswers = "drop"
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A question, its answers and the file's verdicts on them by condition, and the scores that its row has."""
+    """A question, its answers and the file's verdicts on them by condition, and the scores that its row has.
+
+    ``gold`` of the question is "none" where the row has no accepted answer: such a question gets no label.
+    """
 
     question: Question
     answers: dict[Condition, str]
     stated: dict[Condition, bool | None]
     scores: dict[str, float]
+    left_out: LeftOutAnswers = field(default_factory=LeftOutAnswers)  # of the gold answers
 
     def sample_sets(self) -> list[SampleSet]:
         """As the store keeps them: greedy answers alone. Numbers of tokens and probabilities are not known: 0."""
@@ -77,6 +85,8 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
         for file in data_files(path, (".json", ".jsonl", *TABLES)):
             for number, row in enumerate(any_rows(file), 1):
                 made = _answered(row, number, file, columns)
+                if columns.lost == "refuse" and not made.question.answers:
+                    raise row.error("answers", "no answer that is more than empty or a placeholder; fill it in")
                 problem = problem_of(made.question)
                 if problem is not None:
                     raise UserError(f"{at(row.file, row.line, problem[0])}: {problem[1]}")
@@ -99,8 +109,11 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
 
 def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerColumns) -> Answered:
     split = _split(row, columns)
-    asked = mapped(row, dataclasses.replace(columns.questions, split=split), f"{file.label}-{number}", file.label,
-                   file.split).question  # fmt: skip
+    loaded = mapped(
+        row, dataclasses.replace(columns.questions, split=split), f"{file.label}-{number}", file.label, file.split
+    )
+    loaded = without_placeholders(loaded, columns.placeholders)
+    asked = loaded.question
     if asked.form == "open":
         asked = dataclasses.replace(asked, grading=columns.grading)
     if columns.shares is not None:
@@ -109,7 +122,7 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
         asked = dataclasses.replace(asked, split="dev")
     answers = {condition: _answer(row, column) for condition, column in columns.answers.items()}
     stated = {condition: _verdict(row, column) for condition, column in columns.stated.items()}
-    return Answered(asked, answers, stated, _scores(row, columns.scores))
+    return Answered(asked, answers, stated, _scores(row, columns.scores), loaded.left_out)
 
 
 def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:

@@ -75,7 +75,7 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
     question = Question(
         id=row.identifier("id") if _filled(row, "id") else name,
         text=row.text("text"),
-        answers=_letters(row, options, columns.answer_as) if options else cell_texts(row, "answers"),
+        answers=_letters(row, options, columns.answer_as) if options else _gold_answers(row),
         split=columns.split or _split(row, split),
         dataset=dataset,
         language=_language(row, columns.language),
@@ -173,6 +173,16 @@ def cell_texts(row: SourceRecord, key: str, repeats: bool = False) -> tuple[str,
     if _is_list(value):
         return row.having({key: [plain(one) for one in _listed(row, key)]}).texts(key, repeats)
     return (row.having({key: plain(value)}).text(key),)
+
+
+def _gold_answers(row: SourceRecord) -> tuple[str, ...]:
+    """Accepted answers in the forms of :func:`cell_texts`; null is an empty list. Empty texts stay in it."""
+    value = row.data["answers"]
+    if _is_list(value):
+        return row.having({"answers": [plain(one) for one in _listed(row, "answers")]}).gold_answers("answers")
+    if value is None:
+        return ()
+    return (row.having({"answers": plain(value)}).text_or_empty("answers"),)
 
 
 def _is_list(value: Any) -> bool:
@@ -299,13 +309,21 @@ def _complete(line: str, data: Any, file: DataFile, number: int, columns: Column
     if not isinstance(data, dict):
         return line  # parse() says what is wrong
     row: dict[str, Any] = {_RECORD_NAMES.get(str(key), str(key)): value for key, value in data.items()}
-    for key in row.keys() & {"id", "answers"}:
-        row[key] = [plain(one) for one in row[key]] if isinstance(row[key], list) else plain(row[key])
-    if isinstance(row.get("answers"), str):
-        row["answers"] = [row["answers"]]
+    if "id" in row:
+        row["id"] = plain(row["id"])
+    if "answers" in row:
+        row["answers"] = _answer_list(row["answers"])
     defaults: dict[str, Any] = {
         "id": f"{file.label}-{number}", "split": file.split, "dataset": file.label, "language": columns.language
     }  # fmt: skip
     if row.get("options"):
         defaults |= {"form": "choice", "grading": "option"}
     return json.dumps({**defaults, **row})  # escaped, so that half of a surrogate pair is found as one
+
+
+def _answer_list(value: Any) -> Any:
+    """One answer or a list of them as a list of texts; null is an empty list, and within one an empty text."""
+    if not isinstance(value, list):
+        value = plain(value)
+        return [value] if isinstance(value, str) else [] if value is None else value
+    return ["" if one is None else plain(one) for one in value]

@@ -37,5 +37,5 @@ def freshqa(file: DataFile) -> Iterator[Loaded]:
 
 
 def _answers(row: SourceRecord) -> tuple[str, ...]:
-    first = row.text("answer_0")
+    first = row.gold_answer("answer_0")
     return unique([first, *(text for key in _ANSWERS[1:] if (text := row.text_or_empty(key)))])

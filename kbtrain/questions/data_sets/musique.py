@@ -45,4 +45,4 @@ def musique(file: DataFile) -> Iterator[Loaded]:
 
 
 def _aliases(row: SourceRecord) -> tuple[str, ...]:
-    return row.texts("answer_aliases") if row.has("answer_aliases") and row.values("answer_aliases") else ()
+    return row.gold_answers("answer_aliases") if row.has("answer_aliases") and row.values("answer_aliases") else ()

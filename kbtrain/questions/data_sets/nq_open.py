@@ -28,7 +28,7 @@ def nq_open(file: DataFile) -> Iterator[Loaded]:
         question = Question(
             id=f"nq_open/{file.label}/{number}",
             text=row.text("question"),
-            answers=row.texts("answers" if "answers" in row.data else "answer"),
+            answers=row.gold_answers("answers" if "answers" in row.data else "answer"),
             split=file.split,
             dataset="nq_open",
             grading="exact",
@@ -49,7 +49,7 @@ def dpr_table(file: DataFile, dataset: str) -> Iterator[Loaded]:
         row = SourceRecord(dict(zip(("question", "answers"), cells, strict=False)), file.name, line)
         if len(cells) != 2:
             raise row.error("answers", f"expected question<TAB>answers, found {len(cells)} column(s)")
-        answers = row.having({"answers": python_list(row, "answers")}).texts("answers")
+        answers = row.having({"answers": python_list(row, "answers")}).gold_answers("answers")
         question = Question(
             id=f"{dataset}/{file.label}/{number}",
             text=row.text("question"),

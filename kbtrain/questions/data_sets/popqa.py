@@ -50,9 +50,9 @@ def popqa(file: DataFile) -> Iterator[Loaded]:
 def _answers(row: SourceRecord) -> tuple[str, ...]:
     key = "possible_answers"
     if isinstance(row.data.get(key), list):
-        return row.texts(key)
+        return row.gold_answers(key)
     try:
         values = json.loads(row.text(key))
     except (ValueError, RecursionError):
         raise row.error(key, "expected a JSON list of texts") from None
-    return row.having({key: values}).texts(key)
+    return row.having({key: values}).gold_answers(key)

@@ -16,7 +16,7 @@ from kbtrain.records import Language, Question
 
 
 def squad(file: DataFile) -> Iterator[Loaded]:
-    """The paragraph is the gold passage. Impossible questions are kept: no answers, ``gold`` "none"."""
+    """The paragraph is the gold passage. Impossible questions (marked, or without answers) have ``gold`` "none"."""
     yield from _questions(file, "squad", "en")
 
 
@@ -47,10 +47,8 @@ def _questions(file: DataFile, dataset: str, language: Language) -> Iterator[Loa
 
 
 def _answers(row: SourceRecord) -> tuple[str, ...]:
-    answers = unique(answer.text("text") for answer in row.rows("answers"))
+    answers = unique(answer.gold_answer("text") for answer in row.rows("answers"))
     impossible = row.has("is_impossible") and row.flag("is_impossible")
-    if impossible and answers:
+    if impossible and any(answers):
         raise row.error("answers", "an impossible question has none")
-    if not impossible and not answers:
-        raise row.error("answers", "empty list, but the question is not marked impossible")
-    return answers
+    return () if impossible else answers

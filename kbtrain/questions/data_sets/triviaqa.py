@@ -36,5 +36,5 @@ def triviaqa(file: DataFile) -> Iterator[Loaded]:
 
 def _answers(answer: SourceRecord) -> tuple[str, ...]:
     lists = [key for key in ("Aliases", "HumanAnswers") if answer.has(key) and answer.values(key)]
-    more = [text for key in lists for text in answer.texts(key)]
-    return unique([answer.text("Value"), *more])
+    more = [text for key in lists for text in answer.gold_answers(key)]
+    return unique([answer.gold_answer("Value"), *more])

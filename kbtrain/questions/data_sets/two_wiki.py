@@ -64,7 +64,12 @@ def _known_names(file: DataFile) -> Names:
     db.execute("CREATE TABLE names (id TEXT PRIMARY KEY, names TEXT) WITHOUT ROWID")
     db.execute("BEGIN")
     for row in jsonl_rows(file):
-        found = [text for key in ("aliases", "demonyms") if row.has(key) and row.values(key) for text in row.texts(key)]
+        found = [
+            text
+            for key in ("aliases", "demonyms")
+            if row.has(key) and row.values(key)
+            for text in row.gold_answers(key)
+        ]
         db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (row.text("Q_id"), json.dumps(found)))
 
     def names(row: SourceRecord, entity: str) -> tuple[str, ...]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kbtrain.answers.grading import is_empty
 from kbtrain.questions.base import Loaded, context, ids
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import json_rows, rows_by_key
 from kbtrain.questions.reading.rows import SourceRecord, unique
 from kbtrain.records import Passage, Question
 
-_NO_ANSWER = {"", "no_answer"}
+_NO_ANSWER = "no_answer"
 Found = list[tuple[Passage, tuple[str, ...]]]
 
 
@@ -32,7 +33,7 @@ def sogouqa(file: DataFile) -> Iterator[Loaded]:
     for row in json_rows(file):
         if "query" in row.data:
             name, text, found = row.identifier("query_id"), row.text("query"), _contest(row)
-            yield _loaded(file, row, "sogouqa", name, text, found, (row.text("answer"),))
+            yield _loaded(file, row, "sogouqa", name, text, found, (row.gold_answer("answer"),))
         else:
             name, text, found = row.identifier("id"), row.text("question"), _passages(row, "sogouqa")
             yield _loaded(file, row, "sogouqa", name, text, found)
@@ -62,7 +63,7 @@ def _evidences(row: SourceRecord) -> Found:
     found = []
     for name in inner.data:
         evidence = inner.row(name)
-        answers = tuple(answer for answer in evidence.texts("answer") if answer not in _NO_ANSWER)
+        answers = tuple(answer for answer in evidence.gold_answers("answer") if _is_answer(answer))
         found.append((context("webqa", "", evidence.text("evidence")), answers))
     return found
 
@@ -73,12 +74,18 @@ def _passages(row: SourceRecord, dataset: str) -> Found:
         if not inner.has("answer"):
             raise inner.wrong("answer", "text")
         answer = inner.text_or_empty("answer")
-        answers = () if answer in _NO_ANSWER else (answer,)
+        answers = (answer,) if _is_answer(answer) else ()
         found.append((context(dataset, "", inner.text("passage")), answers))
     return found
 
 
 def _contest(row: SourceRecord) -> Found:
-    answer = row.text("answer")
+    answer = row.gold_answer("answer")
     texts = [inner.text("passage_text") for inner in row.rows("passages")]
-    return [(context("sogouqa", "", text), (answer,) if answer in text else ()) for text in texts]
+    return [
+        (context("sogouqa", "", text), (answer,) if not is_empty(answer) and answer in text else ()) for text in texts
+    ]
+
+
+def _is_answer(text: str) -> bool:
+    return not is_empty(text) and text != _NO_ANSWER

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError, at
 
 
@@ -52,18 +53,18 @@ class SourceRecord:
         return value
 
     def text(self, key: str) -> str:
-        """Text that is not blank, without white space at its ends."""
+        """Text with a visible character, without white space at its ends."""
         value = self.data.get(key)
         if not isinstance(value, str):
             raise self.wrong(key, "text")
-        if not (value := value.strip()):
+        if is_blank(value):
             raise self.error(key, "empty")
-        return self.checked(key, value)
+        return self.checked(key, value.strip())
 
     def text_or_empty(self, key: str) -> str:
         """As :meth:`text`, "" where the field is missing, null or blank."""
         value = self.data.get(key)
-        if value is None or (isinstance(value, str) and not value.strip()):
+        if value is None or (isinstance(value, str) and is_blank(value)):
             return ""
         return self.text(key)
 
@@ -93,6 +94,22 @@ class SourceRecord:
         inner = self.having({f"{key}[{i}]": value for i, value in enumerate(values)})
         texts = tuple(inner.text(name) for name in inner.data)
         return texts if repeats else unique(texts)
+
+    def gold_answers(self, key: str) -> tuple[str, ...]:
+        """A list of texts, each kept once; null is an empty list, and within one an empty text.
+
+        It may be empty, and so may its texts: :mod:`kbtrain.questions.gold` leaves these out and counts them.
+        """
+        if key in self.data and self.data[key] is None:
+            return ()
+        inner = self.having({f"{key}[{i}]": value for i, value in enumerate(self.values(key))})
+        return unique(inner.text_or_empty(name) for name in inner.data)
+
+    def gold_answer(self, key: str) -> str:
+        """One text; null and a blank one are empty."""
+        if key not in self.data:
+            raise self.wrong(key, "text")
+        return self.text_or_empty(key)
 
     def values(self, key: str) -> list[Any]:
         value = self.data.get(key)

@@ -1,0 +1,125 @@
+"""Accepted answers as files hold them: empty ones and placeholders are left out and counted.
+
+A placeholder stands in a field where a data set has no answer ("No Answer Present." in MS MARCO, ``<unk>`` in
+TriviaQA's test files). As a gold answer it would make every answer wrong. :data:`PLACEHOLDERS` holds only texts that
+no question asks for. "None", "NA" (sodium, Namibia) and "Unknown" can be right answers: they are kept, and a warning
+counts them.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+
+from kbtrain.answers.grading import is_empty, normalise
+from kbtrain.answers.mask import gold_texts
+from kbtrain.questions.base import LeftOutAnswers, Loaded
+from kbtrain.questions.checks import FirstSeen, leak_key
+from kbtrain.records import Gold, Question
+
+PLACEHOLDERS = frozenset(  # by :func:`_placeholder_key`
+    {
+        "no answer present", "no answer", "no_answer", "noanswer", "no-answer", "[no answer]", "<no answer>",
+        "cannotanswer", "unanswerable", "not answerable", "<unk>", "[unk]", "<none>", "<null>", "<empty>", "<blank>",
+        "<pad>", "n/a", "#n/a", "n.a", "tbd", "无答案", "暂无答案", "没有答案",
+    }
+)  # fmt: skip
+_DOUBTFUL = frozenset(
+    {
+        "none", "null", "nil", "nan", "na", "unk", "unknown", "nothing", "undefined", "not applicable", "not available",
+        "not found", "not given", "not mentioned", "no information", "无", "未知", "不详", "未提及",
+    }
+)  # fmt: skip
+
+
+def _placeholder_key(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(".")
+
+
+def without_placeholders(loaded: Loaded, more: Collection[str] = ()) -> Loaded:
+    """The question without empty gold answers and placeholders (``more`` beside :data:`PLACEHOLDERS`), both counted.
+
+    An empty list of answers, or one of which nothing is left, makes the question unanswerable (``gold`` "none").
+    Multiple choice stays as it is: its answers are letters.
+    """
+    question = loaded.question
+    if question.grading == "option" or question.gold == "none":
+        return loaded
+    own = {_placeholder_key(text) for text in more}
+    empty = [answer for answer in question.answers if is_empty(answer)]
+    keys = {answer: _placeholder_key(answer) for answer in question.answers if answer not in empty}
+    answers = tuple(answer for answer, key in keys.items() if key not in PLACEHOLDERS and key not in own)
+    absent: Gold = "hidden" if question.gold == "hidden" else "none"
+    left_out = LeftOutAnswers(len(empty), len(keys) - len(answers))
+    question = replace(question, answers=answers, gold="given" if answers else absent)
+    return replace(loaded, question=question, left_out=left_out)
+
+
+def is_doubtful(answer: str) -> bool:
+    """True for a gold answer that may be a placeholder, and may be right: "None", "Unknown", "NA", "nan"."""
+    return _placeholder_key(answer) in _DOUBTFUL
+
+
+@dataclass
+class GoldCounts:
+    """Faults of gold answers in a stream of questions.
+
+    ``doubtful``: :func:`is_doubtful` answers by their text. ``duplicates``: questions whose text an earlier one has;
+    ``conflicting``: those of them that share no accepted answer with it, and ``conflict``, the first such pair of ids.
+    """
+
+    empty: int = 0
+    placeholders: int = 0
+    doubtful: Counter[str] = field(default_factory=Counter)
+    duplicates: int = 0
+    conflicting: int = 0
+    conflict: tuple[str, str] = ("", "")
+
+    def add(self, question: Question, left_out: LeftOutAnswers, seen: FirstSeen) -> None:
+        """Count one question; ``seen`` holds the texts of the earlier ones."""
+        self.empty += left_out.empty
+        self.placeholders += left_out.placeholders
+        if question.grading != "option":
+            self.doubtful.update(answer for answer in question.answers if is_doubtful(answer))
+        answers = {normalise(text) for text in gold_texts(question)}
+        earlier = seen.add(leak_key(question), "\n".join([question.id, *sorted(answers)]), 0)
+        if earlier is None:
+            return
+        self.duplicates += 1
+        earlier_id, *earlier_answers = earlier[0].split("\n")
+        if answers and earlier_answers and answers.isdisjoint(earlier_answers):
+            self.conflicting += 1
+            self.conflict = self.conflict if self.conflicting > 1 else (earlier_id, question.id)
+
+    def as_dict(self) -> dict[str, object]:
+        """For the meta data."""
+        return {
+            "empty_answers": self.empty,
+            "placeholder_answers": self.placeholders,
+            "doubtful_answers": sum(self.doubtful.values()),
+            "duplicates": self.duplicates,
+            "conflicting": self.conflicting,
+        }
+
+    def lines(self) -> Iterable[str]:
+        """Sentences for people; none where nothing is wrong."""
+        if self.empty or self.placeholders:
+            yield f"left out of the accepted answers: {self.empty} empty, {self.placeholders} placeholders"
+        if self.doubtful:
+            texts = ", ".join(f"'{text}' ({n})" for text, n in self.doubtful.most_common(3))
+            yield (
+                f"warning: {sum(self.doubtful.values())} accepted answers may stand for a missing one: {texts}; if so, "
+                'leave them out: --placeholders "[TEXT, ...]"'
+            )
+        if self.duplicates:
+            text = f"{self.duplicates} questions repeat the text of another"
+            if not self.conflicting:
+                yield text
+                return
+            first, second = self.conflict
+            yield (
+                f"warning: {text}, {self.conflicting} of them with other accepted answers (as '{second}' and "
+                f"'{first}'); keep one of each"
+            )

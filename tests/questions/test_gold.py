@@ -1,0 +1,156 @@
+"""Accepted answers: empty ones and placeholders are left out and counted, and so are contradictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support import scripts
+
+from kbtrain import jsonl
+from kbtrain.answers.grading import is_correct, is_empty
+from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
+from kbtrain.errors import UserError
+from kbtrain.provenance import read_meta
+from kbtrain.questions.checks import problem_of
+from kbtrain.questions.data_set import Reading
+from kbtrain.questions.gold import is_doubtful
+from kbtrain.questions.load import load
+from kbtrain.records import Question
+
+EMPTY = ["", " ", "\u200b", "\ufeff", "\u2060", "\u00ad", ",", "...", "-", "\u2014", "\u0313", "\u00b4", "\ufe0f",
+         "\u3164", "\u2066\u2069", "``", "?", "\u034f"]  # fmt: skip
+SPEAKING = ["a", "7", "+", "C#", "!!!", "是", "😀", "$", "\u200ba", "é", "क", "½"]
+PLACEHOLDERS = ["No Answer Present.", "<unk>", "N/A", "n/a", "#N/A", "no_answer", "CANNOTANSWER", "Unanswerable",
+                " no  answer present ", "[UNK]"]  # fmt: skip
+
+
+def asked(*answers: str) -> Question:
+    return Question("q", "Who wrote it?", answers, "train", "d")
+
+
+def loaded(folder: Path, *rows: object, **reading: object) -> list:
+    path = folder / "mine.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return list(load("jsonl", path, Reading(**reading)))  # type: ignore[arg-type]
+
+
+def collect(folder: Path, *rows: object, **keys: str) -> scripts.Done[str]:
+    (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = [word for key, value in keys.items() for word in (f"--{key.replace('_', '-')}", value)]
+    run, path = folder / "run", folder / "mine.jsonl"
+    return scripts.run("data_gen/collect.py", "--run", run, "--dataset", "jsonl", "--path", path, *given)
+
+
+@pytest.mark.parametrize("text", EMPTY)
+def test_a_text_without_anything_to_compare_is_empty(text: str) -> None:
+    assert is_empty(text)
+    assert gold_texts(asked("Ann", text)) == ("Ann",)
+    assert mask_answers("By Bob, they say.", asked(text)) == "By Bob, they say."
+    assert mask_leak("By Bob, they say.", asked(text)) == ()
+    assert problem_of(asked("Ann", text)) == ("answers", "an answer is empty; delete it or fill it in")
+    assert problem_of(Question("q", text, ("a",), "train", "d")) == ("text", "empty")
+
+
+@pytest.mark.parametrize("text", SPEAKING)
+def test_a_text_with_a_letter_a_digit_or_a_sign_is_not_empty(text: str) -> None:
+    assert not is_empty(text) and is_correct(asked(text), text)
+
+
+def test_an_empty_alias_is_left_out_and_makes_no_answer_right(tmp_path: Path) -> None:
+    rows = [{"question": f"Who wrote {i}?", "answers": ["Ann", text]} for i, text in enumerate(EMPTY)]
+    found = loaded(tmp_path, *rows)
+    assert [one.question.answers for one in found] == [("Ann",)] * len(EMPTY)
+    assert {one.left_out.empty for one in found} == {1} and not any(one.lost_answers for one in found)
+    assert not is_correct(found[6].question, "Bob, they say.")
+
+
+@pytest.mark.parametrize("text", PLACEHOLDERS)
+def test_a_placeholder_is_no_gold_answer(tmp_path: Path, text: str) -> None:
+    (alone, beside) = loaded(
+        tmp_path, {"question": "a?", "answers": [text]}, {"question": "b?", "answers": [text, "x"]}
+    )
+    assert alone.lost_answers and alone.question.answers == () and alone.question.gold == "none"
+    assert beside.question.answers == ("x",) and beside.left_out.placeholders == 1
+
+
+@pytest.mark.parametrize("text", ["None", "NA", "Na", "Nan", "Unknown", "nothing", "0", "no", "null"])
+def test_what_may_be_right_stays(tmp_path: Path, text: str) -> None:
+    (found,) = loaded(tmp_path, {"question": "How many moons has Venus?", "answers": [text]})
+    assert found.question.answers == (text,)
+    assert is_doubtful(text) == (text not in {"0", "no"})
+    (found,) = loaded(tmp_path, {"question": "How many?", "answers": [text]}, placeholders=(text.upper(),))
+    assert found.lost_answers
+
+
+def test_an_empty_list_or_null_is_an_unanswerable_question_for_every_reader(tmp_path: Path) -> None:
+    rows = [{"question": "a?", "answers": []}, {"question": "b?", "answers": None}, {"question": "c?", "answers": "x"}]
+    found = loaded(tmp_path, *rows)
+    assert [one.question.gold for one in found] == ["none", "none", "given"]
+    assert not any(one.lost_answers for one in found)
+    path = tmp_path / "nq.jsonl"
+    path.write_text('{"question": "a?", "answer": []}\n{"question": "b?", "answer": ["\\u200b"]}\n')
+    assert [(one.question.gold, one.lost_answers) for one in load("nq_open", path)] == [("none", False), ("none", True)]
+    table = tmp_path / "mine.csv"
+    table.write_text("question,answer\na?,[]\nb?,\nc?,Ann\n")
+    assert [(one.question.gold, one.lost_answers) for one in load("csv", table)] == [
+        ("none", False),
+        ("none", True),
+        ("given", False),
+    ]
+    mapped = [{"ask": "a?", "golds": []}, {"ask": "b?", "golds": [None, "x"]}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in mapped))
+    done = scripts.run("data_gen/collect.py", "--run", tmp_path / "run", "--dataset", "jsonl", "--path", path,
+                       "--columns", "{text: ask, answers: golds}", "--impossible", "drop")  # fmt: skip
+    assert done.returncode == 0 and "left out: 1 impossible" in done.stdout
+    assert "left out of the accepted answers: 1 empty, 0 placeholders" in done.stdout
+
+
+def test_squad_without_a_mark_and_a_blank_among_given_answers_go_on(tmp_path: Path) -> None:
+    qas = [{"id": "a", "question": "a?", "answers": []}, {"id": "b", "question": "b?", "answers": [{"text": "x"}]}]
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": [{"context": "x y", "qas": qas}]}]}))
+    assert [one.question.gold for one in load("squad", path)] == ["none", "given"]
+    rows = [{"question": "a?", "answer": "x"}, {"question": "b?", "answer": " "}, {"question": "c?", "answer": "y"}]
+    path.write_text(json.dumps(rows))
+    assert [one.question.gold for one in load("hotpotqa", path)] == ["given", "hidden", "given"]
+
+
+def test_collect_drops_and_counts_them_or_refuses_or_keeps_them(tmp_path: Path) -> None:
+    rows = [{"question": "a?", "answers": ["No Answer Present."]}, {"question": "b?", "answers": [""]},
+            {"question": "c?", "answers": ["x", ","]}]  # fmt: skip
+    done = collect(tmp_path, *rows)
+    assert done.returncode == 0 and "left out: 2 whose answers are all empty or placeholders" in done.stdout
+    assert "left out of the accepted answers: 1 empty, 0 placeholders" in done.stdout
+    assert [one.answers for one in jsonl.read(Question, tmp_path / "run" / "questions.jsonl")] == [("x",)]
+    meta = read_meta(tmp_path / "run" / "questions.jsonl")
+    assert (meta["left_out"], meta["empty_answers"]) == ({"lost": 2}, 1)
+    done = collect(tmp_path, *rows, empty_answers="refuse")
+    assert done.returncode == 2 and "mine.jsonl:1: field 'answers': no answer of question 'mine-1'" in done.stderr
+    done = collect(tmp_path, *rows, empty_answers="keep", pick="random", limit="3")
+    assert done.returncode == 0 and "2 of the collected are impossible" in done.stdout
+    done = collect(tmp_path, *rows[:2])
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_contradictions_repeats_and_doubtful_answers_are_counted(tmp_path: Path) -> None:
+    rows = [{"question": "Who wrote it?", "answers": ["Ann"]}, {"question": "who wrote it", "answers": ["Bob"]},
+            {"question": "Who wrote it?", "answers": ["ann."]}, {"question": "b?", "answers": ["None"]}]  # fmt: skip
+    done = collect(tmp_path, *rows)
+    assert done.returncode == 0
+    assert ("warning: 2 questions repeat the text of another, 1 of them with other accepted answers (as 'mine-2' and "
+            "'mine-1')") in done.stdout  # fmt: skip
+    assert "1 accepted answers may stand for a missing one: 'None' (1)" in done.stdout
+    meta = read_meta(tmp_path / "run" / "questions.jsonl")
+    assert (meta["duplicates"], meta["conflicting"], meta["doubtful_answers"]) == (2, 1, 1)
+    done = collect(tmp_path, *rows, placeholders="[none]")
+    assert "left out: 1 whose answers" in done.stdout and "may stand for" not in done.stdout
+
+
+def test_an_older_file_with_an_empty_alias_names_its_line(tmp_path: Path) -> None:
+    from kbtrain.questions.checks import read_questions
+
+    jsonl.write(tmp_path / "questions.jsonl", [asked("Ann"), Question("r", "b?", ("x", "\u200b"), "train", "d")])
+    with pytest.raises(UserError, match=r"questions\.jsonl:2: field 'answers': an answer is empty"):
+        list(read_questions(tmp_path / "questions.jsonl"))
