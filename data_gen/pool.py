@@ -2,7 +2,8 @@
 
 Writes OUTPUT/questions.jsonl, whose relation is the group's name (a data set, or a relation of one), so that the gate
 relation_only knows the group alone. As many questions of each group are drawn as their sizes allow; those that share an
-entity (where none is named, a gold passage), directly or through others, stay in one split. With --screened a group is
+entity (where none is named, a gold passage), directly or through others, stay in one split; where that would put most
+questions into one, those that join the splits are left out and counted. With --screened a group is
 taken only if the model knows --min-known of that run's training questions of it: right without passages, corrected for
 guessing in multiple choice (a model that always says A knows nothing). The rule sees no gate, no dev and no test
 question. Passages come by data_gen/retrieve.py --corpus.
@@ -33,7 +34,7 @@ from kbtrain.provenance import made_before, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.collect import Shares
 from kbtrain.questions.near import NearRule, check_near
-from kbtrain.questions.pool import SPLITS, PoolRule, candidates, drawn, known
+from kbtrain.questions.pool import ACROSS, SPLITS, PoolRule, candidates, drawn, known
 from kbtrain.records import Question
 from kbtrain.store import SampleStore
 
@@ -78,7 +79,8 @@ def main(config: PoolConfig) -> None:
     check_replaceable(target, "pool", config, inputs, PLACES)
     rule = PoolRule(config.shares, config.popular, frozenset(config.by_relation), frozenset(config.contains),
                     config.longest, config.seed)  # fmt: skip
-    groups = candidates(_every(config), rule)
+    across: Counter[str] = Counter()
+    groups = candidates(_every(config), rule, across)
     counts = {} if config.screened is None else known(_screening(config))
     admitted = {name for name, one in counts.items() if one.share >= config.min_known}
     left_out = sorted(name for name in groups if counts and name not in admitted)
@@ -91,6 +93,7 @@ def main(config: PoolConfig) -> None:
     splits = Counter(question.split for question in questions)
     near = check_near(target, Counter({split: splits[split] for split in SPLITS}), config.near_duplicates)
     extra = {"splits": dict(splits), "groups": _sizes(questions), "left_out": left_out,
+             **({"questions_left_out": dict(across)} if across else {}),
              "screening": {name: {**dataclasses.asdict(one), "share": one.share} for name, one in counts.items()},
              "near_duplicates": None if near is None else len(near)}  # fmt: skip
     write_meta(target, stage="pool", config=settings, inputs=inputs, extra=extra, started=started)
@@ -98,6 +101,8 @@ def main(config: PoolConfig) -> None:
         outcome = "left out" if name in left_out else "taken"
         print(f"{name}: {one.right} of {one.n} right, {one.guessed:.0%} by guessing: {one.share:.1%} known, {outcome}")
     per_split = ", ".join(f"{split} {splits[split]}" for split in SPLITS)
+    if across:
+        print(f"left out: {across[ACROSS]} questions that share an entity with two splits")
     print(f"{len(questions)} questions ({per_split}) of {len(kept)} groups -> {target}; near duplicates: "
           f"{'not looked for' if near is None else len(near)}")  # fmt: skip
 

@@ -50,6 +50,20 @@ def entity_hashes(example: Example) -> frozenset[str]:
     return frozenset(hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16] for name in names)
 
 
+def asked_about(example: Example) -> tuple[str, str]:
+    """Key and name of what an example asks about: the first entity that a question names, else its text; of a turn,
+    its dialogue.
+
+    The key is a hash, equal for spellings that count as the same (:func:`entity_hashes`).
+    """
+    if not isinstance(example, GateExample):
+        return f"dialogue {next(iter(entity_hashes(example)))}", example.dialogue_id
+    entity = next((name for name in example.entities if not is_empty(name)), None)
+    if entity is None:
+        return f"question {question_hash(example.question)}", example.question
+    return f"entity {question_hash(entity)}", entity
+
+
 def write_trained_on(folder: Path, examples: Iterable[Example], others: Iterable[Path] = ()) -> None:
     """Note the questions or turns a gate was trained on, and their entities or dialogues, so that it is never scored on
     them unnoticed in another run.

@@ -80,7 +80,7 @@ def test_a_probe_s_fit_does_not_depend_on_the_number_of_threads():
     fits = []
     for threads in (1, 2):
         with threadpool_limits(limits=threads, user_api="blas"):
-            fits += fit_layers("ridge", [0], lambda layer: states, labels)
+            fits += fit_layers("ridge", [0], lambda layer: states, [labels])[0]
             assert {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"} == {threads}
     assert fits[0].predicted.tobytes() == fits[1].predicted.tobytes()
 

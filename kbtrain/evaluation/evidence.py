@@ -37,7 +37,7 @@ def of_vectors(layers: Sequence[NDArray[np.float32]]) -> Fit:
 
     def fit(places: Places, gains: Floats, scored: Places) -> Floats:
         read = lambda layer: layers[layer][list(places)].astype(np.float64)  # noqa: E731
-        fits = head.fit_layers("ridge", range(len(layers)), read, gains)
+        (fits,) = head.fit_layers("ridge", range(len(layers)), read, [gains])
         made = head.fit_head("ridge", fits, None, read, gains)
         return made.predict(np.stack([layers[layer][list(scored)] for layer in made.layers], axis=1))
 

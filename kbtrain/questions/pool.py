@@ -1,7 +1,8 @@
 """Questions of several data sets as one run: groups, a fresh split, and as many questions of each group.
 
-A group is a data set, or a relation of one. Questions that share a subject, directly or through others, or that are
-the same question, stay in one split; a question's subjects are its entities or, where it names none, its gold passages.
+A group is a data set, or a relation of one. A question's subjects are its entities or, where it names none, its gold
+passages. No subject is in two splits, and no question is: a gate that was trained on a name is not tested on it. Folds
+of a cross-validation (:mod:`kbtrain.training.folds`) promise less, and group by the first entity alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from kbtrain.questions.linked import linked
 from kbtrain.records import Question, Split
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+MOST_LINKED = 0.3  # share of all questions in one component, above which it is cut
+ACROSS = "between splits"  # key of the questions that a cut leaves out
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,13 @@ class PoolRule:
     seed: int = 0
 
 
-def candidates(questions: Iterable[Question], rule: PoolRule) -> dict[str, list[Question]]:
+def candidates(
+    questions: Iterable[Question], rule: PoolRule, left_out: Counter[str] | None = None
+) -> dict[str, list[Question]]:
     """Group -> questions in the order of their draw, split anew; a question's relation is its group's name.
 
-    Ids of passages that came with a question are gone: passages come from one corpus for all, which has others.
+    ``left_out`` counts those that no split can hold (:func:`split_apart`). Ids of passages that came with a question
+    are gone: passages come from one corpus for all, which has others.
 
     Raises :class:`UserError` for a rule's data set that no question is of, and where popularity is asked for and a data
     set has none.
@@ -49,10 +55,14 @@ def candidates(questions: Iterable[Question], rule: PoolRule) -> dict[str, list[
     _check_names(rule, {question.dataset for question in every})
     least = {name: _least_popular(every, name, share) for name, share in rule.popular.items()}
     groups: dict[str, list[Question]] = defaultdict(list)
-    for question, key in zip(every, linked(_linking(every)), strict=True):
+    for question, split in zip(every, split_apart(every, rule.shares), strict=True):
         if rule.longest is not None and len(question.text) + sum(map(len, question.options)) > rule.longest:
             continue
         if question.dataset in least and (question.popularity or 0) < least[question.dataset]:
+            continue
+        if split is None:
+            if left_out is not None:
+                left_out[ACROSS] += 1
             continue
         name = question.dataset
         if name in rule.by_relation and question.relation:
@@ -61,7 +71,7 @@ def candidates(questions: Iterable[Question], rule: PoolRule) -> dict[str, list[
         groups[name].append(
             replace(
                 question,
-                split=split_of(key or question.id, rule.shares),
+                split=split,
                 relation=name,
                 entities=_subjects(question),
                 gold_passages=(),
@@ -77,6 +87,28 @@ def _check_names(rule: PoolRule, there: Set[str]) -> None:
         unknown = min(set(names) - there, default=None)
         if unknown is not None:
             raise UserError(f"key '{key}': no run has '{unknown}'; {did_you_mean(unknown, there)}")
+
+
+def split_apart(questions: Sequence[Question], shares: Sequence[float]) -> list[Split | None]:
+    """A split for each question, so that no subject and no question is in two.
+
+    Questions that share a subject, directly or through others, are in one split. A component of more than
+    :data:`MOST_LINKED` of all would fill a split by itself, so it is cut: each subject that its questions share gets a
+    split of its own, and a question whose subjects have several gets None.
+    """
+    names = _linking(questions)
+    keys = linked(names)
+    sizes = Counter(key for key in keys if key is not None)
+    times = Counter(name for row in names for name in set(row))
+    splits: list[Split | None] = []
+    for question, row, key in zip(questions, names, keys, strict=True):
+        if key is None or sizes[key] <= MOST_LINKED * len(questions):
+            splits.append(split_of(key or question.id, shares))
+            continue
+        shared = [name for name in row if times[name] > 1] or [question.id]
+        held = {split_of(name, shares) for name in shared}
+        splits.append(held.pop() if len(held) == 1 else None)
+    return splits
 
 
 def _linking(questions: Sequence[Question]) -> list[tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,32 @@ def test_questions_that_share_any_of_their_subjects_stay_in_one_split(field):
     assert all(splits[f"{i}a"] == splits[f"{i}b"] for i in range(60)) and len(set(splits.values())) == 3
     assert {splits[f"c{i}"] for i in range(9)} == {split_of("link 0", THIRDS)}
     assert next(row for row in group if row.id == "7b").entities == ("own b of 7", "both 7")
+
+
+def test_a_component_of_most_questions_is_cut_and_still_no_subject_is_in_two_splits():
+    """Two of 400 entities a question join nearly all 600: one split would hold them, and dev and test almost none."""
+    draw, names = random.Random(0), [f"Q{n}" for n in range(400)]
+    pairs = [tuple(draw.sample(names, 2)) for _ in range(600)]
+    rows = [Question(f"q{i}", f"q{i}?", ("a",), "dev", "2wiki", entities=pair) for i, pair in enumerate(pairs)]
+    left_out: Counter[str] = Counter()
+    (group,) = candidates(rows, PoolRule((0.5, 0.2, 0.3), {}), left_out).values()
+    splits: dict[str, set[str]] = {}
+    for row in group:
+        for name in row.entities:
+            splits.setdefault(name, set()).add(row.split)
+    assert all(len(found) == 1 for found in splits.values())
+    counts = Counter(row.split for row in group)
+    assert min(counts.values()) > 20 and max(counts.values()) < 300
+    assert left_out == {"between splits": 600 - len(group)}
+
+
+def test_questions_left_out_by_a_cut_are_counted_in_the_output(tmp_path, capsys):
+    rows = [Question(f"q{i}", f"q{i}?", ("a",), "dev", "2wiki", entities=(f"Q{i}", f"Q{i + 1}")) for i in range(60)]
+    pool([run_of(tmp_path / "a", rows)], tmp_path / "pooled")
+    count = read_meta(tmp_path / "pooled" / "questions.jsonl")["questions_left_out"]["between splits"]
+    assert count > 10 and f"left out: {count} questions that share an entity with two splits" in capsys.readouterr().out
+    kept = list(jsonl.read(Question, tmp_path / "pooled" / "questions.jsonl"))
+    assert len(kept) == 60 - count
 
 
 def test_a_question_that_stands_twice_is_in_one_split():

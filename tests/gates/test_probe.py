@@ -13,8 +13,10 @@ from tiny_kbm import KINDS, make_folder, make_model, make_tokenizer
 import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gates.probe.gate import WEIGHTS, Reader, state_facts, state_folder
-from kbtrain.gates.probe.head import PENALTIES, check_labels, fit_head, fit_layers, left_out, scaled
+from kbtrain.gates.probe.head import PENALTIES, check_labels, fit_head, left_out, scaled
+from kbtrain.gates.probe.head import fit_layers as fit_layers_of_labels
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
+from kbtrain.gates.probe.train import fit as fit_heads
 from kbtrain.gates.probe.train import used_examples
 from kbtrain.jsonl import write
 from kbtrain.llm.base import AnswerRequest, prompt_ids
@@ -24,6 +26,7 @@ from kbtrain.prompts.kbm import evidence_text
 from kbtrain.provenance import SCHEMA
 from kbtrain.records import Evidence, GateExample, Hit, Question
 from kbtrain.retrieval.attach_hits import attach_hits
+from kbtrain.training.folds import folds
 
 PLACES = ("city", "river", "lake", "hill", "road", "bay", "cape", "isle", "port", "farm", "mine", "dam", "peak", "glen")
 
@@ -187,6 +190,21 @@ def test_shuffled_labels_teach_nothing(reader, data, tmp_path):
             assert abs(found - 0.5) < 2.5 * np.sqrt(1 / (12 * 40))  # two and a half standard errors of 80 and 80
 
 
+def fit_layers(method, layers, read, labels, groups=None):
+    (fits,) = fit_layers_of_labels(method, layers, read, [labels], groups)
+    return fits
+
+
+def test_two_labels_that_share_a_decomposition_are_fitted_as_alone():
+    rng = np.random.default_rng(0)
+    states, labels = rng.normal(size=(30, 2, 8)), [rng.random(30), rng.random(30)]
+    for method in ("ridge", "logistic"):
+        together = fit_layers_of_labels(method, [0, 1], lambda layer: states[:, layer], labels)
+        for fits, values in zip(together, labels, strict=True):
+            for fit, alone in zip(fits, fit_layers(method, [0, 1], lambda i: states[:, i], values), strict=True):
+                assert fit.penalty == alone.penalty and fit.predicted == pytest.approx(alone.predicted, abs=1e-9)
+
+
 @pytest.mark.parametrize("width", [8, 40])
 @pytest.mark.parametrize("groups", [list(range(30)), [i % 4 if i < 12 else i for i in range(30)]])
 def test_ridge_left_out_is_a_regression_on_all_other_groups(groups, width):
@@ -217,6 +235,30 @@ def test_what_is_learnt_of_an_entity_is_no_held_out_score_of_its_other_questions
         assert alone.held_out > 0.45 > 0.35 > together.held_out  # 0 but for chance: 60 entities, deviation .13
 
 
+def test_training_holds_out_an_entity_s_questions_together(reader, tmp_path):
+    """Labels follow the entity that is asked about, which the states show: of new entities nothing can be known.
+
+    The second entity, which all questions mention, joins none of them.
+    """
+    rng = np.random.default_rng(5)
+    soft = np.repeat(rng.random(40), 4)
+    rows = [
+        replace(e, soft_mastery=float(soft[i]), mastery=bool(soft[i] > 0.5), entities=(f"city {i // 4}", "country"))
+        for i, e in enumerate(questions(160))
+    ]
+    prompts = [prompt_key(ids) for ids in reader.prompts(rows)]
+    states = np.repeat(rng.normal(size=(40, 3, 32)), 4, axis=0) + 0.1 * rng.normal(size=(160, 3, 32))
+    store = StateStore(tmp_path / "states", {})
+    store.add(prompts, states.astype(np.float32))
+
+    def held_out(examples):
+        fitted = fit_heads(reader, store, examples, ["mastery"], "soft", "ridge", 1)["mastery"]
+        return np.corrcoef([score for _, score in fitted.left_out], 1 - soft)[0, 1], fitted.layers[0].held_out
+
+    alone = held_out([replace(e, entities=()) for e in rows])
+    assert max(map(abs, held_out(rows))) < 0.45 < 0.7 < min(alone)  # 0 but for chance: 40 entities, deviation .2
+
+
 @pytest.mark.parametrize("method", ["ridge", "logistic", "means"])
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_a_single_question_of_a_label_is_held_out_with_a_number(method, label):
@@ -229,26 +271,45 @@ def test_a_single_question_of_a_label_is_held_out_with_a_number(method, label):
         assert fit.predicted[4] == 0  # of one label's mean there is no direction
 
 
-def test_held_out_predictions_know_nothing_of_the_choice_of_layers():
-    """On labels that no state tells, the best of many layers seems to tell them; held-out predictions must not."""
+def test_held_out_predictions_of_pure_noise_are_no_better_than_chance():
+    """On labels that no state predicts the best of 16 layers seems to predict them; held-out predictions must not."""
     chosen, held_out = [], []
-    for seed in range(12):
+    for seed in range(40):
         rng = np.random.default_rng(seed)
-        states, labels = rng.normal(size=(60, 24, 4)), rng.random(60)
-        fits = fit_layers("ridge", range(24), lambda layer, states=states: states[:, layer], labels)
-        chosen.append(max(fit.held_out for fit in fits))
-        held_out.append(np.corrcoef(left_out(fits, 1, labels), labels)[0, 1])
-    assert np.mean(chosen) > 0.2 and np.mean(held_out) < 0.05
+        states, labels = rng.normal(size=(50, 16, 4)), rng.random(50)
+        read = lambda layer, states=states: states[:, layer]  # noqa: E731
+        chosen.append(auroc(labels > 0.5, max(fit_layers("ridge", range(16), read, labels), key=best).predicted)[0])
+        (found,) = left_out("ridge", range(16), None, read, [labels])
+        held_out.append(auroc(labels > 0.5, found)[0])
+    assert np.mean(chosen) > 0.56
+    assert np.mean(held_out) == pytest.approx(0.5, abs=0.03)
 
 
-def test_held_out_predictions_are_of_the_layer_that_every_fold_chooses():
+def best(fit):
+    return fit.held_out
+
+
+@pytest.mark.parametrize("method", ["ridge", "logistic", "means"])
+def test_a_held_out_prediction_is_that_of_a_head_fitted_and_chosen_without_its_fold(method):
+    """But for the mean label, which is that of all questions: else the folds' own means would order the folds."""
     rng = np.random.default_rng(3)
     states, labels = rng.normal(size=(60, 3, 4)), rng.random(60)
     states[:, 1, 1] += 30 * labels
-    fits = fit_layers("ridge", range(3), lambda layer: states[:, layer], labels)
-    found = left_out(fits, 1, labels)
-    assert (np.stack(list(fits[1].tried.values())) == found).any(0).all()  # each fold chooses a penalty of its own
-    assert np.corrcoef(found, labels)[0, 1] > 0.9
+    groups = [i // 2 for i in range(60)]
+    (found,) = left_out(method, range(3), 1, lambda layer: states[:, layer], [labels], groups)
+
+    def level(values):
+        mean = (values.sum() + 0.5 * (method == "logistic")) / (len(values) + (method == "logistic"))
+        return {"ridge": mean, "logistic": np.log(mean / (1 - mean)), "means": 0.0}[method]
+
+    for others, held in folds(groups, seed=0):
+        read = lambda layer, others=others: states[others][:, layer]  # noqa: E731
+        fits = fit_layers(method, range(3), read, labels[others], [groups[i] for i in others])
+        head = fit_head(method, fits, 1, read, labels[others])
+        assert head.layers == (1,)
+        moved = level(labels) - level(labels[others])
+        assert found[held] == pytest.approx(head.predict(states[held][:, [1]]) + moved, abs=1e-6)
+    assert np.corrcoef(found, labels)[0, 1] > 0.6
 
 
 def test_a_head_is_the_mean_of_its_layers_and_a_constant_state_says_nothing():

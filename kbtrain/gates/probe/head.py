@@ -6,6 +6,7 @@ questions about one entity are held out together. Soft labels are shares in [0, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -77,15 +78,20 @@ def fit_layers(
     method: Method,
     layers: Sequence[int],
     read: Callable[[int], Array],
-    labels: Array,
+    labels: Sequence[Array],
     groups: Sequence[int] | None = None,
-) -> list[LayerFit]:
-    """Cross-validated fit of each layer; ``read(layer)`` gives its states (n, d).
+) -> list[list[LayerFit]]:
+    """Cross-validated fits of all layers to each of ``labels`` (n,); ``read(layer)`` gives its states (n, d).
 
     ``groups`` (n,), as of :func:`~kbtrain.training.folds.groups_of`, are held out whole; None: each question is one.
     """
-    own = range(len(labels)) if groups is None else groups
-    return [_best_penalty(method, layer, scaled(read(layer))[0], labels, own) for layer in layers]
+    own = range(len(labels[0])) if groups is None else groups
+    fits: list[list[LayerFit]] = [[] for _ in labels]
+    for layer in layers:
+        features = scaled(read(layer))[0]
+        for values, tried, into in zip(labels, _left_out_of(method, features, labels, own), fits, strict=True):
+            into.append(_best_penalty(layer, tried, values))
+    return fits
 
 
 @one_thread()
@@ -98,7 +104,7 @@ def fit_head(
     """
     import numpy as np
 
-    chosen = sorted(_best_layers(fits, n_layers, labels, slice(None)), key=lambda fit: fit.layer)
+    chosen = sorted(_best_layers(fits, n_layers, labels), key=lambda fit: fit.layer)
     weights, intercept = [], 0.0
     for fit in chosen:
         features, mean, spread = scaled(read(fit.layer))
@@ -110,30 +116,54 @@ def fit_head(
 
 
 def left_out(
-    fits: Sequence[LayerFit], n_layers: int | None, labels: Array, groups: Sequence[int] | None = None
-) -> Array:
-    """(n,) cross-validated predictions of the training questions by heads as :func:`fit_head` makes them.
+    method: Method,
+    layers: Sequence[int],
+    n_layers: int | None,
+    read: Callable[[int], Array],
+    labels: Sequence[Array],
+    groups: Sequence[int] | None = None,
+) -> list[Array]:
+    """(n,) predictions for each of ``labels``: a fold's by a head fitted and chosen on the other folds alone.
 
-    Layers and penalties, too, are chosen without the question: by the predictions of the other folds' questions alone.
-    The best of thirty layers by all of them seems better than it is on new questions.
+    This is nested cross-validation. Layers and penalties are chosen in folds of the other folds: a choice that has seen
+    a question's label flatters its held-out prediction, on few questions by as much as a weak gate knows.
+
+    The mean label is that of all questions. That of the other folds falls where a fold's own rises: it would order the
+    folds against their labels.
     """
     import numpy as np
 
-    found = np.zeros(len(labels))
-    for others, held in folds(range(len(labels)) if groups is None else groups, seed=0):
-        again = [_best(fit.layer, fit.tried, labels, others) for fit in fits]
-        found[held] = _mean(_best_layers(again, n_layers, labels, others))[held]
-    return found
+    own = range(len(labels[0])) if groups is None else groups
+    predicted = [np.zeros(len(values)) for values in labels]
+    drawn = folds(own, seed=0)
+    for others, held in drawn:
+        part = lambda layer, others=others: read(layer)[others]  # noqa: E731
+        taught = [values[others] for values in labels]
+        every = fit_layers(method, layers, part, taught, [own[place] for place in others])
+        for fits, values, into in zip(every, taught, predicted, strict=True):
+            head = fit_head(method, fits, n_layers, part, values)
+            into[held] = head.predict(np.stack([read(layer)[held] for layer in head.layers], axis=1))
+    for values, into in zip(labels, predicted, strict=True):
+        for others, held in drawn:
+            into[held] += _level(method, values) - _level(method, values[others])
+    return predicted
 
 
-def _best_layers(
-    fits: Sequence[LayerFit], n_layers: int | None, labels: Array, places: Sequence[int] | slice
-) -> list[LayerFit]:
-    """Those that follow the labels best; None: as many as together follow them best at these places."""
+def _level(method: Method, labels: Array) -> float:
+    """Prediction of a head that knows the mean label alone; a direction has none."""
+    if method == "ridge":
+        return float(labels.mean())
+    # half a question of either label counts as well: also labels that are all equal have finite log odds
+    n, needed = len(labels), float(labels.sum())
+    return math.log(needed + 0.5) - math.log(n - needed + 0.5) if method == "logistic" else 0.0
+
+
+def _best_layers(fits: Sequence[LayerFit], n_layers: int | None, labels: Array) -> list[LayerFit]:
+    """Those that follow the labels best; None: as many as together follow them best."""
     ranked = sorted(fits, key=lambda fit: (-fit.held_out, fit.layer))
     if n_layers is None:
         counts = [n for n in AVERAGES if n <= len(ranked)]
-        together = {n: _correlation(_mean(ranked[:n])[places], labels[places]) for n in counts}
+        together = {n: _correlation(_mean(ranked[:n]), labels) for n in counts}
         n_layers = max(together, key=lambda n: together[n])
     return ranked[:n_layers]
 
@@ -155,25 +185,26 @@ def scaled(states: Array) -> tuple[Array, Array, Array]:
     return (states - mean) / spread, mean, spread
 
 
-def _best_penalty(method: Method, layer: int, features: Array, labels: Array, groups: Sequence[int]) -> LayerFit:
+def _left_out_of(
+    method: Method, features: Array, labels: Sequence[Array], groups: Sequence[int]
+) -> list[dict[float | None, Array]]:
+    """For each of ``labels`` the cross-validated predictions (n,) by penalty."""
     if method == "ridge":
-        tried = _ridge_left_out(features, labels, groups)
-    else:
-        penalties: Sequence[float | None] = STRENGTHS if method == "logistic" else (None,)
-        drawn = folds(groups, seed=0)
-        tried = {penalty: _in_folds(method, features, labels, penalty, drawn) for penalty in penalties}
-    return _best(layer, tried, labels, slice(None))
+        return _ridge_left_out(features, labels, groups)
+    penalties: Sequence[float | None] = STRENGTHS if method == "logistic" else (None,)
+    drawn = folds(groups, seed=0)
+    return [{one: _in_folds(method, features, values, one, drawn) for one in penalties} for values in labels]
 
 
-def _best(layer: int, tried: Mapping[float | None, Array], labels: Array, places: Sequence[int] | slice) -> LayerFit:
-    """The penalty whose predictions follow the labels best at these places."""
-    by_penalty = {penalty: _correlation(found[places], labels[places]) for penalty, found in tried.items()}
+def _best_penalty(layer: int, tried: Mapping[float | None, Array], labels: Array) -> LayerFit:
+    """The penalty whose predictions follow the labels best."""
+    by_penalty = {penalty: _correlation(predicted, labels) for penalty, predicted in tried.items()}
     best = max(by_penalty, key=lambda penalty: by_penalty[penalty])
     return LayerFit(layer, by_penalty[best], best, tried)
 
 
-def _ridge_left_out(features: Array, labels: Array, groups: Sequence[int]) -> dict[float | None, Array]:
-    """Predictions of each question by the ridge regression on all other groups, for every penalty.
+def _ridge_left_out(features: Array, labels: Sequence[Array], groups: Sequence[int]) -> list[dict[float | None, Array]]:
+    """Predictions of each question by the ridge regression on all other groups, for all labels and penalties.
 
     In closed form, from one eigendecomposition: with the hat matrix H (n, n) of the fit to all, the residuals of a
     group that is left out are (1 - H_gg)^-1 times those of the fit to all (of a single question: residual / (1 - h)).
@@ -181,20 +212,22 @@ def _ridge_left_out(features: Array, labels: Array, groups: Sequence[int]) -> di
     import numpy as np
 
     base, values = _principal(features)
-    mean, along = labels.mean(), base.T @ labels
+    truth = np.stack(labels, axis=1)  # (n, labels)
+    n, along = len(truth), base.T @ truth
     together = members(groups)
     single = [one[0] for one in together if len(one) == 1]
-    found: dict[float | None, Array] = {}
+    found: list[dict[float | None, Array]] = [{} for _ in labels]
     for penalty in PENALTIES:
         kept = values / (values + penalty * features.shape[1])
-        residual = labels - mean - base @ (kept * along)
+        residual = truth - truth.mean(0) - base @ (kept[:, None] * along)
         # the intercept's own part of H is 1/n everywhere: it carries no penalty
-        residual[single] /= 1 - 1 / len(labels) - (base[single] ** 2 @ kept)
+        residual[single] /= (1 - 1 / n - (base[single] ** 2 @ kept))[:, None]
         for one in together:
             if len(one) > 1:
-                block = np.eye(len(one)) - 1 / len(labels) - (base[one] * kept) @ base[one].T
+                block = np.eye(len(one)) - 1 / n - (base[one] * kept) @ base[one].T
                 residual[one] = np.linalg.solve(block, residual[one])
-        found[penalty] = labels - residual
+        for into, predicted in zip(found, (truth - residual).T, strict=True):
+            into[penalty] = predicted
     return found
 
 

@@ -74,22 +74,31 @@ def fit(
     unknown = [layer for layer in tried if not 0 <= layer < depth]
     if unknown:
         raise UserError(f"key 'layers': {unknown[0]} is not in 0 to {depth - 1}, the layers of this model")
-    found: dict[Target, Fitted] = {}
+    rows: dict[tuple[str, ...], list[Target]] = {}
     for key in keys:
         used = labelled(examples, key, labels)
-        values = [float(target(e, key, labels) or 0.0) for e in used]
-        check_labels(values, f"key '{key}'")
+        check_labels([_label(e, key, labels) for e in used], f"key '{key}'")
+        rows.setdefault(tuple(e.id for e in used), []).append(key)
+    fitted: dict[Target, Fitted] = {}
+    for together in rows.values():  # states are decomposed once for all keys of the same questions
+        used = labelled(examples, together[0], labels)
         prompts = [prompt_key(ids) for ids in reader.prompts(used)]
         read = lambda layer, prompts=prompts: store.layer(prompts, layer).astype(np.float64)  # noqa: E731
-        truth, groups = np.asarray(values), groups_of(used)
-        fits = fit_layers(method, tried, read, truth, groups)
-        head = fit_head(method, fits, n_layers, read, truth)
-        scores = as_scores(left_out(fits, n_layers, truth, groups).tolist(), key, method)
-        hashes = [question_hash(e.question) for e in used]
-        figures = tuple(_figures(fit_, used, key, head) for fit_ in fits)
-        found[key] = Fitted(head, figures, tuple(zip(hashes, scores, strict=True)))
-        done()
-    return found
+        truth = [np.array([_label(e, key, labels) for e in used]) for key in together]
+        groups, hashes = groups_of(used), [question_hash(e.question) for e in used]
+        every = fit_layers(method, tried, read, truth, groups)
+        held_out = left_out(method, tried, n_layers, read, truth, groups)
+        for key, fits, values, predicted in zip(together, every, truth, held_out, strict=True):
+            head = fit_head(method, fits, n_layers, read, values)
+            figures = tuple(_figures(fit_, used, key, head) for fit_ in fits)
+            scores = as_scores(predicted.tolist(), key, method)
+            fitted[key] = Fitted(head, figures, tuple(zip(hashes, scores, strict=True)))
+            done()
+    return {key: fitted[key] for key in keys}
+
+
+def _label(example: GateExample, key: Target, labels: Labels) -> float:
+    return float(target(example, key, labels) or 0.0)
 
 
 def _figures(fit_: LayerFit, examples: Sequence[GateExample], key: Target, head: Head) -> LayerFigures:
