@@ -112,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_public(parsers)
     _add_models(parsers)
     _add_server(parsers)
+    _add_vllm_args(parsers)
     _add_decide(parsers)
     _add_serve(parsers)
     _add_push(parsers)
@@ -225,6 +226,12 @@ def _add_server(parsers: Parsers) -> None:
     check.add_argument("--output", default="server.yaml", metavar="FILE",
                        help="configuration to write (default: server.yaml)")  # fmt: skip
     check.set_defaults(run=commands.check_server)
+
+
+def _add_vllm_args(parsers: Parsers) -> None:
+    flags = _command(parsers, "vllm-args", "flags for vllm serve, so that it returns the states that gates read")
+    flags.add_argument("folders", metavar="FOLDER", nargs="+", help="a probe's folder, or a stack's of probes")
+    flags.set_defaults(run=commands.vllm_args)
 
 
 def _seconds(text: str) -> float:

@@ -80,6 +80,19 @@ def check_server(args: argparse.Namespace) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
+def vllm_args(args: argparse.Namespace) -> None:
+    from kbtrain.engine.vllm_args import check_version, import_path, installed_vllm, serve_flags
+    from kbtrain.gates.states_read import layers_read
+
+    layers = sorted({layer for folder in args.folders for layer in layers_read(Path(folder))})
+    installed = installed_vllm()
+    if installed:
+        check_version(installed[1])
+    else:
+        sys.stderr.write(f"vLLM is in another environment: let it find kbtrain there: PYTHONPATH={import_path()}\n")
+    sys.stdout.write(" ".join(serve_flags(layers)) + "\n")
+
+
 def evidence(args: argparse.Namespace) -> None:
     from kbtrain.demo import run_evidence
 

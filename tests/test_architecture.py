@@ -20,7 +20,7 @@ PACKAGE = ROOT / "kbtrain"
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"cores", "garbage", "installation"}),
     frozenset({"arrays", "errors", "event_loop", "progress", "records", "servers", "svg", "text_table"}),
-    frozenset({"files", "scripts"}),
+    frozenset({"engine", "files", "scripts"}),
     frozenset({"exit_code", "preloaded", "stage_process"}),
     frozenset({"config", "credentials", "jsonl", "provenance", "prompts", "answers"}),
     frozenset({"store", "gate_folder", "models", "questions", "record_file"}),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate_folder import CARD, ClassifierCard, Gate, GateCard, KeyedCard, KeyedGate, Reads, read_gate_json
@@ -20,6 +20,7 @@ from kbtrain.gates.encoder.probe import EncoderProbe, embedded
 from kbtrain.gates.features.gate import Features, FeaturesCard
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, Probe, ProbeCard
+from kbtrain.gates.probe.served import load_served
 from kbtrain.gates.ragate.mha import RagateMHA
 from kbtrain.gates.ragate.peft import RagatePeft, RagatePeftCard
 from kbtrain.gates.seakr.gate import SeaKR, SeakrCard
@@ -30,6 +31,9 @@ from kbtrain.gates.turns.structural import StructuralCard, StructuralGate
 from kbtrain.gates.untrained import draft, p_yes, server
 from kbtrain.hub import local_folder
 from kbtrain.records import DtypeName
+
+if TYPE_CHECKING:
+    from kbtrain.llm.served_states import StatesServer
 
 GROUP = "kbtrain.gates"
 FIT_GATE = "recipes/fit_gate.py"  # makes the gates that have no recipe of their own
@@ -49,7 +53,8 @@ class Kind:
     where the card is a :class:`~kbtrain.gate_folder.KeyedCard`, the label's name is ``key``. ``features``: of such a
     gate whose features are dear: (n, d) numbers of examples. They are kept for the next fit; ``fit`` gets them as its
     third argument, and the gate has ``score_features(features)``. ``files``: names of files in its folder that go to
-    the hub and come from there, beside :data:`kbtrain.hub.FILES`.
+    the hub and come from there, beside :data:`kbtrain.hub.FILES`. ``open_served``: of a folder and a server that gives
+    the states of the answering model, which is then not opened here.
     """
 
     card: type[GateCard]
@@ -61,6 +66,7 @@ class Kind:
     fit: Callable[..., Gate] | None = None
     features: Callable[[Sequence[Any]], Any] | None = None
     files: tuple[str, ...] = ()
+    open_served: Callable[[Path, StatesServer], Gate] | None = None
 
     @property
     def unasked(self) -> bool:
@@ -78,6 +84,10 @@ def _stack(folder: Path, dtype: str, device: str) -> Gate:
 
     with opened_once():
         return Stack.load(folder, lambda member: load_gate(member, dtype=dtype, device=device))
+
+
+def _stack_served(folder: Path, states: StatesServer) -> Gate:
+    return Stack.load(folder, lambda member: load_gate(member, states=states))
 
 
 def _named(*names: str) -> Callable[[Any], tuple[str, ...]]:
@@ -100,6 +110,7 @@ GATES: dict[str, Kind] = {
         ProbeCard.names,
         "recipes/train_probe.py",
         ("probe_benefit", "probe_certainty", "probe_mastery"),
+        open_served=lambda folder, states: load_served(Probe, folder, states),
     ),
     "draft_probe": Kind(
         DraftProbeCard,
@@ -108,6 +119,7 @@ GATES: dict[str, Kind] = {
         DraftProbeCard.names,
         "recipes/train_probe.py",
         ("draft_probe_benefit",),
+        open_served=lambda folder, states: load_served(DraftProbe, folder, states),
     ),
     "encoder": Kind(
         ClassifierCard, EncoderGate.load, QUESTION | TURN, _named("encoder"), "recipes/train_encoder.py", ("encoder",)
@@ -156,7 +168,7 @@ GATES: dict[str, Kind] = {
         FIT_GATE,
         fit=StructuralGate.fit,
     ),
-    "stack": Kind(StackCard, _stack, QUESTION, StackCard.names, "recipes/train_stack.py"),
+    "stack": Kind(StackCard, _stack, QUESTION, StackCard.names, "recipes/train_stack.py", open_served=_stack_served),
     "average": Kind(AverageCard, _average, QUESTION | TURN, _named("average"), "eval/score.py"),
 }
 # Rows of every table: what needs no gate's folder, then KBM and probe; further gates follow by name.
@@ -217,12 +229,14 @@ def load_gate(
     device: str = "auto",
     verify: bool = False,
     revision: str | None = None,
+    states: StatesServer | None = None,
 ) -> Gate:
     """Open any gate's folder. ``dtype`` auto: as it was saved. ``verify``: hash its weights even if none looks changed.
 
     ``USER/NAME`` that is no folder here is a gate on the hub (:mod:`kbtrain.hub`), ``revision`` a branch, tag or commit
     of it. ``key`` chooses what a gate with several labels decides by: mastery, certainty or benefit; None: the one that
-    was most accurate on dev, as far as the folder notes it, else the first. Raises :class:`UserError`.
+    was most accurate on dev, as far as the folder notes it, else the first. ``states``: a server that gives the
+    answering model's states, for gates that read them. Raises :class:`UserError`.
     """
     _check_arguments(folder, key, dtype, device, revision)
     folder = folder_of(folder, revision)
@@ -233,7 +247,8 @@ def load_gate(
     check_parts(Path(folder), card)
     card.check_weights(folder, verify)
     try:
-        gate = kind.open(Path(folder), dtype, device)
+        served = kind.open_served if states is not None else None
+        gate = served(Path(folder), states) if served and states else kind.open(Path(folder), dtype, device)
     except UserError as error:  # of a model, a server or a tokenizer that does not know whose gate it is
         raise error if str(folder) in str(error) else UserError(f"{at(folder)}: {error}") from None
     return gate if key is None else cast(KeyedGate, gate).gate(key)  # type: ignore[arg-type]  # refuses unknown keys

@@ -16,6 +16,7 @@ OnGateFailure = Literal["retrieve", "plain", "error"]
 OnSearchFailure = Literal["plain", "error"]
 Injection = Literal["user", "system", "tool"]
 PromptRule = Literal["auto", "background", "trained"]
+StatesFrom = Literal["auto", "upstream", "here"]
 GatedInput = Literal["auto", "question", "turn"]
 
 
@@ -39,6 +40,11 @@ class ServeConfig(Config):
         None, description="in place of an upstream: a model in this process: name, folder, hub id"
     )
 
+    states: StatesFrom = Field(
+        "auto",
+        description="a probe's: upstream (vLLM with the flags of kbtrain vllm-args) or here (a copy of the model in "
+        "this process); auto: the upstream's, if there is one",
+    )
     any_model: bool = Field(
         False, description="take an upstream whose model has another name than the one whose states the gate reads"
     )

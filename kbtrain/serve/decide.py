@@ -18,8 +18,10 @@ from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
 from kbtrain.gates.question_shift import vocabulary_of
 from kbtrain.gates.registry import load_gate
+from kbtrain.llm.served_states import StatesServer
 from kbtrain.records import Titles
 from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.gate_states import states_server
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.traffic import fingerprint
 from kbtrain.serve.worker import GateWorker, Input
@@ -65,9 +67,14 @@ class LoadedGate:
         self.vocabulary = vocabulary_of(self.dev_questions)
 
     @classmethod
-    def open(cls, folder: Path, key: str | None, dtype: str, device: str) -> LoadedGate:
-        """Raises :class:`UserError` for no gate, and for one that needs more than a question or a dialogue."""
-        gate = load_gate(folder, key, dtype, device)
+    def open(
+        cls, folder: Path, key: str | None, dtype: str, device: str, states: StatesServer | None = None
+    ) -> LoadedGate:
+        """``states``: server of the states that the gate reads.
+
+        Raises :class:`UserError` for no gate, and for one that needs more than a question or a dialogue.
+        """
+        gate = load_gate(folder, key, dtype, device, states=states)
         if gate.needs_samples or gate.needs_evidence or gate.stage == "search":
             raise UserError(f"gate '{gate.name}': needs samples or retrieved text; it cannot decide before a search")
         return cls(gate, fingerprint(folder))
@@ -125,7 +132,7 @@ class Decider:
 
     def _open(self) -> LoadedGate:
         c = self.config
-        loaded = LoadedGate.open(c.gate, c.key, c.dtype, c.device)
+        loaded = LoadedGate.open(c.gate, c.key, c.dtype, c.device, states_server(c))
         if c.threshold is not None:
             try:
                 loaded.check(c.threshold, "threshold")

@@ -48,7 +48,7 @@ def gate_model(config: ServeConfig, card: GateCard | None) -> GateModel:
     names = () if card is None or config.any_model or config.upstream is None else models_read(config.gate, card)
     if not names:
         return GateModel((), None)
-    served = asyncio.run(_served(config))
+    served = asyncio.run(served_models(config))
     if served is None:
         logger.warning(
             "upstream: its list of models cannot be read; requests for another model than '%s' pass ungated", names[0]
@@ -79,7 +79,7 @@ def _plain(name: str) -> str:
     return _FORM.sub("", plain)
 
 
-async def _served(config: ServeConfig) -> list[str] | None:
+async def served_models(config: ServeConfig) -> list[str] | None:
     upstream = HttpUpstream(config, Metrics())
     try:
         models: list[dict[str, Any]] = await upstream.models()

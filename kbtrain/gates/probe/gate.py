@@ -131,6 +131,7 @@ class Reader:
     """The answering model as a reader: prompts of examples, and their states at some layers.
 
     ``stored``: states of prompts that need no pass. ``own``: the product's templates, if the model answers to such.
+    ``spent``: requests and tokens, of readers that count them.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Reader:
         self.tokenizer = tokenizer
         self.condition = condition
         self.stored: StateStore | None = None
+        self.spent: Counter[str] = Counter()
 
     def prompts(self, examples: Sequence[GateExample]) -> list[list[int]]:
         """Token ids. Raises :class:`UserError` for an example without the reference that the prompt needs."""
@@ -169,6 +171,9 @@ class Reader:
         if fresh:
             found[fresh] = self.read([prompts[place] for place in fresh])[:, list(layers)]
         return found
+
+    def answer_within(self, seconds: float) -> None:
+        """Give up after so many seconds what is asked of a server; this reader asks none."""
 
     @property
     def width(self) -> int:
@@ -203,7 +208,6 @@ class DraftReader(Reader):
 
         super().__init__(model, tokenizer, "draft", own)
         self.tokens = tokens
-        self.spent: Counter[str] = Counter()
         sampling, (shared, window) = Sampling(max_new_tokens=tokens), drafted_together(model, MAX_DRAFTED + tokens)
         self._sampler = DraftStateSampler(model, tokenizer, sampling, tokens, None, shared, window)
 
@@ -294,6 +298,15 @@ class Probe(KeyedGate):
         check_layers(heads, reader, Path(folder) / WEIGHTS)
         return cls(reader, heads, card.method, card, card.best_key())
 
+    @property
+    def spent(self) -> Counter[str]:
+        """Drafts, or requests to a server, and their tokens so far."""
+        return self.reader.spent
+
+    def answer_within(self, seconds: float) -> None:
+        """Give up after so many seconds what a score asks of a server."""
+        self.reader.answer_within(seconds)
+
     def use_run(self, run: Path) -> None:
         """Read states that the run folder holds of the same model instead of computing them again; others are left."""
         from kbtrain.models.load import name_of
@@ -333,11 +346,6 @@ class DraftProbe(Probe):
 
     prefix = "draft_probe"
     card_type = DraftProbeCard
-
-    @property
-    def spent(self) -> Counter[str]:
-        """Drafts and their tokens so far."""
-        return cast(DraftReader, self.reader).spent
 
 
 def as_scores(predicted: Sequence[float], key: Target, method: Method) -> list[float]:

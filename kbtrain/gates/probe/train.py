@@ -22,6 +22,7 @@ from kbtrain.gates.probe.gate import (
     save_heads,
 )
 from kbtrain.gates.probe.head import Head, LayerFit, Method, check_labels, fit_head, fit_layers, left_out
+from kbtrain.gates.probe.served import N_REFERENCE, write_reference
 from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.metrics.ranking import auroc
 from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
@@ -141,6 +142,7 @@ def finish_probe(
     def write(folder: Path) -> None:
         save_heads(folder / WEIGHTS, gate.heads)
         write_atomically(folder / FIGURE, layer_figure(card))
+        write_reference(folder, gate, compared[:N_REFERENCE])
         if card.condition != "rag":
             write_held_out(folder, {f"{card.PREFIX}_{key}": one.left_out for key, one in fitted.items()})
         card.write(folder)

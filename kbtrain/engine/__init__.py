@@ -1,0 +1,1 @@
+"""Gates in front of vLLM: the answering model's states come from the engine that serves it."""

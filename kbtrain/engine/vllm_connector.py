@@ -1,0 +1,259 @@
+"""KV connector for vLLM that returns the model's hidden states with the reply.
+
+vLLM imports this module by its name (``--kv-transfer-config``), in its own processes: nothing else of kbtrain is needed
+there. vLLM's method ``extract_hidden_states`` keeps the residual stream of chosen layers for each token in a paged
+cache. This connector reads the few states that gates use and puts them into ``kv_transfer_params`` of the reply.
+
+A request asks with ``kv_transfer_params = {"kbtrain_states": {"draft_tokens": k}}``. The reply has, under the same
+name, ``layers`` (ids as in transformers' ``hidden_states``), ``width``, ``prompt_tokens``, ``draft_tokens`` (how many
+generated tokens were fed, at most k), and base64 of little-endian float32 arrays of shape (layers, width): ``prompt``
+(state at the prompt's last token), and where k > 0 ``draft_mean`` and ``draft_last``. The state of a generated token
+exists once the token is fed: a draft of k tokens needs ``max_tokens`` of k + 1 at least. A request without that field
+costs nothing here.
+
+Nothing is written to disk. Memory per request: two states and two more rows of (layers, width), until it finishes.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.config import get_layers_from_vllm_config
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+    SupportsHMA,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FIELD = "kbtrain_states"
+LONGEST_DRAFT = 64  # generated tokens
+
+
+@dataclass
+class ReadStates(KVConnectorMetadata):
+    """Slots to read in one step: (request, position of the token, block, place in the block)."""
+
+    slots: list[tuple[str, int, int, int]] = field(default_factory=list)
+
+
+@dataclass
+class StepStates(KVConnectorWorkerMetadata):
+    """States (slots, layers, width) that one step read, in the order of :attr:`ReadStates.slots`; None: no slot."""
+
+    slots: list[tuple[str, int]] = field(default_factory=list)
+    states: torch.Tensor | None = None
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
+        """States of the one worker that read any: with tensor parallelism all workers hold the same."""
+        assert isinstance(other, StepStates)
+        return self if self.states is not None else other
+
+
+@dataclass
+class RequestStates:
+    """States of one request so far, in fp32, each (layers, width).
+
+    ``tentative``: states of positions whose token may still be rejected: vLLM feeds a guess behind the newest token.
+    """
+
+    prompt_tokens: int
+    draft_tokens: int
+    prompt: torch.Tensor | None = None
+    summed: torch.Tensor | None = None
+    last: torch.Tensor | None = None
+    fed: int = 0
+    tentative: dict[int, torch.Tensor] = field(default_factory=dict)
+    reply: dict[str, Any] | None = None  # of a request that has finished, and waits for the states of its last step
+    output_tokens: int = 0
+
+    def positions(self, first: int, count: int) -> list[int]:
+        """Positions to read among ``count`` that a step computes from ``first`` on."""
+        wanted_end = self.prompt_tokens + self.draft_tokens
+        return [p for p in range(max(first, self.prompt_tokens - 1), first + count) if p < wanted_end]
+
+    def settle(self, computed: int) -> None:
+        """Take over the states of positions below ``computed``, whose tokens are certain."""
+        for position in sorted(p for p in self.tentative if p < computed):
+            state = self.tentative.pop(position).float()
+            if position < self.prompt_tokens:
+                self.prompt = state
+            else:
+                self.summed = state if self.summed is None else self.summed + state
+                self.last = state
+                self.fed += 1
+
+    def restart(self) -> None:
+        """Forget all states: vLLM preempted the request and computes it again."""
+        self.prompt = self.summed = self.last = None
+        self.fed = 0
+        self.tentative.clear()
+
+
+class StatesConnector(KVConnectorBase_V1, SupportsHMA):
+    """Reads states in the step that computes them. Raises ``ValueError`` for an engine it cannot read."""
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
+        speculative = vllm_config.speculative_config
+        if speculative is None or speculative.method != "extract_hidden_states":
+            raise ValueError("kbtrain's connector needs method extract_hidden_states; see kbtrain vllm-args")
+        if vllm_config.parallel_config.pipeline_parallel_size > 1:
+            raise ValueError("kbtrain's connector reads no states under pipeline parallelism; use tensor parallelism")
+        if vllm_config.scheduler_config.async_scheduling:
+            raise ValueError("kbtrain's connector needs --no-async-scheduling: positions must be final when it reads")
+        self.layers = list(speculative.draft_model_config.hf_config.eagle_aux_hidden_state_layer_ids)
+        self._group = _states_group(kv_cache_config)
+        self._block_size = int(kv_cache_config.kv_cache_groups[self._group].kv_cache_spec.block_size)
+        self._requests: dict[str, RequestStates] = {}  # scheduler
+        self._finished: list[tuple[str, RequestStates]] = []  # scheduler
+        self._cache: torch.Tensor | None = None  # worker: (blocks, layers, block size, width)
+        self._reads = True  # worker: rank 0 of tensor parallelism
+        self._step = StepStates()  # worker
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str:
+        """All layers of a token lie together in memory."""
+        return "LBNHC"
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """Worker: find the cache of states."""
+        from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+        from vllm.model_executor.models.extract_hidden_states import CacheOnlyAttentionLayer
+
+        names = list(get_layers_from_vllm_config(self._vllm_config, CacheOnlyAttentionLayer, list(kv_caches)))
+        if len(names) != 1:
+            raise ValueError(f"kbtrain's connector expects one cache of states, vLLM has {len(names)}")
+        cache = kv_caches[names[0]]
+        if cache.shape[1:3] != (len(self.layers), self._block_size):
+            raise ValueError(f"cache of states: shape {tuple(cache.shape)}, expected layers and block size at 1 and 2")
+        self._cache = cache
+        self._reads = get_tensor_model_parallel_rank() == 0
+
+    # Worker: one step
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Load nothing: states are only read."""
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Wait for nothing."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
+        """Save nothing by layer: the states are complete in :meth:`wait_for_save`."""
+
+    def build_connector_worker_meta(self) -> StepStates:
+        """This step's states; vLLM takes the object here and sends it after :meth:`wait_for_save` has filled it."""
+        self._step = StepStates()
+        return self._step
+
+    def wait_for_save(self) -> None:
+        """Read the states of this step's slots, after the pass that writes them into the cache."""
+        wanted = self._get_connector_metadata() if self.has_connector_metadata() else None
+        if not isinstance(wanted, ReadStates) or not wanted.slots or not self._reads:
+            return
+        assert self._cache is not None
+        blocks, places = (torch.tensor([slot[i] for slot in wanted.slots], device=self._cache.device) for i in (2, 3))
+        self._step.slots = [(request, position) for request, position, _, _ in wanted.slots]
+        self._step.states = self._cache[blocks, :, places].cpu()
+
+    # Scheduler
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
+        """No keys and values come from elsewhere."""
+        return 0, False
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Remember a request that asks for states."""
+        asked = (request.kv_transfer_params or {}).get(FIELD)
+        if asked is None:
+            return
+        draft = asked.get("draft_tokens", 0) if isinstance(asked, dict) else 0
+        draft = min(max(int(draft), 0), LONGEST_DRAFT) if isinstance(draft, int) else 0
+        if request.request_id in self._requests:
+            self._requests[request.request_id].restart()
+        else:
+            self._requests[request.request_id] = RequestStates(request.num_prompt_tokens, draft)
+
+    def build_connector_meta(self, scheduler_output: Any) -> ReadStates:
+        """Slots that the worker shall read in this step."""
+        wanted = ReadStates()
+        if not self._requests:
+            return wanted
+        cached = scheduler_output.scheduled_cached_reqs
+        computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        computed |= {new.req_id: new.num_computed_tokens for new in scheduler_output.scheduled_new_reqs}
+        for name, first in computed.items():
+            states = self._requests.get(name)
+            if states is None:
+                continue
+            states.settle(first)
+            positions = states.positions(first, scheduler_output.num_scheduled_tokens[name])
+            if positions:
+                blocks = self._kv_cache_manager.get_block_ids(name)[self._group]
+                wanted.slots += [(name, p, blocks[p // self._block_size], p % self._block_size) for p in positions]
+        return wanted
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """The reply's fields; :meth:`update_connector_output` of the same step fills them."""
+        states = self._requests.pop(request.request_id, None)
+        if states is None:
+            return False, None
+        states.output_tokens = request.num_output_tokens
+        states.reply = {}
+        self._finished.append((request.request_id, states))
+        return False, {FIELD: states.reply}
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        """As :meth:`request_finished_all_groups`."""
+        return self.request_finished_all_groups(request, (block_ids,))
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Take over the states that a step read, and fill the replies of requests that it finished."""
+        step = connector_output.kv_connector_worker_meta
+        finished = dict(self._finished)
+        if isinstance(step, StepStates) and step.states is not None:
+            for (name, position), state in zip(step.slots, step.states, strict=True):
+                states = finished.get(name) or self._requests.get(name)
+                if states is not None:
+                    states.tentative[position] = state
+        for states in finished.values():
+            # the last sampled token was never fed
+            states.settle(states.prompt_tokens + max(states.output_tokens - 1, 0))
+            assert states.reply is not None
+            states.reply |= _reply(states, self.layers)
+        self._finished.clear()
+
+
+def _states_group(kv_cache_config: Any) -> int:
+    """Index of the cache group that holds the states."""
+    from vllm.v1.kv_cache_interface import HiddenStateCacheSpec
+
+    groups = kv_cache_config.kv_cache_groups
+    own = [i for i, group in enumerate(groups) if isinstance(group.kv_cache_spec, HiddenStateCacheSpec)]
+    if not own and len(groups) == 1:
+        return 0
+    if len(own) != 1:
+        raise ValueError(f"kbtrain's connector: {len(own)} of {len(groups)} cache groups hold states, expected 1")
+    return own[0]
+
+
+def _reply(states: RequestStates, layers: list[int]) -> Mapping[str, Any]:
+    if states.prompt is None:  # aborted before its prompt was read
+        return {"layers": layers, "error": "the request ended before its prompt was computed"}
+    parts = {"prompt": states.prompt}
+    if states.draft_tokens:
+        mean = states.prompt if states.summed is None else states.summed / states.fed
+        parts |= {"draft_mean": mean, "draft_last": states.prompt if states.last is None else states.last}
+    return {
+        "layers": layers, "width": states.prompt.shape[1], "prompt_tokens": states.prompt_tokens,
+        "draft_tokens": states.fed,
+        **{name: base64.b64encode(part.contiguous().numpy().tobytes()).decode() for name, part in parts.items()},
+    }  # fmt: skip

@@ -1,0 +1,157 @@
+"""Client of a vLLM server whose engine returns hidden states (:mod:`kbtrain.engine.vllm_connector`).
+
+One request reads a prompt's states, another field of the reply tells the prompt's tokens: nothing is assumed about the
+engine's settings. States are compared with reference states before a gate relies on them (:func:`check_states`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kbtrain.errors import UserError
+from kbtrain.event_loop import run
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from transformers import PreTrainedTokenizerBase
+
+    from kbtrain.llm.openai_llm import Server
+
+    States = NDArray[np.float32]
+
+FIELD = "kbtrain_states"  # as in kbtrain.engine.vllm_connector, which imports nothing from here
+TOLERANCE = 0.06  # relative difference of a state in bf16 between two implementations; 0.01 to 0.04 were seen
+HOW = "start it with the flags of `kbtrain vllm-args FOLDER`"
+
+
+@dataclass(frozen=True)
+class ServedStates:
+    """States of one prompt and of its greedy draft, each (layers, width) in fp32.
+
+    ``layers`` as in transformers' ``hidden_states``: id l is the residual stream after l layers. ``draft_tokens``: how
+    many generated tokens ``draft_mean`` and ``draft_last`` are of; 0: both equal ``prompt``.
+    """
+
+    layers: tuple[int, ...]
+    prompt: States
+    draft_mean: States
+    draft_last: States
+    draft_tokens: int
+    generated: tuple[int, ...]  # token ids, the last of which was not fed
+
+    def of_layers(self, layers: Sequence[int], draft: bool) -> States:
+        """(layers, width), with ``draft`` (layers, 3 width): prompt, mean and last of the draft side by side.
+
+        Raises :class:`UserError` for a layer that the engine does not keep.
+        """
+        import numpy as np
+
+        missing = [layer for layer in layers if layer not in self.layers]
+        if missing:
+            raise UserError(
+                f"the upstream keeps states of layers {', '.join(map(str, self.layers))}, not of {missing[0]}; {HOW}"
+            )
+        places = [self.layers.index(layer) for layer in layers]
+        parts = (self.prompt, self.draft_mean, self.draft_last) if draft else (self.prompt,)
+        return np.concatenate([part[places] for part in parts], axis=-1)
+
+
+def read_reply(reply: Mapping[str, Any], prompt: Sequence[int]) -> ServedStates:
+    """States in a completion's reply. Raises :class:`UserError` for a reply without them, or of another prompt."""
+    given = (reply.get("kv_transfer_params") or {}).get(FIELD)
+    if not isinstance(given, Mapping):
+        raise UserError(f"the upstream returns no hidden states; {HOW}")
+    if "error" in given:
+        raise UserError(f"the upstream returns no hidden states: {given['error']!s:.100}")
+    try:
+        if given["prompt_tokens"] != len(prompt):
+            raise UserError(f"the upstream read {given['prompt_tokens']} prompt tokens, {len(prompt)} were sent")
+        layers, width = tuple(int(layer) for layer in given["layers"]), int(given["width"])
+        read = functools.partial(_array, layers=len(layers), width=width)
+        at_prompt = read(given["prompt"])
+        drafted = "draft_mean" in given
+        generated = reply["choices"][0].get("token_ids") or ()
+        return ServedStates(
+            layers,
+            at_prompt,
+            read(given["draft_mean"]) if drafted else at_prompt,
+            read(given["draft_last"]) if drafted else at_prompt,
+            int(given["draft_tokens"]),
+            tuple(int(token) for token in generated),
+        )
+    except (KeyError, TypeError, ValueError, IndexError, binascii.Error) as error:
+        raise UserError(
+            f"the upstream's hidden states cannot be read ({error!s:.80}); are both of one version?"
+        ) from None
+
+
+def _array(text: str, layers: int, width: int) -> States:
+    import numpy as np
+
+    states: States = np.frombuffer(base64.b64decode(text, validate=True), "<f4").reshape(layers, width)
+    if not np.isfinite(states).all():
+        raise ValueError("states are NaN or infinite")
+    return states
+
+
+class StatesServer:
+    """A vLLM server that returns states. ``tokenizer``: of the served model, by which drafts end at a line break."""
+
+    def __init__(self, server: Server, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.server = server
+        self.tokenizer = tokenizer
+        self.spent: Counter[str] = Counter()
+
+    def answer_within(self, seconds: float) -> None:
+        """Wait for a reply at most this long, and try a failed request once more at once."""
+        from kbtrain.llm.server_requests import Retry
+
+        soon = Retry(tries=2, first=0.05, longest=0.05, patience=0.0)
+        self.server = replace(self.server, retry=soon, timeout=min(self.server.timeout, seconds))
+
+    def read(self, prompts: Sequence[Sequence[int]], draft_tokens: int = 0) -> list[ServedStates]:
+        """States of prompts (token ids), in their order, from one greedy request each. Raises :class:`UserError`."""
+        from kbtrain.llm.openai_llm import post_all
+
+        bodies = [self._body(ids, draft_tokens) for ids in prompts]
+        replies = run(post_all(self.server, bodies))
+        served = [read_reply(reply, ids) for reply, ids in zip(replies, prompts, strict=True)]
+        self.spent.update(
+            requests=len(served),
+            prompt_tokens=sum(map(len, prompts)),
+            tokens=sum(max(1, len(states.generated)) for states in served),
+        )
+        return served
+
+    def _body(self, ids: Sequence[int], draft_tokens: int) -> dict[str, Any]:
+        """A greedy completion. The state of a token exists once it is fed: one token more than the draft is drawn."""
+        body = {"model": self.server.model, "prompt": list(ids), "temperature": 0.0, "max_tokens": draft_tokens + 1}
+        if draft_tokens:
+            # the engine itself must end the draft: a stop string is seen only after the states were returned
+            body |= {"stop_token_ids": self._line_breaks, "return_token_ids": True}
+        return {**body, "kv_transfer_params": {FIELD: {"draft_tokens": draft_tokens}}}
+
+    @functools.cached_property
+    def _line_breaks(self) -> list[int]:
+        return tokens_with(self.tokenizer, "\n")
+
+
+def tokens_with(tokenizer: PreTrainedTokenizerBase, character: str) -> list[int]:
+    """Ids of all tokens whose text holds a character: a generated text holds it exactly where one of them was drawn."""
+    ids = range(len(tokenizer))
+    return [i for i, text in zip(ids, tokenizer.batch_decode([[i] for i in ids]), strict=True) if character in text]
+
+
+def largest_difference(states: States, reference: States) -> float:
+    """Largest relative difference, in Euclidean norm, over the layers of two arrays (layers, width)."""
+    import numpy as np
+
+    norms = np.maximum(np.linalg.norm(reference, axis=-1), 1e-12)
+    return float((np.linalg.norm(states - reference, axis=-1) / norms).max())
