@@ -116,6 +116,14 @@ class StatesServer:
         soon = Retry(tries=2, first=0.05, longest=0.05, patience=0.0)
         self.server = replace(self.server, retry=soon, timeout=min(self.server.timeout, seconds))
 
+    def problem(self) -> str | None:
+        """A short reason why the server gives no states; None where it gives them."""
+        try:
+            self.read([self.tokenizer("a")["input_ids"][:8]])
+        except UserError as error:
+            return str(error)
+        return None
+
     def read(self, prompts: Sequence[Sequence[int]], draft_tokens: int = 0) -> list[ServedStates]:
         """States of prompts (token ids), in their order, from one greedy request each. Raises :class:`UserError`."""
         from kbtrain.llm.openai_llm import post_all

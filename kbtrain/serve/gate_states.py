@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from kbtrain.errors import UserError
 from kbtrain.gates.states_read import model_read
@@ -17,39 +18,37 @@ logger = logging.getLogger("kbtrain.serve")
 
 
 def states_server(config: ServeConfig) -> StatesServer | None:
-    """A client of the upstream for the states of the plain prompt; None for a gate that reads no such states.
+    """A client of the upstream for the states that the gate reads; None where they come from a copy of the model here.
 
-    Raises :class:`UserError` for an upstream without a model of the gate's name.
+    Raises :class:`UserError` where the upstream's states are asked for by ``states: upstream`` and it gives none.
     """
-    if config.upstream is None or config.states == "here":
-        return None
-    model = model_read(config.gate)
-    if model is None:
+    model = None if config.upstream is None or config.states == "here" else model_read(config.gate)
+    if config.upstream is None or model is None:
         if config.states == "upstream":
-            raise UserError(f"key 'states': gate '{config.gate}' reads no states of an answer's plain prompt")
+            raise UserError(f"key 'states': no upstream, or gate '{config.gate}' reads no states of a plain prompt")
         return None
-    server = Server(
-        url=config.upstream.rstrip("/"),
-        model=served_name(config, model),
-        key_env=config.upstream_key_env,
-        timeout=config.gate_deadline_s,
-    )
-    return StatesServer(server, load_tokenizer(model))
-
-
-def served_name(config: ServeConfig, model: str) -> str:
-    """The upstream's name of a model. Raises :class:`UserError` where its list has none, or cannot be read."""
-    names = asyncio.run(served_models(config))
-    if names is None:
-        raise UserError(
-            f"key 'upstream': {config.upstream} cannot be reached, so it gives no states; to read them from a copy of "
-            f"the model in this process: --states here"
+    name = served_name(asyncio.run(served_models(config)) or (), model, config.any_model)
+    problem = "its list of models has no model of that name"
+    if name is not None:
+        server = Server(
+            url=config.upstream.rstrip("/"),
+            model=name,
+            key_env=config.upstream_key_env,
+            timeout=config.gate_deadline_s,
         )
+        states = StatesServer(server, load_tokenizer(model))
+        problem = states.problem() or ""
+        if not problem:
+            return states
+    if config.states == "upstream":
+        raise UserError(f"key 'states': the upstream gives no states of '{model}': {problem}")
+    logger.warning("the upstream gives no states (%s); the gate reads those of a copy of '%s' here", problem, model)
+    return None
+
+
+def served_name(names: Sequence[str], model: str, any_model: bool) -> str | None:
+    """The one of an upstream's ``names`` that means a model; None without one."""
     same = [name for name in names if is_same_model(name, model)]
-    if len(same) == 1 or (len(names) == 1 and config.any_model):
-        return str((same or names)[0])
-    listed = ", ".join(f"'{name:.60}'" for name in names[:5]) or "no model"
-    raise UserError(
-        f"key 'upstream': it serves {listed}, but this gate reads the states of '{model}'; name that model there "
-        "(vllm serve --served-model-name), or, if it is the same model, add --any-model"
-    )
+    if len(same) == 1:
+        return same[0]
+    return names[0] if any_model and len(names) == 1 else None

@@ -1,0 +1,138 @@
+"""Probes whose states come from the server that answers: equal to those of the model opened here."""
+
+import numpy as np
+import pytest
+import torch
+from support import gate_folders
+from support.states_server import StatesServer as Engine
+
+import kbtrain
+from kbtrain.engine.vllm_args import check_version, engine_arguments, serve_flags
+from kbtrain.errors import UserError
+from kbtrain.gates.probe.served import REFERENCE, check_reference, read_reference, write_reference
+from kbtrain.gates.registry import read_card
+from kbtrain.gates.states_read import layers_read, model_read
+from kbtrain.llm.openai_llm import Server
+from kbtrain.llm.served_states import StatesServer, read_reply, tokens_with
+from kbtrain.models.load import load_model, load_tokenizer
+from kbtrain.records import GateExample
+
+QUESTIONS = [f"Which {what} is near place {i}?" for i, what in enumerate(("city", "river", "lake", "hill", "bay"))]
+
+
+@pytest.fixture(scope="module", params=["probe", "draft_probe"])
+def folder(request, tmp_path_factory):
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("served") / request.param
+    getattr(gate_folders, request.param)(folder)
+    gate = kbtrain.load_gate(folder)
+    write_reference(folder, gate, [GateExample.ask(text) for text in QUESTIONS[:3]])
+    card = read_card(folder)
+    card.model_copy(update={"weights_sha256": {}}).write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(folder):
+    return load_model(model_read(folder), "fp32", "cpu")
+
+
+def client(engine, folder):
+    return StatesServer(Server(url=engine.url, model="tiny"), load_tokenizer(model_read(folder)))
+
+
+def test_scores_through_the_server_equal_those_of_the_model_here(folder, base):
+    here = kbtrain.load_gate(folder)
+    with Engine(*base, layers=[1, 2]) as engine:
+        served = kbtrain.load_gate(folder, states=client(engine, folder))
+        together, alone = served.score(QUESTIONS), [served.score([text])[0] for text in QUESTIONS]
+    assert together == alone
+    assert np.allclose(together, here.score(QUESTIONS), atol=1e-5) and len(set(together)) == len(QUESTIONS)
+
+
+def test_only_the_prompt_and_the_draft_are_asked_for(folder, base):
+    draft = getattr(read_card(folder), "tokens", 0)
+    with Engine(*base, layers=[2]) as engine:
+        gate = kbtrain.load_gate(folder, states=client(engine, folder))
+        engine.asked.clear()
+        gate.score(QUESTIONS[:1])
+        (asked,) = engine.asked
+    assert asked["max_tokens"] == draft + 1 and asked["temperature"] == 0.0
+    assert asked["kv_transfer_params"] == {"kbtrain_states": {"draft_tokens": draft}}
+    assert gate.spent["requests"] >= 1
+
+
+def test_a_draft_ends_at_a_line_break_in_the_engine():
+    tokenizer = load_tokenizer("smollm2-135m-instruct")
+    ids = tokens_with(tokenizer, "\n")
+    assert all("\n" in tokenizer.decode([i]) for i in ids) and tokenizer("\n")["input_ids"][0] in ids
+    assert tokenizer("word")["input_ids"][0] not in ids
+
+
+def test_another_model_behind_the_address_is_one_line(folder, base):
+    with Engine(*base, layers=[2], noise=0.1) as engine, pytest.raises(UserError, match=r"differ .*0\.1.*tolerance"):
+        kbtrain.load_gate(folder, states=client(engine, folder))
+
+
+def test_an_engine_without_the_connector_is_one_line(folder, base):
+    with Engine(*base, layers=None) as engine:
+        server = client(engine, folder)
+        assert "kbtrain vllm-args" in server.problem()
+        with pytest.raises(UserError, match="returns no hidden states; start it with the flags"):
+            kbtrain.load_gate(folder, states=server)
+
+
+def test_a_layer_that_the_engine_does_not_keep_is_named(folder, base):
+    with Engine(*base, layers=[1]) as engine, pytest.raises(UserError, match="keeps states of layers 1, not of 2"):
+        kbtrain.load_gate(folder, states=client(engine, folder))
+
+
+def test_the_reference_is_read_alone_and_in_a_batch(folder, base):
+    assert len(read_reference(folder)) == 3 and (folder / REFERENCE).stat().st_size < 20_000
+    with Engine(*base, layers=[2]) as engine:
+        gate = kbtrain.load_gate(folder, states=client(engine, folder))
+        engine.asked.clear()
+        assert check_reference(folder, gate.reader) < 1e-5
+        assert len(engine.asked) == 6
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ({}, "returns no hidden states"),
+        ({"kv_transfer_params": {"kbtrain_states": {"layers": [1], "error": "ended early"}}}, "ended early"),
+        ({"kv_transfer_params": {"kbtrain_states": {"prompt_tokens": 9}}}, "read 9 prompt tokens, 2 were sent"),
+        ({"kv_transfer_params": {"kbtrain_states": {"prompt_tokens": 2}}}, "cannot be read"),
+        (
+            {"kv_transfer_params": {"kbtrain_states": {
+                "prompt_tokens": 2, "layers": [1], "width": 1, "prompt": "AADAfw==", "draft_tokens": 0}},
+             "choices": [{}]},
+            "NaN",
+        ),
+    ],
+)  # fmt: skip
+def test_a_reply_that_cannot_be_used_is_one_line(reply, says):
+    with pytest.raises(UserError, match=says):
+        read_reply(reply, [1, 2])
+
+
+def test_flags_hold_no_space_and_name_the_layers_of_all_gates(folder):
+    assert layers_read(folder) == [2]
+    flags = serve_flags([22, 10, 16, 10])
+    assert not any(" " in flag or "'" in flag for flag in flags)
+    hf = engine_arguments([22, 10])["speculative_config"]["draft_model_config"]["hf_config"]
+    assert hf == {"eagle_aux_hidden_state_layer_ids": [10, 22]}
+    assert "[10,16,22]" in flags[flags.index("--speculative-config") + 1]
+
+
+def test_a_gate_that_reads_no_states_needs_no_flags(tmp_path):
+    gate_folders.features(tmp_path / "features")
+    with pytest.raises(UserError, match="reads no states of the answering model"):
+        layers_read(tmp_path / "features")
+
+
+def test_a_vllm_that_is_too_old_is_one_line():
+    check_version("0.32.0")
+    check_version("1.0")
+    with pytest.raises(UserError, match=r"vLLM 0\.17\.2 cannot return hidden states; install 0\.18 or newer"):
+        check_version("0.17.2")

@@ -1,0 +1,78 @@
+"""A tiny model behind vLLM's completions endpoint with kbtrain's connector: its replies, computed by plain passes.
+
+The fields and their order of events follow vLLM 0.32 (``make test-vllm`` compares the real one): the last sampled token
+has no state, and a request without ``kv_transfer_params`` gets null.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import torch
+
+from support.served_model import Answers, Served
+
+
+class StatesServer(Served):
+    """``layers`` as in transformers' ``hidden_states``, None: an engine without the connector; ``noise`` on states."""
+
+    def __init__(self, model, tokenizer, layers, name="tiny", noise=0.0):
+        super().__init__(model, tokenizer)
+        self.RequestHandlerClass = Replies
+        self.layers, self.name, self.noise = layers, name, noise
+
+    def draft(self, ids, tokens, stop):
+        """Greedy tokens, the last one perhaps a stop token."""
+        drawn = []
+        while len(drawn) < tokens and (not drawn or drawn[-1] not in {*stop, self.tokenizer.eos_token_id}):
+            drawn.append(int(self.model(torch.tensor([ids + drawn])).logits[0, -1].argmax()))
+        return drawn
+
+    def states(self, ids):
+        """(tokens, layers, width): outputs of the decoder's blocks."""
+        blocks, outputs = self.model.get_decoder().layers, {}
+        hooks = [
+            block.register_forward_hook(lambda _, given, output, i=i: outputs.update({i + 1: output}))
+            for i, block in enumerate(blocks)
+        ]
+        self.model(torch.tensor([ids]))
+        for hook in hooks:
+            hook.remove()
+        rows = [outputs[layer][0] if isinstance(outputs[layer], tuple) else outputs[layer] for layer in self.layers]
+        found = torch.stack([row.reshape(len(ids), -1) for row in rows], 1).float().numpy()
+        return found * (1 + self.noise)
+
+
+class Replies(Answers):
+    server: StatesServer
+
+    def do_GET(self):
+        self.reply({"data": [{"id": self.server.name, "owned_by": "vllm"}]})
+
+    def do_POST(self):
+        body, server = json.loads(self.rfile.read(int(self.headers["content-length"]))), self.server
+        server.asked.append({"path": self.path, **body})
+        if "chat" in self.path:
+            message = {"role": "assistant", "content": "Rabat"}
+            self.reply({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+            return
+        ids = body["prompt"]
+        with server.guard, torch.no_grad():
+            drawn = server.draft(ids, body["max_tokens"], body.get("stop_token_ids", ()))
+            wish = (body.get("kv_transfer_params") or {}).get("kbtrain_states")
+            given = None if wish is None or server.layers is None else {"kbtrain_states": self.wished(ids, drawn, wish)}
+        choice = {"index": 0, "text": server.tokenizer.decode(drawn), "finish_reason": "length"}
+        choice["token_ids"] = drawn if body.get("return_token_ids") else None
+        self.reply({"choices": [choice], "kv_transfer_params": given})
+
+    def wished(self, ids, drawn, wish):
+        fed = drawn[:-1][: wish["draft_tokens"]]
+        states = self.server.states(ids + fed)
+        at_prompt, behind = states[len(ids) - 1], states[len(ids) :]
+        parts = {"prompt": at_prompt}
+        if wish["draft_tokens"]:
+            parts |= {"draft_mean": behind.mean(0) if fed else at_prompt, "draft_last": states[-1]}
+        coded = {name: base64.b64encode(part.astype("<f4").tobytes()).decode() for name, part in parts.items()}
+        facts = {"layers": list(self.server.layers), "width": states.shape[2], "prompt_tokens": len(ids)}
+        return {**facts, "draft_tokens": len(fed), **coded}
