@@ -19,7 +19,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, model_validator
 
@@ -37,6 +37,9 @@ from kbtrain.progress import progress_bar
 from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.provenance import check_made_from, check_unchanged, file_sha256, meta_of, write_meta
 from kbtrain.records import Condition, Split
+
+if TYPE_CHECKING:
+    from kbtrain.store import SampleStore
 
 
 class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
@@ -105,7 +108,10 @@ def main(config: SampleConfig) -> None:
     job = SamplingJob.of(config, config.sampling_run, plan, shard, total, noted)
     with writing(target, job.run), SampleStore(target) as store:
         stored = job.n_stored(store)
-        if stored >= job.total and job.run in store.runs():
+        lacking = count_lacking(config, store, job, shard) if stored else 0
+        if lacking:
+            print(f"states of {lacking} questions are missing: their batches are drawn again, to the same answers")
+        if stored >= job.total and job.run in store.runs() and not lacking:
             print(f"all {stored} question-conditions are in {target} already")
         else:
             unit = "question-conditions"
@@ -127,6 +133,18 @@ def _here(config: SampleConfig) -> Engine:
     from kbtrain.gates.probe.sampled_states import keeping_states
 
     return keeping_states(config.run)
+
+
+def count_lacking(config: SampleConfig, store: SampleStore, job: SamplingJob, shard: Shard) -> int:
+    """Number of answered questions whose states should be kept and are not."""
+    if not config.keep_states:
+        return 0
+    from kbtrain.gates.probe import sampled_states
+
+    done = store.done(job.run)
+    requests = itertools.chain.from_iterable(shard.windows(job.plan.requests(), config.window))
+    answered = (request for request in requests if (request.question.id, request.condition) in done)
+    return sampled_states.count_lacking(config, store.run_meta(job.run)["dtype"], config.run, answered)
 
 
 def look_ahead(config: SampleConfig, plan: Plan, shard: Shard) -> None:

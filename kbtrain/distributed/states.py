@@ -84,6 +84,7 @@ class RayStates(RayCluster):
     def extract(self, store: StateStore, model: ReadModel, prompts: Sequence[Sequence[int]]) -> Iterator[int]:
         """As :meth:`~kbtrain.gates.probe.states.StateStore.extract`: yields how many were written each time."""
         missing = {key: list(ids) for ids in prompts if (key := prompt_key(ids)) not in store}
+        store.warn_of_missing(len(missing), len(prompts))
         parts = list(windows(sorted(missing, key=lambda key: len(missing[key])), PER_ROW))
         rows = {number: json.dumps([missing[key] for key in part]) for number, part in enumerate(parts)}
         gpus = int(model.device != "cpu")

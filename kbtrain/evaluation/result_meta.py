@@ -51,6 +51,7 @@ def result_meta(
     ``scores`` too."""
     second, _ = unmastered(test.outcomes, settings.tau_mastery)
     card = run / "kbm" / gate_folder.CARD
+    without = {"thresholds"}  # this evaluation notes them: run again, it would find its own
     return {
         "date": time.strftime("%Y-%m-%d"),
         "split": "test",
@@ -66,7 +67,7 @@ def result_meta(
         "positives": {name: POSITIVES[name] for name in ("needed", second)},
         **{k: v for k, v in dataclasses.asdict(settings).items() if k not in ("kind", "rule")},
         "sampling": dict(sampling),
-        "gate": KBMCard.read(card.parent).model_dump(mode="json") if there(card) else None,
+        "gate": KBMCard.read(card.parent).model_dump(mode="json", exclude=without) if there(card) else None,
         "stages": stages(run, scores),
         "packages": package_versions(),
         **git_state(),

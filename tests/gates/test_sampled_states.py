@@ -1,20 +1,28 @@
 """States kept while sampling are those that a probe would read later, and answers do not notice."""
 
 import dataclasses
+import os
+import shutil
+import signal
 import types
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from support.scripts import load, run
-from tiny_kbm import KINDS, make_folder, make_model, make_tokenizer
+from tiny_kbm import KINDS, QUESTIONS, labelled, make_folder, make_model, make_tokenizer
 
+import kbtrain.gates.probe.sampled_states
 from kbtrain import jsonl
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, DraftReader, Reader, draft_facts, state_facts, state_folder
 from kbtrain.gates.probe.sampled_states import KeepingSampler
 from kbtrain.gates.probe.states import StateStore, prompt_key
+from kbtrain.gates.probe.train import fit
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
 from kbtrain.models.adapters import base_fingerprint
@@ -46,7 +54,7 @@ def drawn_by_both(model, tokenizer):
     ]
     kept = {}
     asked = {f"q{i}" for i in range(len(TEXTS) - 1)}
-    keeping = KeepingSampler(llm, asked, lambda ids, states: kept.setdefault(tuple(ids), []).append(states))
+    keeping = KeepingSampler(llm, asked, lambda _, ids, states: kept.setdefault(tuple(ids), []).append(states))
     replica, rag = keeping.replica(), batch[len(prompts) :]
     assert replica.stopper.tokenizer is replica.tokenizer is not tokenizer  # threads share none
     watched = keeping.sample(batch), replica.sample(rag)
@@ -151,3 +159,128 @@ def test_what_cannot_be_kept_is_one_line(more, told):
     with pytest.raises(UserError, match="key 'keep_states': ") as raised:
         parse_args(load("data_gen/sample.py").SampleConfig, ["--keep-states", "true", *more])
     assert told in str(raised.value)
+
+
+N_QUESTIONS = 40
+KILLS = (  # by a call of this method; the run has ten batches, and files of 12 prompts
+    ("put", 1, "before"),
+    ("add", 1, "after"),  # states of the prompt, not yet those of the draft
+    ("add", 2, "after"),
+    ("put", 2, "after"),
+    ("unlink", 1, "before"),  # joined, and the small files still there
+    ("unlink", 1, "after"),
+    ("put", 1, "after"),
+)
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """A run folder whose questions are those that ``labelled`` labels."""
+    home = tmp_path / "unkilled"
+    home.mkdir()
+    hits = (Hit("p", "T", "The place is in Peru.", 1.0),)
+    questions = [Question(f"q{i}", QUESTIONS[i], ("Peru",), "train", "t") for i in range(N_QUESTIONS)]
+    jsonl.write(home / "questions.jsonl", questions)
+    jsonl.write(home / "evidence.jsonl", [Evidence(q.id, "bm25", q.text, hits) for q in questions])
+    return home
+
+
+def sample_in_a_child(home, folder, kill=None):
+    """Exit status of the sampling stage in a forked process, which kills itself with signal 9 where ``kill`` says."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), 1)
+                os.dup2(nowhere.fileno(), 2)
+            script = load("data_gen/sample.py")
+            more = ["--run", str(home), "--model", str(folder), "--samples", "{train: 3}", "--dtype", "fp32"]
+            more += ["--max-new-tokens", "17", "--conditions", "[llm]", "--batch-rows", "16", "--keep-states", "true"]
+            kbtrain.gates.probe.sampled_states.PER_FILE = 12
+            if kill is not None:
+                die(*kill)
+            script.main(parse_args(script.SampleConfig, more))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1]
+
+
+def die(name, n, when):
+    """Kill this process before or after the n-th call of a method."""
+    of = {"put": SampleStore, "add": StateStore, "unlink": Path}[name]
+    real, calls = getattr(of, name), []
+
+    def called(self, *args, **kwargs):
+        counts = name != "unlink" or self.suffix == ".safetensors"
+        calls.extend([1] if counts else [])
+        if counts and len(calls) == n and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        done = real(self, *args, **kwargs)
+        if counts and len(calls) == n:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    setattr(of, name, called)
+
+
+def fitted_scores(home, folder, condition):
+    """Weights and held-out scores of a probe's head on the run's states; nothing is read beside these."""
+    model, tokenizer = load_model(str(folder), "fp32", "cpu")
+    reader, more = {"llm": (Reader, {}), "draft": (DraftReader, draft_facts(DRAFT_TOKENS))}[condition]
+    facts = state_facts(base_fingerprint(str(folder)), "fp32", str(folder)) | more
+    store, opened = StateStore(state_folder(home, condition), facts), reader(model, tokenizer)
+    found = fit(opened, store, [labelled(i) for i in range(N_QUESTIONS)], ["mastery"], "soft", "ridge", 1)["mastery"]
+    return found.head.weight.tobytes(), found.head.intercept, found.left_out
+
+
+def test_scores_of_a_run_that_was_killed_are_those_of_an_unkilled_one_to_the_bit(asked, folder, tmp_path):
+    killed = tmp_path / "killed"
+    shutil.copytree(asked, killed)
+    assert sample_in_a_child(asked, folder) == 0
+    for kill in KILLS:
+        assert os.WTERMSIG(sample_in_a_child(killed, folder, kill)) == signal.SIGKILL
+    assert sample_in_a_child(killed, folder) == 0
+    assert answers(killed, "main") == answers(asked, "main")
+    for condition in ("llm", "draft"):
+        assert fitted_scores(killed, folder, condition) == fitted_scores(asked, folder, condition)
+
+
+def test_states_that_are_missing_are_drawn_again_in_their_own_batches(asked, folder, tmp_path):
+    """Deleted by hand, or of answers that were sampled without them."""
+    again = tmp_path / "again"
+    assert sample_in_a_child(asked, folder) == 0
+    shutil.copytree(asked, again)
+    gone = sorted((again / "states").rglob("*.safetensors"))[::2]
+    assert len(gone) > 1
+    for path in gone:
+        path.unlink()
+    assert sample_in_a_child(again, folder) == 0
+    assert answers(again, "main") == answers(asked, "main")
+    for condition in ("llm", "draft"):
+        assert fitted_scores(again, folder, condition) == fitted_scores(asked, folder, condition)
+
+
+def test_states_of_a_batch_are_joined_into_files_of_many(asked, folder):
+    assert sample_in_a_child(asked, folder) == 0
+    sizes = []
+    for path in (asked / "states" / "llm").glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            sizes.append(file.get_slice("states").get_shape()[0])
+    assert sorted(sizes) == [4, 12, 12, 12]
+
+
+def test_a_probe_that_reads_states_which_sampling_should_have_kept_warns(asked, folder):
+    assert sample_in_a_child(asked, folder) == 0
+    model, tokenizer = load_model(str(folder), "fp32", "cpu")
+    facts = state_facts(base_fingerprint(str(folder)), "fp32", str(folder))
+    states, prompts = (
+        state_folder(asked, "llm"),
+        Reader(model, tokenizer).prompts([labelled(i) for i in range(N_QUESTIONS)]),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(StateStore(states, facts).extract(model, prompts)) == []
+    min(states.glob("*.safetensors")).unlink()
+    with pytest.warns(UserWarning, match=r"states/llm: has no states of \d+ of 40 prompts, which sampling keeps"):
+        list(StateStore(states, facts).extract(model, prompts))

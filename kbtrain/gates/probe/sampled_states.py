@@ -1,15 +1,17 @@
 """States of the answering model kept while it is sampled: its plain prompts' and its greedy answers' beginnings.
 
 A probe reads the very passes that sampling makes anyway. Kept here, they need no second prefill and no second draft:
-training and scores find them in the run folder. What is missing there is read later, by whoever needs it.
+training and scores find them in the run folder.
+
+States belong to the answers' transaction: those of a batch are durable before its answers are stored. An answer without
+states (the folder was deleted, or an earlier run kept none) is drawn again in its own batch, which gives equal states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -19,7 +21,7 @@ from kbtrain.gates.probe.draft_states import PARTS, DraftStateSampler, StatesRow
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, draft_facts, state_facts, state_folder
 from kbtrain.gates.probe.states import PER_FILE, StateStore, prompt_key
 from kbtrain.llm.backends import open_llm
-from kbtrain.llm.base import AnswerRequest
+from kbtrain.llm.base import AnswerRequest, prompt_ids
 from kbtrain.llm.sample_stage import Answered, Engine, answered_by
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows, Row
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
@@ -48,64 +50,123 @@ def keeping_states(run: Path) -> Engine:
         config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
     ) -> Iterator[Answered]:
         llm = cast(TransformersLLM, open_llm(config))
-        kept, learnt_from = KeptStates.of(llm, run), set[str]()
-        llm.draw_with(KeepingSampler(llm, learnt_from, kept.add))
+        kept, questions = KeptStates.of(llm, run), set[str]()
+        llm.draw_with(KeepingSampler(llm, questions, kept.add))
+        complete = set(done)  # pairs with an answer, and with states where these are kept
 
-        def noted() -> Iterator[list[AnswerRequest]]:
+        def watched() -> Iterator[list[AnswerRequest]]:
             for window in windows:
-                learnt_from.update(one.question.id for one in window if one.question.split != "test")
+                for request in filter(has_states, window):
+                    questions.add(request.question.id)
+                    if (pair := (request.question.id, "llm")) in complete and kept.lacks(prompt_of(llm, request)):
+                        complete.remove(pair)
                 yield window
 
-        try:
-            yield from answered_by(llm, config, noted(), done)
-        finally:
-            kept.write()
+        for facts, sets in answered_by(llm, config, watched(), complete):
+            kept.write([made.question_id for made in sets if made.condition == "llm"])
+            yield facts, [made for made in sets if (made.question_id, made.condition) not in done]
 
     return engine
 
 
+def has_states(request: AnswerRequest) -> bool:
+    """True for the requests whose states are kept."""
+    return request.condition == "llm" and request.question.split != "test"
+
+
+def prompt_of(llm: TransformersLLM, request: AnswerRequest) -> list[int]:
+    """Token ids of a request's prompt."""
+    return prompt_ids(llm.tokenizer, request, llm.sampling.max_prompt_tokens)[0]
+
+
+def count_lacking(config: LLMConfig, dtype: str, run: Path, requests: Iterable[AnswerRequest]) -> int:
+    """Number of requests whose states should be in the run folder and are not; only the tokenizer is opened.
+
+    ``dtype``: the number format of the model that answered.
+    """
+    from kbtrain.models.load import load_tokenizer
+
+    kept, tokenizer = KeptStates.in_folder(run, config.model, dtype), load_tokenizer(config.model)
+    prompts = (prompt_ids(tokenizer, request, config.max_prompt_tokens)[0] for request in filter(has_states, requests))
+    return sum(map(kept.lacks, prompts))
+
+
 class KeptStates:
-    """Writes states by prompt, :data:`~kbtrain.gates.probe.states.PER_FILE` prompts at a time; threads may share it.
+    """States by prompt in two folders, written batch by batch; threads may add to it.
 
     The states of a draft begin with those of its prompt (:data:`~kbtrain.gates.probe.draft_states.PARTS`): one row
-    serves both folders. A killed run loses the states of fewer prompts than one file has, which are read again when
-    a probe needs them.
+    serves both folders.
     """
 
     def __init__(self, of_prompts: StateStore, of_drafts: StateStore) -> None:
-        self._of_prompts = of_prompts
-        self._of_drafts = of_drafts
-        self._waiting: dict[str, States] = {}
-        self._lock = Lock()
+        self._folders = (JoiningStore(of_prompts, 1), JoiningStore(of_drafts, PARTS))
+        self._drawn: dict[str, tuple[str, States]] = {}  # by question: its prompt's key, and states of both folders
 
     @classmethod
     def of(cls, llm: TransformersLLM, run: Path) -> KeptStates:
         """Those of a run folder. Raises :class:`UserError` if it holds states of another model or number format."""
-        facts = state_facts(base_fingerprint(llm.name), name_of(llm.model.dtype), llm.name)
+        return cls.in_folder(run, llm.name, name_of(llm.model.dtype))
+
+    @classmethod
+    def in_folder(cls, run: Path, model: str, dtype: str) -> KeptStates:
+        """As :meth:`of`, by the model's name and its number format."""
+        facts = state_facts(base_fingerprint(model), dtype, model)
         drafts = StateStore(state_folder(run, "draft"), facts | draft_facts(DRAFT_TOKENS))
         return cls(StateStore(state_folder(run, "llm"), facts), drafts)
 
-    def add(self, ids: Sequence[int], states: States) -> None:
-        """``states`` (layers, 3 d) of the prompt of these token ids and of its draft."""
+    def lacks(self, ids: Sequence[int]) -> bool:
+        """True unless both folders have the states of the prompt of these token ids."""
         key = prompt_key(ids)
-        with self._lock:
-            if key not in self._of_prompts or key not in self._of_drafts:
-                self._waiting[key] = states
-            if len(self._waiting) >= PER_FILE:
-                self._write()
+        return not all(key in folder.store for folder in self._folders)
 
-    def write(self) -> None:
-        """Write what is not written yet."""
-        with self._lock:
-            self._write()
+    def add(self, question: str, ids: Sequence[int], states: States) -> None:
+        """``states`` (layers, 3 d) of a question's prompt and of its draft; written by :meth:`write`."""
+        if self.lacks(ids):
+            self._drawn[question] = (prompt_key(ids), states)
 
-    def _write(self) -> None:
-        for store, part in ((self._of_prompts, 1), (self._of_drafts, PARTS)):
-            keys = [key for key in self._waiting if key not in store]
-            if keys:
-                whole = np.stack([self._waiting[key] for key in keys])
-                store.add(keys, whole[..., : part * whole.shape[-1] // PARTS])
-        self._waiting.clear()
+    def write(self, questions: Sequence[str]) -> None:
+        """Write the states of these questions, durable when this returns.
+
+        In the order of the questions: of two that share a prompt the first one's states are kept in every run.
+        """
+        rows: dict[str, States] = {}
+        for question in questions:
+            if question in self._drawn:
+                rows.setdefault(*self._drawn.pop(question))
+        for folder in self._folders:
+            folder.add(rows)
+
+
+class JoiningStore:
+    """A folder of states that gets a small file a batch, and one file in their place once they hold as many prompts as
+    :data:`~kbtrain.gates.probe.states.PER_FILE`.
+
+    ``part``: how many of a row's :data:`~kbtrain.gates.probe.draft_states.PARTS` the folder keeps. A process joins its
+    own files only: shards of a run share the folder.
+    """
+
+    def __init__(self, store: StateStore, part: int) -> None:
+        self.store = store
+        self._part = part
+        self._small: list[Path] = []
+        self._rows: dict[str, States] = {}  # of the small files
+
+    def add(self, rows: Mapping[str, States]) -> None:
+        """Write the rows whose keys are not in the folder."""
+        fresh = {key: row[..., : self._part * row.shape[-1] // PARTS] for key, row in rows.items()
+                 if key not in self.store}  # fmt: skip
+        if not fresh:
+            return
+        self._small.append(self.store.add([*fresh], np.stack([*fresh.values()]), sampled=True))
+        self._rows |= fresh
+        if len(self._rows) < PER_FILE:
+            return
+        if len(self._small) > 1:
+            joined = self.store.add([*self._rows], np.stack([*self._rows.values()]), sampled=True)
+            for path in self._small:
+                if path != joined:
+                    path.unlink(missing_ok=True)
+        self._small, self._rows = [], {}
 
 
 @dataclass
@@ -116,15 +177,17 @@ class KeptRow(StatesRow):
 
 
 class KeepingSampler(DraftStateSampler):
-    """Draws as :class:`~kbtrain.llm.sampler.sampler.BatchSampler` does; ``keep(ids, states)`` gets the states of the
-    greedy answer to each of ``questions`` (ids) asked without retrieval.
+    """Draws as :class:`~kbtrain.llm.sampler.sampler.BatchSampler` does.
+
+    ``keep(question, ids, states)`` gets the states of the greedy answer to each of ``questions`` (ids) without
+    retrieval; ``ids``: token ids of its prompt.
     """
 
     row_type = KeptRow
     tail_tokens = 0  # answers are longer than drafts: whatever is read is fed anyway
 
     def __init__(
-        self, llm: TransformersLLM, questions: Collection[str], keep: Callable[[Sequence[int], States], None]
+        self, llm: TransformersLLM, questions: Collection[str], keep: Callable[[str, Sequence[int], States], None]
     ) -> None:
         super().__init__(llm.model, llm.tokenizer, llm.sampling, DRAFT_TOKENS, None, llm.shared_prefix, llm.window)
         self.questions = questions
@@ -163,4 +226,4 @@ class KeepingSampler(DraftStateSampler):
     def drafted(self, row: StatesRow) -> None:
         """Hand on the states of an answer that is done."""
         if ids := cast(KeptRow, row).ids:
-            self.keep(ids, row.states())
+            self.keep(row.question_id, ids, row.states())

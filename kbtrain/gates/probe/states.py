@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -149,14 +150,15 @@ def prompt_key(ids: Sequence[int]) -> str:
 class StateStore:
     """Prompts' states in a folder: files of :data:`PER_FILE` prompts, bf16 safetensors, each written at once.
 
-    ``facts`` say what the states depend on beside the prompt: model, number format. A killed extraction goes on behind
-    its last file; a layer is read alone, so that memory holds (prompts, d). Raises :class:`UserError` if the folder
-    holds states of other facts.
+    ``facts`` say what the states depend on beside the prompt: model, number format. A killed extraction resumes after
+    its last file, with the batches of an unkilled one. A layer is read alone, so that memory holds (prompts, d).
+    Raises :class:`UserError` if the folder holds states of other facts.
     """
 
     def __init__(self, folder: Path, facts: Mapping[str, str]) -> None:
         self.folder = folder
         self.facts = dict(facts)
+        self.sampled = False  # the folder holds states that were kept while sampling
         self._where: dict[str, tuple[Path, int]] = {}
         for path in sorted(folder.glob("*.safetensors")):
             self._read_head(path)
@@ -164,8 +166,11 @@ class StateStore:
     def __contains__(self, key: str) -> bool:
         return key in self._where
 
-    def add(self, keys: Sequence[str], states: States) -> None:
-        """Write one more file, durable when this returns. ``states``: (keys, layers, d)."""
+    def add(self, keys: Sequence[str], states: States, sampled: bool = False) -> Path:
+        """Write one more file, durable when this returns; its path. ``states``: (keys, layers, d).
+
+        ``sampled``: they were kept while sampling.
+        """
         import torch
         from safetensors.torch import save
 
@@ -173,9 +178,11 @@ class StateStore:
         # named by its prompts: numbered, it could take the place of another's, where one was deleted or two write
         path = self.folder / f"{hashlib.sha256(' '.join(keys).encode()).hexdigest()[:16]}.safetensors"
         head = {"facts": json.dumps(self.facts, sort_keys=True), "prompts": " ".join(keys)}
+        head |= {"by": "sampling"} if sampled else {}
         with replacing(path) as partial:
             partial.write_bytes(save({"states": torch.from_numpy(states).bfloat16().contiguous()}, head))
         self._where |= {key: (path, row) for row, key in enumerate(keys)}
+        return path
 
     def layer(self, keys: Sequence[str], layer: int) -> States:
         """(keys, d): their states after one layer, counted from 0."""
@@ -210,6 +217,7 @@ class StateStore:
         ``read`` None: :func:`prompt_states` of the model.
         """
         missing = {key: ids for ids in prompts if (key := prompt_key(ids)) not in self}
+        self.warn_of_missing(len(missing), len(prompts))
         if missing and model.device.type == "cpu":
             from kbtrain.kernels.memory import warn_if_short
             from kbtrain.llm.transformers_llm import pass_bytes
@@ -222,6 +230,16 @@ class StateStore:
             asked = [missing[key] for key in window]
             self.add(window, prompt_states(model, asked) if read is None else read(asked))
             yield len(window)
+
+    def warn_of_missing(self, missing: int, total: int) -> None:
+        """Warn where states that sampling should have kept are read now: a batch of its own rounds differently."""
+        if missing and self.sampled:
+            warnings.warn(
+                f"{self.folder}: has no states of {missing} of {total} prompts, which sampling keeps; they are read "
+                "now, and scores differ a little from those of a whole run; to avoid it, run the sampling command "
+                "(keep_states) first",
+                stacklevel=3,
+            )
 
     def _read_head(self, path: Path) -> None:
         from safetensors import SafetensorError, safe_open
@@ -241,6 +259,7 @@ class StateStore:
             )
         if len(keys) != shape[0]:
             raise UserError(f"{at(path)}: {shape[0]} states of {len(keys)} prompts; delete it, they are made again")
+        self.sampled |= head.get("by") == "sampling"
         self._where |= {key: (path, row) for row, key in enumerate(keys)}
 
 
