@@ -149,12 +149,10 @@ async def health_route(service: Service, exchange: Exchange) -> None:
 
 async def ready_route(service: Service, exchange: Exchange) -> None:
     """The gate is loaded, and the upstream can be reached."""
-    if service.upstream is not None:
-        try:
-            await service.upstream.models()
-        except Refused as refused:
-            if refused.status != 401:  # the clients have the keys: it answers
-                raise Refused(503, refused.code, str(refused)) from None
+    if not service.decider.worker.alive:
+        raise Refused(503, "gate_stopped", "the gate's thread has ended; start the server again")
+    if service.upstream_check is not None and (refused := await service.upstream_check.problem()):
+        raise Refused(503, refused.code, str(refused))
     await exchange.json({"status": "ready", "gate": service.decider.loaded.name})
 
 

@@ -1,18 +1,20 @@
 """The decision log: one JSON object a line, written by a thread of its own, rotated by size.
 
-A line is handed to the system whole, so that a kill leaves no part of one; should the disk have torn the last line of
-an earlier run, it is cut off when the file is opened.
+A line is handed to the system whole, so that a kill leaves no part of one. A full disk takes a part of a line: the file
+is cut back to the line before, and the decision is counted as lost.
 """
 
 from __future__ import annotations
 
+import errno
 import glob
 import json
 import logging
 import os
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,14 @@ logger = logging.getLogger("kbtrain.serve")
 class DecisionLog:
     """Appends to ``path``; ``path.1`` is the newest of at most ``keep`` older files.
 
-    Raises :class:`UserError` for a file that cannot be written.
+    ``on_loss`` is called once for each decision that the disk did not take. Raises :class:`UserError` for a file that
+    cannot be written.
     """
 
-    def __init__(self, path: Path, max_mb: float, keep: int) -> None:
+    def __init__(self, path: Path, max_mb: float, keep: int, on_loss: Callable[[], None] = lambda: None) -> None:
         self.path = path
+        self._on_loss = on_loss
+        self._lost = 0  # since the last line that was written
         self._limit, self._keep = int(max_mb * 2**20), keep
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,21 +73,40 @@ class DecisionLog:
     def _run(self) -> None:
         while (line := self._waiting.get()) is not None:
             try:
-                if os.fstat(self._file).st_size + len(line) > self._limit:
-                    self._rotate()
-                os.write(self._file, line)
-            except OSError as error:
-                logger.error("%s: a decision is lost (%s)", self.path, error.strerror)
-            except UserError as error:  # of the log's older file
-                logger.error("%s: a decision is lost (%s)", self.path, error)
+                self._append(line)
+            except (OSError, UserError) as error:
+                self._on_loss()
+                self._lost += 1
+                if self._lost == 1:  # a disk that stays full would fill the other log, too
+                    reason = error.strerror if isinstance(error, OSError) else error
+                    logger.error("%s: a decision is lost, and those that follow until it can be written (%s)",
+                                 self.path, reason)  # fmt: skip
+                continue
+            if self._lost:
+                logger.warning("%s: written again; %d decisions are lost", self.path, self._lost)
+                self._lost = 0
+
+    def _append(self, line: bytes) -> None:
+        """Write a line, or nothing of it. Raises ``OSError``, and :class:`UserError` for an older file in the way."""
+        if os.fstat(self._file).st_size + len(line) > self._limit:
+            self._rotate()
+        size = os.fstat(self._file).st_size
+        try:
+            if os.write(self._file, line) == len(line):
+                return
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with suppress(OSError):  # a device has no length
+                os.ftruncate(self._file, size)
+            raise
 
     def _rotate(self) -> None:
         numbered = [beside(self.path, f".{i}") for i in range(1, self._keep + 1)]
         for older, newer in zip(reversed(numbered), [*reversed(numbered[:-1]), self.path], strict=True):
             if newer.exists():
                 put_in_place(newer, older)
-        os.close(self._file)
-        self._file = self._open()
+        full, self._file = self._file, self._open()
+        os.close(full)
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:

@@ -161,7 +161,7 @@ Handle = Callable[[Exchange], Awaitable[None]]
 class Endpoint:
     """An ASGI application around a handler: who may ask, how many at once, and what errors become.
 
-    ``public``: needs no key and is never refused for want of room.
+    ``public``: needs no key, is never refused for want of room, and takes none.
     """
 
     inflight = 0
@@ -175,7 +175,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send, self._config)
         status = 0
-        Endpoint.inflight += 1
+        Endpoint.inflight += not self.public
         try:
             self._admit(exchange)
             await self._handle(exchange)
@@ -187,17 +187,27 @@ class Endpoint:
             status = refused.status
             if not exchange.started:
                 await exchange.reply(refused.status, refused.body(), refused.headers)
-        except Exception as error:  # noqa: BLE001 - whatever happens, the client is told
-            if exchange.started:
-                status = 599  # returning now makes the HTTP server cut the connection: no answer that seems whole
-                logger.warning("%s: cut off (%s)", self.route, type(error).__name__)
-                return
-            status = 500
-            logger.error("%s: %s\n%s", self.route, type(error).__name__, place_of(error))
-            await exchange.reply(500, Refused(500, "internal", "internal error").body())
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the client gets an answer, and the log no traceback of uvicorn's
+            status = await self._failed(exchange, error)
         finally:
-            Endpoint.inflight -= 1
+            Endpoint.inflight -= not self.public
             self._metrics.requests.labels(self.route, str(status)).inc()
+
+    async def _failed(self, exchange: Exchange, error: BaseException) -> int:
+        """Answer after an error that is not the client's; the status that is counted."""
+        if exchange.started:
+            # returning now makes the HTTP server cut the connection: no answer that seems whole
+            logger.warning("%s: cut off (%s)", self.route, type(error).__name__)
+            return 599
+        if isinstance(error, asyncio.CancelledError):  # uvicorn cancels what is under way 20 s after SIGTERM
+            refused: Refused = Busy("the server is stopping")
+        else:
+            logger.error("%s: %s\n%s", self.route, type(error).__name__, place_of(error))
+            refused = Refused(500, "internal", "internal error")
+        await exchange.reply(refused.status, refused.body(), refused.headers)
+        return refused.status
 
     def _admit(self, exchange: Exchange) -> None:
         address = len(exchange.scope["raw_path"]) + len(exchange.scope["query_string"])

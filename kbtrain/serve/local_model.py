@@ -34,6 +34,7 @@ from kbtrain.serve.local_chat import chat_text
 from kbtrain.serve.local_request import LocalRequest, check_fields, read_request
 from kbtrain.serve.problem import Busy, Refused
 from kbtrain.serve.upstream import UpstreamReply
+from kbtrain.serve.worker import as_exception
 
 if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
@@ -77,7 +78,7 @@ class _Job:
     """One answer on its way from the model to the client; ``say`` takes texts, then the sample or an error."""
 
     request: LocalRequest
-    say: Callable[[str | Sample | BaseException], None]
+    say: Callable[[str | Sample | Exception], None]
     stopped: threading.Event = field(default_factory=threading.Event)
 
 
@@ -119,7 +120,7 @@ class LocalModel:
         request = self._read(path, read_object(data))
         if self._waiting >= MOST_WAITING:
             raise Busy(f"{self._waiting} answers are asked for")
-        loop, said = asyncio.get_running_loop(), asyncio.Queue[str | Sample | BaseException]()
+        loop, said = asyncio.get_running_loop(), asyncio.Queue[str | Sample | Exception]()
         job = _Job(request, lambda part: _tell(loop, said, part))
         self._waiting += 1
         future = self._thread.submit(self._run, job)
@@ -146,9 +147,9 @@ class LocalModel:
             job.say(self._draw(job))
         except _Stopped:
             pass
-        except Exception as error:  # noqa: BLE001 - the request is told, the thread goes on
+        except BaseException as error:  # noqa: BLE001 - a library's panic too is this request's, not the thread's end
             logger.error("model: %s\n%s", type(error).__name__, place_of(error))
-            job.say(error)
+            job.say(as_exception(error))
 
     def _draw(self, job: _Job) -> Sample:
         request, said = job.request, ""
@@ -240,7 +241,7 @@ class _Shape:
         return {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
 
 
-Said = asyncio.Queue["str | Sample | BaseException"]
+Said = asyncio.Queue["str | Sample | Exception"]
 
 
 async def _events(shape: _Shape, said: Said) -> AsyncIterator[bytes]:
@@ -248,7 +249,7 @@ async def _events(shape: _Shape, said: Said) -> AsyncIterator[bytes]:
     first = True
     while True:
         part = await said.get()
-        if isinstance(part, BaseException):
+        if isinstance(part, Exception):
             raise part
         if isinstance(part, Sample):
             yield shape.event([shape.choice(None, _finish(part), True, first)])
@@ -264,7 +265,7 @@ async def _whole(shape: _Shape, said: Said) -> bytes:
     words = ""
     while True:
         part = await said.get()
-        if isinstance(part, BaseException):
+        if isinstance(part, Exception):
             raise Refused(502, "model_failed", f"the model failed ({type(part).__name__})")
         if isinstance(part, Sample):
             return shape.object([shape.choice(words, _finish(part), False)], False, shape.usage(part))
@@ -279,7 +280,7 @@ def _finish(sample: Sample) -> str:
     return "length" if sample.finish == "length" else "stop"
 
 
-def _tell(loop: asyncio.AbstractEventLoop, said: Said, part: str | Sample | BaseException) -> None:
+def _tell(loop: asyncio.AbstractEventLoop, said: Said, part: str | Sample | Exception) -> None:
     _call(loop, lambda: said.put_nowait(part))
 
 

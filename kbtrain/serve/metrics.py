@@ -59,7 +59,11 @@ class Metrics:
         self.prefills = Counter(
             "kbtrain_prefills_kept", "Answers that went on from the gate's own passes", registry=registry
         )
-        self.log_lost = Counter("kbtrain_log_lost", "Decisions that the log had no room for", registry=registry)
+        self.log_lost = Counter(
+            "kbtrain_log_lost",
+            "Decisions that the log did not take: too many waited, or the disk was full",
+            registry=registry,
+        )
 
     def text(self) -> bytes:
         """Text form, for ``/metrics``."""

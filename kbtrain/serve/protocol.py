@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,7 @@ class GuardedProtocol(HttpToolsProtocol):
     """
 
     seconds = 10.0
+    most_connections: float = math.inf
     _discarded = 0  # bytes that came after the last answer
     _idle_bytes = 0  # since a head was whole, or a part of a body came
     _in_head = False
@@ -79,13 +81,17 @@ class GuardedProtocol(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
-    def within(cls, seconds: float) -> type[GuardedProtocol]:
-        """The protocol with that limit."""
-        return type("GuardedProtocol", (cls,), {"seconds": seconds})
+    def within(cls, seconds: float, most_connections: float = math.inf) -> type[GuardedProtocol]:
+        """The protocol with these limits; a connection beyond the second one gets a 503 and is closed."""
+        return type("GuardedProtocol", (cls,), {"seconds": seconds, "most_connections": most_connections})
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(GatheredWrites(transport, self.loop, self._unread))  # type: ignore[arg-type]
-        self._arm()
+        if len(self.connections) > self.most_connections:
+            self.transport.write(ANSWER % b"503 Service Unavailable")
+            self.transport.close()
+        else:
+            self._arm()
 
     def _unread(self) -> bool:
         """True while the client may be sending a request that is answered already."""

@@ -29,6 +29,7 @@ from kbtrain.retrieval.vectors import VectorIndex, is_index
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.gate_model import is_of_demo
+from kbtrain.serve.worker import as_exception
 
 LARGEST = 8 * 2**20  # bytes of a reply
 THREADS = 8
@@ -84,7 +85,7 @@ class Threads:
             try:
                 future.set_result(call())
             except BaseException as error:  # noqa: BLE001 - it is the caller's, and the thread goes on
-                future.set_exception(error)
+                future.set_exception(as_exception(error))
 
 
 class ThreadSearch:

@@ -17,6 +17,8 @@ from kbtrain.garbage import set_aside
 from kbtrain.gates.registry import folder_of
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.gate_model import is_of_demo
+from kbtrain.serve.log_limit import OncePerSecond, log_loop_error
+from kbtrain.serve.open_files import raise_open_files
 
 if TYPE_CHECKING:
     import uvicorn
@@ -31,6 +33,9 @@ Examples:
   kbtrain serve runs/mine/features --config serve.yaml
 """
 BACKLOG = 2048  # connections that wait to be taken
+# connections taken in one turn of the event loop: without descriptors asyncio sets a timer for each try, and each timer
+# tries again
+ACCEPTED = 1
 logger = logging.getLogger("kbtrain.serve")
 
 
@@ -55,6 +60,8 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     from kbtrain.serve.service import Service
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(OncePerSecond())
     listening = listen(config.host, config.port)
     say(f"opening {config.gate} ...")
     service = Service(config)
@@ -116,6 +123,7 @@ def end_on_signals(server: uvicorn.Server) -> None:
 
 
 async def _serve(service: Service, server: uvicorn.Server, listening: socket.socket) -> None:
+    asyncio.get_running_loop().set_exception_handler(log_loop_error)
     try:
         await server.serve(sockets=[listening])
     finally:
@@ -132,7 +140,8 @@ def http_server(service: Service) -> uvicorn.Server:
     logging.getLogger("uvicorn.error").addFilter(_no_cut)
     settings = uvicorn.Config(
         application(service),
-        http=GuardedProtocol.within(service.config.read_timeout_s),
+        # the other half of the descriptors is for the upstream, the search and files
+        http=GuardedProtocol.within(service.config.read_timeout_s, raise_open_files() // 2),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -141,9 +150,16 @@ def http_server(service: Service) -> uvicorn.Server:
         proxy_headers=False,  # nothing here reads the client's address
         timeout_keep_alive=30,
         timeout_graceful_shutdown=20,
-        backlog=BACKLOG,
+        backlog=ACCEPTED,
     )
-    return uvicorn.Server(settings)
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            for listening in sockets or ():
+                listening.listen(BACKLOG)  # uvicorn sets the queue's length to what asyncio takes in one turn
+
+    return Server(settings)
 
 
 def _no_cut(record: logging.LogRecord) -> bool:

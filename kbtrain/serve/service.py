@@ -24,6 +24,7 @@ from kbtrain.serve.gate_model import gate_model
 from kbtrain.serve.inject import asks_whole, chat_with
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
+from kbtrain.serve.readiness import UpstreamCheck
 from kbtrain.serve.search import Search, open_search
 from kbtrain.serve.upstream import HttpUpstream, Upstream
 from kbtrain.serve.worker import Input
@@ -85,15 +86,20 @@ class Service:
         self.metrics = Metrics(self.decider.loaded.gate.unit)
         self.search: Search | None = open_search(config)
         self.upstream = self._upstream()
+        self.upstream_check = None if self.upstream is None else UpstreamCheck(self.upstream)
         self._prepare(self.decider.loaded)
         self.decider.prepare = self._prepare
-        self.log = None if config.log is None else DecisionLog(config.log, config.log_max_mb, config.log_keep)
+        self.log = self._open_log()
         self.metrics.inflight.set_function(lambda: Endpoint.inflight)
         self.metrics.queue_depth.set_function(lambda: self.decider.worker.depth)
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._asked: deque[Asked] = deque(maxlen=RECENT)
         self._decided = 0
         self._counted = self.decider.loaded.name  # the gate of these
+
+    def _open_log(self) -> DecisionLog | None:
+        c = self.config
+        return None if c.log is None else DecisionLog(c.log, c.log_max_mb, c.log_keep, self.metrics.log_lost.inc)
 
     def _upstream(self) -> Upstream | None:
         if self.config.upstream is not None:

@@ -44,6 +44,11 @@ class GateWorker(Generic[R]):
         self._thread.start()
 
     @property
+    def alive(self) -> bool:
+        """True while the thread takes questions."""
+        return self._thread.is_alive()
+
+    @property
     def depth(self) -> int:
         """Number of inputs that wait."""
         return len(self._waiting)
@@ -99,17 +104,30 @@ class GateWorker(Generic[R]):
                 if batch:
                     return batch
 
-    def _results(self, values: Sequence[Input]) -> list[R | BaseException]:
-        leave_a_core(len(values))
+    def _results(self, values: Sequence[Input]) -> list[R | Exception]:
         try:
-            return list(self._score(values))
-        except Exception as error:  # noqa: BLE001 - whatever a gate raises is this batch's result, not the thread's end
+            leave_a_core(len(values))
+            results = list(self._score(values))
+            if len(results) != len(values):
+                raise ValueError(f"{len(results)} scores for {len(values)} inputs")
+            return list(results)
+        except BaseException as error:  # noqa: BLE001 - whatever a gate raises is the batch's result, not the thread's end
             if len(values) == 1:
-                return [error]
+                return [as_exception(error)]
         return [result for value in values for result in self._results([value])]
 
 
-def _deliver(batch: Sequence[_Waiting[R]], results: Sequence[R | BaseException]) -> None:
+def as_exception(error: BaseException) -> Exception:
+    """An error that a future can hold and the event loop survives.
+
+    A panic in a library written in Rust is a ``BaseException``; ``StopIteration`` cannot be set on a future.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(type(error).__name__)
+
+
+def _deliver(batch: Sequence[_Waiting[R]], results: Sequence[R | Exception]) -> None:
     """Hand over results: once for each loop, since waking a loop costs a system call."""
     pairs = list(zip(batch, results, strict=True))
 
@@ -117,7 +135,7 @@ def _deliver(batch: Sequence[_Waiting[R]], results: Sequence[R | BaseException])
         for item, result in pairs:
             if item.answer.done():
                 continue
-            if isinstance(result, BaseException):
+            if isinstance(result, Exception):
                 item.answer.set_exception(result)
             else:
                 item.answer.set_result(result)

@@ -1,0 +1,266 @@
+"""Resources that run out: descriptors, room for requests, the disk, the gate's thread."""
+
+import errno
+import json
+import logging
+import re
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from serve_support import KNOWN, serving
+from stub_upstream import StubUpstream
+from support.disk import full_disk
+
+from kbtrain.serve import readiness
+from kbtrain.serve.decision_log import DecisionLog, read_log
+from kbtrain.serve.log_limit import OncePerSecond
+from kbtrain.serve.open_files import raise_open_files
+
+CHAT = {"messages": [{"role": "user", "content": KNOWN}]}
+
+
+class CountingUpstream(StubUpstream):
+    """Counts the times that its models are asked for, and answers when ``release`` is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.listed, self.release = 0, threading.Event()
+        self.release.set()
+
+    async def _request(self, reader, writer):
+        import asyncio
+
+        line = await reader.readuntil(b"\r\n\r\n")
+        assert line.startswith(b"GET ")
+        self.listed += 1
+        while not self.release.is_set():
+            await asyncio.sleep(0.005)
+        self._whole(writer, 200, json.dumps({"object": "list", "data": []}))
+        return True
+
+
+def test_readiness_asks_the_upstream_once_for_all_and_takes_no_room(gate, tmp_path, monkeypatch):
+    monkeypatch.setattr(readiness, "FRESH", 3600.0)
+    (tmp_path / "keys.txt").write_text("a-key-of-sixteen-characters\n")
+    key = {"authorization": "Bearer a-key-of-sixteen-characters"}
+    with CountingUpstream() as stub:
+        stub.release.clear()
+        settings = {"upstream": stub.url, "keys": tmp_path / "keys.txt", "max_inflight": 4}
+        with serving(gate, **settings) as server:
+            seen = []
+            callers = [threading.Thread(target=lambda: seen.append(server.get("/ready").status)) for _ in range(20)]
+            for caller in callers:
+                caller.start()
+            while not stub.listed:
+                threading.Event().wait(0.005)
+            holder = server.ask("POST", "/v1/gate", {"questions": [KNOWN]}, key)  # the 20 are still under way
+            stub.release.set()
+            for caller in callers:
+                caller.join()
+    assert holder.status == 200
+    assert seen == [200] * 20 and stub.listed == 1
+
+
+def test_readiness_is_asked_again_when_its_answer_is_old(gate, monkeypatch):
+    monkeypatch.setattr(readiness, "FRESH", 0.0)
+    with CountingUpstream() as stub, serving(gate, upstream=stub.url) as server:
+        assert [server.get("/ready").status for _ in range(3)] == [200] * 3
+    assert stub.listed == 3
+
+
+class Panic(BaseException):
+    """As the error of a panic in a library that is written in Rust."""
+
+
+@pytest.mark.parametrize("error", [Panic("the words of a client"), StopIteration(), SystemExit(3)])
+def test_the_gate_s_thread_survives_whatever_is_raised_in_it(gate, error, caplog, monkeypatch):
+    with serving(gate) as server:
+        loaded = server.service.decider.loaded.gate
+        with monkeypatch.context() as patched:
+            patched.setattr(loaded, "score_all", lambda inputs: (_ for _ in ()).throw(error), raising=False)
+            reply = server.post("/v1/gate", {"questions": [KNOWN]})
+            assert (reply.status, reply.json["error"]["code"]) == (502, "gate_failed")
+        assert server.post("/v1/gate", {"questions": [KNOWN]}).status == 200
+        assert server.get("/ready").status == 200
+    assert "the words of a client" not in caplog.text
+
+
+def test_a_gate_that_gives_another_number_of_scores_fails_that_request_alone(gate, monkeypatch):
+    with serving(gate) as server:
+        worker = server.service.decider.worker
+        with monkeypatch.context() as patched:
+            patched.setattr(worker, "_score", lambda values: [])
+            assert server.post("/v1/gate", {"questions": [KNOWN]}).status == 502
+        assert server.post("/v1/gate", {"questions": [KNOWN]}).status == 200
+
+
+def test_a_server_whose_gate_has_ended_is_not_ready(gate):
+    with serving(gate) as server:
+        server.service.decider.worker.close()
+        reply = server.get("/ready")
+        assert (reply.status, reply.json["error"]["code"]) == (503, "gate_stopped")
+
+
+def test_a_panic_in_a_handler_is_a_500_without_a_traceback_of_the_server(gate, caplog, monkeypatch):
+    from kbtrain.serve import app
+
+    words = "the words of a client"
+
+    def panic(*_):
+        raise Panic(words)
+
+    monkeypatch.setattr(app, "_inputs", panic)
+    with serving(gate) as server:
+        assert server.post("/v1/gate", {"questions": [KNOWN]}).status == 500
+    assert "Panic" in caplog.text and "words of a client" not in caplog.text
+    assert not any(record.exc_info for record in caplog.records)
+
+
+def test_a_full_disk_leaves_whole_lines_and_every_lost_decision_is_counted(tmp_path, caplog):
+    path, lost = tmp_path / "log.jsonl", []
+    with full_disk(4096):  # not a multiple of a line's length
+        log = DecisionLog(path, 100, 2, lambda: lost.append(1))
+        for i in range(150):
+            log.write({"i": i, "pad": "x" * 50}, None, False)
+        log.close()
+    rows = list(read_log(path))
+    assert [row["i"] for row in rows] == list(range(len(rows))) and 40 < len(rows) < 60
+    assert len(lost) == 150 - len(rows)
+    assert path.read_bytes().endswith(b"}\n")
+    assert [record.levelname for record in caplog.records] == ["ERROR"]  # once, not for each of them
+
+
+def test_after_a_full_disk_the_log_goes_on_behind_a_whole_line(tmp_path, caplog):
+    path, lost = tmp_path / "log.jsonl", []
+    log = DecisionLog(path, 100, 2, lambda: lost.append(1))
+    with full_disk(1000):
+        for i in range(30):
+            log.write({"i": i, "pad": "x" * 50}, None, False)
+        while log._waiting.qsize() or len(lost) < 1:
+            time.sleep(0.005)
+        time.sleep(0.05)  # the last line is taken from the queue before it is written
+    log.write({"i": 30}, None, False)
+    log.close()
+    rows = [row["i"] for row in read_log(path)]
+    assert rows == [*range(30 - len(lost)), 30]
+    assert f"written again; {len(lost)} decisions are lost" in caplog.text
+
+
+def test_lost_decisions_are_a_metric(gate, tmp_path):
+    with serving(gate, log=tmp_path / "log.jsonl") as server, full_disk(1500):
+        server.post("/v1/gate", {"questions": [KNOWN] * 20})
+        while server.metric("kbtrain_log_lost_total") + len((tmp_path / "log.jsonl").read_bytes().splitlines()) < 20:
+            threading.Event().wait(0.01)
+        assert server.metric("kbtrain_log_lost_total") > 10
+    assert (tmp_path / "log.jsonl").read_bytes().endswith(b"}\n")
+
+
+def test_a_log_s_message_is_written_once_a_second_and_the_next_says_how_many_were_not():
+    limit = OncePerSecond()
+
+    def record(text, *args, created):
+        made = logging.LogRecord("kbtrain.serve", logging.WARNING, "f", 1, text, args, None)
+        made.created = created
+        return made
+
+    times = [0.0, 0.1, 0.9, 1.1, 1.2]
+    passed = [
+        (made.getMessage(), shown)
+        for i, at in enumerate(times)
+        for made in [record("upstream: try %d", i, created=at)]
+        for shown in [limit.filter(made)]
+        if shown
+    ]
+    assert passed == [("upstream: try 0", True), ("upstream: try 3 (2 more since)", True)]
+    assert limit.filter(record("another: %d", 1, created=1.2))
+
+
+def test_the_soft_limit_of_open_files_is_raised():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        assert raise_open_files() == min(hard, 65_536) == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+FEW = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
+from kbtrain.cli import main
+from kbtrain.serve import server
+if sys.argv.pop(1) == "unlimited":  # as where the upstream and the search hold the descriptors
+    server.raise_open_files = lambda: 10**6
+raise SystemExit(main(["serve", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.parametrize("connections", ["limited", "unlimited"])
+def test_used_up_descriptors_are_a_line_a_second_and_the_server_comes_back(gate, tmp_path, connections):
+    command = [sys.executable, "-c", FEW, connections, str(gate), "port=0", "search=none"]
+    with (
+        open(tmp_path / "stderr", "w") as log,
+        subprocess.Popen(command, stderr=log) as process,
+    ):
+        try:
+            while not (said := re.search(r"answers at http://127\.0\.0\.1:(\d+)", (tmp_path / "stderr").read_text())):
+                assert process.poll() is None
+                time.sleep(0.05)
+            port = int(said[1])
+            idle = [_connect(port) for _ in range(200)]
+            began = time.monotonic()
+            time.sleep(2.5)
+            for client in idle:
+                client.close()
+            assert _health(port)
+            seconds = time.monotonic() - began
+        finally:
+            process.terminate()
+            process.wait(30)
+    lines = (tmp_path / "stderr").read_text().splitlines()
+    assert any("no file descriptor is left" in line for line in lines) == (connections == "unlimited")
+    assert len(lines) <= 2 * (seconds + 1), lines[:20]
+    assert not any("Traceback" in line for line in lines)
+
+
+def _connect(port):
+    client = socket.socket()
+    client.setblocking(False)
+    try:
+        client.connect(("127.0.0.1", port))
+    except BlockingIOError as error:
+        assert error.errno == errno.EINPROGRESS
+    return client
+
+
+def _health(port):
+    for _ in range(100):
+        try:
+            with socket.create_connection(("127.0.0.1", port), 5) as client:
+                client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+                if client.recv(100).startswith(b"HTTP/1.1 200"):
+                    return True
+        except OSError:
+            pass
+        time.sleep(0.1)
+    return False
+
+
+def test_a_connection_beyond_the_limit_gets_a_503(gate, monkeypatch):
+    from kbtrain.serve import server as module
+
+    monkeypatch.setattr(module, "raise_open_files", lambda: 8)
+    with serving(gate) as server:
+        held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(4)]
+        held[-1].sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert held[-1].recv(100).startswith(b"HTTP/1.1 200")
+        with socket.create_connection(("127.0.0.1", server.port)) as fifth:
+            assert fifth.recv(100).startswith(b"HTTP/1.1 503")
+        for client in held:
+            client.close()
+        assert _health(server.port)
