@@ -26,12 +26,14 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.distributed.sampling import RayEngine
+from kbtrain.errors import at
 from kbtrain.gates.probe.gate import DRAFT_TOKENS
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.llm.sample_stage import Engine, Plan, SamplingJob, Shard, check_files, local
+from kbtrain.llm.silent_answers import SilentAnswers
 from kbtrain.models.files_read import MODEL_FILES, note
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.own import Part, read_prompts
@@ -62,6 +64,11 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
     shard: str | None = Field(None, description="draw part i of n only, as i/n, counted from 1; null: all")
     keep_states: bool = Field(
         False, description="keep the states that a probe and a draft probe read, in RUN/states (backend transformers)"
+    )
+
+    allow_empty: bool = Field(
+        False,
+        description="continue though over a fifth of the answers are empty, cut early, or thoughts alone",
     )
 
     @model_validator(mode="after")
@@ -107,7 +114,8 @@ def main(config: SampleConfig) -> None:
     noted = meta_of(target).get(MODEL_FILES)
     job = SamplingJob.of(config, config.sampling_run, plan, shard, total, noted)
     with writing(target, job.run), SampleStore(target) as store:
-        stored = job.n_stored(store)
+        stored, silent = job.n_stored(store), SilentAnswers()
+        silent.add(store.answers(job.run))
         lacking = count_lacking(config, store, job, shard) if stored else 0
         if lacking:
             print(f"states of {lacking} questions are missing: their batches are drawn again, to the same answers")
@@ -116,9 +124,12 @@ def main(config: SampleConfig) -> None:
         else:
             unit = "question-conditions"
             with progress_bar(total=job.total, initial=stored, desc="sample", unit=unit) as bar:
-                for n in job.sample(store, engine(config, _here(config), RayEngine)):
+                for n in job.sample(store, engine(config, _here(config), RayEngine), silent, config.allow_empty):
                     bar.update(n)
             print(f"{job.total} question-conditions, {job.total - stored} of them now -> {target}")
+        print(silent.line())
+        if not config.allow_empty:
+            silent.check(f"{at(target)}: run '{job.run}'")
         key = {"questions": file_sha256(questions), "run_meta": store.run_meta(job.run)}
         if MODEL_FILES in key["run_meta"]:
             key[MODEL_FILES] = note(config.model, noted)

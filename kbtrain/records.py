@@ -126,13 +126,18 @@ class SampleSet:
     prompt_tokens: int
     evidence_cut: int = 0  # tokens of evidence cut from the tail so that the prompt fits
 
+    def answers(self) -> tuple[Sample, ...]:
+        """The samples, the greedy answer before them."""
+        return self.samples if self.greedy is None else (self.greedy, *self.samples)
+
 
 @dataclass(frozen=True)
 class Indicators:
     """Mastery and certainty of one question under one condition (KBM, section 3.2), each with a 95 % interval.
 
     Mastery is None for a question without gold answers. Certainty is None where nothing is known of it: a greedy
-    answer alone (n = 1) says nothing of how answers agree, nor do answers that are mostly empty.
+    answer alone (n = 1) says nothing of how answers agree, nor do answers that are mostly empty. ``n`` answers say
+    something or are empty.
     """
 
     condition: Condition
@@ -148,6 +153,8 @@ class Indicators:
     n_empty: int
     greedy_correct: bool | None
     n_abstained: int = 0  # answers from which a judge abstained; mastery = n_correct / (n - n_abstained)
+    n_cut: int = field(default=0, metadata=_RARE)  # answers left out of n: the tokens were used up before they began
+    n_thought_only: int = field(default=0, metadata=_RARE)  # answers left out of n: thoughts that no answer follows
 
 
 @dataclass(frozen=True)

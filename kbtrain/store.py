@@ -296,6 +296,14 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
             raise UserError(f"{at(self.path)}: {what} sets of answers of run '{run}' are in it: {_DAMAGED}")
         self._counted.add(run)
 
+    def answers(self, run: str) -> Iterator[Sample]:
+        """All stored answers of a run, greedy ones included, in any order."""
+        query = """SELECT idx, text, n_tokens, finish, logprob FROM questions CROSS JOIN samples USING (question)
+            WHERE run = (SELECT run FROM runs WHERE name = ?)"""
+        with user_errors(self.path):
+            for row in self._db.execute(query, (run,)):
+                yield Sample(*row)
+
     def check_whole(self, run: str) -> None:
         """Raise :class:`UserError` where sampled answers are gone, or are more than their sets count."""
         wanted = sum(size * n for size, n in self.set_sizes(run).items())
@@ -400,7 +408,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         db.execute("INSERT OR IGNORE INTO questions (run, id) VALUES (?, ?)", (run, made.question_id))
         find = "SELECT question FROM questions WHERE run = ? AND id = ?"
         key = (db.execute(find, (run, made.question_id)).fetchone()[0], made.condition)
-        rows = [(*key, a.index, a.text, a.n_tokens, a.finish, a.logprob) for a in _in_order(made)]
+        rows = [(*key, a.index, a.text, a.n_tokens, a.finish, a.logprob) for a in made.answers()]
         try:
             digest = [_digest_of(made)] if self._digests else []
             row = (*key, len(made.samples), made.prompt_tokens, made.evidence_cut, *digest)
@@ -459,14 +467,9 @@ def _is_whole(sample: Sample) -> bool:
     )
 
 
-def _in_order(made: SampleSet) -> list[Sample]:
-    """The greedy answer first, as its index -1 sorts it."""
-    return [*([made.greedy] if made.greedy else []), *made.samples]
-
-
 def _digest_of(made: SampleSet) -> str:
     """Digest of a question-condition as SQLite gives it back: numbers of REAL columns are floats, none of them -0.0."""
-    answers = [(a.index, a.text, a.n_tokens, a.finish, a.logprob + 0.0) for a in _in_order(made)]
+    answers = [(a.index, a.text, a.n_tokens, a.finish, a.logprob + 0.0) for a in made.answers()]
     return _digest(made.question_id, made.condition, int(made.prompt_tokens), int(made.evidence_cut), answers)
 
 
@@ -529,7 +532,7 @@ def _write_parquet(target: Path, sets: Iterator[SampleSet]) -> int:
 
 def _answers(sets: Iterator[SampleSet]) -> Iterator[dict[str, Any]]:
     for made in sets:
-        for answer in _in_order(made):
+        for answer in made.answers():
             yield {
                 "question_id": made.question_id,
                 "condition": made.condition,

@@ -178,6 +178,11 @@ def is_left_out(sample: Sample) -> bool:
     """True for an answer that mastery, certainty and end-to-end scores leave out and count: a cut or thought-only one.
 
     It shows a limit of tokens, or a stop string, and nothing of what the model knows. An empty answer is the model's
-    own: it is wrong, and groups with no other for certainty's share of empty answers.
+    own, and counts as wrong.
     """
     return silence(sample) in ("cut", "thought_only")
+
+
+def counted_answers(samples: Sequence[Sample]) -> tuple[Sample, ...]:
+    """The answers that are not left out."""
+    return tuple(sample for sample in samples if not is_left_out(sample))

@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kbtrain.answers.grading import Verdicts, graded, is_empty
+from kbtrain.answers.grading import Verdicts
+from kbtrain.answers.thoughts import counted_answers, is_left_out, silence
 from kbtrain.arrays import Floats
 from kbtrain.labeling import mastery
 from kbtrain.records import Outcome, Question, SampleSet
@@ -51,7 +52,8 @@ class ConditionOutcome:
     """One question under one condition: the greedy answer's correctness, and the share of right samples (mastery).
 
     None where there is no such answer, or a judge abstained from it. ``empty`` and ``cut_off`` (token limit) are of
-    the greedy answer; ``prompt_tokens`` is what the model reads for it.
+    the greedy answer, and so is ``left_out``: it was cut before it began, or is a thought alone. ``prompt_tokens`` is
+    what the model reads for it.
     """
 
     correct: bool | None
@@ -60,17 +62,20 @@ class ConditionOutcome:
     empty: bool
     cut_off: bool
     prompt_tokens: int = 0
+    left_out: bool = False
 
 
 def grade(question: Question, stored: SampleSet, verdicts: Verdicts | None = None) -> ConditionOutcome:
     """Grade stored answers: by the question's rule, or by a judge's verdicts on them."""
     greedy = stored.greedy
-    sampled = mastery.grade(question, (sample.text for sample in stored.samples), verdicts)
+    texts = (sample.text for sample in counted_answers(stored.samples))
+    sampled = mastery.grade(question, texts, verdicts)
     return ConditionOutcome(
-        correct=None if greedy is None else graded(question, greedy.text, verdicts),
+        correct=mastery.grade_answer(question, greedy, verdicts),
         mastery=sampled.n_correct / sampled.n_graded if sampled.n_graded else None,
         tokens=0 if greedy is None else greedy.n_tokens,
-        empty=greedy is not None and is_empty(greedy.text),
+        empty=greedy is not None and silence(greedy) == "empty",
+        left_out=greedy is not None and is_left_out(greedy),
         cut_off=greedy is not None and greedy.finish == "length",
         prompt_tokens=stored.prompt_tokens,
     )

@@ -15,6 +15,7 @@ import numpy as np
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import exact_match, is_correct, token_f1
+from kbtrain.answers.thoughts import is_left_out
 from kbtrain.arrays import Floats
 from kbtrain.evaluation.seen import NOTHING, Seen, seen_of
 from kbtrain.metrics.significance import Delta, delta, resampled_means
@@ -103,7 +104,7 @@ def measure_pipeline(
 
 def _greedy(store: SampleStore, run: str, question_id: str, condition: Condition) -> Sample | None:
     made = store.get(run, question_id, condition)
-    return None if made is None else made.greedy
+    return None if made is None or made.greedy is None or is_left_out(made.greedy) else made.greedy
 
 
 def _stored(

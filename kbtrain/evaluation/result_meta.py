@@ -60,6 +60,7 @@ def result_meta(
         "excluded": {
             "without_stored_answers": len(dev.missing) + len(test.missing),
             "judge_abstained": len(dev.abstained) + len(test.abstained),
+            "without_answers": len(dev.unanswered) + len(test.unanswered),
             "without_gold": len(dev.without_gold) + len(test.without_gold),
         },
         "accuracy_kind": settings.kind,

@@ -36,13 +36,15 @@ from kbtrain.store import SampleStore
 class Stored:
     """The graded answers of some questions: ``outcomes`` where both greedy answers are there and graded.
 
-    Else they are in ``missing``, in ``abstained`` where a judge would not say, or in ``without_gold``.
+    Else they are in ``missing``, in ``abstained`` where a judge would not say, in ``unanswered`` where a greedy answer
+    was cut before it began or is a thought alone, or in ``without_gold``.
     """
 
     questions: list[Question] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     abstained: list[str] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)
     without_gold: list[str] = field(default_factory=list)
     graded: dict[Condition, list[ConditionOutcome]] = field(
         default_factory=lambda: {condition: [] for condition in CONDITIONS}
@@ -69,6 +71,9 @@ def read_stored(
         if any(made is None or made.greedy is None for made in (sets["llm"], sets["rag"])):
             found.missing.append(question.id)
             continue
+        if graded["llm"].left_out or graded["rag"].left_out:
+            found.unanswered.append(question.id)
+            continue
         if graded["llm"].correct is None or graded["rag"].correct is None:
             found.abstained.append(question.id)
             continue
@@ -92,8 +97,11 @@ def check_missing(found: Sequence[Stored], path: Path, allow: bool) -> list[str]
     """Lines for the summary on what is left out; :class:`UserError` if answers are missing and that is not allowed."""
     missing = [i for part in found for i in part.missing]
     abstained = [i for part in found for i in part.abstained]
+    unanswered = [i for part in found for i in part.unanswered]
     ungraded = [i for part in found for i in part.without_gold]
     unjudged = [f"left out: the judge abstained from the greedy answer of {first_ids(abstained)}"] if abstained else []
+    cut = f"left out: greedy answers of {first_ids(unanswered)} were cut before they began, or are thoughts alone"
+    unjudged += [f"{cut}; sample with more max_thought_tokens"] if unanswered else []
     unjudged += [f"left out: no gold answer to grade by for {first_ids(ungraded)}"] if ungraded else []
     if not missing:
         return unjudged

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from kbtrain.answers import grading
+from kbtrain.answers.thoughts import counted_answers, silence
 from kbtrain.labeling.certainty import MAX_EMPTY, certainty, certainty_interval
-from kbtrain.labeling.mastery import Graded, grade
+from kbtrain.labeling.mastery import Graded, grade, grade_answer
 from kbtrain.metrics.significance import Interval, newcombe, wilson
 from kbtrain.records import Condition, Effect, Indicators, Label, Question, Sample, SampleSet
 
@@ -73,13 +75,18 @@ def indicators(
 ) -> tuple[Indicators | None, Graded]:
     """Mastery and certainty of one sample set, which must hold at least :data:`MIN_SAMPLES` samples.
 
-    None if a judge (``verdicts``) abstained from so many that fewer are left, or ``rule`` drops so many.
+    None if a judge (``verdicts``) abstained from so many that fewer are left, or ``rule`` drops so many, or more than
+    its ``max_empty`` of them are left out (:func:`~kbtrain.answers.thoughts.is_left_out`): the rest is a choice of the
+    short thoughts.
     """
     sampled = rule.by == "samples"
-    answers = made.samples if sampled or made.greedy is None else (made.greedy,)
+    stored = made.samples if sampled or made.greedy is None else (made.greedy,)
+    answers = counted_answers(stored)
     graded = grade(question, _texts(answers, rule.cut), verdicts)
-    if (graded.n_graded if graded.gold else graded.n) < (MIN_SAMPLES if sampled else 1):
+    few = (graded.n_graded if graded.gold else graded.n) < (MIN_SAMPLES if sampled else 1)
+    if few or len(stored) - len(answers) > rule.max_empty * len(stored):
         return None, graded
+    silent = Counter(map(silence, stored))
     mastery_low, mastery_high = wilson(graded.n_correct, graded.n_graded) if graded.gold else (None, None)
     scale = rule.certainty_answers
     agree = sampled and graded.n_empty <= rule.max_empty * graded.n and graded.n >= (scale or 0)
@@ -96,8 +103,10 @@ def indicators(
         certainty_high=certainty_high,
         n_groups=len(graded.groups),
         n_empty=graded.n_empty,
-        greedy_correct=None if made.greedy is None else grading.graded(question, made.greedy.text, verdicts),
+        greedy_correct=grade_answer(question, made.greedy, verdicts),
         n_abstained=graded.n_abstained,
+        n_cut=silent["cut"],
+        n_thought_only=silent["thought_only"],
     )
     return found, graded
 

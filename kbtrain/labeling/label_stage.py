@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kbtrain import jsonl
 from kbtrain.answers import grading
+from kbtrain.answers.thoughts import is_left_out, silence
 from kbtrain.errors import UserError
 from kbtrain.files import there
 from kbtrain.labeling.copied_gold import CopiedGold
@@ -51,15 +52,26 @@ class LabelCounts:
         return {c: self.counts[f"{c}_answers_cut"] / n for c, n in sizes.items() if n}
 
     def warnings(self, rule: LabelRule) -> list[str]:
-        """Lines on copied gold answers, and on conditions with more than :data:`MANY_CUT` of their answers cut."""
+        """Lines on copied gold answers, on answers left out, and on conditions with many answers cut."""
         counted = {"keep": "count as they stand", "drop": "are left out", "prefix": "count by their first sentence"}
         problem = self.copied.problem()
         copied = [f"warning: {problem}; take accepted answers that people wrote or checked"] if problem else []
-        return copied + [
+        left_out = [line for condition in CONDITIONS for line in self._left_out(condition)]
+        cut = [
             f"warning: {share:.1%} of the answers under '{condition}' end at the token limit and {counted[rule.cut]}; "
             "sample with a larger max_new_tokens, or choose by --cut"
             for condition, share in self.cut_shares().items()
             if share > MANY_CUT
+        ]
+        return copied + left_out + cut
+
+    def _left_out(self, condition: Condition) -> list[str]:
+        cut, thoughts = (self.counts[f"{condition}_answers_left_out_{kind}"] for kind in ("cut", "thought_only"))
+        if not cut + thoughts:
+            return []
+        return [
+            f"warning: {cut + thoughts} answers under '{condition}' are left out: {cut} were cut before they began, "
+            f"{thoughts} are thoughts alone; sample with more max_thought_tokens"
         ]
 
 
@@ -152,8 +164,12 @@ def _indicated(
     stated = made.samples if rule.by == "samples" or made.greedy is None else (made.greedy,)
     counts[f"{condition}_answers_stored"] += len(stated)
     counts[f"{condition}_answers_cut"] += sum(answer.finish == "length" for answer in stated)
+    silent = Counter(map(silence, stated))
+    counts[f"{condition}_answers_left_out_cut"] += silent["cut"]
+    counts[f"{condition}_answers_left_out_thought_only"] += silent["thought_only"]
     if indicated is None:
-        short = graded.n < (MIN_SAMPLES if rule.by == "samples" else 1)
+        short = silent["cut"] + silent["thought_only"] > rule.max_empty * len(stated)
+        short |= graded.n < (MIN_SAMPLES if rule.by == "samples" else 1)
         counts[f"{condition}_{'too_few_whole_answers' if short else 'judge_abstained'}"] += 1
     elif indicated.certainty is None and rule.by == "samples":
         few = graded.n < (rule.certainty_answers or 0)
@@ -170,12 +186,17 @@ def common_answers(store: SampleStore, run: str) -> int | None:
     """The I of the scale that all splits' certainties share: the fewest answers that a split was to have.
 
     Where the run does not say: the number that most of its question-conditions have. None without sampled answers.
+    Half of them where answers are left out: so many are left of each question that has a label.
     """
     planned = store.run_meta(run).get("samples")
     if isinstance(planned, dict) and (sampled := [n for n in planned.values() if n >= MIN_SAMPLES]):
-        return int(min(sampled))
-    sizes = {n: times for n, times in store.set_sizes(run).items() if n >= MIN_SAMPLES}
-    return max(sizes, key=lambda n: (sizes[n], -n), default=None)
+        n = int(min(sampled))
+    else:
+        sizes = {n: times for n, times in store.set_sizes(run).items() if n >= MIN_SAMPLES}
+        n = max(sizes, key=lambda n: (sizes[n], -n), default=0)
+    if any(is_left_out(sample) for sample in store.answers(run)):
+        n = max(MIN_SAMPLES, -(-n // 2)) if n else 0
+    return n or None
 
 
 def refuse_unequal(tally: LabelCounts) -> None:

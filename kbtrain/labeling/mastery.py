@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kbtrain.answers import grading
-from kbtrain.records import Question
+from kbtrain.answers.thoughts import is_left_out
+from kbtrain.records import Question, Sample
 
 
 @dataclass(frozen=True)
@@ -52,3 +53,10 @@ def grade(question: Question, answers: Iterable[str], verdicts: grading.Verdicts
         groups[grading.group_key(question, text)] += times
     sizes = tuple(sorted(groups.values(), reverse=True))
     return Graded(texts.total(), correct, empty, unparsed, sizes, abstained, bool(question.answers))
+
+
+def grade_answer(question: Question, answer: Sample | None, verdicts: grading.Verdicts | None = None) -> bool | None:
+    """Verdict on one stored answer; None without one, for one that is left out, and where a judge abstained."""
+    if answer is None or is_left_out(answer):
+        return None
+    return grading.graded(question, answer.text, verdicts)

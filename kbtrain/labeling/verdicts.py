@@ -43,7 +43,7 @@ def distinct_answers(store: SampleStore, run: str, question: Question) -> dict[s
         made = store.get(run, question.id, condition)
         if made is None:
             continue
-        for answer in [*([made.greedy] if made.greedy else []), *made.samples]:
+        for answer in made.answers():
             if not grading.is_empty(answer.text):
                 found.setdefault(grading.normalise(answer.text), answer.text)
     return found

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.prices import Price
+from kbtrain.llm.silent_answers import SilentAnswers
 
 _BYTES_A_TOKEN = 4.0  # of English; other languages need more tokens, and chat templates some dozens a prompt
 _SECONDS_AN_HOUR = 3600.0
@@ -24,6 +25,7 @@ class Measured:
     answers: int
     seconds: float
     tokens: int
+    silent: SilentAnswers | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class Forecast:
         else:
             took = f"{self.measured.prompts} of them took {self.measured.seconds:.1f} s"
             found.append(f"time      about {duration(self.seconds)}: {took}")
+        if self.measured is not None and self.measured.silent is not None:
+            found.append(f"answers   measured {self.measured.silent.line()}")
         return found
 
 
@@ -140,8 +144,10 @@ def measured(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measured:
     begun = time.perf_counter()
     sets = [made for group in llm.answer(chosen) for made in group]
     seconds = time.perf_counter() - begun
-    samples = [sample for made in sets for sample in (*made.samples, *([made.greedy] if made.greedy else []))]
-    return Measured(len(sets), len(samples), seconds, sum(sample.n_tokens for sample in samples))
+    samples = [sample for made in sets for sample in made.answers()]
+    silent = SilentAnswers()
+    silent.add(samples)
+    return Measured(len(sets), len(samples), seconds, sum(sample.n_tokens for sample in samples), silent)
 
 
 def tokens_of(text: str) -> float:

@@ -22,6 +22,7 @@ from kbtrain.answers.mask import mask_answers
 from kbtrain.errors import UserError, at
 from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
 from kbtrain.llm.base import LLM, AnswerRequest
+from kbtrain.llm.silent_answers import LEAST, SilentAnswers
 from kbtrain.models.batching import windows
 from kbtrain.models.files_read import MODEL_FILES, hashes_of
 from kbtrain.prompts.kbm import evidence_text
@@ -209,9 +210,18 @@ class SamplingJob:
         kept = {name: value for name, value in settings.items() if name != MODEL_FILES}
         return {**kept, **({MODEL_FILES: stored[MODEL_FILES]} if MODEL_FILES in stored else {})}
 
-    def sample(self, store: SampleStore, engine: Engine) -> Iterator[int]:
-        """Draw what is missing and store it; yields how many question-conditions were stored each time."""
+    def sample(
+        self, store: SampleStore, engine: Engine, silent: SilentAnswers | None = None, allow_empty: bool = False
+    ) -> Iterator[int]:
+        """Draw what is missing and store it; yields how many question-conditions were stored each time.
+
+        ``silent`` counts the answers. Raises :class:`UserError` as soon as more than a fifth of many say nothing,
+        unless ``allow_empty``; what was drawn is stored.
+        """
         done, config = store.done(self.run), self.config
+        place, silent = f"{at(store.path)}: run '{self.run}'", silent or SilentAnswers()
+        if not allow_empty:
+            silent.check(place, LEAST)
         begun: dict[str, Any] | None = None
         if config.dtype == "auto" and self.run in store.runs():
             # a begun run keeps its number format: 'auto' could mean another one on another machine
@@ -224,6 +234,9 @@ class SamplingJob:
             if sets:
                 store.put(self.run, sets)
                 yield len(sets)
+                silent.add(sample for made in sets for sample in made.answers())
+                if not allow_empty:
+                    silent.check(place, LEAST)
 
 
 def _some_of(samples: Any) -> Any:

@@ -44,7 +44,8 @@ def run(tmp_path) -> Path:
 def arguments(run: Path, model: Path, *more: str) -> list[str]:
     return [
         "--run", str(run), "--model", str(model), "--samples", "{train: 4, test: 0}", "--max-prompt-tokens", "200",
-        "--max-new-tokens", "8", "--batch-rows", "10", "--dtype", "fp32", "--conditions", "[llm, rag, mask]", *more,
+        "--max-new-tokens", "8", "--batch-rows", "10", "--dtype", "fp32", "--conditions", "[llm, rag, mask]",
+        "--allow-empty", "true", *more,
     ]  # fmt: skip
 
 

@@ -140,3 +140,46 @@ def test_it_needs_them_inside_a_split_and_under_both_conditions_too(
     list(labels(store, "main", asked[3:], tally))
     with pytest.raises(UserError, match=r"\(train 2 to 3, 1 of \d unlike the rest\), so no tau fits"):
         refuse_unequal(tally)
+
+
+def silent(made: SampleSet, *finishes: str) -> SampleSet:
+    """The same with further answers without text that ended so, the greedy answer too."""
+    first = len(made.samples)
+    more = [Sample(first + i, "", 9, finish, -1.0) for i, finish in enumerate(finishes)]  # type: ignore[arg-type]
+    return dataclasses.replace(made, samples=(*made.samples, *more), greedy=dataclasses.replace(more[-1], index=-1))
+
+
+def test_cut_and_thought_only_answers_are_left_out_and_counted_and_empty_ones_are_wrong(
+    store: SampleStore, capital: Question, answered: Answered
+) -> None:
+    store.put("main", [silent(answered("Paris", "Paris", "Rome"), "eos", "length", "thought")])
+    tally = LabelCounts()
+    (made,) = labels(store, "main", [capital], tally)
+    assert (made.llm.n, made.llm.mastery, made.llm.n_empty) == (4, 0.5, 1)  # two of Paris, Paris, Rome and ""
+    assert (made.llm.n_cut, made.llm.n_thought_only, made.llm.greedy_correct) == (1, 1, None)
+    assert (tally.counts["llm_answers_left_out_cut"], tally.counts["llm_answers_left_out_thought_only"]) == (1, 1)
+    assert (
+        "2 answers under 'llm' are left out: 1 were cut before they began, 1 are thoughts alone"
+        in tally.warnings(LabelRule())[0]
+    )
+
+
+def test_a_question_most_of_whose_answers_are_left_out_has_no_label(
+    store: SampleStore, capital: Question, answered: Answered
+) -> None:
+    store.put("main", [silent(answered("Paris", "Paris"), "length", "length", "thought")])
+    tally = LabelCounts()
+    assert not list(labels(store, "main", [capital], tally))  # its short thoughts alone would count
+    assert tally.counts["llm_too_few_whole_answers"] == 1
+
+
+def test_left_out_answers_leave_certainty_its_common_scale(
+    store: SampleStore, capital: Question, answered: Answered
+) -> None:
+    store.put("main", [answered(*["Paris"] * 9, "Rome")])
+    assert common_answers(store, "main") == 10
+    store.put("main", [silent(answered(*["Paris"] * 9, question="q9"), "length")])
+    assert common_answers(store, "main") == 5
+    dev = dataclasses.replace(capital, id="q9")
+    made = list(labels(store, "main", [capital, dev], LabelCounts(), rule=LabelRule(certainty_answers=5)))
+    assert [one.llm.certainty is not None for one in made] == [True, True]

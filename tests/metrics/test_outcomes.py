@@ -64,6 +64,13 @@ def test_stored_answers_are_graded_and_what_the_judge_would_not_say_is_left_out(
         outcome(ASKED, found, grade(ASKED, stored("Paris")))
 
 
+def test_a_greedy_answer_that_was_cut_before_it_began_is_neither_right_nor_wrong() -> None:
+    for finish in ("length", "thought"):
+        found = grade(ASKED, stored("Paris", greedy="", finish=finish))
+        assert (found.correct, found.left_out, found.empty, found.mastery) == (None, True, False, 1.0)
+    assert grade(ASKED, stored(greedy="")).left_out is False
+
+
 def test_a_condition_s_summary_is_over_what_was_asked_for() -> None:
     made = [grade(ASKED, stored("Paris", "Rome", greedy="Paris")), grade(ASKED, stored(greedy="Rome"))]
     found = summarise(made)

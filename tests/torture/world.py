@@ -103,7 +103,17 @@ COMMANDS: dict[str, Sound] = {
     ),
     "data_gen/retrieve.py": _sound("--run", "qa", "--k", "2"),
     "data_gen/sample.py": _sound(
-        "--run", "qa2", "--model", "model", *TINY, "--samples", "{train: 2, dev: 1, test: 0}", "--max-new-tokens", "2"
+        "--run",
+        "qa2",
+        "--model",
+        "model",
+        *TINY,
+        "--samples",
+        "{train: 2, dev: 1, test: 0}",
+        "--max-new-tokens",
+        "2",
+        "--allow-empty",
+        "true",
     ),
     "data_gen/turn_features.py": _sound("--run", "turns", "--know", "tfidf", "--k", "2", "--ner", "[sgd]"),
     "recipes/fit_gate.py": _sound(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kbtrain.answers import grading
+from kbtrain.answers.thoughts import counted_answers
 from kbtrain.labeling.certainty import MAX_EMPTY, certainty
 from kbtrain.metrics.significance import Z95
 from kbtrain.records import Question, SampleSet
@@ -15,7 +16,7 @@ from kbtrain.records import Question, SampleSet
 
 @dataclass(frozen=True)
 class GradedAnswers:
-    """In the order of the sample indices: is each answer right (None: a judge abstained), and which group is it in."""
+    """Verdict (None: a judge abstained) and group of each counted answer, in the order of the sample indices."""
 
     right: tuple[bool | None, ...]
     group: tuple[str, ...]
@@ -55,13 +56,14 @@ class GradedAnswers:
 
 
 def graded_answers(question: Question, made: SampleSet, verdicts: grading.Verdicts | None = None) -> GradedAnswers:
-    """Grade each sampled answer, each distinct text once."""
+    """Grade each sampled answer that is not left out, each distinct text once."""
     known: dict[str, tuple[bool | None, str]] = {}
-    for sample in made.samples:
+    counted = counted_answers(made.samples)
+    for sample in counted:
         if sample.text not in known:
             right = grading.graded(question, sample.text, verdicts)
             known[sample.text] = right, grading.group_key(question, sample.text)
-    rows: Sequence[tuple[bool | None, str]] = [known[sample.text] for sample in made.samples]
+    rows: Sequence[tuple[bool | None, str]] = [known[sample.text] for sample in counted]
     return GradedAnswers(tuple(right for right, _ in rows), tuple(group for _, group in rows))
 
 

@@ -10,10 +10,12 @@ from typing import Any
 
 from kbtrain.answers import grading
 from kbtrain.answers.mask import is_mask, mask_answers, mask_leak
+from kbtrain.answers.thoughts import counted_answers, is_left_out
 from kbtrain.errors import UserError, at
 from kbtrain.labeling.distribution import INDICATORS, Indicator, LabelStatistics
 from kbtrain.labeling.label import DEFAULT_RULE, LabelRule, indicators, label
 from kbtrain.labeling.label_stage import common_answers, right_of
+from kbtrain.labeling.mastery import grade_answer
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Question, SampleSet
@@ -120,13 +122,15 @@ class RunAnalysis:
         evidence: Evidence | None,
         verdicts: grading.Verdicts | None,
     ) -> None:
-        answers = {c: graded_answers(question, made, verdicts) for c, made in sets.items() if made.samples}
+        answers = {
+            c: graded_answers(question, made, verdicts) for c, made in sets.items() if counted_answers(made.samples)
+        }
         graded = bool(question.answers)  # without a gold answer there is certainty, and nothing else
         self.counts["questions_without_gold"] += not graded
         greedy = {
-            c: grading.graded(question, s.greedy.text, verdicts)
+            c: grade_answer(question, s.greedy, verdicts)
             for c, s in sets.items()
-            if graded and s.greedy is not None
+            if graded and s.greedy is not None and not is_left_out(s.greedy)
         }
         self.accuracies.add(sets, answers, greedy)
         if graded:

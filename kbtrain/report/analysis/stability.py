@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from kbtrain.answers.mask import gold_texts
+from kbtrain.answers.thoughts import counted_answers
 from kbtrain.labeling.distribution import INDICATORS, Indicator
 from kbtrain.labeling.label import above, effect
 from kbtrain.metrics.significance import newcombe, wilson
@@ -233,9 +234,9 @@ def spread(question: Question, made: SampleSet, answers: GradedAnswers, certaint
     sizes = Counter(answers.group)
     order = sorted(sizes, key=lambda group: (-sizes[group], group))
     first = {group: i for i, group in reversed(list(enumerate(answers.group)))}
+    counted = counted_answers(made.samples)
     groups = tuple(
-        Group(made.samples[first[group]].text.strip(), sizes[group], answers.right[first[group]])
-        for group in order[:SHOWN]
+        Group(counted[first[group]].text.strip(), sizes[group], answers.right[first[group]]) for group in order[:SHOWN]
     )
     gold = " / ".join(gold_texts(question))
     return Spread(question.id, query_text(question), gold, certainty, len(answers), len(sizes), groups)
