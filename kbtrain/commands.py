@@ -127,9 +127,7 @@ def decide(args: argparse.Namespace) -> None:
 
 def _inputs(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
     """Inputs of ``kbtrain decide``, in parts that are answered at once: arguments, a file, or lines as they come."""
-    from kbtrain.files import read_text
-    from kbtrain.gates.decide import STDIN, arriving, read_inputs, read_table
-    from kbtrain.questions.reading.tables import TABLES
+    from kbtrain.gates.decide import STDIN, arriving, read_inputs, read_questions_file
 
     texts = [] if args.texts == ["-"] else args.texts
     if texts and args.file:
@@ -138,11 +136,8 @@ def _inputs(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
         raise UserError("command line: --field: names a field of JSON lines, in --file or standard input; leave it out")
     if texts:
         return iter([texts])
-    if args.file and args.file.lower().endswith(TABLES):
-        return iter([read_table(Path(args.file), args.field)])
     if args.file and args.file != "-":
-        lines = read_text(args.file).split("\n")  # splitlines() would cut a question at U+2028, too
-        return iter([read_inputs(lines, args.file, args.field)])
+        return iter([read_questions_file(Path(args.file), args.field)])
     if sys.stdin is None:
         raise UserError(f"{STDIN}: closed; give texts or --file")
     return (read_inputs(lines, STDIN, args.field, first) for first, lines in arriving(sys.stdin))

@@ -24,10 +24,11 @@ from pydantic_core import to_jsonable_python
 from kbtrain.cores import share_cores
 from kbtrain.errors import TEXT, UserError, at, did_you_mean, is_text
 from kbtrain.exit_code import exit_code
-from kbtrain.files import read_text, writing
+from kbtrain.files import writing
 from kbtrain.garbage import search_seldom
 from kbtrain.installation import as_typed, program
 from kbtrain.scripts import find
+from kbtrain.text_files import read_text
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

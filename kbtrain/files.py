@@ -146,16 +146,6 @@ def check_regular_or_absent(path: Path | str) -> None:
         check_regular(path)
 
 
-def read_text(path: Path | str) -> str:
-    """A whole file as UTF-8 text, without a BOM. Raises :class:`UserError`."""
-    check_regular(path)
-    try:
-        with errors_of(path):
-            return Path(path).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{at(path)}: not UTF-8 text (byte {error.start})") from None
-
-
 class BadField(ValueError):
     """A field that JSON allows in an object and no file of this project may hold."""
 
@@ -176,7 +166,7 @@ def loads(text: str) -> Any:
         raise ValueError(str(error)) from None
 
 
-def _written_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def written_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """As :func:`plain_object`, without halves of surrogate pairs, which an escape can name and no file can hold."""
     for key, value in pairs:
         for text in (key, *(value if isinstance(value, list) else (value,))):
@@ -198,7 +188,7 @@ def plain_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_WRITTEN, _PLAIN = (json.JSONDecoder(object_pairs_hook=hook) for hook in (_written_object, plain_object))
+_WRITTEN, _PLAIN = (json.JSONDecoder(object_pairs_hook=hook) for hook in (written_object, plain_object))
 
 
 def append(file: TextIO, text: str) -> None:

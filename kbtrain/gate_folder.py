@@ -32,12 +32,13 @@ from pydantic import (
 from kbtrain.answers.chinese import language_of
 from kbtrain.answers.grading import is_empty
 from kbtrain.errors import HALVES, UserError, at, did_you_mean
-from kbtrain.files import read_text, there, writing
+from kbtrain.files import there, writing
 from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import file_sha256, meta_of, stamp, write_atomically
 from kbtrain.records import Decision, Example, GateExample, Target, Titles, TurnExample
+from kbtrain.text_files import read_text
 
 T = TypeVar("T")
 CARD = "gate.json"

@@ -13,7 +13,8 @@ from typing import Any, TextIO, TypeVar, cast
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.files import BadField, check_regular, errors_of, loads, read_text, replacing
+from kbtrain.files import BadField, errors_of, loads, replacing
+from kbtrain.text_files import read_lines, read_text
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -58,18 +59,39 @@ def _left_out(kind: type) -> tuple[tuple[str, Any], ...]:
 
 def parse(kind: type[R], line: str, path: Path | str, number: int) -> R:
     """A record from one line. Raises :class:`UserError` naming file, line and field."""
-    data = value(line, path, number)
+    return record(kind, value(line, path, number), path, number)
+
+
+def record(kind: type[R], data: Any, path: Path | str, number: int) -> R:
+    """A record from a JSON value: a field that is null counts as missing where the record has a default for it.
+
+    Raises :class:`UserError` naming file, line and field.
+    """
     if not isinstance(data, dict):
         raise UserError(f"{at(path, number)}: expected a JSON object, found {type(data).__name__}")
+    if None in data.values():
+        optional = _optional(cast(Any, kind))
+        data = {key: value for key, value in data.items() if value is not None or key not in optional}
     known = _names(cast(Any, kind))
     for key in data:
         if key not in known:
             raise UserError(f"{at(path, number, key)}: unknown field; {did_you_mean(key, known)}")
     try:
-        record: R = _adapter(cast(Any, kind)).validate_python(data)
+        found: R = _adapter(cast(Any, kind)).validate_python(data)
     except ValidationError as error:
         raise UserError(f"{at(path, number)}: {one_line(error)}") from None
-    return record
+    return found
+
+
+@functools.cache
+def _optional(kind: type) -> frozenset[str]:
+    """Fields with a default."""
+    missing = dataclasses.MISSING
+    return frozenset(
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is not missing or field.default_factory is not missing
+    )
 
 
 def value(line: str, path: Path | str, number: int) -> Any:
@@ -135,14 +157,7 @@ def read_numbered(kind: type[R], path: Path | str) -> Iterator[tuple[int, R]]:
 
 def lines(path: Path | str) -> Iterator[tuple[int, str]]:
     """Stream (number from 1, text) of a file's lines that are not blank, without a BOM. Raises :class:`UserError`."""
-    check_regular(path)
-    try:
-        with errors_of(path), open(path, encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield number, line
-    except UnicodeDecodeError as error:
-        raise UserError(f"{at(path)}: not UTF-8 text (byte {error.start})") from None
+    return ((number, line) for number, line in read_lines(path) if line.strip())
 
 
 def write(path: Path | str, records: Iterable[Any]) -> int:

@@ -21,7 +21,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at, strike
-from kbtrain.files import BadField, beside, check_regular, errors_of, loads, maker, read_text, replacing, there
+from kbtrain.files import BadField, beside, check_regular, errors_of, loads, maker, replacing, there
+from kbtrain.text_files import read_text
 
 SCHEMA = 1
 PACKAGES = (

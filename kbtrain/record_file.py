@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from kbtrain import jsonl
-from kbtrain.files import beside, errors_of, put_in_place, read_text
+from kbtrain.files import beside, errors_of, put_in_place
 from kbtrain.provenance import meta_of, unchanged, write_atomically
+from kbtrain.text_files import read_text
 
 
 def is_made(path: Path, key: Mapping[str, Any]) -> bool:

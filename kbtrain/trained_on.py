@@ -11,10 +11,11 @@ from pathlib import Path
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import is_empty, normalise
-from kbtrain.files import read_text, there
+from kbtrain.files import there
 from kbtrain.gate_folder import logistic
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Example, GateExample, GateScore
+from kbtrain.text_files import read_text
 
 TRAINED_ON = "trained_on.txt"  # hashes of the training questions, one a line
 TRAINED_ENTITIES = "trained_entities.txt"  # hashes of the entities that these ask about, one a line

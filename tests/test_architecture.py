@@ -21,6 +21,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"cores", "garbage", "installation"}),
     frozenset({"arrays", "errors", "event_loop", "progress", "records", "servers", "svg", "text_table"}),
     frozenset({"engine", "files", "scripts"}),
+    frozenset({"text_files"}),
     frozenset({"exit_code", "preloaded", "stage_process"}),
     frozenset({"config", "credentials", "jsonl", "provenance", "prompts", "answers"}),
     frozenset({"store", "gate_folder", "models", "questions", "record_file"}),

@@ -163,14 +163,14 @@ def test_thresholds_that_are_none_leave_card_and_readme_as_they_were(tmp_path: P
 def test_a_readme_that_is_no_text_leaves_the_card_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "gate.json").write_text('{"kind": "x"}')
     (tmp_path / "README.md").write_bytes(b"\xff")
-    with pytest.raises(UserError, match=r"README\.md: not UTF-8 text"):
+    with pytest.raises(UserError, match=r"README\.md:1: not UTF-8 text"):
         set_threshold(tmp_path, "a gate", NOTED)
     assert (tmp_path / "gate.json").read_text() == '{"kind": "x"}'
 
 
 def test_hashes_of_training_questions_that_are_no_text_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "trained_on.txt").write_bytes(b"\xff")
-    with pytest.raises(UserError, match=r"trained_on\.txt: not UTF-8 text"):
+    with pytest.raises(UserError, match=r"trained_on\.txt:1: not UTF-8 text"):
         trained_among(tmp_path, [turn(0)])
 
 

@@ -27,7 +27,6 @@ from kbtrain.files import (
     is_begun,
     not_there,
     put_in_place,
-    read_text,
     replacing,
     there,
     writing,
@@ -39,6 +38,7 @@ from kbtrain.rag.seakr.trace import Spent, Trace, TraceFile
 from kbtrain.record_file import RecordFile
 from kbtrain.records import Evidence, GateScore, Hit, Passage
 from kbtrain.retrieval.retrieve_stage import open_index
+from kbtrain.text_files import read_text
 
 LONG = "x" * 100_000
 REFUSED = "too large for this disk|disk is full"

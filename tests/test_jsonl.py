@@ -179,8 +179,8 @@ def test_no_turn_stands_before_the_first(tmp_path: Path) -> None:
 def test_a_missing_or_binary_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"gone\.jsonl: no such file$"):
         list(jsonl.read(GateScore, tmp_path / "gone.jsonl"))
-    (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match=r"b\.jsonl: not UTF-8 text"):
+    (tmp_path / "b.jsonl").write_bytes(b"\n\xff")
+    with pytest.raises(UserError, match=r"b\.jsonl:2: not UTF-8 text"):
         list(jsonl.read(GateScore, tmp_path / "b.jsonl"))
 
 

@@ -15,6 +15,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.files import check_regular, there
 from kbtrain.jsonl import one_line, read_value
 from kbtrain.records import Snippet, Split, TurnExample, Utterance
+from kbtrain.text_files import plain_name
 
 
 @dataclass(frozen=True)
@@ -150,9 +151,10 @@ def split_files(path: Path, ending: str, split: Split | None) -> list[tuple[Spli
     """
     if there(path) and not path.is_dir():
         check_regular(path)
-        return [(split or split_of(path.name.removesuffix(ending), path), path)]
-    found = sorted(path.glob(f"*{ending}")) if path.is_dir() else []
-    pairs = [(split_of(file.name.removesuffix(ending), file), file) for file in found]
+        return [(split or split_of(plain_name(path.name).removesuffix(ending), path), path)]
+    found = sorted(path.glob(f"*{ending}*")) if path.is_dir() else []
+    names = ((plain_name(file.name), file) for file in found)
+    pairs = [(split_of(name.removesuffix(ending), file), file) for name, file in names if name.endswith(ending)]
     if not pairs:
         raise UserError(f"{at(path)}: no file <split>{ending} there (train{ending}, dev{ending}, test{ending})")
     return [pair for pair in pairs if split in (None, pair[0])]

@@ -1,8 +1,7 @@
-"""Turns from a plain JSONL file: ``{"context": ["...", "..."], "label": true}`` a line is enough."""
+"""Turns from JSON Lines, a JSON list or Parquet: ``{"context": ["...", "..."], "label": true}`` a row is enough."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
@@ -13,7 +12,10 @@ from kbtrain import jsonl
 from kbtrain.dialogue.base import SPLITS, services_so_far, split_files
 from kbtrain.dialogue.together import Together
 from kbtrain.errors import UserError, at
+from kbtrain.questions.reading.files import data_file
+from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Split, TurnExample, Utterance
+from kbtrain.text_files import plain_name
 
 _MARK = re.compile(r"\b(USER|SYSTEM):\s*")
 _OWN = frozenset(field.name for field in fields(TurnExample))
@@ -31,9 +33,11 @@ def plain_turns(path: Path, split: Split | None = None) -> Iterator[tuple[str, T
     """
     together = Together()
     for name, file in _files(path, split):
-        for number, line in jsonl.lines(file):
-            text, named = _complete(line, file, number, name)
-            example = jsonl.parse(TurnExample, text, file, number)
+        rows = data_file(file)
+        for place, row in enumerate(any_rows(rows), 1):
+            number = row.line
+            data, named = _complete(row.data, file, number, name, f"{rows.label}-{place if row.path else number}")
+            example = jsonl.record(TurnExample, data, file, number)
             if not named:
                 whole = together.name(example.context, example.dialogue_id, example.split)
                 example = replace(example, dialogue_id=whole)
@@ -43,22 +47,22 @@ def plain_turns(path: Path, split: Split | None = None) -> Iterator[tuple[str, T
 def _files(path: Path, split: Split | None) -> list[tuple[Split | None, Path]]:
     """A single file may say the split in its lines; the files of a folder say it by their names."""
     if path.is_file():
-        stem = path.name.removesuffix(".jsonl")
+        stem = plain_name(path.name).rpartition(".")[0]
         return [(split or next((s for s in SPLITS if s == stem), None), path)]
     return list(split_files(path, ".jsonl", split))
 
 
-def _complete(line: str, path: Path, number: int, split: Split | None) -> tuple[str, bool]:
-    """The line with its defaults, and whether it names its dialogue itself."""
-    data = jsonl.value(line, path, number)
-    if not isinstance(data, dict):
-        return line, True
+def _complete(
+    given: dict[str, Any], path: Path, number: int, split: Split | None, name: str
+) -> tuple[dict[str, Any], bool]:
+    """The row with its defaults, and whether it names its dialogue itself; ``name`` is that of one that does not."""
+    data = {key: value for key, value in given.items() if value is not None or key == "label"}
     named = "dialogue_id" in data
     if not {"split", *data} - _OWN:
         data |= {name: str(data[name]) for name in ("id", "dialogue_id") if type(data.get(name)) is int}
         where = at(path, number, "context")
         data = {**data, "context": [vars(u) for u in _context(data.get("context"), where)]}
-        dialogue = str(data.get("dialogue_id", f"{path.stem}-{number}"))
+        dialogue = str(data.get("dialogue_id", name))
         turn = data.get("turn", len(data["context"]))
         defaults: dict[str, Any] = {"id": f"{dialogue}:{turn}", "dialogue_id": dialogue, "turn": turn}
         if "services" not in data:
@@ -73,7 +77,7 @@ def _complete(line: str, path: Path, number: int, split: Split | None) -> tuple[
             )
         if split is not None and data["split"] != split:
             raise UserError(f"{at(path, number, 'split')}: '{data['split']}' in the file of '{split}'")
-    return json.dumps(data, ensure_ascii=False), named
+    return data, named
 
 
 def _context(given: object, where: str) -> Sequence[Utterance]:

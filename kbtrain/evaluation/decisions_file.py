@@ -12,7 +12,7 @@ from kbtrain.provenance import meta_of
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.reading.files import data_files
 from kbtrain.questions.reading.rows import SourceRecord, shown
-from kbtrain.questions.reading.tables import TABLES, any_rows
+from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
 
 WORDS: Mapping[str, float] = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 
@@ -39,7 +39,7 @@ def read_decisions(path: Path, id_column: str, column: str, choices: Mapping[str
     rows: list[DecisionRow] = []
     without = 0
     with FirstSeen() as ids:
-        for file in data_files(path, (".json", ".jsonl", *TABLES)):
+        for file in data_files(path, (*OBJECTS, *TABLES)):
             for row in any_rows(file):
                 name = row.identifier(id_column)
                 earlier = ids.add(name, row.file, row.line)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import is_empty
 from kbtrain.errors import HALVES, UserError, at
 from kbtrain.files import loads
 from kbtrain.gate_folder import Gate
-from kbtrain.questions.reading.files import data_files
+from kbtrain.questions.reading.files import DataFile, data_file, text_lines
+from kbtrain.questions.reading.json_stream import begins_list
+from kbtrain.questions.reading.parquet import PARQUET
 from kbtrain.questions.reading.tables import TABLES, any_rows
 from kbtrain.records import Example, GateExample, TurnExample
 
@@ -44,21 +45,25 @@ def read_inputs(
             yield _not_empty(_of_text(text), at(where, number))
 
 
-def read_table(path: Path, field: str | None = None) -> Iterator[str]:
-    """The questions of a ``.csv`` or ``.tsv``: column ``field``, else ``question`` or ``text``.
+def read_questions_file(path: Path, field: str | None = None) -> Iterator[str | Example]:
+    """Inputs of a file: a row of a table, of Parquet or of a JSON list; else a line, as :func:`read_inputs` has it.
 
     Raises :class:`UserError` naming file, line and column.
     """
+    file = data_file(path)
+    if file.suffix in (*TABLES, PARQUET) or (file.suffix == ".json" and begins_list(file)):
+        return _of_rows(file, field)
+    return read_inputs((line for _, line in text_lines(file)), path, field)
+
+
+def _of_rows(file: DataFile, field: str | None) -> Iterator[str]:
     names = (field,) if field is not None else _FIELDS
-    for file in data_files(path, TABLES, split="test"):
-        for row in any_rows(file):
-            name = next((name for name in names if name in row.data), None)
-            if name is None:
-                wanted = " or ".join(f"'{one}'" for one in names)
-                raise UserError(
-                    f"{at(path, 1)}: no column {wanted}; there is {', '.join(row.data)}: name it by --field"
-                )
-            yield row.text(name)
+    for row in any_rows(file):
+        name = next((name for name in names if row.has(name)), None)
+        if name is None:
+            wanted, there = " or ".join(f"'{name}'" for name in names), ", ".join(row.data)
+            raise UserError(f"{at(row.file, 1)}: no column {wanted}; there is {there}: name it by --field")
+        yield row.text(name)
 
 
 def _not_empty(text: str, place: str) -> str:
@@ -79,16 +84,11 @@ def _of_text(text: str) -> str:
 
 
 def _of_object(text: str, where: Path | str, number: int, field: str | None) -> str | Example:
-    try:
-        data: Any = loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{at(where, number)}: broken JSON ({error.msg} at column {error.colno})") from None
-    except ValueError as error:
-        raise UserError(f"{at(where, number)}: broken JSON ({str(error)[:80]})") from None
+    data = jsonl.value(text, where, number)
     if field is None and "dialogue_id" in data:
-        return jsonl.parse(TurnExample, text, where, number)
+        return jsonl.record(TurnExample, data, where, number)
     if field is None and "question_id" in data:
-        return jsonl.parse(GateExample, text, where, number)
+        return jsonl.record(GateExample, data, where, number)
     names = (field,) if field is not None else _FIELDS
     name = next((name for name in names if name in data), names[0])
     if isinstance(found := data.get(name), str):

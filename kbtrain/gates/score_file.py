@@ -15,10 +15,11 @@ from typing import Any, Self
 
 from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
-from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, loads, put_in_place, read_text, there
+from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, loads, put_in_place, there
 from kbtrain.gates.handles import GateHandle
 from kbtrain.models.files_read import MODEL_FILES, Noted, folder_of, note
 from kbtrain.records import GateScore, Split
+from kbtrain.text_files import read_text
 
 FILES_HERE = f"{MODEL_FILES}_here"  # where the base of a gate is elsewhere: its own folder's
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from kbtrain.errors import UserError
-from kbtrain.files import check_regular, errors_of, read_text, there
+from kbtrain.files import check_regular, errors_of, there
 from kbtrain.jsonl import read_json
+from kbtrain.text_files import read_text
 
 if TYPE_CHECKING:
     from peft import PeftModel

@@ -11,7 +11,6 @@ import yaml
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.results import GateResult, Results, load
-from kbtrain.files import read_text
 from kbtrain.gate_folder import README, GateCard
 from kbtrain.gates.noted import card_hash
 from kbtrain.gates.registry import kind_of, package_of
@@ -20,6 +19,7 @@ from kbtrain.metrics.significance import Delta
 from kbtrain.push.staging import Staged, without_paths
 from kbtrain.report.summary import KIND, drawn, interval
 from kbtrain.report.words import by_rule, percent
+from kbtrain.text_files import read_text
 from kbtrain.text_table import number, signed
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import read_text
 from kbtrain.gate_folder import CARD, README, GateCard
 from kbtrain.gates.registry import check_parts, kind_of, read_card
 from kbtrain.hub import FILES, pickle_in
 from kbtrain.models.embedded import is_embedded
 from kbtrain.models.weights import header_of
+from kbtrain.text_files import read_text
 from kbtrain.trained_on import TRAINED_ENTITIES, TRAINED_ON
 
 # vocabularies, in which a path would be a token

@@ -65,6 +65,15 @@ def joined(sentences: tuple[str, ...]) -> str:
     return " ".join(sentence.strip() for sentence in sentences if sentence.strip())
 
 
+def titled(contents: str) -> tuple[str, str]:
+    """Title and text of a passage whose first line is its title in double quotes; else no title and all of it."""
+    first, _, rest = contents.partition("\n")
+    title = first.strip()
+    if len(title) > 2 and title[0] == title[-1] == '"' and rest.strip():
+        return title[1:-1].replace('""', '"'), rest
+    return "", contents
+
+
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 

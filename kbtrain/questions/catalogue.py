@@ -26,14 +26,15 @@ from kbtrain.questions.data_sets.two_wiki import two_wiki
 from kbtrain.questions.data_sets.webqa import sogouqa, webqa
 from kbtrain.questions.data_sets.xiezhi import xiezhi, xiezhi_en
 from kbtrain.questions.reading.files import FEW_SHOT_SPLITS
+from kbtrain.questions.reading.parquet import PARQUET
+from kbtrain.questions.reading.tables import OBJECTS, TABLES
 
 
 def _atlas(path: Path, reading: Reading) -> Iterator[Loaded]:
     return (Loaded(question, str(path), number) for number, question in read_questions(path))
 
 
-_JSON = (".json", ".jsonl")
-_TABLE = (".csv", ".tsv")
+_TOPICS = (".train.txt", ".dev.txt", ".test.txt")  # Pyserini's names
 
 DATA_SETS: dict[str, DataSet] = {
     "atlas": DataSet(
@@ -49,14 +50,14 @@ DATA_SETS: dict[str, DataSet] = {
         "as of atlas",
     ),
     "jsonl": DataSet(
-        any_table(jsonl_questions, *_JSON),
+        any_table(jsonl_questions, *OBJECTS),
         "your own: {question, answers} a line; other names by columns",
         "yours",
         "every field of a question, contexts",
         by_columns=True,
     ),
     "csv": DataSet(
-        any_table(csv_questions, *_TABLE),
+        any_table(csv_questions, *TABLES),
         "your own: a table whose first row names the columns",
         "yours",
         "every field of a question, contexts",
@@ -70,32 +71,33 @@ DATA_SETS: dict[str, DataSet] = {
         by_columns=True,
     ),
     "nq_open": DataSet(
-        native(nq_open, *_JSON, *_TABLE),
-        "github.com/google-research-datasets/natural-questions (nq_open), github.com/facebookresearch/DPR (*.qa.csv)",
+        native(nq_open, *OBJECTS, *TABLES, *_TOPICS),
+        "github.com/google-research-datasets/natural-questions (nq_open), github.com/facebookresearch/DPR (*.qa.csv, "
+        "Pyserini's topics.dpr.*.txt)",
         "CC BY-SA 3.0",
         "answers, passages and gold passages where the file has ctxs",
     ),
     "triviaqa": DataSet(
-        native(triviaqa, ".json", *_TABLE),
-        "nlp.cs.washington.edu/triviaqa, one of qa/*.json (only: '*wikipedia-*'); DPR's *.qa.csv",
+        native(triviaqa, *OBJECTS, *TABLES, *_TOPICS),
+        "nlp.cs.washington.edu/triviaqa, one of qa/*.json (only: '*wikipedia-*'); DPR's *.qa.csv, topics.dpr.*.txt",
         "Apache 2.0",
         "all aliases; hidden answers (test)",
     ),
     "squad": DataSet(
-        native(squad, ".json"),
+        native(squad, *OBJECTS),
         "rajpurkar.github.io/SQuAD-explorer (1.1, 2.0)",
         "CC BY-SA 4.0",
         "gold passage, impossible questions",
     ),
     "squad_zh": DataSet(
-        native(squad_zh, ".json"),
+        native(squad_zh, *OBJECTS),
         "SQuAD's layout in Chinese: github.com/ymcui/cmrc2018, github.com/DRCKnowledgeTeam/DRCD, translated SQuAD",
         "CC BY-SA 4.0 (CMRC 2018), 3.0 (DRCD)",
         "gold passage, impossible questions",
     ),
     "hotpotqa": DataSet(
-        native(hotpotqa, *_JSON),
-        "hotpotqa.github.io (distractor, fullwiki), or its questions alone",
+        native(hotpotqa, *OBJECTS),
+        "hotpotqa.github.io (distractor, fullwiki), the hub's Parquet, or its questions alone",
         "CC BY-SA 4.0",
         "type as relation, hops, passages, gold passages",
     ),
@@ -106,7 +108,7 @@ DATA_SETS: dict[str, DataSet] = {
         "aliases, type as relation, hops, entities, passages, gold passages",
     ),
     "musique": DataSet(
-        native(musique, *_JSON, leave_out="single_hop"),
+        native(musique, *OBJECTS, leave_out="single_hop"),
         "github.com/StonyBrookNLP/musique (Ans, Full)",
         "CC BY 4.0",
         "aliases, hops, kind of hops as relation, passages, gold passages, unanswerable questions",
@@ -124,7 +126,7 @@ DATA_SETS: dict[str, DataSet] = {
         "hops, gold passages",
     ),
     "popqa": DataSet(
-        native(popqa, *_JSON, *_TABLE),
+        native(popqa, *OBJECTS, *TABLES),
         "github.com/AlexTMallen/adaptive-retrieval (popQA.tsv)",
         "MIT",
         "popularity (s_pop), relation, entity, passages where the file has paragraphs",
@@ -136,7 +138,7 @@ DATA_SETS: dict[str, DataSet] = {
         "up to ten answers, fact type, hops, false premise, split",
     ),
     "openbookqa": DataSet(
-        native(openbookqa, ".jsonl", leave_out="Additional/"),
+        native(openbookqa, ".jsonl", PARQUET, leave_out="Additional/"),
         "allenai.org/data/open-book-qa (its zip: Main; only: '*complete*' is left out); ARC has the same layout",
         "see its page",
         "options, fact as gold passage in the complete files",
@@ -166,19 +168,19 @@ DATA_SETS: dict[str, DataSet] = {
         "options, subject as relation; dev is train",
     ),
     "mlec_qa": DataSet(
-        native(mlec_qa, *_JSON),
+        native(mlec_qa, *OBJECTS),
         "github.com/Judenpech/MLEC-QA (zip with Clinic_train.json, ...)",
         "see its page",
         "options, field as relation",
     ),
     "xiezhi": DataSet(
-        native(xiezhi, *_JSON),
+        native(xiezhi, *OBJECTS),
         "github.com/MikeGu721/XiezhiBenchmark (*_chn)",
         "CC BY-NC-SA 4.0",
         "options, field as relation",
     ),
     "xiezhi_en": DataSet(
-        native(xiezhi_en, *_JSON),
+        native(xiezhi_en, *OBJECTS),
         "github.com/MikeGu721/XiezhiBenchmark (*_eng)",
         "CC BY-NC-SA 4.0",
         "options, first discipline as relation",
@@ -190,7 +192,7 @@ DATA_SETS: dict[str, DataSet] = {
         "answers of all passages, passages, gold passages",
     ),
     "sogouqa": DataSet(
-        native(sogouqa, *_JSON),
+        native(sogouqa, *OBJECTS),
         "the CIPS-SOGOU contest of 2018, or as SogouQA.json beside WebQA.json",
         "the contest's terms",
         "answers of all passages, passages, gold passages",

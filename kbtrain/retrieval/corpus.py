@@ -1,123 +1,125 @@
 """Passages: read from files as a stream, stored on disk by position, and long documents cut into passages.
 
 Files are our own JSON Lines, any other with ``id``, ``title``, ``text``, or tables such as DPR's (``psgs_w100.tsv``, 21
-million passages of 100 words, with the columns id, text, title), gz too; or folders of Markdown and plain text.
+million passages of 100 words, with the columns id, text, title); or folders of Markdown and plain text.
 Passages on disk are memory-mapped, so memory holds none of them. Documents are cut by words (as DPR's 100) or by a
 model's own tokens.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 import mmap
 import re
-import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbtrain import jsonl
 from kbtrain.answers.chinese import CJK
 from kbtrain.answers.grading import is_empty
 from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.files import check_regular, errors_of
-from kbtrain.questions.reading.tables import is_told, reader_of
+from kbtrain.files import check_regular
+from kbtrain.questions.base import titled
+from kbtrain.questions.reading.files import ARCHIVES, DOCUMENTS, data_files
+from kbtrain.questions.reading.rows import SourceRecord
+from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import Hit, Passage
-from kbtrain.retrieval.documents import ARCHIVES, DOCUMENTS, read_documents
+from kbtrain.retrieval.documents import read_documents
+from kbtrain.text_files import open_decompressed, opener_of, plain_name
 
 if TYPE_CHECKING:
     import numpy as np
 
 FIELDS = ("id", "title", "text")
-_LONGEST_FIELD = 2**30  # csv refuses fields above 128 KiB by default
+CONTENTS = "contents"
+_ABOUT = frozenset({"README", "LICENSE", "CHANGELOG"})  # documents about the others of a folder
+ROWS = (*OBJECTS, *TABLES)
 
 
 def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) -> Iterator[Passage]:
-    """Stream a corpus: ``.jsonl``, ``.tsv`` or ``.csv``, plain or ``.gz``, or a folder, an archive of documents
-    (:func:`~kbtrain.retrieval.documents.read_documents`). Other fields (source, language ...) are not read.
+    """Stream a corpus: rows of JSON, JSON Lines, Parquet, TSV or CSV; or documents of Markdown or plain text
+    (:func:`~kbtrain.retrieval.documents.read_documents`). A file, a folder or an archive of such, compressed or not.
 
-    ``columns``: our field -> theirs. A file whose first passage has no id gets ids from the file's name and the line; a
-    table needs all three columns, or a map of those that it has.
+    ``columns``: our field -> theirs; other fields (source, language ...) are not read. A file whose first passage has
+    no id gets ids from the file's name and the line. A table needs all three columns, or a map of those that it has.
+    A row without ``text`` may have ``contents``, as Pyserini's and FlashRAG's corpora do (:func:`titled`).
     Raises :class:`UserError` with file, line and field.
     """
-    name = str(path).removesuffix(".gz")
-    if name.endswith(".jsonl"):
-        return _jsonl(path, columns or {})
-    if name.endswith((".tsv", ".csv")):
-        return _table(path, columns or {}, "TSV" if name.endswith(".tsv") else "CSV")
-    if Path(path).is_dir() or name.lower().endswith((*DOCUMENTS, *ARCHIVES)):
-        if columns:
-            raise UserError(f"key 'columns': {at(path)}: documents have none; leave it out")
-        return read_documents(path)
-    raise UserError(
-        f"{at(path)}: cannot read passages from it; name a .jsonl, .tsv or .csv file, plain or .gz, or a folder of .md "
-        "and .txt files"
-    )
+    place, name = Path(path), plain_name(str(path)).lower()
+    if place.is_dir() or name.endswith(ARCHIVES):
+        return _passages_of_rows(place, columns or {}) if _holds_rows(place) else _documents(place, columns)
+    if name.endswith(DOCUMENTS):
+        return _documents(place, columns)
+    if name.endswith(ROWS):
+        return _passages_of_rows(place, columns or {})
+    with open_decompressed(opener_of(place), place):  # names a PDF, a Word document ...
+        raise UserError(
+            f"{at(path)}: cannot read passages from it; name a .jsonl, .json, .parquet, .tsv or .csv file, compressed "
+            "or not, or a folder of .md and .txt files"
+        )
 
 
-def _lines(path: Path | str) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a text file; a byte order mark is dropped."""
-    number = 0
-    check_regular(path)
-    try:
-        with errors_of(path), _opened(path) as file:
-            for number, line in enumerate(file, 1):
-                yield number, line
-    except UnicodeDecodeError as error:
-        raise UserError(f"{at(path, number + 1)}: not UTF-8 text (byte {error.start} of what follows)") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{at(path, number + 1)}: broken gzip file ({error}); fetch it again") from None
+def _holds_rows(path: Path) -> bool:
+    """True for a folder or archive of files of rows, of which a README may tell."""
+    rows = next(data_files(path, ROWS, split="train", required=False), None)
+    documents = data_files(path, DOCUMENTS, split="train", required=False)
+    return rows is not None and all(Path(file.name).stem.upper() in _ABOUT for file in documents)
 
 
-def _opened(path: Path | str) -> IO[str]:
-    if str(path).endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return open(path, encoding="utf-8-sig", newline="")
+def _documents(path: Path, columns: Mapping[str, str] | None) -> Iterator[Passage]:
+    if columns:
+        raise UserError(f"key 'columns': {at(path)}: documents have none; leave it out")
+    return read_documents(path)
 
 
-def _jsonl(path: Path | str, columns: Mapping[str, str]) -> Iterator[Passage]:
-    numbered = "id" not in columns
-    for n, (number, line) in enumerate((number, line) for number, line in _lines(path) if line.strip()):
-        data = _object(line, path, number)
-        numbered &= n > 0 or "id" not in data
-        if numbered:
-            data = {**data, columns.get("id", "id"): f"{_stem(path)}-{number}"}
-        yield _passage(data, path, number, columns)
+def _passages_of_rows(path: Path, columns: Mapping[str, str]) -> Iterator[Passage]:
+    for file in data_files(path, ROWS, split="train"):  # a split given: none is read from the names
+        numbered = "id" not in columns
+        for n, row in enumerate(any_rows(file), 1):
+            if n == 1 and file.suffix in TABLES:
+                _check_columns(row, columns)
+            if n == 1:
+                numbered &= not row.has("id")
+            # ids of a list are by place: it may be all on one line
+            name = f"{file.label}-{n if row.path else row.line}" if numbered else _text(row, "id", columns)
+            yield _passage(row, name, columns)
 
 
-def _stem(path: Path | str) -> str:
-    return Path(path).name.removesuffix(".gz").rpartition(".")[0]
+def _check_columns(row: SourceRecord, columns: Mapping[str, str]) -> None:
+    wanted = sorted(columns.get(field, field) for field in FIELDS if not columns or field in {*columns, "text"})
+    if not (set(wanted) <= row.data.keys() or (not columns and CONTENTS in row.data)):
+        raise UserError(
+            f"{at(row.file, 1)}: expected the columns {', '.join(wanted)} in the first line, found "
+            f'{" ".join(row.data)[:60]!r}; name those that it has: --columns "{{text: THEIR_TEXT}}"'
+        )
 
 
-def _passage(data: dict[str, Any], path: Path | str, number: int, columns: Mapping[str, str]) -> Passage:
-    titled = data if columns.get("title", "title") in data else {**data, columns.get("title", "title"): ""}
-    return Passage(*(_text(titled, columns.get(field, field), path, number, field) for field in FIELDS))
+def _passage(row: SourceRecord, name: str, columns: Mapping[str, str]) -> Passage:
+    column = columns.get("text") or (CONTENTS if CONTENTS in row.data and not row.has("text") else "text")
+    text = _text(row, "text", {"text": column})
+    title = _text(row, "title", columns) if "title" in columns or row.has("title") else ""
+    if column == CONTENTS and not title:
+        title, text = titled(text)
+    return Passage(name, title, text)
 
 
-def _object(line: str, path: Path | str, number: int) -> dict[str, Any]:
-    data = jsonl.value(line, path, number)
-    if not isinstance(data, dict):
-        raise UserError(f"{at(path, number)}: expected a JSON object, found {type(data).__name__}")
-    return data
-
-
-def _text(data: dict[str, Any], field: str, path: Path | str, number: int, ours: str) -> str:
-    value = data.get(field)
+def _text(row: SourceRecord, ours: str, columns: Mapping[str, str]) -> str:
+    field = columns.get(ours, ours)
+    value = row.data.get(field)
     if isinstance(value, str) and (ours == "title" or not (is_empty(value) if ours == "text" else is_blank(value))):
         return value
+    if ours == "title" and field in row.data and value is None:
+        return ""
     if ours == "id" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    if field not in data:
-        others = [key for key in data if key not in FIELDS]
-        mapped = f'; {did_you_mean(field, others)}; map yours: --columns "{_guessed(data, ours)}"' if others else ""
-        raise UserError(f"{at(path, number)}: field '{field}': missing{mapped}")
-    what = "empty" if isinstance(value, str) else f"expected text, found {value!r:.40}"
-    raise UserError(f"{at(path, number, field)}: {what}")
+    if field not in row.data:
+        others = [key for key in row.data if key not in FIELDS]
+        mapped = f'; {did_you_mean(field, others)}; map yours: --columns "{_guessed(row.data, ours)}"' if others else ""
+        raise row.error(field, f"missing{mapped}")
+    raise row.error(field, "empty" if isinstance(value, str) else f"expected text, found {value!r:.40}")
 
 
 _USUAL_TITLES = frozenset({"head", "heading", "headline", "name", "page", "subject"})
@@ -132,34 +134,6 @@ def _guessed(data: Mapping[str, Any], ours: str) -> str:
     if title is not None and not data.get("title"):  # none of its own: filled in as empty
         found["title"] = title
     return "{" + ", ".join(f"{own}: {theirs}" for own, theirs in found.items()) + "}"
-
-
-def _table(path: Path | str, columns: Mapping[str, str], kind: Literal["TSV", "CSV"]) -> Iterator[Passage]:
-    """Rows as csv writes them (quotes doubled inside quotes), under a line with the names of the columns."""
-    csv.field_size_limit(_LONGEST_FIELD)
-    rows = reader_of((line for _, line in _lines(path)), "\t" if kind == "TSV" else ",")
-    try:
-        head = next(rows, [])
-        head = next(rows, []) if is_told(head) else head
-        wanted = sorted(columns.get(field, field) for field in FIELDS if not columns or field in {*columns, "text"})
-        if not set(wanted) <= set(head):
-            found = " ".join(head)[:60] or "nothing"
-            raise UserError(
-                f"{at(path, 1)}: expected the columns {', '.join(wanted)} in the first line, found {found!r}; name "
-                'those that it has: --columns "{text: THEIR_TEXT}"'
-            )
-        numbered = columns.get("id", "id") not in head
-        for row in rows:
-            if not row:
-                continue
-            if len(row) != len(head):
-                raise UserError(f"{at(path, rows.line_num)}: {len(row)} columns, expected {len(head)}")
-            data = dict(zip(head, row, strict=True))
-            if numbered:
-                data["id"] = f"{_stem(path)}-{rows.line_num}"
-            yield _passage(data, path, rows.line_num, columns)
-    except csv.Error as error:
-        raise UserError(f"{at(path, rows.line_num)}: broken {kind} ({error})") from None
 
 
 def some(passages: Iterable[Passage], corpus: Path | None = None) -> Iterator[Passage]:

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from kbtrain.answers.grading import is_empty
-from kbtrain.questions.reading.files import DataFile, data_files, text_lines
+from kbtrain.questions.reading.files import DOCUMENTS, DataFile, data_files, text_lines
 from kbtrain.records import Passage
 
 _MARKDOWN = (".md", ".markdown")
-DOCUMENTS = (*_MARKDOWN, ".txt")
-ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _BETWEEN = " > "  # headings of a title

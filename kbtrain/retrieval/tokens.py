@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from kbtrain.answers.chinese import CJK
 from kbtrain.errors import UserError, at
-from kbtrain.files import read_text
+from kbtrain.text_files import read_text
 
 Chinese = Literal["bigrams", "characters", "jieba"]
 # One-letter words count (chemical symbols, "Vitamin A"); a run of Chinese characters is cut further.

@@ -27,12 +27,13 @@ from kbtrain.config import Config
 from kbtrain.credentials import check_url, key_from_environment
 from kbtrain.errors import UserError, at, require, strike
 from kbtrain.event_loop import EventLoop, run
-from kbtrain.files import check_regular, errors_of, loads, read_text
+from kbtrain.files import check_regular, errors_of, loads
 from kbtrain.llm.server_requests import Retry, post
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import read_passages, some
 from kbtrain.servers import LONGEST_ASKED, is_loopback
+from kbtrain.text_files import read_text
 
 if TYPE_CHECKING:
     import numpy as np

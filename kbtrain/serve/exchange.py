@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at, never_show
-from kbtrain.files import read_text
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Busy, Refused
 from kbtrain.servers import is_loopback
+from kbtrain.text_files import read_text
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kbtrain import text_files
 from kbtrain.errors import UserError
-from kbtrain.questions.reading import files
 from kbtrain.questions.reading.files import DataFile, data_files
 from kbtrain.questions.reading.json_stream import json_rows, rows_by_key, rows_under
 from kbtrain.questions.reading.rows import SourceRecord
@@ -31,7 +31,7 @@ RECORDS: list[dict[str, Any]] = [
 def test_any_chunk_size_gives_the_same_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, indent: int | None
 ) -> None:
-    monkeypatch.setattr(files, "CHUNK", size)
+    monkeypatch.setattr(text_files, "CHUNK", size)
     as_list = json.dumps(RECORDS, ensure_ascii=False, indent=indent)
     assert [row.data for row in json_rows(file_of(tmp_path, as_list))] == RECORDS
     inside = json.dumps({"v": [[1], {"x": "]"}], "data": RECORDS, "w": 3}, indent=indent)
@@ -73,7 +73,7 @@ def test_json_lines_stand_in_a_json_file_too(tmp_path: Path) -> None:
 def test_an_error_names_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, content: str, message: str
 ) -> None:
-    monkeypatch.setattr(files, "CHUNK", size)
+    monkeypatch.setattr(text_files, "CHUNK", size)
     with pytest.raises(UserError, match=message):
         list(json_rows(file_of(tmp_path, content)))
 
@@ -100,6 +100,6 @@ def test_a_record_longer_than_the_limit_is_refused(tmp_path: Path, monkeypatch: 
 
 
 def test_a_line_longer_than_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_LINE", 1 << 20)
+    monkeypatch.setattr(text_files, "MAX_LINE", 1 << 20)
     with pytest.raises(UserError, match=r"x\.jsonl:2: a line of more than 1 MiB; is a line end lost\?"):
         list(json_rows(file_of(tmp_path, '{"a": 1}\n{"a": "' + "x" * (1 << 20) + '"}\n', "x.jsonl")))

@@ -48,8 +48,8 @@ def test_a_question_and_its_answers_are_enough(tmp_path: Path) -> None:
             '--columns "{text: question, answers: answer}"',
         ),
         ('{"question": "a?", "answers": ["C"], "options": ["x", "y"]}', "'C' is no option's letter"),
-        ('{"question": "a?", "answers": true}', "mine.jsonl:1: field 'answers'"),
-        ("[1]", "mine.jsonl:1: expected a JSON object, found list"),
+        ('{"question": "a?", "answers": {"a": 1}}', "mine.jsonl:1: field 'answers.0'"),
+        ("[1]", "mine.jsonl:1: field '[0]': expected a JSON object, found int"),
     ],
 )
 def test_bad_input_is_one_line_with_file_line_and_field(tmp_path: Path, text: str, message: str) -> None:

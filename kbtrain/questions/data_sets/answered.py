@@ -19,11 +19,9 @@ from kbtrain.questions.collect import LostAnswers, share_of, split_of
 from kbtrain.questions.data_sets.columns import Columns, mapped, reach
 from kbtrain.questions.gold import without_placeholders
 from kbtrain.questions.reading.files import DataFile, data_files
-from kbtrain.questions.reading.rows import SourceRecord, number_text, shown
-from kbtrain.questions.reading.tables import TABLES, any_rows
+from kbtrain.questions.reading.rows import SourceRecord, plain_answer, shown
+from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import GREEDY, Condition, GateScore, Question, Sample, SampleSet, Split
-
-_VERDICTS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
     seen: set[str] = set()
     n = 0
     with FirstSeen() as ids:
-        for file in data_files(path, (".json", ".jsonl", *TABLES)):
+        for file in data_files(path, (*OBJECTS, *TABLES)):
             for number, row in enumerate(any_rows(file), 1):
                 made = _answered(row, number, file, columns)
                 if columns.lost == "refuse" and not made.question.answers:
@@ -138,9 +136,7 @@ def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
 
 def _answer(row: SourceRecord, column: str) -> str:
     """Text; an empty answer is an answer (a wrong one), a missing one is an error."""
-    value = reach(row, column)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return number_text(value)
+    value = plain_answer(reach(row, column))
     if not isinstance(value, str):
         raise row.error(column, f"expected an answer (text), found {type(value).__name__} {shown(value)}")
     return row.checked(column, value)
@@ -148,12 +144,9 @@ def _answer(row: SourceRecord, column: str) -> str:
 
 def _verdict(row: SourceRecord, column: str) -> bool | None:
     value = row.reached(column)
-    word = str(value).strip().lower()  # a table has texts alone
-    if value is None or not word:  # few people press a thumb
+    if value is None or not str(value).strip():  # a table has texts alone; few people press a thumb
         return None
-    if word not in _VERDICTS:
-        raise row.error(column, f"expected true, false, 1 or 0, found {shown(value)}")
-    return _VERDICTS[word]
+    return row.having({column: value}).flag(column)
 
 
 def _scores(row: SourceRecord, columns: Mapping[str, str]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Questions from any table (CSV, TSV, JSON Lines) by a map of its columns.
+"""Questions from any table (CSV, TSV, Parquet, JSON) by a map of its columns.
 
 ``{"text": "question_text", "answers": "reference"}``; ``a.b`` reaches into an object, ``["A", "B"]`` makes a list of
 several columns. A field that is not in the map is looked for under its own name (text also under "question", answers
@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
 from kbtrain import jsonl
-from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.questions.base import LETTERS, Loaded, context, ids, letter, letters_of
-from kbtrain.questions.reading.files import SPLITS, DataFile, split_word, text_lines
-from kbtrain.questions.reading.json_stream import json_rows, loads
-from kbtrain.questions.reading.rows import SourceRecord, plain, shown
-from kbtrain.questions.reading.tables import python_list, table_rows
+from kbtrain.errors import did_you_mean
+from kbtrain.questions.base import LETTERS, Loaded, context, ids, joined, letter, letters_of
+from kbtrain.questions.reading.files import SPLITS, DataFile, split_word
+from kbtrain.questions.reading.parquet import PARQUET
+from kbtrain.questions.reading.rows import SourceRecord, listed, plain, plain_answer, shown
+from kbtrain.questions.reading.tables import any_rows, python_list, table_rows
 from kbtrain.records import Form, Grading, Language, Passage, Question, Split
 
 FIELDS = (
@@ -31,8 +31,9 @@ FIELDS = (
 _OTHER_NAMES = {"text": "question", "answers": "answer"}
 _USUAL = {  # what others call the two
     "text": ("prompt", "query", "input", "instruction", "user_input", "problem", "ask", "q"),
-    "answers": ("gold", "golds", "target", "reference", "output", "response", "label", "solution", "ground_truth", "a"),
-}
+    "answers": ("gold", "golds", "target", "reference", "output", "response", "label", "solution", "ground_truth", "a",
+                "golden_answers", "gold_answers", "possible_answers", "correct_answers", "ground_truths"),
+}  # fmt: skip
 AnswerAs = Literal["letter", "number", "index", "text"]
 
 
@@ -70,15 +71,15 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
     # letters count places: an option that is there twice keeps both
     options = cell_texts(row, "options", repeats=True) if _filled(row, "options") else ()
     form: Form = "choice" if options else "open"
-    dataset = row.text_or_empty("dataset") or dataset
+    dataset, language = row.text_or_empty("dataset") or dataset, _language(row, columns.language)
     passages = _passages(row, dataset)
     question = Question(
         id=row.identifier("id") if _filled(row, "id") else name,
         text=row.text("text"),
-        answers=_letters(row, options, columns.answer_as) if options else _gold_answers(row),
+        answers=_letters(row, options, columns.answer_as) if options else _gold_answers(row, language),
         split=columns.split or _split(row, split),
         dataset=dataset,
-        language=_language(row, columns.language),
+        language=language,
         form=form,
         grading=_grading(row, form),
         options=options,
@@ -99,7 +100,7 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
 def _refuse_both(row: SourceRecord, columns: Columns) -> None:
     """Raise :class:`UserError` where either of two columns may be meant: beside "question", "text" may be a passage."""
     for name, other in _OTHER_NAMES.items():
-        if name not in columns.names and {name, other} <= row.data.keys():
+        if name not in columns.names and row.has(name) and row.has(other):
             raise row.error(
                 name, f"there is '{other}', too; say which is meant: --columns \"{{{name}: {other}}}\" (or {name})"
             )
@@ -135,29 +136,40 @@ def _renamed(row: SourceRecord, columns: Columns) -> SourceRecord:
     data: dict[str, Any] = {}
     names: dict[str, str] = {}
     for key in FIELDS:
-        column = columns.names.get(key) or (key if key in row.data else _OTHER_NAMES.get(key, key))
+        column = columns.names.get(key) or (key if row.has(key) else _OTHER_NAMES.get(key, key))
         if isinstance(column, str):
             names[key] = column
             if key in columns.names or column in row.data:
                 data[key] = reach(row, column)
         else:
-            data[key] = [reach(row, one) for one in column]
+            data[key] = [reach(row, part) for part in column]
+            if key == "answers":  # one column may have a list of aliases, or nothing
+                data[key] = _flat(data[key])
     return SourceRecord(data, row.file, row.line, row.path, names)
 
 
 def reach(row: SourceRecord, column: str) -> Any:
-    """The value under ``column``, or under the path ``a.b``; ``a.b`` of a list of objects is a list."""
+    """The value under ``column``, or under the path ``a.b``; ``a.b`` of a list of objects is the list of their values.
+
+    Objects without the field are skipped: of KILT's ``output`` some have only the provenance of the answer.
+    """
     if column in row.data:
         return row.data[column]
     value: Any = row.data
     for part in column.split("."):
-        if isinstance(value, list) and all(isinstance(one, dict) and part in one for one in value):
-            value = [one[part] for one in value]
+        if isinstance(value, list) and all(isinstance(inner, dict) for inner in value):
+            value = _flat([inner.get(part) for inner in value])
         elif isinstance(value, dict) and part in value:
             value = value[part]
-        else:
+        elif value is not None:
             raise row.error(column, f"missing; there is {', '.join(list(row.data)[:20])}")
     return value
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    """The values without nulls, those of an inner list in its place."""
+    lists = (value if isinstance(value, list) else [value] for value in values)
+    return [value for values in lists for value in values if value is not None]
 
 
 def _filled(row: SourceRecord, key: str) -> bool:
@@ -171,18 +183,19 @@ def cell_texts(row: SourceRecord, key: str, repeats: bool = False) -> tuple[str,
         raise row.error(key, "missing")
     value = row.data[key]
     if _is_list(value):
-        return row.having({key: [plain(one) for one in _listed(row, key)]}).texts(key, repeats)
+        return row.having({key: [plain(cell) for cell in _listed(row, key)]}).texts(key, repeats)
     return (row.having({key: plain(value)}).text(key),)
 
 
-def _gold_answers(row: SourceRecord) -> tuple[str, ...]:
+def _gold_answers(row: SourceRecord, language: Language) -> tuple[str, ...]:
     """Accepted answers in the forms of :func:`cell_texts`; null is an empty list. Empty texts stay in it."""
     value = row.data["answers"]
     if _is_list(value):
-        return row.having({"answers": [plain(one) for one in _listed(row, "answers")]}).gold_answers("answers")
+        texts = [plain_answer(answer, language) for answer in _listed(row, "answers")]
+        return row.having({"answers": texts}).gold_answers("answers")
     if value is None:
         return ()
-    return (row.having({"answers": plain(value)}).text_or_empty("answers"),)
+    return (row.having({"answers": plain_answer(value, language)}).text_or_empty("answers"),)
 
 
 def _is_list(value: Any) -> bool:
@@ -244,23 +257,28 @@ def _grading(row: SourceRecord, form: Form) -> Grading:
 
 
 def _passages(row: SourceRecord, dataset: str) -> list[tuple[Passage, bool]]:
-    """Texts, or objects with a title, a text (or paragraph_text) and a mark of those that support the answer."""
+    """Texts, or objects with a title, a text or sentences, and a mark of those that support the answer."""
     if not _filled(row, "contexts"):
         return []
-    value = row.data["contexts"]
-    values = _listed(row, "contexts") if _is_list(value) else [value]
-    plain = [{"text": one} if isinstance(one, str) else one for one in values]
+    value = listed(row.data["contexts"])
+    values = value if isinstance(value, list) else _listed(row, "contexts") if _is_list(value) else [value]
+    objects = [{"text": inner} if isinstance(inner, str) else inner for inner in values]
     found = []
-    for inner in row.having({"contexts": plain}).rows("contexts"):
-        text = inner.text("paragraph_text" if "paragraph_text" in inner.data else "text")
+    for inner in row.having({"contexts": objects}).rows("contexts"):
         mark = next((key for key in ("is_supporting", "isgold") if inner.has(key)), None)
-        found.append((context(dataset, inner.text_or_empty("title"), text), bool(mark and inner.flag(mark))))
+        passage = context(dataset, inner.text_or_empty("title"), _passage_text(inner))
+        found.append((passage, bool(mark and inner.flag(mark))))
     return found
 
 
+def _passage_text(row: SourceRecord) -> str:
+    key = next((key for key in ("text", "paragraph_text", "sentences", "content", "contents") if row.has(key)), "text")
+    return joined(row.texts(key, repeats=True)) if isinstance(row.data.get(key), list) else row.text(key)
+
+
 def csv_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
-    """A table, whatever its file is called (:func:`~kbtrain.questions.reading.tables.table_rows`)."""
-    for number, row in enumerate(table_rows(file), 1):
+    """A table, whatever its file is called (:func:`~kbtrain.questions.reading.tables.table_rows`), or Parquet."""
+    for number, row in enumerate(any_rows(file) if file.suffix == PARQUET else table_rows(file), 1):
         yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
 
 
@@ -274,56 +292,60 @@ def jsonl_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
     :class:`Question` may stand there too. Defaults: ``id`` = file name and line, ``split`` from the file's name,
     ``dataset`` = file name, and with ``options`` form ``choice`` graded by ``option``.
     """
-    if columns.names or columns.group_by or columns.answer_as != "letter":
-        for number, row in enumerate(json_rows(file), 1):
+    own = not (columns.names or columns.group_by or columns.answer_as != "letter")
+    for number, row in enumerate(any_rows(file), 1):
+        if own:
+            yield _own_question(row, file, number if row.path else row.line, columns)
+        else:
             yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
-        return
-    for number, line in text_lines(file):
-        if line.strip():
-            data = loads(file, number, line)
-            _refuse_unknown(data, file, number)
-            if isinstance(data, dict):
-                _refuse_both(SourceRecord(data, file.name, number), columns)
-            complete = _complete(line, data, file, number, columns)
-            yield Loaded(jsonl.parse(Question, complete, file.name, number), file.name, number)
 
 
-def _refuse_unknown(data: Any, file: DataFile, number: int) -> None:
-    """Raise :class:`UserError` for a field that is none of a question's, with the map that would read it."""
-    if not isinstance(data, dict):
-        return
-    ours = [one.name for one in fields(Question)]
-    unknown = [str(key) for key in data if _RECORD_NAMES.get(str(key), str(key)) not in ours]
+def _own_question(row: SourceRecord, file: DataFile, number: int, columns: Columns) -> Loaded:
+    """A question from a row that has our own fields; null counts as missing."""
+    given = {key: value for key, value in row.data.items() if value is not None}
+    if not {"answers", "answer"} & given.keys() and {"answers", "answer"} & row.data.keys():
+        given["answers"] = []  # a question without an answer, not one that lacks the field
+    row = row.having(given)
+    _refuse_unknown(row)
+    _refuse_both(row, columns)
+    question = jsonl.record(Question, _complete(row, file, number, columns), row.file, row.line)
+    return Loaded(question, row.file, row.line)
+
+
+def _refuse_unknown(row: SourceRecord) -> None:
+    """Raise :class:`UserError` for a field that no question has, with the map that would read it."""
+    ours = [field.name for field in fields(Question)]
+    unknown = [key for key in row.data if _RECORD_NAMES.get(key, key) not in ours]
     if not unknown:
         return
     near = difflib.get_close_matches(unknown[0], ours, n=1, cutoff=0.8)
     meant = f" (or did you mean '{near[0]}'?)" if near else ""
-    raise UserError(
-        f"{at(file.name, number, unknown[0])}: no field of a question{meant}; name those that count, and the others "
-        f'are left out: --columns "{_map(data)}"'
+    raise row.error(
+        unknown[0],
+        f"no field of a question{meant}; name those that count, and the others are left out: "
+        f'--columns "{_map(row.data)}"',
     )
 
 
-def _complete(line: str, data: Any, file: DataFile, number: int, columns: Columns) -> str:
-    """The line with the defaults filled in."""
-    if not isinstance(data, dict):
-        return line  # parse() says what is wrong
-    row: dict[str, Any] = {_RECORD_NAMES.get(str(key), str(key)): value for key, value in data.items()}
-    if "id" in row:
-        row["id"] = plain(row["id"])
-    if "answers" in row:
-        row["answers"] = _answer_list(row["answers"])
+def _complete(row: SourceRecord, file: DataFile, number: int, columns: Columns) -> dict[str, Any]:
+    """The row's fields under our names, with the defaults filled in."""
+    data = {_RECORD_NAMES.get(key, key): value for key, value in row.data.items()}
+    language: Language = "zh" if data.get("language", columns.language) == "zh" else "en"
+    if "id" in data:
+        data["id"] = plain(data["id"])
+    if "answers" in data:
+        data["answers"] = _answer_list(data["answers"], language)
     defaults: dict[str, Any] = {
         "id": f"{file.label}-{number}", "split": file.split, "dataset": file.label, "language": columns.language
     }  # fmt: skip
-    if row.get("options"):
+    if data.get("options"):
         defaults |= {"form": "choice", "grading": "option"}
-    return json.dumps({**defaults, **row})  # escaped, so that half of a surrogate pair is found as one
+    return {**defaults, **data}
 
 
-def _answer_list(value: Any) -> Any:
+def _answer_list(value: Any, language: Language) -> Any:
     """One answer or a list of them as a list of texts; null is an empty list, and within one an empty text."""
     if not isinstance(value, list):
-        value = plain(value)
+        value = plain_answer(value, language)
         return [value] if isinstance(value, str) else [] if value is None else value
-    return ["" if one is None else plain(one) for one in value]
+    return ["" if answer is None else plain_answer(answer, language) for answer in value]

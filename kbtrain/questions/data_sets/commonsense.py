@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from kbtrain.questions.base import LETTERS, Loaded
 from kbtrain.questions.reading.files import DataFile
-from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord, shown
+from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Question
 
 _LAYOUT = re.compile(r"^[^:]*: (.+?)\s+(?:Answer|Solution)1: (.+?)\s*Answer format: ", re.DOTALL)
@@ -21,7 +21,7 @@ _KEY = re.compile(r"^(?:answer|solution)(\d)$")
 
 def commonsense(file: DataFile) -> Iterator[Loaded]:
     """The question and its options are cut out of the instruction."""
-    for number, row in enumerate(json_rows(file), 1):
+    for number, row in enumerate(any_rows(file), 1):
         found = _LAYOUT.match(row.text("instruction"))
         if not found:
             raise row.error("instruction", "expected 'QUESTION', 'Answer1: ...', 'Answer2: ...' and 'Answer format:'")

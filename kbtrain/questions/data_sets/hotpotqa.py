@@ -1,6 +1,9 @@
 """HotpotQA (Yang et al. 2018) with its paragraphs, and files of its questions without them.
 
 ``{"_id", "question", "answer", "type", "level", "supporting_facts": [[title, i]], "context": [[title, [sentence]]]}``
+
+Also as the Hugging Face hub has it, in Parquet or JSON: ``id``, ``context`` with lists ``title`` and ``sentences``,
+``supporting_facts`` with lists ``title`` and ``sent_id``.
 """
 
 from __future__ import annotations
@@ -8,21 +11,22 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from kbtrain.questions.base import Loaded, answers_or_hidden, context, ids, joined
 from kbtrain.questions.reading.files import DataFile
-from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord
+from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Passage, Question
 
 
 def hotpotqa(file: DataFile) -> Iterator[Loaded]:
     """Two hops each; the relation is the question's type (bridge, comparison)."""
-    for number, row in enumerate(json_rows(file), 1):
+    for number, row in enumerate(any_rows(file), 1):
         passages = titled_passages(row, "hotpotqa")
         answers, gold = answers_or_hidden(row)
         question = Question(
-            id=row.identifier("_id") if {"_id", "context"} & set(row.data) else f"hotpotqa/{file.label}/{number}",
+            id=row_id(row) if row.has("_id") or row.has("context") else f"hotpotqa/{file.label}/{number}",
             text=row.text("question"),
             answers=answers,
             split=file.split,
@@ -36,20 +40,35 @@ def hotpotqa(file: DataFile) -> Iterator[Loaded]:
         yield Loaded(question, row.file, row.line, passages)
 
 
+def row_id(row: SourceRecord) -> str:
+    """The id under ``_id``, or ``id`` as on the hub."""
+    return row.identifier("id" if row.has("id") and not row.has("_id") else "_id")
+
+
 def titled_passages(row: SourceRecord, dataset: str) -> tuple[Passage, ...]:
     """``context``: pairs of title and sentences. Without the field there are none."""
-    if "context" not in row.data:
+    if not row.has("context"):
         return ()
     found = []
-    for i, pair in enumerate(row.values("context")):
+    for i, (title, sentences) in enumerate(_pairs(row, "context", ("sentences", "content"))):
         key = f"context[{i}]"
-        if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], list)):
+        if not isinstance(sentences, list):
             raise row.error(key, "expected [title, [sentence, ...]]")
-        parts = {f"{key}[0]": pair[0]} | {f"{key}[1][{j}]": sentence for j, sentence in enumerate(pair[1])}
+        parts = {f"{key}[0]": title} | {f"{key}[1][{j}]": sentence for j, sentence in enumerate(sentences)}
         texts = [_sentence(row.having(parts), name) for name in parts]
         if text := joined(tuple(texts[1:])):  # a few paragraphs of the release are empty
             found.append(context(dataset, _title(texts[0]), text))
     return tuple(found)
+
+
+def _pairs(row: SourceRecord, key: str, second: tuple[str, ...]) -> Iterator[tuple[Any, Any]]:
+    """The pairs of a list; the hub has objects with ``title`` and one of the names ``second``."""
+    for i, value in enumerate(row.values(key)):
+        if isinstance(value, dict):
+            value = [value.get("title"), next((value[name] for name in second if name in value), None)]
+        if not (isinstance(value, list) and len(value) == 2):
+            raise row.error(f"{key}[{i}]", f"expected [title, {second[0]}]")
+        yield value[0], value[1]
 
 
 def _title(text: str) -> str:
@@ -72,10 +91,10 @@ def supporting(row: SourceRecord, passages: tuple[Passage, ...]) -> tuple[str, .
         return ()
     by_title = {passage.title: passage.id for passage in reversed(passages)}
     titles = []
-    for i, fact in enumerate(row.values("supporting_facts")):
-        if not (isinstance(fact, list) and len(fact) == 2 and isinstance(fact[0], str)):
+    for i, (title, _) in enumerate(_pairs(row, "supporting_facts", ("sent_id", "sent_idx"))):
+        if not isinstance(title, str):
             raise row.error(f"supporting_facts[{i}]", "expected [title, sentence number]")
-        titles.append(_title(fact[0]))
+        titles.append(_title(title))
     if not all(title in by_title for title in titles):
         return ()
     return tuple(dict.fromkeys(by_title[title] for title in titles))

@@ -21,8 +21,8 @@ import yaml
 from kbtrain.errors import UserError, at
 from kbtrain.questions.base import Loaded, context, ids
 from kbtrain.questions.reading.files import DataFile, text_chunks
-from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord, unique
+from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Passage, Question
 
 
@@ -30,7 +30,7 @@ def iirc(file: DataFile) -> Iterator[Loaded]:
     """Questions of type "none" (and "bad") have ``gold`` "none". Several spans are one answer, joined by commas;
     hops are the passages that are marked as needed.
     """
-    for article in json_rows(file):
+    for article in any_rows(file):
         title = article.text_or_empty("title")
         main = context("iirc", title, article.text("text"))
         for row in article.rows("questions"):

@@ -12,15 +12,15 @@ from pathlib import PurePosixPath
 
 from kbtrain.questions.base import LETTERS, Loaded, letter
 from kbtrain.questions.reading.files import DataFile
-from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord
+from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Question
 
 
 def mlec_qa(file: DataFile) -> Iterator[Loaded]:
     """MLEC-QA's questions; the relation is the field. Questions that need an image are kept, and mention it."""
     field = re.sub(r"_(train|dev|test)$", "", PurePosixPath(file.label).name)
-    for row in json_rows(file):
+    for row in any_rows(file):
         options = _options(row.row("options"))
         question = Question(
             id=f"mlec_qa/{field}/{file.split_word or file.split}/{row.identifier('qid')}",

@@ -1,4 +1,4 @@
-"""MuSiQue (Trivedi et al. 2022), in JSON Lines or a list.
+"""MuSiQue (Trivedi et al. 2022), in JSON Lines, a list or Parquet.
 
 ``{"id", "question", "answer", "answer_aliases", "answerable", "paragraphs": [{"title", "paragraph_text",
 "is_supporting"}], "question_decomposition": [...]}``
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from kbtrain.questions.base import Loaded, answers_or_hidden, context, ids
 from kbtrain.questions.reading.files import DataFile
-from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord, unique
+from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Question
 
 
@@ -20,7 +20,7 @@ def musique(file: DataFile) -> Iterator[Loaded]:
     """Hops and relation come from the id ("3hop1__..."). MuSiQue-Full's unanswerable twins share their partner's id;
     here theirs ends in "/unanswerable", and they have ``gold`` "none".
     """
-    for row in json_rows(file):
+    for row in any_rows(file):
         name = row.identifier("id")
         answerable = not row.has("answerable") or row.flag("answerable")
         rows = row.rows("paragraphs")

@@ -1,6 +1,7 @@
 """OpenBookQA (Mihaylov et al. 2018), and ARC in the same layout.
 
-``{"id", "question": {"stem", "choices": [{"label", "text"}]}, "answerKey", "fact1"?}`` in JSON Lines.
+``{"id", "question": {"stem", "choices": [{"label", "text"}]}, "answerKey", "fact1"?}`` in JSON Lines. On the Hugging
+Face hub: ``{"id", "question_stem" or "question", "choices": {"text": [...], "label": [...]}, "answerKey"}``.
 """
 
 from __future__ import annotations
@@ -9,21 +10,22 @@ from collections.abc import Iterator
 
 from kbtrain.questions.base import LETTERS, Loaded, context, ids
 from kbtrain.questions.reading.files import DataFile
-from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord, shown
+from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Passage, Question
 
 
 def openbookqa(file: DataFile) -> Iterator[Loaded]:
     """The fact of the "complete" files is the gold passage."""
-    for row in json_rows(file):
-        inner = row.row("question")
+    for row in any_rows(file):
+        inner = row if row.has("choices") else row.row("question")
+        stem = next((key for key in ("question_stem", "question") if inner is row and row.has(key)), "stem")
         choices = inner.rows("choices")
         passages = _fact(row)
         answers = (_letter(row, choices),) if row.text_or_empty("answerKey") else ()
         question = Question(
             id=row.identifier("id"),
-            text=inner.text("stem"),
+            text=inner.text(stem),
             answers=answers,
             split=file.split,
             dataset="openbookqa",

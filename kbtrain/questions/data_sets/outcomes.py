@@ -15,8 +15,8 @@ from typing import Literal, cast
 from kbtrain.errors import UserError, at
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.reading.files import DataFile, data_files
-from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord, shown
+from kbtrain.questions.reading.tables import OBJECTS, any_rows
 from kbtrain.records import Question, Split
 
 Grading = Literal["published", "em"]
@@ -92,8 +92,8 @@ def read_closed_book(path: Path) -> Iterator[ClosedBook]:
 def _rows(path: Path) -> Iterator[tuple[DataFile, SourceRecord]]:
     n = 0
     with FirstSeen() as ids:
-        for file in data_files(path, (".json", ".jsonl")):
-            for row in json_rows(file):
+        for file in data_files(path, OBJECTS):
+            for row in any_rows(file):
                 earlier = ids.add(row.identifier("id"), row.file, row.line)
                 if earlier is not None:
                     raise row.error("id", f"duplicate {row.identifier('id')!r}, first in line {earlier[1]}")

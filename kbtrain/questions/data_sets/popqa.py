@@ -6,14 +6,11 @@ as JSON objects, there possibly with ``paragraphs: [{"title", "text", "is_suppor
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from kbtrain.questions.base import Loaded, context, ids
 from kbtrain.questions.reading.files import DataFile
-from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.questions.reading.rows import SourceRecord
-from kbtrain.questions.reading.tables import csv_rows
+from kbtrain.questions.reading.tables import any_rows, csv_rows
 from kbtrain.records import Question
 
 _NEEDED = ("id", "question", "possible_answers", "prop", "s_pop")
@@ -22,7 +19,7 @@ _NEEDED = ("id", "question", "possible_answers", "prop", "s_pop")
 def popqa(file: DataFile) -> Iterator[Loaded]:
     """Popularity is ``s_pop``, the monthly views of the subject's page; the relation is ``prop``; one hop each."""
     table = file.suffix in {".tsv", ".csv"}
-    rows = csv_rows(file, _NEEDED, delimiter="\t" if file.suffix == ".tsv" else ",") if table else json_rows(file)
+    rows = csv_rows(file, _NEEDED, delimiter="\t" if file.suffix == ".tsv" else ",") if table else any_rows(file)
     for row in rows:
         inner = row.rows("paragraphs") if row.has("paragraphs") else ()
         passages = tuple(context("popqa", p.text_or_empty("title"), p.text("text")) for p in inner)
@@ -34,7 +31,7 @@ def popqa(file: DataFile) -> Iterator[Loaded]:
         question = Question(
             id=f"popqa/{row.identifier('id')}",
             text=row.text("question"),
-            answers=_answers(row),
+            answers=row.gold_answers("possible_answers"),
             split=file.split,
             dataset="popqa",
             relation=row.text("prop"),
@@ -45,14 +42,3 @@ def popqa(file: DataFile) -> Iterator[Loaded]:
             context_passages=ids(passages),
         )
         yield Loaded(question, row.file, row.line, passages)
-
-
-def _answers(row: SourceRecord) -> tuple[str, ...]:
-    key = "possible_answers"
-    if isinstance(row.data.get(key), list):
-        return row.gold_answers(key)
-    try:
-        values = json.loads(row.text(key))
-    except (ValueError, RecursionError):
-        raise row.error(key, "expected a JSON list of texts") from None
-    return row.having({key: values}).gold_answers(key)

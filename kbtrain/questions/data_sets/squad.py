@@ -1,7 +1,7 @@
 """SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018) and its Chinese kin: articles, paragraphs, questions.
 
 ``{"data": [{"title", "paragraphs": [{"context", "qas": [QA]}]}]}``, QA: ``{"id", "question", "answers": [{"text"}],
-"is_impossible"}``
+"is_impossible"}``. On the Hugging Face hub: ``{"id", "title", "context", "question", "answers": {"text": [...]}}``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 from kbtrain.questions.base import Loaded, context
 from kbtrain.questions.reading.files import DataFile
-from kbtrain.questions.reading.json_stream import rows_under
+from kbtrain.questions.reading.json_stream import first_key, rows_under
+from kbtrain.questions.reading.parquet import PARQUET
 from kbtrain.questions.reading.rows import SourceRecord, unique
+from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Language, Question
 
 
@@ -25,25 +27,42 @@ def squad_zh(file: DataFile) -> Iterator[Loaded]:
     yield from _questions(file, "squad_zh", "zh")
 
 
+_FLAT = frozenset({"id", "title", "context", "question", "answers"})
+
+
 def _questions(file: DataFile, dataset: str, language: Language) -> Iterator[Loaded]:
+    flat = file.suffix == PARQUET or first_key(file) in {None, *_FLAT}
+    for row, title, text in _flat_rows(file) if flat else _nested_rows(file):
+        passage = context(dataset, title.replace("_", " "), text)
+        answers = _answers(row)
+        question = Question(
+            id=row.identifier("id"),
+            text=row.text("question"),
+            answers=answers,
+            split=file.split,
+            dataset=dataset,
+            language=language,
+            gold_passages=(passage.id,) if answers else (),
+            gold="given" if answers else "none",
+            context_passages=(passage.id,),
+        )
+        yield Loaded(question, row.file, row.line, (passage,))
+
+
+def _nested_rows(file: DataFile) -> Iterator[tuple[SourceRecord, str, str]]:
+    """(question, its article's title, its paragraph) of the release."""
     for article in rows_under(file, "data"):
-        title = article.text_or_empty("title").replace("_", " ")
+        title = article.text_or_empty("title")
         for paragraph in article.rows("paragraphs"):
-            passage = context(dataset, title, paragraph.text("context"))
+            text = paragraph.text("context")
             for row in paragraph.rows("qas"):
-                answers = _answers(row)
-                question = Question(
-                    id=row.identifier("id"),
-                    text=row.text("question"),
-                    answers=answers,
-                    split=file.split,
-                    dataset=dataset,
-                    language=language,
-                    gold_passages=(passage.id,) if answers else (),
-                    gold="given" if answers else "none",
-                    context_passages=(passage.id,),
-                )
-                yield Loaded(question, row.file, row.line, (passage,))
+                yield row, title, text
+
+
+def _flat_rows(file: DataFile) -> Iterator[tuple[SourceRecord, str, str]]:
+    """The same of the hub's rows."""
+    for row in any_rows(file):
+        yield row, row.text_or_empty("title"), row.text("context")
 
 
 def _answers(row: SourceRecord) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """2WikiMultiHopQA (Ho et al. 2020): HotpotQA's layout, entity ids, and aliases in ``id_aliases.json``.
 
 With the release of April 2021 each answer may have an ``answer_id``; ``id_aliases.json`` (JSON Lines beside it) gives
-``{"Q_id", "aliases", "demonyms"}``, which count as right in the data set's own evaluation (version 1.1).
+``{"Q_id", "aliases", "demonyms"}``, which count as right in the data set's own evaluation (version 1.1). Copies on the
+Hugging Face hub are read as HotpotQA's; lists may be JSON texts there.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from pathlib import Path
 
 from kbtrain.questions.base import Loaded, answers_or_hidden, ids
 from kbtrain.questions.data_set import Reading, native
-from kbtrain.questions.data_sets.hotpotqa import supporting, titled_passages
+from kbtrain.questions.data_sets.hotpotqa import row_id, supporting, titled_passages
 from kbtrain.questions.reading.files import DataFile, data_files
-from kbtrain.questions.reading.json_stream import json_rows, jsonl_rows
+from kbtrain.questions.reading.json_stream import jsonl_rows
 from kbtrain.questions.reading.rows import SourceRecord, unique
+from kbtrain.questions.reading.tables import OBJECTS, any_rows
 from kbtrain.records import Question
 
 ALIASES = "id_aliases.json"
@@ -32,18 +34,18 @@ def two_wiki(path: Path, reading: Reading) -> Iterator[Loaded]:
     place = path if inside else path.parent / ALIASES
     for file in data_files(place, (ALIASES,), required=False) if place.exists() else ():
         names = _known_names(file)
-    yield from native(lambda file: _questions(file, names), ".json", leave_out=ALIASES)(path, reading)
+    yield from native(lambda file: _questions(file, names), *OBJECTS, leave_out=ALIASES)(path, reading)
 
 
 def _questions(file: DataFile, names: Names) -> Iterator[Loaded]:
     """``names`` gives the aliases of an entity id. The relation is the question's type."""
-    for row in json_rows(file):
+    for row in any_rows(file):
         passages = titled_passages(row, "2wikimultihopqa")
         answers, gold = answers_or_hidden(row)
         kind = row.text("type").replace("-", "_")
         entity = row.text_or_empty("answer_id")
         question = Question(
-            id=row.identifier("_id"),
+            id=row_id(row),
             text=row.text("question"),
             answers=unique([*answers, *(names(row, entity) if answers and entity else ())]),
             split=file.split,

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from kbtrain.answers.grading import is_empty
 from kbtrain.questions.base import Loaded, context, ids
 from kbtrain.questions.reading.files import DataFile
-from kbtrain.questions.reading.json_stream import json_rows, rows_by_key
+from kbtrain.questions.reading.json_stream import rows_by_key
 from kbtrain.questions.reading.rows import SourceRecord, unique
+from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Passage, Question
 
 _NO_ANSWER = "no_answer"
@@ -30,7 +31,7 @@ def webqa(file: DataFile) -> Iterator[Loaded]:
 
 def sogouqa(file: DataFile) -> Iterator[Loaded]:
     """As :func:`webqa`; in the contest's own layout a passage is gold if it holds the answer."""
-    for row in json_rows(file):
+    for row in any_rows(file):
         if "query" in row.data:
             name, text, found = row.identifier("query_id"), row.text("query"), _contest(row)
             yield _loaded(file, row, "sogouqa", name, text, found, (row.gold_answer("answer"),))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from kbtrain.questions.base import Loaded, letters_of
 from kbtrain.questions.reading.files import DataFile
-from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord
+from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Language, Question
 
 # the thirteen fields of Chinese higher education; a question's labels name one of them and finer disciplines
@@ -25,7 +25,7 @@ def xiezhi_en(file: DataFile) -> Iterator[Loaded]:
 
 
 def _questions(file: DataFile, dataset: str, language: Language) -> Iterator[Loaded]:
-    for number, row in enumerate(json_rows(file), 1):
+    for number, row in enumerate(any_rows(file), 1):
         options, labels = _options(row), row.texts("labels")
         question = Question(
             id=f"{dataset}/{file.label}/{number}",

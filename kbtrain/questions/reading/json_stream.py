@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.files import BadField, plain_object
+from kbtrain.files import BadField, written_object
 from kbtrain.questions.reading.files import DataFile, text_chunks, text_lines
 from kbtrain.questions.reading.rows import SourceRecord
 
@@ -18,7 +19,7 @@ MAX_RECORD = 1 << 28  # characters
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     try:
-        return plain_object(pairs)
+        return written_object(pairs)
     except BadField as error:
         raise ValueError(f"field {error.field!r}: {error}") from None
 
@@ -40,7 +41,7 @@ def jsonl_rows(file: DataFile) -> Iterator[SourceRecord]:
     """One object a line; blank lines are skipped."""
     for number, line in text_lines(file):
         if line.strip():
-            yield _row(file, number, loads(file, number, line))
+            yield _row(file, number, jsonl.value(line, file.name, number))
 
 
 def rows_under(file: DataFile, key: str) -> Iterator[SourceRecord]:
@@ -58,6 +59,17 @@ def rows_under(file: DataFile, key: str) -> Iterator[SourceRecord]:
     if not found:
         raise UserError(f"{at(file.name, 1, key)}: missing")
     cursor.end()
+
+
+def begins_list(file: DataFile) -> bool:
+    """True for a file that begins with a JSON list."""
+    return Cursor(file).peek() == "["
+
+
+def first_key(file: DataFile) -> str | None:
+    """First key of the JSON object that a file begins with; None where it begins with anything else."""
+    cursor = Cursor(file)
+    return next(cursor.entries(), None) if cursor.peek() == "{" else None
 
 
 def rows_by_key(file: DataFile) -> Iterator[tuple[str, SourceRecord]]:
@@ -85,18 +97,6 @@ def _row(file: DataFile, line: int, value: Any, path: str = "") -> SourceRecord:
         place = at(file.name, line, path.removesuffix(".") or None)
         raise UserError(f"{place}: expected a JSON object, found {type(value).__name__}")
     return SourceRecord(value, file.name, line, path)
-
-
-def loads(file: DataFile, number: int, line: str) -> Any:
-    """The JSON value in a line. Raises :class:`UserError` for anything that is none."""
-    try:
-        return _DECODER.decode(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{at(file.name, number)}: broken JSON ({error.msg} at column {error.colno})") from None
-    except RecursionError:
-        raise UserError(f"{at(file.name, number)}: broken JSON (nested too deeply)") from None
-    except ValueError as error:  # a key twice, no finite number, or a number of thousands of digits
-        raise UserError(f"{at(file.name, number)}: broken JSON ({error})") from None
 
 
 class Cursor:

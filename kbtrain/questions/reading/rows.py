@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 
 from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError, at
+from kbtrain.records import Language
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ class SourceRecord:
         return self.text_or_empty(key)
 
     def values(self, key: str) -> list[Any]:
-        value = self.data.get(key)
+        """A list, also as a dictionary of lists or as JSON text."""
+        value = listed(self.data.get(key))
         if not isinstance(value, list):
             raise self.wrong(key, "a list")
         return value
@@ -143,18 +146,41 @@ class SourceRecord:
         return number
 
     def flag(self, key: str) -> bool:
-        """True or false, as JSON or as a table's TRUE and FALSE."""
-        value = self.data.get(key)
-        word = value.strip().lower() if isinstance(value, str) else value
-        if word in ("true", "false") or isinstance(word, bool):
-            return word in ("true", True)
-        raise self.wrong(key, "true or false")
+        """True or false, as JSON, as 1 and 0, or as a table's TRUE and FALSE."""
+        found = flag_of(self.data.get(key))
+        if found is None:
+            raise self.wrong(key, "true, false, 1 or 0")
+        return found
 
     def one_of(self, key: str, valid: Iterable[str]) -> str:
         value, names = self.text(key), list(valid)
         if value not in names:
             raise self.error(key, f"expected {' or '.join(names)}, found {shown(value)}")
         return value
+
+
+_FLAGS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
+
+
+def flag_of(value: Any) -> bool | None:
+    """The truth value that JSON, a number or a cell of a table writes; None for anything else."""
+    return _FLAGS.get(str(value).strip().lower()) if isinstance(value, str | int | float) else None
+
+
+def listed(value: Any) -> Any:
+    """A dictionary of lists of one length as the list of its rows, and the list in a JSON text; else the value itself.
+
+    Hugging Face's ``datasets`` keeps a list of objects as one object of lists.
+    """
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    columns = list(value.values()) if isinstance(value, dict) else []
+    if columns and all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
+        return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+    return value
 
 
 def shown(value: Any) -> str:
@@ -168,9 +194,17 @@ def number_text(value: float) -> str:
     return repr(value).removesuffix(".0")
 
 
+YES_NO: Mapping[Language, tuple[str, str]] = {"en": ("no", "yes"), "zh": ("否", "是")}
+
+
 def plain(value: Any) -> Any:
-    """Numbers as texts; what else is no text stays what it is, and is refused later."""
+    """Numbers as texts; any other value stays as it is, and is refused later where it is not text."""
     return number_text(value) if type(value) in (int, float) else value
+
+
+def plain_answer(value: Any, language: Language = "en") -> Any:
+    """As :func:`plain`, with true and false as yes and no."""
+    return YES_NO[language][value] if isinstance(value, bool) else plain(value)
 
 
 def unique(values: Iterable[str]) -> tuple[str, ...]:

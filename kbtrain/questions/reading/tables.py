@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.reading.files import DataFile, text_lines
 from kbtrain.questions.reading.json_stream import json_rows
+from kbtrain.questions.reading.parquet import PARQUET, parquet_rows
 from kbtrain.questions.reading.rows import SourceRecord, shown
 
 if TYPE_CHECKING:
     from _csv import Reader
 
 TABLES = (".csv", ".tsv")
+OBJECTS = (".json", ".jsonl", PARQUET)
 _QUOTED = re.compile(r'"[^"]*"?')  # the last may go on in the next line
 MAX_CELL = 1 << 25  # characters: room for a long context, but not for all that follows an open quote
 
@@ -100,7 +102,9 @@ def table_rows(file: DataFile) -> Iterator[SourceRecord]:
 
 
 def any_rows(file: DataFile) -> Iterator[SourceRecord]:
-    """Rows of a ``.csv`` or ``.tsv``; of any other file the objects of its JSON list or JSON Lines."""
+    """Rows of a ``.csv``, ``.tsv`` or ``.parquet``; of any other file the objects of its JSON list or JSON Lines."""
+    if file.suffix == PARQUET:
+        return parquet_rows(file)
     return table_rows(file) if file.suffix in TABLES else json_rows(file)
 
 

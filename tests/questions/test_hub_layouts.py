@@ -1,0 +1,256 @@
+"""Layouts of today's hubs: the release's layout and the hub's give the same questions, passages and gold passages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from kbtrain.errors import UserError
+from kbtrain.questions import Reading, load
+from kbtrain.questions.base import Loaded, titled
+from kbtrain.questions.data_sets.columns import Columns
+from kbtrain.questions.reading.rows import SourceRecord
+
+Rows = list[dict[str, Any]]
+QUESTION = "Were Ann Lee and Bo Day of one nationality?"
+SENTENCES = {"Ann Lee": ["Ann is Dutch.", " She paints."], "Bo Day": ["Bo is Dutch."], "Cy": ["Cy is a river."]}
+FACTS = [["Bo Day", 0], ["Ann Lee", 0]]
+HOTPOT = {"question": QUESTION, "answer": "yes", "type": "comparison", "level": "hard"}
+OBJECTS = {  # the hub's; ``datasets`` keeps a list of objects as an object of lists
+    "context": {"title": list(SENTENCES), "sentences": list(SENTENCES.values())},
+    "supporting_facts": {"title": [title for title, _ in FACTS], "sent_id": [number for _, number in FACTS]},
+}
+RELEASED = {"context": [[title, text] for title, text in SENTENCES.items()], "supporting_facts": FACTS}
+
+
+def as_lines(path: Path, rows: Rows) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def as_list(path: Path, rows: Rows) -> Path:
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def as_parquet(path: Path, rows: Rows) -> Path:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+
+
+WRITERS = {"x.jsonl": as_lines, "x.json": as_list, "x.parquet": as_parquet}
+
+
+def read(dataset: str, path: Path, columns: Columns | None = None) -> list[Loaded]:
+    return list(load(dataset, path, Reading(split="test", columns=columns or Columns())))
+
+
+def facts(found: list[Loaded]) -> list[tuple[object, ...]]:
+    return [(q.text, q.answers, q.relation, q.hops, q.gold, q.gold_passages, one.passages) for one in found
+            for q in [one.question]]  # fmt: skip
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_hotpotqa_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str) -> None:
+    released = read("hotpotqa", as_list(tmp_path / "released.json", [{"_id": "a1", **HOTPOT, **RELEASED}]))
+    hub = read("hotpotqa", WRITERS[file](tmp_path / file, [{"id": "a1", **HOTPOT, **OBJECTS}]))
+    assert facts(hub) == facts(released) and hub[0].question.id == released[0].question.id == "a1"
+    assert [(p.title, p.text) for p in hub[0].passages] == [
+        ("Ann Lee", "Ann is Dutch. She paints."), ("Bo Day", "Bo is Dutch."), ("Cy", "Cy is a river."),
+    ]  # fmt: skip
+    assert hub[0].question.gold_passages == (hub[0].passages[1].id, hub[0].passages[0].id)
+
+
+@pytest.mark.parametrize("layout", ["objects of lists", "lists of objects", "content", "JSON texts"])
+@pytest.mark.parametrize("file", WRITERS)
+def test_2wiki_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str, layout: str) -> None:
+    row = {key: value for key, value in HOTPOT.items() if key != "level"}
+    released = read("2wikimultihopqa", as_list(tmp_path / "released.json", [{"_id": "a1", **row, **RELEASED}]))
+    changed: dict[str, Any] = {
+        "objects of lists": {"id": "a1", **OBJECTS},
+        "content": {"id": "a1", **OBJECTS, "context": {"title": list(SENTENCES), "content": list(SENTENCES.values())}},
+        "JSON texts": {"_id": "a1", **{key: json.dumps(value) for key, value in RELEASED.items()}},
+        "lists of objects": {
+            "id": "a1",
+            "context": [{"title": title, "sentences": text} for title, text in SENTENCES.items()],
+            "supporting_facts": [{"title": title, "sent_id": number} for title, number in FACTS],
+        },
+    }
+    hub = read("2wikimultihopqa", WRITERS[file](tmp_path / file, [{**row, **changed[layout]}]))
+    assert facts(hub) == facts(released) and len(hub[0].question.gold_passages) == 2
+
+
+def test_lists_of_different_lengths_are_one_line(tmp_path: Path) -> None:
+    row = {"id": "a1", **HOTPOT, "context": {"title": ["a", "b"], "sentences": [["c"]]}}
+    with pytest.raises(UserError, match=r"x\.jsonl:1: field 'context': expected a list, found dict"):
+        read("hotpotqa", as_lines(tmp_path / "x.jsonl", [row]))
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_musique_with_flags_as_numbers(tmp_path: Path, file: str) -> None:
+    paragraphs = [{"idx": 0, "title": "a", "paragraph_text": "b", "is_supporting": 1},
+                  {"idx": 1, "title": "c", "paragraph_text": "d", "is_supporting": 0}]  # fmt: skip
+    row = {"id": "2hop__1_2", "question": "q?", "answer": "b", "answer_aliases": [], "answerable": 1,
+           "paragraphs": paragraphs}  # fmt: skip
+    (found,) = read("musique", WRITERS[file](tmp_path / file, [row]))
+    assert (found.question.answers, found.question.hops) == (("b",), 2)
+    assert found.question.gold_passages == (found.passages[0].id,)
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_squad_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str) -> None:
+    row = {"id": "5", "title": "Super_Bowl", "context": "Denver won.", "question": "Who won?"}
+    rows = [{**row, "answers": {"text": ["Denver", "Denver"], "answer_start": [0, 0]}},
+            {**row, "id": "6", "answers": {"text": [], "answer_start": []}}]  # fmt: skip
+    answers = [{"text": "Denver", "answer_start": 0}]
+    qas = [{"id": "5", "question": "Who won?", "answers": answers, "is_impossible": False},
+           {"id": "6", "question": "Who won?", "answers": [], "is_impossible": True}]  # fmt: skip
+    article = {"title": "Super_Bowl", "paragraphs": [{"context": "Denver won.", "qas": qas}]}
+    (tmp_path / "released.json").write_text(json.dumps({"version": "2.0", "data": [article]}))
+    hub = read("squad", WRITERS[file](tmp_path / file, rows))
+    assert facts(hub) == facts(read("squad", tmp_path / "released.json"))
+    assert [(q.question.answers, q.question.gold) for q in hub] == [(("Denver",), "given"), ((), "none")]
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_triviaqa_of_the_hub_is_that_of_the_release(tmp_path: Path, file: str) -> None:
+    answer = {"aliases": ["Sinclair Lewis", "H. S. Lewis"], "value": "Lewis", "type": "WikipediaEntity",
+              "normalized_aliases": ["lewis"], "matched_wiki_entity_name": ""}  # fmt: skip
+    row = {"question": "Who won?", "question_id": "tc_1", "question_source": "x", "answer": answer}
+    (hub,) = read("triviaqa", WRITERS[file](tmp_path / file, [row]))
+    assert (hub.question.id, hub.question.answers) == ("tc_1", ("Lewis", "Sinclair Lewis", "H. S. Lewis"))
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_nq_open_popqa_and_openbookqa_of_the_hub(tmp_path: Path, file: str) -> None:
+    write = WRITERS[file]
+    (nq,) = read("nq_open", write(tmp_path / file, [{"question": "who?", "answer": ["a", "b"]}]))
+    assert nq.question.answers == ("a", "b")
+    row = {"id": 4, "question": "What?", "possible_answers": '["a", "b"]', "prop": "author", "s_pop": 7}
+    (popqa,) = read("popqa", write(tmp_path / file, [row]))
+    assert (popqa.question.answers, popqa.question.popularity) == (("a", "b"), 7)
+    if file != "x.json":
+        choices = {"text": ["x", "y"], "label": ["A", "B"]}
+        rows = [{"id": "1", "question_stem": "s", "choices": choices, "answerKey": "B"}]
+        arc = [{"id": "1", "question": "s", "choices": choices, "answerKey": "B"}]
+        for layout in (rows, arc):
+            (found,) = read("openbookqa", write(tmp_path / file, layout))
+            assert (found.question.text, found.question.options, found.question.answers) == ("s", ("x", "y"), ("B",))
+
+
+def test_dprs_files_under_pyserinis_names(tmp_path: Path) -> None:
+    """``topics.dpr.nq.*`` and ``topics.dpr.trivia.*`` are tables, ``topics.dpr.wq.*`` JSON Lines, runs an object."""
+    folder = tmp_path / "topics"
+    folder.mkdir()
+    (folder / "topics.dpr.nq.dev.txt").write_text("who sings does he love me\t['Linda Davis']\nwho?\t['a', \"b's\"]\n")
+    as_lines(folder / "topics.dpr.wq.test.txt", [{"question": "who?", "answer": ["c"]}])
+    (folder / "README.txt").write_text("Topics of DPR")
+    found = [one.question for one in load("nq_open", folder)]
+    assert [(q.text, q.answers, q.split) for q in found] == [
+        ("who sings does he love me", ("Linda Davis",), "dev"), ("who?", ("a", "b's"), "dev"), ("who?", ("c",), "test"),
+    ]  # fmt: skip
+    trivia = tmp_path / "topics.dpr.trivia.test.txt"
+    trivia.write_text('Who won "it"?\t"[\'a\', ""b\'s""]"\n'.replace('"it"', "it"))
+    assert [one.question.answers for one in load("triviaqa", trivia)] == [("a", "b's")]
+    contexts = [{"docid": "3", "score": 9.1, "text": '"Linda Davis"\nLinda sings.', "has_answer": True}]
+    run = {"0": {"question": "who?", "answers": ["Linda"], "contexts": contexts}}
+    (tmp_path / "run.nq-test.json").write_text(json.dumps(run))
+    (one,) = load("nq_open", tmp_path / "run.nq-test.json")
+    assert [(p.title, p.text) for p in one.passages] == [("Linda Davis", "Linda sings.")]
+
+
+KILT = [
+    {"id": "1", "input": "dots?", "output": [{"answer": "therefore sign"}, {"provenance": [{"title": "T"}]},
+                                             {"answer": "sign", "meta": {"score": 1}}]},
+    {"id": "2", "input": "faust?", "output": [{"answer": "Goethe", "provenance": []}]},
+    {"id": "3", "input": "null?", "output": [{"answer": None}, {"answer": "x"}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_of_kilts_outputs_those_with_an_answer_count(tmp_path: Path, file: str) -> None:
+    found = read("jsonl", WRITERS[file](tmp_path / file, KILT), Columns({"text": "input", "answers": "output.answer"}))
+    assert [one.question.answers for one in found] == [("therefore sign", "sign"), ("Goethe",), ("x",)]
+
+
+def test_lists_within_lists_are_one_list_of_answers(tmp_path: Path) -> None:
+    """NQ's own annotations have short answers by annotator; other sets give aliases as a list in a second column."""
+    nq = {"question": {"text": "who?"}, "annotations": {"short_answers": [{"text": ["a", "b"]}, {"text": []}]}}
+    columns = Columns({"text": "question.text", "answers": "annotations.short_answers.text"})
+    assert read("jsonl", as_lines(tmp_path / "nq.jsonl", [nq]), columns)[0].question.answers == ("a", "b")
+    rows: Rows = [{"q": "1?", "ans": "a", "alt_ans": ["b", "c"]}, {"q": "2?", "ans": "a", "alt_ans": None},
+                  {"q": "3?", "ans": ["a"], "alt_ans": []}]  # fmt: skip
+    found = read("jsonl", as_lines(tmp_path / "alt.jsonl", rows), Columns({"text": "q", "answers": ["ans", "alt_ans"]}))
+    assert [one.question.answers for one in found] == [("a", "b", "c"), ("a",), ("a",)]
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_true_and_false_are_yes_and_no(tmp_path: Path, file: str) -> None:
+    rows: Rows = [{"question": "Is it?", "answer": True}, {"question": "Was it?", "answer": False}]
+    path = WRITERS[file](tmp_path / file, rows)
+    for columns in (Columns(), Columns({"text": "question", "answers": "answer"})):
+        assert [one.question.answers for one in read("jsonl", path, columns)] == [("yes",), ("no",)]
+    chinese = read("jsonl", path, Columns(language="zh"))
+    assert [one.question.answers for one in chinese] == [("是",), ("否",)]
+    lists = WRITERS[file](tmp_path / file, [{"question": "Is it?", "answers": [True]}])
+    assert read("jsonl", lists)[0].question.answers == ("yes",)
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_our_own_fields_need_no_columns_in_any_layout(tmp_path: Path, file: str) -> None:
+    rows: Rows = [
+        {"question": "a?", "answers": ["b"], "text": None, "relation": None, "options": None, "hops": 2},
+        {"question": "c?", "answers": ["d"], "text": None, "relation": "r", "options": None, "hops": None},
+    ]
+    found = read("jsonl", WRITERS[file](tmp_path / file, rows))
+    assert [(q.id, q.text, q.relation, q.hops, q.form) for one in found for q in [one.question]] == [
+        ("x-1", "a?", None, 2, "open"), ("x-2", "c?", "r", None, "open"),
+    ]  # fmt: skip
+    with pytest.raises(UserError, match=r'golden_answers.*--columns "\{text: question, answers: golden_answers\}"'):
+        read("jsonl", WRITERS[file](tmp_path / file, [{"question": "a?", "golden_answers": ["b"], "metadata": "m"}]))
+
+
+@pytest.mark.parametrize("file", WRITERS)
+def test_contexts_may_be_an_object_of_lists(tmp_path: Path, file: str) -> None:
+    path = WRITERS[file](tmp_path / file, [{"id": "a1", **HOTPOT, **OBJECTS}])
+    columns = Columns({"text": "question", "answers": "answer", "contexts": "context"})
+    assert [p.text for p in read("jsonl", path, columns)[0].passages][:1] == ["Ann is Dutch. She paints."]
+
+
+@pytest.mark.parametrize(("value", "flag"), [(1, True), (0, False), ("1", True), ("0", False), (1.0, True),
+                                             ("FALSE", False), (True, True)])  # fmt: skip
+def test_flags_are_true_false_one_and_zero(value: object, flag: bool) -> None:
+    assert SourceRecord({"a": value}, "f", 1).flag("a") is flag
+
+
+@pytest.mark.parametrize("value", [2, "yes", None, [1], 0.5])
+def test_any_other_flag_is_one_line(value: object) -> None:
+    with pytest.raises(UserError, match="f:1: field 'a': expected true, false, 1 or 0, found"):
+        SourceRecord({"a": value}, "f", 1).flag("a")
+
+
+def test_a_folder_of_the_hubs_parquet_files_has_their_splits(tmp_path: Path) -> None:
+    (tmp_path / "distractor").mkdir()
+    for i, split in enumerate(("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001")):
+        as_parquet(tmp_path / "distractor" / f"{split}.parquet", [{"id": f"a{i}", **HOTPOT, **OBJECTS}])
+    (tmp_path / "README.md").write_text("---\nlicense: x\n---\n")
+    assert [one.question.split for one in load("hotpotqa", tmp_path)] == ["train", "train", "dev"]
+
+
+def test_a_damaged_parquet_file_is_one_line(tmp_path: Path) -> None:
+    path = as_parquet(tmp_path / "x.parquet", [{"id": "a1", **HOTPOT, **OBJECTS}])
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(UserError, match=r"x\.parquet: cannot be read as Parquet \(.*\); get the file again"):
+        read("hotpotqa", path)
+
+
+def test_a_title_in_quotes_is_the_first_line() -> None:
+    assert titled('"Aaron"\nHe spoke.') == ("Aaron", "He spoke.")
+    assert titled('"""Weird Al"" Yankovic"\nHe sang.') == ('"Weird Al" Yankovic', "He sang.")
+    for contents in ('"Aaron"', '"Yes", he said.\nNo.', "Aaron\nHe spoke.", '"Aaron"\n '):
+        assert titled(contents) == ("", contents)

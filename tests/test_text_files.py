@@ -1,0 +1,250 @@
+"""Compressed files are read by every reader, whatever they are called; a file of another kind is named as such."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import json
+import lzma
+import pickle
+import sqlite3
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.config import read_yaml
+from kbtrain.dialogue.turns_jsonl import plain_turns
+from kbtrain.errors import UserError
+from kbtrain.evaluation.decisions_file import read_decisions
+from kbtrain.gates.decide import read_questions_file
+from kbtrain.questions import Reading, load_questions
+from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
+from kbtrain.questions.data_sets.columns import Columns
+from kbtrain.records import GateScore
+from kbtrain.retrieval.corpus import read_passages
+from kbtrain.text_files import plain_name, read_text
+
+ANSWERED = AnswerColumns(Columns(), {"llm": "llm", "rag": "rag"})
+Reader = Callable[[Path], object]
+READERS: dict[str, tuple[str, str, Reader]] = {  # a file's name, its content, and what reads it
+    "questions": (
+        "q.jsonl",
+        '{"question": "Where is Zürich?", "answers": ["Switzerland"]}\n',
+        lambda path: list(load_questions("jsonl", path, Reading(split="test"))),
+    ),
+    "a table of questions": (
+        "q.csv",
+        "question,answers\nWhere is Zürich?,Switzerland\n",
+        lambda path: list(load_questions("csv", path, Reading(split="test"))),
+    ),
+    "a corpus": ("c.jsonl", '{"id": "1", "title": "t", "text": "é"}\n', lambda path: list(read_passages(path))),
+    "a corpus as a table": ("c.tsv", "id\ttext\ttitle\n1\té\tt\n", lambda path: list(read_passages(path))),
+    "a document": ("c.md", "# t\n\né\n", lambda path: [p.text for p in read_passages(path)]),
+    "records": (
+        "s.jsonl",
+        '{"question_id": "1", "gate": "g", "score": 0.5}\n',
+        lambda path: list(jsonl.read(GateScore, path)),
+    ),
+    "answers of a log": (
+        "a.jsonl",
+        '{"question": "a?", "answers": "b", "llm": "c", "rag": "b", "split": "test"}\n',
+        lambda path: [row.answers for row in read_answered(path, ANSWERED)],
+    ),
+    "decisions": ("d.csv", "id,score\n1,0.5\n", lambda path: read_decisions(path, "id", "score", {}).rows[0].score),
+    "turns": (
+        "train.jsonl",
+        '{"context": ["Hello", "How far is it?"], "label": true}\n',
+        lambda path: [turn.context for _, turn, _ in plain_turns(path)],
+    ),
+    "questions to decide": ("x.jsonl", '{"question": "a?"}\n', lambda path: list(read_questions_file(path))),
+    "prices": ("p.yaml", "million_tokens_in: 3\n", lambda path: read_yaml(path)),
+    "a whole text": ("t.txt", "é\n", read_text),
+}
+
+
+def packed(data: bytes, codec: str) -> bytes:
+    """The data as pyarrow compresses them."""
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(sink, codec) as out:
+        out.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda data: packed(data, "zstd"),
+    ".lz4": lambda data: packed(data, "lz4"),
+}
+
+
+@pytest.mark.parametrize("ending", COMPRESSIONS)
+@pytest.mark.parametrize("name", READERS)
+def test_every_reader_reads_every_compression(tmp_path: Path, name: str, ending: str) -> None:
+    file, content, read = READERS[name]
+    plain, compressed = tmp_path / "plain" / file, tmp_path / "compressed" / (file + ending)
+    for path in (plain, compressed):
+        path.parent.mkdir()
+    plain.write_text(content, encoding="utf-8")
+    compressed.write_bytes(COMPRESSIONS[ending](content.encode()))
+    assert read(compressed) == read(plain)
+
+
+@pytest.mark.parametrize("ending", COMPRESSIONS)
+def test_the_bytes_count_and_not_the_name(tmp_path: Path, ending: str) -> None:
+    """Browsers unpack and keep the name, or pack and keep it; some servers pack twice."""
+    pack, row = COMPRESSIONS[ending], b'{"id": "1", "title": "", "text": "x"}\n'
+    for data in (pack(row), pack(pack(row)), pack(row) + pack(b""), row):
+        for name in ("a.jsonl", f"b.jsonl{ending}"):
+            (tmp_path / name).write_bytes(data)
+            assert [passage.text for passage in read_passages(tmp_path / name)] == ["x"]
+    (tmp_path / "two.jsonl").write_bytes(pack(row) + pack(row.replace(b"1", b"2")))
+    assert [passage.id for passage in read_passages(tmp_path / "two.jsonl")] == ["1", "2"]
+
+
+@pytest.mark.parametrize("ending", COMPRESSIONS)
+def test_a_cut_compressed_file_is_one_line(tmp_path: Path, ending: str) -> None:
+    rows = b"".join(b'{"question_id": "%d", "gate": "g", "score": 0.5}\n' % i for i in range(9999))
+    (tmp_path / "s.jsonl").write_bytes(COMPRESSIONS[ending](rows)[:-20])
+    with pytest.raises(UserError, match=r"s\.jsonl: cannot be read \(.*\); get the file again"):
+        list(jsonl.read(GateScore, tmp_path / "s.jsonl"))
+
+
+def test_data_that_unpack_without_end_are_one_line(tmp_path: Path) -> None:
+    data = b"{}\n"
+    for _ in range(9):
+        data = gzip.compress(data)
+    (tmp_path / "x.jsonl").write_bytes(data)
+    with pytest.raises(UserError, match=r"x\.jsonl: compressed more than 4 times"):
+        list(jsonl.lines(tmp_path / "x.jsonl"))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".bz2", ".xz", ".zst"])
+def test_an_archive_may_be_compressed_by_any(tmp_path: Path, ending: str) -> None:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name in ("train", "test"):
+            data = json.dumps({"question": f"{name}?", "answers": ["x"]}).encode()
+            info = tarfile.TarInfo(f"set/{name}.jsonl")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    path = tmp_path / f"set.tar{ending}"
+    path.write_bytes(COMPRESSIONS[ending](content.getvalue()) if ending else content.getvalue())
+    assert {q.text: q.split for q in load_questions("jsonl", path)} == {"train?": "train", "test?": "test"}
+
+
+def parquet() -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def archived(*names: str) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name in names:
+            archive.writestr(name, "application/epub+zip" if name == "mimetype" else "x")
+    return content.getvalue()
+
+
+def database(tmp_path: Path) -> bytes:
+    with sqlite3.connect(tmp_path / "made.db") as db:
+        db.execute("CREATE TABLE a (b)")
+    return (tmp_path / "made.db").read_bytes()
+
+
+def array() -> bytes:
+    content = io.BytesIO()
+    np.save(content, np.arange(3))
+    return content.getvalue()
+
+
+def arrow() -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    table = pyarrow.table({"a": [1]})
+    with pyarrow.ipc.new_file(sink, table.schema) as out:
+        out.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def archive_of_tar() -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("a"))
+    return content.getvalue()
+
+
+KINDS: dict[str, bytes] = {
+    "a Parquet file": parquet(),
+    "a PDF": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n",
+    "an Arrow file": arrow(),
+    "a NumPy array": array(),
+    "a pickle": pickle.dumps({"question": "a?"}),
+    "a 7-Zip archive": b"7z\xbc\xaf\x27\x1c\0\4",
+    "an RTF document": b"{\\rtf1\\ansi Hello}",
+    "an old Word, Excel or PowerPoint document": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(64),
+    "UTF-16 text": codecs.BOM_UTF16_LE + '{"a": 1}\n'.encode("utf-16-le"),
+    "a binary file or UTF-16 text": '{"a": 1}\n'.encode("utf-16-le"),
+    "a pointer of Git LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n",
+    "a web page (HTML)": b"<!DOCTYPE html>\n<html><body>404</body></html>\n",
+    "a tar archive": archive_of_tar(),
+    "a PNG image": b"\x89PNG\r\n\x1a\n\0\0",
+}
+ROWS = [name for name in READERS if name not in ("a document", "prices", "a whole text")]  # those may be markup
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ROWS)
+def test_a_file_of_another_kind_is_named(tmp_path: Path, name: str, kind: str) -> None:
+    file, _, read = READERS[name]
+    for data in (KINDS[kind], gzip.compress(KINDS[kind])):
+        (tmp_path / file).write_bytes(data)
+        with pytest.raises(UserError) as caught:
+            read(tmp_path / file)
+        assert f"{file}: is {kind}" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_archives_documents_and_databases_are_named(tmp_path: Path, name: str) -> None:
+    file, _, read = READERS[name]
+    kinds = {
+        "a SQLite database": database(tmp_path),
+        "a Word document": archived("[Content_Types].xml", "word/document.xml"),
+        "an Excel workbook": archived("[Content_Types].xml", "xl/workbook.xml"),
+        "an EPUB book": archived("mimetype", "OEBPS/a.xhtml"),
+    }
+    for kind, data in kinds.items():
+        (tmp_path / file).write_bytes(data)
+        with pytest.raises(UserError, match=f"is {kind}; "):
+            read(tmp_path / file)
+
+
+def test_text_that_begins_as_another_kind_is_read(tmp_path: Path) -> None:
+    for i, text in enumerate(
+        ["PAR1 is a word", "BZh was here", "ORCHIDS", "GGUF models", "GIF89", "<p>a</p>", "ARROW1"]
+    ):
+        (tmp_path / f"{i}.txt").write_text(text)
+    assert [passage.text for passage in read_passages(tmp_path)] == [
+        "PAR1 is a word", "BZh was here", "ORCHIDS", "GGUF models", "GIF89", "<p>a</p>", "ARROW1",
+    ]  # fmt: skip
+
+
+def test_a_web_page_may_be_a_document(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("<html>a</html>")
+    assert [passage.text for passage in read_passages(tmp_path / "a.txt")] == ["<html>a</html>"]
+
+
+def test_endings_of_compression_are_no_part_of_a_name() -> None:
+    assert [plain_name(name) for name in ("a.jsonl", "a.JSONL.GZ", "a.tar.zst", "a.csv.gz.xz")] == [
+        "a.jsonl", "a.JSONL", "a.tar", "a.csv",
+    ]  # fmt: skip
