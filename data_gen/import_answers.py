@@ -1,6 +1,6 @@
 """Import questions whose answers were made elsewhere: a run folder as the sampling stage would leave it.
 
-Reads JSON Lines or a CSV with a model's answer without and with retrieval in each row; columns are named by the config.
+Reads JSON, Parquet or CSV with a model's answer without and with retrieval in each row; the config names the columns.
 Writes RUN/questions.jsonl, RUN/samples.db (one greedy answer per condition) and, where the rows have scores of other
 people's gates, RUN/imported_scores.jsonl (higher = retrieval more needed; for eval/compare_scores.py). Part of the
 train rows becomes dev, by a hash of the id; --shares makes all splits where the rows tell none. Then: retrieve.py and
@@ -42,7 +42,7 @@ from kbtrain.store import SampleStore, writing
 
 class ImportConfig(Config):
     run: Path = Field(Path("runs/imported"), description="run folder; it is made if it is not there")
-    path: Path = Field(description="JSON Lines or CSV file (or archive, folder of such) of questions with answers")
+    path: Path = Field(description="JSON, Parquet or CSV file (or archive, folder of such) of questions with answers")
     model: str = Field(description="name of the model that gave the answers")
     columns: ColumnMap = Field({}, description="our field of a question -> their column (as in collect.py)")
     answers: dict[Condition, str] = Field(

@@ -1,8 +1,9 @@
 """Search evidence for every question of a run folder: questions.jsonl + passages.jsonl -> evidence.jsonl.
 
 One record per question, in the questions' order. Resumable: an interrupted run goes on after its last batch; an index
-is built once and kept in RUN/bm25/ or RUN/tfidf/; data_gen/embed.py makes RUN/vectors/. A corpus is JSON Lines (id,
-title, text), DPR's TSV or a CSV, plain or .gz, or a folder of Markdown and text (a section is a passage).
+is built once and kept in RUN/bm25/ or RUN/tfidf/; data_gen/embed.py makes RUN/vectors/. A corpus is JSON Lines, a
+JSON list or Parquet (id, title, text), DPR's TSV or a CSV, compressed or not, or a folder of Markdown and text (a
+section is a passage).
 
 Examples:
   python data_gen/retrieve.py --run runs/demo
@@ -41,7 +42,7 @@ class RetrieveConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl")
     corpus: Path | None = Field(
         None,
-        description="passages to search, a file or a folder of .md and .txt; null: passages.jsonl of the run folder",
+        description="passages to search, a file or a folder; null: passages.jsonl of the run folder",
     )
     columns: dict[Literal["id", "title", "text"], str] = Field(
         {}, description="of the corpus: our field -> theirs, as {text: body}; without an id the lines are counted"

@@ -214,7 +214,7 @@ def open_seekable(raw: Callable[[], IO[bytes]], name: Path | str) -> Iterator[IO
 
 
 def opener_of(path: Path | str) -> Callable[[], IO[bytes]]:
-    """How to open a file of a disk, unbuffered. Raises :class:`UserError` for what cannot be read twice."""
+    """Opener of a file of a disk, unbuffered. Raises :class:`UserError` for what cannot be read twice."""
     check_regular(path)
     return lambda: cast(IO[bytes], open(path, "rb", buffering=0))
 

@@ -25,7 +25,7 @@ from kbtrain.provenance import meta_path, read_meta
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.gold import GoldCounts
-from kbtrain.questions.near import MOST, NearPair
+from kbtrain.questions.near import FLATTERED, MOST, NearPair
 from kbtrain.records import Gold, Passage, Question, Split
 
 
@@ -288,10 +288,11 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool
             f"questions of different splits were not compared: {splits.total():,} are more than {MOST:,}; "
             "keep wordings of one question together by --group-by"
         )
-    if near:
-        one = near[0]
-        found.append(
-            f"{len(near)} questions nearly stand in two splits ('{one.id}' in {one.split}, '{one.other_id}' in "
-            f"{one.other_split}, ...): figures on test will flatter; keep them together by --group-by"
-        )
+    for (split, other), figures in FLATTERED.items():
+        pairs = [pair for pair in near or () if (pair.split, pair.other_split) == (split, other)]
+        if pairs:
+            found.append(
+                f"{len(pairs)} {split} questions have a near duplicate in {other} ('{pairs[0].id}' and "
+                f"'{pairs[0].other_id}'): this flatters {figures}; keep them together by --group-by"
+            )
     return found + language_warnings(chinese)

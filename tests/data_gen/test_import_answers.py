@@ -21,6 +21,8 @@ from kbtrain.config import build as build_config
 from kbtrain.errors import UserError
 from kbtrain.labeling.imported import Imported
 from kbtrain.provenance import file_sha256, meta_path, read_meta, write_meta
+from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
+from kbtrain.questions.data_sets.columns import Columns
 from kbtrain.records import GateScore, Question, Sample, SampleSet
 from kbtrain.store import SampleStore
 
@@ -361,3 +363,25 @@ def test_rows_without_an_accepted_answer_are_counted_and_not_imported(tmp_path: 
         assert store.counts("main") == {"llm": 8, "rag": 8}
     done = imported(tmp_path, rows, "--run", tmp_path / "other", "--empty-answers", "refuse")
     assert done.returncode == 2 and "logs.jsonl:1: field 'answers': no answer that is more" in done.stderr
+
+
+@pytest.mark.parametrize("absent", [None, ...])
+def test_logs_with_one_arm_a_question_are_one_line(tmp_path: Path, absent: object) -> None:
+    arms = [{"plain": "x", "with_passages": absent}, {"plain": absent, "with_passages": "x"}]
+    rows = [{"question": f"{i}?", "gold": "x", **arm} for i, arm in enumerate(arms)]
+    path = tmp_path / "logs.jsonl"
+    given = ({key: value for key, value in row.items() if value is not ...} for row in rows)
+    path.write_text("".join(json.dumps(row) + "\n" for row in given))
+    columns = AnswerColumns(Columns({"answers": "gold"}), {"llm": "plain", "rag": "with_passages"})
+    message = r"logs\.jsonl:1: field 'with_passages': no answer for 'rag', but one for 'llm'; both arms are needed"
+    with pytest.raises(UserError, match=message):
+        list(read_answered(path, columns))
+
+
+def test_one_arm_logs_in_a_table_are_one_line(tmp_path: Path) -> None:
+    """There an arm that was not asked is an empty cell, which would count as a wrong answer."""
+    path = tmp_path / "logs.csv"
+    path.write_text("question,gold,plain,with_passages\na?,x,x,\nb?,x,,x\nc?,x,x,\nd?,x,x,y\n")
+    columns = AnswerColumns(Columns({"answers": "gold"}), {"llm": "plain", "rag": "with_passages"})
+    with pytest.raises(UserError, match=r"logs\.csv: in 3 of 4 rows one arm's answer is empty; both arms are needed"):
+        list(read_answered(path, columns))

@@ -88,7 +88,7 @@ def test_scores_stand_where_the_row_has_them_and_turn_round_by_a_minus(tmp_path:
     ("change", "message"),
     [
         ({"part": "train(b)"}, r"answers\.jsonl:2: field 'part': no split for 'train\(b\)' in splits; did you mean"),
-        ({"plain": None}, r":2: field 'plain': expected an answer \(text\), found NoneType None"),
+        ({"plain": None}, r":2: field 'plain': no answer for 'llm', but one for 'rag'; both arms are needed"),
         ({"plain": ["Bob"]}, r":2: field 'plain': expected an answer \(text\), found list \['Bob'\]"),
         ({"found_ok": "yes"}, r":2: field 'found_ok': expected true, false, 1 or 0, found str 'yes'"),
         ({"found_ok": [1]}, r":2: field 'found_ok': expected true, false, 1 or 0, found list \[1\]"),
@@ -105,7 +105,9 @@ def test_a_broken_row_is_one_line_with_its_place(tmp_path: Path, change: dict[st
 def test_a_column_that_no_row_has_is_an_error_not_silence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"score 'energy': no row has a number under 'sure\.enrgy'"):
         read(tmp_path, [row(1, sure={"energy": 3.5})], scores={"energy": "-sure.enrgy"})
-    with pytest.raises(UserError, match=r":1: field 'plan': missing; there is qid, ask"):
+    with pytest.raises(
+        UserError, match=r":1: field 'plan': no answer for 'llm', but one for 'rag'; .*; there is qid, ask"
+    ):
         read(tmp_path, [row(1)], answers={"llm": "plan", "rag": "found"})
     with pytest.raises(UserError, match=r"stated 'llm': no row has a verdict under 'thumb'"):
         read(tmp_path, [row(1)], stated={"llm": "thumb"})

@@ -48,7 +48,7 @@ def test_a_question_and_its_answers_are_enough(tmp_path: Path) -> None:
             '--columns "{text: question, answers: answer}"',
         ),
         ('{"question": "a?", "answers": ["C"], "options": ["x", "y"]}', "'C' is no option's letter"),
-        ('{"question": "a?", "answers": {"a": 1}}', "mine.jsonl:1: field 'answers.0'"),
+        ('{"question": "a?", "answers": {"a": 1}}', "mine.jsonl:1: field 'answers'"),
         ("[1]", "mine.jsonl:1: field '[0]': expected a JSON object, found int"),
     ],
 )

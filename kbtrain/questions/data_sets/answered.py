@@ -7,6 +7,7 @@ evaluated like answers sampled here.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +79,7 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
     A column of scores or verdicts may be missing in some rows, but not in all: that is an error at the end.
     """
     seen: set[str] = set()
+    blank: Counter[Condition] = Counter()  # rows in which this arm's answer alone is empty
     n = 0
     with FirstSeen() as ids:
         for file in data_files(path, (*OBJECTS, *TABLES)):
@@ -94,6 +96,8 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
                 seen.update(columns.scores[gate] for gate in made.scores)
                 seen.update(columns.stated[one] for one, right in made.stated.items() if right is not None)
                 n += 1
+                empty = [condition for condition, answer in made.answers.items() if not answer.strip()]
+                blank.update(empty if len(empty) == 1 else ())
                 yield made
     for gate, column in columns.scores.items():
         if n and column not in seen:
@@ -103,6 +107,8 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
             raise UserError(f"{at(path)}: stated '{condition}': no row has a verdict under '{column}'")
     if not n:
         raise UserError(f"{at(path)}: no rows in it")
+    if len(blank) > 1 and sum(blank.values()) > n / 2:  # in a table an arm without an answer is an empty cell
+        raise UserError(f"{at(path)}: in {sum(blank.values())} of {n} rows one arm's answer is empty; {_BOTH_ARMS}")
 
 
 def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerColumns) -> Answered:
@@ -118,9 +124,22 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
         asked = dataclasses.replace(asked, split=split_of(leak_key(asked), columns.shares))
     elif asked.split == "train" and share_of(asked.id) < columns.dev_share:
         asked = dataclasses.replace(asked, split="dev")
+    _refuse_one_arm(row, columns.answers)
     answers = {condition: _answer(row, column) for condition, column in columns.answers.items()}
     stated = {condition: _verdict(row, column) for condition, column in columns.stated.items()}
     return Answered(asked, answers, stated, _scores(row, columns.scores), loaded.left_out)
+
+
+_BOTH_ARMS = "both arms are needed: answer each question both ways, or leave out those with one answer"
+
+
+def _refuse_one_arm(row: SourceRecord, answers: Mapping[Condition, str]) -> None:
+    """Raise :class:`UserError` for a row of a log that answered either without passages or with them."""
+    missing = [condition for condition, column in answers.items() if row.reached(column) is None]
+    if missing and len(missing) < len(answers):
+        column, other = answers[missing[0]], next(condition for condition in answers if condition not in missing)
+        there = "" if column in row.data else f"; there is {', '.join(list(row.data)[:20])}"
+        raise row.error(column, f"no answer for '{missing[0]}', but one for '{other}'; {_BOTH_ARMS}{there}")
 
 
 def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:

@@ -136,7 +136,7 @@ def _renamed(row: SourceRecord, columns: Columns) -> SourceRecord:
     data: dict[str, Any] = {}
     names: dict[str, str] = {}
     for key in FIELDS:
-        column = columns.names.get(key) or (key if row.has(key) else _OTHER_NAMES.get(key, key))
+        column = columns.names.get(key) or _own_column(row, key)
         if isinstance(column, str):
             names[key] = column
             if key in columns.names or column in row.data:
@@ -146,6 +146,12 @@ def _renamed(row: SourceRecord, columns: Columns) -> SourceRecord:
             if key == "answers":  # one column may have a list of aliases, or nothing
                 data[key] = _flat(data[key])
     return SourceRecord(data, row.file, row.line, row.path, names)
+
+
+def _own_column(row: SourceRecord, key: str) -> str:
+    """Column of a field that the map does not name; one that is null gives way to its other name."""
+    other = _OTHER_NAMES.get(key, key)
+    return key if key in row.data and (row.has(key) or not row.has(other)) else other
 
 
 def reach(row: SourceRecord, column: str) -> Any:
