@@ -99,7 +99,7 @@ def main(config: ImportConfig) -> None:
            "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip
     copies = CopiedGold()
     for row in progress_bar(read_answered(config.path, columns), desc="check", unit="questions"):
-        copies.add(row.question, row.answers)  # and a broken line stops here, before a store is bound to this file
+        copies.add(row.question, row.texts)  # and a broken line stops here, before a store is bound to this file
     if (problem := copies.problem()) and config.copied_gold == "refuse":
         raise UserError(
             f"{at(config.path)}: {problem}; name a column of answers that people wrote or checked, give thumbs to "

@@ -77,6 +77,8 @@ class Imported:
     graded: dict[Condition, Stated] = field(default_factory=dict)
     scores: list[GateScore] = field(default_factory=list)
     chinese: int = 0
+    thoughts: int = 0  # answers that came with a thought
+    thoughts_only: int = 0  # thoughts that no answer follows
     without_gold: int = 0  # rows that are left out
     gold: GoldCounts = field(default_factory=GoldCounts)
 
@@ -105,19 +107,23 @@ class Imported:
         self.chinese += taken_for_english(row.question)
         self.scores += row.gate_scores()
         for condition, answer in row.answers.items():
-            self.graded.setdefault(condition, Stated()).add(row.question, answer, row.stated.get(condition))
+            self.graded.setdefault(condition, Stated()).add(row.question, answer.text, row.stated.get(condition))
+            self.thoughts += answer.thought
+            self.thoughts_only += answer.finish == "thought"
 
     def as_dict(self) -> dict[str, Any]:
         """For the meta data."""
         graded = {condition: dict(vars(found)) for condition, found in self.graded.items()}
         return {"splits": dict(self.splits), "scores": Counter(s.gate for s in self.scores), "graded": graded,
-                "without_gold": self.without_gold, **self.gold.as_dict()}  # fmt: skip
+                "thoughts": self.thoughts, "thoughts_only": self.thoughts_only, "without_gold": self.without_gold,
+                **self.gold.as_dict()}  # fmt: skip
 
     def lines(self) -> list[str]:
         """For people: one line a condition, then splits and scores."""
         splits = ", ".join(f"{split} {self.splits[split]}" for split in ("train", "dev", "test"))
         scores = ", ".join(f"{gate} {n}" for gate, n in self.as_dict()["scores"].items()) or "none"
         lost = [f"left out: {self.without_gold} rows without an accepted answer (none, empty or a placeholder)"]
-        return [*self.gold.lines(), *(lost if self.without_gold else ()),
+        thoughts = [f"thoughts taken off {self.thoughts} answers; {self.thoughts_only} are thoughts alone: left out"]
+        return [*self.gold.lines(), *(lost if self.without_gold else ()), *(thoughts if self.thoughts else ()),
                 *(found.line(condition) for condition, found in self.graded.items()),
                 f"{self.splits.total()} questions ({splits}), scores: {scores}"]  # fmt: skip

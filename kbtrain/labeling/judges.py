@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from kbtrain.answers import grading
 from kbtrain.answers.mask import gold_texts
+from kbtrain.answers.thoughts import without_thought
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import Judged, Judgement, judge_prompt_facts
 from kbtrain.records import Grading, Question
@@ -127,6 +128,7 @@ def judgement(question: Question, answer: str, name: str) -> Judgement:
 
 
 def parse_reply(text: str) -> bool | None:
-    """Verdict in a reply to figure 13: it begins with 1 or 0; None otherwise ("10", "yes", "")."""
-    found = _REPLY.match(text)
+    """Verdict in a reply to figure 13: it begins with 1 or 0, behind a thought if there is one; None otherwise ("10",
+    "yes", "")."""
+    found = _REPLY.match(without_thought(text))
     return None if found is None else found[1] == "1"

@@ -14,6 +14,7 @@ from typing import Any, cast, get_args
 
 from kbtrain.answers.chinese import language_of
 from kbtrain.answers.grading import is_empty
+from kbtrain.answers.thoughts import read_answer, split_thought
 from kbtrain.errors import HALVES, UserError
 from kbtrain.gate_folder import Gate
 from kbtrain.gates.registry import load_gate
@@ -93,7 +94,8 @@ class _FunctionLLM:
             text = self._ask(render_chat(None, request.text(request.evidence), request.system))
             if not isinstance(text, str):
                 raise UserError(f"llm: the function gave {type(text).__name__}, expected the answer's text")
-            greedy = Sample(GREEDY, text, 0, "eos", 0.0)  # its length in tokens is not known
+            answer = read_answer(split_thought(text), "eos")
+            greedy = Sample(GREEDY, answer.text, 0, answer.finish, 0.0)  # its length in tokens is not known
             yield [SampleSet(request.question.id, request.condition, (), greedy, 0)]
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from kbtrain.answers.thoughts import may_open_thought
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.draw import Drawn
 from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows, Row
@@ -161,10 +162,12 @@ class LocalModel:
             nonlocal said
             if job.stopped.is_set():
                 raise _Stopped
-            so_far = sampler.stopper.text(row.tokens)
+            so_far = sampler.stopper.text(row.tokens, row.opened)
             cut = _cut(so_far, request.stop)
             ended = row.finish is not None or len(cut) < len(so_far)
             ready = cut if ended else cut[: max(0, len(cut) - held)].rstrip("\ufffd")
+            if not ended and may_open_thought(so_far):
+                return False
             if len(ready) > len(said):
                 job.say(ready[len(said) :])
                 said = ready

@@ -90,6 +90,19 @@ def test_an_import_is_labelled_and_built_like_sampled_answers(
     assert {e.certainty for e in made.values()} == {e.soft_certainty for e in made.values()} == {None}
 
 
+def test_thoughts_are_taken_off_imported_answers_and_counted(
+    answers: Path, imports: Run, label: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [json.loads(line) for line in answers.read_text().splitlines()]
+    for i, row in enumerate(rows):
+        plain = row["pred_no_retrieval"]
+        row["pred_no_retrieval"] = "<think>\nAnn 1? Bob?" + ("" if i < 4 else f"</think>\n\n{plain}")
+    answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    labels = label(imports(answers), by="greedy", tau_mastery=0.8)
+    assert "thoughts taken off 60 answers; 4 are thoughts alone: left out" in capsys.readouterr().out
+    assert [made.known for made in labels] == [i % 2 == 0 for i in range(4, 60)]
+
+
 def test_logs_without_splits_are_warned_of_and_divided_by_shares(tmp_path: Path, script: Script) -> None:
     path, run = tmp_path / "logs.csv", tmp_path / "run"
     path.write_text(

@@ -28,6 +28,7 @@ from kbtrain.records import Question
         ('{"need": "True"}', True), ('{"need": "False"}', False), ("need: true", True), ("False", False),
         ('```json\n{"need": false}\n```', False), ("Yes, I do.", True), ("No.", False), ("(need: True)", True),
         ("True or not, need: False", False), ("不需要", False), ("需要更多资料", True), ("是", True), ("否", False),
+        ("<think>Yes or no? I need: true</think>No.", False), ("<think>need: true", None),
         ("I cannot say", None), ("", None), ("Noah", None), ("Noël", None),
         ("不是", False), ("不是的,我知道答案。", False), ("是否需要更多信息?否", False), ("没有需要", False),
         ("并非需要", False), ("不用", False), ("无需更多信息,我可以回答", False), ("我没有必要再查", False),

@@ -42,7 +42,8 @@ def test_for_multiple_choice_the_judge_sees_the_options_text(choice: Question) -
 @pytest.mark.parametrize(
     ("reply", "meaning"),
     [("1", True), (" 0\n", False), ("1.", True), ("**1**", True), ("输出: 1", None), ("10", None), ("0.5", None),
-     ("yes", None), ("", None), ("1, because", True)],
+     ("yes", None), ("", None), ("1, because", True),
+     ("<think>\n0 would be harsh.\n</think>\n\n1", True), ("<think>1", None)],
 )  # fmt: skip
 def test_replies_are_read_or_are_abstentions(reply: str, meaning: bool | None) -> None:
     assert parse_reply(reply) is meaning

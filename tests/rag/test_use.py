@@ -55,6 +55,15 @@ def test_plain_functions_get_the_very_prompts_of_sampling() -> None:
     assert rag.answer(["number 9"], Digits(), llm=echo, search=lambda text: ["one"], threshold=0.5)[0].hits
 
 
+def test_a_function_s_answer_is_what_follows_its_thought() -> None:
+    said = {"number 1": "<think>\nTwo?\n</think>\n\nThree", "number 2": "<think>\nTwo"}
+    found = rag.answer(
+        list(said), Digits(), llm=lambda prompt: said[prompt[prompt.index("number") :][:8]], search=lambda text: [],
+        threshold=0.5,
+    )  # fmt: skip
+    assert [one.text for one in found] == ["Three", ""]
+
+
 def test_the_projects_parts_do_as_well() -> None:
     index = BM25.build([Passage("p1", "Peru", "The capital of Peru is Lima 8")])
     model = ScriptedLLM("scripted", Sampling(), lambda request, i: f"{request.condition} {request.evidence}")

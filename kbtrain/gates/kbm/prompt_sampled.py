@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kbtrain.answers.chinese import CJK
+from kbtrain.answers.thoughts import without_thought
 from kbtrain.gate_folder import Gate
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import NeedQuestion, fingerprint, need_prompt
@@ -71,6 +72,7 @@ class SampledPrompt(Gate):
 
 def needs_information(reply: str) -> bool | None:
     """True if a reply says so: the value behind "need", else the first word that is one; None where there is none."""
+    reply = without_thought(reply)
     found = _NEED.search(reply)
     if found is None:
         found = _BARE.search(_REPEATED.sub(" ", reply))

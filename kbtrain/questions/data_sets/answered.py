@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from kbtrain.answers.thoughts import ReadAnswer, read_answer, split_thought
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.base import LeftOutAnswers
 from kbtrain.questions.checks import FirstSeen, leak_key, problem_of
@@ -56,16 +57,21 @@ class Answered:
     """
 
     question: Question
-    answers: dict[Condition, str]
+    answers: dict[Condition, ReadAnswer]
     stated: dict[Condition, bool | None]
     scores: dict[str, float]
     left_out: LeftOutAnswers = field(default_factory=LeftOutAnswers)  # of the gold answers
 
+    @property
+    def texts(self) -> dict[Condition, str]:
+        """The answers' texts by condition."""
+        return {condition: answer.text for condition, answer in self.answers.items()}
+
     def sample_sets(self) -> list[SampleSet]:
         """As the store keeps them: greedy answers alone. Numbers of tokens and probabilities are not known: 0."""
         return [
-            SampleSet(self.question.id, condition, (), Sample(GREEDY, text, 0, "eos", 0.0), 0)
-            for condition, text in self.answers.items()
+            SampleSet(self.question.id, condition, (), Sample(GREEDY, answer.text, 0, answer.finish, 0.0), 0)
+            for condition, answer in self.answers.items()
         ]
 
     def gate_scores(self) -> list[GateScore]:
@@ -153,8 +159,12 @@ def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
     return columns.splits[word]
 
 
-def _answer(row: SourceRecord, column: str) -> str:
-    """Text; an empty answer is an answer (a wrong one), a missing one is an error."""
+def _answer(row: SourceRecord, column: str) -> ReadAnswer:
+    """The answer without its thought; an empty answer is an answer (a wrong one), a missing one is an error."""
+    return read_answer(split_thought(_text(row, column)), "eos")
+
+
+def _text(row: SourceRecord, column: str) -> str:
     value = plain_answer(reach(row, column))
     if not isinstance(value, str):
         raise row.error(column, f"expected an answer (text), found {type(value).__name__} {shown(value)}")
