@@ -102,7 +102,7 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
                 seen.update(columns.scores[gate] for gate in made.scores)
                 seen.update(columns.stated[one] for one, right in made.stated.items() if right is not None)
                 n += 1
-                empty = [condition for condition, answer in made.answers.items() if not answer.strip()]
+                empty = [c for c, answer in made.answers.items() if not (answer.text.strip() or answer.thought)]
                 blank.update(empty if len(empty) == 1 else ())
                 yield made
     for gate, column in columns.scores.items():
