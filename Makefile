@@ -51,7 +51,7 @@ examples: setup $(TRAINERS)  ## the property tests on new random examples, a tho
 	$(PYTEST) -m hypothesis --hypothesis-profile examples
 
 test-vllm: setup vllm-env  ## vLLM for real, offline and as a server, beside transformers (about 10 minutes)
-	KBTRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python HF_HUB_OFFLINE=1 $(PY) -m pytest tests/llm/test_vllm.py
+	KBTRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python HF_HUB_OFFLINE=1 $(PY) -m pytest tests/llm/test_vllm.py tests/llm/test_vllm_states.py
 
 # environments of their own: LangChain brings a pytest plugin that every test run would import, and LiteLLM's proxy pins
 # versions (1.82.7 and 1.82.8 were malicious)

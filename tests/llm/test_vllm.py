@@ -6,27 +6,22 @@ KBTRAIN_VLLM_PYTHON names the Python of vLLM's own environment; without it these
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
+from support.vllm_server import KEEP_SMALL, VLLM_PYTHON, vllm_server
 
 from kbtrain import jsonl
 from kbtrain.labeling.agreement import answers, difference, same_greedy, shared_questions
-from kbtrain.models.embedded import path_of
 from kbtrain.records import Evidence, Hit, Question
 from kbtrain.store import SampleStore
 
 ROOT = Path(__file__).parent.parent.parent
-VLLM_PYTHON = os.environ.get("KBTRAIN_VLLM_PYTHON")
 pytestmark = pytest.mark.skipif(not VLLM_PYTHON, reason="needs vLLM's own environment: make test-vllm")
 
 MODEL = "smollm2-135m-instruct"
-KEEP_SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "NO_PROXY": "127.0.0.1"}
 PLACES = {
     "France": "Paris", "Spain": "Madrid", "Japan": "Tokyo", "Canada": "Ottawa", "Italy": "Rome", "Egypt": "Cairo",
     "Germany": "Berlin", "Russia": "Moscow", "Peru": "Lima", "Kenya": "Nairobi", "Norway": "Oslo", "Cuba": "Havana",
@@ -91,35 +86,8 @@ def by_vllm(run_folder) -> Path:
 
 @pytest.fixture(scope="module")
 def server():
-    """A vLLM server on loopback; yields its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [
-        str(VLLM_PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(path_of(MODEL)),
-        "--served-model-name", MODEL, "--dtype", "bfloat16", "--max-model-len", "512", "--enforce-eager",
-        "--host", "127.0.0.1", "--port", str(port),
-    ]  # fmt: skip
-    environment = {**os.environ, **KEEP_SMALL}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            wait_for(f"http://127.0.0.1:{port}/health", process)
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            process.terminate()
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes], seconds: float = 300.0) -> None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        assert process.poll() is None, "the vLLM server ended"
-        try:
-            with opener.open(url, timeout=5):
-                return
-        except OSError:
-            time.sleep(1)
-    raise TimeoutError(url)
+    with vllm_server(MODEL) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,145 @@
+"""States that vLLM returns, for real: equal to transformers', whatever the batch and the cache (``make test-vllm``)."""
+
+import json
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from support.vllm_server import VLLM_PYTHON, run_to_end, vllm_server
+
+import kbtrain
+from kbtrain.engine.vllm_args import serve_flags
+from kbtrain.gates.probe.draft_states import DraftStateSampler, draft_states
+from kbtrain.gates.probe.gate import WEIGHTS, DraftProbeCard, LayerFigures, ProbeCard, save_heads
+from kbtrain.gates.probe.head import Head
+from kbtrain.gates.probe.served import check_reference, write_reference
+from kbtrain.gates.probe.states import prompt_states
+from kbtrain.llm.base import Sampling
+from kbtrain.llm.openai_llm import Server
+from kbtrain.llm.served_states import StatesServer, largest_difference
+from kbtrain.models.adapters import base_fingerprint
+from kbtrain.models.load import load_model, load_tokenizer
+from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt, encode
+from kbtrain.records import GateExample, Question
+
+pytestmark = pytest.mark.skipif(not VLLM_PYTHON, reason="needs vLLM's own environment: make test-vllm")
+
+MODEL = "smollm2-135m-instruct"
+LAYERS = [1, 10, 16, 30]  # ids of hidden_states; 30 is the last, before the final norm
+DRAFT = 8
+SMALL = ("--block-size", "32", "--max-num-batched-tokens", "128", "--max-num-seqs", "16")  # prompts are cut in chunks
+EXACT = 2e-4  # relative, in fp32
+TEXTS = [f"What is the capital of {place}?" for place in ("France", "Peru", "Kenya", "Japan", "Norway", "Cuba")]
+TEXTS += [
+    "Name three rivers of Europe. Say for each one where it begins. " * 6 + f"Begin with {name}." for name in "RD"
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model(MODEL, "fp32", "cpu")
+
+
+@pytest.fixture(scope="module")
+def prompts(model):
+    questions = [Question(f"q{i}", text, ("x",), "test", "t") for i, text in enumerate(TEXTS)]
+    return [encode(model[1], answer_prompt(question, "llm", None)) for question in questions]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with vllm_server(MODEL, *serve_flags(LAYERS), *SMALL, dtype="float32") as url:
+        yield StatesServer(Server(url=url, model=MODEL), load_tokenizer(MODEL))
+
+
+@pytest.fixture(scope="module")
+def expected(model, prompts):
+    """(prompts, layers, 3 d) of transformers, each prompt alone."""
+    layers = [layer - 1 for layer in LAYERS]
+    sampler = DraftStateSampler(*model, Sampling(max_new_tokens=DRAFT), DRAFT, layers)
+    return [draft_states(sampler, [ids])[0] for ids in prompts]
+
+
+def differences(served, expected):
+    return [
+        max(largest_difference(part, whole) for part, whole in zip(
+            np.split(one.of_layers(LAYERS, draft=True), 3, axis=-1), np.split(other.states, 3, axis=-1), strict=True))
+        for one, other in zip(served, expected, strict=True)
+    ]  # fmt: skip
+
+
+def test_states_equal_those_of_transformers_alone_in_a_batch_and_from_the_prefix_cache(engine, prompts, expected):
+    alone = [engine.read([ids], DRAFT)[0] for ids in prompts]  # a long prompt is prefilled in chunks
+    assert max(differences(alone, expected)) < EXACT
+    again = engine.read(prompts * 2, DRAFT)  # 16 at once, every prompt twice, all of them cached
+    assert max(differences(again, expected * 2)) < EXACT
+    assert all(one.draft_tokens in {other.tokens, other.tokens - 1} for one, other in zip(alone, expected, strict=True))
+
+
+def test_the_prompt_alone_takes_one_token(engine, prompts, model):
+    (served,) = engine.read(prompts[:1])
+    states = prompt_states(model[0], prompts[:1])[0, [layer - 1 for layer in LAYERS]]
+    assert largest_difference(served.of_layers(LAYERS, draft=False), states) < EXACT
+    assert served.draft_tokens == 0
+
+
+def test_a_request_without_the_wish_gets_nothing_and_costs_no_state(engine, prompts):
+    body = {"model": MODEL, "prompt": prompts[0], "max_tokens": 4, "temperature": 0}
+    assert ask(engine, body)["kv_transfer_params"] is None
+
+
+@pytest.mark.parametrize("wish", ["text", {"draft_tokens": "many"}, {"draft_tokens": -3}, {"draft_tokens": 10**9}, []])
+def test_a_strange_wish_does_not_stop_the_engine(engine, prompts, wish):
+    body = {"model": MODEL, "prompt": prompts[0], "max_tokens": 2, "kv_transfer_params": {"kbtrain_states": wish}}
+    assert ask(engine, body)["choices"]
+    assert engine.read(prompts[:1])[0].layers == tuple(LAYERS)
+
+
+def test_aborted_requests_leave_the_engine_well(engine, prompts):
+    body = {"model": MODEL, "prompt": prompts[0], "max_tokens": 200, "temperature": 1.0, "ignore_eos": True,
+            "kv_transfer_params": {"kbtrain_states": {"draft_tokens": 8}}}  # fmt: skip
+
+    def leave(_):
+        with pytest.raises(OSError):
+            ask(engine, body, seconds=0.05)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(leave, range(16)))
+    assert engine.read(prompts[:2], DRAFT)[1].layers == tuple(LAYERS)
+
+
+@pytest.mark.parametrize("kind", [ProbeCard, DraftProbeCard])
+def test_scores_of_a_served_gate_equal_those_here(engine, model, kind, tmp_path):
+    folder = tmp_path / "gate"
+    folder.mkdir()
+    width = 576 * (3 if kind is DraftProbeCard else 1)
+    head = Head((9, 15), np.random.default_rng(0).normal(size=(2, width)).astype(np.float32) / width, 0.1)
+    save_heads(folder / WEIGHTS, {"mastery": head})
+    figures = (LayerFigures(layer=9, held_out=0.5, auroc=0.5, penalty=1.0, used=True),)
+    more = {"tokens": DRAFT} if kind is DraftProbeCard else {"condition": "llm"}
+    card = kind(
+        base_model=MODEL, base_fingerprint=base_fingerprint(MODEL), dtype="fp32", method="ridge", labels="soft",
+        prompt_fingerprint=answer_fingerprint(model[1]), keys=("mastery",), heads={"mastery": figures}, **more,
+    )  # fmt: skip
+    card.write(folder)
+    here = kbtrain.load_gate(folder)
+    write_reference(folder, here, [GateExample.ask(text) for text in TEXTS[:3]])
+    card.write(folder)
+    served = kbtrain.load_gate(folder, states=engine)
+    assert check_reference(folder, served.reader) < EXACT
+    assert np.allclose(served.score(TEXTS), here.score(TEXTS), atol=1e-3 * np.std(here.score(TEXTS)))
+
+
+def test_flags_without_the_method_are_refused(engine):
+    at = serve_flags(LAYERS)
+    without = [word for i, word in enumerate(at) if "speculative" not in word and "extract_hidden" not in word]
+    assert "kbtrain's connector needs method extract_hidden_states" in run_to_end(MODEL, without)
+
+
+def ask(engine, body, seconds=60.0):
+    request = urllib.request.Request(
+        f"{engine.server.url}/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=seconds) as reply:
+        return json.load(reply)
