@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError
 from kbtrain.prompts.ragate import useful_prompt
+from kbtrain.prompts.template_marks import break_marks, break_special_tokens
 from kbtrain.records import Condition, Form, Hit, Language, Question, Titles
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def evidence_text(hits: Sequence[Hit], titles: Titles = "missing") -> str | None
     """The hits joined as in the paper ("the retrieved chunks are spliced together"), best first; None: nothing found.
 
     The one rule for what a prompt shows of a search, in sampling, labels and use alike. Titles are ours: they are
-    searched, and a text often says "he" or "the city" of what its title names.
+    searched, and a text often says "he" or "the city" of what its title names. Passages are data: marks of chat
+    templates in them are broken (:mod:`kbtrain.prompts.template_marks`).
     """
     text = "\n".join(hit_text(hit, titles) for hit in hits)
     return text if text.strip() else None
@@ -119,9 +121,9 @@ def evidence_text(hits: Sequence[Hit], titles: Titles = "missing") -> str | None
 
 def hit_text(hit: Hit, titles: Titles) -> str:
     """A passage as a prompt shows it: "Title: text" or the text alone."""
-    title = hit.title.strip()
-    shown = titles == "always" or (titles == "missing" and not _stands_in(title, hit.text))
-    return f"{title}: {hit.text}" if title and shown else hit.text
+    title, text = break_marks(hit.title).strip(), break_marks(hit.text)
+    shown = titles == "always" or (titles == "missing" and not _stands_in(title, text))
+    return f"{title}: {text}" if title and shown else text
 
 
 def _stands_in(title: str, text: str) -> bool:
@@ -221,6 +223,7 @@ def render_chat(tokenizer: PreTrainedTokenizerBase | None, prompt: str, system: 
     """
     if tokenizer is None or not tokenizer.chat_template:
         return prompt if system is None else f"{system}\n{prompt}"
+    prompt = break_special_tokens(tokenizer, prompt)  # the template writes its own
     turns = [{"role": "user", "content": prompt}]
     if system is not None:
         turns.insert(0, {"role": "system", "content": system})

@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from kbtrain.prompts.template_marks import break_marks
 from kbtrain.records import Utterance
 
 Shots = Literal["zero_shot", "in_context"]
@@ -64,7 +65,7 @@ _USEFUL = (  # ours: the paper asks people (appendix B)
 
 def useful_prompt(context: str, snippets: Sequence[str]) -> str:
     """The prompt by which a judge says if snippets are useful for a dialogue's next response; its answer is 1 or 0."""
-    return _USEFUL.format(context=context, snippets="\n".join(snippets))
+    return _USEFUL.format(context=context, snippets="\n".join(map(break_marks, snippets)))
 
 
 PeftFeature = Literal["resp", "syn-resp", "ner", "know", "source"]

@@ -1,4 +1,4 @@
-"""Passages put into a request, by the project's one prompt rule. They are data: nothing in them is read as a role.
+"""Passages put into a request, by the project's one prompt rule.
 
 ``background`` puts what figures 10 and 12 say before the question in front of the user's own text, and leaves a
 request without passages as it is. ``trained`` asks with the whole prompts that the gate's labels were made with: own
@@ -9,35 +9,15 @@ gate of own templates, else ``background``. Passages show their titles by the ru
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
 from typing import Any
 
 from kbtrain.answers.chinese import language_of
-from kbtrain.prompts.kbm import answer_prompt, background, evidence_text, render_chat
+from kbtrain.prompts.kbm import answer_prompt, background, render_chat
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.records import Hit, Question, Titles
+from kbtrain.records import Question
 from kbtrain.serve.config import Injection, PromptRule
 
 CALL = "call_kbtrain"
-# what chat templates write between turns: a passage that holds it must not open a turn of its own
-_CONTROL = re.compile(
-    r"<(?=[|｜])|(?<=[|｜])>|<(?=/?(?:s|bos|eos|pad|unk|start_of_turn|end_of_turn|start_header_id|end_header_id)>)"
-    r"|\[(?=/?(?:INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|SYSTEM_PROMPT)\])|<(?=</?SYS>>)",
-    re.I,
-)
-
-
-def as_data(text: str) -> str:
-    """A passage's text with the marks of chat templates broken by a space, and without control characters."""
-    plain = "".join(c if c in "\n\t" or c.isprintable() or c.isspace() else " " for c in text)
-    return _CONTROL.sub(lambda found: f" {found[0]}" if found[0] == ">" else f"{found[0]} ", plain)
-
-
-def evidence_of(hits: Sequence[Hit], titles: Titles = "missing") -> str | None:
-    """Text of the passages as the project's prompts show them; None if there is nothing to show."""
-    plain = [Hit(hit.passage_id, as_data(hit.title), as_data(hit.text), hit.score) for hit in hits]
-    return evidence_text(plain, titles)
 
 
 def chat_with(

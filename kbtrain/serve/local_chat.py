@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS
+from kbtrain.prompts.template_marks import break_special_tokens
 from kbtrain.serve.chat import text
 from kbtrain.serve.problem import Refused
 from kbtrain.servers import whole_json
@@ -32,6 +33,8 @@ def chat_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str
     template fails on or leaves out, in whole or in part.
     """
     turns = [_turn(place, message) for place, message in enumerate(messages)]
+    if tokenizer.chat_template:  # as in the prompts of labels (render_chat)
+        turns = [{**turn, "content": break_special_tokens(tokenizer, turn["content"])} for turn in turns]
     try:
         rendered = _rendered(tokenizer, turns)
     except Refused:

@@ -13,10 +13,11 @@ import logging
 import time
 from typing import Any
 
+from kbtrain.prompts.kbm import evidence_text
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import GateInput, gate_input
 from kbtrain.serve.exchange import ClientLeft, Exchange, Header
-from kbtrain.serve.inject import chat_with, completion_with, evidence_of
+from kbtrain.serve.inject import chat_with, completion_with
 from kbtrain.serve.policy import Policy
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.service import Course, Service
@@ -148,7 +149,7 @@ def _with_passages(
     service: Service, path: str, data: bytes, body: dict[str, Any], found: GateInput, course: Course
 ) -> bytes:
     """The request for the upstream: the client's own bytes, unless there is something to change."""
-    evidence = evidence_of(course.hits, service.decider.loaded.titles)
+    evidence = evidence_text(course.hits, service.decider.loaded.titles)
     if evidence is None:
         course.hits = ()
     changed = _asked(service, path, body, found, evidence)

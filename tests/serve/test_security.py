@@ -11,8 +11,10 @@ from stub_upstream import StubUpstream
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.prompts.kbm import evidence_text
+from kbtrain.prompts.template_marks import break_marks
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.inject import as_data, chat_with, evidence_of
+from kbtrain.serve.inject import chat_with
 from kbtrain.serve.search import hits_of
 
 KEY = "a-key-of-somebody"
@@ -211,13 +213,14 @@ MARKS = ("<|", "|>", "<s>", "</s>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", 
 
 @pytest.mark.parametrize("passage", PASSAGES, ids=range(len(PASSAGES)))
 def test_a_passage_is_data_and_opens_no_turn(passage):
-    text = as_data(passage)
+    text = break_marks(passage)
     assert not any(mark in text for mark in MARKS)
     assert (
-        as_data("Plain text, 3 < 4 | 5 > 2, [1] <b>\n\tand so on") == "Plain text, 3 < 4 | 5 > 2, [1] <b>\n\tand so on"
+        break_marks("Plain text, 3 < 4 | 5 > 2, [1] <b>\n\tand so on")
+        == "Plain text, 3 < 4 | 5 > 2, [1] <b>\n\tand so on"
     )
     body = {"messages": [{"role": "user", "content": NEEDS}]}
-    evidence = evidence_of(hits_of([{"text": passage, "title": passage, "id": passage}], 1))
+    evidence = evidence_text(hits_of([{"text": passage, "title": passage, "id": passage}], 1))
     for injection in ("user", "system", "tool"):
         sent = json.loads(json.dumps(chat_with(body, NEEDS, evidence, "background", injection)))
         roles = [message["role"] for message in sent["messages"]]
