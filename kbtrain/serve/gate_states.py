@@ -27,7 +27,8 @@ def states_server(config: ServeConfig) -> StatesServer | None:
         if config.states == "upstream":
             raise UserError(f"key 'states': no upstream, or gate '{config.gate}' reads no states of a plain prompt")
         return None
-    name = served_name(asyncio.run(served_models(config)) or (), model, config.any_model)
+    served = asyncio.run(served_models(config))
+    name = served_name(served or (), model, config.any_model)
     problem = "its list of models has no model of that name"
     if name is not None:
         server = Server(
