@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,9 +32,10 @@ from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.record_file import RecordFile, is_made
 from kbtrain.records import Titles
 from kbtrain.retrieval import retrieve_stage as stage
-from kbtrain.retrieval.base import context_hits, fixed_hits
+from kbtrain.retrieval.base import Searcher, context_hits, fixed_hits
 from kbtrain.retrieval.corpus import Chunking
-from kbtrain.retrieval.tokens import Chinese, Tokens
+from kbtrain.retrieval.distinct import DistinctSearch
+from kbtrain.retrieval.tokens import Chinese, SoutheastAsian, Tokens
 from kbtrain.retrieval.vectors import CARD, VectorIndex
 from kbtrain.retrieval.web import WebSearch, WebService
 
@@ -57,6 +59,9 @@ class RetrieveConfig(Config):
     titles: Titles = Field("missing", description="shown before a passage: missing (if not in its text), always, never")
     batch: int = Field(256, ge=1, description="questions searched at once")
     chinese: Chinese = Field("bigrams", description="Chinese is cut into bigrams, characters, or words by jieba")
+    southeast_asian: SoutheastAsian = Field(
+        "bigrams", description="Thai, Lao, Khmer, Burmese are cut into bigrams, or words by icu (kbtrain[icu])"
+    )
     chunk_tokens: int | None = Field(None, ge=1, description="longer passages are cut into chunks of so many tokens")
     chunk_overlap: int = Field(0, ge=0, description="tokens that a chunk shares with the one before")
     chunk_tokenizer: str = Field("words", description="words, or a model's: embedded name, local folder or hub id")
@@ -96,7 +101,7 @@ def main(config: RetrieveConfig) -> None:
         return print(f"{target} is there already, made from the same questions, passages and options")
     check_passages_replaceable(target, key)
     with RecordFile(target, key) as out, contextlib.ExitStack() as opened:
-        search, web = search_of(config, corpus, opened)
+        search, skipped = search_of(config, corpus, opened)
         total = sum(1 for _ in jsonl.lines(questions))
         with progress_bar(total=total, initial=out.n, desc="retrieve", unit="questions") as bar:
             for batch in stage.find_evidence(
@@ -108,11 +113,11 @@ def main(config: RetrieveConfig) -> None:
                 bar.update(len(batch))
         out.finish()
     counts = stage.summary(target, questions)
-    if web is not None:
-        counts["results_without_text_or_repeated"] = web.dropped  # of this call: an interrupted one had its own
+    counts |= skipped()  # of this call: an interrupted one had its own
     extra, options = {"key": key, "counts": counts}, config.model_dump(mode="json")
     write_meta(target, stage="retrieve", config=options, inputs=inputs, extra=extra, started=started)
-    print("\n".join(stage.summary_lines(counts, config.k, target)))
+    warned = stage.script_warnings(questions, tokens_of(config)) if config.retriever in ("bm25", "tfidf") else []
+    print("\n".join([*stage.summary_lines(counts, config.k, target), *warned]))
 
 
 def searched(config: RetrieveConfig) -> Path | None:
@@ -131,29 +136,45 @@ def searched(config: RetrieveConfig) -> Path | None:
 
 def search_of(
     config: RetrieveConfig, corpus: Path | None, opened: contextlib.ExitStack
-) -> tuple[stage.Search, WebSearch | None]:
-    """The retriever that is asked for, its index built if need be; ``opened`` releases it."""
+) -> tuple[stage.Search, Callable[[], dict[str, int]]]:
+    """The retriever that is asked for, its index built if need be, and a function that gives the numbers of what it
+    skipped; ``opened`` releases it."""
     if corpus is None or config.retriever == "web":
         if config.web is None:
             raise UserError("key 'web': retriever web needs a service; see data_gen/configs/retrieve_web.yaml")
-        return stage.by_search(web := WebSearch(config.web), config.k), web
+        web = WebSearch(config.web)
+        return stage.by_search(web, config.k), lambda: {"results_without_text_or_repeated": web.dropped}
     if config.retriever == "vectors":
-        return stage.by_search(opened.enter_context(VectorIndex.open(corpus.parent)), config.k), None
+        return searched_apart(opened.enter_context(VectorIndex.open(corpus.parent)), config.k)
     columns = {str(ours): theirs for ours, theirs in config.columns.items()}
     if config.retriever in ("fixed", "context"):
         own = fixed_hits if config.retriever == "fixed" else context_hits
-        return stage.by_own(corpus, config.k, own, columns), None
+        return stage.by_own(corpus, config.k, own, columns), dict
     size, folder = config.chunk_tokens, config.run / config.retriever
     chunking = None if size is None else Chunking(size, config.chunk_overlap, config.chunk_tokenizer)
-    index = stage.open_index(config.retriever, corpus, folder, Tokens(chinese=config.chinese), chunking, columns)
-    return stage.by_search(index, config.k), None
+    index = stage.open_index(config.retriever, corpus, folder, tokens_of(config), chunking, columns)
+    return searched_apart(index, config.k)
+
+
+def searched_apart(searcher: Searcher, k: int) -> tuple[stage.Search, Callable[[], dict[str, int]]]:
+    """A search for passages with different texts, and the number of copies that it skipped."""
+    apart = DistinctSearch(searcher)
+    return stage.by_search(apart, k), lambda: {"copies_skipped": apart.copies}
+
+
+def tokens_of(config: RetrieveConfig) -> Tokens:
+    """The tokenizer of an index."""
+    return Tokens(chinese=config.chinese, southeast_asian=config.southeast_asian)
 
 
 def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict[str, Any]:
     """Settings that the evidence depends on, without the batch size."""
     hashes = {"questions": file_sha256(questions), "passages": file_sha256(corpus) if corpus else None}
     unused = {"run", "corpus", "batch", *(() if config.columns else ("columns",))}
-    return {**config.model_dump(mode="json", exclude=unused), **hashes}
+    if config.southeast_asian == "bigrams":
+        unused.add("southeast_asian")
+    words = stage.word_rule(questions) if config.retriever in ("bm25", "tfidf") else {}
+    return {**config.model_dump(mode="json", exclude=unused), **hashes, **words}
 
 
 if __name__ == "__main__":

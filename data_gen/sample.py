@@ -32,7 +32,7 @@ from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
-from kbtrain.llm.sample_stage import Engine, Plan, SamplingJob, Shard, check_files, local
+from kbtrain.llm.sample_stage import Engine, Plan, SamplingJob, Shard, check_files, local, mask_leaks
 from kbtrain.llm.silent_answers import SilentAnswers
 from kbtrain.models.files_read import MODEL_FILES, note
 from kbtrain.progress import progress_bar
@@ -103,6 +103,8 @@ def main(config: SampleConfig) -> None:
     plan = Plan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, own)
     total = plan.total(counts)
     print(f"{sum(counts.values())} questions, {total} question-conditions under {', '.join(config.conditions)}")
+    if "mask" in config.conditions and (leaks := mask_leaks(evidence)):
+        print(f"condition mask: an accepted answer shows through the mask of {leaks} questions")
     if not shard.whole:
         print(f"shard {config.shard}: {shard.check(total, config.window)} of them")
     if config.dry_run:

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from typing import Any
 
+from kbtrain.answers.writing import has_kana
 from kbtrain.records import Language
 
 CJK = r"\u3400-\u9fff\uf900-\ufaff"  # ranges of a regular expression's class: Chinese characters
@@ -19,8 +20,8 @@ def has_chinese(text: str) -> bool:
 
 
 def language_of(text: str) -> Language:
-    """``zh`` for a text with a Chinese character in it, as gates take a bare question."""
-    return "zh" if has_chinese(text) else "en"
+    """``zh`` for a text with a Chinese character and no kana (Japanese), as gates take a bare question."""
+    return "zh" if has_chinese(text) and not has_kana(text) else "en"
 
 
 @functools.lru_cache(maxsize=512)  # gold answers and passages are compared more than once

@@ -13,9 +13,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+import regex
+
 from kbtrain.answers.chinese import CJK, has_chinese, simplified
 from kbtrain.answers.numbers import NUMERAL
-from kbtrain.answers.writing import without_ignored
+from kbtrain.answers.writing import UNIT, has_unspaced, without_ignored
 from kbtrain.errors import UserError
 from kbtrain.records import Question
 
@@ -24,9 +26,10 @@ Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said o
 NORMALISATION = "nfkc-casefold-punctuation-signs-articles-spaces/4"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/4"}  # noted beside labels: others are old
 _CHINESE = {"chinese": "simplified/3"}  # noted where it can matter, so that other labels stay what they are
+_UNSPACED = {"unspaced": "characters/1"}  # Japanese, Korean, Thai and their kin, noted likewise
 _ARTICLES = {"a", "an", "the"}
-_CJK = re.compile(rf"([{CJK}])")
-_CJK_OR_NUMERAL = re.compile(rf"({NUMERAL}+|[{CJK}])")
+_CJK = regex.compile(rf"([{CJK}]|{UNIT})")
+_CJK_OR_NUMERAL = regex.compile(rf"({NUMERAL}+|[{CJK}]|{UNIT})")
 
 
 _SIGN = re.compile(  # C++, C#, A+; blood group O-; -5, but not F-16 or 1990-95
@@ -41,7 +44,8 @@ def normalise(text: str) -> str:
     """NFKC (full to half width), case folded, punctuation and symbols to spaces, articles dropped, spaces folded.
 
     Signs that make another answer stay: "C++", "C#", "A+", "-5" ("minus 5" is the same). Chinese characters become
-    words of their own, so that "contains" is over characters there. A text that would vanish (gold "A", "The The") is
+    words of their own, so that "contains" is over characters there; so do runs of katakana and the characters of
+    :data:`~kbtrain.answers.writing.UNSPACED` (Korean, Thai ...). A text that would vanish (gold "A", "The The") is
     kept whole: an empty gold answer would match everything, and "the" nearly so. Characters that nobody sees (soft
     hyphens, zero-width spaces) are dropped.
     """
@@ -80,7 +84,7 @@ def _folded(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=512)  # gold answers and options come back with every answer to their question
-def _words(text: str, apart: re.Pattern[str] = _CJK) -> tuple[str, ...]:
+def _words(text: str, apart: regex.Pattern[str] = _CJK) -> tuple[str, ...]:
     """The words that are compared, articles among them; ``apart``: what is a word without spaces around it."""
     text = _MINUS.sub(" -", _folded(text))
     text = apart.sub(r" \1 ", text)
@@ -310,7 +314,13 @@ def _in_chinese(question: Question) -> bool:
 
 def rules_of(questions: Iterable[Question]) -> dict[str, str]:
     """The rules that answers to these questions are graded and grouped by, to be noted and compared."""
-    return RULES | (_CHINESE if any(map(_in_chinese, questions)) else {})
+    rules = dict(RULES)
+    for question in questions:
+        rules |= _CHINESE if _in_chinese(question) else {}
+        rules |= _UNSPACED if any(map(has_unspaced, (question.text, *question.answers, *question.options))) else {}
+        if len(rules) == len(RULES) + len(_CHINESE) + len(_UNSPACED):
+            break
+    return rules
 
 
 def is_correct(question: Question, answer: str) -> bool:

@@ -26,6 +26,7 @@ from kbtrain.answers.numbers import (
     from_english,
     is_number_word,
 )
+from kbtrain.answers.writing import KATAKANA, UNSPACED, has_unspaced, without_ignored
 from kbtrain.records import Question
 
 _PARTS = re.compile(r"[\x00-\x7f]+|[^\x00-\x7f]")  # plain stretches at once, other characters one by one
@@ -54,6 +55,7 @@ def is_mark(char: str) -> bool:
 
 @functools.lru_cache(maxsize=65_536)
 def _fold(char: str) -> str:
+    char = without_ignored(char)
     if has_chinese(char):
         return simplified_character(char)
     plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", char).casefold())
@@ -61,11 +63,11 @@ def _fold(char: str) -> str:
 
 
 MASK = "MASK"
-_LETTER = rf"[^\W_{CJK}]"
+_LETTER = rf"[^\W_{CJK}{UNSPACED}]"  # of a script with spaces between words
 _OPENING, _CLOSING = "\"'“”‘’「『《〈([<（", "\"'“”‘’」』》〉)]>）.,;:!?。，；：！？"
 _ARTICLE = r"(?:(?:an?|the)[\W_]{1,3})?"
 _CHINESE_SPACED = r"[\s·・‧•・\-]{0,2}"
-_PIECE = re.compile(rf"\d+(?:[,'’]\d{{3}})+(?![\d.])|\d+(?:\.\d+)?|[{CJK}]|{_LETTER}+|[^\w\s]|_")
+_PIECE = regex.compile(rf"\d+(?:[,'’]\d{{3}})+(?![\d.])|\d+(?:\.\d+)?|[{CJK}]|[{UNSPACED}]+|{_LETTER}+|[^\w\s]|_")
 _DIGITS = re.compile(r"(?<![\d.,])\d{1,3}(?:[,'’]\d{3})+(?!\d)|(?<![\d.])\d+(?![\d]|\.\d)")
 _IN_WORD_FROM = 4  # letters; shorter answers stand at the beginning of too many words
 _HANZI_NUMBER = re.compile("[零一二两三四五六七八九十百千万]{2,}")
@@ -107,8 +109,8 @@ def is_mask(answer: str) -> bool:
     """True if an answer is ``MASK``, copied from the evidence (figure 2): the word in capitals, also with others around
     it ("the MASK", "MASK市"), or nothing but "mask".
     """
-    copied = re.search(rf"(?<!{_LETTER}){MASK}(?!{_LETTER})", answer) is not None
-    return copied or re.sub(r"[\W_]", "", answer).casefold() == MASK.casefold()
+    copied = regex.search(rf"(?<!{_LETTER}){MASK}(?!{_LETTER})", answer) is not None
+    return copied or regex.sub(r"[\W_]", "", answer).casefold() == MASK.casefold()
 
 
 def gold_texts(question: Question) -> tuple[str, ...]:
@@ -133,14 +135,14 @@ def _may_stand(gold: str, folded: str) -> bool:
 
 def _pieces(text: str) -> list[str]:
     """Words, numbers, Chinese characters and signs of a folded alias."""
-    return _PIECE.findall(_without_article(text.strip().lstrip(_OPENING).rstrip(_CLOSING).strip()))
+    return list(_PIECE.findall(_without_article(text.strip().lstrip(_OPENING).rstrip(_CLOSING).strip())))
 
 
 def _alias(text: str) -> str:
     """A pattern for one folded alias."""
     pieces = _pieces(text)
     groups = _numbers_joined(pieces)
-    words = [i for i, group in enumerate(groups) if re.match(r"\w", group[0])]
+    words = [i for i, group in enumerate(groups) if regex.match(r"\w", group[0])]
     if not words:
         return re.escape(text.strip())
     pattern, before, skipped = "", "", 0
@@ -161,14 +163,28 @@ def _without_article(text: str) -> str:
 
 
 def _edged(pattern: str, sample: str, first: bool, last: bool) -> str:
-    """A pattern at the ends of an alias: no more of the same word or number may follow (Chinese has no ends)."""
-    if first and re.fullmatch(r"\d[\d.]*", sample):
+    """A pattern at the ends of an alias: no more of the same word or number may follow. Chinese has no ends."""
+    if first and regex.fullmatch(r"\d[\d.]*", sample):
         pattern = rf"(?<!\d)(?<!\d[.,])(?<!{_LETTER})" + pattern
-    elif first and re.match(_LETTER, sample):
+    elif first and regex.match(_LETTER, sample):
         pattern = rf"(?<!{_LETTER})" + pattern
-    if last and re.fullmatch(r"\d[\d.]*", sample):
+    if last and regex.fullmatch(r"\d[\d.]*", sample):
         return pattern + rf"(?![,'’.]?\d)(?!{_LETTER})"
-    return pattern + rf"(?!{_LETTER})" if last and re.match(_LETTER, sample[-1]) else pattern
+    if last and regex.match(_LETTER, sample[-1]):
+        return pattern + rf"(?!{_LETTER})"
+    if has_unspaced(sample):
+        return _whole_units(pattern, sample, first, last)
+    return pattern
+
+
+def _whole_units(pattern: str, sample: str, first: bool, last: bool) -> str:
+    """A pattern that cuts no syllable of a script without spaces, and no run of katakana."""
+    katakana = rf"[{KATAKANA}\u3099\u309a]"
+    if first and regex.match(katakana, sample[0]):
+        pattern = rf"(?<!{katakana})" + pattern
+    if last:
+        pattern += r"(?!\p{M}|[\u1161-\u11ff])"  # folded Hangul is made of single letters
+    return pattern + rf"(?!{katakana})" if last and regex.match(katakana, sample[-1]) else pattern
 
 
 def _numbers_joined(pieces: list[str]) -> list[list[str]]:
@@ -216,19 +232,19 @@ def _form(group: list[str], first: bool, last: bool) -> str:
 
 def _leaks(gold: str, masked: str, folded: str) -> bool:
     short = _without_article(fold(gold)[0].strip())
-    plain = re.sub(r"[\W_]", "", short)
+    plain = regex.sub(r"[\W_]", "", short)
     if not plain:
         return gold in masked
     pieces = [piece for piece in _PIECE.findall(short) if piece not in _OPENING + _CLOSING]
     value = _value(pieces) if pieces else None
     if value is not None and len(plain) > 1 - plain.isdecimal():
         return value in _numbers(folded)
-    bare = re.sub(r"[\W_]", "", folded)  # most texts are done with this, and need no pattern
+    bare = regex.sub(r"[\W_]", "", folded)  # most texts are done with this, and need no pattern
     if re.fullmatch(NUMERAL, plain):
         return re.search(rf"(?<!{NUMERAL}){plain}(?!{NUMERAL})", folded) is not None
-    if has_chinese(plain):
+    if has_chinese(plain) or has_unspaced(plain):
         return plain in bare and regex.search(r"[\W_]{0,2}".join(map(re.escape, plain)), folded) is not None
-    special = not re.match(r"\w", gold.strip()[0]) or not re.match(r"[\w.,;:!?\"')\]]", gold.strip()[-1])
+    special = not regex.match(r"\w", gold.strip()[0]) or not regex.match(r"[\w.,;:!?\"')\]]", gold.strip()[-1])
     if special:  # "C++", ".bo": without their signs they are other words
         return contains(masked, gold) and gold.strip().casefold() in masked.casefold()
     if plain not in bare:

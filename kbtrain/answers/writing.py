@@ -8,12 +8,52 @@ from __future__ import annotations
 
 import re
 
+import regex
+
 # Soft hyphen, zero-width characters, direction marks, variation selectors, fillers: they are part of no comparison.
 IGNORED = (
     r"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _IGNORED = re.compile(f"[{IGNORED}]")
+
+KATAKANA = r"\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
+HIRAGANA = r"\u3041-\u3096\u3099\u309a\u309d-\u309f"
+HANGUL = r"\u1100-\u115e\u1161-\u11ff\ua960-\ua97f\uac00-\ud7a3\ud7b0-\ud7fb"
+# Thai, Lao, Burmese, Khmer, Tai Le, New Tai Lue, Tai Tham, Tai Viet, with their combining marks
+SOUTHEAST_ASIAN = (
+    r"\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ebd\u0ec0-\u0ec6\u0ec8-\u0ece\u0edc-\u0edf\u1000-\u103f\u1050-\u108f"
+    r"\u109a-\u109f\u1780-\u17d3\u17d7\u17dc\u17dd\u1950-\u196d\u1970-\u1974\u1980-\u19ab\u19b0-\u19c9\u19de\u19df"
+    r"\u1a20-\u1a5e\u1a60-\u1a7c\u1aa0-\u1aad\ua9e0-\ua9ef\ua9fa-\ua9fe\uaa60-\uaac2\uaadb-\uaadf"
+)
+# Besides Chinese: scripts without spaces between words, and Korean, which writes particles onto words.
+UNSPACED = HIRAGANA + KATAKANA + HANGUL + SOUTHEAST_ASIAN
+# One comparable unit of them: a run of katakana, else a character with its combining marks.
+UNIT = rf"[{KATAKANA}][{KATAKANA}\u3099\u309a]*|[{UNSPACED}]\p{{M}}*"
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+_KANA = re.compile(f"[{HIRAGANA}{KATAKANA}]")
+_SOUTHEAST_ASIAN = re.compile(f"[{SOUTHEAST_ASIAN}]")
+_BEYOND_LATIN_AND_CHINESE = regex.compile(rf"[{UNSPACED}{IGNORED}\p{{M}}]")
+
+
+def has_unspaced(text: str) -> bool:
+    """True if a text has a character of :data:`UNSPACED`."""
+    return _UNSPACED.search(text) is not None
+
+
+def has_kana(text: str) -> bool:
+    """True for Japanese; Chinese characters stand in it, too."""
+    return _KANA.search(text) is not None
+
+
+def has_southeast_asian(text: str) -> bool:
+    """True if a text has a character of a script that only a dictionary can cut into words."""
+    return _SOUTHEAST_ASIAN.search(text) is not None
+
+
+def has_other_writing(text: str) -> bool:
+    """True where the rules for combining marks, ignored characters and :data:`UNSPACED` matter."""
+    return not text.isascii() and _BEYOND_LATIN_AND_CHINESE.search(text) is not None
 
 
 def is_blank(text: str) -> bool:

@@ -159,9 +159,10 @@ def find_knowledge(
     """``tfidf`` and ``ranker`` (``source``: its folder) choose among the snippets of ``run``; ``bm25`` searches a
     corpus (``source``: its file), whose index is kept in the run. Raises :class:`~kbtrain.errors.UserError`."""
     if know == "bm25" and source:
+        from kbtrain.retrieval.distinct import DistinctSearch
         from kbtrain.retrieval.retrieve_stage import open_index
 
-        return by_index(open_index("bm25", source, run / "bm25_turns"), examples, k)
+        return by_index(DistinctSearch(open_index("bm25", source, run / "bm25_turns")), examples, k)
     snippets = read_snippets(run / "snippets.jsonl")
     if know == "tfidf":
         return by_rank(TfIdfRank(snippets), Candidates(snippets), examples, k)

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import regex
 
 from kbtrain.answers.chinese import CJK
+from kbtrain.answers.writing import UNIT, UNSPACED
 from kbtrain.gates.features.question import KINDS, names
 from kbtrain.metrics.calibration import ALARM, shift
 
@@ -24,7 +26,7 @@ LONGEST = 2000  # characters of a question that are looked at; its length counts
 KEPT = 500  # dev questions whose numbers are kept: enough to see a shift of 0.09 with as many new ones
 LEAST = 5  # expected questions of a kind, from which on it is counted by itself
 _HEX = 6  # digits of a word's hash
-_WORD = re.compile(rf"[{CJK}]|[^\W{CJK}]+")
+_WORD = regex.compile(rf"[{CJK}]|{UNIT}|[^\W{CJK}{UNSPACED}]+")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 NUMBERS = {
     "characters": "characters", "words": "words", "names": "names", "numbers": "numbers", "new_words": "new words",

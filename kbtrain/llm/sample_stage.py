@@ -86,6 +86,11 @@ def check_files(questions: Path, evidence: Path) -> Counter[Split]:
     return counts
 
 
+def mask_leaks(evidence: Path) -> int:
+    """Number of questions whose evidence shows an accepted answer after masking."""
+    return sum(bool(found.mask_leak) for found in jsonl.read(Evidence, evidence))
+
+
 def _pairs(questions: Path, evidence: Path) -> Iterator[tuple[Question, Evidence]]:
     both = itertools.zip_longest(jsonl.read(Question, questions), jsonl.read(Evidence, evidence))
     for number, (question, found) in enumerate(both, 1):

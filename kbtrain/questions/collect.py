@@ -18,7 +18,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator
 
 from kbtrain import jsonl
-from kbtrain.answers.chinese import has_chinese
+from kbtrain.answers.chinese import language_of
 from kbtrain.errors import UserError, at
 from kbtrain.files import beside, errors_of, put_in_place
 from kbtrain.provenance import meta_path, read_meta
@@ -169,7 +169,7 @@ def picked(stream: Callable[[], Iterator[Loaded]], wanted: PickRule, tally: Coll
 
 def taken_for_english(question: Question) -> bool:
     """True for a question with Chinese characters that its data set calls English."""
-    return question.language == "en" and has_chinese(question.text)
+    return question.language == "en" and language_of(question.text) == "zh"
 
 
 def language_warnings(chinese: int) -> list[str]:

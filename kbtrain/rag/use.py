@@ -24,6 +24,7 @@ from kbtrain.rag.three_steps import GatedAnswer, SecondJudgement
 from kbtrain.rag.three_steps import answer as answer_questions
 from kbtrain.records import GREEDY, Hit, Question, Sample, SampleSet, Titles
 from kbtrain.retrieval.base import Searcher, hit_of
+from kbtrain.retrieval.distinct import DistinctSearch, distinct
 
 Ask = Callable[[str], str]  # a prompt -> the answer
 Find = Callable[..., Sequence[Any]]  # a question (and how many) -> texts, mappings with 'text', or hits, best first
@@ -56,7 +57,7 @@ def answer(
     if second is not None and not isinstance(second, SecondJudgement):
         raise UserError(f"second: expected a SecondJudgement (kbtrain.rag.three_steps), found {second!r:.60}")
     model = cast(LLM, llm) if hasattr(llm, "answer") and hasattr(llm, "facts") else _FunctionLLM(llm)
-    finder = cast(Searcher, search) if hasattr(search, "search") else _FunctionSearch(search)
+    finder = DistinctSearch(cast(Searcher, search)) if hasattr(search, "search") else _FunctionSearch(search)
     opened = load_gate(gate) if isinstance(gate, str | Path) else gate
     if not isinstance(opened, Gate):
         raise UserError(f"gate: expected a gate (kbtrain.load_gate) or its folder, found {gate!r:.60}")
@@ -123,13 +124,13 @@ class _FunctionSearch:
             found = self._find(query, k) if self._by_place else self._find(query)
         if isinstance(found, str) or not isinstance(found, Sequence):
             raise UserError(f"search: the function gave {type(found).__name__}, expected a list of passages")
-        hits = [hit_of(value, rank) for rank, value in enumerate(found[:k], 1)]
+        hits = [hit_of(value, rank) for rank, value in enumerate(found, 1)]
         wrong = next((place for place, hit in enumerate(hits) if hit is None), None)
         if wrong is not None:
             raise UserError(
                 f"search: passage {wrong} is neither a text nor a mapping with 'text': {found[wrong]!r:.60}"
             )
-        return tuple(hit for hit in hits if hit is not None)
+        return distinct((hit for hit in hits if hit is not None), k)[0]
 
 
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import json
 import mmap
-import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import regex
+
 from kbtrain.answers.chinese import CJK
 from kbtrain.answers.grading import is_empty
-from kbtrain.answers.writing import is_blank
+from kbtrain.answers.writing import HIRAGANA, KATAKANA, SOUTHEAST_ASIAN, is_blank
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.files import check_regular
 from kbtrain.questions.base import titled
@@ -235,13 +236,14 @@ class PassageFile:
 
 
 Spans = Callable[[str], list[tuple[int, int]]]  # where each token of a text begins and ends
-_WORDS = re.compile(rf"[{CJK}]|[^\s{CJK}]+")
+_APART = HIRAGANA + KATAKANA + SOUTHEAST_ASIAN  # Korean has spaces
+_WORDS = regex.compile(rf"[{CJK}]|[{_APART}]\p{{M}}*|[^\s{CJK}{_APART}]+")
 
 
 class Chunking(NamedTuple):
     """``size`` tokens a chunk, of which the first ``overlap`` are the last of the one before.
 
-    ``tokenizer``: "words" (between spaces; every Chinese character is one), an embedded model's name, a folder or a
+    ``tokenizer``: "words" (see :func:`word_spans`), an embedded model's name, a folder or a
     hub id.
     """
 
@@ -273,7 +275,7 @@ def _pieces(passage: Passage, spans: list[tuple[int, int]], size: int, overlap: 
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Words between spaces, Chinese characters one by one."""
+    """Words between spaces; characters of Chinese, Japanese, Thai, Lao, Khmer and Burmese one by one."""
     return [found.span() for found in _WORDS.finditer(text)]
 
 

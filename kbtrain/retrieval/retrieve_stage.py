@@ -15,6 +15,7 @@ from typing import Any, Literal
 from kbtrain import jsonl
 from kbtrain.answers.grading import contains
 from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
+from kbtrain.answers.writing import has_other_writing, has_southeast_asian
 from kbtrain.errors import UserError
 from kbtrain.files import errors_of, writing
 from kbtrain.prompts.kbm import evidence_text, query_text
@@ -24,9 +25,10 @@ from kbtrain.records import Evidence, Hit, Passage, Question, Titles
 from kbtrain.retrieval.base import Searcher
 from kbtrain.retrieval.bm25 import BM25, build_index
 from kbtrain.retrieval.corpus import Chunking, chunked, naming_twins, read_passages, some
+from kbtrain.retrieval.distinct import distinct
 from kbtrain.retrieval.index_note import NOTE, is_whole, write_note
 from kbtrain.retrieval.tfidf import TfIdf, build_tfidf
-from kbtrain.retrieval.tokens import Tokens
+from kbtrain.retrieval.tokens import RULE, Tokens
 
 Query = Literal["text", "text_and_options"]
 Kind = Literal["bm25", "tfidf"]
@@ -79,7 +81,7 @@ def by_own(
         if passage.id in passages:
             raise UserError(f"{corpus}: passage {number}: field 'id': duplicate '{passage.id}'")
         passages[passage.id] = passage
-    return lambda questions, queries: [hits(question, passages, k) for question in questions]
+    return lambda questions, queries: [distinct(hits(one, passages, len(passages)), k)[0] for one in questions]
 
 
 def find_evidence(
@@ -140,7 +142,7 @@ def summary(evidence: Path, questions: Path) -> dict[str, int]:
 
 
 def summary_lines(counts: Mapping[str, int], k: int, target: Path) -> list[str]:
-    """The counts of :func:`summary` as a sentence, and a warning where no answer was found at all."""
+    """The counts of :func:`summary` as a sentence, skipped copies, and a warning where no answer was found at all."""
     gold = (
         f", a gold passage among the {k} hits for {counts['gold_found']} of {counts['gold_named']}"
         if counts["gold_named"]
@@ -148,14 +150,37 @@ def summary_lines(counts: Mapping[str, int], k: int, target: Path) -> list[str]:
     )
     lines = [
         f"{counts['questions']} questions, nothing found for {counts['without_hits']}, an answer stands in what was "
-        f"found for {counts['answer_found']} of {counts['answers_known']}{gold}, under condition mask one would show "
-        f"through for {counts['mask_leaks']} -> {target}"
+        f"found for {counts['answer_found']} of {counts['answers_known']}{gold} -> {target}"
     ]
+    if counts.get("copies_skipped"):
+        lines.append(f"{counts['copies_skipped']} copies of passages skipped: equal texts take one place")
     if counts["answers_known"] and counts["answer_found"] == 0:
         lines.append(
             "warning: no answer stands in what was found: is it the right corpus, are its columns the right ones?"
         )
     return lines
+
+
+def word_rule(questions: Path) -> dict[str, str]:
+    """The rule by which questions are cut into words, for the key of their evidence.
+
+    It is empty for questions in Latin and Chinese characters alone, which every rule so far cuts alike.
+    """
+    texts = (question.text for question in jsonl.read(Question, questions))
+    return {"words": RULE} if any(map(has_other_writing, texts)) else {}
+
+
+def script_warnings(questions: Path, tokens: Tokens) -> list[str]:
+    """A warning for questions in scripts that are cut into pairs of characters where a dictionary could cut words."""
+    if tokens.southeast_asian == "icu":
+        return []
+    n = sum(has_southeast_asian(question.text) for question in jsonl.read(Question, questions))
+    if not n:
+        return []
+    return [
+        f"warning: {n} questions are in Thai, Lao, Khmer or Burmese, which have no spaces: pairs of characters are "
+        'searched for; ICU cuts words by its dictionaries: pip install "kbtrain[icu]", --southeast-asian icu'
+    ]
 
 
 def answer_stands(evidence: Evidence, golds: Sequence[str]) -> bool:

@@ -6,18 +6,37 @@ import functools
 import json
 import re
 import unicodedata
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import regex
+
 from kbtrain.answers.chinese import CJK
+from kbtrain.answers.writing import (
+    HANGUL,
+    HIRAGANA,
+    IGNORED,
+    KATAKANA,
+    SOUTHEAST_ASIAN,
+    UNSPACED,
+    has_southeast_asian,
+    has_unspaced,
+)
 from kbtrain.errors import UserError, at
 from kbtrain.text_files import read_text
 
 Chinese = Literal["bigrams", "characters", "jieba"]
-# One-letter words count (chemical symbols, "Vitamin A"); a run of Chinese characters is cut further.
-PATTERN = rf"[{CJK}]+|[^\W{CJK}]+"
+SoutheastAsian = Literal["bigrams", "icu"]
+RULE = "letters-marks-units/2"  # noted with every index: other rules cut other words
+_SPLITTING = "\u200b"  # zero-width space: the one ignored character that ends a word
+_POINTS = r"\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0652\u0670"  # of Hebrew and Arabic
+_DROPPED = regex.compile(f"[{IGNORED}{_POINTS}]")
+# One-letter words count (chemical symbols, "Vitamin A"); runs of scripts without spaces are cut further.
+_RUNS = (CJK, HIRAGANA, KATAKANA, HANGUL, SOUTHEAST_ASIAN)
+_WORD = regex.compile("|".join(f"[{run}]+" for run in _RUNS) + rf"|(?!\p{{M}})[^\W{CJK}{UNSPACED}]+")
+_ASCII_WORD = re.compile(r"\w+")
 # Words that ask or join. "as", "in", "no" are also symbols and names, and BM25 weighs common words down by itself.
 STOP_WORDS = (
     "a an and are by did do does for from had has have how is it its many much of on or that the their there these "
@@ -29,21 +48,23 @@ STOP_WORDS = (
 class Tokens:
     """Lower-cased words (NFKC: full to half width) without stop words, stemmed by PyStemmer's ``stemmer`` (None: not).
 
-    Chinese has no spaces: its runs become overlapping ``bigrams`` (a lone character stays one), single ``characters``,
-    or the words of the package jieba.
+    A word is a run of letters, digits and combining marks. Chinese has no spaces: its runs become overlapping
+    ``bigrams`` (a lone character stays one), single ``characters``, or the words of the package jieba. Runs of
+    hiragana, katakana and Hangul become bigrams, and so do Thai, Lao, Khmer and Burmese, or the words of ICU's
+    dictionaries. Vowel points of Arabic and Hebrew are dropped, since most texts lack them.
     """
 
     stemmer: str | None = "english"
     stop_words: frozenset[str] = field(default_factory=lambda: frozenset(STOP_WORDS.split()))
-    pattern: str = PATTERN
     chinese: Chinese = "bigrams"
+    southeast_asian: SoutheastAsian = "bigrams"
 
     def surfaces(self, text: str) -> list[str]:
         """The words of a text before stop words are dropped and stems taken."""
         if text.isascii():
-            return re.findall(self.pattern, text.lower())
-        found = re.findall(self.pattern, unicodedata.normalize("NFKC", text).lower())
-        return [piece for word in found for piece in self._pieces(word)]
+            return _ASCII_WORD.findall(text.lower())
+        folded = unicodedata.normalize("NFKC", text.replace(_SPLITTING, " ")).lower()
+        return [piece for word in _WORD.findall(_DROPPED.sub("", folded)) for piece in self._pieces(word)]
 
     def words(self, text: str) -> list[str]:
         """The words of a text, in order, repeats kept."""
@@ -59,38 +80,45 @@ class Tokens:
         return [word for word in self.words(text) if word in vocabulary]
 
     def _pieces(self, word: str) -> Iterable[str]:
-        if self.chinese == "characters" and _is_chinese(word):
-            return word
-        if len(word) == 1 or not _is_chinese(word):
+        if _is_chinese(word):
+            if self.chinese == "characters":
+                return word
+            if self.chinese == "jieba" and len(word) > 1:
+                return _jieba().lcut(word)  # type: ignore[no-any-return]
+            return _bigrams(word)
+        if not has_unspaced(word[0]):
             return (word,)
-        if self.chinese == "jieba":
-            return _jieba().lcut(word)  # type: ignore[no-any-return]
-        return (word[i : i + 2] for i in range(len(word) - 1))
+        if self.southeast_asian == "icu" and has_southeast_asian(word[0]):
+            return _icu_words(word)
+        return _bigrams(regex.findall(r"\X", word))
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values that identify a tokenizer."""
-        return {**asdict(self), "stop_words": sorted(self.stop_words)}
+        return {**asdict(self), "stop_words": sorted(self.stop_words), "rule": RULE}
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(self.as_dict(), ensure_ascii=False), encoding="utf-8")
 
     @staticmethod
-    def load(path: Path) -> Tokens:
-        """Raises :class:`UserError` if the file is missing or broken."""
+    def load(path: Path, remedy: str = "build the index again by data_gen/retrieve.py, with its options") -> Tokens:
+        """Raises :class:`UserError` if the file is missing, broken, or of another :data:`RULE`; ``remedy`` ends it."""
         if not path.exists():
             raise UserError(f"{at(path)}: no such file; this folder holds no whole index")
         try:
             data = json.loads(read_text(path))
+            if isinstance(data, dict) and data.get("rule") != RULE:
+                raise UserError(f"{at(path)}: words cut by another rule than today's; {remedy}")
             if data["chinese"] not in get_args(Chinese) or not isinstance(data["stemmer"], str | None):
                 raise KeyError("chinese, stemmer")
-            if not isinstance(data["pattern"], str) or not all(isinstance(word, str) for word in data["stop_words"]):
-                raise TypeError("pattern, stop_words")
-            re.compile(data["pattern"])
+            if data["southeast_asian"] not in get_args(SoutheastAsian):
+                raise KeyError("southeast_asian")
+            if not all(isinstance(word, str) for word in data["stop_words"]):
+                raise TypeError("stop_words")
             if data["stemmer"] is not None:
                 _stemmer(data["stemmer"])
-            return Tokens(data["stemmer"], frozenset(data["stop_words"]), data["pattern"], data["chinese"])
-        except (ValueError, KeyError, TypeError, RecursionError, re.error):
-            raise UserError(f"{at(path)}: broken; build the index again") from None
+            return Tokens(data["stemmer"], frozenset(data["stop_words"]), data["chinese"], data["southeast_asian"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise UserError(f"{at(path)}: broken; {remedy}") from None
 
 
 class TokenIds:
@@ -128,6 +156,24 @@ class TokenIds:
 
 def _is_chinese(word: str) -> bool:
     return "\u3400" <= word[0] <= "\u9fff" or "\uf900" <= word[0] <= "\ufaff"
+
+
+def _bigrams(units: Sequence[str]) -> Iterable[str]:
+    """Overlapping pairs of units; a lone unit stays one."""
+    return ("".join(units[i : i + 2]) for i in range(max(1, len(units) - 1)))
+
+
+def _icu_words(run: str) -> Iterable[str]:
+    return tuple(_word_breaker()(run, "th"))  # the dictionaries follow the script, whatever the locale
+
+
+@functools.cache
+def _word_breaker() -> Any:
+    try:
+        from icu4py.breakers import WordBreaker
+    except ImportError:
+        raise UserError('cutting Thai, Lao, Khmer and Burmese needs ICU: pip install "kbtrain[icu]"') from None
+    return WordBreaker
 
 
 @functools.cache

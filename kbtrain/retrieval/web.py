@@ -18,11 +18,12 @@ from typing import Any
 
 from pydantic import Field
 
-from kbtrain.answers.grading import is_empty
+from kbtrain.answers.writing import is_blank
 from kbtrain.config import Config
 from kbtrain.credentials import check_url, key_from_environment
 from kbtrain.errors import UserError, strike_all
 from kbtrain.records import Hit
+from kbtrain.retrieval.distinct import distinct
 from kbtrain.servers import retry_after, whole_text
 
 RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -130,12 +131,14 @@ class WebSearch:
             text = at_path(row, service.text)
             name = str(at_path(row, service.id) or f"{query}#{rank}")
             score = 1 / rank if service.score is None else at_path(row, service.score)
-            if not isinstance(text, str) or is_empty(text) or name in found or not _is_score(score):
+            if not isinstance(text, str) or is_blank(text) or name in found or not _is_score(score):
                 self.dropped += 1
                 continue
             title = str(at_path(row, service.title) or "")
             found[name] = Hit(whole_text(name)[0], whole_text(title)[0], whole_text(text)[0], float(score))
-        return tuple(list(found.values())[:k])
+        hits, copies = distinct(found.values(), k)
+        self.dropped += copies
+        return hits
 
 
 def at_path(value: Any, path: str) -> Any:

@@ -25,6 +25,7 @@ from kbtrain.jsonl import one_line
 from kbtrain.llm.server_requests import Retry
 from kbtrain.records import Hit
 from kbtrain.retrieval.base import hit_of
+from kbtrain.retrieval.distinct import DistinctSearch, distinct, refilled
 from kbtrain.retrieval.vectors import VectorIndex, is_index
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.config import ServeConfig
@@ -135,7 +136,7 @@ class VectorSearch:
             (vector,) = await self._index.embedded(self._embedder, [query])
         except UserError:  # its words may repeat the query
             raise SearchFailed(f"no embedding from {self._index.card.server_url}") from None
-        return await self._threads.run(lambda: self._index.store.nearest(vector, k))
+        return await self._threads.run(lambda: refilled(lambda n: self._index.store.nearest(vector, n), k))
 
     async def close(self) -> None:
         """As :meth:`Search.close`."""
@@ -237,7 +238,8 @@ def _bm25(name: str) -> Search:
         with naming_twins(Path(name)):
             index = BM25.build(some(read_passages(Path(name)), Path(name)))
     index.warm_up()
-    return ThreadSearch(name, lambda query, k: index.search([query], k)[0], threads=1)
+    searcher = DistinctSearch(index)
+    return ThreadSearch(name, lambda query, k: searcher.search([query], k)[0], threads=1)
 
 
 def _function(name: str) -> Search:
@@ -265,7 +267,7 @@ def hits_of(found: Any, k: int) -> tuple[Hit, ...]:
     """
     if not isinstance(found, list | tuple):
         raise SearchFailed(f"the function gave {type(found).__name__}, expected a list")
-    return tuple(_hit(value, rank) for rank, value in enumerate(found[:k], 1))
+    return distinct((_hit(value, rank) for rank, value in enumerate(found, 1)), k)[0]
 
 
 def _hit(value: Any, rank: int) -> Hit:

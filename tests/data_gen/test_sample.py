@@ -147,6 +147,16 @@ def test_answers_under_other_conditions_do_not_stand_for_those_that_are_asked_fo
         assert store.counts("main") == {"llm": 12, "rag": 12, "mask": 12}
 
 
+def test_answers_that_show_through_the_mask_are_counted_where_the_mask_is_asked_for(run):
+    evidence = run / "evidence.jsonl"
+    first, *rest = jsonl.read(Evidence, evidence)
+    evidence.unlink()
+    jsonl.write(evidence, [dataclasses.replace(first, mask_leak=("Paris",)), *rest])
+    assert "shows through the mask" not in scripted(run, "[llm, rag]", "--samples", "{train: 2}")
+    out = scripted(run, "[mask]", "--samples", "{train: 2}")
+    assert "condition mask: an accepted answer shows through the mask of 1 questions" in out
+
+
 def test_a_split_without_answers_may_be_named_or_left_out(run):
     scripted(run, "[llm]", "--samples", "{train: 2}")
     assert "12 of them now" in scripted(run, "[rag]", "--samples", "{train: 2, dev: 0, test: 0}")

@@ -93,7 +93,7 @@ class Frequencies:
             raise UserError(f"{at(path)}: broken (counts that are no numbers, or more tensors); train the gate again")
         if not (hashes[1:] > hashes[:-1]).all():  # they are searched by halves
             raise UserError(f"{at(path)}: broken (words are out of order); train the gate again")
-        return cls(Tokens.load(folder / TOKENS), hashes, logs)
+        return cls(Tokens.load(folder / TOKENS, "train the gate again"), hashes, logs)
 
 
 def word_hash(word: str) -> int:

@@ -7,9 +7,10 @@ rationale, one sentence for each step. A query is built from the words of the un
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import cast
+
+import regex
 
 from kbtrain.answers.chinese import CJK
 from kbtrain.answers.missing import is_missing
@@ -29,7 +30,7 @@ from kbtrain.rag.seakr.self_aware import (
 from kbtrain.rag.seakr.trace import Candidate, Step, Strategy
 from kbtrain.records import Hit, Question
 
-_WORD = re.compile(rf"[{CJK}]+|[^\W_]+(?:['’.-][^\W_]+)*")
+_WORD = regex.compile(rf"[{CJK}]+|[^\W_]+(?:['’.-][^\W_]+)*")
 _FUNCTION_WORDS = frozenset(
     "a about after all also an and answer any are as at be been before being both but by can could did do does during "
     "each first for from had has have he her him his how i if in into is it its last many may more most much not of on "

@@ -244,9 +244,10 @@ def open_thinking(config: SeakrPipelineConfig) -> PromptEngine:
 
 def open_search(run: Path) -> Searcher:
     """BM25 over the run folder's passages; its index is kept in RUN/bm25."""
+    from kbtrain.retrieval.distinct import DistinctSearch
     from kbtrain.retrieval.retrieve_stage import open_index
 
-    return open_index("bm25", run / "passages.jsonl", run / "bm25")
+    return DistinctSearch(open_index("bm25", run / "passages.jsonl", run / "bm25"))
 
 
 def chosen(questions: Sequence[Question], split: Split, limit: int | None) -> list[Question]:

@@ -1,0 +1,89 @@
+"""Equal texts take one place among the passages shown, whoever searches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support import scripts
+
+from kbtrain import jsonl
+from kbtrain.provenance import read_meta
+from kbtrain.records import Evidence, Hit, Passage
+from kbtrain.retrieval.bm25 import BM25
+from kbtrain.retrieval.distinct import DistinctSearch, distinct, refilled
+from kbtrain.retrieval.web import WebSearch, WebService
+from kbtrain.serve.search import hits_of
+
+LONG = "Travel requests above 500 euro are signed by the head of department."
+PASSAGES = [
+    *(Passage(f"copy{i}", "Travel", text) for i, text in enumerate([LONG, LONG.upper(), f" {LONG} \u200b"])),
+    Passage("other", "Trains", "Travel requests for trains are signed by the desk of travel in each house."),
+    Passage("third", "Hotels", "Requests for hotels go to the portal, and are signed there by nobody at all."),
+]
+
+
+def hit(name: str, text: str, title: str = "") -> Hit:
+    return Hit(name, title, text, 1.0)
+
+
+class Counted:
+    """A searcher that notes what it is asked for."""
+
+    def __init__(self, hits: Sequence[Hit]) -> None:
+        self.hits, self.numbers = tuple(hits), list[int]()
+
+    def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
+        self.numbers.append(k)
+        return [self.hits[:k] for _ in queries]
+
+
+def test_three_copies_take_one_place_and_others_move_up() -> None:
+    searcher = DistinctSearch(BM25.build(PASSAGES))
+    (found,) = searcher.search(["Who signs travel requests?"], 3)
+    assert sorted(one.passage_id for one in found) in (["copy0", "other", "third"], ["copy1", "other", "third"])
+    assert searcher.copies == 2
+    assert len(searcher.search(["Who signs travel requests?"], 9)[0]) == 3
+
+
+def test_no_copies_are_searched_for_once() -> None:
+    plain = Counted([hit(str(i), f"{i} {LONG}") for i in range(9)])
+    searcher = DistinctSearch(plain)
+    assert [one.passage_id for one in searcher.search(["a"], 3)[0]] == ["0", "1", "2"]
+    assert (plain.numbers, searcher.copies) == ([3], 0)
+    copies = Counted([hit(str(i), LONG) for i in range(20)] + [hit("x", f"x {LONG}")])
+    searcher = DistinctSearch(copies)
+    assert [one.passage_id for one in searcher.search(["a"], 2)[0]] == ["0", "x"]
+    assert copies.numbers == [2, 4, 8, 16, 32] and searcher.copies == 19
+
+
+def test_short_texts_under_other_titles_are_other_passages() -> None:
+    found, skipped = distinct([hit("a", "Yes.", "Is it?"), hit("b", "Yes.", "Was it?"), hit("c", "yes. ", "is it?")], 5)
+    assert ([one.passage_id for one in found], skipped) == (["a", "b"], 1)
+    found, skipped = distinct([hit("a", LONG, "Handbook 1"), hit("b", LONG, "Handbook 2")], 5)
+    assert ([one.passage_id for one in found], skipped) == (["a"], 1)
+    assert [one.passage_id for one in refilled(lambda n: found[:n], 3)] == ["a"]
+
+
+def test_services_and_functions_give_each_text_once() -> None:
+    web = WebSearch(WebService(url="http://localhost/?q={query}", results="found", id="id", text="text"))
+    reply = {"found": [{"id": i, "text": LONG} for i in range(3)] + [{"id": 9, "text": "other"}]}
+    assert [one.passage_id for one in web.hits(reply, "q", 2)] == ["0", "9"] and web.dropped == 2
+    assert [one.text for one in hits_of([LONG, LONG, "other"], 2)] == [LONG, "other"]
+
+
+@pytest.mark.parametrize("retriever", ["bm25", "tfidf"])
+def test_retrieve_counts_what_it_skips(tmp_path: Path, retriever: str) -> None:
+    jsonl.write(tmp_path / "p.jsonl", PASSAGES)
+    (tmp_path / "q.jsonl").write_text(
+        json.dumps({"question": "Who signs travel requests?", "answers": ["head"]}) + "\n"
+    )
+    run = ("--run", tmp_path / "run")
+    scripts.run("data_gen/collect.py", *run, "--dataset", "jsonl", "--path", tmp_path / "q.jsonl")
+    done = scripts.run("data_gen/retrieve.py", *run, "--corpus", tmp_path / "p.jsonl", "--retriever", retriever)
+    assert "2 copies of passages skipped" in done.stdout
+    assert read_meta(tmp_path / "run" / "evidence.jsonl")["counts"]["copies_skipped"] == 2
+    (found,) = jsonl.read(Evidence, tmp_path / "run" / "evidence.jsonl")
+    assert len({one.text.strip(" \u200b").lower() for one in found.hits}) == len(found.hits) == 3

@@ -1,0 +1,182 @@
+"""Words of many writing systems, the same in search, grading and mask; English and Chinese stay as they were."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+from support import scripts
+
+from kbtrain.answers.chinese import CJK, language_of
+from kbtrain.answers.grading import RULES, is_correct, normalise, rules_of
+from kbtrain.answers.mask import mask_answers, mask_leak
+from kbtrain.errors import UserError
+from kbtrain.provenance import read_meta
+from kbtrain.questions.collect import taken_for_english
+from kbtrain.questions.data_sets.atlas import atlas_passages
+from kbtrain.questions.load import load_questions
+from kbtrain.records import Passage, Question
+from kbtrain.retrieval.bm25 import BM25
+from kbtrain.retrieval.corpus import word_spans
+from kbtrain.retrieval.retrieve_stage import open_index
+from kbtrain.retrieval.tfidf import TfIdf
+from kbtrain.retrieval.tokens import Tokens
+
+PASSAGES = {
+    "h1": "भारत की राजधानी नई दिल्ली है।",
+    "h2": "फ़्रांस की मुद्रा यूरो है।",
+    "t1": "กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทย",
+    "t2": "เงินบาทเป็นสกุลเงินของประเทศไทย",
+    "j1": "東京は日本の首都です。",
+    "j2": "ユーロはフランスの通貨です。",
+    "k1": "서울은 대한민국의 수도이다.",
+    "k2": "유로는 프랑스의 통화이다.",
+    "m1": "ភ្នំពេញជារាជធានីនៃប្រទេសកម្ពុជា",
+    "m2": "រៀលជារូបិយប័ណ្ណនៃប្រទេសកម្ពុជា",
+    "a1": "القاهرة هي عاصمة مصر.",
+    "r1": "Москва — столица России.",
+}
+QUERIES = {
+    "भारत की राजधानी क्या है?": "h1",
+    "फ़्रांस में कौन सी मुद्रा है?": "h2",
+    "เมืองหลวงของประเทศไทยคือ": "t1",
+    "สกุลเงินของไทย": "t2",
+    "フランスの通貨は何ですか?": "j2",
+    "日本の首都はどこですか?": "j1",
+    "대한민국의 수도는?": "k1",
+    "프랑스에서 쓰는 통화": "k2",
+    "រាជធានីនៃកម្ពុជា": "m1",
+    "عَاصِمَة مِصْر": "a1",  # with the vowel points that the passage lacks
+    "столица России": "r1",
+}
+
+
+def asked(text: str, *answers: str) -> Question:
+    return Question("q", text, answers, "train", "d")
+
+
+@pytest.mark.parametrize("chinese", ["bigrams", "characters"])
+def test_english_and_chinese_are_cut_as_before(chinese: str) -> None:
+    """The second implementation is the former rule: runs of letters and digits, Chinese apart."""
+    tokens = Tokens(chinese=chinese, stemmer=None)  # type: ignore[arg-type]
+
+    def former(text: str) -> list[str]:
+        words = re.findall(rf"[{CJK}]+|[^\W{CJK}]+", unicodedata.normalize("NFKC", text).lower())
+        cut: list[str] = []
+        for word in words:
+            if not re.match(f"[{CJK}]", word) or len(word) == 1:
+                cut.append(word)
+            else:
+                cut += word if chinese == "characters" else [word[i : i + 2] for i in range(len(word) - 1)]
+        return [word for word in cut if word not in tokens.stop_words]
+
+    texts = [f"{p.title} {p.text}" for p in atlas_passages()] + [q.text for q in load_questions("atlas")]
+    texts.append("苏黎世在哪里？《红楼梦》")
+    texts += ["北京是中國的首都，上海 ＢＩＧ C++ 2²½ Ⅷ naïve Zürich ﬁne", "don't 3.14 foo_bar A型"]
+    assert len(texts) > 4000
+    assert [tokens.words(text) for text in texts] == [former(text) for text in texts]
+
+
+def test_words_keep_their_combining_marks_and_scripts_without_spaces_are_cut() -> None:
+    words = Tokens().words
+    assert words("भारत की राजधानी") == ["भारत", "की", "राजधानी"]
+    assert words("東京はユーロ") == ["東京", "は", "ユー", "ーロ"]
+    assert words("ไทยคือ") == ["ไท", "ทย", "ยคื", "คือ"]
+    assert words("서울은 a") == ["서울", "울은"]
+    assert words("\u0301 in\u00adcredible\u200bthing \ufeffx") == ["incred", "thing", "x"]
+    assert words("ง") == ["ง"] and words("שָׁלוֹם") == words("שלום")
+
+
+@pytest.mark.parametrize("kind", [BM25, TfIdf])
+def test_a_passage_of_each_script_is_found(tmp_path: Path, kind: type[BM25] | type[TfIdf]) -> None:
+    passages = (Passage(name, "", text) for name, text in PASSAGES.items())
+    index = kind.build(passages, folder=tmp_path / "index")
+    hits = index.search(list(QUERIES), 1)
+    assert {query: found[0].passage_id for query, found in zip(QUERIES, hits, strict=True)} == QUERIES
+
+
+def test_icu_cuts_thai_into_the_words_of_its_dictionary() -> None:
+    pytest.importorskip("icu4py")
+    tokens = Tokens(southeast_asian="icu")
+    assert tokens.words("เงินบาทเป็นสกุลเงินของประเทศไทย 5") == ["เงิน", "บาท", "เป็น", "สกุล", "เงิน", "ของ", "ประเทศไทย", "5"]
+    assert tokens.words("ភ្នំពេញជារាជធានី") == ["ភ្នំពេញ", "ជា", "រាជធានី"]
+    assert tokens.words("東京は Paris") == ["東京", "は", "pari"]
+
+
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        ("नई दिल्ली", "भारत की राजधानी नई दिल्ली है।", "भारत की राजधानी नई दिल्ल है।"),
+        ("กรุงเทพมหานคร", "กรุงเทพมหานครเป็นเมืองหลวง", "กรุงธนบุรีเป็นเมืองหลวง"),
+        ("ユーロ", "フランスの通貨はユーロです。", "ユーロパは衛星です。"),
+        ("東京", "首都は東京です", "首都は京都です"),
+        ("서울", "서울은 수도이다", "석은 수도이다"),
+        ("ភ្នំពេញ", "រាជធានីគឺភ្នំពេញ។", "រាជធានីគឺភ្នំ។"),
+        ("กา", "นี่คือกา", "นี่คือก่า"),
+    ],
+)
+def test_grading_and_mask_find_an_answer_within_a_run(gold: str, right: str, wrong: str) -> None:
+    question = asked("?a", gold)
+    assert is_correct(question, right) and not is_correct(question, wrong)
+    masked = mask_answers(right, question)
+    assert masked == right.replace(gold, "MASK") and mask_leak(masked, question) == ()
+    assert mask_answers(wrong, question) == wrong
+
+
+def test_an_ignored_character_hides_no_answer_from_the_mask() -> None:
+    assert (
+        mask_answers("In Par\u00adis and กรุงเทพ\u200bมหานคร.", asked("?", "Paris")) == "In MASK and กรุงเทพ\u200bมหานคร."
+    )
+    assert mask_answers("กรุงเทพ\u200bมหานคร", asked("?", "กรุงเทพมหานคร")) == "MASK"
+    assert normalise("Par\u2060is\ufe0f") == "paris"
+
+
+def test_japanese_is_not_taken_for_chinese() -> None:
+    assert (language_of("東京は日本の首都"), language_of("东京是日本的首都")) == ("en", "zh")
+    assert not taken_for_english(asked("東京はどこ?", "x")) and taken_for_english(asked("东京在哪里?", "x"))
+
+
+def test_the_rule_of_labels_is_noted_only_where_it_matters() -> None:
+    assert rules_of([asked("Who?", "Ann")]) == RULES
+    assert rules_of(iter([asked("Who?", "Ann"), asked("?", "ไทย")])) == {**RULES, "unspaced": "characters/1"}
+    assert "unspaced" not in rules_of([asked("谁?", "李白")])
+
+
+def test_chunks_of_thai_and_japanese_count_characters_and_korean_counts_words() -> None:
+    assert len(word_spans("กรุงเทพ")) == 6 and len(word_spans("東京はユーロ")) == 6
+    assert len(word_spans("서울은 수도")) == 2
+
+
+def test_an_index_of_an_older_rule_is_refused_with_the_command_and_built_again(tmp_path: Path) -> None:
+    corpus, folder = tmp_path / "c.jsonl", tmp_path / "bm25"
+    corpus.write_text('{"id": "a", "title": "", "text": "भारत"}\n')
+    open_index("bm25", corpus, folder)
+    for name in ("tokens.json", "built_from.json"):
+        noted = json.loads((folder / name).read_text())
+        (noted if name == "tokens.json" else noted["tokens"]).pop("rule")
+        older = {key: value for key, value in noted.items() if key not in ("bytes", "sha256")}
+        (folder / name).write_text(json.dumps(older))
+    with pytest.raises(
+        UserError, match=r"words cut by another rule than today's; build the index again by data_gen/ret"
+    ):
+        BM25.load(folder)
+    assert open_index("bm25", corpus, folder).search(["भारत"], 1)[0][0].passage_id == "a"
+
+
+def test_retrieve_notes_the_rule_and_warns_of_scripts_that_need_a_dictionary(tmp_path: Path) -> None:
+    questions = [{"id": "t", "question": "เมืองหลวงของประเทศไทยคือ", "answers": ["กรุงเทพมหานคร"]}]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    rows = ({"id": name, "title": "", "text": text} for name, text in PASSAGES.items())
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = ("--run", tmp_path / "run")
+    scripts.run("data_gen/collect.py", *run, "--dataset", "jsonl", "--path", tmp_path / "q.jsonl", "--split", "test")
+    done = scripts.run("data_gen/retrieve.py", *run, "--corpus", tmp_path / "p.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert "an answer stands in what was found for 1 of 1" in done.stdout
+    assert "warning: 1 questions are in Thai, Lao, Khmer or Burmese" in done.stdout
+    assert "mask" not in done.stdout
+    key = read_meta(tmp_path / "run" / "evidence.jsonl")["key"]
+    assert key["words"] and "southeast_asian" not in key
