@@ -69,8 +69,8 @@ def test_short_texts_under_other_titles_are_other_passages() -> None:
 
 def test_services_and_functions_give_each_text_once() -> None:
     web = WebSearch(WebService(url="http://localhost/?q={query}", results="found", id="id", text="text"))
-    reply = {"found": [{"id": i, "text": LONG} for i in range(3)] + [{"id": 9, "text": "other"}]}
-    assert [one.passage_id for one in web.hits(reply, "q", 2)] == ["0", "9"] and web.dropped == 2
+    reply = {"found": [{"id": f"a{i}", "text": LONG} for i in range(3)] + [{"id": 9, "text": "other"}]}
+    assert [one.passage_id for one in web.hits(reply, "q", 2)] == ["a0", "9"] and web.dropped == 2
     assert [one.text for one in hits_of([LONG, LONG, "other"], 2)] == [LONG, "other"]
 
 
