@@ -150,7 +150,8 @@ def file_errors(name: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what = problem(error) if error.errno else f"cannot be read ({_first_line(error)}); get the file again"
+        remedy = "unpack it: zstd -d --long=31" if "too much memory" in str(error) else "get the file again"
+        what = problem(error) if error.errno else f"cannot be read ({_first_line(error)}); {remedy}"
         raise UserError(f"{at(name)}: {what}") from None
     except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError) as error:
         raise UserError(f"{at(name)}: cannot be read ({_first_line(error)}); get the file again") from None

@@ -121,6 +121,13 @@ def test_a_cut_compressed_file_is_one_line(tmp_path: Path, ending: str) -> None:
         list(jsonl.read(GateScore, tmp_path / "s.jsonl"))
 
 
+def test_a_window_of_zstd_beyond_the_usual_is_one_line_with_its_remedy(tmp_path: Path) -> None:
+    """A frame's third byte of the header is its window: 0xA8 is 2 GiB, as ``zstd --long=31`` writes it."""
+    (tmp_path / "x.jsonl").write_bytes(bytes.fromhex("28b52ffd00a8") + bytes.fromhex("190000") + b"{}\n")
+    with pytest.raises(UserError, match=r"x\.jsonl: cannot be read \(.*too much memory.*\); unpack it: zstd -d --long"):
+        list(jsonl.lines(tmp_path / "x.jsonl"))
+
+
 def test_data_that_unpack_without_end_are_one_line(tmp_path: Path) -> None:
     data = b"{}\n"
     for _ in range(9):

@@ -150,19 +150,19 @@ DATA_SETS: dict[str, DataSet] = {
         "options",
     ),
     "mmlu": DataSet(
-        native(mmlu, ".csv", splits=FEW_SHOT_SPLITS),
+        native(mmlu, ".csv", PARQUET, splits=FEW_SHOT_SPLITS),
         "github.com/hendrycks/test (data.tar, as zip, tar or folder)",
         "MIT",
         "options, subject as relation; dev is train, val is dev",
     ),
     "ceval": DataSet(
-        native(ceval, ".csv", splits=FEW_SHOT_SPLITS),
+        native(ceval, ".csv", PARQUET, splits=FEW_SHOT_SPLITS),
         "cevalbenchmark.com (ceval-exam.zip)",
         "CC BY-NC-SA 4.0",
         "options, subject as relation, hidden answers (test); dev is train, val is dev",
     ),
     "cmmlu": DataSet(
-        native(cmmlu, ".csv", splits=FEW_SHOT_SPLITS),
+        native(cmmlu, ".csv", PARQUET, splits=FEW_SHOT_SPLITS),
         "github.com/haonan-li/CMMLU (cmmlu_v1_0_1.zip)",
         "CC BY-NC-SA 4.0",
         "options, subject as relation; dev is train",

@@ -292,7 +292,7 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool
         pairs = [pair for pair in near or () if (pair.split, pair.other_split) == (split, other)]
         if pairs:
             found.append(
-                f"{len(pairs)} {split} questions have a near duplicate in {other} ('{pairs[0].id}' and "
-                f"'{pairs[0].other_id}'): this flatters {figures}; keep them together by --group-by"
+                f"{split} questions with a near duplicate in {other}: {len(pairs)} ('{pairs[0].id}' and "
+                f"'{pairs[0].other_id}'); this flatters {figures}; keep them together by --group-by"
             )
     return found + language_warnings(chinese)

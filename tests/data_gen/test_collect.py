@@ -333,8 +333,8 @@ def test_near_duplicates_across_splits_are_counted_or_refused(tmp_path: Path) ->
     done = collect("--run", tmp_path / "run", *options)
     assert done.returncode == 0, done.stderr
     for line in (
-        "1 train questions have a near duplicate in test ('mine-1' and 'mine-2'): this flatters the figures on test;",
-        "1 dev questions have a near duplicate in test ('mine-5' and 'mine-6'): this flatters the figures on test, by",
+        "train questions with a near duplicate in test: 1 ('mine-1' and 'mine-2'); this flatters the figures on test;",
+        "dev questions with a near duplicate in test: 1 ('mine-5' and 'mine-6'); this flatters the figures on test, by",
     ):
         assert f"warning: {line}" in done.stdout, done.stdout
     assert read_meta(tmp_path / "run" / "questions.jsonl")["near_duplicates"] == 2
@@ -352,7 +352,7 @@ def test_near_duplicates_of_train_and_dev_flatter_thresholds_alone() -> None:
     pairs = near_duplicates(questions)
     assert [(pair.split, pair.other_split) for pair in pairs] == [("train", "dev"), ("train", "test"), ("dev", "test")]
     (first, second, _) = warnings(Counter({"train": 1, "dev": 1, "test": 1}), pairs)
-    assert first.startswith("1 train questions have a near duplicate in dev ('train' and 'dev'): ")
+    assert first.startswith("train questions with a near duplicate in dev: 1 ('train' and 'dev'); ")
     assert "thresholds and choices on dev, not the figures on test" in first and "dev" not in second
 
 

@@ -144,6 +144,22 @@ def test_nq_open_popqa_and_openbookqa_of_the_hub(tmp_path: Path, file: str) -> N
             assert (found.question.text, found.question.options, found.question.answers) == ("s", ("x", "y"), ("B",))
 
 
+def test_mmlu_and_ceval_of_the_hub(tmp_path: Path) -> None:
+    rows: Rows = [{"question": "1?", "subject": "anatomy", "choices": ["w", "x", "y", "z"], "answer": 2},
+                  {"question": "2?", "subject": "law", "choices": ["w", "x", "x", "z"], "answer": 0}]  # fmt: skip
+    found = [one.question for one in read("mmlu", as_parquet(tmp_path / "test-00000-of-00001.parquet", rows))]
+    assert [(q.id, q.relation, q.options, q.answers) for q in found] == [
+        ("mmlu/test/anatomy/0", "anatomy", ("w", "x", "y", "z"), ("C",)),
+        ("mmlu/test/law/0", "law", ("w", "x", "x", "z"), ("A",)),
+    ]  # fmt: skip
+    with pytest.raises(UserError, match=r"x\.parquet:1: field 'answer': expected the place of one of 4 choices"):
+        read("mmlu", as_parquet(tmp_path / "x.parquet", [{**rows[0], "answer": 4}]))
+    row = {"id": 0, "question": "几?", **dict(zip("ABCD", "wxyz", strict=True)), "explanation": ""}
+    for answer, answers in (("B", ("B",)), ("", ())):
+        path = as_parquet(tmp_path / "law_val.parquet", [{**row, "answer": answer}])
+        assert [one.question.answers for one in read("ceval", path)] == [answers]
+
+
 def test_dprs_files_under_pyserinis_names(tmp_path: Path) -> None:
     """``topics.dpr.nq.*`` and ``topics.dpr.trivia.*`` are tables, ``topics.dpr.wq.*`` JSON Lines, runs an object."""
     folder = tmp_path / "topics"

@@ -8,13 +8,15 @@ the prompt, which count as training questions here, and ``val`` is the developme
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from kbtrain.questions.base import Loaded, letter
 from kbtrain.questions.reading.files import DataFile
+from kbtrain.questions.reading.parquet import PARQUET
 from kbtrain.questions.reading.rows import SourceRecord
-from kbtrain.questions.reading.tables import csv_cells, csv_rows
+from kbtrain.questions.reading.tables import any_rows, csv_cells, csv_rows
 from kbtrain.records import Language, Question
 
 _OPTIONS = ("A", "B", "C", "D")
@@ -22,7 +24,10 @@ _MMLU = ("question", *_OPTIONS, "answer")
 
 
 def mmlu(file: DataFile) -> Iterator[Loaded]:
-    """The relation is the subject."""
+    """The relation is the subject. The hub's rows name it, list the options and count the answer from 0."""
+    if file.suffix == PARQUET:
+        yield from _hub_rows(file)
+        return
     for number, (line, cells) in enumerate(csv_cells(file)):
         row = SourceRecord(dict(zip(_MMLU, cells, strict=False)), file.name, line)
         if len(cells) != len(_MMLU):
@@ -30,24 +35,44 @@ def mmlu(file: DataFile) -> Iterator[Loaded]:
         yield _loaded(file, row, str(number), "mmlu", "en")
 
 
+def _hub_rows(file: DataFile) -> Iterator[Loaded]:
+    places = Counter[str]()
+    for row in any_rows(file):
+        options, subject = row.texts("choices", repeats=True), row.text("subject")
+        answer = int(row.number("answer"))
+        if len(options) != len(_OPTIONS) or not 0 <= answer < len(_OPTIONS):
+            raise row.error("answer", f"expected the place of one of {len(_OPTIONS)} choices, from 0")
+        cells = dict(zip(_MMLU, (row.text("question"), *options, _OPTIONS[answer]), strict=True))
+        yield _loaded(file, row.having(cells), str(places[subject]), "mmlu", "en", subject)
+        places[subject] += 1
+
+
 def ceval(file: DataFile) -> Iterator[Loaded]:
     """The test answers are not published."""
-    for row in csv_rows(file, ("id", "question", *_OPTIONS)):
-        yield _loaded(file, row, row.identifier("id"), "ceval", "zh", hidden="answer" not in row.data)
+    needed = ("id", "question", *_OPTIONS)
+    for row in any_rows(file) if file.suffix == PARQUET else csv_rows(file, needed):
+        yield _loaded(file, row, row.identifier("id"), "ceval", "zh", hidden=not row.text_or_empty("answer"))
 
 
 def cmmlu(file: DataFile) -> Iterator[Loaded]:
     """The first column, the row's number, has no name."""
-    for number, row in enumerate(csv_rows(file, ("Question", *_OPTIONS, "Answer"))):
+    rows = any_rows(file) if file.suffix == PARQUET else csv_rows(file, ("Question", *_OPTIONS, "Answer"))
+    for number, row in enumerate(rows):
         plain = {"question" if key == "Question" else "answer" if key == "Answer" else key: row.data[key]
                  for key in row.data}  # fmt: skip
         yield _loaded(file, SourceRecord(plain, row.file, row.line), str(number), "cmmlu", "zh")
 
 
 def _loaded(
-    file: DataFile, row: SourceRecord, number: str, dataset: str, language: Language, hidden: bool = False
+    file: DataFile,
+    row: SourceRecord,
+    number: str,
+    dataset: str,
+    language: Language,
+    subject: str = "",
+    hidden: bool = False,
 ) -> Loaded:
-    subject = re.sub(r"_(train|dev|val|test)$", "", PurePosixPath(file.label).name)
+    subject = subject or re.sub(r"_(train|dev|val|test)$", "", PurePosixPath(file.label).name)
     question = Question(
         id=f"{dataset}/{file.split_word or file.split}/{subject}/{number}",
         text=row.text("question"),
