@@ -14,7 +14,6 @@ Examples:
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from kbtrain.answers.grading import group_key
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.labeling.certainty import certainty
+from kbtrain.labeling.certainty import certainty, group_sizes
 from kbtrain.provenance import write_atomically
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Condition
@@ -120,7 +119,7 @@ def sizes(answers: list[str], n: int, draws: int, rng: np.random.Generator) -> l
 
 
 def _sizes(answers: Iterable[str]) -> Sizes:
-    return tuple(sorted(Counter(answers).values()))
+    return group_sizes(answers)
 
 
 def values(drawn: list[list[Sizes]], estimate: Estimate) -> Floats:

@@ -26,7 +26,7 @@ from typing import Annotated
 from pydantic import Field
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import is_correct
+from kbtrain.answers.grading import rule_verdict
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.llm.answered import check_replaceable
@@ -125,14 +125,18 @@ def _screening(config: PoolConfig) -> list[tuple[Question, bool]]:
     """The screened run's training questions, and whether each one's greedy answer without passages is right."""
     run = config.screened or Path()
     asked = {question.id: question for _, question in read_questions(run / "questions.jsonl")}
-    found = []
+    found, without_verdict = [], 0
     with SampleStore(run / "samples.db", read_only=True) as store:
         for made in store.iterate(config.sampling_run, "llm"):
             question = asked.get(made.question_id)
             if question is not None and question.split == "train" and made.greedy is not None:
-                found.append((question, is_correct(question, made.greedy.text)))
+                right = rule_verdict(question, made.greedy.text)
+                without_verdict += right is None
+                found += [] if right is None else [(question, right)]
     if not found:
         raise UserError(f"{run / 'samples.db'}: no greedy answer to a training question under condition 'llm'")
+    if without_verdict:
+        print(f"left out of the screening: {without_verdict} answers to yes/no questions that say neither")
     return found
 
 

@@ -152,7 +152,7 @@ class Indicators:
     n_groups: int
     n_empty: int
     greedy_correct: bool | None
-    n_abstained: int = 0  # answers from which a judge abstained; mastery = n_correct / (n - n_abstained)
+    n_abstained: int = 0  # answers without a verdict; mastery = n_correct / (n - n_abstained)
     n_cut: int = field(default=0, metadata=_RARE)  # answers left out of n: the tokens were used up before they began
     n_thought_only: int = field(default=0, metadata=_RARE)  # answers left out of n: thoughts that no answer follows
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import is_empty, normalise
+from kbtrain.answers.grading import is_empty
+from kbtrain.answers.words import normalise
 from kbtrain.files import there
 from kbtrain.gate_folder import logistic
 from kbtrain.provenance import write_atomically

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tiny_kbm import make_tokenizer
 
-from kbtrain.answers.grading import normalise
+from kbtrain.answers.words import normalise
 from kbtrain.prompts.kbm import encode, evidence_text
 from kbtrain.prompts.seakr import (
     ANSWER,

@@ -1,8 +1,9 @@
 """Grading of answers: the only place that decides what "correct" means, for labels and for end-to-end scores.
 
 Three rules (KBM, section 4.2): ``exact`` (NaturalQuestions, TriviaQA), ``contains`` (the rest), ``option`` (multiple
-choice). Texts are compared after :func:`normalise`; traditional and simplified Chinese characters are alike. Exact
-match and token F1 of short answers, as HotpotQA and SQuAD report them, use the same normalisation.
+choice). Texts are compared in the forms of :mod:`kbtrain.answers.forms`; traditional and simplified Chinese characters
+are alike. An answer that holds a gold answer must also claim it (:mod:`kbtrain.answers.claims`). A yes/no question has
+a rule of its own (:mod:`kbtrain.answers.yes_no`). Exact match and token F1 of short answers use the same forms.
 """
 
 from __future__ import annotations
@@ -11,101 +12,29 @@ import functools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-import regex
-
-from kbtrain.answers.chinese import CJK, has_chinese, simplified
-from kbtrain.answers.numbers import NUMERAL
-from kbtrain.answers.writing import UNIT, has_unspaced, without_ignored
+from kbtrain.answers import forms, yes_no
+from kbtrain.answers.chinese import has_chinese, simplified
+from kbtrain.answers.claims import is_claimed
+from kbtrain.answers.words import folded, normalise, words
+from kbtrain.answers.writing import has_unspaced
 from kbtrain.errors import UserError
 from kbtrain.records import Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said of it; None: it abstained
 
-NORMALISATION = "nfkc-casefold-punctuation-signs-articles-spaces/4"
-RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/4"}  # noted beside labels: others are old
-_CHINESE = {"chinese": "simplified/3"}  # noted where it can matter, so that other labels stay what they are
+NORMALISATION = "forms-claims-yes-no/5"
+RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/5"}  # noted beside labels: others are old
+_CHINESE = {"chinese": "simplified/4"}  # noted where it can matter, so that other labels stay what they are
 _UNSPACED = {"unspaced": "characters/1"}  # Japanese, Korean, Thai and their kin, noted likewise
-_ARTICLES = {"a", "an", "the"}
-_CJK = regex.compile(rf"([{CJK}]|{UNIT})")
-_CJK_OR_NUMERAL = regex.compile(rf"({NUMERAL}+|[{CJK}]|{UNIT})")
-
-
-_SIGN = re.compile(  # C++, C#, A+; blood group O-; -5, but not F-16 or 1990-95
-    r"(?<=[^\W\d_])(?:\+{1,2}|#)(?![\w+#])|(?<![^\W_])(?:ab?|b|o)-(?![\w-])|(?<![\w.)\]-])-(?=\d)"
-)
-_MINUS = re.compile(r"(?<!\d)(?<!\d )\b(?:minus|negative)\s+(?=\d)|负(?=\d)")
-
-_THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:[,']\d{3})+(?!\d)")  # 1,000 and 1'000 are 1000; "1990,1991" are two years
-
-
-def normalise(text: str) -> str:
-    """NFKC (full to half width), case folded, punctuation and symbols to spaces, articles dropped, spaces folded.
-
-    Signs that make another answer stay: "C++", "C#", "A+", "-5" ("minus 5" is the same). Chinese characters become
-    words of their own, so that "contains" is over characters there; so do runs of katakana and the characters of
-    :data:`~kbtrain.answers.writing.UNSPACED` (Korean, Thai ...). A text that would vanish (gold "A", "The The") is
-    kept whole: an empty gold answer would match everything, and "the" nearly so. Characters that nobody sees (soft
-    hyphens, zero-width spaces) are dropped.
-    """
-    return _without_articles(_words(text)) or _folded(text).strip()
-
-
-def _without_articles(words: Sequence[str]) -> str:
-    """Words in a row. An article stands before a word, "a" before no Chinese one: "Vitamin A" and "A型" have none."""
-    behind = (*words[1:], "")[: len(words)]
-    without = [
-        word
-        for word, after in zip(words, behind, strict=True)
-        if word not in _ARTICLES or not after or (word != "the" and _CJK.match(after))
-    ]
-    return " ".join(words if without == ["the"] else without)
-
-
-@functools.lru_cache(maxsize=512)
-def readings(text: str) -> tuple[str, ...]:
-    """The normalised text with Chinese numerals whole, and the same with its articles where that differs.
-
-    Both are compared where one text stands in another: of "Vitamin A" and "Lin'an" the last word is no article, and
-    behind them in a sentence only the second reading still shows it. A Chinese numeral is one word there, as one in
-    digits is: 二月 is not in 十二月.
-    """
-    words = _words(text, _CJK_OR_NUMERAL)
-    return tuple(dict.fromkeys((_without_articles(words), " ".join(words)))) if words else (normalise(text),)
-
-
-_RAISED = re.compile("(?<=[0-9])(?=[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u00bc-\u00be\u2150-\u215e])")
-
-
-def _folded(text: str) -> str:
-    text = _RAISED.sub(" ", without_ignored(text))  # "8½" is no 81/2, 10 to the 8th no 108
-    return unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-")
-
-
-@functools.lru_cache(maxsize=512)  # gold answers and options come back with every answer to their question
-def _words(text: str, apart: regex.Pattern[str] = _CJK) -> tuple[str, ...]:
-    """The words that are compared, articles among them; ``apart``: what is a word without spaces around it."""
-    text = _MINUS.sub(" -", _folded(text))
-    text = apart.sub(r" \1 ", text)
-    text = _THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
-    signs = {i for found in _SIGN.finditer(text) for i in range(*found.span())}
-    kept = (
-        c if unicodedata.category(c)[0] in "LNM" or i in signs or _decimal_point(text, i) else " "
-        for i, c in enumerate(text)
-    )
-    return tuple("".join(kept).split())
-
-
-def _decimal_point(text: str, i: int) -> bool:
-    inside = 0 < i < len(text) - 1
-    return text[i] == "." and inside and text[i - 1].isdecimal() and text[i + 1].isdecimal()
 
 
 def contains(answer: str, gold: str) -> bool:
     """True if the gold answer's words occur in the answer in a row: "10" is not in "1066", "C" not in "C++".
 
-    Nor is a Chinese numeral in a longer one (四 in 十四, 二月 in 十二月).
+    Nor is a Chinese numeral in a longer one (四 in 十四, 二月 in 十二月). Numbers, dates, units, initials and accents
+    count in any of their forms (:mod:`kbtrain.answers.forms`).
     """
     answer, (gold,) = _alike(answer, (gold,))
     return _holds(answer, gold)
@@ -113,9 +42,29 @@ def contains(answer: str, gold: str) -> bool:
 
 def _holds(answer: str, gold: str) -> bool:
     """As :func:`contains`, by the very characters."""
-    if not _words(gold):
-        return bool(gold.strip()) and _folded(gold).strip() in _folded(answer)
-    return any(f" {needle} " in f" {hay} " for needle in readings(gold) for hay in readings(answer))
+    if not words(gold):
+        return bool(gold.strip()) and folded(gold).strip() in folded(answer)
+    needles, squeezed = _needles(gold)
+    hays, all_squeezed = _hays(answer)
+    if any(needle in hay for hay in hays for needle in needles):
+        return True
+    if not any(needle in all_squeezed for needle in squeezed):
+        return False  # whatever stands between the words
+    return any(needle in f" {hay} " for hay in forms.all_readings(answer) for needle in needles)
+
+
+@functools.lru_cache(maxsize=1024)
+def _needles(gold: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Readings of a gold answer between spaces, and without any."""
+    found = forms.gold_readings(gold)
+    return tuple(f" {form} " for form in found), tuple(form.replace(" ", "") for form in found)
+
+
+@functools.lru_cache(maxsize=512)  # aliases are looked for in one answer
+def _hays(answer: str) -> tuple[tuple[str, ...], str]:
+    """Readings of an answer between spaces, and the letters and digits of all of them."""
+    found = forms.readings(answer)
+    return tuple(f" {form} " for form in found), " ".join(form.replace(" ", "") for form in found)
 
 
 _OPENING, _CLOSING = "[{\u3010\u3014\u3008\u300a<", "]}\u3011\u3015\u3009\u300b>"
@@ -165,9 +114,14 @@ _CLAIMS = tuple(
         r"(?<![A-Za-z0-9])([A-Za-z])\)?\s*(?:选项|项)?(?:是|为|才是)?最?(?:正确|对的|对(?=\W|$)|答案)",
     )
 )
+_PERHAPS = "perhaps|maybe|possibly|probably|presumably|most likely|likely|might be|could be|may be|should be|would be"
 _MENTIONS = tuple(
     re.compile(pattern + _WRONG)
     for pattern in (
+        rf"(?:^|[.;:!\n]|\b(?i:it|this|that|answer|is|think|guess|say|believe|choose)\b)\W*(?i:{_PERHAPS})\b[\s:,(]*"
+        rf"(?i:(?:it is|it's|option|answer|choice|letter)\b[\s:,(]*)?{_LETTER}"
+        rf"(?=\s*(?:[.):,;!]|$|\n))",
+        rf"(?:也许|或许|大概|可能|应该|应当|多半)(?:是|选|为)*(?:选项)?\s*{_HAN_LETTER}",
         rf"{_NOT}\b(?i:option|choice|letter|select(?:ed)?|choose|chose|pick(?:ed)?|go with)(?![sn]\b)"
         rf"{_LINK}{_LETTER}",  # "options" and "chosen" end in no letter of an option
         rf"\b(?i:it is|it's|it must be|it would be|this is|that is|therefore|thus|hence|so|i think|i believe|i'd say"
@@ -215,15 +169,16 @@ def option_letter(answer: str, options: tuple[str, ...]) -> str | None:
         above = option_letter(head, options)  # "B", and the options told again below
         if above and not _named(_CLAIMS, rest, letters):
             return above
-    first = _named((_FIRST,), text, letters)
+    denied = _listed(text, letters, options, rf"[\s,;]*(?i:{_DENIED})")  # "C. Rome is incorrect; the answer is B."
+    first = _named((_FIRST,), text, letters) - denied
     said = _named(_CLAIMS, text, letters)
     claims = first | said
-    listed = _listed(text, letters, options)
+    listed = _listed(text, letters, options) - denied
     for found in (
         claims if said or len(listed) < 2 else listed,
         listed,
-        _named(_MENTIONS, text, letters),
-        _by_text(text, letters, options),
+        _named(_MENTIONS, text, letters) - denied,
+        _by_text(text, letters, options) - denied,
     ):
         if found:
             return next(iter(found)) if len(found) == 1 else None
@@ -251,7 +206,7 @@ def _undressed(answer: str) -> str:
 
 def _same(text: str, letter: str, option: str) -> bool:
     """True if an answer is an option's text, or its letter and text; the "A" of "A. Germany" is no article."""
-    if _words(text) in (_words(option), _words(f"{letter} {option}")):
+    if words(text) in (words(option), words(f"{letter} {option}")):
         return True
     return not _FIRST.match(text) and normalise(text) == normalise(option)
 
@@ -271,12 +226,13 @@ def _named(patterns: Iterable[re.Pattern[str]], text: str, letters: list[str]) -
     return found
 
 
-def _listed(text: str, letters: list[str], options: tuple[str, ...]) -> set[str]:
-    """The options that stand in an answer with letter and text: "A. Spain B. Austria" lists two."""
+def _listed(text: str, letters: list[str], options: tuple[str, ...], behind: str = "") -> set[str]:
+    """The options that stand in an answer with letter and text, and ``behind`` after them: "A. Spain B. Austria" lists
+    two."""
     found = set()
     for letter, option in zip(letters, options, strict=True):
         sign = r"\s*[.):,]" if letter in "AI" else r"\s*[.):,]?"  # "a noble gas" has an article
-        label = rf"(?<![^\W_]){letter}{sign}\s*(?i:{re.escape(_undressed(option))})(?![A-Za-z0-9])"
+        label = rf"(?<![^\W_]){letter}{sign}\s*(?i:{re.escape(_undressed(option))})(?![A-Za-z0-9]){behind}"
         found |= {letter} if re.search(label, text) else set()
     return found
 
@@ -324,25 +280,65 @@ def rules_of(questions: Iterable[Question]) -> dict[str, str]:
 
 
 def is_correct(question: Question, answer: str) -> bool:
-    """Grade one answer by the question's own rule."""
+    """True if an answer is right by the question's own rule; False also where the rule reads no verdict."""
+    return rule_verdict(question, answer) is True
+
+
+def rule_verdict(question: Question, answer: str) -> bool | None:
+    """Verdict on an answer by the question's own rule; None where the rule can read none.
+
+    That is an answer to a yes/no question that says neither in a form that can be read safely
+    (:mod:`kbtrain.answers.yes_no`); a judge can grade it. An empty one, and one that says that it does not know, is
+    wrong.
+    """
     if question.grading == "option":
         return named_option(question, answer) in question.answers
+    polar = yes_no.polarity(question.answers, question.text)
+    if polar is not None:
+        if is_empty(answer) or yes_no.says_nothing(answer):
+            return False
+        said = yes_no.says_yes(answer, question.text)
+        return None if said is None else said == polar
     if question.grading == "exact":
         return exact_match(answer, question.answers) == 1
-    return any(contains(answer, gold) for gold in question.answers)
+    return _gives(question, answer)
+
+
+def is_yes_no(question: Question) -> bool:
+    """True for a question whose gold answer is yes or no, or true or false, 是 or 不是."""
+    return question.grading != "option" and yes_no.polarity(question.answers, question.text) is not None
+
+
+def _gives(question: Question, answer: str) -> bool:
+    """True if an answer holds a gold answer, and claims it."""
+    said, golds = _alike(answer, question.answers)
+    if not any(_holds(said, gold) and _in_capitals(answer, gold) for gold in golds):
+        return False
+    return is_claimed(said, golds, question.text)
+
+
+_ALSO_WORDS = frozenset("us it who am in or me an as at be by do go he hi if is my no of oh on so to up we".split())
+
+
+def _in_capitals(answer: str, gold: str) -> bool:
+    """False where a gold abbreviation is an everyday word in the answer: US, WHO, IT."""
+    bare = gold.replace(".", "").strip()
+    if not bare.isupper() or bare.casefold() not in _ALSO_WORDS or exact_match(answer, (gold,)):
+        return True
+    return re.search(rf"(?<!\w){r'[.]? ?'.join(bare)}(?!\w)", answer) is not None
 
 
 def graded(question: Question, answer: str, verdicts: Verdicts | None = None) -> bool | None:
     """Verdict on an answer, by the question's own rule or by a judge's verdicts.
 
     Multiple choice keeps its own rule: a judge would compare an option's letter with its text. None where the judge
-    abstained, and for a question without gold answers. An empty answer is wrong and is put before no judge. Raises
-    :class:`UserError` for an answer without a verdict.
+    abstained or the rule reads no verdict (:func:`rule_verdict`), and for a question without gold answers. An empty
+    answer is wrong and is put before no judge. Raises :class:`UserError` for an answer without a verdict.
     """
     if not question.answers:
         return None
     if verdicts is None or question.grading == "option":
-        return is_correct(question, answer)
+        return rule_verdict(question, answer)
     if is_empty(answer):
         return False
     key = normalise(answer)
@@ -358,7 +354,13 @@ def group_key(question: Question, answer: str) -> str:
     if is_empty(answer):
         return ""
     letter = named_option(question, answer) if question.grading == "option" else None
-    return letter or normalise(simplified(answer) if _in_chinese(question) else answer)
+    if letter:
+        return letter
+    if yes_no.polarity(question.answers, question.text) is not None:
+        said = yes_no.says_yes(answer, question.text)
+        if said is not None:
+            return "yes" if said else "no"
+    return _usual(simplified(answer) if _in_chinese(question) else answer)
 
 
 def named_option(question: Question, answer: str) -> str | None:
@@ -378,7 +380,7 @@ def is_empty(answer: str) -> bool:
     It holds for answers, gold answers, aliases, questions and passages. A sign may be an answer ("+", "*", "!!!").
     Dots, commas, dashes, quotes, brackets and combining marks without a letter are empty.
     """
-    return not any(c in _SIGNIFICANT or (unicodedata.category(c)[0] in "LNS" and c != "`") for c in _folded(answer))
+    return not any(c in _SIGNIFICANT or (unicodedata.category(c)[0] in "LNS" and c != "`") for c in folded(answer))
 
 
 _SIGNIFICANT = "!*#%&@/\\"
@@ -388,15 +390,26 @@ _CLOSED = {"yes", "no", "noanswer"}  # HotpotQA: such an answer is right or wron
 
 
 def exact_match(answer: str, golds: Iterable[str]) -> float:
-    """1 if the answer is one of the accepted ones after normalisation, else 0."""
+    """1 if the answer is one of the accepted ones in any of its forms, else 0."""
     said, wanted = _alike(answer, golds)
-    return float(normalise(said) in set(map(normalise, wanted)))
+    accepted = {form for gold in wanted for form in forms.gold_readings(gold)}
+    if not accepted.isdisjoint(forms.readings(said)):
+        return 1.0
+    squeezed = {form.replace(" ", "") for form in accepted}
+    if squeezed.isdisjoint(form.replace(" ", "") for form in forms.readings(said)) and said.isascii():
+        return 0.0
+    return float(not accepted.isdisjoint(forms.all_readings(said)))
 
 
 def token_f1(answer: str, golds: Iterable[str]) -> float:
-    """The best F1 over the accepted answers, of words (Chinese: characters) with repeats."""
+    """The best F1 over the accepted answers, of words (Chinese: characters) with repeats, in their usual forms."""
     said, wanted = _alike(answer, golds)
-    return max((_f1(normalise(said), normalise(gold)) for gold in wanted), default=0.0)
+    return max((_f1(_usual(said), _usual(gold)) for gold in wanted), default=0.0)
+
+
+def _usual(text: str) -> str:
+    """The usual form of an answer, in which Chinese characters are words."""
+    return normalise(forms.readings(text)[0])
 
 
 def _f1(answer: str, gold: str) -> float:

@@ -13,6 +13,7 @@ _WHOLE = {  # as a whole answer; within a text they may be a name's
     "unknown", "unclear", "none", "n a", "na", "nil", "null", "nothing known", "undetermined", "unspecified",
     "undisclosed", "unavailable", "missing information", "uncertain", "unanswerable", "unsure", "not applicable",
     "no idea", "no clue", "no answer", "not found", "no one knows", "who knows", "no result", "no results", "not sure",
+    "no comment", "to be determined", "to be announced", "tbd", "tba",
     "unknown author", "unknown artist", "unknown person", "unknown date", "unknown name", "unknown location",
     "未知", "不详", "不明", "不知", "暂无", "无可奉告", "无答案", "无信息", "未找到", "找不到",
 }  # fmt: skip
@@ -33,7 +34,7 @@ _THING = (
     "specific answer|knowledge|indication"
 )
 _ADJECTIVE = (
-    r"(?:(?:relevant|specific|further|enough|sufficient|direct|clear|such|available|known|definite|definitive|reliable"
+    r"(?:(?:relevant|correct|right|valid|specific|further|enough|sufficient|direct|clear|such|available|known|definite|definitive|reliable"
     r"|key|additional|other|complete|exact|precise|explicit|absolute) )*"
 )
 _NOBODY = r"(?:no one|no-one|nobody|none of us|no man|no person)"
@@ -80,6 +81,17 @@ _FORMS = (
     r"\b(?:nothing|little|not much) (?:is|was|has been) (?:known|said|mentioned|stated|given)\b(?! (?:as|for)\b)",
     r"\b(?:none|neither) of (?:these |those |the )?(?:given |provided |above )?"
     r"(?:documents|passages|texts|sources|articles)\b",
+    # "None of the above", but not "none of the planets", nor the title "None of the Above"
+    r"^(?-i:(?!None of the Above))(?:it is |it's )?(?:none|neither) of "
+    r"(?:these|those|(?:the |these |those )?(?:(?:given|above|listed|provided|other) )*"
+    r"(?:above|options?|choices?|alternatives?|answers?))(?: (?:above|given|listed|provided|here))*"
+    r"(?: (?:is|are|was|were|seems?|appl(?:y|ies)|fits?|match(?:es)?)(?: to be)?"
+    r"(?: (?:correct|right|true|valid|suitable))?)?$",
+    r"\b(?:hard|difficult) to (?:say|tell|determine|know)$",
+    rf"\b(?:do|does|did)(?: not|n't) have (?:access\b|(?:the |any |that |this |enough |such )*"
+    rf"{_ADJECTIVE}(?:{_THING})\b)",
+    rf"^(?:(?:i'm |i am )?sorry |but )*i {_CAN} (?:help|assist)\b",
+    rf"\b(?:unspecified|unstated|unmentioned)(?:$| (?:in|by) {_SOURCE}\b)",
 )
 _ENGLISH = re.compile("|".join(f"(?:{form})" for form in _FORMS), re.IGNORECASE)
 _CHINESE = re.compile(
@@ -90,7 +102,8 @@ _CHINESE = re.compile(
     r"|(?:无法|不能|难以)(?:从.{0,12})?(?:确定|回答|得知|判断|知道|得出|知晓|确认|推断|考证|找到)"
     r"|(?:没有|无|毫无|缺乏|缺少|暂无|未找到|找不到|查不到|没找到|没有找到)(?:任何)?(?:相关|有关|足够|具体|准确|确切|可用)?(?:的)?"
     r"(?:答案|信息|资料|线索|头绪|记录|结果|内容)|(?:答案|信息|资料|结果|内容)(?:未|没有?|没能)(?:找到|查到|被找到|提供|知道)|(?:毫无|没有|没)头绪"
-    r"|不确定$|信息不足|资料不足"
+    r"|不确定$|信息不足|资料不足|^(?:以上)?(?:选项|答案)?(?:都|均|皆)?(?:都不是|均不是|皆不是|皆非|都不对|均不对|都不正确|均不正确)$"
+    r"|^(?:没有|无)(?:一个)?正确(?:的)?(?:答案|选项)|^(?:这)?(?:个)?(?:不好|很难|难)说$"
 )
 _CLAUSE = re.compile(r"[.,;:!?()。，；：！？（）\n\u2026]+")
 _LEAD = re.compile(  # of an answer: what stands before it

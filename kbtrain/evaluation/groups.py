@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kbtrain.answers.grading import readings
+from kbtrain.answers.forms import readings
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import GateDecisions, decide

@@ -51,7 +51,7 @@ def clusters_of(resample: Resample, questions: Sequence[Question]) -> tuple[str,
 class ConditionOutcome:
     """One question under one condition: the greedy answer's correctness, and the share of right samples (mastery).
 
-    None where there is no such answer, or a judge abstained from it. ``empty`` and ``cut_off`` (token limit) are of
+    None where there is no such answer, or no verdict on it. ``empty`` and ``cut_off`` (token limit) are of
     the greedy answer, and so is ``left_out``: it was cut before it began, or is a thought alone. ``prompt_tokens`` is
     what the model reads for it.
     """

@@ -59,7 +59,7 @@ def result_meta(
         "n_dev": len(dev.outcomes),
         "excluded": {
             "without_stored_answers": len(dev.missing) + len(test.missing),
-            "judge_abstained": len(dev.abstained) + len(test.abstained),
+            "without_verdict": len(dev.abstained) + len(test.abstained),
             "without_answers": len(dev.unanswered) + len(test.unanswered),
             "without_gold": len(dev.without_gold) + len(test.without_gold),
         },

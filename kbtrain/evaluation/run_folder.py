@@ -36,8 +36,9 @@ from kbtrain.store import SampleStore
 class Stored:
     """The graded answers of some questions: ``outcomes`` where both greedy answers are there and graded.
 
-    Else they are in ``missing``, in ``abstained`` where a judge would not say, in ``unanswered`` where a greedy answer
-    was cut before it began or is a thought alone, or in ``without_gold``.
+    Else they are in ``missing``, in ``abstained`` where an answer has no verdict (a judge abstained, or the answer to a
+    yes/no question says neither), in ``unanswered`` where a greedy answer was cut before it began or is a thought
+    alone, or in ``without_gold``.
     """
 
     questions: list[Question] = field(default_factory=list)
@@ -99,7 +100,8 @@ def check_missing(found: Sequence[Stored], path: Path, allow: bool) -> list[str]
     abstained = [i for part in found for i in part.abstained]
     unanswered = [i for part in found for i in part.unanswered]
     ungraded = [i for part in found for i in part.without_gold]
-    unjudged = [f"left out: the judge abstained from the greedy answer of {first_ids(abstained)}"] if abstained else []
+    why = "the judge abstained, or the answer to a yes/no question says neither"
+    unjudged = [f"left out: no verdict on a greedy answer of {first_ids(abstained)}: {why}"] if abstained else []
     cut = f"left out: greedy answers of {first_ids(unanswered)} were cut before they began, or are thoughts alone"
     unjudged += [f"{cut}; sample with more max_thought_tokens"] if unanswered else []
     unjudged += [f"left out: no gold answer to grade by for {first_ids(ungraded)}"] if ungraded else []

@@ -12,12 +12,24 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
+from collections.abc import Iterable
 
 from kbtrain.metrics.significance import Interval
 
 MAX_EMPTY = 0.5  # share of empty answers above which nothing is known of how the answers agree
 DRAWS = 1000  # bootstrap samples
 SEED = 20_241
+
+
+def group_sizes(keys: Iterable[str]) -> tuple[int, ...]:
+    """Sizes of the groups of answers by their keys (:func:`kbtrain.answers.grading.group_key`), largest first.
+
+    An empty answer ("") agrees with no other, so each one is a group of its own.
+    """
+    counts = Counter(keys)
+    empty = counts.pop("", 0)
+    return (*sorted(counts.values(), reverse=True), *[1] * empty)
 
 
 def certainty(groups: tuple[int, ...], answers: int | None = None) -> float:

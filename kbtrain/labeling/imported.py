@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbtrain.answers.grading import is_correct
+from kbtrain.answers.grading import rule_verdict
 from kbtrain.errors import UserError
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.collect import taken_for_english
@@ -26,7 +26,8 @@ SHOWN = 5
 class Stated:
     """One condition: how often ours and theirs agree; of the others the numbers, and the first ids.
 
-    ``ours_only``: right by our grading, wrong by theirs; ``theirs_only`` the reverse.
+    ``ours_only``: right by our grading, wrong by theirs; ``theirs_only`` the reverse. ``n_without_verdict`` answers to
+    yes/no questions, on which our rule has none, are not among ``n``.
     """
 
     n: int = 0
@@ -34,11 +35,15 @@ class Stated:
     n_stated: int = 0
     ours_only: int = 0
     theirs_only: int = 0
+    n_without_verdict: int = 0
     first: list[str] = field(default_factory=list)
 
     def add(self, question: Question, answer: str, stated: bool | None) -> None:
         """Grade one answer; ``stated`` is the file's verdict, None where it has none."""
-        right = is_correct(question, answer)
+        right = rule_verdict(question, answer)
+        if right is None:
+            self.n_without_verdict += 1
+            return
         self.n += 1
         self.right += right
         if stated is None:
@@ -57,6 +62,8 @@ class Stated:
     def line(self, condition: Condition) -> str:
         """For people."""
         text = f"{condition}: {self.right} of {self.n} greedy answers right ({self.right / max(self.n, 1):.1%})"
+        if self.n_without_verdict:
+            text += f"; {self.n_without_verdict} answers to yes/no questions left out, which say neither"
         if not self.n_stated:
             return text
         return (f"{text}; the file's own verdict agrees in {self.agreed} of {self.n_stated} "

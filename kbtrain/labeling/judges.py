@@ -60,7 +60,8 @@ class PromptJudge(Protocol):
 class RuleJudge:
     """One rule for all questions: ``exact``, ``contains``, ``option``; None: each question's own.
 
-    It abstains where ``option`` is asked of a question without options.
+    It abstains where ``option`` is asked of a question without options, and from an answer to a yes/no question in
+    which no rule can read either.
     """
 
     def __init__(self, rule: Grading | None = None) -> None:
@@ -75,11 +76,11 @@ class RuleJudge:
 
     def _right(self, question: Question, answer: str) -> bool | None:
         if self.rule is None or self.rule == question.grading:
-            return grading.is_correct(question, answer)
+            return grading.rule_verdict(question, answer)
         if self.rule == "option":
             return None
         by_text = dataclasses.replace(question, grading=self.rule, answers=gold_texts(question))
-        return grading.is_correct(by_text, answer)
+        return grading.rule_verdict(by_text, answer)
 
 
 class LLMJudge:

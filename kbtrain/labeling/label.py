@@ -75,9 +75,9 @@ def indicators(
 ) -> tuple[Indicators | None, Graded]:
     """Mastery and certainty of one sample set, which must hold at least :data:`MIN_SAMPLES` samples.
 
-    None if a judge (``verdicts``) abstained from so many that fewer are left, or ``rule`` drops so many, or more than
-    its ``max_empty`` of them are left out (:func:`~kbtrain.answers.thoughts.is_left_out`): the rest is a choice of the
-    short thoughts.
+    None if so many have no verdict (a judge of ``verdicts`` abstained, or a yes/no answer says neither) that fewer are
+    left, or ``rule`` drops so many, or more than its ``max_empty`` of them are left out
+    (:func:`~kbtrain.answers.thoughts.is_left_out`): the rest is a choice of the short thoughts.
     """
     sampled = rule.by == "samples"
     stored = made.samples if sampled or made.greedy is None else (made.greedy,)

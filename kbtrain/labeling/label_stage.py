@@ -52,18 +52,25 @@ class LabelCounts:
         return {c: self.counts[f"{c}_answers_cut"] / n for c, n in sizes.items() if n}
 
     def warnings(self, rule: LabelRule) -> list[str]:
-        """Lines on copied gold answers, on answers left out, and on conditions with many answers cut."""
+        """Lines on copied gold answers, on answers left out or without a verdict, and on conditions with many cut."""
         counted = {"keep": "count as they stand", "drop": "are left out", "prefix": "count by their first sentence"}
         problem = self.copied.problem()
         copied = [f"warning: {problem}; take accepted answers that people wrote or checked"] if problem else []
         left_out = [line for condition in CONDITIONS for line in self._left_out(condition)]
+        unread = [
+            f"warning: {n} of {self.counts[f'{condition}_yes_no_answers']} answers to yes/no questions under "
+            f"'{condition}' say neither yes nor no in a form that a rule can read; they count neither as right nor as "
+            "wrong; data_gen/judge.py can grade them"
+            for condition in CONDITIONS
+            if (n := self.counts[f"{condition}_yes_no_answers_without_verdict"])
+        ]
         cut = [
             f"warning: {share:.1%} of the answers under '{condition}' end at the token limit and {counted[rule.cut]}; "
             "sample with a larger max_new_tokens, or choose by --cut"
             for condition, share in self.cut_shares().items()
             if share > MANY_CUT
         ]
-        return copied + left_out + cut
+        return copied + left_out + unread + cut
 
     def _left_out(self, condition: Condition) -> list[str]:
         cut, thoughts = (self.counts[f"{condition}_answers_left_out_{kind}"] for kind in ("cut", "thought_only"))
@@ -170,7 +177,8 @@ def _indicated(
     if indicated is None:
         short = silent["cut"] + silent["thought_only"] > rule.max_empty * len(stated)
         short |= graded.n < (MIN_SAMPLES if rule.by == "samples" else 1)
-        counts[f"{condition}_{'too_few_whole_answers' if short else 'judge_abstained'}"] += 1
+        why = "too_few_whole_answers" if short else "no_verdict" if verdicts is None else "judge_abstained"
+        counts[f"{condition}_{why}"] += 1
     elif indicated.certainty is None and rule.by == "samples":
         few = graded.n < (rule.certainty_answers or 0)
         counts[f"{condition}_certainty_unknown_of_{'few' if few else 'empty'}_answers"] += 1
@@ -179,6 +187,9 @@ def _indicated(
     counts[f"{condition}_answers_without_option"] += graded.n_unparsed
     if verdicts is not None:
         counts[f"{condition}_answers_judge_abstained"] += graded.n_abstained
+    elif grading.is_yes_no(question):
+        counts[f"{condition}_yes_no_answers"] += graded.n
+        counts[f"{condition}_yes_no_answers_without_verdict"] += graded.n_abstained
     return indicated
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kbtrain.answers import grading
 from kbtrain.answers.thoughts import is_left_out
+from kbtrain.labeling.certainty import group_sizes
 from kbtrain.records import Question, Sample
 
 
@@ -15,7 +16,8 @@ from kbtrain.records import Question, Sample
 class Graded:
     """A question's sampled answers after grading; ``groups`` are the sizes of the answer groups, largest first.
 
-    Of a question without gold answers none is correct, and none graded.
+    An empty answer agrees with no other: it is a group of its own. Of a question without gold answers none is correct,
+    and none graded.
     """
 
     n: int
@@ -23,7 +25,7 @@ class Graded:
     n_empty: int
     n_unparsed: int  # multiple choice: answers, not empty, that name no option (they count as wrong)
     groups: tuple[int, ...]
-    n_abstained: int = 0  # answers from which a judge abstained: neither right nor wrong
+    n_abstained: int = 0  # without a verdict, by a judge or by the rule of yes/no questions: neither right nor wrong
     gold: bool = True  # there is something to compare with
 
     @property
@@ -33,7 +35,7 @@ class Graded:
 
     @property
     def mastery(self) -> float | None:
-        """Share of the graded answers that are right; None without gold answers, or if a judge abstained from all."""
+        """Share of the graded answers that are right; None without gold answers, or without any verdict."""
         return self.n_correct / self.n_graded if self.n_graded else None
 
 
@@ -51,12 +53,12 @@ def grade(question: Question, answers: Iterable[str], verdicts: grading.Verdicts
         if question.grading == "option" and not is_empty:
             unparsed += times * (grading.named_option(question, text) is None)
         groups[grading.group_key(question, text)] += times
-    sizes = tuple(sorted(groups.values(), reverse=True))
+    sizes = group_sizes(groups.elements())
     return Graded(texts.total(), correct, empty, unparsed, sizes, abstained, bool(question.answers))
 
 
 def grade_answer(question: Question, answer: Sample | None, verdicts: grading.Verdicts | None = None) -> bool | None:
-    """Verdict on one stored answer; None without one, for one that is left out, and where a judge abstained."""
+    """Verdict on one stored answer; None without one, for one that is left out, and without a verdict on it."""
     if answer is None or is_left_out(answer):
         return None
     return grading.graded(question, answer.text, verdicts)

@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from kbtrain import jsonl
 from kbtrain.answers import grading
+from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError, at
 from kbtrain.labeling.judges import Judge
 from kbtrain.questions.checks import read_questions
@@ -45,7 +46,7 @@ def distinct_answers(store: SampleStore, run: str, question: Question) -> dict[s
             continue
         for answer in made.answers():
             if not grading.is_empty(answer.text):
-                found.setdefault(grading.normalise(answer.text), answer.text)
+                found.setdefault(normalise(answer.text), answer.text)
     return found
 
 

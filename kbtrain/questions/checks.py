@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Self
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import is_empty, normalise
+from kbtrain.answers.grading import is_empty
+from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError, at
 from kbtrain.records import Question, Split
 

@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from kbtrain.answers.grading import is_empty, normalise
+from kbtrain.answers.grading import is_empty
 from kbtrain.answers.mask import gold_texts
+from kbtrain.answers.words import normalise
 from kbtrain.questions.base import LeftOutAnswers, Loaded
 from kbtrain.questions.checks import FirstSeen, leak_key
 from kbtrain.records import Gold, Question

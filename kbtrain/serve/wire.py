@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from typing import Any, TypeVar
 
-from kbtrain.answers.grading import normalise
+from kbtrain.answers.words import normalise
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import gate_input
 from kbtrain.serve.decide import Decision

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import normalise
+from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError, at
 from kbtrain.jsonl import lines, read
 from kbtrain.prompts.kbm import Key

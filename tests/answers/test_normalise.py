@@ -11,10 +11,10 @@ from kbtrain.answers.grading import (
     graded,
     group_key,
     is_correct,
-    normalise,
     rules_of,
     token_f1,
 )
+from kbtrain.answers.words import normalise
 from kbtrain.evaluation.groups import answer_counts
 from kbtrain.records import Passage, Question
 

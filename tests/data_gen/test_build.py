@@ -111,7 +111,7 @@ def test_labels_by_a_rule_of_before_are_made_again_where_a_question_is_chinese_a
     facts["inputs"]["questions.jsonl"] = file_sha256(labelled / "questions.jsonl")
     meta.write_text(json.dumps(facts))
     with pytest.raises(
-        UserError, match=r"graded by an older rule \(chinese None, today simplified/3\); .*label\.py again"
+        UserError, match=r"graded by an older rule \(chinese None, today simplified/4\); .*label\.py again"
     ):
         build(labelled)
 

@@ -145,7 +145,7 @@ def test_chinese_questions_are_judged_again_where_a_rule_of_characters_came_and_
     assert "chinese" not in key("rules")
     first, *others = jsonl.read(Question, questions)
     jsonl.write(questions, [replace(first, text="谁写的？"), *others])
-    assert key("rules")["chinese"] == "simplified/3"
+    assert key("rules")["chinese"] == "simplified/4"
     assert "chinese" not in key(*model)
 
 

@@ -193,7 +193,12 @@ def test_missing_answers_are_refused_or_counted(
     with pytest.raises(UserError, match=r"is stored for 1 question \(new\)"):
         evaluate(script, run_folder)
     document = evaluate(script, run_folder, allow_missing=True)
-    assert document["meta"]["excluded"] == {"without_stored_answers": 1, "judge_abstained": 0, "without_gold": 0}
+    assert document["meta"]["excluded"] == {
+        "without_stored_answers": 1,
+        "without_verdict": 0,
+        "without_answers": 0,
+        "without_gold": 0,
+    }
     assert document["gates"][0]["n"] == 199
     said = capsys.readouterr().out
     assert "1 question (new)" in said and "1 questions without stored answers left out" in said
@@ -219,8 +224,8 @@ def test_a_judge_that_made_the_labels_grades_the_answers_too(
                extra={"label_rule": {"judge": {"judge": "contrary"}}})  # fmt: skip
     document = evaluate(script, sampled_run)
     judged = {o.question_id: o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl")}
-    assert set(by_rule) - set(judged) == {"test-3"} and document["meta"]["excluded"]["judge_abstained"] == 1
-    assert "the judge abstained from the greedy answer of 1 question (test-3)" in capsys.readouterr().out
+    assert set(by_rule) - set(judged) == {"test-3"} and document["meta"]["excluded"]["without_verdict"] == 1
+    assert "no verdict on a greedy answer of 1 question (test-3): the judge abstained" in capsys.readouterr().out
     for question_id, outcome in judged.items():
         assert outcome.llm_correct is not by_rule[question_id].llm_correct
         assert outcome.rag_expected == pytest.approx(1 - (by_rule[question_id].rag_expected or 0))

@@ -89,6 +89,27 @@ def test_a_greedy_answer_that_is_cut_is_not_counted_as_a_judge_s_abstention(
     assert tally.counts["llm_too_few_whole_answers"] == 1 and not tally.counts["llm_judge_abstained"]
 
 
+def test_yes_no_answers_without_a_verdict_are_counted_and_warned_of(store: SampleStore, answered: Answered) -> None:
+    asked = Question("q1", "Are both singers American?", ("yes",), "train", "made")
+    store.put("main", [answered("Yes", "No", "singers", "singer", "Both are American.")])
+    tally = LabelCounts()
+    (made,) = labels(store, "main", [asked], tally)
+    assert (made.llm.mastery, made.llm.n, made.llm.n_abstained) == (pytest.approx(2 / 3), 5, 2)
+    assert (tally.counts["llm_yes_no_answers"], tally.counts["llm_yes_no_answers_without_verdict"]) == (5, 2)
+    (line,) = tally.warnings(LabelRule())
+    assert line.startswith("warning: 2 of 5 answers to yes/no questions under 'llm' say neither")
+    assert "data_gen/judge.py" in line
+
+
+def test_a_yes_no_question_with_one_verdict_gets_no_label_and_is_counted(
+    store: SampleStore, answered: Answered
+) -> None:
+    asked = Question("q1", "Are both singers American?", ("yes",), "train", "made")
+    store.put("main", [answered("Yes", "singers", "singer")])
+    tally = LabelCounts()
+    assert not list(labels(store, "main", [asked], tally)) and tally.counts["llm_no_verdict"] == 1
+
+
 def test_a_judge_s_verdicts_grade_where_there_are_any(
     store: SampleStore, capital: Question, answered: Answered, tmp_path: Path
 ) -> None:

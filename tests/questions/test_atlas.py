@@ -9,7 +9,8 @@ from itertools import combinations
 import pytest
 from support import scripts
 
-from kbtrain.answers.grading import contains, is_correct, normalise, option_letter
+from kbtrain.answers.grading import contains, is_correct, option_letter
+from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError
 from kbtrain.questions.data_set import Reading
 from kbtrain.questions.data_sets.atlas import atlas_passages

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kbtrain.answers.grading import is_empty, normalise
+from kbtrain.answers.grading import is_empty
+from kbtrain.answers.words import normalise
 from kbtrain.arrays import Floats
 from kbtrain.gates.seakr import uncertainty as seakr
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kbtrain.answers.grading import normalise
+from kbtrain.answers.words import normalise
 from kbtrain.questions.atlas_build.chance import share, shuffled
 from kbtrain.questions.atlas_build.facts import City, Country, Fact
 from kbtrain.questions.atlas_build.wording import COMPARISONS, SPLIT_SHARES, WORDINGS, wanted, wanted_known

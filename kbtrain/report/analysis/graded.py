@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kbtrain.answers import grading
 from kbtrain.answers.thoughts import counted_answers
-from kbtrain.labeling.certainty import MAX_EMPTY, certainty
+from kbtrain.labeling.certainty import MAX_EMPTY, certainty, group_sizes
 from kbtrain.metrics.significance import Z95
 from kbtrain.records import Question, SampleSet
 
 
 @dataclass(frozen=True)
 class GradedAnswers:
-    """Verdict (None: a judge abstained) and group of each counted answer, in the order of the sample indices."""
+    """Verdict (None: there is none) and group of each counted answer, in the order of the sample indices."""
 
     right: tuple[bool | None, ...]
     group: tuple[str, ...]
@@ -52,7 +51,7 @@ class GradedAnswers:
         """Certainty on the scale of ``scale`` answers, as :attr:`certainty`; None also where fewer are there."""
         if scale < 2 or len(self) < scale or self.group.count("") > MAX_EMPTY * len(self):
             return None
-        return certainty(tuple(sorted(Counter(self.group).values(), reverse=True)), scale)
+        return certainty(group_sizes(self.group), scale)
 
 
 def graded_answers(question: Question, made: SampleSet, verdicts: grading.Verdicts | None = None) -> GradedAnswers:

@@ -1,0 +1,263 @@
+"""Answers that name the gold one without giving it: denied ("not Paris"), one of several ("Paris or Rome"), or as a
+part of another name ("Equatorial Guinea" for Guinea).
+
+A gold answer counts where at least one of its places is claimed: of "Paris, not London" Paris is, London is not.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kbtrain.answers import forms
+from kbtrain.answers.chinese import has_chinese
+from kbtrain.answers.words import CJK_OR_NUMERAL, without_articles, words
+
+_COMMA, _STOP = "\ua66e", "\ua672"  # letters that no answer has: ends of a part, and of a sentence
+_MARKS = re.compile(
+    r"(?P<comma>,(?!\s*\d{4}\b)(?!\d)|[()\u3001\uff0c\u2013\u2014]|\s-+\s)"
+    r"|(?P<stop>[;:!?\n\u3002\uff1b\uff1a\uff01\uff1f]|(?<![\s.][A-Z])\.(?=\s|$|[\"'*]))"
+)
+_DOUBT = re.compile(  # without any of these a place of the gold answer is claimed
+    r"\b(?:not|never|neither|nor|or|cannot|than|compared|comparison|without|except|excluding|unlike|rather|instead"
+    r"|opposed|contrary|incorrect|wrong|false|mistaken|may|maybe|perhaps|possibly|probably|might|could|alternatively)\b"
+    r"|n['\u2019]t\b|\w/\w|[不非而或错可也]|还是",
+    re.IGNORECASE,
+)
+
+_OTHERWISE = (  # ends the reach of a "not" before the gold answer
+    "but|until|till|only|just|merely|simply|sure|certain|clear|know|known|remember|is|are|was|were|has|had|yet|if|"
+    "whether|because|so|which|who|that|and|more|less|fewer|later|earlier|far|doubt|exactly|entirely|quite|recall|it|he|"
+    "she|they|i|mention|say|specify|mentioned|specified"
+)
+_REACH = rf"(?: (?!(?:{_OTHERWISE}) )[^\s{_COMMA}{_STOP}]+){{0,4}} $"
+_DENIED_LEFT = re.compile(
+    rf" (?:not|n t|\w+n t|never|cannot){_REACH}"
+    r"| (?:neither|nor|rather than|instead of|other than|unlike|except|except for|excluding|without|as opposed to"
+    r"|opposed to|contrary to|no longer|not just any)(?: (?:in|at|on|by|from|to|for|of)){0,1} $"
+    rf"| (?:neither|rather than|instead of|other than|unlike|nor)(?: [^\s{_COMMA}{_STOP}]+){{1,3}} (?:or|nor) $"
+    r"| (?:don t|doesn t|didn t|not) (?:think|believe|say|mean)(?: that)?(?: \w+){0,2} (?:is|was|be|s) $"
+)
+_DENIED_NEAR = re.compile(r" (?:not|\w+n t|never|neither|nor|rather than|instead of|other than|except) $")
+_WRONG = "incorrect|wrong|false|mistaken|ruled out|excluded"
+_NOT = r"(?:is|are|was|were|isn|aren|wasn|weren)(?: not| t)"
+_DENIED_RIGHT = re.compile(
+    rf"^ (?:(?:is|are|was|were|would be) )?(?:{_WRONG})(?: |$)"
+    rf"|^ {_NOT}(?:$| [{_COMMA}{_STOP}]| (?:correct|right|true|case|answer|one|it|him|her|them)(?: |$))"
+)
+_NOT_WHAT = re.compile(rf"^ {_NOT} (?!only |just |merely |simply )(\w+)")
+_NEGATIVE = re.compile(
+    r"\b(?:not|never|no|except|without|neither|nor|false|incorrect|wrong)\b|n['’]t\b|[不非没未错]", re.I
+)
+_AFFIRMED_LEFT = re.compile(
+    r" (?:none|nothing|nobody|no one|who else|cannot be|could not be) (?:other|but)(?: than)? $"
+)
+
+_LESS_LEFT = re.compile(  # of two that are compared, the other one
+    r" (?:\w+er|more|less|worse)(?: \w+){0,3} than (?:that of )?$"
+    r"| (?:compared|in comparison) (?:to|with) (?:that of )?$"
+)
+_NOBODY = re.compile(r" (?:no one|none|nothing|nobody) (?:\w+ ){0,6}$")
+
+_NO_CANDIDATE = (
+    "more|less|so|fewer|later|earlier|even|not|otherwise|else|another|other|others|its|his|her|their|thereabouts|"
+    "simply|sometimes|about|both|neither|rather|better|similar|any|anything|something|some|what|whatever|"
+    "in other words|also|known|called"
+)
+_CLAUSE = "where|who|which|when|as|with|he|she|it|is|was|are|were|has|had|by|also|this|that|to"
+_ITEM = rf"(?!(?:{_CLAUSE}) )[^\s{_COMMA}{_STOP}]+(?: (?!(?:{_CLAUSE}|or) )[^\s{_COMMA}{_STOP}]+){{0,2}}"
+_PLACE = "in|at|on|by|from|perhaps|maybe|possibly|even|around|about|near|during"
+_OR_RIGHT = re.compile(
+    rf"^(?: {_COMMA} {_ITEM}){{0,4}}(?: {_COMMA})? or (?:(?:{_PLACE}) )?"
+    rf"(?!(?:{_NO_CANDIDATE}) )(?P<other>[^\s{_COMMA}{_STOP}].*)"
+)
+_OR_LEFT = re.compile(rf"[^\s{_COMMA}{_STOP}](?: {_COMMA})?(?P<or> or )(?:(?:{_PLACE}) )?$")
+_UNSURE = re.compile(
+    r"\b(?:maybe|perhaps|possibly|probably|either|whether|could|might|may|not sure|unsure|guess|think|believe)\b", re.I
+)
+_PERHAPS = re.compile(
+    r" (?:perhaps|maybe|possibly|probably|alternatively|may be|might be|could be|could also be|might also be"
+    r"|may also be|may have been|might have been|could have been) "
+)
+_ALSO_CALLED = re.compile(rf"^ (?:{_COMMA} )?(?:also|formerly|better|commonly|otherwise|officially) ")
+
+_LEFT_ZH = re.compile(
+    r"(?<!是)(?<!难道)(?:不是|并不是|绝不是|不可能是|不应该?是|而不是|并非|而非|不在|不叫|不属于|不位于|没有?在|没有?去)"
+    r"(?:在|于|叫)?$"
+)
+_RIGHT_ZH = re.compile(r"^(?:这个答案)?(?:是|就是)?(?:错误?的|不对|不正确|错误|有误)")
+_OR_RIGHT_ZH = re.compile(
+    rf"^(?:[{_COMMA}][^{_COMMA}{_STOP}是]{{1,8}}){{0,3}}{_COMMA}?(?:或者?(?!许|多|以上|更|其)|还是)(?=.)"
+)
+_OR_LEFT_ZH = re.compile(
+    r"[^是在]或者?(?:是|在)?$|(?:是|在|可能|也许|大概)[^是]{1,8}还是$"
+    rf"|(?:^|[{_COMMA}{_STOP}])(?!答案|他|她|它|那|这|应该|最终|就|我)[^是{_COMMA}{_STOP}]{{2,6}}还是$"
+)
+_PERHAPS_ZH = re.compile(r"可 能|也 许|或 许|大 概|说 不 定|要 么")
+
+# Other places whose name holds the name of a place.
+_LONGER = """
+american samoa; american virgin islands; arkansas city; atlantic city; belize city; british columbia; british guiana
+british honduras; central african republic; east germany; east timor; equatorial guinea; french guiana; french guinea
+guatemala city; guinea bissau; gulf of guinea; gulf of mexico; gulf of oman; indian ocean; iowa city; jersey city
+kansas city; kuwait city; mexico city; new amsterdam; new brunswick; new caledonia; new england; new guinea
+new hampshire; new haven; new ireland; new jersey; new london; new mexico; new orleans; new south wales; new york
+new zealand; north korea; northern ireland; oklahoma city; panama city; papua new guinea; port of spain; salt lake city
+sea of japan; south africa; south korea; south sudan; spanish guinea; virginia beach; west germany; west virginia
+罗马尼亚; 索马里; 索马里兰; 马里兰; 马里亚纳; 印度尼西亚; 印度洋; 赤道几内亚; 几内亚比绍; 巴布亚新几内亚; 新几内亚
+南苏丹; 北爱尔兰; 法属圭亚那; 美属萨摩亚; 新墨西哥; 墨西哥城; 墨西哥湾; 西弗吉尼亚; 巴拿马城; 危地马拉城; 科威特城
+新西兰; 阿曼湾; 几内亚湾; 日本海; 新泽西; 泽西城; 中非共和国; 东帝汶; 新南威尔士; 新不伦瑞克; 新英格兰; 新伦敦
+堪萨斯城; 俄克拉荷马城
+"""
+_CLOSER: dict[tuple[str, ...], set[tuple[str, ...]]] = {  # names that say the same, only closer
+    ("korea",): {("south", "korea")},
+    ("germany",): {("east", "germany"), ("west", "germany")},
+}
+_LONGER_NAMES = [
+    words(name.strip(), CJK_OR_NUMERAL) for line in _LONGER.strip().splitlines() for name in line.split(";")
+]
+# Part of a longer name -> these names, with the place of the part in them.
+_PARTS: dict[tuple[str, ...], list[tuple[tuple[str, ...], int]]] = {}
+for _name in _LONGER_NAMES:
+    for _begin, _end in itertools.combinations(range(len(_name) + 1), 2):
+        if _end - _begin < len(_name) and _name not in _CLOSER.get(_name[_begin:_end], ()):
+            _PARTS.setdefault(_name[_begin:_end], []).append((_name, _begin))
+
+
+class _Place(NamedTuple):
+    """A gold answer's place among the words of an answer; ``within``: it is part of another name."""
+
+    begin: int
+    end: int
+    within: bool
+
+
+def is_claimed(answer: str, golds: Iterable[str], question: str = "") -> bool:
+    """True if an answer that holds one of the gold answers gives it: not all of its places are denied, one of several
+    candidates, or part of another name. ``question``: its words tell what "is not the capital" denies."""
+    names = [needle for gold in golds for needle in _needles(gold)]
+    if not _DOUBT.search(answer) and _PARTS.keys().isdisjoint(names):
+        return True
+    marked, raw = _marked(answer), forms.unaccented(answer)
+    places = _places(marked, names)
+    if not places:
+        return True
+    taken = {i for place in places for i in range(place.begin, place.end)}
+    negative = _NEGATIVE.search(question) is not None
+    asked = frozenset(words(question))
+    claimed = [
+        place for place in places if not place.within and not _denied(marked, place, names, negative, asked, raw)
+    ]
+    return bool(claimed) and not _several(marked, claimed, taken)
+
+
+def _marked(text: str) -> list[str]:
+    """Words of an answer with the ends of its parts and sentences."""
+    text = forms.prepared(forms.unaccented(text))
+    text = _MARKS.sub(lambda mark: f" {_COMMA if mark['comma'] else _STOP} ", text)
+    if "/" in text:
+        text = re.sub(r"(?<=[a-z])/(?=[A-Z][a-z])", " or ", text)
+    return without_articles(forms.converted(words(text, CJK_OR_NUMERAL))).split()
+
+
+@functools.lru_cache(maxsize=1024)
+def _needles(gold: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(form.split()) for form in forms.gold_readings(gold))
+
+
+def _places(marked: Sequence[str], names: Iterable[tuple[str, ...]]) -> list[_Place]:
+    """Each name's places, the marks between words aside."""
+    at = [i for i, word in enumerate(marked) if word not in (_COMMA, _STOP)]
+    bare = [marked[i] for i in at]
+    text = f" {' '.join(bare)} "
+    found = []
+    for name in dict.fromkeys(names):
+        if f" {' '.join(name)} " not in text:
+            continue
+        for begin in range(len(bare) - len(name) + 1):
+            if tuple(bare[begin : begin + len(name)]) == name:
+                within = any(
+                    begin >= ahead and tuple(bare[begin - ahead : begin - ahead + len(longer)]) == longer
+                    for longer, ahead in _PARTS.get(name, ())
+                )
+                found.append(_Place(at[begin], at[begin + len(name) - 1] + 1, within))
+    return found
+
+
+def _denied(
+    marked: Sequence[str],
+    place: _Place,
+    names: Sequence[tuple[str, ...]],
+    negative: bool,
+    asked: frozenset[str],
+    raw: str,
+) -> bool:
+    """True if an answer says of a place that it is not this, or names another candidate beside it."""
+    begin, end, _ = place
+    left = f" {' '.join(marked[max(0, begin - 14) : begin])} "
+    right = f" {' '.join(marked[end : end + 24])}"
+    if has_chinese(left + right) or has_chinese(marked[begin]):
+        before, after = left.replace(" ", ""), right.replace(" ", "")
+        if (
+            _LEFT_ZH.search(before)
+            or (_RIGHT_ZH.search(after) and not after.endswith("吗"))
+            or _OR_RIGHT_ZH.search(after)
+            or _OR_LEFT_ZH.search(before)
+        ):
+            return True
+    if _AFFIRMED_LEFT.search(left):
+        return False
+    less = _LESS_LEFT.search(left)
+    if less and not marked[begin][0].isdigit() and not _NOBODY.search(left[: less.start() + 1]):
+        return True
+    if (_DENIED_NEAR if negative else _DENIED_LEFT).search(left):
+        return True
+    if not negative:
+        what = _NOT_WHAT.search(right)
+        if _DENIED_RIGHT.search(right) or (what and len(what[1]) > 2 and what[1] in asked):
+            return True
+    return _one_of_several(left, right, names, raw)
+
+
+def _one_of_several(left: str, right: str, names: Sequence[tuple[str, ...]], raw: str) -> bool:
+    """True if "or" stands between the gold answer and another candidate, which is not an alias of it.
+
+    Of plain words without a doubt "or" names a synonym: "a jenny or jennet".
+    """
+    doubted = _UNSURE.search(raw) is not None
+
+    def is_candidate(words_there: Sequence[str]) -> bool:
+        return (
+            doubted
+            or words_there[0][0].isdigit()
+            or words_there[0].capitalize() in raw
+            or words_there[0].upper() in raw
+        )
+
+    after = _OR_RIGHT.search(right)
+    if after and not _ALSO_CALLED.search(right):
+        other = after["other"].split()
+        if is_candidate(other) and not any(tuple(other[: len(name)]) == name for name in names):
+            return True
+    before = _OR_LEFT.search(left)
+    if before is None:
+        return False
+    ahead = left[: before.start("or")].replace(_COMMA, " ").split()
+    if any(tuple(ahead[-len(name) :]) == name for name in names):
+        return False
+    return bool(ahead) and is_candidate(ahead[-1:])
+
+
+def _several(marked: Sequence[str], claimed: Sequence[_Place], taken: set[int]) -> bool:
+    """True if each claim is a guess, and another guess beside it names another: "Maybe Paris. Maybe Rome."""
+    text = f" {' '.join(marked)} "
+    pattern = _PERHAPS_ZH if has_chinese(text) else _PERHAPS
+    guesses = [len(text[: guess.start() + 1].split()) for guess in pattern.finditer(text)]
+    if len(guesses) < 2:
+        return False
+    reach = [range(begin, end) for begin, end in itertools.pairwise([*guesses, len(marked)])]
+    guessed = all(any(place.begin in part for part in reach) for place in claimed)
+    return guessed and not all(any(i in taken for i in part) for part in reach)

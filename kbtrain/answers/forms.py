@@ -1,0 +1,362 @@
+"""Forms of a short answer that count as one: accents, initials, "&", numbers, ordinals, units and dates.
+
+:func:`readings` gives the texts by which two answers are compared. "July 4, 1776", "4th of July 1776" and "1776-07-04"
+have one reading in common, as have "5km" and "five kilometres", "J. K. Rowling" and "JK Rowling", 十二月 and 12月.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from kbtrain.answers.chinese import has_chinese
+from kbtrain.answers.numbers import NUMERAL, SCALES, from_chinese, from_english, is_number_word, number_words
+from kbtrain.answers.words import CJK_OR_NUMERAL, normalise, without_articles, words
+
+# Letters that Unicode does not decompose, and apostrophes.
+_LETTERS = str.maketrans(
+    {
+        **dict(zip("øØłŁđĐðÐıħĦŧ", "oOlLdDdDihHt", strict=True)),
+        **{"þ": "th", "Þ": "Th", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe"},
+        **dict.fromkeys("\u02bb\u02bc\u02be\u02bf\u2018\u2019\u00b4", "'"),
+    }
+)
+_SPELLED = {"ä": "ae", "ö": "oe", "ü": "ue", "ø": "oe", "å": "aa"}  # Müller is Mueller, too
+_SPELLED_TABLE = str.maketrans({**_SPELLED, **{a.upper(): b.capitalize() for a, b in _SPELLED.items()}})
+_ACCENTS = re.compile("[\u0300-\u036f]")
+
+_INITIALS = re.compile(r"(?<![\w.'])(?:[^\W\d_](?:\.[^\W\d_])+(?!\w)\.?|[^\W\d_]\.(?: ?[^\W\d_]\.)+)")
+_CAPITALS = re.compile(r"(?<![\w.'])[A-Z](?: [A-Z]){1,3}(?= [A-Z][a-z])")  # J K Rowling
+_SAINT = re.compile(r"\b(St|Mt)\b\.?(?= [A-Z])")
+_AND = re.compile(r"(?<=\w)\s*&\s*(?=\w)|(?<=\w) '?n'? (?=\w)")
+_INSIDE = re.compile(
+    r"(?<=[^\W\d_])['\-‐·](?=\w)|(?<=[^\W\d_])\.(?=[^\W\d_])|(?<=\d)-(?=[^\W\d_])"
+)  # Hawai'i, Spider-Man, F-16
+_DIGIT = re.compile(r"\d")
+
+_YEAR_FIRST = re.compile(r"(?<![\d\-/.])(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?![\d\-/]|\.\d)")
+_YEAR_LAST = re.compile(r"(?<![\d\-/.])(\d{1,2})([-/.])(\d{1,2})\2(\d{4})(?![\d\-/]|\.\d)")
+_MONTHS = "january february march april may june july august september october november december".split()
+_MONTH = {name: name for name in _MONTHS} | {name[:3]: name for name in _MONTHS} | {"sept": "september"}
+_DAY = re.compile(r"0?([1-9]|[12]\d|3[01])(?:st|nd|rd|th)?")
+_YEAR = re.compile(r"\d{3,4}")
+
+_UNIT_NAMES = {
+    "km": "kilometer, kilometers, kilometre, kilometres, kms",
+    "m": "meter, meters, metre, metres",
+    "cm": "centimeter, centimeters, centimetre, centimetres",
+    "mm": "millimeter, millimeters, millimetre, millimetres",
+    "mi": "mile, miles",
+    "ft": "foot, feet",
+    "inch": "inches",
+    "yd": "yard, yards",
+    "kg": "kilogram, kilograms, kilogramme, kilogrammes, kilo, kilos, kgs",
+    "g": "gram, grams, gramme, grammes",
+    "mg": "milligram, milligrams",
+    "lb": "pound, pounds, lbs",
+    "oz": "ounce, ounces",
+    "ton": "tons, tonne, tonnes",
+    "l": "liter, liters, litre, litres",
+    "ml": "milliliter, milliliters, millilitre, millilitres",
+    "h": "hour, hours, hr, hrs",
+    "min": "minute, minutes, mins",
+    "sec": "second, seconds, secs",  # not "s": 1990s
+    "ms": "millisecond, milliseconds",
+    "day": "days",
+    "week": "weeks",
+    "month": "months",
+    "year": "years, yr, yrs",
+    "c": "°c, ° c, degrees c, degrees celsius, degree celsius, degrees centigrade, celsius",
+    "f": "°f, ° f, degrees f, degrees fahrenheit, degree fahrenheit, fahrenheit",
+    "km/h": "kmh, kph, kmph, km per hour, kilometers per hour, kilometres per hour, kilometers an hour",
+    "mph": "mi/h, miles per hour, miles an hour",
+    "m/s": "meters per second, metres per second",
+    "km2": "km², km^2, sq km, sq. km, square km, square kilometers, square kilometres",
+    "m2": "m², m^2, sq m, square meters, square metres",
+    "mi2": "sq mi, square miles",
+    "hz": "hertz",
+    "khz": "kilohertz",
+    "mhz": "megahertz",
+    "ghz": "gigahertz",
+    "w": "watt, watts",
+    "kw": "kilowatt, kilowatts",
+    "mw": "megawatt, megawatts",
+    "v": "volt, volts",
+    "kb": "kilobyte, kilobytes",
+    "mb": "megabyte, megabytes",
+    "gb": "gigabyte, gigabytes",
+    "tb": "terabyte, terabytes",
+    "dollars": "dollar, usd, us dollars, u.s. dollars",
+    "euros": "euro, eur",
+    "percent": "%, pct, per cent",
+}
+_UNITS = {name: symbol for symbol, names in _UNIT_NAMES.items() for name in (symbol, *names.split(", "))}
+_UNIT = re.compile(
+    rf"(?<=\d)[\s\-]*({'|'.join(re.escape(name) for name in sorted(_UNITS, key=len, reverse=True))})(?![\w'])",
+    re.IGNORECASE,
+)
+_MONEY = re.compile(r"(?:\bUS\s?)?([$€£¥])\s?(\d[\d,.]*\d|\d)((?:\s?(?:thousand|million|billion|trillion)\b)?)", re.I)
+_CURRENCIES = {"$": "dollars", "€": "euros", "£": "pounds", "¥": "yen"}
+_DECADE = re.compile(r"\b(\d+0)'s\b")
+_LOOSE = re.compile(r"(?<=\d) (?:percent|dollars|euros|lb|yen)\b")  # what stood there as a sign, which is not compared
+
+_ORDINALS = dict(
+    zip(
+        (
+            "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth "
+            "fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
+        ).split(),
+        range(1, 21),
+        strict=True,
+    )
+) | {
+    f"{word[:-1]}ieth": 20 + 10 * i
+    for i, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())
+}
+_ROMAN = dict(ii=2, iii=3, vii=7, viii=8, xii=12, xiii=13, xiv=14, xvi=16, xvii=17, xviii=18, xix=19)
+_NUMERIC = frozenset({*number_words(), *SCALES, "hundred", *_ORDINALS})
+_SPECIAL = frozenset({*_NUMERIC, *_MONTH, *_ROMAN, "war"})
+# "one" and "second" that count nothing
+_NO_COUNT_AFTER = frozenset(
+    "of can could should must may might would will who that which another day time is was has s".split()
+)
+_NO_COUNT_BEFORE = frozenset("no any every some this that which each another only someone other".split())
+_TIME_BEFORE = frozenset("per a each every one".split())
+_FULL_NUMERAL = re.compile(rf"{NUMERAL}+")
+_MEASURES = "月日号年岁个人次名座位条只本部种天届世国州米千克公里小时分秒元度章季集支颗所口点楼层级倍万亿"
+_YEAR_CHARS = re.compile("[零〇一二三四五六七八九]{3,4}")
+_DIGIT_OF = {char: str(i) for i, char in enumerate("零一二三四五六七八九")} | {"〇": "0"}
+
+
+def unaccented(text: str) -> str:
+    """Text without accents (é, ł, ø, ʻ); marks of other scripts are letters and stay."""
+    return text if text.isascii() else _ACCENTS.sub("", unicodedata.normalize("NFD", text.translate(_LETTERS)))
+
+
+def prepared(text: str) -> str:
+    """Text in which everything is spelled in one way that punctuation or capitals decide."""
+    if "." in text:
+        text = _INITIALS.sub(lambda found: re.sub(r"[. ]", "", found[0]), text)
+    text = _CAPITALS.sub(lambda found: found[0].replace(" ", ""), text)
+    if "St" in text or "Mt" in text:
+        text = _SAINT.sub(lambda found: "Saint" if found[1] == "St" else "Mount", text)
+    if "&" in text or " n" in text or "'n" in text:
+        text = _AND.sub(" and ", text)
+    if _DIGIT.search(text):
+        text = _YEAR_FIRST.sub(lambda found: _date(found[4], found[3], found[1], found[0]), text)
+        text = _YEAR_LAST.sub(_last_year, text)
+        text = _DECADE.sub(r"\1s", text)
+        text = _MONEY.sub(lambda found: f" {found[2]}{found[3]} {_CURRENCIES[found[1]]}", text)
+        text = _UNIT.sub(lambda found: f" {_UNITS[found[1].lower()]}", text)
+    return text
+
+
+def _date(day: str, month: str, year: str, otherwise: str) -> str:
+    if not (1 <= int(month) <= 12 and 1 <= int(day) <= 31):
+        return otherwise
+    return f" {int(day)} {_MONTHS[int(month) - 1]} {year} "
+
+
+def _last_year(found: re.Match[str]) -> str:
+    """A date with its year last: 7/4/1776 has the month first, 4.7.1776 the day, where both are possible."""
+    one, sign, other, year = found.groups()
+    day_first = int(one) > 12 or (sign != "/" and int(other) <= 12)
+    return _date(one, other, year, found[0]) if day_first else _date(other, one, year, found[0])
+
+
+def converted(plain: Sequence[str]) -> tuple[str, ...]:
+    """Words with numbers and ordinals in digits, Roman numerals behind a name too, and dates as day, month, year."""
+    if _SPECIAL.isdisjoint(plain):
+        return tuple(plain)
+    found = list(plain)
+    if not _NUMERIC.isdisjoint(found):
+        found = _UNIT.sub(lambda unit: f" {_UNITS[unit[1]]}", " ".join(_with_digits(found))).replace("/", " ").split()
+    if not _ROMAN.keys().isdisjoint(found):
+        found = [
+            str(_ROMAN[word]) if word in _ROMAN and i and found[i - 1].isalpha() else word
+            for i, word in enumerate(found)
+        ]
+    if "war" in found:
+        found = _world_wars(found)
+    if not _MONTH.keys().isdisjoint(found):
+        found = _with_dates(found)
+    return tuple(found)
+
+
+def _with_digits(found: list[str]) -> list[str]:
+    out: list[str] = []
+    i = 0
+    while i < len(found):
+        word = found[i]
+        starts = is_number_word(word) and (word in number_words() or (word == "hundred" and i == 0))
+        scaled = _DIGIT.match(word) and i + 1 < len(found) and found[i + 1] in SCALES
+        if not starts and not scaled:
+            out.append(_ordinal(word, found, i) or word)
+            i += 1
+            continue
+        end = i + 1
+        while end < len(found) and (is_number_word(found[end]) or (found[end] == "and" and end + 1 < len(found))):
+            end += 1
+        value, size = _number(found[i:end])
+        after = found[i + size] if i + size < len(found) else ""
+        if value is None or (word == "one" and size == 1 and _counts_nothing(found, i)):
+            out.append(word)
+            i += 1
+        elif after in _ORDINALS and _ORDINALS[after] < 10 and value.isdigit() and int(value) % 10 == 0 < int(value):
+            out.append(ordinal(int(value) + _ORDINALS[after]))  # twenty-first
+            i += size + 1
+        else:
+            out.append(value)
+            i += size
+    return out
+
+
+def _number(run: Sequence[str]) -> tuple[str | None, int]:
+    """The longest number that a run of words begins with, in digits, and how many words it has."""
+    if _DIGIT.match(run[0]):
+        digits, scale = run[0], SCALES.get(run[1], 0) if len(run) > 1 else 0
+        try:
+            value = float(digits) * scale
+        except ValueError:
+            return None, 1
+        return (str(round(value)), 2) if scale and value == round(value) else (None, 1)
+    if len(run) > 1 and run[0] in number_words() and 13 <= number_words()[run[0]] <= 20:
+        rest, size = _number(run[1:3])  # nineteen eighty-four
+        if rest is not None and 10 <= int(rest) <= 99 and from_english(run[: size + 1]) is None:
+            return f"{number_words()[run[0]]}{rest}", size + 1
+    for size in range(min(len(run), 12), 0, -1):
+        value_of = from_english(run[:size])
+        if value_of is not None:
+            return str(value_of), size
+    return None, 1
+
+
+def _counts_nothing(found: Sequence[str], i: int) -> bool:
+    before, after = found[i - 1] if i else "", found[i + 1] if i + 1 < len(found) else ""
+    return before in _NO_COUNT_BEFORE or after in _NO_COUNT_AFTER
+
+
+def _ordinal(word: str, found: Sequence[str], i: int) -> str | None:
+    value = _ORDINALS.get(word)
+    before = found[i - 1] if i else ""
+    if value is None or (word == "second" and (before in _TIME_BEFORE or _DIGIT.match(before))):
+        return None
+    return ordinal(value)
+
+
+def ordinal(n: int) -> str:
+    """1 -> 1st, 12 -> 12th, 22 -> 22nd."""
+    return f"{n}{'th' if 10 <= n % 100 <= 20 else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
+
+
+def _world_wars(found: list[str]) -> list[str]:
+    """World War I and the First World War are "world war 1"."""
+    text = f" {' '.join(found)} "
+    text = re.sub(r" (?:(1)st|(2)nd) world war ", lambda war: f" world war {war[1] or war[2]} ", text)
+    return re.sub(r" world war i ", " world war 1 ", text).split()
+
+
+def _with_dates(found: list[str]) -> list[str]:
+    out: list[str] = []
+    i = 0
+    while i < len(found):
+        month = _MONTH.get(found[i])
+        if month is None:
+            out.append(found[i])
+            i += 1
+            continue
+        after = found[i + 1] if i + 1 < len(found) else ""
+        behind = [word for word in out[-3:] if word not in ("the", "of")]
+        day = _DAY.fullmatch(behind[-1]) if behind and out[-1] != "the" else None
+        ahead = _DAY.fullmatch(after) if day is None else None
+        if day is not None:
+            while not _DAY.fullmatch(out[-1]):
+                out.pop()  # of
+            out[-1:] = [day[1], month]
+        elif ahead is not None:
+            out += [ahead[1], month]
+            i += 1
+        if (
+            (day or ahead)
+            and found[i + 1 : i + 2] in (["in"], ["of"])
+            and _YEAR.fullmatch("".join(found[i + 2 : i + 3]))
+        ):
+            i += 1
+        if day is None and ahead is None:
+            out.append(month if _YEAR.fullmatch(after) else found[i])
+        i += 1
+    return out
+
+
+def _chinese_digits(found: Sequence[str]) -> tuple[str, ...]:
+    """Words with Chinese numerals in digits, where they count: 十二月 -> 12月, 一九四九年 -> 1949年; not 一起."""
+    out: list[str] = []
+    for i, word in enumerate(found):
+        counted = len(word) > 1 or len(found) == 1 or (i + 1 < len(found) and found[i + 1] in _MEASURES)
+        if not _FULL_NUMERAL.fullmatch(word) or not (counted or (i and found[i - 1] == "第")):
+            out.append(word)
+        elif _YEAR_CHARS.fullmatch(word):
+            out.append("".join(_DIGIT_OF[char] for char in word))
+        else:
+            value = from_chinese(word)
+            out.append(word if value is None else str(value))
+    return tuple(out)
+
+
+def _texts(found: Sequence[str]) -> tuple[str, str]:
+    return without_articles(found), " ".join(found)
+
+
+@functools.lru_cache(maxsize=1024)
+def readings(text: str) -> tuple[str, ...]:
+    """The texts by which an answer is compared, the usual one first; each of an answer's with each of a gold one's.
+
+    With and without articles: of "Vitamin A" and "Lin'an" the last word is not an article, and behind them in a
+    sentence only the second reading shows it. A Chinese numeral is one word, as one in digits is: 二月 is not in
+    十二月. What has another form has the plain one, too.
+    """
+    plain = words(text, CJK_OR_NUMERAL)
+    if not plain:
+        return (normalise(text),)
+    spelled = words(prepared(unaccented(text)), CJK_OR_NUMERAL)
+    usual = converted(spelled)
+    rows = [usual]
+    if has_chinese(text):
+        rows += [_chinese_digits(usual)]
+    if (date := _YEAR_FIRST.search(text)) is not None:
+        rows += [words(f"{date[1]}年{int(date[3])}月{int(date[4])}日", CJK_OR_NUMERAL)]
+    rows += [spelled, plain]
+    found = dict.fromkeys(form for row in dict.fromkeys(rows) for form in _texts(row))
+    return tuple(form for form in found if form)
+
+
+def joined(text: str) -> str | None:
+    """Text without hyphens, apostrophes and dots inside of words (Hawai'i, Spider-Man); None if it has none."""
+    plain = unaccented(text)
+    made = _INSIDE.sub("", plain)
+    return None if made == plain else made
+
+
+@functools.lru_cache(maxsize=1024)
+def gold_readings(text: str) -> tuple[str, ...]:
+    """:func:`readings` of a gold answer, and what else names the same: 50 for 50 %, Mueller for Müller."""
+    found = list(readings(text))
+    found += [_LOOSE.sub("", form) for form in found if not re.search(r"percent|dollar|euro|pound", text, re.I)]
+    spelled = text.translate(_SPELLED_TABLE)
+    if spelled != text:
+        found += readings(spelled)
+    if (other := joined(text)) is not None:
+        found += readings(other)
+    return tuple(dict.fromkeys(form for form in found if form.strip()))
+
+
+def all_readings(text: str) -> Iterator[str]:
+    """Readings of an answer, the likely ones first; those with words joined or umlauts spelled last."""
+    yield from readings(text)
+    spelled = text.translate(_SPELLED_TABLE)
+    if not text.isascii() and spelled != text:
+        yield from readings(spelled)
+    if (other := joined(text)) is not None:
+        yield from readings(other)

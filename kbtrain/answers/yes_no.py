@@ -1,0 +1,242 @@
+"""Yes or no in an answer to a yes/no question; true and false, 是 and 不是 alike.
+
+An answer says yes or no with its first word, also after a short preamble, or in a sentence that can be read safely: a
+short one ("They are not."), "Neither ...", "Both ..." where the same is asked, or the question's own words as a
+statement. All others are not gradable by a rule: None.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+
+from kbtrain.answers.chinese import CJK, has_chinese, simplified
+from kbtrain.answers.words import normalise, words
+
+_YES = frozenset("yes,true,是,是 的,对,对 的,正 确,正 确 的,有,会,能,可 以,真".split(","))
+_NO = frozenset("no,false,不 是,否,不 对,错,错 误,错 误 的,不 正 确,没 有,不 会,不 能,不 可 以,假".split(","))
+_WH = re.compile(
+    r"^\W*(?:in|on|at|by|for|from|of|to|with)?\s*(?:what|which|who|whom|whose|when|why|how)\b|谁|什么|哪|多少|几[个年月日次人]|何时|为何|怎",
+    re.IGNORECASE,
+)
+
+# "where" is a typo of "were" in public data.
+_AUX = "is|are|was|were|am|do|does|did|has|have|had|can|could|will|would|should|shall|may|might|must|where"
+_ASKS = re.compile(
+    rf"^\W*(?:[^?]{{0,200}},\s+)?({_AUX}|isn't|aren't|wasn't|weren't|don't|doesn't|didn't)\b", re.IGNORECASE
+)
+_NOT = re.compile(
+    r"\bnot\b|n['\u2019]t\b|\bnever\b|\bcannot\b|\bno longer\b|\bno\b|\bneither\b|\bnor\b|\bnone\b|\bwithout\b",
+    re.IGNORECASE,
+)
+_TRUE_OR_FALSE = re.compile(
+    r"^.*?\b(?:true or false|yes or no)\b\W*|\W*\b(?:true or false|yes or no)\b\W*$", re.IGNORECASE
+)
+_PREAMBLE = re.compile(
+    r"^\W*(?:(?:(?:the|my|a|short|final|correct) )*(?:answer|ans|a|response|verdict|conclusion)\b"
+    r"(?: to (?:the|this|your) question)?\s*(?:is|would be|:|=|-)*[\s:,\"'*]*(?:that\b)?"
+    r"|(?:well|so|sure|ok|okay|indeed|hmm|oh|thus|therefore|hence|in short|in fact|actually|based on [^,.]{0,80}"
+    r"|according to [^,.]{0,80}|from the [^,.]{0,60}|i (?:think|believe|would say|guess)(?: that)?"
+    r"|(?:it is|it's|that's|that is)(?=\W*(?:yes|no|true|false|correct|incorrect|wrong|not true|not correct)\b)"
+    r"|this (?:statement )?is|the statement(?: [^.,]{0,80})? is|the claim is)\b)[\s:,\"'*]*",
+    re.IGNORECASE,
+)
+_SAYS_YES = (
+    "yes|yeah|yep|yup|true|correct|right|affirmative|absolutely|definitely|certainly|of course|indeed|precisely|exactly"
+)
+_SAYS_NO = (
+    "no|nope|nah|false|incorrect|wrong|negative|not true|not correct|untrue|absolutely not|definitely not|certainly not"
+    "|of course not|not really|not exactly|not quite|not necessarily"
+)
+_LEAD = re.compile(
+    rf"^[\W_]*(?:(?P<no>{_SAYS_NO})|(?P<yes>{_SAYS_YES}))\b(?!\s*(?:or|and|/)\s*(?:no|false|yes|true)\b)(?P<rest>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_AFTER_NO = re.compile(  # "no" as an answer, not as in "no information" or "no one"
+    r"^\s*(?:$|[.,;:!?\n\"'*)\]\\\-\u2013\u2014]|(?:it|they|he|she|we|i|you|this|that|these|those|there|both|neither|only"
+    r"|the|not|because|since|as|but|a|an)\b)",
+    re.IGNORECASE,
+)
+_DESCRIBES = re.compile(  # "right hand", "true crime"
+    r"^\s+(?!(?:because|since|as|that|they|it|he|she|both|the|this)\b)\w", re.IGNORECASE
+)
+_PLAIN_LEAD = re.compile(r"\W*(?:yes|no|true|false)\W*(?:$|[,.])", re.IGNORECASE)
+_PRONOUN = "(?:they|it|he|she|this|that|these|those|both(?: of them)?|i|we|there|the two|all of them)"
+_SHORT = re.compile(
+    rf"^\W*{_PRONOUN}\s+(?:both\s+|all\s+|also\s+)?(?:{_AUX})(?P<not>n['\u2019]t|\s*not)?"
+    r"(?:\s+(?:both|indeed|so|too|the same|alike))?\W*$",
+    re.IGNORECASE,
+)
+_NEITHER_OR_ONLY = re.compile(r"^\W*(?:neither|none|only)\b(?! (?:because|if|when))", re.IGNORECASE)
+_SENTENCE = re.compile(r"(?<=[\w)\]\"'\u201d])[.!?](?=\s|$|[^\w\s])|[。！？\n]")
+_TURN = re.compile(r",?\s*\b(?:but|while|whereas|however|although|though)\b", re.IGNORECASE)
+_CONTRAST = re.compile(
+    r"\b(?:only|different|differ|instead|unlike|respectively|rather|former|latter|other|maybe|perhaps|probably|possibly"
+    r"|might|could|may|unclear|unknown|sure|know)\b|\?",
+    re.IGNORECASE,
+)
+_BOTH = re.compile(r"\b(?:both|same|also|all|share|two)\b", re.IGNORECASE)
+_SAME = re.compile(r"\b(?:same|share|common)\b", re.IGNORECASE)
+_IDLE = frozenset(
+    "a an the of in on at by for from to with as is are was were am be been do does did has have had can could will "
+    "would should shall may might must both and or that this these those it they he she its their his her there any "
+    "either two same also all known considered called type kind located based".split()
+)
+_SAYS_NOTHING = re.compile(
+    r"\b(?:do|does|did|is|are|can|could)(?:n['\u2019]t|\s*not)\s+(?:\w+ )?"
+    r"(?:know|sure|clear|certain|mention|specif|state|provide|determin|available|enough)"
+    r"|\bunknown\b|\bunsure\b|\b(?:no one|nobody) knows\b|\bno (?:information|idea|answer|mention|evidence)\b"
+    r"|不知道|不确定|不清楚|无法",
+    re.IGNORECASE,
+)
+
+_LEAD_ZH = re.compile(
+    r"^[\W_]*(?:(?:答案|回答|答)(?:应该)?(?:是|为)?[\s:：,，]*)?(?:他们?|她们?|它们?|这|那|两者|二者)?(?:"
+    r"(?P<no>不是|不对|不正确|不会|不能|不可以|不行|没有|并非|并不是|并不|不同|不一样|不属于|不在|不|没|否|错误?|假|错)"
+    r"|(?P<yes>是的|是|对的?|正确|没错|确实|会|能|可以|有|当然|真|相同|一样|属于|都是))"
+    r"(?P<rest>.*)$",
+    re.DOTALL,
+)
+_SURE_ZH = re.compile(r"^(?:没错|不错)")
+_PARTICLE = "[吗么吧呢?？。.!！]"
+
+
+def polarity(gold: Sequence[str], question: str) -> bool | None:
+    """Gold verdict of a yes/no question: True for yes; None for any other question.
+
+    A question that asks who or what has another kind of answer, also where it is called "Yes" or "True".
+    """
+    if not gold or len(gold) > 12:
+        return None
+    return _polarity(tuple(gold), question)
+
+
+@functools.lru_cache(maxsize=1024)  # every answer to a question asks for it
+def _polarity(gold: tuple[str, ...], question: str) -> bool | None:
+    said = {normalise(simplified(text)) for text in gold}
+    if _WH.search(question) or not (said <= _YES or said <= _NO):
+        return None
+    return said <= _YES
+
+
+def says_yes(answer: str, question: str) -> bool | None:
+    """True for yes, False for no, None for an answer in which no rule can read either."""
+    if has_chinese(answer):
+        return _says_yes_in_chinese(simplified(answer), simplified(question))
+    text = answer.strip()
+    for _ in range(3):
+        lead = _lead(text)
+        if lead is not None:
+            return lead
+        rest = _PREAMBLE.sub("", text, count=1)
+        if rest == text:
+            break
+        text = rest
+    sentence = _SENTENCE.split(text, maxsplit=1)[0]
+    statement = _TRUE_OR_FALSE.sub("", question)
+    if _SAYS_NOTHING.search(sentence) or _NOT.search(statement) or re.search(r"\bor\b", statement):
+        return None
+    if statement == question and not _ASKS.match(question):
+        return None
+    short = _SHORT.match(sentence)
+    if short:
+        return not short["not"]
+    if _NEITHER_OR_ONLY.match(sentence) and _BOTH.search(question):
+        return False
+    return _read_statement(sentence, statement)
+
+
+def says_nothing(answer: str) -> bool:
+    """True for an answer that says that it does not know: it is wrong, whatever was asked."""
+    return _SAYS_NOTHING.search(_SENTENCE.split(answer.strip(), maxsplit=1)[0]) is not None and _lead(answer) is None
+
+
+def _lead(text: str) -> bool | None:
+    """Yes or no by the first word; None where it says nothing, or a later sentence begins with the contrary."""
+    found = _LEAD.match(text)
+    if found is None:
+        return None
+    if found["no"] and found["no"].casefold() == "no" and not _AFTER_NO.match(found["rest"]):
+        return None
+    describes = ("right", "correct", "true", "exactly", "precisely", "indeed")
+    if found["yes"] and found["yes"].casefold() in describes and _DESCRIBES.match(found["rest"]):
+        return None
+    yes = bool(found["yes"])
+    for sentence in _SENTENCE.split(text)[1:]:
+        again = _LEAD.match(sentence)
+        if again and bool(again["yes"]) != yes and _PLAIN_LEAD.match(sentence):
+            return None
+    return yes
+
+
+def _read_statement(sentence: str, question: str) -> bool | None:
+    """Yes where a sentence states what the question asks, no where it denies it, in the question's own words."""
+    if _ASKS.match(sentence) or _CONTRAST.search(sentence):
+        return None  # the question again, or a doubt
+    asked = [word for word in words(question) if word not in _IDLE]
+    contrary = rf"\b(?:but|,) (?:\w+ is |it is |is )?not (?:an? |the )?{re.escape(asked[-1])}\b" if asked else "$^"
+    if re.search(contrary, sentence, re.IGNORECASE):
+        return False if _in_order(asked, words(sentence)) else None
+    sentence = _TURN.split(sentence, maxsplit=1)[0]
+    denied = len(_NOT.findall(sentence))
+    stated = [word for word in words(_NOT.sub(" ", sentence)) if word not in _IDLE]
+    if not asked or denied > 1:
+        return None
+    if _in_order(asked, stated):
+        return not denied
+    if _SAME.search(question):  # no other predicate: of the same nationality
+        return not denied if re.search(r"\b(?:both|same|share)\b", sentence, re.IGNORECASE) else None
+    if re.match(r"\W*(?:both|they)\b", sentence, re.IGNORECASE) and stated and _in_order(stated, asked):
+        return not denied if _same_stem(stated[-1], asked[-1]) else None  # Both are American
+    return None
+
+
+def _in_order(wanted: Sequence[str], there: Sequence[str]) -> bool:
+    """True if all words are there, in their order."""
+    rest = iter(there)
+    return all(any(_same_stem(word, other) for other in rest) for word in wanted)
+
+
+def _same_stem(one: str, other: str) -> bool:
+    short, long = sorted((one, other), key=len)
+    if short == long:
+        return True
+    return (
+        len(short) >= 3
+        and long.startswith(short)
+        and long[len(short) :] in ("s", "es", "ed", "d", "ing", "er", "ers", "n")
+    )
+
+
+def _says_yes_in_chinese(answer: str, question: str) -> bool | None:
+    text = re.sub(r"\s", "", answer)
+    if _SAYS_NOTHING.search(text):
+        return None
+    if _SURE_ZH.match(text):
+        return True
+    lead = _LEAD_ZH.match(text)
+    if lead is None:
+        return _restated(text, re.sub(r"\s", "", question))
+    rest = lead["rest"]
+    if re.match(r"不[是对会能]|没有|否|" + _PARTICLE + r"*[?？]", rest) and lead["yes"]:
+        return None  # 是不是, 对吗？
+    whole = re.match(r"^(?:的|了|啊|呀)*(?:$|[,，.。;；!！、:：\n]|他|她|它|这|那|两|二|都|并|不)", rest)
+    long = len(lead["no"] or lead["yes"]) > 1
+    if whole or long:
+        return bool(lead["yes"])
+    return None if len(text) > 12 else bool(lead["yes"])
+
+
+def _restated(text: str, question: str) -> bool | None:
+    """A statement in the question's own words: 北京是中国的首都吗 -> 北京是中国的首都, or 北京不是中国的首都."""
+    first = re.split("[,，。.!！;；\n]", text, maxsplit=1)[0]
+    asked = re.sub(
+        rf"是否|是不是|{_PARTICLE}|[^{CJK}\w]", lambda found: "是" if found[0].startswith("是") else "", question
+    )
+    stated = re.sub(rf"[^{CJK}\w]", "", first)
+    if stated == asked:
+        return True
+    if re.sub(r"并?不(?=[是在会能属])|没(?=有)", "", stated) == asked and re.search("[不没]", stated):
+        return False
+    return None

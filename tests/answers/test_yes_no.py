@@ -1,0 +1,115 @@
+"""Yes/no questions: which they are, what is read in an answer, and what becomes of answers that say neither."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbtrain.answers.grading import graded, group_key, is_correct, is_yes_no, rule_verdict
+from kbtrain.answers.yes_no import says_yes
+from kbtrain.labeling.judges import RuleJudge
+from kbtrain.labeling.mastery import grade
+from kbtrain.records import Question
+
+ASKED = "Were Scott Derrickson and Ed Wood of the same nationality?"
+
+
+def of(gold: str, text: str = ASKED, grading: str = "contains") -> Question:
+    return Question("q", text, (gold,), "test", "made", grading=grading)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "expected"),
+    [
+        (ASKED, "yes", True),
+        (ASKED, "No", True),
+        ("True or false: the sky is green.", "False", True),
+        ("Pravda and Stiffelio are both operas?", "yes", True),
+        ("北京是中国的首都吗？", "是", True),
+        ("他会游泳吗？", "不会", True),
+        ("Which band recorded Roundabout?", "Yes", False),
+        ("Who is the villain?", "No", False),
+        ("谁写了《是》？", "是", False),
+        (ASKED, "American", False),
+    ],
+)
+def test_a_gold_yes_or_no_makes_a_yes_no_question_unless_it_asks_who_or_what(
+    text: str, gold: str, expected: bool
+) -> None:
+    assert is_yes_no(of(gold, text)) is expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("Yes", True),
+        ("**Yes**, both were American.", True),
+        ("The answer is: no", False),
+        ("So the final answer is yes.", True),
+        ("No, they were not.", False),
+        ("They were.", True),
+        ("They weren't.", False),
+        ("Both were American.", True),
+        ("Scott Derrickson and Ed Wood were both American.", True),
+        ("They did not share the same nationality.", False),
+        ("Scott Derrickson is American, and Ed Wood was a director.", None),
+        ("No information is given.", None),
+        ("No one knows.", None),
+        ("Yes or no?", None),
+        ("Yes and no.", None),
+        ("Yes. No, wait.", None),
+        ("Were Scott Derrickson and Ed Wood of the same nationality?", None),
+        ("Maybe both.", None),
+        ("director", None),
+    ],
+)
+def test_yes_or_no_is_read_where_it_can_be_read_safely(answer: str, said: bool | None) -> None:
+    assert says_yes(answer, ASKED) is said
+
+
+@pytest.mark.parametrize(
+    ("answer", "question", "said"),
+    [
+        ("Germany beat Brazil.", "Did Brazil beat Germany?", None),  # the question's words in another order
+        ("Both are in Germany.", "Are both Paris and Lyon in France?", None),
+        ("Both are American.", "Are Ann Lee and Bob Ray both American?", True),
+        ("Only Ann Lee is.", "Are Ann Lee and Bob Ray both American?", False),
+        ("The Sun is not a planet.", "Is the Sun a planet?", False),
+        ("The Sun is a body but not a planet.", "Is the Sun a planet?", False),
+        ("It is red.", "Is it red or green?", None),
+        ("They are.", "Aren't they?", None),
+        ("是的", "北京是首都吗？", True),
+        ("不是", "北京是首都吗？", False),
+        ("北京不是首都。", "北京是首都吗？", False),
+        ("是不是？", "北京是首都吗？", None),
+        ("他不会。", "他会游泳吗？", False),
+    ],
+)
+def test_statements_count_in_the_questions_own_words(answer: str, question: str, said: bool | None) -> None:
+    assert says_yes(answer, question) is said
+
+
+def test_no_is_found_neither_inside_of_a_word_nor_as_a_part_of_its_contrary() -> None:
+    assert not is_correct(of("no"), "Yes, no doubt.") and not is_correct(of("是", "北京是首都吗？"), "不是")
+
+
+def test_an_answer_that_says_neither_has_no_verdict_and_one_that_does_not_know_is_wrong() -> None:
+    question = of("yes")
+    assert rule_verdict(question, "director") is None and graded(question, "director") is None
+    assert not is_correct(question, "director")
+    for answer in ("", "...", "I don't know.", "It is unknown."):
+        assert rule_verdict(question, answer) is False
+    assert graded(question, "director", {"director": True}) is True  # a judge can grade it
+    assert RuleJudge().judge([(question, "director"), (question, "Yes.")])[0].right is None
+
+
+def test_mastery_is_over_the_answers_with_a_verdict_and_counts_the_others() -> None:
+    found = grade(of("yes"), ["Yes", "yes, both", "They were.", "No", "director", "writer", ""])
+    assert (found.n, found.n_correct, found.n_abstained, found.mastery) == (7, 3, 2, 3 / 5)
+    assert found.groups == (3, 1, 1, 1, 1)  # what says yes is one group
+
+
+def test_the_rule_of_exact_answers_reads_yes_and_no_alike_and_multiple_choice_does_not() -> None:
+    assert is_correct(of("yes", grading="exact"), "Yes, both were.")
+    options = {"form": "choice", "grading": "option", "options": ("yes", "no")}
+    choice = Question("q", ASKED, ("A",), "test", "made", **options)  # type: ignore[arg-type]
+    assert not is_yes_no(choice) and group_key(choice, "A") == "A"
