@@ -124,9 +124,11 @@ def main(config: SampleConfig) -> None:
         if stored >= job.total and job.run in store.runs() and not lacking:
             print(f"all {stored} question-conditions are in {target} already")
         else:
-            unit = "question-conditions"
-            with progress_bar(total=job.total, initial=stored, desc="sample", unit=unit) as bar:
-                for n in job.sample(store, engine(config, _here(config), RayEngine), silent, config.allow_empty):
+            unit, remaining = "question-conditions", job.remaining_time(store)
+            left = remaining.seconds
+            with progress_bar(total=job.total, initial=stored, desc="sample", unit=unit, left=left) as bar:
+                drawing = engine(config, _here(config), RayEngine)
+                for n in job.sample(store, drawing, silent, config.allow_empty, remaining):
                     bar.update(n)
             print(f"{job.total} question-conditions, {job.total - stored} of them now -> {target}")
         print(silent.line())

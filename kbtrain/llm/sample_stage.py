@@ -22,6 +22,7 @@ from kbtrain.answers.mask import mask_answers
 from kbtrain.errors import UserError, at
 from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
 from kbtrain.llm.base import LLM, AnswerRequest
+from kbtrain.llm.remaining_time import RemainingTime
 from kbtrain.llm.silent_answers import LEAST, SilentAnswers
 from kbtrain.models.batching import windows
 from kbtrain.models.files_read import MODEL_FILES, hashes_of
@@ -215,13 +216,24 @@ class SamplingJob:
         kept = {name: value for name, value in settings.items() if name != MODEL_FILES}
         return {**kept, **({MODEL_FILES: stored[MODEL_FILES]} if MODEL_FILES in stored else {})}
 
+    def remaining_time(self, store: SampleStore) -> RemainingTime:
+        """The estimate for what is not stored yet."""
+        done = store.done(self.run) if self.run in store.runs() else set()
+        requests = itertools.chain.from_iterable(self.shard.windows(self.plan.requests(), self.config.window))
+        return RemainingTime(request for request in requests if (request.question.id, request.condition) not in done)
+
     def sample(
-        self, store: SampleStore, engine: Engine, silent: SilentAnswers | None = None, allow_empty: bool = False
+        self,
+        store: SampleStore,
+        engine: Engine,
+        silent: SilentAnswers | None = None,
+        allow_empty: bool = False,
+        remaining: RemainingTime | None = None,
     ) -> Iterator[int]:
         """Draw what is missing and store it; yields how many question-conditions were stored each time.
 
-        ``silent`` counts the answers. Raises :class:`UserError` as soon as more than a fifth of many say nothing,
-        unless ``allow_empty``; what was drawn is stored.
+        ``silent`` and ``remaining`` count the answers. Raises :class:`UserError` as soon as more than a fifth of many
+        say nothing, unless ``allow_empty``; what was drawn is stored.
         """
         done, config = store.done(self.run), self.config
         place, silent = f"{at(store.path)}: run '{self.run}'", silent or SilentAnswers()
@@ -236,6 +248,8 @@ class SamplingJob:
             if facts != begun:  # an engine of many machines tells the facts of each
                 store.begin(self.run, {**self._settings(store), **facts})
                 begun = facts
+            if remaining is not None:
+                remaining.add(sets) if sets else remaining.start()
             if sets:
                 store.put(self.run, sets)
                 yield len(sets)
