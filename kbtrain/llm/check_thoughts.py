@@ -1,0 +1,116 @@
+"""Settings under which a server's model gives answers and no thoughts, or thoughts with room for an answer behind them.
+
+Fields that ask a model not to think are tried first. Where none of them works, a budget of tokens for the thought is
+measured, and no stop string is sent, since most servers apply those to the thought, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kbtrain.answers.thoughts import ReadAnswer, silence
+from kbtrain.llm.replies import Reading, is_opened_by_prompt, read_choice
+from kbtrain.llm.silent_answers import SilentAnswers
+from kbtrain.records import Sample
+
+Ask = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]  # changed fields -> the reply; None: they were refused
+NOT_TO_THINK: tuple[Mapping[str, Any], ...] = (
+    {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}},  # vLLM, SGLang, llama.cpp
+    {"reasoning_effort": "none"},  # OpenAI, Ollama, Mistral
+    {"thinking": {"type": "disabled"}},  # DeepSeek, GLM, Kimi, Doubao
+    {"enable_thinking": False},  # DashScope, SiliconFlow
+    {"reasoning": {"enabled": False}},  # OpenRouter
+    {"reasoning_effort": "minimal"},  # OpenAI's older reasoning models
+)
+ROOM = 2048  # tokens of an output in which a thought should end
+_LEAST_BUDGET = 512
+_SPARE = 4  # thoughts about other questions are longer than the measured one
+LOOKS = 5  # answers of which the share that says nothing is stated
+
+
+@dataclass(frozen=True)
+class CheckedThoughts:
+    """``extra``: fields of each request (None takes one out); ``settings``: further keys of a sampling configuration;
+    ``silent``: answers under both."""
+
+    extra: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    silent: SilentAnswers
+    words: str
+
+    def line(self) -> str:
+        """The finding and the share of answers that say nothing, for people."""
+        return f"{self.words}; {self.silent.line()}"
+
+
+def check_thoughts(ask: Ask, limit: str, length: int, chat: bool = True) -> CheckedThoughts:
+    """Ask with and without stop strings, with and without fields that ask the model not to think.
+
+    ``ask`` sends a question with the stop string of a line's end; ``limit`` names the field that bounds its output,
+    ``length`` is that of an answer.
+    """
+    whole = {"stop": None, limit: ROOM}
+    extra: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    words = "the model does not think before it answers"
+    reply = ask(whole)
+    if reply is not None and _is_thinking(reply):
+        fields = next((one for one in NOT_TO_THINK if chat and _is_answered(ask({**one, **whole}))), None)
+        if fields is not None:
+            extra, words = dict(fields), "the model thinks unless asked not to, which it is"
+        else:
+            settings = _budget(reply)
+            words = f"the model thinks before it answers: {settings['max_thought_tokens']} tokens are put aside for it"
+    if not settings:
+        stopped = ask({**extra, limit: length})
+        if stopped is not None and _silence(stopped) and _is_answered(ask({**extra, **whole})):
+            extra["stop"] = None
+            words += "; a line's end comes before the answer: stop strings are applied here, not by the server"
+    silent = SilentAnswers()
+    final = {**extra, limit: length + settings.get("max_thought_tokens", 0)}
+    if settings:
+        final["stop"] = None
+    opened = bool(settings.get("server_thought_opened"))
+    for _ in range(LOOKS):
+        if (made := ask(final)) is not None:
+            silent.add([_sample(made, opened)])
+    return CheckedThoughts(extra, settings, silent, words)
+
+
+def _budget(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys for a model that cannot be kept from thinking, by the length of one of its outputs."""
+    used = (reply.get("usage") or {}).get("completion_tokens")
+    found = _read(reply)
+    wanted = ROOM if found.finish == "length" or not isinstance(used, int) else used
+    tokens = _LEAST_BUDGET
+    while tokens < _SPARE * wanted:
+        tokens *= 2
+    opened = {"server_thought_opened": True} if is_opened_by_prompt(reply["choices"][0]) else {}
+    return {"max_thought_tokens": tokens, **opened}
+
+
+def _read(reply: Mapping[str, Any], opened: bool = False) -> ReadAnswer:
+    return read_choice(reply["choices"][0], Reading(("\n",), opened))
+
+
+def _sample(reply: Mapping[str, Any], opened: bool = False) -> Sample:
+    found = _read(reply, opened)
+    return Sample(0, found.text, 0, found.finish, 0.0)
+
+
+def _silence(reply: Mapping[str, Any]) -> bool:
+    return silence(_sample(reply)) is not None
+
+
+def _is_thinking(reply: Mapping[str, Any]) -> bool:
+    """True for a reply with a thought, one that is hidden included, or without an answer in all its room."""
+    details = (reply.get("usage") or {}).get("completion_tokens_details") or {}
+    hidden = isinstance(details, Mapping) and bool(details.get("reasoning_tokens"))
+    return hidden or _read(reply).thought or silence(_sample(reply)) == "cut"
+
+
+def _is_answered(reply: Mapping[str, Any] | None) -> bool:
+    """True for a reply with an answer and without a thought."""
+    return reply is not None and not _is_thinking(reply) and not _silence(reply)
