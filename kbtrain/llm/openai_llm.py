@@ -70,11 +70,11 @@ def samples(
         for i, choice in enumerate(choices[:n]):
             found = token_logprobs(choice)
             answer, whole = read_choice(choice, how), outputs[i].thought + outputs[i].text
-            if logprobs and (found is None or (whole and not found)):
+            if logprobs and (found is None or (outputs[i].text and not found)):
                 raise UserError(
                     "server: gives no log-probabilities; set server_logprobs: false (0 is stored for them then)"
                 )
-            if found is not None:
+            if found or (found is not None and not whole):  # some servers give none of a thought's tokens
                 count = len(found)
             elif tokenizer is not None and (used is None or len(choices) > 1):
                 count = len(tokenizer(whole, add_special_tokens=False)["input_ids"]) + (answer.finish != "length")

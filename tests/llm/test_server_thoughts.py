@@ -11,7 +11,8 @@ import pytest
 from model_server import ModelServer
 
 from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.openai_llm import OpenAILLM, Server
+from kbtrain.llm.openai_llm import OpenAILLM, Server, samples
+from kbtrain.llm.replies import Reading
 from kbtrain.llm.server_requests import Retry
 
 THINKS = "<think>\nIt may be Rome.\nOr Paris.\n</think>\n\n{answer}\nIt is in France."
@@ -127,6 +128,15 @@ def test_a_template_that_opens_the_thought_is_warned_of_or_declared(asked):
         assert is_whole(asked(server, max_thought_tokens=100, opened=True))
         assert set(asked(server, max_new_tokens=9, max_thought_tokens=1, opened=True)) == {("", "length")}
         assert is_whole(asked(server, opened=True))  # stopped at the thought's first line, and asked again
+
+
+def test_log_probabilities_of_the_answer_alone_do_not_end_a_run_of_thoughts():
+    message = {"role": "assistant", "content": None, "reasoning_content": "It may be Rome"}
+    choice = {"message": message, "finish_reason": "length", "logprobs": {"content": []}}
+    (made,) = samples(
+        {"choices": [choice], "usage": {"completion_tokens": 4}}, 0, 1, Reading(("\n",)), True, None
+    )  # fmt: skip
+    assert (made.text, made.finish, made.n_tokens, made.logprob) == ("", "length", 4, 0.0)
 
 
 def test_an_answer_whose_line_is_whole_is_not_cut_by_the_limit(asked):
