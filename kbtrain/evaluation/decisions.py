@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kbtrain.arrays import Floats
+from kbtrain.arrays import Bools, Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.evaluation.results import Comparison, LossRow, Point, RandomDraws
@@ -22,7 +22,7 @@ from kbtrain.metrics.significance import (
     holm,
     interval,
     mcnemar,
-    permutation_p,
+    permutation_ps,
     random_gate_p,
     random_gates,
     resampled_areas,
@@ -213,6 +213,8 @@ def measure(
 
     In each resample the random accuracy is recomputed from the resampled questions at the resampled ratio.
     """
+    if not decisions:
+        return []
     retrieve = [decision.under(answers) for decision in decisions]
     columns = [answers.llm, answers.rag]
     for p in retrieve:
@@ -221,13 +223,16 @@ def measure(
     means = np.concatenate([table.mean(axis=0)[None], resampled_means(table, draws, seed, answers.clusters)])
     searches = [round(float(p.sum())) for p in retrieve]
     random = random_gates(answers.llm, answers.rag, searches, random_draws, seed)
+    p_values = _p_values_of_chance(answers, np.stack(retrieve) > 0, draws, seed)
     return [
-        _measured(answers, decision, means[:, [0, 1, 2 + 2 * i, 3 + 2 * i]], random[:, i])
+        _measured(answers, decision, means[:, [0, 1, 2 + 2 * i, 3 + 2 * i]], random[:, i], p_values[i])
         for i, decision in enumerate(decisions)
     ]
 
 
-def _measured(answers: Correctness, decision: GateDecisions, means: Floats, random: Floats) -> Measured:
+def _measured(
+    answers: Correctness, decision: GateDecisions, means: Floats, random: Floats, p_of_chance: float
+) -> Measured:
     llm, rag, accuracy, ratio = means.T
     chance = (1 - ratio) * llm + ratio * rag
     low, high = (float(q) for q in np.quantile(random, [0.025, 0.975]))
@@ -240,7 +245,7 @@ def _measured(answers: Correctness, decision: GateDecisions, means: Floats, rand
         delta_vs_llm_only=interval(accuracy - llm),
         delta_vs_all_rag=interval(accuracy - rag),
         random_draws=RandomDraws(len(random), float(random.mean()), low, high),
-        p_vs_random=_p_of_chance(answers, decision, float(accuracy[0]), random) if decision.threshold else None,
+        p_vs_random=p_of_chance if decision.threshold else None,
     )
     if decision.gate.name == "random":  # its row is an expectation: show what single random gates do
         point = replace(point, delta_vs_random=delta(0.0, random - point.accuracy))
@@ -248,10 +253,15 @@ def _measured(answers: Correctness, decision: GateDecisions, means: Floats, rand
     return Measured(point, accuracy, accuracy - chance, ratio, (1 - p) * answers.llm + p * answers.rag)
 
 
-def _p_of_chance(answers: Correctness, decision: GateDecisions, accuracy: float, random: Floats) -> float:
-    gain, searched = answers.rag - answers.llm, decision.under(answers) > 0
-    exact = random_gate_p(gain, int(searched.sum()), float(gain[searched].sum()))
-    return permutation_p(accuracy, random) if exact is None else exact
+def _p_values_of_chance(answers: Correctness, searched: Bools, draws: int, seed: int) -> list[float]:
+    """Of each gate's searches (gates, n): exact where questions are exchanged and gains are whole, else permuted."""
+    gain = answers.rag - answers.llm
+    if answers.clusters is None:
+        exact = [random_gate_p(gain, int(row.sum()), float(gain[row].sum())) for row in searched]
+        known = [p for p in exact if p is not None]
+        if len(known) == len(exact):
+            return known
+    return permutation_ps(gain, searched.astype(np.float64), draws, seed, answers.clusters)
 
 
 def areas(answers: Correctness, decisions: Sequence[GateDecisions], *, draws: int, seed: int) -> list[Floats | None]:

@@ -33,6 +33,7 @@ from kbtrain.records import Outcome
 
 GRID = np.linspace(0.0, 1.0, 101)
 AREA_DRAWS = 2_000  # resamples for the areas' intervals: each one re-orders all questions
+ALPHA = 0.05  # chance that any gate is called better than random where none is
 BASELINES = ("relation_only", "prompt")  # what a learnt gate is compared with
 
 
@@ -90,10 +91,15 @@ def evaluate(
 
 
 def _one_family(results: Sequence[GateResult]) -> list[GateResult]:
-    """Holm's correction of the gates' p-values against random."""
+    """Holm's correction of the gates' p-values against random, by which gates are called better."""
     tested = {r.gate: r.p_vs_random for r in results if r.p_vs_random is not None}
     adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return [replace(r, p_vs_random_holm=adjusted.get(r.gate)) for r in results]
+    return [
+        replace(r, p_vs_random_holm=adjusted[r.gate], beats_random=adjusted[r.gate] < ALPHA)
+        if r.gate in adjusted
+        else r
+        for r in results
+    ]
 
 
 def _result(

@@ -44,8 +44,8 @@ class Point:
     """One gate at one threshold, measured by one kind of accuracy (share of questions answered right, 0 to 1).
 
     ``random_accuracy`` is the expected accuracy of a random gate with the same retrieval ratio; ``p_vs_random`` the
-    one-sided p-value against random gates with as many searches: exact for greedy answers, else of those drawn,
-    resolved to 1 / (draws + 1).
+    one-sided p-value against random gates with as many searches: exact for greedy answers, else of permuted questions
+    or, where intervals draw them, entities, resolved to 1 / (draws + 1).
     """
 
     accuracy_kind: AccuracyKind
@@ -125,6 +125,7 @@ class GateResult:
     """One gate. The flat classification metrics are those of the positive class ``needed``.
 
     ``p_vs_random_holm``: ``p_vs_random`` after Holm's correction over all gates with a threshold chosen on dev;
+    ``beats_random``: it is below 0.05, or, where nothing was chosen, the interval lies above 0;
     ``seen``: questions that its training knew.
     """
 

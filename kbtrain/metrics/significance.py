@@ -224,13 +224,54 @@ def random_gate_p(gain: Floats, searches: int, reached: float) -> float | None:
     return min(float((hypergeom.pmf(mended, len(gain), mends, searches) * few_enough).sum()), 1.0)
 
 
-def permutation_p(observed: float, drawn: Floats) -> float:
-    """Share of random gates at least as accurate as the observed one, itself counted among them, so never 0.
+def permutation_ps(
+    gain: Floats, retrieve: Floats, draws: int, seed: int, clusters: Sequence[str] | None = None
+) -> list[float]:
+    """One-sided p-value of each gate's choice of questions, ``retrieve`` (gates, n): share of the permuted gains under
+    which it gains as much, the observed ones counted among them, so never 0 (Phipson and Smyth 2010).
 
-    ``drawn`` are accuracies of random gates with as many searches (:func:`random_gates`): a valid one-sided p-value
-    (Phipson and Smyth 2010) where gains are no whole numbers, and :func:`random_gate_p` is not to be had.
+    ``clusters``: of each question. Whole clusters are permuted then: decisions about one entity agree, and so do gains,
+    so that questions permuted one by one would vary too little. Only clusters of one size can be exchanged as they are;
+    rare sizes join the next smaller one, and what a cluster has more than that keeps its place.
     """
-    return float((1 + np.count_nonzero(drawn >= observed - 1e-12)) / (1 + len(drawn)))
+    observed = retrieve @ gain
+    reached = np.zeros(len(retrieve))
+    for permuted in _permuted(gain, draws, seed, clusters):
+        reached += (permuted @ retrieve.T >= observed - 1e-9).sum(axis=0)
+    return [float(p) for p in (1 + reached) / (1 + draws)]
+
+
+_ALIKE = 5  # clusters that are exchanged with each other at least
+
+
+def _permuted(gain: Floats, draws: int, seed: int, clusters: Sequence[str] | None) -> Iterator[Floats]:
+    """Gains (rows, n), exchanged between questions or clusters, in blocks of rows."""
+    rng = np.random.default_rng(seed)
+    alike = [np.arange(len(gain))[:, None]] if clusters is None else _clusters_alike(clusters)
+    step = max(_ROWS, _CELLS // len(gain))
+    for start in range(0, draws, step):
+        rows = min(step, draws - start)
+        block = np.repeat(gain[None], rows, axis=0)
+        for places in alike:
+            order = rng.permuted(np.broadcast_to(np.arange(len(places)), (rows, len(places))), axis=1)
+            block[:, places.ravel()] = gain[places][order].reshape(rows, -1)
+        yield block
+
+
+def _clusters_alike(clusters: Sequence[str]) -> list[NDArray[np.intp]]:
+    """Places (clusters, size) of clusters that are exchanged with each other: their first ``size`` questions."""
+    names, of_question = np.unique(np.asarray(clusters), return_inverse=True)
+    members = np.split(np.argsort(of_question, kind="stable"), np.cumsum(np.bincount(of_question))[:-1])
+    by_size: dict[int, list[NDArray[np.intp]]] = {}
+    for places in members:
+        by_size.setdefault(len(places), []).append(places)
+    found, together = [], list[NDArray[np.intp]]()
+    for size in sorted(by_size, reverse=True):
+        together += by_size[size]
+        if len(together) >= _ALIKE or size == min(by_size):
+            found.append(np.stack([places[:size] for places in together]))
+            together = []
+    return found
 
 
 Interval = tuple[float, float]

@@ -110,15 +110,18 @@ def verdicts(results: Results, naming: Callable[[str], str] = str) -> list[str]:
     ``naming``: a gate's name as it is shown.
     """
     scored = [gate for gate in results.gates if gate.threshold_rule is not None]
-    lines = _sorted({naming(gate.gate): gate.beats_random for gate in scored}, "random at their own retrieval ratio")
+    tested = f"p < 0.05 after Holm's correction over {len(scored)} gates"
+    beats = {naming(gate.gate): gate.beats_random for gate in scored}
+    lines = _sorted(beats, "random at their own retrieval ratio", tested)
     over_relation = {naming(c.gate): c.gain.above_zero for c in results.comparisons if c.other == "relation_only"}
-    return lines + _sorted(over_relation, f"{naming('relation_only')} (by what each gains over random)")
+    relation = f"{naming('relation_only')} (by what each gains over random)"
+    return lines + _sorted(over_relation, relation, "95 % interval above 0, not corrected for the number of gates")
 
 
-def _sorted(beats: dict[str, bool], what: str) -> list[str]:
+def _sorted(beats: dict[str, bool], what: str, by: str) -> list[str]:
     better = "; ".join(name for name, yes in beats.items() if yes)
     others = "; ".join(name for name, yes in beats.items() if not yes)
-    lines = [f"Better than {what}, 95 % interval above 0: {better}."] if better else []
+    lines = [f"Better than {what}, {by}: {better}."] if better else []
     return lines + ([f"NOT better than {what}: {others}."] if others else [])
 
 

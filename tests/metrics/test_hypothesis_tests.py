@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from kbtrain.metrics.significance import holm, mcnemar, permutation_p, random_gate_p, random_gates
+from kbtrain.metrics.significance import holm, mcnemar, permutation_ps, random_gate_p, random_gates
 
 
 def test_mcnemar_worked_by_hand() -> None:
@@ -62,15 +62,56 @@ def test_holm_rejects_what_the_step_down_procedure_rejects() -> None:
 
 def test_a_random_gate_has_a_uniform_permutation_p() -> None:
     rng = np.random.default_rng(2)
-    values = [permutation_p(row[0], row[1:]) for row in rng.random((2000, 100))]
+    gates = (rng.random((2000, 80)) < 0.4).astype(float)
+    values = permutation_ps(rng.normal(size=80), gates, 999, seed=0)
     assert np.mean(np.array(values) <= 0.05) == pytest.approx(0.05, abs=0.015)
-    assert min(values) >= 1 / 100
-    assert permutation_p(0.9, np.zeros(99)) == 0.01
+    assert min(values) >= 1 / 1000
 
 
-def test_random_gates_that_are_as_accurate_count_against_the_gate() -> None:
-    assert permutation_p(0.5, np.array([0.5, 0.5 + 1e-15, 0.2])) == 0.75  # (1 + 2) / (1 + 3)
-    assert permutation_p(0.9, np.array([0.5, 0.2])) == pytest.approx(1 / 3)  # never 0
+def test_permuted_gains_that_are_as_high_count_against_the_gate() -> None:
+    gain = np.full(8, 0.1)
+    assert permutation_ps(gain, np.eye(8)[:1], 9, seed=0) == [1.0]
+    assert permutation_ps(np.eye(400)[0], np.eye(400)[:1], 9, seed=0) == [0.1]  # never 0
+
+
+def test_entities_are_permuted_as_a_whole() -> None:
+    """Three entities of two questions: a gate that searches for one of them has three permutations."""
+    gain = np.array([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+    retrieve = np.array([[1.0, 1.0, 0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0, 0.0, 0.0]])
+    names = ["a", "a", "b", "b", "c", "c"]
+    whole = permutation_ps(gain, retrieve, 3000, 0, names)
+    assert whole == pytest.approx([1 / 3, 2 / 3], abs=0.03)
+    alone = permutation_ps(gain, retrieve, 3000, 0)
+    assert alone == pytest.approx([1 / 15, 9 / 15], abs=0.03)
+    order = [0, 2, 4, 1, 3, 5]  # the same, its entities' questions apart
+    apart = permutation_ps(gain[order], retrieve[:, order], 3000, 0, [names[i] for i in order])
+    assert apart == pytest.approx(whole, abs=0.03)
+
+
+def test_what_an_entity_has_more_than_those_it_is_exchanged_with_keeps_its_place() -> None:
+    gain = np.array([5.0, 0.0, 0.0, *np.arange(4.0)])
+    names = ["large", "large", "large", "b", "c", "d", "e"]
+    (p,) = permutation_ps(gain, np.array([[0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]), 99, 0, names)
+    assert p == 1.0  # the large one's second and third question are exchanged with none
+    (p,) = permutation_ps(gain, np.array([[1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]]), 4000, 0, names)
+    assert p == pytest.approx(1 / 5, abs=0.03)
+
+
+def test_of_fourteen_gates_that_know_nothing_one_is_called_better_in_a_twentieth_of_the_worlds() -> None:
+    """Gains and decisions agree within an entity: questions permuted one by one call a gate better in every fifth."""
+    rng = np.random.default_rng(0)
+    called, one_by_one = [], []
+    for world in range(200):
+        sizes = np.minimum(rng.geometric(0.36, 60), 9)
+        names = np.repeat(np.arange(60), sizes)
+        value = rng.normal(size=60)[names] + 0.7 * rng.normal(size=len(names))
+        gain = (value > 1).astype(float) - (value < -1.5)
+        scores = rng.normal(size=(14, 60))[:, names] + 0.5 * rng.normal(size=(14, len(names)))
+        gates = (scores > 0).astype(float)
+        called.append(min(holm(permutation_ps(gain, gates, 999, world, [str(i) for i in names]))) < 0.05)
+        exact = [random_gate_p(gain, int(gate.sum()), float(gate @ gain)) for gate in gates]
+        one_by_one.append(min(holm([p for p in exact if p is not None])) < 0.05)
+    assert np.mean(called) < 0.09 < 0.15 < np.mean(one_by_one)
 
 
 def test_the_exact_p_of_four_questions_is_that_of_their_six_pairs() -> None:
@@ -86,5 +127,5 @@ def test_the_exact_p_is_the_share_of_random_gates_that_are_as_right() -> None:
     llm, rag = (rng.random((2, 60)) < 0.5).astype(float)
     drawn = random_gates(llm, rag, [25], 20_000, seed=1)[:, 0]
     for reached in (-3, 0, 2, 5):
-        at_least = permutation_p(llm.mean() + reached / 60, drawn)
+        at_least = np.mean(drawn >= llm.mean() + reached / 60 - 1e-12)
         assert random_gate_p(rag - llm, 25, reached) == pytest.approx(at_least, abs=0.012)

@@ -18,7 +18,7 @@ from kbtrain.evaluation.results import Results, check, load, save, to_json
 from kbtrain.evaluation.savings import order_curves
 from kbtrain.records import Outcome
 from kbtrain.report.first_screen import rule_of
-from kbtrain.report.summary import caption, searches_needed
+from kbtrain.report.summary import caption, searches_needed, verdicts
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,31 @@ def test_figures_worked_by_hand(results: Results) -> None:
     assert (always.accuracy, always.cost.generated_tokens, always.delta_vs_random.mean) == (0.5, 24, 0)
     assert always.oracle_normalised_area == pytest.approx(0)
     assert results.conditions["mask"].accuracy is None
+
+
+def test_gates_are_called_better_than_random_by_the_corrected_p(results: Results) -> None:
+    kbm = results.gates[0]
+    lucky = dataclasses.replace(kbm, gate="lucky", p_vs_random=0.03, p_vs_random_holm=0.32, beats_random=False)
+    sure = dataclasses.replace(kbm, gate="sure", p_vs_random=0.001, p_vs_random_holm=0.014, beats_random=True)
+    assert verdicts(dataclasses.replace(results, gates=[lucky, sure])) == [
+        "Better than random at their own retrieval ratio, p < 0.05 after Holm's correction over 2 gates: sure.",
+        "NOT better than random at their own retrieval ratio: lucky.",
+    ]
+
+
+def test_of_many_gates_that_know_nothing_few_worlds_call_one_better() -> None:
+    import numpy as np
+
+    rng, called = np.random.default_rng(0), []
+    settings = Settings(tau_mastery=0.5, target_ratio=0.5, bootstrap_draws=20, random_draws=20)
+    for _ in range(60):
+        grades = rng.random((2, 40)) < 0.5
+        rows = [Outcome(f"t{i}", "test", None, bool(a), bool(b), None, None, 2, 3) for i, (a, b) in enumerate(grades.T)]
+        gates = [GateInput(f"g{i}", rng.random(40), rng.random(40)) for i in range(14)]
+        found, _ = evaluate([dataclasses.replace(row, split="dev") for row in rows], rows, gates, settings)
+        called.append((any(g.beats_random for g in found), any(g.delta_vs_random.above_zero for g in found)))
+    corrected, by_interval = np.mean(called, axis=0)
+    assert corrected <= 0.1 < 0.25 < by_interval
 
 
 def test_searches_needed_for_parts_of_what_searching_always_gains(results: Results) -> None:
