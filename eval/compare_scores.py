@@ -89,7 +89,7 @@ def main(config: CompareScoresConfig) -> None:
     clusters = None
     if config.resample == "entities":
         check_unchanged(config.run / "questions.jsonl")
-        clusters = oc.entities_of(questions_of(config.run / "questions.jsonl", outcomes))
+        clusters = oc.clusters_of(config.resample, questions_of(config.run / "questions.jsonl", outcomes))
     found = separations(truth, scores, config.reference, clusters)
     areas = score_areas(outcomes, scores, config.reference, clusters=clusters)
     out = config.out or config.run / "compare_scores.json"
@@ -103,7 +103,7 @@ def main(config: CompareScoresConfig) -> None:
     print("\n".join([score_table(found, areas, config.reference), *seen]))
     print("".join(f"left out: gate '{gate}' has a score for {n} of them\n" for gate, n in short.items()), end="")
     share = f"{truth.sum()} of {len(truth)} {config.split} questions positive ({config.positive})"
-    units = drawn({"resample": config.resample})
+    units = drawn({"resample": "questions" if clusters is None else "entities"})
     print(f"{len(found)} scores, {share}; intervals draw {units}; in {time.monotonic() - started:.0f} s -> {out}")
 
 

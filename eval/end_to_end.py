@@ -28,7 +28,7 @@ from kbtrain.evaluation import gate_inputs
 from kbtrain.evaluation.calibrate import warn_of_dependence
 from kbtrain.evaluation.end_to_end import Settings, evaluate
 from kbtrain.evaluation.note import note_thresholds, sources, with_noted
-from kbtrain.evaluation.outcomes import AccuracyKind, answers, clusters_of, has_expected, summarise
+from kbtrain.evaluation.outcomes import AccuracyKind, answers, clusters_of, drawn_units, has_expected, summarise
 from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.result_meta import result_meta
 from kbtrain.evaluation.results import Results, save
@@ -110,7 +110,10 @@ def main(config: EndToEndConfig) -> None:
         warn_of_rule(config.run)
     found, comparisons = evaluate(dev.outcomes, test.outcomes, gates, settings, clusters)
     meta = result_meta(config.run, settings, dev, test, folder.sampling, stored.files, started)
-    meta |= {"resample": config.resample, "dev_entities_in_test": folder.dev_entities_in_test}
+    meta |= {
+        "resample": drawn_units(config.resample, test.questions),
+        "dev_entities_in_test": folder.dev_entities_in_test,
+    }
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
     known = answers(test.outcomes, config.accuracy)
     sampled = answers(test.outcomes, "expected") if has_expected(test.outcomes) else None

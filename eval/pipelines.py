@@ -19,7 +19,7 @@ from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.outcomes import clusters_of
+from kbtrain.evaluation.outcomes import clusters_of, drawn_units
 from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.run_folder import ResampleConfig, stored_scores, warn_of_rule
 from kbtrain.provenance import check_unchanged, write_result
@@ -55,7 +55,7 @@ def main(config: PipelinesConfig) -> None:
     inputs = [path, config.run / "samples.db", *sorted((config.run / FOLDER).glob("*.jsonl"))]
     write_result(out, document, stage="pipelines", config=config, inputs=inputs, started=started)
     print(pipelines_text(found))
-    units = drawn(config.model_dump())
+    units = drawn({"resample": drawn_units(config.resample, questions)})
     print(f"{len(found)} methods in {time.monotonic() - started:.0f} s, intervals draw {units} -> {out}")
 
 

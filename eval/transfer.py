@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import DifferentPaths, run_script
-from kbtrain.evaluation.outcomes import AccuracyKind
+from kbtrain.evaluation.outcomes import AccuracyKind, drawn_units
 from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_run, seen_note
 from kbtrain.evaluation.transfer import By, Carried, between_models, by_dataset, matrix
 from kbtrain.files import beside
@@ -55,7 +55,8 @@ def main(config: TransferConfig) -> None:
     else:
         found, without = matrix(config.gates, by_dataset(runs, config.gates, *how), rule, ratio)
     chosen = by_rule(rule, "the source's dev questions")
-    note = f"Thresholds {chosen}. Intervals draw {drawn(config.model_dump())}."
+    units = drawn_units(config.resample, [question for run in runs for question in run.test.questions])
+    note = f"Thresholds {chosen}. Intervals draw {drawn({'resample': units})}."
     table = layout(found, note + seen_note(runs, config.gates))
     out = beside(config.out, ".json")
     document = {"by": config.by, "cells": [dataclasses.asdict(cell) for cell in found]}

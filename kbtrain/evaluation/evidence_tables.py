@@ -64,7 +64,10 @@ def main_table(sheet: Sheet, model: str) -> dict[str, Any]:
 
 
 def _parts(sheet: Sheet, scored: dict[str, Floats], none: Floats, one: Floats) -> dict[str, Any]:
-    """Figures on all test questions, on each data set's, and on those that SeaKR published a direct score of."""
+    """Figures on all test questions, on each data set's, and on those that SeaKR published a direct score of.
+
+    A data set with SeaKR's score of most questions, but not of all, has one more part: the questions with a score.
+    """
     parts = {"all": part_figures(scored, none, one)}
 
     def add(name: str, here: Bools, **beside: Floats) -> None:
@@ -76,8 +79,12 @@ def _parts(sheet: Sheet, scored: dict[str, Floats], none: Floats, one: Floats) -
     sets = np.array(sheet.data_sets)[test]
     for name in dict.fromkeys(sets.tolist()):
         here = sets == name
-        seakr = last_step if name == "hotpotqa" else direct
-        add(name, here, **({"seakr": seakr} if np.isfinite(seakr[here]).all() else {}))
+        # single-hop sets have a score before the search, multi-hop sets one of the last step
+        seakr = max((direct, last_step), key=lambda values: np.isfinite(values[here]).sum())
+        scored_by_seakr = here & np.isfinite(seakr)
+        add(name, here, **({"seakr": seakr} if scored_by_seakr.sum() == here.sum() else {}))
+        if here.sum() / 2 < scored_by_seakr.sum() < here.sum():
+            add(f"{name}_with_seakr", scored_by_seakr, seakr=seakr)
     if (known := np.isfinite(direct)).any():
         add("with_direct_seakr", known, seakr=direct)
     return parts

@@ -44,7 +44,12 @@ def entities_of(questions: Sequence[Question]) -> tuple[str, ...]:
 
 def clusters_of(resample: Resample, questions: Sequence[Question]) -> tuple[str, ...] | None:
     """:func:`entities_of` the questions where entities are drawn, None where questions are."""
-    return entities_of(questions) if resample == "entities" else None
+    return entities_of(questions) if drawn_units(resample, questions) == "entities" else None
+
+
+def drawn_units(resample: Resample, questions: Sequence[Question]) -> Resample:
+    """Units that intervals draw: questions, too, where entities are asked for and no question names one."""
+    return resample if any(question.entities for question in questions) else "questions"
 
 
 @dataclass(frozen=True)

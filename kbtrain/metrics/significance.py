@@ -260,7 +260,7 @@ def _permuted(gain: Floats, draws: int, seed: int, clusters: Sequence[str] | Non
 
 def _clusters_alike(clusters: Sequence[str]) -> list[NDArray[np.intp]]:
     """Places (clusters, size) of clusters that are exchanged with each other: their first ``size`` questions."""
-    names, of_question = np.unique(np.asarray(clusters), return_inverse=True)
+    _, of_question = np.unique(np.asarray(clusters), return_inverse=True)
     members = np.split(np.argsort(of_question, kind="stable"), np.cumsum(np.bincount(of_question))[:-1])
     by_size: dict[int, list[NDArray[np.intp]]] = {}
     for places in members:

@@ -25,7 +25,7 @@ from kbtrain.evaluation.groups import (
     ranked_within,
     rows,
 )
-from kbtrain.evaluation.outcomes import Resample, clusters_of
+from kbtrain.evaluation.outcomes import Resample, clusters_of, drawn_units
 from kbtrain.evaluation.run_folder import RunFolder, read_scores, seen_note
 from kbtrain.metrics.significance import Delta
 from kbtrain.provenance import check_made_from, meta_of
@@ -178,7 +178,8 @@ def lay_out(options: Options, runs: Sequence[RunFolder], plug_in: Sequence[RunFo
         raise UserError("table4 and gate_runs belong together: the gates of one model decide for the answers of others")
     rule = options.cut.rule
     note = f"Model: {', '.join(dict.fromkeys(run.model for run in runs))}; thresholds {by_rule(rule)}."
-    note += "" if options.layout in _NO_INTERVALS else f" Intervals draw {drawn({'resample': options.resample})}."
+    units = drawn_units(options.resample, questions_of(runs))
+    note += "" if options.layout in _NO_INTERVALS else f" Intervals draw {drawn({'resample': units})}."
     note += seen_note([*runs, *(plug_in or ())], options.gates)
     if options.layout == "figure8":
         return double_judgement_table(_double(options, runs), note)

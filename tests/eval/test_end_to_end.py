@@ -550,6 +550,8 @@ def test_intervals_may_draw_entities_with_all_their_questions(
     script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every question four times, as about one entity: the intervals of a quarter as many questions, twice as wide."""
+    without = evaluate(script, run_folder, resample="entities")  # no question names one
+    assert without["meta"]["resample"] == "questions" and "intervals draw questions" in capsys.readouterr().out
     plain = {gate["gate"]: gate for gate in evaluate(script, run_folder)["gates"]}
     questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
     outcomes = {o.question_id: o for o in jsonl.read(Outcome, run_folder / "outcomes.jsonl")}

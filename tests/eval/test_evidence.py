@@ -113,6 +113,11 @@ def test_rivals_stand_beside_where_they_published_a_number_for_every_question() 
     some = table(lambda i: {**(chosen if i < 79 else {}), **({"seakr.eigen_score": float(i)} if i % 4 == 0 else {})})
     assert ev.RIVAL not in some["decisions"] and "seakr" not in some["parts"]["nq"]["gates"]
     assert some["parts"]["with_direct_seakr"]["n"] == 10 and "seakr" in some["parts"]["with_direct_seakr"]["gates"]
+    last = table(lambda i: {"seakr.last_step_eigen_score": float(i)} if i % 2 == 0 and i != 40 else {})
+    assert last["parts"]["nq_with_seakr"]["n"] == 19 and "seakr" not in last["parts"]["nq"]["gates"]
+    assert "seakr" in last["parts"]["nq_with_seakr"]["gates"] and "hotpotqa_with_seakr" not in last["parts"]
+    every = table(lambda i: {"seakr.last_step_eigen_score": float(i)})  # by what is there, whatever a set is called
+    assert all("seakr" in every["parts"][name]["gates"] for name in ("nq", "hotpotqa"))
     whole = table(lambda i: chosen)
     assert whole["decisions"][ev.RIVAL]["searched"] == 1.0 and ev.RIVAL in whole["parts"]["all"]["gates"]
 
