@@ -30,7 +30,7 @@ from pydantic import (
 )
 
 from kbtrain.answers.chinese import language_of
-from kbtrain.answers.grading import is_empty
+from kbtrain.answers.writing import is_blank
 from kbtrain.errors import HALVES, UserError, at, did_you_mean
 from kbtrain.files import there, writing
 from kbtrain.jsonl import one_line, read_json
@@ -533,7 +533,7 @@ class Gate(ABC):
 
     def _example(self, value: object, place: int) -> Example:
         if isinstance(value, str) and "question" in self.reads:
-            if is_empty(value):
+            if is_blank(value):
                 raise UserError(f"gate '{self.name}': text {place} is empty; expected a question")
             if HALVES.search(value):  # tokenizers take none
                 raise UserError(f"gate '{self.name}': text {place} holds half of a surrogate pair; take it out")

@@ -57,7 +57,10 @@ def has_other_writing(text: str) -> bool:
 
 
 def is_blank(text: str) -> bool:
-    """True for a text without a visible character: white space and ignored characters alone."""
+    """True for a text without a visible character: white space and ignored characters alone.
+
+    Texts that are compared have to have more: see :func:`kbtrain.answers.grading.is_empty`.
+    """
     return not without_ignored(text).strip()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import is_empty
+from kbtrain.answers.writing import is_blank
 from kbtrain.errors import HALVES, UserError, at
 from kbtrain.files import loads
 from kbtrain.gate_folder import Gate
@@ -67,7 +67,7 @@ def _of_rows(file: DataFile, field: str | None) -> Iterator[str]:
 
 
 def _not_empty(text: str, place: str) -> str:
-    if is_empty(text):
+    if is_blank(text):
         raise UserError(f"{place}: empty; expected a question")
     if HALVES.search(text):
         raise UserError(f"{place}: half of a surrogate pair (broken \\u escape)")

@@ -8,13 +8,14 @@ condition ``llm``; else as under ``rag``.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from kbtrain.answers.chinese import language_of
-from kbtrain.answers.grading import is_empty
 from kbtrain.answers.thoughts import read_answer, split_thought
+from kbtrain.answers.writing import is_blank
 from kbtrain.errors import HALVES, UserError
 from kbtrain.gate_folder import Gate
 from kbtrain.gates.registry import load_gate
@@ -72,7 +73,7 @@ def _listed(texts: object) -> list[object]:
 
 
 def _question(text: object, place: int) -> Question:
-    if not isinstance(text, str) or is_empty(text) or HALVES.search(text):
+    if not isinstance(text, str) or is_blank(text) or HALVES.search(text):
         raise UserError(f"rag.answer: text {place} is no question: {text!r:.60}")
     return Question(str(place), text, (), "test", "use", language_of(text), gold="none")
 
@@ -124,13 +125,14 @@ class _FunctionSearch:
             found = self._find(query, k) if self._by_place else self._find(query)
         if isinstance(found, str) or not isinstance(found, Sequence):
             raise UserError(f"search: the function gave {type(found).__name__}, expected a list of passages")
-        hits = [hit_of(value, rank) for rank, value in enumerate(found, 1)]
-        wrong = next((place for place, hit in enumerate(hits) if hit is None), None)
-        if wrong is not None:
-            raise UserError(
-                f"search: passage {wrong} is neither a text nor a mapping with 'text': {found[wrong]!r:.60}"
-            )
-        return distinct((hit for hit in hits if hit is not None), k)[0]
+        return distinct(itertools.starmap(_passage, enumerate(found)), k)[0]
+
+
+def _passage(place: int, value: object) -> Hit:
+    hit = hit_of(value, place + 1)
+    if hit is None:
+        raise UserError(f"search: passage {place} is neither a text nor a mapping with 'text': {value!r:.60}")
+    return hit
 
 
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

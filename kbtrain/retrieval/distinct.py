@@ -19,11 +19,11 @@ def distinct(hits: Iterable[Hit], k: int) -> tuple[tuple[Hit, ...], int]:
     kept: dict[str, Hit] = {}
     skipped = 0
     for hit in hits:
-        if len(kept) == k:
-            break
         key = _key(hit)
         skipped += key in kept
         kept.setdefault(key, hit)
+        if len(kept) == k:
+            break
     return tuple(kept.values()), skipped
 
 

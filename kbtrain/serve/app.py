@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from starlette.routing import Route, Router
 
-from kbtrain.answers.grading import is_empty
+from kbtrain.answers.writing import is_blank
 from kbtrain.records import TurnExample
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import gate_input
@@ -94,7 +94,7 @@ def _inputs(service: Service, body: dict[str, Any]) -> list[Input]:
     if len(questions) > min(limit, service.config.queue):
         raise Refused(400, "body", f"more than {min(limit, service.config.queue)} questions", "questions")
     for place, question in enumerate(questions):
-        if is_empty(question) or len(question) > service.config.max_question_chars:
+        if is_blank(question) or len(question) > service.config.max_question_chars:
             most = service.config.max_question_chars
             raise Refused(400, "body", f"question {place}: expected 1 to {most} characters", "questions")
     return list(questions)

@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any, NoReturn
 
-from kbtrain.answers.grading import is_empty
+from kbtrain.answers.writing import is_blank
 from kbtrain.serve.problem import Refused
 
 _SURROGATE = re.compile(rb"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
@@ -38,7 +38,7 @@ def read_object(data: bytes) -> dict[str, Any]:
 def text_of(value: dict[str, Any], name: str) -> str:
     """A field that must be text with something in it. Raises :class:`Refused`."""
     found = value.get(name)
-    if not isinstance(found, str) or is_empty(found):
+    if not isinstance(found, str) or is_blank(found):
         raise _bad(f"field '{name}': expected text", name)
     return found
 

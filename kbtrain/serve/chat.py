@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kbtrain.answers.grading import is_empty
+from kbtrain.answers.writing import is_blank
 from kbtrain.gate_folder import Reads
 from kbtrain.records import TurnExample, Utterance
 from kbtrain.serve.config import ServeConfig
@@ -40,7 +40,7 @@ def gate_input(messages: Any, config: ServeConfig, reads: frozenset[Reads]) -> G
     if isinstance(parts, list) and any(part.get("type") not in {"text", "input_text"} for part in parts):
         return GateInput(None, None, "image-or-file")
     query = text(last).strip()
-    if is_empty(query):
+    if is_blank(query):
         return GateInput(None, None, "empty-question")
     if len(query) > config.max_question_chars:
         return GateInput(None, None, "long-question")
