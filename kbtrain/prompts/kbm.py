@@ -210,8 +210,11 @@ def need_answer(value: bool) -> str:
     return f'{{"need": "{value}"}}'
 
 
-# A date would change a prompt by tomorrow. A model that may think first would be cut at its first line, "<think>".
-TEMPLATE_OPTIONS: dict[str, Any] = dict(add_generation_prompt=True, enable_thinking=False, date_string="26 Jul 2024")
+# A date would change a prompt by tomorrow. Both names of a switch ask a model not to think before it answers:
+# enable_thinking (Qwen3, GLM, SmolLM3, EXAONE, Hunyuan), thinking (DeepSeek-V3.1, Granite, Kimi).
+TEMPLATE_OPTIONS: dict[str, Any] = dict(
+    add_generation_prompt=True, enable_thinking=False, thinking=False, date_string="26 Jul 2024"
+)
 
 
 def render_chat(tokenizer: PreTrainedTokenizerBase | None, prompt: str, system: str | None = None) -> str:
