@@ -131,8 +131,14 @@ def main(config: LabelConfig) -> None:
     write_meta(out, stage="label", config=options, inputs=inputs, extra=extra, started=started)
     print("\n".join([*seen.lines(), *tally.warnings(how)]))
     print(f"{n} labels, tau {tau_mastery:.3g} / {tau_certainty:.3g} (mastery / certainty), "
-          f"{tally.counts['questions_without_llm_samples']} questions without samples, "
+          f"{tally.counts['questions_without_llm_samples']} questions without samples, {refused_note(tally)}"
           f"{time.monotonic() - started:.0f} s -> {out}")  # fmt: skip
+
+
+def refused_note(tally: LabelCounts) -> str:
+    """Number of questions that the server refused, by condition; empty where it refused none."""
+    found = ", ".join(f"{n} under '{condition}'" for condition, n in tally.refused().items())
+    return f"refused by the server {found}, " if found else ""
 
 
 def _rule(setting: Tau) -> str:

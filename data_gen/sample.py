@@ -32,13 +32,14 @@ from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
-from kbtrain.llm.sample_stage import Engine, Plan, SamplingJob, Shard, check_files, local, mask_leaks
+from kbtrain.llm.sample_stage import Engine, Plan, SamplingJob, Shard, check_files, local, mask_leaks, refusal_text
 from kbtrain.llm.silent_answers import SilentAnswers
 from kbtrain.models.files_read import MODEL_FILES, note
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.provenance import check_made_from, check_unchanged, file_sha256, meta_of, write_meta
 from kbtrain.records import Condition, Split
+from kbtrain.store import SampleStore, writing
 
 if TYPE_CHECKING:
     from kbtrain.store import SampleStore
@@ -110,8 +111,6 @@ def main(config: SampleConfig) -> None:
     if config.dry_run:
         return look_ahead(config, plan, shard)
 
-    from kbtrain.store import SampleStore, writing
-
     target = config.run / shard.store_name
     noted = meta_of(target).get(MODEL_FILES)
     job = SamplingJob.of(config, config.sampling_run, plan, shard, total, noted)
@@ -131,7 +130,7 @@ def main(config: SampleConfig) -> None:
                 for n in job.sample(store, drawing, silent, config.allow_empty, remaining):
                     bar.update(n)
             print(f"{job.total} question-conditions, {job.total - stored} of them now -> {target}")
-        print(silent.line())
+        print(silent.line() + notes(store, job.run, config.max_prompt_tokens))
         if not config.allow_empty:
             silent.check(f"{at(target)}: run '{job.run}'")
         key = {"questions": file_sha256(questions), "run_meta": store.run_meta(job.run)}
@@ -139,6 +138,14 @@ def main(config: SampleConfig) -> None:
             key[MODEL_FILES] = note(config.model, noted)
     write_meta(target, stage="sample", config=config.model_dump(mode="json"), inputs=[questions, evidence],
                extra=key, started=started)  # fmt: skip
+
+
+def notes(store: SampleStore, run: str, room: int) -> str:
+    """Further lines: prompts that the server refused, and those that lost evidence; empty where there are none."""
+    refused, cut = refusal_text(store, run), store.cut_prompts(run)
+    lines = [f"refused by the server, so without answers and labels: {refused}"] if refused else []
+    lines += [f"{cut} prompts lost evidence from their tail (max_prompt_tokens: {room})"] if cut else []
+    return "".join(f"\n{line}" for line in lines)
 
 
 def _here(config: SampleConfig) -> Engine:

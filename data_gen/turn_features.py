@@ -75,8 +75,10 @@ def main(config: TurnFeaturesConfig) -> None:
     answered = config.syn_resp or any(turn.synthetic_response is not None for turn in turns)
     finders = finders_for(answered) if config.ner is None else config.ner
     check_finders(finders)
+    silent = 0
     if config.syn_resp:
         made = responses(config, turns, source)
+        silent = sum(not made[turn.id] for turn in turns)
         turns = [replace(turn, synthetic_response=made[turn.id]) for turn in turns]
     models = {"spacy": config.spacy_model, "gliner": config.gliner_model}
     turns = with_entities(turns, finders, models)
@@ -86,10 +88,12 @@ def main(config: TurnFeaturesConfig) -> None:
     jsonl.write(target, turns)
     without = {"knowledge": sum(turn.knowledge == () for turn in turns), "entities": sum(not t.entities for t in turns)}
     options, inputs = config.model_dump(mode="json"), [source, *([config.corpus] if config.corpus else [])]
+    if config.syn_resp:
+        without["responses"] = silent
     extra = {"empty": without, "ner": entities_of(finders)}
     write_meta(target, stage="turn_features", config=options, inputs=inputs, extra=extra, started=started)
     print(f"{len(turns)} turns; ner: {entities_of(finders)}; no entity in {without['entities']}, no knowledge for "
-          f"{without['knowledge']} -> {target}")  # fmt: skip
+          f"{without['knowledge']}{f', empty responses {silent}' if silent else ''} -> {target}")  # fmt: skip
 
 
 def responses(config: TurnFeaturesConfig, turns: Sequence[TurnExample], source: Path) -> dict[str, str]:

@@ -223,6 +223,10 @@ def _add_server(parsers: Parsers) -> None:
                        help="environment variable that holds the key (default: OPENAI_API_KEY)")  # fmt: skip
     check.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS",
                        help="longest silence of the server (default: 60)")  # fmt: skip
+    check.add_argument("--samples", type=_count, default=30, metavar="N",
+                       help="answers a question that sampling will ask for (default: 30)")  # fmt: skip
+    check.add_argument("--max-new-tokens", type=_count, default=64, metavar="N",
+                       help="longest answer that sampling will ask for, in tokens (default: 64)")  # fmt: skip
     check.add_argument("--output", default="server.yaml", metavar="FILE",
                        help="configuration to write (default: server.yaml)")  # fmt: skip
     check.set_defaults(run=commands.check_server)
@@ -232,6 +236,17 @@ def _add_vllm_args(parsers: Parsers) -> None:
     flags = _command(parsers, "vllm-args", "flags for vllm serve, so that it returns the states that gates read")
     flags.add_argument("folders", metavar="FOLDER", nargs="+", help="a probe's folder, or a stack's of probes")
     flags.set_defaults(run=commands.vllm_args)
+
+
+def _count(text: str) -> int:
+    """A whole number from 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found '{text}'")
+    return number
 
 
 def _seconds(text: str) -> float:

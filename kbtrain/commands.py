@@ -73,7 +73,7 @@ def check_server(args: argparse.Namespace) -> None:
     output = Path(args.output)
     if output.exists():
         raise UserError(f"{output}: exists already; give another name by --output")
-    found = check_server(args.url, args.model, args.key_env, args.timeout)
+    found = check_server(args.url, args.model, args.key_env, args.timeout, args.samples, args.max_new_tokens)
     write_config(found, output)
     lines = [*found.lines(), f"{found.n_requests} requests; wrote {output}",
              f"next: kbtrain run sample --config {output} --run RUN --dry-run"]  # fmt: skip

@@ -58,6 +58,15 @@ def key_from_environment(variable: str) -> str | None:
     return key
 
 
+def key_headers(variable: str, header: str = "Authorization") -> dict[str, str]:
+    """The header that carries the key of an environment variable; none without a key. Azure's ``api-key`` and its like
+    hold the key alone. Raises :class:`UserError` as :func:`key_from_environment` does."""
+    key = key_from_environment(variable)
+    if key is None:
+        return {}
+    return {header: f"Bearer {key}" if header == "Authorization" else key}
+
+
 def check_url(url: str, key: str) -> None:
     """Refuse a name or password in an address, and never show the values of parameters such as ``api_key``.
 

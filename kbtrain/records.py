@@ -26,6 +26,7 @@ Titles = Literal["missing", "always", "never"]  # of passages, before their text
 
 CONDITIONS: tuple[Condition, ...] = ("llm", "rag", "mask")
 GREEDY = -1  # the sample index of the greedy answer
+REFUSED = -2  # the sample index under which a store keeps the reason of a refusal
 _RARE = {"omit_default": True}  # a field that is written only where it says something
 
 
@@ -117,7 +118,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class SampleSet:
-    """All stored answers of one question under one condition."""
+    """All stored answers of one question under one condition.
+
+    ``refused``: why the server refuses its prompt, as "kind: words"; then there are no answers.
+    """
 
     question_id: str
     condition: Condition
@@ -125,6 +129,7 @@ class SampleSet:
     greedy: Sample | None
     prompt_tokens: int
     evidence_cut: int = 0  # tokens of evidence cut from the tail so that the prompt fits
+    refused: str | None = field(default=None, metadata=_RARE)
 
     def answers(self) -> tuple[Sample, ...]:
         """The samples, the greedy answer before them."""

@@ -18,6 +18,7 @@ import json
 import math
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +29,7 @@ from kbtrain import files, jsonl
 from kbtrain.errors import UserError, at, strike
 from kbtrain.files import beside, there
 from kbtrain.provenance import changed, file_sha256, flat, meta_path, read_meta, stamp
-from kbtrain.records import GREEDY, Condition, Finish, Sample, SampleSet
+from kbtrain.records import GREEDY, REFUSED, Condition, Finish, Sample, SampleSet
 
 VERSION = 2  # 1: without digests; such a store is read, and gone on with as it is
 APPLICATION = 0x6B62_7472  # "kbtr", so that another program's database is never taken for a store
@@ -56,6 +57,7 @@ ROWS = """SELECT questions.id, sets.condition, sets.prompt_tokens, sets.evidence
     WHERE questions.run = (SELECT run FROM runs WHERE name = :run) {where}
     ORDER BY questions.question, sets.condition, samples.idx"""
 _FINISHES = frozenset(get_args(Finish))
+_REFUSED: Any = "refused"  # the finish of a row that holds a refusal
 _DAMAGED = "damaged database; restore a copy, or delete it and sample again"
 _FOREIGN = "not a sample store; name another file, or move this one away"
 PROBLEMS = {
@@ -299,17 +301,38 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
     def answers(self, run: str) -> Iterator[Sample]:
         """All stored answers of a run, greedy ones included, in any order."""
         query = """SELECT idx, text, n_tokens, finish, logprob FROM questions CROSS JOIN samples USING (question)
-            WHERE run = (SELECT run FROM runs WHERE name = ?)"""
+            WHERE run = (SELECT run FROM runs WHERE name = ?) AND idx >= ?"""
         with user_errors(self.path):
-            for row in self._db.execute(query, (run,)):
+            for row in self._db.execute(query, (run, GREEDY)):
                 yield Sample(*row)
+
+    def refusals(self, run: str) -> Counter[tuple[str, str]]:
+        """Number of question-conditions that a server refused, by condition and kind."""
+        self._check_counted(run)
+        query = """SELECT condition, text FROM questions CROSS JOIN samples USING (question)
+            WHERE run = (SELECT run FROM runs WHERE name = ?) AND idx = ?"""
+        rows = self._fetch(query, (run, REFUSED))
+        return Counter((condition, str(text).partition(":")[0]) for condition, text in rows)
+
+    def cut_prompts(self, run: str) -> int:
+        """Number of question-conditions whose prompts lost evidence so that they fit."""
+        query = """SELECT count(*) FROM questions JOIN sets USING (question)
+            WHERE run = (SELECT run FROM runs WHERE name = ?) AND evidence_cut > 0"""
+        return int(self._fetch(query, (run,))[0][0])
+
+    def first_refusal(self, run: str) -> str:
+        """Question, condition and reason of the first refusal stored; empty where there is none."""
+        query = """SELECT id, condition, text FROM questions CROSS JOIN samples USING (question)
+            WHERE run = (SELECT run FROM runs WHERE name = ?) AND idx = ? ORDER BY question LIMIT 1"""
+        rows = self._fetch(query, (run, REFUSED))
+        return "".join(f"'{name}' under '{condition}': {reason}" for name, condition, reason in rows)
 
     def check_whole(self, run: str) -> None:
         """Raise :class:`UserError` where sampled answers are gone, or are more than their sets count."""
         wanted = sum(size * n for size, n in self.set_sizes(run).items())
         query = """SELECT count(*) FROM questions CROSS JOIN samples USING (question)
-            WHERE run = (SELECT run FROM runs WHERE name = ?) AND idx <> ?"""
-        ((found,),) = self._fetch(query, (run, GREEDY))
+            WHERE run = (SELECT run FROM runs WHERE name = ?) AND idx >= 0"""
+        ((found,),) = self._fetch(query, (run,))
         if found != wanted:
             raise UserError(f"{at(self.path)}: {found} of {wanted} answers of run '{run}' are in it: {_DAMAGED}")
 
@@ -362,16 +385,18 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         """Raises :class:`UserError` unless all answers are there as they were stored."""
         question_id, condition, prompt_tokens, evidence_cut, n_samples, *_, noted = rows[0]
         samples = [Sample(*row[5:-1]) for row in rows if row[5] is not None]
+        refused = samples.pop(0).text if samples and samples[0].index == REFUSED else None
         greedy = samples.pop(0) if samples and samples[0].index == GREEDY else None
         every = [*samples, *([greedy] if greedy else [])]
         typed = all(isinstance(n, int) for n in (prompt_tokens, evidence_cut, n_samples))
         typed = typed and isinstance(question_id, str) and isinstance(condition, str) and all(map(_is_whole, every))
-        if not every or not typed or [sample.index for sample in samples] != list(range(n_samples)):
+        typed = typed and isinstance(refused, str | None) and bool(every) == (refused is None)
+        if not typed or [sample.index for sample in samples] != list(range(n_samples)):
             raise UserError(
                 f"{at(self.path)}: {len(samples)} of the {n_samples} answers to question '{question_id}' under "
                 f"'{condition}' can be read: {_DAMAGED}"
             )
-        found = SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut)
+        found = SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut, refused)
         if self._digests and noted != _digest_of(found):
             raise UserError(
                 f"{at(self.path)}: answers to question '{question_id}' under '{condition}' are not those that were "
@@ -408,7 +433,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         db.execute("INSERT OR IGNORE INTO questions (run, id) VALUES (?, ?)", (run, made.question_id))
         find = "SELECT question FROM questions WHERE run = ? AND id = ?"
         key = (db.execute(find, (run, made.question_id)).fetchone()[0], made.condition)
-        rows = [(*key, a.index, a.text, a.n_tokens, a.finish, a.logprob) for a in made.answers()]
+        rows = [(*key, a.index, a.text, a.n_tokens, a.finish, a.logprob) for a in _rows_of(made)]
         try:
             digest = [_digest_of(made)] if self._digests else []
             row = (*key, len(made.samples), made.prompt_tokens, made.evidence_cut, *digest)
@@ -450,7 +475,10 @@ def _check(made: SampleSet) -> None:
         raise ValueError(f"samples of {place} are not numbered 0, 1, 2, ...")
     if made.greedy is not None and made.greedy.index != GREEDY:
         raise ValueError(f"greedy answer of {place} has index {made.greedy.index}, not {GREEDY}")
-    if made.greedy is None and not made.samples:
+    answered = made.greedy is not None or bool(made.samples)
+    if answered and made.refused is not None:
+        raise ValueError(f"{place} has answers and a refusal")
+    if not answered and made.refused is None:
         raise ValueError(f"{place} has neither samples nor a greedy answer")
 
 
@@ -467,9 +495,14 @@ def _is_whole(sample: Sample) -> bool:
     )
 
 
+def _rows_of(made: SampleSet) -> tuple[Sample, ...]:
+    """The answers as rows, the greedy one before the samples; of a refusal its reason alone."""
+    return made.answers() if made.refused is None else (Sample(REFUSED, made.refused, 0, _REFUSED, 0.0),)
+
+
 def _digest_of(made: SampleSet) -> str:
     """Digest of a question-condition as SQLite gives it back: numbers of REAL columns are floats, none of them -0.0."""
-    answers = [(a.index, a.text, a.n_tokens, a.finish, a.logprob + 0.0) for a in made.answers()]
+    answers = [(a.index, a.text, a.n_tokens, a.finish, a.logprob + 0.0) for a in _rows_of(made)]
     return _digest(made.question_id, made.condition, int(made.prompt_tokens), int(made.evidence_cut), answers)
 
 
@@ -500,7 +533,8 @@ ROW_GROUP = 50_000  # answers held in memory at a time
 def export(store: SampleStore, run: str, path: Path | str) -> int:
     """Write a run to ``path`` atomically; returns the number of records.
 
-    ``.jsonl``: one :class:`SampleSet` a line. ``.parquet``: one row an answer, the greedy one with index -1.
+    ``.jsonl``: one :class:`SampleSet` a line. ``.parquet``: one row an answer, the greedy one with index -1, the reason
+    of a refusal with index -2.
     """
     target = Path(path)
     store.run_meta(run)
@@ -532,7 +566,7 @@ def _write_parquet(target: Path, sets: Iterator[SampleSet]) -> int:
 
 def _answers(sets: Iterator[SampleSet]) -> Iterator[dict[str, Any]]:
     for made in sets:
-        for answer in made.answers():
+        for answer in _rows_of(made):
             yield {
                 "question_id": made.question_id,
                 "condition": made.condition,

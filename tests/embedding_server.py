@@ -33,6 +33,8 @@ class EmbeddingServer(LocalServer):
         self.keys: list[str | None] = []
         self.fail: list[int] = []
         self.fail_after: int | None = None
+        self.most = 10_000  # texts in one request
+        self.paths: list[str] = []
         self.spoil: Any = lambda reply: reply
 
 
@@ -44,13 +46,21 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         server = self.server
         server.asked.append(body["input"])
-        server.keys.append(self.headers.get("authorization"))
+        server.keys.append(self.headers.get("authorization") or self.headers.get("api-key"))
+        server.paths.append(self.path)
         status = server.fail.pop(0) if server.fail else 200
         if server.fail_after is not None and len(server.asked) > server.fail_after:
             status = 400
         rows = [{"object": "embedding", "index": i, "embedding": vector(t)} for i, t in enumerate(body["input"])]
         whole = server.spoil({"object": "list", "data": rows[::-1], "model": body["model"]})
-        data = json.dumps(whole if status == 200 else {"error": {"message": "not now"}}).encode()
+        refusal: Any = {"error": {"message": "not now"}}
+        if (n := len(body["input"])) > server.most:  # the words of text-embeddings-inference
+            refusal = {
+                "error": f"batch size {n} > maximum allowed batch size {server.most}",
+                "error_type": "Validation",
+            }
+            status = 422
+        data = json.dumps(whole if status == 200 else refusal).encode()
         self.send_response(status)
         self.send_header("content-length", str(len(data)))
         self.end_headers()

@@ -157,7 +157,7 @@ def completion(
 def choice(
     body: dict[str, Any], i: int, logprobs: bool, chat: bool, say: Callable[[dict[str, Any], int], str] | None
 ) -> dict[str, Any]:
-    text = "greedy" if body["temperature"] == 0 else f"answer {body.get('seed', 0) + i}"
+    text = "greedy" if body.get("temperature") == 0 else f"answer {body.get('seed', 0) + i}"
     text = text if say is None else say(body, i)
     tokens = len(text.split()) + 1
     values = [-0.25] * tokens

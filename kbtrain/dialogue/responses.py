@@ -8,6 +8,7 @@ responses.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,11 +36,18 @@ def asked(example: TurnExample, words: int) -> Question:
 
 
 def generated(llm: LLM, examples: Sequence[TurnExample], words: int) -> Iterator[dict[str, str]]:
-    """Greedy responses by example id, as they are finished. Raises :class:`UserError` if one is missing."""
+    """Greedy responses by example id, as they are finished; empty where the server refuses the dialogue.
+
+    Raises :class:`UserError` if one is missing.
+    """
     requests: Iterable[AnswerRequest] = (AnswerRequest(asked(example, words), "llm", None, 0) for example in examples)
     missing = {example.id for example in examples}
     for group in llm.answer(requests):
         found = {one.question_id: one.greedy.text.strip() for one in group if one.greedy is not None}
+        refused = {one.question_id: one.refused for one in group if one.refused is not None}
+        for name, reason in refused.items():
+            warnings.warn(f"example '{name}': refused by the server ({reason}); its response is empty", stacklevel=2)
+        found |= dict.fromkeys(refused, "")
         missing -= set(found)
         yield found
     if missing:

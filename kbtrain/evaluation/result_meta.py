@@ -59,6 +59,7 @@ def result_meta(
         "n_dev": len(dev.outcomes),
         "excluded": {
             "without_stored_answers": len(dev.missing) + len(test.missing),
+            "refused_by_server": len(dev.refused) + len(test.refused),
             "without_verdict": len(dev.abstained) + len(test.abstained),
             "without_answers": len(dev.unanswered) + len(test.unanswered),
             "without_gold": len(dev.without_gold) + len(test.without_gold),

@@ -36,14 +36,15 @@ from kbtrain.store import SampleStore
 class Stored:
     """The graded answers of some questions: ``outcomes`` where both greedy answers are there and graded.
 
-    Else they are in ``missing``, in ``abstained`` where an answer has no verdict (a judge abstained, or the answer to a
-    yes/no question says neither), in ``unanswered`` where a greedy answer was cut before it began or is a thought
-    alone, or in ``without_gold``.
+    Else they are in ``missing``, in ``refused`` where the server refused a prompt, in ``abstained`` where an answer has
+    no verdict (a judge abstained, or the answer to a yes/no question says neither), in ``unanswered`` where a greedy
+    answer was cut before it began or is a thought alone, or in ``without_gold``.
     """
 
     questions: list[Question] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     abstained: list[str] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
     without_gold: list[str] = field(default_factory=list)
@@ -67,6 +68,9 @@ def read_stored(
             found.without_gold.append(question.id)
             continue
         sets = {condition: store.get(run, question.id, condition) for condition in CONDITIONS}
+        if any(made is not None and made.refused is not None for made in (sets["llm"], sets["rag"])):
+            found.refused.append(question.id)
+            continue
         said = None if verdicts is None else verdicts.get(question.id, {})
         graded = {condition: grade(question, made, said) for condition, made in sets.items() if made is not None}
         if any(made is None or made.greedy is None for made in (sets["llm"], sets["rag"])):
@@ -100,11 +104,13 @@ def check_missing(found: Sequence[Stored], path: Path, allow: bool) -> list[str]
     abstained = [i for part in found for i in part.abstained]
     unanswered = [i for part in found for i in part.unanswered]
     ungraded = [i for part in found for i in part.without_gold]
+    refused = [i for part in found for i in part.refused]
     why = "the judge abstained, or the answer to a yes/no question says neither"
     unjudged = [f"left out: no verdict on a greedy answer of {first_ids(abstained)}: {why}"] if abstained else []
     cut = f"left out: greedy answers of {first_ids(unanswered)} were cut before they began, or are thoughts alone"
     unjudged += [f"{cut}; sample with more max_thought_tokens"] if unanswered else []
     unjudged += [f"left out: no gold answer to grade by for {first_ids(ungraded)}"] if ungraded else []
+    unjudged += [f"left out: the server refused {first_ids(refused)}"] if refused else []
     if not missing:
         return unjudged
     note = f"no greedy answer under llm and rag is stored for {first_ids(missing)}"

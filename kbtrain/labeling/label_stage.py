@@ -51,6 +51,10 @@ class LabelCounts:
         sizes: dict[Condition, int] = {c: self.counts[f"{c}_answers_stored"] for c in CONDITIONS}
         return {c: self.counts[f"{c}_answers_cut"] / n for c, n in sizes.items() if n}
 
+    def refused(self) -> dict[Condition, int]:
+        """Number of questions that the server refused under each condition; conditions without any are left out."""
+        return {c: n for c in CONDITIONS if (n := self.counts[f"{c}_refused"])}
+
     def warnings(self, rule: LabelRule) -> list[str]:
         """Lines on copied gold answers, on answers left out or without a verdict, and on conditions with many cut."""
         counted = {"keep": "count as they stand", "drop": "are left out", "prefix": "count by their first sentence"}
@@ -164,6 +168,9 @@ def _indicated(
     if condition != "llm":
         counts[f"{condition}_prompts_cut"] += made.evidence_cut > 0
         counts[f"{condition}_evidence_tokens_cut"] += made.evidence_cut
+    if made.refused is not None:
+        counts[f"{condition}_refused"] += 1
+        return None
     if (lack := _lacks(made, rule.by)) is not None:
         counts[f"{condition}_{lack}"] += 1
         return None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from kbtrain.config import Config
 from kbtrain.credentials import check_url, hide_values
 from kbtrain.llm.base import LLM, Sampling
+from kbtrain.llm.dialect import Dialect, KeyHeader, LimitName
 from kbtrain.models.files_read import digest
 from kbtrain.records import DtypeName
 from kbtrain.servers import LONGEST_ASKED
@@ -53,22 +54,41 @@ class LLMConfig(Config):
         False, description="openai, completions: server_model is another name of model itself, with its tokenizer"
     )
     server_concurrency: int = Field(32, ge=1, description="openai: requests under way at once")
-    server_n: bool = Field(True, description="openai: ask for n answers in one request; false: n requests")
+    server_n: bool | Annotated[int, Field(ge=1)] = Field(
+        True, description="openai: answers in one request: true (all), false (one), or the most that it gives"
+    )
     server_logprobs: bool = Field(True, description="openai: ask for log-probabilities; false: they are stored as 0")
     server_tries: int = Field(8, ge=1, description="openai: tries of a request that fails")
     server_timeout: float = Field(600.0, gt=0, description="openai: seconds to wait for an answer")
     server_patience: float = Field(LONGEST_ASKED, ge=0, description="openai: seconds it may ask to wait (Retry-After)")
     server_key_env: str = Field("OPENAI_API_KEY", description="openai: environment variable that holds the key")
-    server_limit: Literal["max_tokens", "max_completion_tokens"] = Field(
+    server_key_header: KeyHeader = Field("Authorization", description="openai: header that carries the key")
+    server_limit: LimitName = Field(
         "max_tokens", description="openai: the server's name for the longest answer, which is max_new_tokens"
     )
+    server_greedy: bool = Field(
+        True, description="openai: temperature 0 for the greedy answer; false: one more drawn answer takes its place"
+    )
+    server_refused: float = Field(
+        0.2, ge=0, le=1, description="openai: share of prompts that the server may refuse; above it sampling stops"
+    )
     server_extra: dict[str, Any] = Field({}, description="openai: more fields of each request; null takes one out")
+
+    def dialect(self) -> Dialect:
+        """The fields that the server takes."""
+        n = self.server_n
+        most = n if not isinstance(n, bool) else None if n else 1
+        return Dialect(
+            limit=self.server_limit, greedy=self.server_greedy, most=most, logprobs=self.server_logprobs,
+            extra=self.server_extra, key_header=self.server_key_header,
+        )  # fmt: skip
 
     @model_validator(mode="after")
     def _possible(self) -> LLMConfig:
         check_url(self.server_url, "server_url")
         hide_values(self.server_extra, "server_extra")
         self._asks_whom_it_names()
+        self._draws_as_it_says()
         if "" in self.stop:
             raise ValueError("key 'stop': expected strings that are not empty (for none: [])")
         return self
@@ -84,6 +104,13 @@ class LLMConfig(Config):
             raise ValueError(f"key '{servers[0]}': backend {self.backend} asks no server; set backend: openai")
         if self.backend != "vllm" and self.vllm_extra:
             raise ValueError("key 'vllm_extra': counts with backend: vllm alone; give that, or leave it out")
+
+    def _draws_as_it_says(self) -> None:
+        """Raise ValueError for a setting of the draws that ``server_extra`` takes out of every request."""
+        for key in ("temperature", "top_p", "top_k"):
+            changed = getattr(self, key) != LLMConfig.model_fields[key].get_default()
+            if changed and key in self.server_extra and self.server_extra[key] is None:
+                raise ValueError(f"key '{key}': server_extra takes it out of every request; set one of the two")
 
     def sampling(self) -> Sampling:
         """Settings of the sampling."""
@@ -113,7 +140,7 @@ def later_defaults() -> dict[str, Any]:
 _OF_SERVER = ("server_url", "server_model", "server_extra")  # who answers, and how
 _LATER = (
     "backend", "max_thought_tokens", "window", "vllm_extra", "server_model", "server_endpoint", "server_thought_opened",
-    "server_logprobs", "server_limit", "server_extra",
+    "server_logprobs", "server_limit", "server_greedy", "server_extra",
 )  # fmt: skip
 
 
@@ -140,22 +167,20 @@ def _vllm(config: LLMConfig) -> LLM:
 
 
 def _openai(config: LLMConfig) -> LLM:
-    from kbtrain.llm.openai_llm import OpenAILLM, Server
-    from kbtrain.llm.server_requests import Retry
+    from kbtrain.llm.dialect import Server
+    from kbtrain.llm.openai_llm import OpenAILLM
+    from kbtrain.servers import Retry
 
     server = Server(
         url=config.server_url,
         model=config.server_model or config.model,
         chat=config.server_endpoint == "chat",
         concurrency=config.server_concurrency,
-        n_in_one=config.server_n,
-        logprobs=config.server_logprobs,
         opened=config.server_thought_opened,
         alias=config.server_alias,
         timeout=config.server_timeout,
         key_env=config.server_key_env,
-        limit=config.server_limit,
-        extra=config.server_extra,
+        dialect=config.dialect(),
         retry=Retry(tries=config.server_tries, patience=config.server_patience),
     )
     return OpenAILLM.connect(config.model, config.sampling(), server)

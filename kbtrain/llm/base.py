@@ -7,6 +7,7 @@ and the cut tokens are counted.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -70,6 +71,10 @@ class Sampling:
         return self.max_new_tokens + self.max_thought_tokens
 
 
+class PromptTooLong(UserError):
+    """A question that does not fit into the prompt's room without any evidence."""
+
+
 class LLM(Protocol):
     """A language model that answers. Results come in any order; each names its question and condition."""
 
@@ -102,14 +107,14 @@ def request_seed(seed: str, question_id: str, condition: str) -> int:
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, request: AnswerRequest, room: int) -> tuple[list[int], int]:
     """Token ids of the rendered prompt, at most ``room``, and how many tokens of evidence were cut for it.
 
-    Raises :class:`UserError` for a question that does not fit without any evidence.
+    Raises :class:`PromptTooLong` for a question that does not fit without any evidence.
     """
     ids = encode(tokenizer, request.text(request.evidence), request.system)
     cut, evidence = 0, request.evidence
     while len(ids) > room:
         tokens = tokenizer(evidence or "", add_special_tokens=False)["input_ids"]
         if not tokens:
-            raise UserError(
+            raise PromptTooLong(
                 f"question '{request.question.id}': prompt of {len(ids)} tokens without evidence; room for {room}"
             )
         drop = min(len(ids) - room, len(tokens))
@@ -117,3 +122,21 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, request: AnswerRequest, room:
         evidence = str(tokenizer.decode(tokens[:-drop]))
         ids = encode(tokenizer, request.text(evidence), request.system)
     return ids, cut
+
+
+BYTES_A_TOKEN = 3.0  # fewer than most texts have in any script, so that a prompt of the estimated length fits
+
+
+def cut_to_bytes(request: AnswerRequest, room: int) -> tuple[str | None, int]:
+    """Evidence that fits into a prompt of about ``room`` tokens, and the number of tokens cut from its tail.
+
+    For servers whose tokenizer is not here: tokens are estimated from bytes. A question that is longer by itself is
+    left to the server.
+    """
+    text = (request.system or "") + request.text(request.evidence)
+    excess = len(text.encode()) - int(room * BYTES_A_TOKEN)
+    if excess <= 0 or request.evidence is None:
+        return request.evidence, 0
+    whole = request.evidence.encode()
+    rest = whole[: max(0, len(whole) - excess)].decode(errors="ignore")
+    return rest, math.ceil((len(whole) - len(rest.encode())) / BYTES_A_TOKEN)

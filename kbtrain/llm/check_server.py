@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 
-from kbtrain.credentials import check_url, key_from_environment
+from kbtrain.credentials import check_url, key_headers
 from kbtrain.errors import UserError, did_you_mean, strike_all
 from kbtrain.installation import as_typed
+from kbtrain.llm.backends import LLMConfig
+from kbtrain.llm.dialect import NEUTRAL, Dialect, KeyHeader, LimitName
 from kbtrain.llm.openai_llm import protocol, token_logprobs
-from kbtrain.llm.server_requests import PASSING, NoReply, Retry, ask_once, message
-from kbtrain.servers import retry_after, whole_json
+from kbtrain.llm.server_errors import PASSING, ServerError, holds_error, read_error
+from kbtrain.llm.server_models import ListedModel, find_model, is_pattern, read_models
+from kbtrain.llm.server_requests import NO_QUOTA, NoReply, ask_once
+from kbtrain.servers import Retry, retry_after, whole_json
 
 Endpoint = Literal["chat", "completions"]
 _PATHS: dict[Endpoint, str] = {"chat": "chat/completions", "completions": "completions"}
 _ASK = "Name any town of the world. Answer with its name alone."
 _TOKENS = 16
 _WAITS = Retry(tries=3, first=1.0, patience=30.0)
+_OF_FIELDS = frozenset({400, 422, 500, 501})  # statuses by which servers refuse a field, once they answer without it
+_TEMPLATE = 64  # tokens that a chat template may put around a prompt
 SECONDS = 60.0  # longest silence of a server that is asked
+_DEFAULTS = {key: LLMConfig.model_fields[key].get_default() for key in ("max_new_tokens", "max_prompt_tokens")}
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Abilities of a server. ``refused``: endpoint -> its words; ``extra``: fields to take out of or put into requests.
+    """Abilities of a server. ``refused``: endpoint or field -> its words.
 
-    ``answers``: choices of a request for two; ``seeds``: None where drawn answers tell nothing.
+    ``answers``: the most that one request gave, of ``samples`` asked for; ``seeds``: None where drawn answers tell
+    nothing; ``length``: the longest answer it took; ``room``: tokens of a prompt that fit, where it states its context.
     """
 
     url: str
@@ -38,42 +47,45 @@ class Checked:
     owner: str
     endpoint: Endpoint
     refused: Mapping[str, str]
+    dialect: Dialect
+    samples: int
     answers: int
-    logprobs: bool
     usage: bool
     seeds: bool | None
     key_env: str
     n_requests: int
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    length: int
+    room: int | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """Keys of a sampling configuration."""
+        n = True if self.dialect.most is None else False if self.dialect.most == 1 else self.dialect.most
         found: dict[str, Any] = {
             "backend": "openai",
             "model": self.model,
             "server_url": self.url,
             "server_endpoint": self.endpoint,
-            "server_n": self.answers > 1,
-            "server_logprobs": self.logprobs,
+            "server_n": n,
+            "server_logprobs": self.dialect.logprobs,
         }
         if self.key_env != "OPENAI_API_KEY":
             found["server_key_env"] = self.key_env
         return found | self._fields()
 
     def _fields(self) -> dict[str, Any]:
-        """The keys of ``extra``: another name of the limit is one of its own, so that ``max_new_tokens`` sets it."""
-        extra = dict(self.extra)
-        found: dict[str, Any] = {}
-        if extra.pop("max_completion_tokens", None) is not None:
-            del extra["max_tokens"]
-            found["server_limit"] = "max_completion_tokens"
-        return found | ({"server_extra": extra} if extra else {})
+        """Keys that are not at their defaults."""
+        dialect = self.dialect.model_dump(exclude={"most", "logprobs"}, exclude_defaults=True)
+        found = {f"server_{key}": value for key, value in dialect.items()}
+        if self.length != _DEFAULTS["max_new_tokens"]:
+            found["max_new_tokens"] = self.length
+        if self.room is not None and self.room < _DEFAULTS["max_prompt_tokens"]:
+            found["max_prompt_tokens"] = self.room
+        return found
 
     def lines(self) -> list[str]:
         """A line for each ability."""
         ends = [f"{name}: {self.refused.get(name, 'yes')}" for name in _PATHS]
-        n = "2 answers in one request" if self.answers > 1 else "one answer a request: as many requests as answers"
         seeds = {
             True: "same seed, same answer",
             False: "ignored: stored answers stay, but could not be drawn again",
@@ -82,182 +94,344 @@ class Checked:
         found = {
             "server": f"{self.url} ({self.owner}), model {self.model}",
             "endpoint": f"{'; '.join(ends)} -> server_endpoint: {self.endpoint}",
-            "n": n,
-            "logprobs": "yes" if self.logprobs else "no: 0 is stored for them",
+            "n": self._answers(),
+            "logprobs": "yes" if self.dialect.logprobs else "no: 0 is stored for them",
             "seeds": seeds,
             "usage": self._usage(),
         }
-        if self.extra:
-            found["fields"] = "; ".join(f"{key}: {json.dumps(value)}" for key, value in self._fields().items())
-        return [f"{name:<9} {text}" for name, text in found.items()]
+        if not self.dialect.greedy:
+            found["greedy"] = "temperature 0 is refused: the greedy answer is one more drawn answer"
+        if fields := self._fields():
+            found["fields"] = "; ".join(f"{key}: {json.dumps(value)}" for key, value in fields.items())
+        words = [f"refused   {name}: {said}" for name, said in self.refused.items() if name not in _PATHS]
+        return [*(f"{name:<9} {text}" for name, text in found.items()), *words]
+
+    def _answers(self) -> str:
+        if self.answers == 1:
+            return "one answer a request: as many requests as answers"
+        if self.dialect.most is None:
+            return f"{self.answers} answers in one request"
+        return f"{self.answers} answers in one request, of {self.samples} asked for: several requests a question"
 
     def _usage(self) -> str:
         if not self.usage:
             return "no: lengths of answers are estimated"
-        shared = self.answers > 1 and not self.logprobs
+        shared = self.answers > 1 and not self.dialect.logprobs
         return "yes" + (", for all answers of a reply together: shared out by their texts" if shared else "")
 
 
 class _Refused(Exception):
     """A reply of another status than 200, or one without an answer in it."""
 
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(f"status {status} ({said})")
-        self.status = status
+    def __init__(self, error: ServerError) -> None:
+        super().__init__(error.text)
+        self.status = error.status
 
 
 class _Probe:
-    """Posts small requests and counts them."""
+    """Posts small requests and counts them; finds the header that takes the key."""
 
     def __init__(self, url: str, key_env: str, seconds: float) -> None:
-        key = key_from_environment(key_env)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.url, self.key_env, self.n = url.rstrip("/"), key_env, 0
-        self.headers, self.seconds = headers, seconds
+        self.url, self.key_env, self.seconds, self.n = url.rstrip("/"), key_env, seconds, 0
+        self.where = f"server {self.url.partition('?')[0]}"
+        has_key = bool(key_headers(key_env))
+        self._headers: list[KeyHeader] = list(get_args(KeyHeader)) if has_key else ["Authorization"]
 
-    def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The JSON of a reply; a passing fault (busy, starting) is waited for a little.
+    @property
+    def header(self) -> KeyHeader:
+        """The header that carries the key."""
+        return self._headers[0]
 
-        Raises :class:`_Refused`, and :class:`UserError` without a connection or a key.
+    def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> str:
+        """The text of a reply; a passing fault (busy, starting) is waited for a little.
+
+        Raises :class:`_Refused`, and :class:`UserError` without a connection, a key or quota.
         """
-        where = f"server {self.url}"
-        for failed in range(1, _WAITS.tries + 1):
+        failed = 0
+        first: ServerError | None = None
+        while True:
             self.n += 1
             try:
-                reply, text = ask_once(self.url, method, path, self.headers, self.seconds, body)
+                headers = key_headers(self.key_env, self.header)
+                reply, text = ask_once(self.url, method, path, headers, self.seconds, body)
             except NoReply as error:
-                raise UserError(f"{where}: no connection ({error}); is it running, is the address right?") from None
-            if reply.status_code not in PASSING or failed == _WAITS.tries:
-                break
+                told = f"{self.where}: no connection ({error}); is it running, is the address right?"
+                raise UserError(told) from None
+            failure = _failure(reply.status_code, text)
+            if failure is None:
+                return text
+            if failure.is_quota:
+                raise UserError(f"{self.where}: {failure.text}; {NO_QUOTA}")
+            if failure.status in {401, 403} and failure.refusal is None:
+                first = first or failure
+                if len(self._headers) > 1:
+                    self._headers.pop(0)
+                    continue
+                raise UserError(
+                    f"{self.where}: {first.text}; set the key in the environment variable {self.key_env}, or name "
+                    "another one by --key-env"
+                )
+            failed += 1
+            if failure.status not in PASSING or failed == _WAITS.tries:
+                raise _Refused(failure)
             patience = min(_WAITS.patience, self.seconds)
-            time.sleep(_WAITS.seconds(failed, retry_after(reply.headers.get("retry-after"), patience)))
-        if reply.status_code in {401, 403}:
-            said = f"status {reply.status_code} ({message(reply, text)})"
-            raise UserError(f"{where}: {said}; set the key in the environment variable {self.key_env}, or name another "
-                            "one by --key-env")  # fmt: skip
-        if reply.status_code != 200:
-            raise _Refused(reply.status_code, message(reply, text))
+            asked = retry_after(reply.headers.get("retry-after"), patience)
+            time.sleep(_WAITS.seconds(failed, min(failure.wait or 0.0, patience) if asked is None else asked))
+
+    def models(self) -> list[ListedModel]:
+        """The server's models; empty where it lists none. Raises :class:`UserError` as :meth:`send`."""
+        try:
+            return read_models(self.send("GET", "models"))
+        except _Refused:
+            return []
+        except ValueError:
+            raise self._foreign() from None
+
+    def answer(self, endpoint: Endpoint, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON of a reply with an answer in it. Raises :class:`_Refused` for one without."""
+        text = self.send("POST", _PATHS[endpoint], body)
         try:
             found, _ = whole_json(strike_all(json.loads(text)))  # what is found is shown and written: text alone can be
         except (ValueError, RecursionError):
-            raise UserError(f"{where}: does not speak OpenAI's protocol; does the address end in /v1?") from None
-        return found if isinstance(found, dict) else {"data": found}
-
-    def answer(self, endpoint: Endpoint, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The JSON of a reply with an answer in it. Raises :class:`_Refused` for one that tells of an error instead."""
-        found = self.send("POST", _PATHS[endpoint], body)
-        if isinstance(found.get("choices"), list) and found["choices"]:
+            raise self._foreign() from None
+        if isinstance(found, dict) and isinstance(found.get("choices"), list) and found["choices"]:
             return found
-        said = found.get("error") or found.get("message") or "a reply without choices"
-        raise _Refused(200, str(said.get("message") if isinstance(said, dict) else said)[:200])
+        raise _Refused(ServerError(200, read_error(200, text).message[:100] or "a reply without choices"))
+
+    def _foreign(self) -> UserError:
+        return UserError(f"{self.where}: does not speak OpenAI's protocol; does the address end in /v1?")
+
+
+def _failure(status: int, text: str) -> ServerError | None:
+    """The error of a reply, also of one of status 200 that holds an error and no answer; None for any other reply."""
+    if status != 200:
+        return read_error(status, text)
+    try:
+        reply = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    states = isinstance(reply, dict) and holds_error(reply) and not reply.get("choices") and not reply.get("data")
+    return read_error(200, text) if states else None
 
 
 def check_server(
-    url: str, model: str | None = None, key_env: str = "OPENAI_API_KEY", seconds: float = SECONDS
+    url: str,
+    model: str | None = None,
+    key_env: str = "OPENAI_API_KEY",
+    seconds: float = SECONDS,
+    samples: int = 30,
+    max_new_tokens: int = _DEFAULTS["max_new_tokens"],
 ) -> Checked:
-    """Ask the server a few short questions, each for at most ``seconds`` of silence.
+    """Try, field by field, what sampling ``samples`` answers of ``max_new_tokens`` will ask for, each request for at
+    most ``seconds`` of silence.
 
     Raises :class:`UserError` where nothing can be asked, and for replies that do not follow the protocol.
     """
     check_url(url, "server_url")
+    probe = _Probe(url, key_env, seconds)
     with protocol():
         try:
-            return _checked(_Probe(url, key_env, seconds), model)
+            return _checked(probe, model, samples, max_new_tokens)
         except _Refused as error:
-            raise UserError(f"server {url}: {error}, after it had answered; try again when it is well") from None
+            raise UserError(f"{probe.where}: {error}, after it had answered; try again when it is well") from None
 
 
-def _checked(probe: _Probe, model: str | None) -> Checked:
-    name, owner = _model(probe, model)
-    fields: dict[str, Any] = {"model": name, "max_tokens": _TOKENS, "temperature": 0.0, "stop": ["\n"]}
-    endpoint, refused, extra = _endpoint(probe, fields)
-    fields = {k: v for k, v in {**fields, "temperature": 1.0, **extra}.items() if v is not None}
-    ask = _asked(endpoint, fields)
-    replies, seeded = [], True
-    for seed in (7, 7, 8, 9):
-        try:
-            replies.append(probe.answer(endpoint, {**ask, "seed": seed}))
-        except _Refused:
-            extra, seeded = {**extra, "seed": None}, False
-            replies.append(probe.answer(endpoint, ask))
-            break
-    logprobs = _logprobs(probe, endpoint, ask)
-    answers = _answers(probe, endpoint, ask)
-    texts = [_text(reply) for reply in replies]
-    alike = None if len(set(texts)) < 2 else texts[0] == texts[1]
-    usage = all("completion_tokens" in (reply.get("usage") or {}) for reply in replies)
-    return Checked(probe.url, name, owner, endpoint, refused, answers, logprobs, usage, alike if seeded else False,
-                   probe.key_env, probe.n, extra)  # fmt: skip
-
-
-def _model(probe: _Probe, wanted: str | None) -> tuple[str, str]:
-    """Name and owner of the model to be asked."""
-    try:
-        listed = probe.send("GET", "models").get("data") or []
-    except _Refused:
-        listed = []
-    owners = {str(m["id"]): str(m.get("owned_by", "unknown")) for m in listed if isinstance(m, dict) and "id" in m}
-    if wanted is not None:
-        if owners and wanted not in owners:
-            raise UserError(f"--model {wanted}: the server has none of that name; {did_you_mean(wanted, owners)}")
-        return wanted, owners.get(wanted, "unknown")
-    if len(owners) == 1:
-        return next(iter(owners.items()))
-    if not owners:
-        raise UserError(f"server {probe.url}: lists no models; name one by --model (does the address end in /v1?)")
-    shown = ", ".join(sorted(owners)[:10]) + (", ..." if len(owners) > 10 else "")
-    raise UserError(f"server {probe.url}: has {len(owners)} models; choose one by --model: {shown}")
-
-
-def _asked(endpoint: Endpoint, fields: Mapping[str, Any]) -> dict[str, Any]:
-    ask: dict[str, Any] = {"messages": [{"role": "user", "content": _ASK}]} if endpoint == "chat" else {"prompt": _ASK}
-    return {**fields, **ask}
-
-
-def _endpoint(probe: _Probe, fields: Mapping[str, Any]) -> tuple[Endpoint, dict[str, str], dict[str, Any]]:
-    """The first endpoint that answers (chat before completions), what the other said, and fields it wants changed."""
-    changes: tuple[dict[str, Any], ...] = (
-        {}, {"stop": None}, {"max_tokens": None, "max_completion_tokens": _TOKENS},
-        {"max_tokens": None, "max_completion_tokens": _TOKENS, "stop": None},
+def _checked(probe: _Probe, wanted: str | None, samples: int, max_new_tokens: int) -> Checked:
+    model = _model(probe, wanted)
+    endpoint, fields, refused, reply = _endpoint(probe, model)
+    limit: LimitName = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
+    greedy, length = _greedy(probe, endpoint, fields, limit, max_new_tokens, refused)
+    alike = _seeds(probe, endpoint, fields, reply)
+    logprobs = _logprobs(probe, endpoint, fields)
+    usage = isinstance((reply.get("usage") or {}).get("completion_tokens"), int)
+    answers = _answers(probe, endpoint, fields, samples)
+    asked = {*_wanted(model), limit} - {"max_tokens" if limit != "max_tokens" else ""}
+    extra: dict[str, Any] = {key: None for key in asked if key not in fields}
+    room = None if model.context is None else max(32, model.context - length - _TEMPLATE)
+    dialect = Dialect(
+        limit=limit, greedy=greedy, most=None if answers >= samples else answers, logprobs=logprobs,
+        extra=dict(sorted(extra.items())), key_header=probe.header,
     )  # fmt: skip
+    return Checked(probe.url, model.name, model.owner, endpoint, refused, dialect, samples, answers, usage, alike,
+                   probe.key_env, probe.n, length, room)  # fmt: skip
+
+
+def _model(probe: _Probe, wanted: str | None) -> ListedModel:
+    """The model to be asked."""
+    listed = probe.models()
+    deployed = re.search(r"/deployments/([^/?]+)", probe.url)  # Azure's older addresses name the model themselves
+    if wanted is None and deployed and not listed:
+        return ListedModel(deployed[1])
+    if wanted is not None:
+        if not listed:
+            return ListedModel(wanted)
+        found = find_model(wanted, listed)
+        if found is None:
+            hint = did_you_mean(wanted, [model.name for model in listed])
+            raise UserError(f"--model {wanted}: the server has none of that name; {hint}")
+        return found
+    names = [model for model in listed if not is_pattern(model.name)]
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise UserError(f"{probe.where}: lists no models; name one by --model (does the address end in /v1?)")
+    shown = ", ".join(sorted(model.name for model in names)[:10]) + (", ..." if len(names) > 10 else "")
+    raise UserError(f"{probe.where}: has {len(names)} models; choose one by --model: {shown}")
+
+
+def _wanted(model: ListedModel) -> dict[str, Any]:
+    """The fields of a drawn answer besides model and prompt, as sampling sends them."""
+    neutral = NEUTRAL.get(model.owner, {})
+    return {"max_tokens": _TOKENS, "temperature": 1.0, "top_p": 1.0, "stop": ["\n"], "seed": 7, **neutral}
+
+
+def _prompt(endpoint: Endpoint, model: ListedModel) -> dict[str, Any]:
+    ask = {"messages": [{"role": "user", "content": _ASK}]} if endpoint == "chat" else {"prompt": _ASK}
+    return {"model": model.name, **ask}
+
+
+def _endpoint(probe: _Probe, model: ListedModel) -> tuple[Endpoint, dict[str, Any], dict[str, str], dict[str, Any]]:
+    """The first endpoint that answers (chat before completions), the fields that it takes, the words on what was
+    refused, and a reply."""
     refused: dict[str, str] = {}
-    found: dict[Endpoint, dict[str, Any]] = {}
+    found: tuple[Endpoint, dict[str, Any], dict[str, Any]] | None = None
     for endpoint in _PATHS:
-        for change in changes:
-            try:
-                body = {k: v for k, v in {**_asked(endpoint, fields), **change}.items() if v is not None}
-                probe.answer(endpoint, body)
-            except _Refused as error:
-                refused.setdefault(endpoint, str(error))
-                if error.status != 400:
-                    break
+        try:
+            if found is None:
+                found = (endpoint, *_fields(probe, endpoint, model, refused))
             else:
-                refused.pop(endpoint, None)
-                found[endpoint] = change
-                break
-    if not found:
-        said = "; ".join(f"{name}: {text}" for name, text in refused.items())
-        other = ", does it want other fields" if any("status 400" in text for text in refused.values()) else ""
+                probe.answer(endpoint, {**_prompt(endpoint, model), "max_tokens": _TOKENS})
+        except _Refused as error:
+            refused[endpoint] = str(error)
+    if found is None:
+        said = "; ".join(f"{name}: {text}" for name, text in refused.items() if name in _PATHS)
+        other = ", does it want other fields" if re.search(r"status (400|422)", said) else ""
         raise UserError(
-            f"server {probe.url}: answers neither chat nor completions ({said}); are address and model right{other}?"
+            f"{probe.where}: answers neither chat nor completions ({said}); are address and model right{other}?"
         )
-    chosen: Endpoint = "chat" if "chat" in found else "completions"
-    return chosen, refused, found[chosen]
+    return found[0], found[1], refused, found[2]
 
 
-def _logprobs(probe: _Probe, endpoint: Endpoint, ask: Mapping[str, Any]) -> bool:
+def _fields(
+    probe: _Probe, endpoint: Endpoint, model: ListedModel, refused: dict[str, str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of a request that the endpoint takes, found one by one where it refuses them together, and a reply.
+
+    Raises :class:`_Refused` where it takes none.
+    """
+    prompt, wanted = _prompt(endpoint, model), _wanted(model)
     try:
-        reply = probe.answer(endpoint, {**ask, "logprobs": True if endpoint == "chat" else 1})
+        return {**prompt, **wanted}, probe.answer(endpoint, {**prompt, **wanted})
+    except _Refused as error:
+        if error.status not in _OF_FIELDS:
+            raise
+    fields, reply, words = _limit(probe, endpoint, prompt)
+    for key, value in wanted.items():
+        if key == "max_tokens":
+            continue
+        try:
+            reply = probe.answer(endpoint, {**fields, key: value})
+            fields[key] = value
+        except _Refused as error:
+            if error.status not in _OF_FIELDS:
+                raise
+            words[key] = str(error)
+    refused |= words
+    return fields, reply
+
+
+def _limit(
+    probe: _Probe, endpoint: Endpoint, prompt: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+    """A request with the server's name for the longest answer, or without any; its reply, and the words on the others.
+
+    Raises the first :class:`_Refused` where all are refused.
+    """
+    words: dict[str, str] = {}
+    first: _Refused | None = None
+    limits: tuple[dict[str, int], ...] = ({"max_tokens": _TOKENS}, {"max_completion_tokens": _TOKENS}, {})
+    for limit in limits:
+        try:
+            return {**prompt, **limit}, probe.answer(endpoint, {**prompt, **limit}), words
+        except _Refused as error:
+            first = first or error
+            if error.status not in _OF_FIELDS:
+                break
+            words |= {name: str(error) for name in limit}
+    assert first is not None
+    raise first
+
+
+def _greedy(
+    probe: _Probe,
+    endpoint: Endpoint,
+    fields: Mapping[str, Any],
+    limit: LimitName,
+    length: int,
+    refused: dict[str, str],
+) -> tuple[bool, int]:
+    """True if temperature 0 is taken, and the longest answer that is, of ``length`` tokens or fewer."""
+    plain = {**fields, "temperature": 0.0} if "temperature" in fields else dict(fields)
+    long: dict[str, int] = {limit: length} if limit in fields else {}
+    try:
+        probe.answer(endpoint, {**plain, **long})
+        return True, length
+    except _Refused as error:
+        if error.status not in _OF_FIELDS:
+            raise
+        words = str(error)
+    greedy = _is_taken(probe, endpoint, plain)
+    if not greedy:
+        refused["temperature 0"] = words
+        plain = dict(fields)
+    for tokens in (length, length // 2, _TOKENS):
+        if _is_taken(probe, endpoint, {**plain, **dict.fromkeys(long, tokens)}):
+            return greedy, tokens
+        refused[limit] = words
+    return greedy, _TOKENS
+
+
+def _is_taken(probe: _Probe, endpoint: Endpoint, body: Mapping[str, Any]) -> bool:
+    """True if the endpoint answers; False where it refuses a field."""
+    try:
+        probe.answer(endpoint, body)
+    except _Refused as error:
+        if error.status not in _OF_FIELDS:
+            raise
+        return False
+    return True
+
+
+def _seeds(probe: _Probe, endpoint: Endpoint, fields: Mapping[str, Any], reply: Mapping[str, Any]) -> bool | None:
+    """True if equal seeds give equal answers; None where all answers are alike."""
+    if "seed" not in fields:
+        return False
+    texts = [_text(reply), *(_text(probe.answer(endpoint, {**fields, "seed": seed})) for seed in (7, 8, 9))]
+    return None if len(set(texts)) < 2 else texts[0] == texts[1]
+
+
+def _logprobs(probe: _Probe, endpoint: Endpoint, fields: Mapping[str, Any]) -> bool:
+    try:
+        reply = probe.answer(endpoint, {**fields, "logprobs": True if endpoint == "chat" else 1})
     except _Refused:
         return False
-    return token_logprobs(reply["choices"][0]) is not None
-
-
-def _answers(probe: _Probe, endpoint: Endpoint, ask: Mapping[str, Any]) -> int:
     try:
-        return len(probe.answer(endpoint, {**ask, "n": 2})["choices"])
-    except _Refused:
-        return 1
+        return token_logprobs(reply["choices"][0]) is not None
+    except (TypeError, ValueError):  # null, or text: as if there were none
+        return False
+
+
+def _answers(probe: _Probe, endpoint: Endpoint, fields: Mapping[str, Any], samples: int) -> int:
+    """The most answers that one request gives, ``samples`` or fewer."""
+    for n in (samples, *(n for n in (16, 8, 4, 2) if n < samples)):
+        if n < 2:
+            break
+        try:
+            return min(n, len(probe.answer(endpoint, {**fields, "n": n})["choices"]))
+        except _Refused as error:
+            if error.status not in _OF_FIELDS:
+                raise
+    return 1
 
 
 def _text(reply: Mapping[str, Any]) -> str:

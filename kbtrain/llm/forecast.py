@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import Counter
@@ -103,12 +104,13 @@ def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]],
     ``requests`` is called twice for that. Raises :class:`UserError` as the back end does.
     """
     server = config.backend == "openai"
+    most = config.dialect().most
     prompts, sent, answers = Counter[str](), 0, 0
     read = 0.0
     for request in requests():
         prompts[request.condition] += 1
         answers += request.n + request.greedy
-        each = (1 if config.server_n and request.n else request.n) + request.greedy if server else 1
+        each = math.ceil(request.n / (most or request.n or 1)) + request.greedy if server else 1
         sent += each
         read += each * tokens_of((request.system or "") + request.text(request.evidence))
     found = Forecast(prompts.total(), sent, answers, round(read), answers * config.sampling().max_output_tokens, server)

@@ -9,24 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import math
+import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 
 from kbtrain.answers.thoughts import split_thought
-from kbtrain.credentials import key_from_environment
-from kbtrain.errors import UserError, did_you_mean
+from kbtrain.errors import UserError, did_you_mean, strike
 from kbtrain.event_loop import EventLoop
-from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids, request_seed
+from kbtrain.llm.base import AnswerRequest, PromptTooLong, Sampling, cut_to_bytes, prompt_ids, request_seed
+from kbtrain.llm.dialect import NEUTRAL, Server, parts_of
 from kbtrain.llm.replies import Reading, is_opened_by_prompt, is_stopped_early, read_choice, read_output
-from kbtrain.llm.server_requests import NoReply, Retry, ask_once, message, post, tls
+from kbtrain.llm.server_errors import PromptRefusal, read_error
+from kbtrain.llm.server_models import find_model, read_models
+from kbtrain.llm.server_requests import NoReply, ask_once, post, tls
 from kbtrain.llm.thought_tokens import ThoughtTokens
-from kbtrain.prompts.kbm import answer_fingerprint
+from kbtrain.prompts.kbm import answer_fingerprint, encode
 from kbtrain.records import GREEDY, Sample, SampleSet
 from kbtrain.servers import LARGEST, whole_text
 
@@ -147,50 +149,33 @@ def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
         return made
 
 
-async def post_all(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Replies in the order of ``bodies``, at most ``server.concurrency`` under way. Raises :class:`UserError`."""
+async def post_all(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | PromptRefusal]:
+    """Replies, or refusals of a prompt, in the order of ``bodies``; at most ``server.concurrency`` under way.
+
+    Raises :class:`UserError`.
+    """
     gate = asyncio.Semaphore(server.concurrency)
 
-    async def ask(client: httpx2.AsyncClient, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask(client: httpx2.AsyncClient, body: Mapping[str, Any]) -> dict[str, Any] | PromptRefusal:
         async with gate:
-            return await _post(client, server, body)
+            try:
+                return await _post(client, server, body)
+            except PromptRefusal as refusal:
+                return refusal
 
     async with _client(server) as client:
         return await asyncio.gather(*(ask(client, body) for body in bodies))
 
 
-# a vLLM server fills in what its model's generation config recommends; the answers must be drawn as they are asked for
-NEUTRAL: dict[str, dict[str, Any]] = {"vllm": {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}}
-
-
-@dataclass(frozen=True)
-class Server:
-    """Address and protocol of a model server. ``limit`` names the field that bounds an answer's tokens; ``extra`` goes
-    into each request (None takes a field out); ``neutral`` are fields with defaults, unless the sampling itself sets
-    them.
-    """
-
-    url: str
-    model: str
-    chat: bool = False
-    concurrency: int = 32
-    n_in_one: bool = True
-    logprobs: bool = True
-    opened: bool = False  # its template opens a thought in the prompt: a text without the closing mark is a thought
-    alias: bool = False  # ``model`` is the server's name for the very model whose tokenizer cuts the prompts
-    timeout: float = 600.0
-    key_env: str = "OPENAI_API_KEY"
-    limit: str = "max_tokens"
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    neutral: Mapping[str, Any] = field(default_factory=dict)
-    retry: Retry = field(default_factory=Retry)
+_SHORT_QUESTION = "Name any town of the world."  # a prompt that no server has a reason to refuse
 
 
 class OpenAILLM:
     """Implements :class:`~kbtrain.llm.base.LLM`; ``tokenizer`` is None for the chat endpoint.
 
-    There evidence is not cut to the prompt's room. ``logprob`` is what the server gives (vLLM's: before temperature and
-    filters, unless it was started with ``--logprobs-mode processed_logprobs``), and 0 where it is not asked for.
+    There a prompt's tokens are estimated from its bytes, and evidence is cut by this estimate. ``logprob`` is what the
+    server gives (vLLM's: before temperature and filters, unless it was started with ``--logprobs-mode
+    processed_logprobs``), and 0 where it is not asked for.
     """
 
     def __init__(
@@ -200,8 +185,11 @@ class OpenAILLM:
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.server = server
-        self._one_by_one = not server.n_in_one
+        self._most = server.dialect.most or sys.maxsize  # answers to ask for in one request
+        self._accepted = 1  # the most answers that a reply has had
+        self._answers = False  # the server has answered with these fields
         self._gate: asyncio.Semaphore | None = None
+        self._proof: asyncio.Lock | None = None
         self._broken = 0
         self._sends_stop = sampling.max_thought_tokens == 0
         self._n_opened = 0  # outputs that end a thought which their prompt has opened
@@ -225,7 +213,7 @@ class OpenAILLM:
                     f"'{server.model}', another model; set server_endpoint: chat, or model: {server.model}, or "
                     "server_alias: true where both are the same model"
                 )
-        neutral = NEUTRAL.get(kind, {})
+        neutral = dict(NEUTRAL.get(kind, {}))
         if kind == "vllm" and tokenizer is not None and ThoughtTokens(tokenizer).special:
             neutral = {**neutral, "skip_special_tokens": False}  # or a thought and its answer come as one text
         return cls(name, tokenizer, sampling, replace(server, neutral=neutral))
@@ -242,7 +230,7 @@ class OpenAILLM:
         pending: set[asyncio.Task[SampleSet]] = set()
         with EventLoop() as loop:
             client = _client(self.server)
-            self._gate = asyncio.Semaphore(self.server.concurrency)
+            self._gate, self._proof = asyncio.Semaphore(self.server.concurrency), asyncio.Lock()
             try:
                 while True:
                     for request in itertools.islice(missing, self.server.concurrency - len(pending)):
@@ -276,27 +264,53 @@ class OpenAILLM:
             self._n_opened = 0
 
     async def _ask(self, client: httpx2.AsyncClient, request: AnswerRequest) -> SampleSet:
-        prompt, n_tokens, cut = self._prompt(request)
-        seed = request_seed(self.sampling.seed, request.question.id, request.condition)
-        counted = 0
-        greedy: list[Sample] = []
-        drawn: list[Sample] = []
-        if request.greedy:
-            greedy, counted = await self._draw(client, {**prompt, "temperature": 0.0}, GREEDY, 1)
-        s = self.sampling
-        how = {"temperature": s.temperature, "top_p": s.top_p, **({"top_k": s.top_k} if s.top_k else {})}
-        while len(drawn) < request.n:  # a server may give fewer answers than wanted: then the rest, one by one
-            rest = range(len(drawn), request.n)
-            parts = [(i, 1) for i in rest] if self._one_by_one else [(rest.start, len(rest))]
-            draws = (self._draw(client, {**prompt, **how, "seed": seed + i}, i, n) for i, n in parts)
-            for found in await asyncio.gather(*draws, return_exceptions=True):
-                if isinstance(found, BaseException):
-                    raise found
-                drawn += found[0]
-                counted = found[1]
-            self._one_by_one |= len(drawn) < request.n
+        """All answers to a request; without any, and with the reason, where the server refuses its prompt."""
         key = (request.question.id, request.condition)
-        return SampleSet(*key, tuple(drawn), greedy[0] if greedy else None, n_tokens or counted, cut)
+        n_tokens = cut = 0
+        try:
+            prompt, n_tokens, cut = self._prompt(request)
+            greedy, counted = await self._greedy(client, request, prompt)
+            drawn, counted_too = await self._drawn(client, request, prompt)
+        except (PromptRefusal, PromptTooLong) as refusal:
+            return SampleSet(*key, (), None, n_tokens, cut, refused=strike(str(refusal)))
+        return SampleSet(*key, drawn, greedy, n_tokens or counted or counted_too, cut)
+
+    async def _greedy(
+        self, client: httpx2.AsyncClient, request: AnswerRequest, prompt: Mapping[str, Any]
+    ) -> tuple[Sample | None, int]:
+        """The greedy answer, where one is asked for, and the number of prompt tokens that the server counts."""
+        if not request.greedy:
+            return None, 0
+        how = {"temperature": 0.0} if self.server.dialect.greedy else self._how(request, GREEDY)
+        found, counted = await self._draw(client, {**prompt, **how}, GREEDY, 1)
+        return found[0], counted
+
+    async def _drawn(
+        self, client: httpx2.AsyncClient, request: AnswerRequest, prompt: Mapping[str, Any]
+    ) -> tuple[tuple[Sample, ...], int]:
+        """The drawn answers, numbered from 0, in as many requests as the server needs for them."""
+        drawn: dict[int, Sample] = {}
+        most, counted = self._most, 0
+        while missing := [i for i in range(request.n) if i not in drawn]:
+            parts = list(parts_of(missing, most))
+            draws = (self._draw(client, {**prompt, **self._how(request, i)}, i, n) for i, n in parts)
+            for (_, n), found in zip(parts, await asyncio.gather(*draws, return_exceptions=True), strict=True):
+                if isinstance(found, PromptRefusal) and found.kind == "other" and n > self._accepted:
+                    most = min(most, max(1, n // 2))  # so many answers may be what it refuses
+                elif isinstance(found, BaseException):
+                    raise found
+                else:
+                    drawn |= {sample.index: sample for sample in found[0]}
+                    counted = found[1]
+                    most = min(most, len(found[0])) if len(found[0]) < n else most
+        self._most = min(self._most, most)
+        return tuple(drawn[i] for i in range(request.n)), counted
+
+    def _how(self, request: AnswerRequest, index: int) -> dict[str, Any]:
+        """Fields by which an answer is drawn; ``index`` is that of the first one of a request."""
+        s = self.sampling
+        seed = request_seed(s.seed, request.question.id, request.condition) + max(index, 0)
+        return {"temperature": s.temperature, "top_p": s.top_p, **({"top_k": s.top_k} if s.top_k else {}), "seed": seed}
 
     async def _draw(
         self, client: httpx2.AsyncClient, body: Mapping[str, Any], first: int, n: int
@@ -306,7 +320,7 @@ class OpenAILLM:
             body = {**body, "n": n}
         opened = self._is_opened(body)
         unstopped = {name: value for name, value in body.items() if name != "stop"}
-        sends_stop = self._sends_stop and "stop" in body and "stop" not in self.server.extra
+        sends_stop = self._sends_stop and "stop" in body and "stop" not in self.server.dialect.extra
         reply = await self._reply(client, body if sends_stop else unstopped)
         if sends_stop and self._is_stopped_early(reply, opened):
             reply = await self._reply(client, unstopped)
@@ -315,13 +329,37 @@ class OpenAILLM:
         self._n_opened += sum(is_opened_by_prompt(choice) for choice in reply["choices"])
         split = split_thought if self._thoughts is None else self._thoughts.split
         how = Reading(self.sampling.stop, opened, split)
-        made = samples(reply, first, n, how, self.server.logprobs, self.tokenizer)
+        made = samples(reply, first, n, how, self.server.dialect.logprobs, self.tokenizer)
+        self._answers, self._accepted = True, max(self._accepted, len(made))
         return made, counted(reply, "prompt_tokens") or 0
 
     async def _reply(self, client: httpx2.AsyncClient, body: Mapping[str, Any]) -> dict[str, Any]:
         assert self._gate is not None
         async with self._gate:
-            return await _post(client, self.server, body)
+            try:
+                return await _post(client, self.server, body)
+            except PromptRefusal as refusal:
+                await self._prove(client, body, refusal)
+                raise
+
+    async def _prove(self, client: httpx2.AsyncClient, body: Mapping[str, Any], refusal: PromptRefusal) -> None:
+        """Ask a short question with the fields of a refused request, unless the server has answered such a one.
+
+        Raises :class:`UserError` where it is refused too: the fields are wrong, not the prompt.
+        """
+        assert self._proof is not None
+        async with self._proof:
+            if self._answers:
+                return
+            try:
+                fields = {name: value for name, value in body.items() if name != "n"}
+                await _post(client, self.server, {**fields, **self._prompt_of(_SHORT_QUESTION, None)})
+            except PromptRefusal:
+                raise UserError(
+                    f"server {self.server.base}: {refusal.message}; it refuses a short question too: `kbtrain "
+                    "check-server` finds the fields that it takes"
+                ) from None
+            self._answers = True
 
     def _is_stopped_early(self, reply: Mapping[str, Any], opened: bool) -> bool:
         """True if a stop string ended an output before its answer: most servers apply them to thoughts, too."""
@@ -338,20 +376,25 @@ class OpenAILLM:
     def _prompt(self, request: AnswerRequest) -> tuple[dict[str, Any], int, int]:
         """Fields of all HTTP requests for these answers, the number of prompt tokens (0: unknown), and the cut."""
         s = self.sampling
-        body: dict[str, Any] = {"model": self.server.model, "max_tokens": s.max_output_tokens, "stop": list(s.stop)}
-        if not s.stop:
-            del body["stop"]
+        body: dict[str, Any] = {"model": self.server.model, "max_tokens": s.max_output_tokens}
+        if s.stop:
+            body["stop"] = list(s.stop)
+        if self.server.dialect.logprobs:
+            body["logprobs"] = True if self.tokenizer is None else 1
         if self.tokenizer is None:
-            if self.server.logprobs:
-                body["logprobs"] = True
-            messages = [{"role": "user", "content": request.text(request.evidence)}]
-            if request.system is not None:
-                messages.insert(0, {"role": "system", "content": request.system})
-            return {**body, "messages": messages}, 0, 0
+            evidence, cut = cut_to_bytes(request, s.max_prompt_tokens)
+            return {**body, **self._prompt_of(request.text(evidence), request.system)}, 0, cut
         ids, cut = prompt_ids(self.tokenizer, request, s.max_prompt_tokens)
-        if self.server.logprobs:
-            body["logprobs"] = 1
         return {**body, "prompt": ids}, len(ids), cut
+
+    def _prompt_of(self, text: str, system: str | None) -> dict[str, Any]:
+        """The field that holds a prompt: messages, or token ids."""
+        if self.tokenizer is not None:
+            return {"prompt": encode(self.tokenizer, text, system)}
+        messages = [{"role": "user", "content": text}]
+        if system is not None:
+            messages.insert(0, {"role": "system", "content": system})
+        return {"messages": messages}
 
 
 def _client(server: Server) -> httpx2.AsyncClient:
@@ -359,13 +402,9 @@ def _client(server: Server) -> httpx2.AsyncClient:
     limits = httpx2.Limits(max_connections=server.concurrency, max_keepalive_connections=server.concurrency)
     timeout = httpx2.Timeout(server.timeout, connect=min(30.0, server.timeout), pool=None)
     return httpx2.AsyncClient(
-        base_url=server.url, headers=_headers(server), limits=limits, timeout=timeout, verify=tls()
+        base_url=server.base, params=server.query, headers=server.headers(), limits=limits, timeout=timeout,
+        verify=tls(),
     )  # fmt: skip
-
-
-def _headers(server: Server) -> dict[str, str]:
-    key = key_from_environment(server.key_env)
-    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _server_kind(server: Server) -> tuple[str, str | None]:
@@ -373,35 +412,28 @@ def _server_kind(server: Server) -> tuple[str, str | None]:
 
     Raises :class:`UserError` without an answer.
     """
-    where, seconds = f"server {server.url}", min(30.0, server.timeout)
+    where, seconds = f"server {server.base}", min(30.0, server.timeout)
     try:
-        response, text = ask_once(server.url, "GET", "models", _headers(server), seconds)
+        response, text = ask_once(server.url, "GET", "models", server.headers(), seconds)
     except NoReply as error:
         raise UserError(f"{where}: no connection ({error}); is it running, is server_url right?") from None
     if response.status_code in {401, 403}:
-        raise UserError(
-            f"{where}: status {response.status_code} ({message(response, text)}); set the key in {server.key_env}"
-        )
+        raise UserError(f"{where}: {read_error(response.status_code, text).text}; set the key in {server.key_env}")
     try:
-        listed = (json.loads(text).get("data") or []) if response.status_code == 200 else []
-    except (ValueError, AttributeError, RecursionError):
+        listed = read_models(text) if response.status_code == 200 else []
+    except ValueError:
         raise UserError(f"{where}: does not speak OpenAI's protocol; does server_url end in /v1?") from None
-    models = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-    kinds = {str(model.get("id")): str(model.get("owned_by")) for model in models}
-    kind = next(iter(kinds.values()), "unknown")
-    roots = {str(model.get("id")): model.get("root") for model in models}
-    if kind == "vllm" and server.model not in kinds:
-        hint = did_you_mean(server.model, kinds)
+    model = find_model(server.model, listed)
+    kind = model.owner if model else listed[0].owner if listed else "unknown"
+    if kind == "vllm" and model is None:
+        hint = did_you_mean(server.model, [one.name for one in listed])
         raise UserError(f"key 'server_model': {where} has no model '{server.model}'; {hint}")
-    return kind, roots.get(server.model)
+    return kind, None if model is None else model.root
 
 
 async def _post(client: httpx2.AsyncClient, server: Server, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The reply to a request with the server's own fields around it; one that is None is left out."""
-    named = {server.limit if key == "max_tokens" else key: value for key, value in body.items()}
-    whole = {**server.neutral, **named, **server.extra}
-    fields = {key: value for key, value in whole.items() if value is not None}
-    return await post(client, "chat/completions" if server.chat else "completions", fields, server.retry)
+    """The reply to a request, written in the server's dialect."""
+    return await post(client, server.path, server.dialect.write(body, server.neutral), server.retry)
 
 
 async def _some(tasks: set[asyncio.Task[SampleSet]]) -> tuple[Sequence[asyncio.Task[SampleSet]], set[Any]]:

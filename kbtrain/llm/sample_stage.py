@@ -233,8 +233,9 @@ class SamplingJob:
         """Draw what is missing and store it; yields how many question-conditions were stored each time.
 
         ``silent`` and ``remaining`` count the answers. Raises :class:`UserError` as soon as more than a fifth of many
-        say nothing, unless ``allow_empty``; what was drawn is stored.
+        say nothing, unless ``allow_empty``, and where the server refuses too many prompts; what was drawn is stored.
         """
+        check_refusals(store, self)
         done, config = store.done(self.run), self.config
         place, silent = f"{at(store.path)}: run '{self.run}'", silent or SilentAnswers()
         if not allow_empty:
@@ -256,6 +257,34 @@ class SamplingJob:
                 silent.add(sample for made in sets for sample in made.answers())
                 if not allow_empty:
                     silent.check(place, LEAST)
+                if any(one.refused is not None for one in sets):
+                    check_refusals(store, self)
+
+
+def check_refusals(store: SampleStore, job: SamplingJob) -> None:
+    """Raise :class:`UserError` where the server has refused more than ``server_refused`` of a job's prompts."""
+    if job.run not in store.runs():
+        return
+    refused = store.refusals(job.run).total()
+    if refused > job.config.server_refused * job.total:
+        kinds = refusal_text(store, job.run)
+        raise UserError(
+            f"key 'server_refused': the server refused {kinds} of {job.total} question-conditions, more than "
+            f"{job.config.server_refused:.0%}; raise it, or change the prompts and name another sampling_run"
+        )
+
+
+def refusal_text(store: SampleStore, run: str) -> str:
+    """``3 (2 content_filter, 1 context_length under 'rag'; first: WORDS)`` of a run's refusals; empty for none."""
+    counted = store.refusals(run)
+    if not counted:
+        return ""
+    kinds = Counter[str]()
+    for (_, kind), n in counted.items():
+        kinds[kind] += n
+    listed = ", ".join(f"{kind} {n}" for kind, n in kinds.most_common())
+    first = store.first_refusal(run)
+    return f"{counted.total()} ({listed}; first: {first})"
 
 
 def _some_of(samples: Any) -> Any:

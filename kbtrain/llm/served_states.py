@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
 from kbtrain.event_loop import run
+from kbtrain.servers import Retry
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
 
-    from kbtrain.llm.openai_llm import Server
+    from kbtrain.llm.dialect import Server
 
     States = NDArray[np.float32]
 
@@ -111,8 +112,6 @@ class StatesServer:
 
     def answer_within(self, seconds: float) -> None:
         """Wait for a reply at most this long, and try a failed request once more at once."""
-        from kbtrain.llm.server_requests import Retry
-
         soon = Retry(tries=2, first=0.05, longest=0.05, patience=0.0)
         self.server = replace(self.server, retry=soon, timeout=min(self.server.timeout, seconds))
 
@@ -127,10 +126,14 @@ class StatesServer:
     def read(self, prompts: Sequence[Sequence[int]], draft_tokens: int = 0) -> list[ServedStates]:
         """States of prompts (token ids), in their order, from one greedy request each. Raises :class:`UserError`."""
         from kbtrain.llm.openai_llm import post_all
+        from kbtrain.llm.server_errors import PromptRefusal
 
         bodies = [self._body(ids, draft_tokens) for ids in prompts]
-        replies = run(post_all(self.server, bodies))
-        served = [read_reply(reply, ids) for reply, ids in zip(replies, prompts, strict=True)]
+        served = []
+        for reply, ids in zip(run(post_all(self.server, bodies)), prompts, strict=True):
+            if isinstance(reply, PromptRefusal):
+                raise UserError(f"server {self.server.base}: {reply.message}")
+            served.append(read_reply(reply, ids))
         self.spent.update(
             requests=len(served),
             prompt_tokens=sum(map(len, prompts)),

@@ -1,32 +1,39 @@
 """Send a request to a model server, repeated with back-off for passing faults, else one line with the cause.
 
-Repeated: no connection, a connection that breaks, a time-out, the statuses of :data:`PASSING`, and a reply of status
-200 with wrong content (cut off, no JSON, no choices). Everything else is the user's to mend.
+Repeated: no connection, a connection that breaks, a time-out, the statuses of
+:data:`~kbtrain.llm.server_errors.PASSING`, and a reply of status 200 with wrong content (cut off, no JSON, no choices).
+A prompt that the server refuses is a :class:`PromptRefusal`. Everything else is the user's to fix.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import json
-import random
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
 from kbtrain.errors import UserError, strike, strike_all
 from kbtrain.event_loop import run
-from kbtrain.servers import LARGEST, LONGEST_ASKED, retry_after
+from kbtrain.llm.server_errors import (
+    PASSING,
+    PromptRefusal,
+    ServerError,
+    failed_answer,
+    holds_error,
+    read_error,
+    refused_answer,
+)
+from kbtrain.servers import LARGEST, LONGEST_ASKED, Retry, retry_after, split_query
 
-PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 HINTS = {
     401: "; set the key (see server_key_env)",
     403: "; is the key allowed to use this model?",
 }
+NO_QUOTA = "the account has no quota left: add credit or take another key"
 NOT_FOUND = {  # a server that lacks an endpoint and one that lacks a model say the same
     "chat/completions": "; check server_url and server_model, or set server_endpoint: completions",
     "completions": "; check server_url and server_model, or set server_endpoint: chat",
@@ -34,44 +41,34 @@ NOT_FOUND = {  # a server that lacks an endpoint and one that lacks a model say 
 }
 
 
-@dataclass(frozen=True)
-class Retry:
-    """Number of tries and the pauses between them: ``first`` seconds, doubled each time up to ``longest``, times a
-    random number between 1/2 and 1 (so that clients which failed together do not come back together).
+class NoReply(Exception):
+    """A try that failed and may be repeated; ``asked`` is the server's ``Retry-After`` in seconds.
 
-    A server's ``Retry-After`` counts as the least wait, up to ``patience`` seconds.
+    ``is_empty``: the reply is well-formed and has no answer in it.
     """
 
-    tries: int = 8
-    first: float = 1.0
-    longest: float = 60.0
-    patience: float = LONGEST_ASKED
-
-    def seconds(self, failed: int, asked: float | None) -> float:
-        """Seconds to wait after ``failed`` tries; ``asked`` is the server's own request."""
-        wait = min(self.longest, self.first * 2.0 ** min(failed - 1, 30)) * random.uniform(0.5, 1.0)
-        return max(wait, min(asked or 0.0, self.patience))
-
-
-class NoReply(Exception):
-    """A try that failed and may be repeated; ``asked`` is the server's ``Retry-After`` in seconds."""
-
-    def __init__(self, why: str, asked: float | None = None) -> None:
+    def __init__(self, why: str, asked: float | None = None, is_empty: bool = False) -> None:
         super().__init__(why)
         self.asked = asked
+        self.is_empty = is_empty
 
 
 async def post(
     client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], retry: Retry, holds: str = "choices"
 ) -> dict[str, Any]:
-    """The JSON object that answers ``body``, with something in its field ``holds``. Raises :class:`UserError`."""
+    """The JSON object that answers ``body``, with something in its field ``holds``.
+
+    Raises :class:`UserError`, and :class:`PromptRefusal` for a body that the server refuses.
+    """
     failed = 0
     while True:
         try:
-            return await _once(client, path, body, holds)
+            return await _post_once(client, path, body, holds)
         except NoReply as error:
             failed += 1
             if failed >= retry.tries:
+                if error.is_empty and holds == "choices":
+                    raise PromptRefusal("other", f"{error}, {failed} times") from None
                 raise UserError(
                     f"server {client.base_url}: {error}, {failed} times; what was finished is kept, run the same "
                     "command again when the server is well"
@@ -79,22 +76,39 @@ async def post(
             await asyncio.sleep(retry.seconds(failed, error.asked))
 
 
-async def _once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], holds: str) -> dict[str, Any]:
+async def _post_once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], holds: str) -> dict[str, Any]:
     response, text = await exchange(client, "POST", path, body)
-    if response.status_code in PASSING:
-        why = f"status {response.status_code} ({message(response, text)})"
-        raise NoReply(why, retry_after(response.headers.get("retry-after"), LONGEST_ASKED))
     if response.status_code != 200:
-        status = f"status {response.status_code} ({message(response, text)})"
-        hint = NOT_FOUND[path] if response.status_code == 404 else HINTS.get(response.status_code, "")
-        raise UserError(f"server {client.base_url}: {status}{hint}")
+        asked = retry_after(response.headers.get("retry-after"), LONGEST_ASKED)
+        raise _failure(client, path, read_error(response.status_code, text), asked)
     try:
         reply = strike_all(json.loads(text))  # a server may echo its caller's headers
     except (ValueError, RecursionError):
         raise NoReply(f"a reply that is not JSON ({strike(text)[:60]!r})") from None
-    if not isinstance(reply, dict) or not reply.get(holds):
-        raise NoReply(f"a reply without {holds} ({message(response, text)})")
+    if not isinstance(reply, dict):
+        raise NoReply(f"a reply without {holds} ({strike(text)[:60]!r})")
+    if not reply.get(holds):
+        if holds_error(reply):
+            raise _failure(client, path, read_error(200, text), None)
+        raise NoReply(f"a reply without {holds} ({strike(text)[:100]!r})", is_empty=True)
+    if (reason := failed_answer(reply)) is not None:
+        raise NoReply(f"an answer that broke off ({reason})")
+    if (reason := refused_answer(reply)) is not None:
+        raise PromptRefusal("content_filter", f"finish reason {reason}")
     return reply
+
+
+def _failure(client: httpx2.AsyncClient, path: str, error: ServerError, asked: float | None) -> Exception:
+    """The exception that a server's error stands for; ``asked``: its ``Retry-After``."""
+    if error.is_quota:
+        return UserError(f"server {client.base_url}: {error.text}; {NO_QUOTA}, then run the same command again")
+    kind = error.refusal
+    if kind is not None:
+        return PromptRefusal(kind, error.text)
+    if error.status in PASSING:
+        return NoReply(error.text, error.wait if asked is None else asked)
+    hint = NOT_FOUND[path] if error.status == 404 else HINTS.get(error.status, "")
+    return UserError(f"server {client.base_url}: {error.text}{hint}")
 
 
 async def exchange(
@@ -121,12 +135,15 @@ def ask_once(
     url: str, method: str, path: str, headers: Mapping[str, str], seconds: float, body: Mapping[str, Any] | None = None
 ) -> tuple[httpx2.Response, str]:
     """:func:`exchange` for one who asks a server a single time, not more than ``seconds`` for connecting or reading."""
+    address, query = split_query(url)
 
-    async def asked() -> tuple[httpx2.Response, str]:
-        async with httpx2.AsyncClient(base_url=url, headers=dict(headers), timeout=seconds, verify=tls()) as client:
+    async def ask() -> tuple[httpx2.Response, str]:
+        async with httpx2.AsyncClient(
+            base_url=address, params=query, headers=dict(headers), timeout=seconds, verify=tls()
+        ) as client:
             return await exchange(client, method, path, body)
 
-    return run(asked())
+    return run(ask())
 
 
 @functools.cache
@@ -148,14 +165,3 @@ async def _text_of(response: httpx2.Response) -> str:
         if len(body) > LARGEST:
             raise NoReply(f"a reply of more than {LARGEST >> 20} MiB")
     return body.decode("utf-8", "replace")
-
-
-def message(response: httpx2.Response, text: str) -> str:
-    """A server's error message in one short line, from its reply and that one's text."""
-    said: Any = strike(text)
-    with contextlib.suppress(ValueError, RecursionError):
-        said = strike_all(json.loads(text))  # before it is cut: a part of a key is no text that could be struck
-    for key in ("error", "message"):
-        if isinstance(said, dict):
-            said = said.get(key) or said
-    return " ".join(str(said).split())[:200] or response.reason_phrase

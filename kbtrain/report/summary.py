@@ -82,6 +82,7 @@ def caption(results: Results) -> str:
     meta = results.meta
     left_out = meta.get("excluded", {}).get("without_stored_answers", 0)
     no_verdict = meta.get("excluded", {}).get("without_verdict", 0)
+    refused = meta.get("excluded", {}).get("refused_by_server", 0)
     shared = meta.get("dev_entities_in_test", 0)
     reachable = results.oracles.sampled_benefit if results.oracles else None
     late = [name for stage in meta.get("stages", {}).values() for name in stage.get("after_search", {})]
@@ -94,6 +95,7 @@ def caption(results: Results) -> str:
         + (f"; area of the sampled answers' own benefit {percent(reachable)}" if reachable is not None else "")
         + (f"; {left_out} questions without stored answers left out" if left_out else "")
         + (f"; {no_verdict} questions without a verdict on an answer left out" if no_verdict else "")
+        + (f"; {refused} questions that the server refused left out" if refused else "")
         + (f"; {shared} dev questions share an entity with test" if shared else "")
         + (f"; {', '.join(late)}: asked after every search, what is saved is reading" if late else "")
     )

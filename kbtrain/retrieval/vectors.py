@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import io
 import itertools
+import math
 import pickle
 import re
 import sqlite3
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -24,15 +26,17 @@ from pydantic import Field
 
 from kbtrain import jsonl
 from kbtrain.config import Config
-from kbtrain.credentials import check_url, key_from_environment
+from kbtrain.credentials import check_url, key_from_environment, key_headers
 from kbtrain.errors import UserError, at, require, strike
 from kbtrain.event_loop import EventLoop, run
 from kbtrain.files import check_regular, errors_of, loads
-from kbtrain.llm.server_requests import Retry, post
+from kbtrain.llm.dialect import KeyHeader
+from kbtrain.llm.server_errors import PromptRefusal
+from kbtrain.llm.server_requests import post
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import read_passages, some
-from kbtrain.servers import LONGEST_ASKED, is_loopback
+from kbtrain.servers import LONGEST_ASKED, Retry, is_loopback, split_query
 from kbtrain.text_files import read_text
 
 if TYPE_CHECKING:
@@ -42,7 +46,16 @@ if TYPE_CHECKING:
     Vectors = np.ndarray[Any, Any]
 
 CARD = "vectors.json"
-NO_VECTOR = {"server_key_env", "store_key_env", "server_tries", "server_timeout", "server_patience"}  # change no vector
+NO_VECTOR = {  # change no vector
+    "server_key_env", "server_key_header", "store_key_env", "server_tries", "server_timeout", "server_patience",
+}  # fmt: skip
+    "server_key_env",
+    "server_key_header",
+    "store_key_env",
+    "server_tries",
+    "server_timeout",
+    "server_patience",
+}  # change no vector
 NAME = r"^[\w-]{1,200}$"  # of a collection
 POINTS = "qdrant"  # subfolder of a store inside this process
 
@@ -53,6 +66,7 @@ class Embeddings(Config):
     server_url: str = Field(description="server of embeddings in OpenAI's protocol, up to and with /v1")
     server_model: str = Field(description="the model's name there")
     server_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the server's key")
+    server_key_header: KeyHeader = Field("Authorization", description="header that carries the server's key")
     server_tries: int = Field(8, ge=1, description="tries of a request that fails")
     server_timeout: float = Field(60.0, gt=0, description="seconds to wait for one batch of vectors")
     server_patience: float = Field(LONGEST_ASKED, ge=0, description="seconds it may ask to wait (Retry-After)")
@@ -75,28 +89,55 @@ class VectorCard(Embeddings):
 
 
 class Embedder:
-    """Texts to vectors, one request a call. Raises :class:`UserError` for no answer, and for one of another form."""
+    """Texts to vectors, one request a call, or more for a server that refuses so many texts at once.
+
+    Raises :class:`UserError` for no answer, and for one of another form.
+    """
 
     def __init__(self, of: Embeddings, retry: Retry | None = None) -> None:
         check_url(of.server_url, "server_url")
-        key = key_from_environment(of.server_key_env)
+        address, query = split_query(of.server_url)
+        self._most = sys.maxsize  # texts in one request
         self._model = of.server_model
         self._retry = retry or Retry(tries=of.server_tries, patience=of.server_patience)
         self._client = httpx2.AsyncClient(
-            base_url=of.server_url,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            base_url=address,
+            params=query,
+            headers=key_headers(of.server_key_env, of.server_key_header),
             timeout=httpx2.Timeout(of.server_timeout, connect=min(10.0, of.server_timeout), pool=None),
             trust_env=not is_loopback(urlsplit(of.server_url).hostname or ""),
         )
 
     async def vectors(self, texts: Sequence[str]) -> Vectors:
         """Shape (texts, dimensions), fp32."""
+        parts = [texts[i : i + self._most] for i in range(0, max(1, len(texts)), self._most)]
+        return _joined([await self._vectors(part) for part in parts])
+
+    async def _vectors(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of one request, or of its halves where the server refuses it."""
         body = {"model": self._model, "input": list(texts)}
-        return vectors_of(await post(self._client, "embeddings", body, self._retry, holds="data"), len(texts))
+        try:
+            return vectors_of(await post(self._client, "embeddings", body, self._retry, holds="data"), len(texts))
+        except PromptRefusal as refusal:
+            if len(texts) == 1:
+                raise UserError(f"server {self._client.base_url}: {refusal.message}; text {texts[0][:40]!r}") from None
+        half = math.ceil(len(texts) / 2)
+        first = await self._vectors(texts[:half])
+        self._most = min(self._most, half)
+        return _joined([first, await self._vectors(texts[half:])])
 
     async def close(self) -> None:
         """Release connections."""
         await self._client.aclose()
+
+
+def _joined(parts: Sequence[Vectors]) -> Vectors:
+    """The rows of all parts. Raises :class:`UserError` for parts of different lengths."""
+    import numpy as np
+
+    if len({part.shape[1] for part in parts}) > 1:
+        raise UserError("server: embeddings of different lengths; is it one model?")
+    return np.concatenate(parts)
 
 
 def vectors_of(reply: Mapping[str, Any], n: int) -> Vectors:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kbtrain.errors import UserError
 from kbtrain.gates.states_read import model_read
-from kbtrain.llm.openai_llm import Server
+from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import StatesServer
 from kbtrain.models.load import load_tokenizer
 from kbtrain.serve.config import ServeConfig

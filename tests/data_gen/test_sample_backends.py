@@ -99,8 +99,8 @@ def test_a_server_run_that_broke_off_is_completed(make_run, tiny_model, capsys):
         # greedy and samples of 72 question-conditions, and no question more than once
         assert n_requests == 3 * N_QUESTIONS * 2
 
-        server.failures[:] = [""] * 31 + ["refused"]
-        with pytest.raises(UserError, match="status 400"):
+        server.failures[:] = [""] * 31 + ["no_key"]
+        with pytest.raises(UserError, match="status 401"):
             sample(broken, tiny_model, *address, "--server-concurrency", "1")
         assert len(rows(broken / "samples.db")) == 15
     with ModelServer() as other_port:  # the address is no part of the run

@@ -15,11 +15,11 @@ from model_server import ModelServer
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
-from kbtrain.llm.openai_llm import OpenAILLM, Server, samples
+from kbtrain.llm.dialect import Dialect, Server
+from kbtrain.llm.openai_llm import OpenAILLM, samples
 from kbtrain.llm.replies import Reading
-from kbtrain.llm.server_requests import Retry
 from kbtrain.prompts.kbm import answer_prompt, encode
-from kbtrain.servers import retry_after
+from kbtrain.servers import Retry, retry_after
 
 QUICK = Retry(tries=4, first=0.01, longest=0.02)
 PATIENT = Retry(tries=40, first=0.01, longest=0.02)
@@ -34,7 +34,9 @@ def open_llm(tokenizer, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
     def opened(server, chat=False, sampling=None, **settings):
-        how = Server(server.url, "tiny", **{"chat": chat, "timeout": 60.0, "retry": QUICK, **settings})
+        dialect = Dialect(**{key: settings.pop(key) for key in Dialect.model_fields if key in settings})
+        given = {"chat": chat, "timeout": 60.0, "retry": QUICK, "dialect": dialect, **settings}
+        how = Server(server.url, "tiny", **given)
         return OpenAILLM("tiny", None if chat else tokenizer, sampling or Sampling(max_prompt_tokens=300), how)
 
     return opened
@@ -121,7 +123,6 @@ def test_a_server_that_stays_ill_is_one_line_and_what_was_finished_came_out(open
 @pytest.mark.parametrize(
     ("failure", "message"),
     [
-        ("refused", r"status 400 \(prompt is too long\)$"),
         ("no_key", r"status 401 \(no key\); set the key"),
         ("no_model", r"status 404 \(model not found\); check .* or set server_endpoint: chat$"),
     ],
@@ -137,7 +138,7 @@ def test_what_does_not_pass_is_said_at_once(failure, message, open_llm, question
 @pytest.mark.parametrize("way", ["n in one", "n requests", "server that knows no n"])
 def test_n_answers_are_the_same_in_one_request_or_many(way, open_llm, asks):
     with ModelServer(most=1 if way == "server that knows no n" else 100) as server:
-        found = answered(open_llm(server, n_in_one=way != "n requests"), asks)
+        found = answered(open_llm(server, most=1 if way == "n requests" else None), asks)
         n_requests = len(server.requests)
     assert [[s.text for s in made.samples] for made in found] == [expected_texts(ask) for ask in asks]
     # one greedy request a question, and then 1, 3, or (where nobody knew yet) 1 + 2
@@ -148,7 +149,7 @@ def test_no_more_requests_are_under_way_than_allowed(open_llm, question):
     asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=4) for i in range(12)]
     with ModelServer() as server:
         server.delay = 0.02
-        answered(open_llm(server, concurrency=3, n_in_one=False), asks)
+        answered(open_llm(server, concurrency=3, most=1), asks)
         assert len(server.requests) == 12 * 5
         assert 2 <= server.busiest <= 3
 
@@ -175,7 +176,7 @@ def test_a_server_without_logprobs_must_be_declared_so(open_llm, asks):
     with ModelServer(logprobs=False) as server:
         with pytest.raises(UserError, match="gives no log-probabilities; set server_logprobs: false"):
             answered(open_llm(server), asks)
-        found = answered(open_llm(server, chat=True, logprobs=False, n_in_one=False), asks)
+        found = answered(open_llm(server, chat=True, logprobs=False, most=1), asks)
         assert {(s.logprob, s.n_tokens) for made in found for s in made.samples} == {(0.0, 3)}
         together = answered(open_llm(server, chat=True, logprobs=False), asks)
         assert {(s.logprob, s.n_tokens) for made in together for s in made.samples} == {(0.0, 3)}
@@ -232,7 +233,7 @@ def test_one_models_tokens_are_not_sent_to_another(monkeypatch, tokenizer, tmp_p
 
 def test_lengths_are_estimated_where_a_server_tells_nothing(open_llm, question):
     with ModelServer(logprobs=False, usage=False) as server:
-        llm = open_llm(server, chat=True, logprobs=False, n_in_one=False)
+        llm = open_llm(server, chat=True, logprobs=False, most=1)
         (made,) = answered(llm, [AnswerRequest(question("q"), "llm", None, n=1)])
     assert made.greedy.n_tokens == round(len("greedy") / 4) and made.samples[0].n_tokens >= 2
 
@@ -240,7 +241,8 @@ def test_lengths_are_estimated_where_a_server_tells_nothing(open_llm, question):
 def test_a_vllm_server_does_not_fill_in_the_models_own_sampling(monkeypatch, question):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with ModelServer() as server:
-        llm = OpenAILLM.connect("m", Sampling(top_k=5), Server(server.url, "tiny", chat=True, extra={"min_p": 0.2}))
+        how = Server(server.url, "tiny", chat=True, dialect=Dialect(extra={"min_p": 0.2}))
+        llm = OpenAILLM.connect("m", Sampling(top_k=5), how)
         answered(llm, [AnswerRequest(question("q"), "llm", None, n=2)])
         greedy, drawn = server.requests
     assert (drawn["top_k"], drawn["min_p"], drawn["repetition_penalty"]) == (5, 0.2, 1.0)

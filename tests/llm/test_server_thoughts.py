@@ -11,7 +11,8 @@ import pytest
 from model_server import ModelServer
 
 from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.openai_llm import OpenAILLM, Server, samples
+from kbtrain.llm.dialect import Dialect, Server
+from kbtrain.llm.openai_llm import OpenAILLM, samples
 from kbtrain.llm.replies import Reading
 from kbtrain.llm.server_requests import Retry
 
@@ -69,7 +70,8 @@ def asked(question):
         server.say = server.reply_to
         opened = settings.pop("opened", False)
         sampling = Sampling(**{"max_new_tokens": 400, **settings})
-        how = Server(server.url, "tiny", chat=True, logprobs=False, opened=opened, retry=Retry(1), concurrency=1)
+        given = {"chat": True, "opened": opened, "retry": Retry(1), "concurrency": 1}
+        how = Server(server.url, "tiny", dialect=Dialect(logprobs=False), **given)
         llm = OpenAILLM("tiny", None, sampling, how)
         sets = [made for i in (1, 2) for group in llm.answer([AnswerRequest(question(f"q{i}"), "llm", None, 2)])
                 for made in group]  # fmt: skip

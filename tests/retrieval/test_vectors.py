@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pickle
@@ -18,12 +19,12 @@ from support.http_server import LocalServer
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.llm.server_requests import Retry
 from kbtrain.questions.data_sets.atlas import atlas_passages
 from kbtrain.questions.load import load_questions
 from kbtrain.records import Evidence, Passage
 from kbtrain.retrieval import vectors
 from kbtrain.retrieval.vectors import CARD, Embeddings, VectorBuild, VectorIndex
+from kbtrain.servers import Retry
 
 pytestmark = pytest.mark.skipif(
     find_spec("qdrant_client") is None, reason='qdrant-client is not installed: pip install "kbtrain[vectors]"'
@@ -350,3 +351,37 @@ def test_the_stage_embeds_a_run_folder_and_retrieve_searches_it(tmp_path, server
         assert [e.hits for e in found] == index.search([e.query for e in found], 3)
     assert "give data_gen/embed.py the corpus" in scripts.here(*retrieve, "--corpus", "x.jsonl").stderr
     assert "name a folder, or a run folder" in scripts.here(*embed[:1], *embed[3:]).stderr
+
+
+def test_a_server_that_takes_few_texts_is_asked_for_as_many_as_it_takes(server):
+    server.most = 32
+
+    async def ask():
+        embedder = vectors.Embedder(settings(server))
+        try:
+            return [await embedder.vectors([f"text {i}" for i in range(n)]) for n in (100, 60)]
+        finally:
+            await embedder.close()
+
+    found = asyncio.run(ask())
+    assert [len(texts) for texts in server.asked] == [100, 50, 25, 25, 50, 25, 25, 25, 25, 10]
+    for rows, n in zip(found, (100, 60), strict=True):
+        assert rows.tolist() == [vector(f"text {i}") for i in range(n)]
+    server.most = 0
+    with pytest.raises(UserError, match=r"status 422 \(batch size 1 > maximum allowed batch size 0\); text 'text 0'"):
+        asyncio.run(ask())
+
+
+def test_azures_key_header_and_version_are_sent(server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-a-key-of-azures-1234")
+    given = {**settings(server).model_dump(), "server_url": f"{server.url}?api-version=2024-10-21"}
+    embedder = vectors.Embedder(vectors.Embeddings(**{**given, "server_key_header": "api-key"}))
+
+    async def ask():
+        try:
+            return await embedder.vectors(["a"])
+        finally:
+            await embedder.close()
+
+    assert asyncio.run(ask()).shape == (1, 256)
+    assert server.paths == ["/v1/embeddings?api-version=2024-10-21"] and server.keys == ["sk-a-key-of-azures-1234"]

@@ -33,7 +33,8 @@ class SampledPrompt(Gate):
     """Score = share of ``n`` sampled replies which say that more information is needed; it reads no reference.
 
     The same prompt as :class:`~kbtrain.gates.kbm.prompt.Prompt`, which reads the exact probability where the model's
-    logits are at hand. Replies that say neither are left out and counted (``unparsed``); .5 where none is left.
+    logits are at hand. Replies that say neither are left out and counted (``unparsed``); .5 where none is left, and
+    where the server refuses the prompt (``refused``).
     """
 
     name = "prompt"
@@ -48,7 +49,7 @@ class SampledPrompt(Gate):
 
     @property
     def spent(self) -> Counter[str]:
-        """``requests``, ``samples``, ``tokens``, ``prompt_tokens`` and ``unparsed`` replies so far."""
+        """``requests``, ``samples``, ``tokens``, ``prompt_tokens``, ``unparsed`` and ``refused`` so far."""
         return self._spent
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
@@ -64,6 +65,7 @@ class SampledPrompt(Gate):
             scores.append(sum(known) / len(known) if known else 0.5)
             self._spent.update(
                 requests=self.requests, samples=len(needs), unparsed=len(needs) - len(known),
+                refused=int(found.refused is not None),
                 prompt_tokens=self.requests * found.prompt_tokens,
                 tokens=sum(sample.n_tokens for sample in found.samples),
             )  # fmt: skip

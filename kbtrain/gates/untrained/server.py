@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import Field
 
+from kbtrain.errors import UserError
 from kbtrain.event_loop import run
 from kbtrain.gate_folder import Pass, Stage
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.gates.untrained.draft import TOKENS
+from kbtrain.llm.dialect import Dialect
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_text, asked_whole
 from kbtrain.prompts.yes_no import NO, YES, can_you_answer, yes_no_fingerprint
@@ -42,6 +44,8 @@ TOP = 20  # the most that OpenAI's API and vLLM's defaults give
 class ServerCard(UntrainedCard):
     """The content of ``gate.json``; ``base_model`` is the model's name, ``served`` what the server calls it.
 
+    ``dialect``: fields that the server takes, as ``kbtrain check-server`` finds them.
+
     ``tokens``: length of a draft; ``top``: number of log-probabilities asked for at each of its tokens. The server may
     move (``url``), take another key (``key_env``) and be waited for longer (``tries``, ``timeout`` and ``patience`` in
     seconds): no score depends on them.
@@ -59,6 +63,7 @@ class ServerCard(UntrainedCard):
     patience: float = Field(LONGEST_ASKED, ge=0)
     tokens: int = Field(TOKENS, ge=1, le=64)
     top: int = Field(TOP, ge=2, le=1000)
+    dialect: Dialect = Dialect()
 
     def answering_models(self) -> tuple[str, ...]:
         """The model's name, and the server's name of it."""
@@ -103,12 +108,12 @@ class ServerGate(UntrainedGate):
 
     @property
     def spent(self) -> Counter[str]:
-        """``requests``, ``tokens`` and ``prompt_tokens`` so far."""
+        """``requests``, ``tokens`` and ``prompt_tokens`` so far, and ``refused`` prompts."""
         return self._spent
 
     def answer_within(self, seconds: float) -> None:
         """Try a request twice at once instead of as often and as patiently as the card says, each within the time."""
-        from kbtrain.llm.server_requests import Retry
+        from kbtrain.servers import Retry
 
         server, soon = self.llm.server, Retry(tries=2, first=0.05, longest=0.05, patience=0.0)
         self.llm.server = replace(server, retry=soon, timeout=min(server.timeout, seconds))
@@ -140,7 +145,9 @@ class ServerGate(UntrainedGate):
 
     def _body(self, prompt: str, tokens: int, system: str | None = None) -> dict[str, Any]:
         """Fields of a greedy request whose reply names the most probable tokens."""
-        body: dict[str, Any] = {"model": self.card.served, "temperature": 0.0, "max_tokens": tokens}
+        body: dict[str, Any] = {"model": self.card.served, "max_tokens": tokens}
+        if self.card.dialect.greedy:
+            body["temperature"] = 0.0
         if self.llm.tokenizer is None:
             messages = [{"role": "user", "content": prompt}]
             if system is not None:
@@ -151,13 +158,19 @@ class ServerGate(UntrainedGate):
     async def _replies(self, bodies: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Top]]:
         """Top log-probabilities of each reply's tokens, in the order of the requests; many under way at once."""
         from kbtrain.llm.openai_llm import counted, post_all, top_logprobs
+        from kbtrain.llm.server_errors import PromptRefusal
 
         replies = await post_all(self.llm.server, bodies)
-        found = [top_logprobs(reply) for reply in replies]
+        refusals = [reply for reply in replies if isinstance(reply, PromptRefusal)]
+        if refusals and len(refusals) == len(replies) and not self._spent["tokens"]:
+            raise UserError(f"server {self.llm.server.base}: {refusals[0].message}")
+        found = [() if isinstance(reply, PromptRefusal) else top_logprobs(reply) for reply in replies]
         self._spent["requests"] += len(bodies)
+        self._spent["refused"] += len(refusals)
         self._spent["prompt_tokens"] += sum(
             counted(reply, "prompt_tokens") or len(body.get("prompt", ()))
             for reply, body in zip(replies, bodies, strict=True)
+            if not isinstance(reply, PromptRefusal)
         )
         self._spent["tokens"] += sum(len(one) for one in found)
         return found
@@ -166,12 +179,14 @@ class ServerGate(UntrainedGate):
 def connect(card: ServerCard) -> OpenAILLM:
     """The card's server. Raises :class:`UserError` without an answer from there."""
     from kbtrain.llm.base import Sampling
-    from kbtrain.llm.openai_llm import OpenAILLM, Server
-    from kbtrain.llm.server_requests import Retry
+    from kbtrain.llm.dialect import Server
+    from kbtrain.llm.openai_llm import OpenAILLM
+    from kbtrain.servers import Retry
 
     retry = Retry(tries=card.tries, patience=card.patience)
     server = Server(
-        url=card.url, model=card.served, chat=card.chat, key_env=card.key_env, timeout=card.timeout, retry=retry
+        url=card.url, model=card.served, chat=card.chat, key_env=card.key_env, timeout=card.timeout, retry=retry,
+        dialect=card.dialect,
     )  # fmt: skip
     return OpenAILLM.connect(card.base_model or card.served, Sampling(max_new_tokens=card.tokens), server)
 

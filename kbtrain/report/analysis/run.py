@@ -100,11 +100,13 @@ class RunAnalysis:
             right = right_of(verdicts, question)
             if self.split not in ("all", question.split):
                 continue
-            sets = {c: made for c in CONDITIONS if (made := store.get(self.sampling_run, question.id, c)) is not None}
+            stored = {c: made for c in CONDITIONS if (made := store.get(self.sampling_run, question.id, c)) is not None}
+            sets = {c: made for c, made in stored.items() if made.refused is None}
             if question.dataset not in parts:
                 parts[question.dataset] = self.part(question.dataset)
             for analysis in (self, parts[question.dataset]):
                 analysis.counts["questions"] += 1
+                analysis.counts.update(f"{c}_refused" for c in stored if c not in sets)
                 if sets:
                     analysis._add(question, sets, found, right)
                 else:

@@ -1,0 +1,96 @@
+"""The dialect of a server: names of fields, fields it refuses, answers in one request, the header of its key.
+
+``kbtrain check-server`` finds a dialect by trying. Sampling, judges and the gates that ask a server write by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kbtrain.credentials import key_headers
+from kbtrain.servers import Retry, split_query
+
+LimitName = Literal["max_tokens", "max_completion_tokens"]
+KeyHeader = Literal["Authorization", "api-key", "x-api-key"]
+
+# These servers fill in a model's or their own filters; answers must be drawn by the settings of the run alone.
+NEUTRAL: Mapping[str, Mapping[str, Any]] = {
+    "vllm": {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0},
+    "llamacpp": {"top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0},
+    "sglang": {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0},
+}
+
+
+class Dialect(BaseModel):
+    """Fields that a server takes.
+
+    ``limit`` is its name for an answer's length. ``greedy`` False: it refuses temperature 0, so the greedy answer is
+    one more drawn answer. ``most`` bounds the answers of one request; None: no bound. ``extra`` goes into each request,
+    and null takes a field out.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    limit: LimitName = "max_tokens"
+    greedy: bool = True
+    most: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool = True
+    extra: dict[str, Any] = {}
+    key_header: KeyHeader = "Authorization"
+
+    def write(self, body: Mapping[str, Any], neutral: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Fields of a request in this dialect. ``neutral`` gives defaults; a field that is None is left out."""
+        named = {self.limit if key == "max_tokens" else key: value for key, value in body.items()}
+        whole = {**(neutral or {}), **named, **self.extra}
+        return {key: value for key, value in whole.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Server:
+    """Address of a model server, and how it is asked. ``neutral``: see :data:`NEUTRAL`."""
+
+    url: str
+    model: str
+    chat: bool = False
+    concurrency: int = 32
+    opened: bool = False  # its template opens a thought in the prompt: a text without the closing mark is a thought
+    alias: bool = False  # ``model`` is the server's name for the very model whose tokenizer cuts the prompts
+    timeout: float = 600.0
+    key_env: str = "OPENAI_API_KEY"
+    dialect: Dialect = field(default_factory=lambda: Dialect())
+    neutral: Mapping[str, Any] = field(default_factory=dict)
+    retry: Retry = field(default_factory=Retry)
+
+    @property
+    def path(self) -> str:
+        """Path of the endpoint that answers."""
+        return "chat/completions" if self.chat else "completions"
+
+    @property
+    def base(self) -> str:
+        """The address without its query."""
+        return split_query(self.url)[0]
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The address's query, which every request carries."""
+        return split_query(self.url)[1]
+
+    def headers(self) -> dict[str, str]:
+        """The key's header; none without a key in the environment."""
+        return key_headers(self.key_env, self.dialect.key_header)
+
+
+def parts_of(indices: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
+    """First index and number of each request that draws these answers, at most ``most`` neighbours in one."""
+    first, n = -1, 0
+    for index in indices:
+        if n and (index != first + n or n == most):
+            yield first, n
+            n = 0
+        first, n = (first, n + 1) if n else (index, 1)
+    if n:
+        yield first, n

@@ -1,0 +1,241 @@
+"""Servers of twelve makers: check-server finds the fields that each takes, and sampling asks by what it writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from typing import Any
+
+import pytest
+import yaml
+from dialect_server import MAKERS, DialectServer, openai_error
+
+from kbtrain.cli import main
+from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.llm.backends import LLMConfig, open_llm
+from kbtrain.llm.base import AnswerRequest, Sampling, cut_to_bytes, request_seed
+from kbtrain.llm.check_server import check_server
+from kbtrain.llm.dialect import Dialect, Server, parts_of
+from kbtrain.llm.openai_llm import OpenAILLM
+from kbtrain.llm.server_errors import read_error
+from kbtrain.llm.server_models import find_model, read_models
+from kbtrain.servers import Retry
+
+QUICK = Retry(tries=3, first=0.01, longest=0.02)
+KEY = "sk-a-key-of-azures-1234"
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+@pytest.fixture
+def ask(question: Any) -> Any:
+    def answered(
+        config: LLMConfig, n: int, greedy: bool = True, text: str = "Who?", evidence: str | None = None
+    ) -> Any:
+        condition = "llm" if evidence is None else "rag"
+        request = AnswerRequest(question("q", text=text), condition, evidence, n, greedy)
+        (made,) = itertools.chain.from_iterable(open_llm(config).answer([request]))
+        return made
+
+    return answered
+
+
+OVER_QUOTA = "You exceeded your current quota, please check your plan and billing details."
+NO_LOGPROBS = {"server_logprobs": False}
+FOUND: dict[str, dict[str, Any]] = {
+    "gpt-5": {
+        **NO_LOGPROBS, "server_n": True, "server_limit": "max_completion_tokens", "server_greedy": False,
+        "server_extra": {"stop": None, "top_p": None},
+    },
+    "o1-preview": {
+        **NO_LOGPROBS, "server_n": True, "server_limit": "max_completion_tokens",
+        "server_extra": {"stop": None, "temperature": None, "top_p": None},
+    },
+    "azure": {"server_n": True, "server_logprobs": True, "server_key_header": "api-key"},
+    "llama.cpp": {"server_n": 4, "server_logprobs": True, "max_prompt_tokens": 2048 - 64 - 64},
+    "vllm": {"server_n": True, "server_logprobs": True, "max_prompt_tokens": 512 - 64 - 64},
+    "mistral": {**NO_LOGPROBS, "server_n": True, "server_extra": {"seed": None}},
+    "fastapi": {"server_n": True, "server_logprobs": True, "server_extra": {"stop": None}},
+    "gemini": {**NO_LOGPROBS, "model": "models/m", "server_n": False, "server_extra": {"seed": None}},
+    "ollama": {**NO_LOGPROBS, "model": "m:latest", "server_n": False},
+    "lm studio": {**NO_LOGPROBS, "server_n": False},
+    "together": {"server_n": True, "server_logprobs": True},
+    "litellm": {"server_n": True, "server_logprobs": True},
+}  # fmt: skip
+USUAL = {"backend": "openai", "model": "m", "server_endpoint": "chat"}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_sampling_asks_by_what_check_server_writes(maker: str, tmp_path: Any, ask: Any) -> None:
+    path, answers = tmp_path / "server.yaml", 10
+    with DialectServer(maker) as server:
+        assert main(["check-server", server.url, "--model", "m", "--output", str(path)]) == 0
+        settings = yaml.safe_load(path.read_text())
+        assert settings == {**USUAL, "server_url": server.url, **FOUND[maker]}
+        server.requests.clear()
+        made = ask(build(LLMConfig, path, {"server_tries": 2}), answers)
+    assert made.refused is None and len(made.samples) == answers and made.greedy is not None
+    seed = request_seed("0", "q", "llm")
+    if "seed" in settings.get("server_extra", {}):
+        assert {sample.text for sample in made.samples} <= {f"answer {i}" for i in range(answers)}
+    else:  # one request or many: the same seeds
+        assert [sample.text for sample in made.samples] == [f"answer {seed + i}" for i in range(answers)]
+    most = {True: answers, False: 1}.get(settings["server_n"], settings["server_n"])
+    assert len(server.requests) == 1 + -(-answers // most)  # none was refused or asked again
+
+
+def test_the_longest_answer_and_the_number_of_answers_are_those_of_the_run(tmp_path: Any) -> None:
+    path = tmp_path / "server.yaml"
+    with DialectServer("vllm") as server:
+        more = ["--samples", "6", "--max-new-tokens", "200", "--output", str(path)]
+        assert main(["check-server", server.url, *more]) == 0
+        assert max(body["max_tokens"] for body in server.requests) == 200
+        assert max(body.get("n", 1) for body in server.requests) == 6
+    assert yaml.safe_load(path.read_text())["max_new_tokens"] == 200
+
+
+def test_the_words_of_a_refusal_are_shown(capsys: Any, tmp_path: Any) -> None:
+    with DialectServer("gpt-5") as server:
+        assert main(["check-server", server.url, "--output", str(tmp_path / "s.yaml")]) == 0
+    said = capsys.readouterr().out
+    assert "greedy    temperature 0 is refused: the greedy answer is one more drawn answer" in said
+    assert "refused   stop: status 400 (Unsupported parameter: 'stop' is not supported with this model.)" in said
+
+
+def test_a_list_of_patterns_names_no_model() -> None:
+    with DialectServer("litellm") as server, pytest.raises(UserError, match="name one by --model"):
+        check_server(server.url)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "listed", "found"),
+    [
+        ("m", "m", "m"),
+        ("m", "models/m", "models/m"),
+        ("models/m", "m", "m"),
+        ("m", "m:latest", "m:latest"),
+        ("openai/gpt", "openai/*", "openai/gpt"),
+        ("anything", "*", "anything"),
+        ("maker/m:free", "maker/m", "maker/m:free"),
+        ("m:8b", "m:latest", None),
+        ("n", "m", None),
+    ],
+)
+def test_the_names_of_a_model(wanted: str, listed: str, found: str | None) -> None:
+    model = find_model(wanted, read_models(f'{{"data": [{{"id": "other"}}, {{"id": "{listed}"}}]}}'))
+    assert (model.name if model else None) == found
+
+
+def test_a_server_that_gives_fewer_answers_than_before_is_asked_more_often(ask: Any) -> None:
+    with DialectServer("llama.cpp") as server:
+        made = ask(LLMConfig(backend="openai", model="m", server_url=server.url, server_endpoint="chat"), 10)
+        sizes = [body.get("n", 1) for body in server.requests if body["temperature"] == 1.0]
+    seed = request_seed("0", "q", "llm")
+    assert [sample.text for sample in made.samples] == [f"answer {seed + i}" for i in range(10)]
+    assert sizes == [10, 5, 5, 2, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("indices", "most", "parts"),
+    [
+        (range(10), 4, [(0, 4), (4, 4), (8, 2)]),
+        ([0, 1, 5, 6, 7], 2, [(0, 2), (5, 2), (7, 1)]),
+        ([3], 9, [(3, 1)]),
+        ([], 3, []),
+    ],
+)
+def test_answers_are_divided_among_requests(indices: Any, most: int, parts: list[tuple[int, int]]) -> None:
+    assert list(parts_of(indices, most)) == parts
+
+
+def stated(message: str, code: Any = None, **more: Any) -> dict[str, Any]:
+    return {"error": {"message": message, "code": code, **more}}
+
+
+WAIT = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "26s"}
+A_DAY = {"violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}]}
+ERRORS: list[tuple[int, Any, str]] = [
+    (429, stated(OVER_QUOTA, "insufficient_quota", type="insufficient_quota"), "quota"),
+    (402, stated("Insufficient Balance", "invalid_request_error"), "quota"),
+    (400, {"type": "error", **stated("Your credit balance is too low to access the Anthropic API.")}, "quota"),
+    (429, [stated(OVER_QUOTA, 429, status="RESOURCE_EXHAUSTED", details=[WAIT])], "wait 26.0"),
+    (429, [stated(OVER_QUOTA, 429, status="RESOURCE_EXHAUSTED", details=[A_DAY, WAIT])], "quota"),
+    (429, stated("Rate limit reached (TPM). Please try again in 1.5s.", "rate_limit_exceeded"), "wait 1.5"),
+    (400, stated("This model's maximum context length is 4097 tokens.", "context_length_exceeded"), "context_length"),
+    (400, {"object": "error", "message": "max_tokens must be at least 1, got -186.", "code": 400}, "context_length"),
+    (413, stated("Request too large"), "context_length"),
+    (400, stated("Input data may contain inappropriate content.", "data_inspection_failed"), "content_filter"),
+    (403, stated("anthropic/claude requires moderation. Your input was flagged.", 403), "content_filter"),
+    (400, stated("Your prompt was flagged as potentially violating our usage policy."), "content_filter"),
+    (500, stated("image input is not supported - hint: you may need to provide the mmproj", 500), "other"),
+    (403, stated("You do not have access to this model"), "none"),
+    (200, stated("Upstream error: overloaded", 502), "502"),
+    (200, stated("no credit", 402), "quota"),
+    (422, {"detail": [{"loc": ["body", "stop"], "msg": "Extra inputs are not permitted"}]}, "other"),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "kind"), ERRORS)
+def test_what_an_error_says_of_prompt_account_and_hour(status: int, body: Any, kind: str) -> None:
+    error = read_error(status, json.dumps(body))
+    found = "quota" if error.is_quota else error.refusal or (f"wait {error.wait}" if error.wait else "none")
+    assert found == kind or (str(error.status) == kind and error.refusal is None)
+
+
+def test_an_account_without_quota_is_one_line_at_once(ask: Any) -> None:
+    quota = openai_error("You exceeded your current quota.", "insufficient_quota", status=429)
+    with DialectServer("vllm", failures=(quota,) * 9) as server:
+        config = LLMConfig(backend="openai", model="m", server_url=server.url, server_endpoint="chat")
+        with pytest.raises(UserError, match="no quota left: add credit or take another key"):
+            ask(config, 1)
+        assert len(server.requests) == 1
+        with pytest.raises(UserError, match="no quota left"):
+            check_server(server.url)
+        assert len(server.requests) == 2
+
+
+def test_an_error_inside_a_reply_of_status_200_is_asked_again(ask: Any) -> None:
+    overloaded = (200, {"id": "gen-1", "error": {"message": "Upstream error from Nvidia: overloaded", "code": 502}})
+    broken = (
+        200,
+        {"choices": [{"index": 0, "message": {"role": "assistant", "content": "par"}, "finish_reason": "error"}]},
+    )
+    with DialectServer("together", failures=(overloaded, broken)) as server:
+        llm = OpenAILLM("m", None, Sampling(), Server(server.url, "m", chat=True, retry=QUICK))
+        from kbtrain.records import Question
+
+        request = AnswerRequest(Question("q", "Who?", ("A",), "test", "t"), "llm", None, 2)
+        (made,) = itertools.chain.from_iterable(llm.answer([request]))
+    assert made.refused is None and len(made.samples) == 2 and len(server.requests) == 4
+
+
+def test_evidence_for_the_chat_endpoint_is_cut_to_the_prompts_room(ask: Any, question: Any) -> None:
+    request = AnswerRequest(question("q"), "rag", "word " * 2000, 1)
+    evidence, cut = cut_to_bytes(request, 500)
+    whole = request.text(evidence)
+    assert 1480 <= len(whole.encode()) <= 1500 and cut == -(-(10000 - len(evidence or "")) // 3)
+    assert cut_to_bytes(request, 100_000) == (request.evidence, 0)
+    with DialectServer("vllm") as server:  # 512 tokens of context: the whole evidence is refused, the cut one is not
+        usual = {"backend": "openai", "model": "m", "server_url": server.url, "server_endpoint": "chat"}
+        made = ask(build(LLMConfig, None, {**usual, "max_prompt_tokens": 384}), 1, evidence="word " * 2000)
+        assert made.refused is None and made.evidence_cut > 2000
+        made = ask(build(LLMConfig, None, {**usual, "max_prompt_tokens": 9000}), 1, evidence="word " * 2000)
+    assert made.refused is not None and made.refused.startswith("context_length: status 400 (This model's maximum")
+
+
+def test_a_setting_that_server_extra_takes_out_is_refused() -> None:
+    with pytest.raises(UserError, match="key 'top_p': server_extra takes it out of every request"):
+        build(LLMConfig, None, {"backend": "openai", "top_p": 0.9, "server_extra": {"top_p": None}})
+
+
+def test_a_dialect_writes_a_request() -> None:
+    dialect = Dialect(limit="max_completion_tokens", extra={"stop": None, "user": "u"})
+    body = {"model": "m", "max_tokens": 9, "stop": ["\n"]}
+    assert dialect.write(body, {"top_k": 0}) == {"model": "m", "max_completion_tokens": 9, "user": "u", "top_k": 0}
+    assert dataclasses.replace(Server("http://h/v1/?api-version=1", "m"), chat=True).base == "http://h/v1"
