@@ -49,13 +49,6 @@ CARD = "vectors.json"
 NO_VECTOR = {  # change no vector
     "server_key_env", "server_key_header", "store_key_env", "server_tries", "server_timeout", "server_patience",
 }  # fmt: skip
-    "server_key_env",
-    "server_key_header",
-    "store_key_env",
-    "server_tries",
-    "server_timeout",
-    "server_patience",
-}  # change no vector
 NAME = r"^[\w-]{1,200}$"  # of a collection
 POINTS = "qdrant"  # subfolder of a store inside this process
 
