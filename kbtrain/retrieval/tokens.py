@@ -108,6 +108,8 @@ class Tokens:
             data = json.loads(read_text(path))
             if isinstance(data, dict) and data.get("rule") != RULE:
                 raise UserError(f"{at(path)}: words cut by another rule than today's; {remedy}")
+            if data.keys() != Tokens().as_dict().keys():
+                raise KeyError("other fields")
             if data["chinese"] not in get_args(Chinese) or not isinstance(data["stemmer"], str | None):
                 raise KeyError("chinese, stemmer")
             if data["southeast_asian"] not in get_args(SoutheastAsian):
