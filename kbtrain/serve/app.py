@@ -33,8 +33,10 @@ def application(service: Service) -> Router:
         async def handled(exchange: Exchange) -> None:
             await handle(service, exchange)
 
-        return Route(path, _endpoint(path, handled, service), methods=[method])
+        methods[path] = method
+        return Route(path, _endpoint(path, _only(method, handled), service))
 
+    methods: dict[str, str] = {}
     routes = [
         route("/v1/chat/completions", "POST", chat_route),
         route("/v1/completions", "POST", completions_route),
@@ -47,7 +49,24 @@ def application(service: Service) -> Router:
         route("/metrics", "GET", metrics_route),
         route("/openapi.json", "GET", openapi_route),
     ]
-    return Router(routes=routes, redirect_slashes=False)
+    there_are = ", ".join(f"{method} {path}" for path, method in methods.items())
+
+    async def unknown(exchange: Exchange) -> None:
+        raise Refused(404, "unknown_route", f"no such route; there are: {there_are}")
+
+    return Router(routes=routes, redirect_slashes=False, default=_endpoint("unknown", unknown, service))
+
+
+def _only(method: str, handle: Handle) -> Handle:
+    """The handler, for one method; HEAD is GET without a body."""
+    allowed = (method, "HEAD") if method == "GET" else (method,)
+
+    async def handled(exchange: Exchange) -> None:
+        if exchange.scope["method"] not in allowed:
+            raise Refused(405, "method", f"this route takes {method}", headers={"allow": ", ".join(allowed)})
+        await handle(exchange)
+
+    return handled
 
 
 def _endpoint(path: str, handle: Handle, service: Service) -> Endpoint:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from typing import Any, NoReturn
 
 from kbtrain.answers.writing import is_blank
@@ -14,9 +15,13 @@ _SURROGATE = re.compile(rb"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
 
 
 def read_object(data: bytes) -> dict[str, Any]:
-    """The object. Raises :class:`Refused` (400) for broken JSON, numbers that are none, and halves of a pair."""
+    """The object. Raises :class:`Refused` (400) for broken JSON, a duplicate key, numbers that are not JSON's, and
+    halves of a surrogate pair.
+    """
     try:
-        value = json.loads(data.decode(), parse_constant=_no_number, parse_float=_finite)
+        value = json.loads(
+            data.decode(), parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_without_duplicates
+        )
     except UnicodeDecodeError:
         raise _bad("the body is not UTF-8") from None
     except RecursionError:
@@ -41,6 +46,16 @@ def text_of(value: dict[str, Any], name: str) -> str:
     if not isinstance(found, str) or is_blank(found):
         raise _bad(f"field '{name}': expected text", name)
     return found
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Of a duplicate key servers read the first or the last value: the gate might read another one
+    than the upstream."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        name = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
+        raise _bad(f"duplicate key '{name:.40}' in the body", f"{name:.40}")
+    return made
 
 
 def _no_number(name: str) -> NoReturn:

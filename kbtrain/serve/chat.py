@@ -9,11 +9,10 @@ from typing import Any
 from kbtrain.answers.writing import is_blank
 from kbtrain.gate_folder import Reads
 from kbtrain.records import TurnExample, Utterance
+from kbtrain.serve.client_tasks import is_client_task
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.worker import Input
-
-ROLES = {"user", "assistant", "system", "developer", "tool", "function"}
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,12 @@ class GateInput:
 
 
 def gate_input(messages: Any, config: ServeConfig, reads: frozenset[Reads]) -> GateInput:
-    """The last question, or the dialogue for a gate of turns. Tool messages, images and chats without a last word of
-    the user pass ungated, with a reason. Raises :class:`Refused` for messages that are none."""
+    """The last question, or the dialogue for a gate of turns.
+
+    Tool messages, images, chats without a last word of the user, and requests that a chat window makes for itself pass
+    ungated, with a reason. Messages of other roles are passed on. Raises :class:`Refused` for what is not a list of
+    messages.
+    """
     checked = _checked(messages, config.max_messages)
     last = checked[-1]
     if last["role"] in {"tool", "function"}:
@@ -35,13 +38,16 @@ def gate_input(messages: Any, config: ServeConfig, reads: frozenset[Reads]) -> G
     if all(message["role"] in {"system", "developer"} for message in checked):
         return GateInput(None, None, "system-only")
     if last["role"] != "user":
-        return GateInput(None, None, "no-user-message")
+        return GateInput(None, None, "no-user-message" if last["role"] == "assistant" else "other-role")
     parts = last.get("content")
     if isinstance(parts, list) and any(part.get("type") not in {"text", "input_text"} for part in parts):
         return GateInput(None, None, "image-or-file")
     query = text(last).strip()
     if is_blank(query):
         return GateInput(None, None, "empty-question")
+    system = (text(message) for message in checked if message["role"] in {"system", "developer"})
+    if is_client_task((query, *system)):
+        return GateInput(None, None, "client-task")
     if len(query) > config.max_question_chars:
         return GateInput(None, None, "long-question")
     if config.gated == "question" or (config.gated == "auto" and "question" in reads):
@@ -75,8 +81,8 @@ def _checked(messages: Any, most: int) -> list[dict[str, Any]]:
     for place, message in enumerate(messages):
         if not isinstance(message, dict):
             raise _bad(f"message {place}: expected an object")
-        if not isinstance(message.get("role"), str) or message["role"] not in ROLES:
-            raise _bad(f"message {place}: field 'role': allowed: {', '.join(sorted(ROLES))}")
+        if not isinstance(message.get("role"), str):
+            raise _bad(f"message {place}: field 'role': expected text")
         content = message.get("content")
         if content is not None and not isinstance(content, str | list):
             raise _bad(f"message {place}: field 'content': expected text or a list of parts")

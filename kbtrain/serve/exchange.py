@@ -7,6 +7,7 @@ import hmac
 import json
 import logging
 import traceback
+import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,22 @@ class Exchange:
         return next((value for key, value in self.headers if key == name), None)
 
     async def body(self) -> bytes:
-        """The whole body. Raises :class:`Refused` for one too large (413) or too slow (408)."""
+        """The whole body, unpacked, and without its header Content-Encoding from then on.
+
+        Raises :class:`Refused` for one too large (413), too slow (408), or of another encoding than gzip's (415).
+        """
         limit = int(self.config.max_body_mb * 2**20)
+        encodings = [value.strip().lower() for key, value in self.headers if key == b"content-encoding"]
+        packed = [one for value in encodings for one in value.split(b",") if one.strip() not in (b"", b"identity")]
+        if packed and (len(packed) > 1 or packed[0].strip() not in (b"gzip", b"x-gzip", b"deflate")):
+            message = "the header Content-Encoding: this server reads gzip and deflate"
+            raise Refused(415, "encoding", message, headers={"accept-encoding": "gzip, deflate", **CLOSE})
+        data = await self._packed_body(limit)
+        if encodings:
+            self.headers = [(key, value) for key, value in self.headers if key != b"content-encoding"]
+        return _unpacked(data, limit) if packed else data
+
+    async def _packed_body(self, limit: int) -> bytes:
         told = self.header(b"content-length") or b"0"
         if told.isdigit() and int(told) > limit:
             raise _too_large(limit)
@@ -116,6 +131,24 @@ class Exchange:
 
 
 CLOSE = {"connection": "close"}
+
+
+def _unpacked(data: bytes, limit: int) -> bytes:
+    """The content of a gzip file or of a zlib stream, never more than ``limit`` bytes. Raises :class:`Refused`."""
+    parts, size = [], 0
+    try:
+        while data:
+            unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # either form by its head
+            parts.append(unpack.decompress(data, limit - size + 1))
+            size += len(parts[-1])
+            if size > limit:
+                raise _too_large(limit)
+            if not unpack.eof:
+                raise zlib.error("cut short")
+            data = unpack.unused_data  # a file of gzip may have several members
+    except zlib.error:
+        raise Refused(400, "body", "the body is not what its header Content-Encoding says") from None
+    return b"".join(parts)
 
 
 def _too_large(limit: int) -> Refused:

@@ -17,7 +17,16 @@ from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Question
 from kbtrain.serve.config import Injection, PromptRule
 
-CALL = "call_kbtrain"
+CALL = "kbsearch1"  # nine letters and digits: Mistral's models take nothing else
+SEARCH = "search"
+DECLARED = {
+    "type": "function",
+    "function": {
+        "name": SEARCH,
+        "description": "The search that was made for the last question. Its results are there; do not call it again.",
+        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+    },
+}
 
 
 def chat_with(
@@ -44,6 +53,22 @@ def chat_with(
     else:
         messages += _tool_call(query, evidence)
     return {**body, "messages": messages}
+
+
+def with_search_declared(body: dict[str, Any]) -> dict[str, Any]:
+    """The request with the search among its tools, which strict servers want beside a call; the model is not to call it
+    where the client has no tools of its own.
+    """
+    tools = body.get("tools") or []
+    if not isinstance(tools, list) or any(_name(tool) == SEARCH for tool in tools):
+        return body
+    choice = {} if tools else {"tool_choice": "none"}
+    return {**body, "tools": [*tools, DECLARED], **choice}
+
+
+def _name(tool: Any) -> Any:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return function.get("name") if isinstance(function, dict) else None
 
 
 def completion_with(
@@ -95,7 +120,7 @@ def _into_system(messages: list[dict[str, Any]], text: str) -> None:
 
 def _tool_call(query: str, evidence: str) -> list[dict[str, Any]]:
     """A call of a search that has been answered, behind the user's message."""
-    function = {"name": "search", "arguments": json.dumps({"query": query}, ensure_ascii=False)}
+    function = {"name": SEARCH, "arguments": json.dumps({"query": query}, ensure_ascii=False)}
     call = {"id": CALL, "type": "function", "function": function}
     return [
         {"role": "assistant", "content": None, "tool_calls": [call]},

@@ -88,6 +88,7 @@ class LocalModel:
     has been through already.
     """
 
+    takes_tools = False
     kept: KeptPrefills | None = None
 
     def __init__(self, name: str, dtype: str) -> None:

@@ -27,7 +27,9 @@ class GatheredWrites:
         self._closing: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
-        """As of a transport."""
+        """As of a transport; behind its end nothing is sent."""
+        if self.is_closing():
+            return
         if not self._parts:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
@@ -78,6 +80,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _in_head = False
     _in_body = False
     _declining = False
+    _last_request = False  # broken bytes came behind a whole request: it is answered, and nothing more is read
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -98,7 +101,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return self._in_head or self._in_body
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._last_request or self.transport.is_closing():
             self._discarded += len(data)
             if self._discarded > MOST_DISCARDED:
                 self.transport.abort()
@@ -172,7 +175,11 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._in_head = True  # whatever else the client sends is no request
-        if self._may_speak():
+        newest = self.pipeline[0][0] if self.pipeline else self.cycle
+        if newest is not None and not newest.response_complete and not self._in_body:
+            newest.keep_alive = False  # the connection is closed behind its answer
+            self._last_request = True
+        elif self._may_speak():
             super().send_400_response(msg)
         else:
             self.transport.close()

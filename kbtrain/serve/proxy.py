@@ -16,8 +16,9 @@ from typing import Any
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import GateInput, gate_input
+from kbtrain.serve.error_events import ErrorEvents
 from kbtrain.serve.exchange import ClientLeft, Exchange, Header
-from kbtrain.serve.inject import chat_with, completion_with
+from kbtrain.serve.inject import asks_whole, chat_with, completion_with, with_search_declared
 from kbtrain.serve.policy import Policy
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.service import Course, Service
@@ -46,10 +47,12 @@ async def proxy(service: Service, exchange: Exchange, path: str) -> None:
         refused.headers |= course.headers(service.decider.loaded.name, policy.debug)
         service.record(course, exchange, refused.code, refused.status)
         raise
-    except Exception:  # whatever it is goes on to the endpoint; its line in the log is written here
+    except (
+        BaseException
+    ):  # cancelled at the end of the process, too: the endpoint answers, the log's line is written here
         service.record(course, exchange, "cut-off")
         raise
-    service.record(course, exchange, "answered")
+    service.record(course, exchange, "error-event" if course.error_inside else "answered")
 
 
 def _input(service: Service, path: str, body: dict[str, Any]) -> GateInput:
@@ -162,7 +165,10 @@ def _asked(service: Service, path: str, body: dict[str, Any], found: GateInput, 
     if found.query is None:
         return body
     if path == "chat/completions":
-        return chat_with(body, found.query, evidence, rule, service.config.injection, own)
+        changed = chat_with(body, found.query, evidence, rule, service.config.injection, own)
+        by_tool = service.config.injection == "tool" and evidence is not None and not asks_whole(rule, own)
+        declared = by_tool and service.upstream is not None and service.upstream.takes_tools
+        return with_search_declared(changed) if declared else changed
     return completion_with(body, found.query, evidence, rule, own)
 
 
@@ -176,8 +182,9 @@ async def _forward(
         added = course.headers(service.decider.loaded.name, policy.debug)
         ours: list[Header] = [(name.encode(), value.encode("latin-1", "replace")) for name, value in added.items()]
         await exchange.start(reply.status, [*reply.headers, *ours])
-
+        errors = ErrorEvents(reply.headers if reply.status < 300 else [])
         async for piece in reply.pieces:
+            errors.feed(piece)
             first = exchange.moment != "stream"
             if first:
                 exchange.moment = "stream"
@@ -185,4 +192,8 @@ async def _forward(
             await exchange.chunk(piece)
             if first:
                 await asyncio.sleep(0)  # what is written leaves now, whatever is ready behind it
+        errors.end()
+        if errors.found:
+            course.error_inside = True
+            service.metrics.upstream_failures.labels("error-event").inc()
         await exchange.chunk(b"", more=False)

@@ -36,6 +36,7 @@ BACKLOG = 2048  # connections that wait to be taken
 # connections taken in one turn of the event loop: without descriptors asyncio sets a timer for each try, and each timer
 # tries again
 ACCEPTED = 1
+LINGER = 5.0  # seconds for requests that were cancelled at the end of the process
 logger = logging.getLogger("kbtrain.serve")
 
 
@@ -158,6 +159,11 @@ def http_server(service: Service) -> uvicorn.Server:
             await super().startup(sockets)
             for listening in sockets or ():
                 listening.listen(BACKLOG)  # uvicorn sets the queue's length to what asyncio takes in one turn
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().shutdown(sockets)
+            if self.server_state.tasks:  # cancelled: each still writes its line of the decision log
+                await asyncio.wait(self.server_state.tasks, timeout=LINGER)
 
     return Server(settings)
 

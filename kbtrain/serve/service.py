@@ -48,6 +48,7 @@ class Course:
     hits: tuple[Hit, ...] = ()
     query: str | None = None
     asked: Asked | None = None  # numbers of the question
+    error_inside: bool = False  # the upstream's, in an answer of status 200
     began: float = field(default_factory=time.perf_counter)
 
     def headers(self, gate: str, debug: bool) -> dict[str, str]:
@@ -164,8 +165,11 @@ class Service:
         return made
 
     def record(self, course: Course, exchange: Exchange, outcome: str, status: int | None = None) -> None:
-        """Count and log a proxied request. ``outcome``: answered, client-left, cut-off, or an error's code; ``status``:
-        of an answer that is still to be sent."""
+        """Count and log a proxied request.
+
+        ``outcome``: answered, error-event, client-left, cut-off, or an error's code. ``status``: of an answer that is
+        still to be sent.
+        """
         self._count(course)
         told = f"client-left-at-{exchange.moment}" if outcome == "client-left" else outcome
         self._write(course, told, exchange.status or status or 0)

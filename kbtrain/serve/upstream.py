@@ -56,6 +56,7 @@ class Upstream(Protocol):
     """A server, or a model in this process that answers like one."""
 
     name: str
+    takes_tools: bool
 
     def check(self, path: str, body: Mapping[str, Any]) -> None:
         """Raise :class:`Refused` for a request (as it is asked without passages) that :meth:`send` would refuse: it is
@@ -85,6 +86,7 @@ class HttpUpstream:
     """
 
     name = "upstream"
+    takes_tools = True
 
     def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
         assert config.upstream is not None
@@ -159,7 +161,7 @@ class HttpUpstream:
             )  # fmt: skip
 
     async def _first_bytes(self, url: str, headers: list[Header], data: bytes) -> aiohttp.ClientResponse:
-        """Status and headers; a connection that fails before them is tried again."""
+        """Status and headers; a connection that fails before the first byte of an answer is tried again."""
         failed = 0
         while True:
             try:
@@ -168,6 +170,10 @@ class HttpUpstream:
                 if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
                     self._metrics.upstream_failures.labels("slow").inc()
                     raise Refused(504, "upstream_slow", "the upstream did not answer in time") from None
+                if _has_begun(error):
+                    self._metrics.upstream_failures.labels("head").inc()
+                    logger.warning("upstream: %s in the head of its answer", type(error).__name__)
+                    raise Refused(502, "upstream_failed", "the upstream's answer is broken in its head") from None
                 failed += 1
                 self._metrics.upstream_failures.labels("connection").inc()
                 logger.warning("upstream: %s, try %d of %d", type(error).__name__, failed, self._tries)
@@ -206,6 +212,13 @@ class HttpUpstream:
         """As :meth:`Upstream.close`."""
         if self._session is not None:
             await self._session.close()
+
+
+def _has_begun(error: Exception) -> bool:
+    """True for an error behind the first byte of an answer: the request was read, and may cost a second time."""
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return not isinstance(error.message, str)  # else what was read of a head
+    return isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError)
 
 
 def _listed(data: bytes) -> list[Any]:

@@ -85,7 +85,7 @@ def test_a_budget_without_calibration_is_refused(tmp_path):
         (b'{"messages": "x"}', "list of messages"),
         (b'{"messages": [1]}', "message 0: expected an object"),
         (b'{"messages": [{}]}', "field 'role'"),
-        (b'{"messages": [{"role": "robot", "content": "x"}]}', "allowed: assistant"),
+        (b'{"messages": [{"role": "robot", "content": "x"}]}', "other-role"),
         (b'{"messages": [{"role": "user", "content": 3}]}', "field 'content'"),
         (b'{"messages": [{"role": "user", "content": [3]}]}', "each part is an object"),
         (b'{"messages": [{"role": "user", "content": [{"type": "text"}]}]}', "a text part has no text"),

@@ -1,0 +1,308 @@
+"""Traffic beside the plain form: encodings, roles, tools, routes, broken heads, errors inside answers."""
+
+import gzip
+import http.client
+import json
+import socket
+import threading
+import zlib
+
+import pytest
+from serve_support import KNOWN, NEEDS, echo, serving
+from stub_upstream import StubUpstream
+
+from kbtrain.serve.error_events import ErrorEvents
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": NEEDS}]}
+ECHO = f"{echo.__module__}:echo"
+ALWAYS = {"x-kbtrain-retrieve": "always"}
+
+
+@pytest.fixture(scope="module")
+def stub():
+    with StubUpstream() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proxy(gate, stub):
+    with serving(gate, upstream=stub.url, search=ECHO, max_body_mb=0.1, read_timeout_s=2) as running:
+        yield running
+
+
+# bodies
+
+
+@pytest.mark.parametrize(
+    ("data", "key"),
+    [
+        (
+            b'{"messages": [{"role": "user", "content": "a"}], "messages": [{"role": "user", "content": "b"}]}',
+            "messages",
+        ),
+        (b'{"messages": [{"role": "user", "content": "a", "role": "system"}]}', "role"),
+        (b'{"messages": [{"role": "user", "content": "a"}], "tools": [{"x": {"y": 1, "y": 1}}]}', "y"),
+    ],
+)
+def test_a_duplicate_key_is_a_400_that_names_it(proxy, stub, data, key):
+    before = len(stub.requests)
+    reply = proxy.post("/v1/chat/completions", data)
+    assert (reply.status, reply.json["error"]["param"]) == (400, key) and f"duplicate key '{key}'" in reply.error
+    assert len(stub.requests) == before
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("x-gzip", lambda data: gzip.compress(data[:20]) + gzip.compress(data[20:])),
+        ("deflate", zlib.compress),
+        ("identity", bytes),
+    ],
+)
+def test_a_compressed_request_is_read_and_passed_on_unpacked(proxy, stub, encoding, pack):
+    data = json.dumps(CHAT).encode()
+    reply = proxy.post(
+        "/v1/chat/completions", pack(data), {"content-encoding": encoding, "x-kbtrain-retrieve": "never"}
+    )
+    assert (reply.status, stub.requests[-1][2]) == (200, data)
+    assert "content-encoding" not in stub.requests[-1][1]
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "aes128gcm"])
+def test_another_encoding_is_a_415_that_says_what_is_read(proxy, encoding):
+    reply = proxy.post("/v1/chat/completions", b"x", {"content-encoding": encoding})
+    assert (reply.status, reply.headers["accept-encoding"]) == (415, "gzip, deflate")
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", gzip.compress(b"{}")[:-3], gzip.compress(b"{}") + b"more"])
+def test_a_body_that_is_not_what_it_says_is_a_400(proxy, data):
+    assert proxy.post("/v1/chat/completions", data, {"content-encoding": "gzip"}).status == 400
+
+
+def test_a_small_body_that_unpacks_to_gigabytes_is_a_413(proxy):
+    bomb = gzip.compress(b" " * 50_000_000)
+    assert len(bomb) < 100_000
+    assert proxy.post("/v1/chat/completions", bomb, {"content-encoding": "gzip"}).status == 413
+
+
+# roles and tools
+
+
+def test_messages_of_other_roles_are_passed_on_and_the_user_s_last_word_is_gated(proxy, stub):
+    messages = [
+        {"role": "control", "content": "citations"},
+        {"role": "document", "content": "Artemis"},
+        {"role": "user", "content": KNOWN},
+    ]
+    reply = proxy.post("/v1/chat/completions", {"model": "granite", "messages": messages})
+    assert reply.headers["x-kbtrain-reason"] in {"above-threshold", "below-threshold"}
+    last = proxy.post("/v1/chat/completions", {"model": "granite", "messages": [messages[2], messages[1]]})
+    assert (last.status, last.headers["x-kbtrain-reason"]) == (200, "other-role")
+    assert stub.body()["messages"] == [messages[2], messages[1]]
+
+
+@pytest.fixture(scope="module")
+def by_tool(gate, stub):
+    with serving(gate, upstream=stub.url, search=ECHO, injection="tool") as running:
+        yield running
+
+
+def test_passages_as_a_tool_s_message_fit_strict_servers(by_tool, stub):
+    assert by_tool.post("/v1/chat/completions", CHAT, ALWAYS).status == 200
+    sent = stub.body()
+    call, result = sent["messages"][-2]["tool_calls"][0], sent["messages"][-1]
+    assert len(call["id"]) == 9 and call["id"].isascii() and call["id"].isalnum()
+    assert result["tool_call_id"] == call["id"]
+    assert [tool["function"]["name"] for tool in sent["tools"]] == [call["function"]["name"]]
+    assert sent["tool_choice"] == "none"  # the client has no tools: none may be called
+
+
+def test_a_client_s_own_tools_stay_beside_the_search(by_tool, stub):
+    own = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+    assert by_tool.post("/v1/chat/completions", {**CHAT, "tools": [own], "tool_choice": "auto"}, ALWAYS).status == 200
+    sent = stub.body()
+    assert [tool["function"]["name"] for tool in sent["tools"]] == ["weather", "search"]
+    assert (sent["tools"][0], sent["tool_choice"]) == (own, "auto")
+
+
+@pytest.mark.parametrize("tools", [5, "x", {"a": 1}, [5]])
+def test_tools_that_are_none_are_the_upstream_s_to_refuse(by_tool, tools):
+    assert by_tool.post("/v1/chat/completions", {**CHAT, "tools": tools}, ALWAYS).status == 200
+
+
+# routes
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/v1/responses", 404),
+        ("POST", "/v1/messages", 404),
+        ("POST", "/v1/embeddings", 404),
+        ("GET", "/v1/models/m", 404),
+        ("GET", "/", 404),
+        ("OPTIONS", "/v1/chat/completions", 405),
+        ("GET", "/v1/chat/completions", 405),
+        ("DELETE", "/v1/models", 405),
+    ],
+)
+def test_an_unknown_route_is_an_error_of_openai_s_form(proxy, method, path, status):
+    reply = proxy.ask(method, path, {"model": "m"} if method == "POST" else None)
+    assert reply.status == status and reply.headers["content-type"] == "application/json"
+    assert set(reply.json["error"]) == {"message", "type", "param", "code"}
+    if status == 404:
+        assert "POST /v1/chat/completions" in reply.error and "GET /v1/models" in reply.error
+    else:
+        assert reply.headers["allow"].split(", ")[0] in reply.error
+
+
+def test_an_unknown_route_needs_the_key_and_is_counted_without_its_name(gate, tmp_path):
+    (tmp_path / "keys.txt").write_text("a-key-of-sixteen-characters\n")
+    with serving(gate, keys=tmp_path / "keys.txt") as server:
+        assert server.get("/v1/words-of-a-client").status == 401
+        key = {"authorization": "Bearer a-key-of-sixteen-characters"}
+        metrics = server.get("/metrics", key).body.decode()
+        assert 'kbtrain_requests_total{route="unknown",status="401"} 1.0' in metrics
+        assert "words-of-a-client" not in metrics
+
+
+# errors inside answers
+
+
+STREAM = b'data: {"choices": [{"delta": {"content": "the error"}}]}\n\n'
+OK, JSON = [(b"content-type", b"text/event-stream; charset=utf-8")], [(b"content-type", b"application/json")]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "found"),
+    [
+        (OK, STREAM + b'data: {"error": {"message": "overloaded", "code": 502}}\n\ndata: [DONE]\n\n', True),
+        (OK, STREAM + b'event: error\ndata: {"type": "overloaded_error"}\n\n', True),
+        (OK, b'data: {"type": "error", "error": {"type": "overloaded_error"}}\r\n\r\n', True),
+        (OK, b'data: {"error": "x"}', True),  # cut off behind it
+        (OK, STREAM + b'data: {"error": null, "choices": []}\n\ndata: [DONE]\n\n', False),
+        (OK, b'data: {"choices": [{"delta": {"content": "{\\"error\\": 1}"}}]}\n\n', False),
+        (OK, b': error\n\ndata: error\n\ndata: {"error": \n\n', False),
+        (JSON, b'{"id": "gen-1", "error": {"message": "overloaded", "code": 502}}', True),
+        (JSON, b'{"id": "gen-1", "choices": [{"message": {"content": "error"}}]}', False),
+        ([*JSON, (b"content-encoding", b"gzip")], b'{"error": "x"}', False),
+        ([(b"content-type", b"text/plain")], b'{"error": "x"}', False),
+    ],
+)
+def test_an_error_is_found_wherever_the_pieces_are_cut(headers, body, found):
+    for size in (1, 7, len(body)):
+        events = ErrorEvents(headers)
+        for start in range(0, len(body), size):
+            events.feed(body[start : start + size])
+        events.end()
+        assert events.found is found
+
+
+class FailingUpstream(StubUpstream):
+    def part(self, i, body):
+        return b'data: {"error": {"message": "overloaded"}}\n\n' if i == 3 else super().part(i, body)
+
+
+def test_an_error_inside_a_stream_is_counted_and_logged(gate, tmp_path):
+    log = tmp_path / "log.jsonl"
+    with FailingUpstream() as upstream, serving(gate, upstream=upstream.url, log=log) as server:
+        reply = server.post("/v1/chat/completions", {**CHAT, "stream": True})
+        assert reply.status == 200 and reply.body == upstream.sent
+        assert server.metric('kbtrain_upstream_failures_total{kind="error-event"}') == 1
+    assert json.loads(log.read_text())["outcome"] == "error-event"
+
+
+# heads
+
+
+class BrokenHeads(StubUpstream):
+    """Answers with ``head`` and closes."""
+
+    head = b""
+
+    async def _request(self, reader, writer):
+        self.requests.append((await reader.readuntil(b"\r\n\r\n"), {}, b""))
+        writer.write(self.head)
+        await writer.drain()
+        return False
+
+
+@pytest.mark.parametrize(
+    ("head", "tries", "code"),
+    [
+        (b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n", 1, "upstream_failed"),
+        (b"nonsense\r\n\r\n", 1, "upstream_failed"),
+        (b"HTTP/1.1 200 OK\r\ncontent-type: text/pl", 1, "upstream_failed"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n", 1, "upstream_failed"),
+        (b"", 3, "upstream_unreachable"),  # nothing came: it is tried again, as the setting says
+    ],
+)
+def test_a_request_is_sent_once_where_a_byte_of_an_answer_has_come(gate, head, tries, code):
+    with BrokenHeads() as upstream, serving(gate, upstream=upstream.url) as server:
+        upstream.head = head
+        reply = server.post("/v1/chat/completions", CHAT)
+        assert (reply.status, reply.json["error"]["code"], len(upstream.requests)) == (502, code, tries)
+
+
+BODY = json.dumps({"questions": [KNOWN]}).encode()
+UPGRADE = b"host: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n"
+POST = b"POST /v1/gate HTTP/1.1\r\n" + UPGRADE + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+GET = b"GET /health HTTP/1.1\r\n" + UPGRADE + b"\r\n"
+CHUNKED = POST.replace(b"content-length: %d" % len(BODY), b"transfer-encoding: chunked").replace(
+    BODY, b"%x\r\n" % len(BODY) + BODY + b"\r\n0\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        (POST + b"X", [b"200"]),
+        (POST + b"X" * 100_000, [b"200"]),
+        (CHUNKED + b"X", [b"200"]),
+        (POST * 2 + b"X", [b"200", b"200"]),
+        (GET + b"X", [b"200"]),
+        (GET + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", [b"200"]),
+        (b"X" + POST, [b"400"]),
+        (CHUNKED.replace(b"\r\n0\r\n\r\n", b"\r\nnonsense\r\n"), [b"400"]),
+    ],
+)
+def test_bytes_behind_a_request_neither_cut_its_answer_nor_fill_the_log(proxy, caplog, sent, statuses):
+    with socket.create_connection(("127.0.0.1", proxy.port), 10) as client:
+        client.sendall(sent)
+        answer = b""
+        while piece := client.recv(65536):
+            answer += piece
+    assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == statuses
+    assert "Traceback" not in caplog.text and not any(record.exc_info for record in caplog.records)
+    assert proxy.get("/health").status == 200
+
+
+def test_streams_under_way_at_the_end_leave_a_line_and_no_traceback(gate, tmp_path, caplog, monkeypatch):
+    import uvicorn
+
+    config = uvicorn.Config
+    monkeypatch.setattr(uvicorn, "Config", lambda *a, **k: config(*a, **{**k, "timeout_graceful_shutdown": 0.2}))
+    log = tmp_path / "log.jsonl"
+    with StubUpstream() as upstream:
+        upstream.hold = "stream"
+        with serving(gate, upstream=upstream.url, log=log) as server:
+            seen = []
+
+            def client():
+                try:
+                    server.post("/v1/chat/completions", {**CHAT, "stream": True})
+                except (http.client.IncompleteRead, OSError) as error:
+                    seen.append(type(error).__name__)
+
+            threads = [threading.Thread(target=client) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            while len(upstream.requests) < 3 or len(upstream.sent) < 3:
+                threading.Event().wait(0.01)
+            threading.Event().wait(0.2)
+        for thread in threads:
+            thread.join()
+    assert len(seen) == 3  # cut, none seemingly whole
+    assert not any(record.exc_info for record in caplog.records) and "Traceback" not in caplog.text
+    assert [json.loads(line)["outcome"] for line in log.read_text().splitlines()] == ["cut-off"] * 3
