@@ -21,12 +21,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import rule_verdict
+from kbtrain.answers.grading import is_yes_no, rule_verdict
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.llm.answered import check_replaceable
@@ -51,6 +51,7 @@ class PoolConfig(Config):
         {}, description="data set: share of its questions, the best known, that count"
     )
     contains: tuple[str, ...] = Field((), description="data sets graded by containment in place of exact match")
+    yes_no: Literal["with", "without"] = Field("with", description="questions whose gold answer is yes or no")
     longest: int | None = Field(None, ge=1, description="most characters of a question with its options; null: any")
     screened: Path | None = Field(None, description="run folder pooled alike, with greedy answers to its training part")
     min_known: float = Field(
@@ -80,7 +81,8 @@ def main(config: PoolConfig) -> None:
     rule = PoolRule(config.shares, config.popular, frozenset(config.by_relation), frozenset(config.contains),
                     config.longest, config.seed)  # fmt: skip
     across: Counter[str] = Counter()
-    groups = candidates(_every(config), rule, across)
+    polar = Counter[str]()
+    groups = candidates(_every(config, polar), rule, across)
     counts = {} if config.screened is None else known(_screening(config))
     admitted = {name for name, one in counts.items() if one.share >= config.min_known}
     left_out = sorted(name for name in groups if counts and name not in admitted)
@@ -95,11 +97,14 @@ def main(config: PoolConfig) -> None:
     extra = {"splits": dict(splits), "groups": _sizes(questions), "left_out": left_out,
              **({"questions_left_out": dict(across)} if across else {}),
              "screening": {name: {**dataclasses.asdict(one), "share": one.share} for name, one in counts.items()},
+             "left_out_yes_no": polar["yes_no"],
              "near_duplicates": None if near is None else len(near)}  # fmt: skip
     write_meta(target, stage="pool", config=settings, inputs=inputs, extra=extra, started=started)
     for name, one in counts.items():
         outcome = "left out" if name in left_out else "taken"
         print(f"{name}: {one.right} of {one.n} right, {one.guessed:.0%} by guessing: {one.share:.1%} known, {outcome}")
+    if polar:
+        print(f"left out: {polar['yes_no']} questions whose gold answer is yes or no")
     per_split = ", ".join(f"{split} {splits[split]}" for split in SPLITS)
     if across:
         print(f"left out: {across[ACROSS]} questions that share an entity with two splits")
@@ -107,12 +112,16 @@ def main(config: PoolConfig) -> None:
           f"{'not looked for' if near is None else len(near)}")  # fmt: skip
 
 
-def _every(config: PoolConfig) -> Iterator[Question]:
-    """All runs' questions that have answers. Raises :class:`UserError` for one that two runs have."""
+def _every(config: PoolConfig, left_out: Counter[str]) -> Iterator[Question]:
+    """All runs' questions that have answers and that ``yes_no`` keeps. Raises :class:`UserError` for one that two runs
+    have."""
     seen: dict[str, Path] = {}
     for path in (run / "questions.jsonl" for run in config.runs):
         for line, question in read_questions(path):
             if question.gold != "given":
+                continue
+            if config.yes_no == "without" and is_yes_no(question):
+                left_out["yes_no"] += 1
                 continue
             if question.id in seen:
                 also = f"'{question.id}' also stands in {seen[question.id]}"

@@ -7,8 +7,12 @@ All-RAG's accuracy lost, with probability 1 - delta. Rule fewest_searches is the
 that lose at most 2 points of it on dev, without a promise. Rule given takes the thresholds that are noted, or
 --thresholds. Whole methods that were run (RUN/methods, see run_seakr.py) stand beside the gates, with all they cost.
 
+--yes-no without leaves out the questions whose gold answer is yes or no, --yes-no only all others: the results go into
+results_without_yes_no.json or results_only_yes_no.json, and neither outcomes nor thresholds are written.
+
 Examples:
   python eval/end_to_end.py --run runs/demo
+  python eval/end_to_end.py --config eval/configs/end_to_end_public.yaml --yes-no without
   python eval/end_to_end.py --config eval/configs/end_to_end_demo.yaml --threshold-rule best_accuracy
   python eval/end_to_end.py --run runs/demo --threshold-rule given --thresholds "{kbm_mastery: 0.4}"
 """
@@ -35,8 +39,10 @@ from kbtrain.evaluation.results import Results, save
 from kbtrain.evaluation.run_folder import (
     ResampleConfig,
     StoredAnswersConfig,
+    YesNoConfig,
     check_labelled,
     check_sampled,
+    counts_as,
     read_labels,
     read_run,
     warn_of_rule,
@@ -49,7 +55,7 @@ from kbtrain.report.summary import loss_text, text_summary
 from kbtrain.report.tables import pipelines_text
 
 
-class EndToEndConfig(StoredAnswersConfig, ResampleConfig):
+class EndToEndConfig(StoredAnswersConfig, ResampleConfig, YesNoConfig):
     """Settings of this script."""
 
     run: Path = Field(Path("runs/demo"), description="run folder")
@@ -74,7 +80,11 @@ class EndToEndConfig(StoredAnswersConfig, ResampleConfig):
         return self
 
     def writes(self) -> tuple[Path, ...]:
-        return (self.run / "results.json", self.run / "outcomes.jsonl")
+        return (self.results(), *([self.run / "outcomes.jsonl"] if self.yes_no == "with" else []))
+
+    def results(self) -> Path:
+        """The results' file: one of its own where questions are left out."""
+        return self.run / ("results.json" if self.yes_no == "with" else f"results_{self.yes_no}_yes_no.json")
 
 
 def main(config: EndToEndConfig) -> None:
@@ -82,9 +92,14 @@ def main(config: EndToEndConfig) -> None:
     started = time.monotonic()
     check_labelled(config.run / "labels.jsonl", config.sampling_run)
     first, labels = read_labels(config.run / "labels.jsonl")
-    folder = read_run(config.run, config.sampling_run, config.allow_missing)
+    folder = read_run(config.run, config.sampling_run, config.allow_missing, yes_no=config.yes_no)
     dev, test, stored, files = folder.dev, folder.test, folder.stored, [config.run / "labels.jsonl", *folder.files]
-    gates = gate_inputs.baselines(dev, test, labels, config.seed)
+    trained = {
+        question.id: question.text
+        for question in jsonl.read(Question, config.run / "questions.jsonl")
+        if question.split == "train" and counts_as(question, config.yes_no)
+    }
+    gates = gate_inputs.baselines(dev, test, labels, config.seed, trained)
     gates += gate_inputs.scored(stored.by_gate, stored.meta, dev.outcomes, test.outcomes, stored.path)
     behind = sources(config.run, stored)
     gates = gate_inputs.in_report_order(with_noted(gates, behind, config.thresholds))
@@ -112,6 +127,7 @@ def main(config: EndToEndConfig) -> None:
     meta = result_meta(config.run, settings, dev, test, folder.sampling, stored.files, started)
     meta |= {
         "resample": drawn_units(config.resample, test.questions),
+        "yes_no": config.yes_no,
         "dev_entities_in_test": folder.dev_entities_in_test,
     }
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
@@ -120,15 +136,20 @@ def main(config: EndToEndConfig) -> None:
     best = oracles(known.llm, known.rag, sampled and sampled.rag - sampled.llm)
     results = Results(meta=meta, conditions=conditions, gates=found, comparisons=comparisons, oracles=best,
                       methods=methods)  # fmt: skip
-    outcomes, out = config.run / "outcomes.jsonl", config.run / "results.json"
-    jsonl.write(outcomes, [*dev.outcomes, *test.outcomes])
+    outcomes, out, whole = config.run / "outcomes.jsonl", config.results(), config.yes_no == "with"
+    if whole:
+        jsonl.write(outcomes, [*dev.outcomes, *test.outcomes])
     save(out, results)
     rules = {"rules": rules_of(jsonl.read(Question, config.run / "questions.jsonl"))}
     options = config.model_dump(mode="json")
-    for path in (outcomes, out):
+    for path in (outcomes, out) if whole else (out,):
         write_meta(path, stage="end_to_end", config=options, inputs=files, extra=rules, started=started)
     texts = [question.text for question in dev.questions]
-    noted = note_thresholds(config.run, behind, gates, dev.outcomes, found, settings, config.replace_thresholds, texts)
+    noted = []
+    if whole:
+        noted = note_thresholds(
+            config.run, behind, gates, dev.outcomes, found, settings, config.replace_thresholds, texts
+        )
     print(text_summary(results, [*folder.notes, *noted]))
     print(loss_text(results.gates), end="\n" if dev.outcomes else "")
     print(pipelines_text(methods), end="\n" if methods else "")

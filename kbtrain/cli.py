@@ -188,6 +188,9 @@ def _add_public(parsers: Parsers) -> None:
     public.add_argument("--run", dest="run_folder", metavar="RUN", default="runs/public", help="run folder")
     public.add_argument("--chinese", action="store_true", help="the Chinese data sets, too")
     public.add_argument(
+        "--without-yes-no", dest="yes_no", action="store_false", help="no question whose gold answer is yes or no"
+    )
+    public.add_argument(
         "--answers",
         type=_answers,
         metavar="N",

@@ -102,7 +102,9 @@ def evidence(args: argparse.Namespace) -> None:
 def public(args: argparse.Namespace) -> None:
     from kbtrain.demo import run_public
 
-    run_public(Path(args.data), Path(args.run_folder), args.model, args.chinese, args.answers, step, args.prompts)
+    run_public(
+        Path(args.data), Path(args.run_folder), args.model, args.chinese, args.answers, step, args.prompts, args.yes_no
+    )
 
 
 def demo(args: argparse.Namespace) -> None:

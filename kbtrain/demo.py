@@ -281,16 +281,24 @@ _TABLED = (
 
 
 def public_chain(
-    data: Path, run: Path, model: str, chinese: bool, answers: int = 30, prompts: str | None = None
+    data: Path,
+    run: Path,
+    model: str,
+    chinese: bool,
+    answers: int = 30,
+    prompts: str | None = None,
+    yes_no: bool = True,
 ) -> list[Step]:
     """White-box gates on public questions of which ``model`` knows 15 % (docs/public.md); ``data``: their files.
 
     The data sets' own folders lie beside ``run``, the screening in ``run/screen``. ``answers``: to each training
     question under each condition; a third of them to each dev question. ``prompts``: own templates as at sampling.
+    ``yes_no`` False: no question whose gold answer is yes or no.
     """
     sets, screen, here = {**_PUBLIC, **(_CHINESE if chinese else {})}, run / "screen", ("--run", str(run))
     pool = ("--config", "pool_public" if chinese else "pool_public_en",
-            "--runs", _listed(*(run.parent / name for name in sets)))  # fmt: skip
+            "--runs", _listed(*(run.parent / name for name in sets)),
+            *(() if yes_no else ("--yes-no", "without")))  # fmt: skip
     found = ("--corpus", str(data / "passages.jsonl"), "--k", "1")
     asked, screened = ("--model", model), ("--run", str(screen), "--conditions", "[llm]")
     put = (*asked, *(("--prompts", prompts) if prompts else ()))  # whatever asks in the product's words
@@ -337,6 +345,8 @@ def public_chain(
              ("--config", "seakr_smollm2", *put, "--questions", f"{run}/questions.jsonl",
               "--output", f"{run}/seakr")),
         *measured,
+        Step("end_to_end", "the same without questions of yes or no", 0.2,
+             ("--config", "end_to_end_public", *here, "--yes-no", "without")),
         Step("compare_scores", "which answers will be wrong", 0.1,
              (*here, "--reference", "stack_mastery", *_BY_ENTITY)),
         Step("analyse", "figures 1 to 3 by data set", 0.3, ("--runs", _listed(run))),
@@ -353,14 +363,21 @@ def _listed(*runs: Path) -> str:
 
 
 def run_public(
-    data: Path, run: Path, model: str, chinese: bool, answers: int, say: Say, prompts: str | None = None
+    data: Path,
+    run: Path,
+    model: str,
+    chinese: bool,
+    answers: int,
+    say: Say,
+    prompts: str | None = None,
+    yes_no: bool = True,
 ) -> None:
     """Run :func:`public_chain`. Raises :class:`UserError` for a folder without its files."""
     files = [file for _, file in {**_PUBLIC, **(_CHINESE if chinese else {})}.values()]
     for name in (*files, "passages.jsonl"):
         if not (data / name).exists():
             raise UserError(f"{data / name}: not there; docs/public.md says where each file comes from")
-    follow(public_chain(data, run, model, chinese, answers, prompts), run, say, forks=True)
+    follow(public_chain(data, run, model, chinese, answers, prompts, yes_no), run, say, forks=True)
 
 
 def follow(

@@ -21,6 +21,7 @@ GATES = [
     "oracle",
     "prompt",
     "relation_only",
+    "form_only",
     "kbm_mastery",
     "kbm_certainty",
     "kbm_benefit",

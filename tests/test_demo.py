@@ -177,9 +177,8 @@ def test_the_public_chain_asks_the_model_given_and_screens_before_it_pools(tmp_p
     after = (
         "pool retrieve sample pool retrieve sample label build train_probe train_probe train_features make_untrained"
     )
-    after += (
-        " score train_stack score end_to_end train_kbm make_seakr score end_to_end compare_scores analyse tables cost"
-    )
+    after += " score train_stack score end_to_end train_kbm make_seakr score end_to_end end_to_end"
+    after += " compare_scores analyse tables cost"
     assert [step.script for step in steps] == ["collect"] * sets + [*after.split(), "write_report"]
     configs = []
     for step in steps:
@@ -187,6 +186,9 @@ def test_the_public_chain_asks_the_model_given_and_screens_before_it_pools(tmp_p
         configs.append(parse_args(config_class(script), step.arguments))
     asked = [config.model for config in configs if getattr(config, "model", None)]
     assert set(asked) == {"some/model"} and len(asked) == 10
+    assert [config.yes_no for config in configs if hasattr(config, "yes_no")] == ["with"] * 4 + ["without"]
+    without = public_chain(tmp_path, Path("runs/public"), "some/model", chinese, yes_no=False)
+    assert sum("--yes-no" in step.arguments for step in without if step.script == "pool") == 2
     screen, pool = (config for config, step in zip(configs, steps, strict=True) if step.script == "pool")
     assert screen.runs == pool.runs and screen.by_relation == pool.by_relation and screen.popular == pool.popular
     assert screen.screened is None and (screen.dev, screen.test) == (0, 0)

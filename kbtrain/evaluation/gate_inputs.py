@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,26 +13,29 @@ from kbtrain.evaluation.run_folder import Stored, in_order
 from kbtrain.evaluation.seen import seen_of
 from kbtrain.gate_folder import Gate
 from kbtrain.gates.registry import TABLE_ORDER
-from kbtrain.gates.simple import NEUTRAL, Always, Never, Oracle, Random, RelationOnly
+from kbtrain.gates.simple import NEUTRAL, Always, FormOnly, Never, Oracle, Random, RelationOnly
 from kbtrain.labeling.examples import example
 from kbtrain.records import Label, Outcome
 
 
-def baselines(dev: Stored, test: Stored, labels: Iterable[Label], seed: int) -> list[GateInput]:
-    """LLM-only, All-RAG, random, oracle and relation-only. Raises :class:`UserError` (see :class:`RelationOnly`).
+def baselines(
+    dev: Stored, test: Stored, labels: Iterable[Label], seed: int, texts: Mapping[str, str]
+) -> list[GateInput]:
+    """LLM-only, All-RAG, random, oracle, relation-only and form-only. Raises :class:`UserError` (see
+    :class:`RelationOnly`).
 
-    Without any training question there is no relation-only: it knows what training questions gained, nothing else.
+    ``texts``: the training questions that count, by id. Without any there is neither relation-only nor form-only: they
+    know what training questions gained, nothing else.
     """
     oracle = Oracle([*dev.outcomes, *test.outcomes])
-    trained = (label for label in labels if label.split == "train")
-    first = next(trained, None)
-    relations = [] if first is None else [RelationOnly(itertools.chain([first], trained))]
+    trained = [label for label in labels if label.split == "train" and label.question_id in texts]
+    groups: list[Gate] = [RelationOnly(trained), FormOnly(trained, texts)] if trained else []
     return [
         _input(Never(), dev, test, fixed=0.5),
         _input(Always(), dev, test, fixed=0.5),
         _input(Random(seed), dev, test),
         _input(oracle, dev, test, fixed=0.0),
-        *(_input(relation, dev, test, midpoint=NEUTRAL) for relation in relations),
+        *(_input(group, dev, test, midpoint=NEUTRAL) for group in groups),
     ]
 
 

@@ -12,12 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from kbtrain import jsonl
+from kbtrain.answers.grading import is_yes_no
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.decisions import GateInput
@@ -125,7 +126,9 @@ def first_ids(ids: Sequence[str], unit: str = "question") -> str:
     return f"{len(ids)} {unit}{'s' * (len(ids) != 1)} ({', '.join(ids[:3])}{more})"
 
 
-BASELINES = frozenset({"llm_only", "all_rag", "random", "oracle", "relation_only"})  # made by every evaluation
+BASELINES = frozenset(
+    {"llm_only", "all_rag", "random", "oracle", "relation_only", "form_only"}
+)  # made by every evaluation
 
 
 def check_gate_name(name: str, place: str) -> None:
@@ -339,6 +342,15 @@ class ResampleConfig(Config):
     )
 
 
+YesNo = Literal["with", "without", "only"]
+
+
+class YesNoConfig(Config):
+    """Key of scripts that can leave out the questions whose gold answer is yes or no."""
+
+    yes_no: YesNo = Field("with", description="questions whose gold answer is yes or no: with, without, or only these")
+
+
 class StoredAnswersConfig(Config):
     """Keys of every script that evaluates the stored answers of run folders."""
 
@@ -346,13 +358,19 @@ class StoredAnswersConfig(Config):
     allow_missing: bool = Field(False, description="go on although stored answers are missing, and say how many")
 
 
-def read_run(path: Path, sampling_run: str = "main", allow_missing: bool = False, scores: bool = True) -> RunFolder:
-    """Read questions.jsonl, samples.db and (if ``scores``) the gates' scores. Raises :class:`UserError`."""
+def read_run(
+    path: Path, sampling_run: str = "main", allow_missing: bool = False, scores: bool = True, yes_no: YesNo = "with"
+) -> RunFolder:
+    """Read questions.jsonl, samples.db and (if ``scores``) the gates' scores. Raises :class:`UserError`.
+
+    ``yes_no``: what becomes of the questions whose gold answer is yes or no (:func:`is_yes_no`).
+    """
     store_file = path / "samples.db"
     check_unchanged(path / "questions.jsonl")
     with SampleStore(store_file, read_only=True) as store:
         sampling = store.run_meta(sampling_run)
-        questions = list(jsonl.read(Question, path / "questions.jsonl"))
+        everything = list(jsonl.read(Question, path / "questions.jsonl"))
+        questions = [question for question in everything if counts_as(question, yes_no)]
         asked = {leak_key(question) for question in questions if question.split == "test"}
         leaked = [q.id for q in questions if q.split == "dev" and leak_key(q) in asked]
         left_out = set(leaked)
@@ -360,6 +378,9 @@ def read_run(path: Path, sampling_run: str = "main", allow_missing: bool = False
         verdicts = read_run_verdicts(path)
         dev, test = (read_stored(store, sampling_run, questions, split, verdicts) for split in _SPLITS)
     notes = check_missing([dev, test], store_file, allow_missing)
+    if len(questions) + len(leaked) < len(everything):
+        kind = "with a gold answer of yes or no" if yes_no == "without" else "with another gold answer"
+        notes += [f"left out: {len(everything) - len(questions) - len(leaked)} questions {kind}"]
     entities = {entity for question in test.questions for entity in question.entities}
     shared = [question.id for question in dev.questions if not entities.isdisjoint(question.entities)]
     notes += [f"dev shares an entity with test in {first_ids(shared)}"] if shared else []
@@ -371,6 +392,11 @@ def read_run(path: Path, sampling_run: str = "main", allow_missing: bool = False
     check_same_questions(stored.by_gate, known, stored.path)
     seconds = {gate: float(by.get("test", 0.0)) for gate, by in stored.meta.get("seconds_per_question", {}).items()}
     return RunFolder(path, dev, test, stored.by_gate, seconds, sampling, notes, stored, len(shared))
+
+
+def counts_as(question: Question, yes_no: YesNo) -> bool:
+    """True for a question that ``yes_no`` keeps."""
+    return yes_no == "with" or is_yes_no(question) == (yes_no == "only")
 
 
 def check_same_questions(scores: Mapping[str, Mapping[str, float]], known: set[str], path: Path) -> None:

@@ -1,17 +1,18 @@
-"""Gates without a model: All-RAG, LLM-only, random, the oracle, and one by the relation alone.
+"""Gates without a model: All-RAG, LLM-only, random, the oracle, and those by the relation or the form alone.
 
 Random is the baseline ``Rnd`` of KBM, table 1; the oracle uses the outcome: an upper bound, never a method; the
-relation is the baseline that a learnt gate has to beat.
+relation and the question's form are the baselines that a learnt gate has to beat.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, Reads
+from kbtrain.gates.features.question import question_form
 from kbtrain.records import Example, GateExample, Label, Outcome
 
 
@@ -86,16 +87,38 @@ class RelationOnly(Gate):
 
     def __init__(self, labels: Iterable[Label]) -> None:
         """Only labels of the train split are read. Raises :class:`UserError` if none of them has a benefit."""
-        benefits: dict[str | None, list[float]] = defaultdict(list)
-        for label in labels:
-            if label.split == "train" and label.benefit is not None:
-                benefits[label.relation].append(label.benefit)
-        everything = [b for values in benefits.values() for b in values]
-        if not everything:
-            raise UserError("gate 'relation_only': no training label has a benefit; sample condition 'rag' for them")
-        self.overall = sum(everything) / len(everything)
-        self.means = {relation: sum(values) / len(values) for relation, values in benefits.items() if relation}
+        self.overall, self.means = _mean_benefits(self.name, ((label, label.relation) for label in labels))
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""
         return [self.means.get(example.relation or "", self.overall) for example in examples]
+
+
+class FormOnly(Gate):
+    """Score = mean benefit of the training questions of the same form: what "Is ...?", "Who ...?" or "How many ...?"
+    alone tells. A form that was not trained on gets the mean over all training questions.
+    """
+
+    name = "form_only"
+
+    def __init__(self, labels: Iterable[Label], texts: Mapping[str, str]) -> None:
+        """``texts``: the training questions by id. Raises as :class:`RelationOnly`."""
+        known = ((label, question_form(texts[label.question_id])) for label in labels if label.question_id in texts)
+        self.overall, self.means = _mean_benefits(self.name, known)
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example."""
+        return [self.means.get(question_form(example.question), self.overall) for example in examples]
+
+
+def _mean_benefits(gate: str, labels: Iterable[tuple[Label, str | None]]) -> tuple[float, dict[str, float]]:
+    """Mean benefit of all training questions with one, and of each group. Raises :class:`UserError` without any."""
+    benefits: dict[str | None, list[float]] = defaultdict(list)
+    for label, group in labels:
+        if label.split == "train" and label.benefit is not None:
+            benefits[group].append(label.benefit)
+    everything = [benefit for values in benefits.values() for benefit in values]
+    if not everything:
+        raise UserError(f"gate '{gate}': no training label has a benefit; sample condition 'rag' for them")
+    means = {group: sum(values) / len(values) for group, values in benefits.items() if group}
+    return sum(everything) / len(everything), means

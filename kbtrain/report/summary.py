@@ -107,7 +107,7 @@ def drawn(meta: Mapping[str, Any]) -> str:
 
 
 def verdicts(results: Results, naming: Callable[[str], str] = str) -> list[str]:
-    """Sentences on the scored gates that beat random and the relation alone, and on those that do not.
+    """Sentences on the scored gates that beat random, the relation and the question's form alone, and on the others.
 
     ``naming``: a gate's name as it is shown.
     """
@@ -115,9 +115,11 @@ def verdicts(results: Results, naming: Callable[[str], str] = str) -> list[str]:
     tested = f"p < 0.05 after Holm's correction over {len(scored)} gates"
     beats = {naming(gate.gate): gate.beats_random for gate in scored}
     lines = _sorted(beats, "random at their own retrieval ratio", tested)
-    over_relation = {naming(c.gate): c.gain.above_zero for c in results.comparisons if c.other == "relation_only"}
-    relation = f"{naming('relation_only')} (by what each gains over random)"
-    return lines + _sorted(over_relation, relation, "95 % interval above 0, not corrected for the number of gates")
+    for other in ("relation_only", "form_only"):
+        over = {naming(c.gate): c.gain.above_zero for c in results.comparisons if c.other == other}
+        baseline = f"{naming(other)} (by what each gains over random)"
+        lines += _sorted(over, baseline, "95 % interval above 0, not corrected for the number of gates")
+    return lines
 
 
 def _sorted(beats: dict[str, bool], what: str, by: str) -> list[str]:

@@ -15,6 +15,7 @@ _WHOLE = {
     "oracle": "oracle (knows both answers)",
     "prompt": "asking the model itself",
     "relation_only": "relation alone",
+    "form_only": "form of the question alone",
 }
 _PARTS = {"kbm": "KBM", "seakr": "SeaKR", "ragate": "RAGate", "mha": "MHA", "peft": "PEFT"}
 

@@ -262,3 +262,13 @@ def test_what_guessing_gives_is_not_known():
     assert known([(choice, True)])["mmlu"].share == 1 and known([(choice, False)])["mmlu"].share == pytest.approx(
         -1 / 3
     )
+
+
+def test_questions_of_yes_or_no_are_left_out_and_counted(tmp_path, capsys):
+    rows = [replace(q, text=f"Is {q.id} so?") for q in questions("a", 6)]
+    rows += [replace(q, id=f"b/{i}", answers=("Rome",)) for i, q in enumerate(questions("b", 9))]
+    pool([run_of(tmp_path / "sets", rows)], tmp_path / "pooled", yes_no="without")
+    found = list(jsonl.read(Question, tmp_path / "pooled" / "questions.jsonl"))
+    assert {q.answers for q in found} == {("Rome",)}
+    assert "left out: 6 questions whose gold answer is yes or no" in capsys.readouterr().out
+    assert read_meta(tmp_path / "pooled" / "questions.jsonl")["left_out_yes_no"] == 6

@@ -33,8 +33,8 @@ from kbtrain.records import GateScore, Label, Outcome, Question
 from kbtrain.store import SampleStore
 
 Script = Callable[[str], ModuleType]
-NAMES = ["llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "kbm_mastery", "kbm_certainty",
-         "kbm_benefit"]  # fmt: skip
+NAMES = ["llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "form_only",
+         "kbm_mastery", "kbm_certainty", "kbm_benefit"]  # fmt: skip
 
 
 def evaluate(script: Script, folder: Path, **settings: Any) -> dict[str, Any]:
@@ -131,8 +131,48 @@ def test_without_training_questions_there_is_no_relation_only(
     keep_change(labels)
     document = evaluate(script, run_folder)
     check(document)
-    assert [gate["gate"] for gate in document["gates"]] == [name for name in NAMES if name != "relation_only"]
+    assert [gate["gate"] for gate in document["gates"]] == [
+        name for name in NAMES if not name.endswith("_only") or name == "llm_only"
+    ]
     assert "relation_only" not in capsys.readouterr().out
+
+
+def test_questions_of_yes_or_no_are_left_out_or_stand_alone_in_a_file_of_their_own(
+    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run_folder / "questions.jsonl"
+    changed = {f"{split}-{i}" for split in ("train", "dev", "test") for i in range(1, 41)}
+    rows = [
+        dataclasses.replace(q, text=f"Is it so ({q.id})?", answers=("yes",)) if q.id in changed else q
+        for q in list(jsonl.read(Question, path))
+    ]
+    jsonl.write(path, rows)
+    keep_change(path)
+    said = {"llm": "Yes.", "rag": "No.", "mask": "No."}
+    with SampleStore(run_folder / "samples.db") as store:
+        store.begin("polar", {"model": "made-up"})
+        for condition in said:
+            sets = list(store.iterate("main", condition))
+            for k, made in enumerate(sets):
+                if made.question_id in changed and made.greedy is not None:
+                    # one answer says neither: its question is left out
+                    text = "It was red." if (made.question_id, condition) == ("test-7", "llm") else said[condition]
+                    sets[k] = dataclasses.replace(made, greedy=dataclasses.replace(made.greedy, text=text))
+            store.put("polar", sets)
+    keep_change(run_folder / "labels.jsonl")
+    whole = evaluate(script, run_folder, sampling_run="polar")
+    assert "no verdict on a greedy answer of 1 question (test-7)" in capsys.readouterr().out
+    assert (whole["meta"]["n"], whole["meta"]["excluded"]["without_verdict"]) == (199, 1)
+    before = (run_folder / "results.json").read_bytes(), (run_folder / "outcomes.jsonl").read_bytes()
+    for which, n in (("without", 160), ("only", 39)):
+        evaluate(script, run_folder, sampling_run="polar", yes_no=which)
+        alone = json.loads((run_folder / f"results_{which}_yes_no.json").read_text())
+        check(alone)
+        assert (alone["meta"]["n"], alone["meta"]["yes_no"]) == (n, which)
+        assert [gate["gate"] for gate in alone["gates"]] == NAMES
+    assert "with another gold answer" in capsys.readouterr().out
+    assert alone["gates"][0]["accuracy"] == 1.0 and alone["gates"][1]["accuracy"] == 0.0
+    assert before == ((run_folder / "results.json").read_bytes(), (run_folder / "outcomes.jsonl").read_bytes())
 
 
 def test_the_numbers_are_those_of_the_outcomes(script: Script, run_folder: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
-from kbtrain.gates.simple import Always, Never, Oracle, Random, RelationOnly
+from kbtrain.gates.simple import Always, FormOnly, Never, Oracle, Random, RelationOnly
 from kbtrain.records import GateExample, Indicators, Label, Outcome, Split
 
 
@@ -67,7 +69,26 @@ def test_relation_only_without_a_benefit_says_what_to_do() -> None:
         RelationOnly([_label("a", "capital", None), _label("b", "capital", 0.5, split="test")])
 
 
+def test_form_only_is_the_mean_benefit_of_the_questions_form_in_the_training_set() -> None:
+    texts = {"a": "Is Rome old?", "b": "Are both films that ... which won?", "c": "Who wrote it?", "d": "Name one."}
+    labels = [
+        _label("a", None, 0.2),
+        _label("b", None, 0.4),
+        _label("c", None, -0.3),
+        _label("d", None, 0.5),
+        _label("e", None, 1.0),  # its question is left out
+        _label("a", None, 1.0, split="dev"),  # not read
+    ]
+    gate = FormOnly(labels, texts)
+    asked = ("Was it red?", "Who is she?\nA. Ann\nB. Is", "Tell me.", "How many?")
+    scores = gate.score([dataclasses.replace(_example("x"), question=text) for text in asked])
+    assert scores == pytest.approx([0.3, -0.3, 0.5, 0.2])
+    with pytest.raises(UserError, match=r"gate 'form_only'.*sample condition 'rag'"):
+        FormOnly([_label("a", None, None)], texts)
+
+
 def test_they_are_gates_that_need_nothing() -> None:
     gates: list[Gate] = [Always(), Never(), Random(), Oracle([]), RelationOnly([_label("a", "b", 0.0)])]
-    assert [gate.name for gate in gates] == ["all_rag", "llm_only", "random", "oracle", "relation_only"]
+    gates += [FormOnly([_label("a", "b", 0.0)], {"a": "Why?"})]
+    assert [gate.name for gate in gates] == ["all_rag", "llm_only", "random", "oracle", "relation_only", "form_only"]
     assert not any(gate.needs_samples or gate.needs_evidence for gate in gates)

@@ -28,6 +28,8 @@ KINDS: Mapping[str, re.Pattern[str]] = {
         "yes_no": r"^(?:is|are|was|were|do|does|did|has|have|can|could|will)\b|[吗嗎][?？]?$",
     }.items()
 }
+# Question words stand inside of other clauses, too: "Are both films that ... which ...?"
+_ASKS_YES_OR_NO = re.compile(r"^\W*(?:is|are|was|were|am|do|does|did|has|have|had|can|could|will|would|should)\b", re.I)
 _OPTION = re.compile(r"\n[A-Z]\. ")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _DATE = re.compile(
@@ -39,6 +41,14 @@ _DATE = re.compile(
 _QUOTED = re.compile(r'"([^"]+)"|“([^”]+)”|《([^》]+)》|「([^」]+)」')
 _CAPITAL = re.compile(r"\b[^\W\d_a-z][\w'’-]*")
 _CHINESE = re.compile(f"[{CJK}]+")
+
+
+def question_form(text: str) -> str:
+    """Form of a question by its words: ``yes_no``, another of :data:`KINDS`, or ``other``; options are not read."""
+    text = _OPTION.split(text)[0].strip()
+    if _ASKS_YES_OR_NO.search(text):
+        return "yes_no"
+    return next((kind for kind, pattern in KINDS.items() if pattern.search(text)), "other")
 
 
 def question_features(example: GateExample, frequencies: Frequencies, cased: bool = True) -> dict[str, float]:
