@@ -11,6 +11,7 @@ import functools
 import re
 from collections.abc import Sequence
 
+from kbtrain.answers import forms
 from kbtrain.answers.chinese import CJK, has_chinese, simplified
 from kbtrain.answers.words import normalise, words
 
@@ -23,9 +24,7 @@ _WH = re.compile(
 
 # "where" is a typo of "were" in public data.
 _AUX = "is|are|was|were|am|do|does|did|has|have|had|can|could|will|would|should|shall|may|might|must|where"
-_ASKS = re.compile(
-    rf"^\W*(?:[^?]{{0,200}},\s+)?({_AUX}|isn't|aren't|wasn't|weren't|don't|doesn't|didn't)\b", re.IGNORECASE
-)
+_ECHO = re.compile(rf"^\W*(?:{_AUX})\b", re.IGNORECASE)  # the question again
 _NOT = re.compile(
     r"\bnot\b|n['\u2019]t\b|\bnever\b|\bcannot\b|\bno longer\b|\bno\b|\bneither\b|\bnor\b|\bnone\b|\bwithout\b",
     re.IGNORECASE,
@@ -68,8 +67,11 @@ _SHORT = re.compile(
     r"(?:\s+(?:both|indeed|so|too|the same|alike))?\W*$",
     re.IGNORECASE,
 )
+_BOTH_ALONE = re.compile(r"\W*both(?: of them)?\W*", re.IGNORECASE)
 _NEITHER_OR_ONLY = re.compile(r"^\W*(?:neither|none|only)\b(?! (?:because|if|when))", re.IGNORECASE)
-_SENTENCE = re.compile(r"(?<=[\w)\]\"'\u201d])[.!?](?=\s|$|[^\w\s])|[。！？\n]")
+_SENTENCE = re.compile(  # not behind an initial, "v." or "Dr."
+    r"(?<=[\w)\]\"'\u201d])(?<![\s.]\w)(?<!\s[A-Z][a-z])[.!?](?=\s|$|[^\w\s])|[。！？\n]"
+)
 _TURN = re.compile(r",?\s*\b(?:but|while|whereas|however|although|though)\b", re.IGNORECASE)
 _CONTRAST = re.compile(
     r"\b(?:only|different|differ|instead|unlike|respectively|rather|former|latter|other|maybe|perhaps|probably|possibly"
@@ -124,7 +126,7 @@ def says_yes(answer: str, question: str) -> bool | None:
     """True for yes, False for no, None for an answer in which no rule can read either."""
     if has_chinese(answer):
         return _says_yes_in_chinese(simplified(answer), simplified(question))
-    text = answer.strip()
+    text, question = forms.prepared(answer.strip()), forms.prepared(question)
     for _ in range(3):
         lead = _lead(text)
         if lead is not None:
@@ -137,11 +139,11 @@ def says_yes(answer: str, question: str) -> bool | None:
     statement = _TRUE_OR_FALSE.sub("", question)
     if _SAYS_NOTHING.search(sentence) or _NOT.search(statement) or re.search(r"\bor\b", statement):
         return None
-    if statement == question and not _ASKS.match(question):
-        return None
     short = _SHORT.match(sentence)
     if short:
         return not short["not"]
+    if _BOTH_ALONE.fullmatch(sentence) and _BOTH.search(question):
+        return True
     if _NEITHER_OR_ONLY.match(sentence) and _BOTH.search(question):
         return False
     return _read_statement(sentence, statement)
@@ -172,7 +174,8 @@ def _lead(text: str) -> bool | None:
 
 def _read_statement(sentence: str, question: str) -> bool | None:
     """Yes where a sentence states what the question asks, no where it denies it, in the question's own words."""
-    if _ASKS.match(sentence) or _CONTRAST.search(sentence):
+    contrasts = {word.casefold() for word in _CONTRAST.findall(sentence)} - {*words(question)}
+    if _ECHO.match(sentence) or contrasts:
         return None  # the question again, or a doubt
     asked = [word for word in words(question) if word not in _IDLE]
     contrary = rf"\b(?:but|,) (?:\w+ is |it is |is )?not (?:an? |the )?{re.escape(asked[-1])}\b" if asked else "$^"
@@ -189,7 +192,20 @@ def _read_statement(sentence: str, question: str) -> bool | None:
         return not denied if re.search(r"\b(?:both|same|share)\b", sentence, re.IGNORECASE) else None
     if re.match(r"\W*(?:both|they)\b", sentence, re.IGNORECASE) and stated and _in_order(stated, asked):
         return not denied if _same_stem(stated[-1], asked[-1]) else None  # Both are American
-    return None
+    return True if not denied and _both_are(sentence, question) else None
+
+
+def _both_are(sentence: str, question: str) -> bool:
+    """True where two are asked about by name and then called what a sentence calls both, however it spells them.
+
+    "X is both a singer and an actor" says it of one alone.
+    """
+    names, _, predicate = question.partition(" both ")
+    if not predicate or not re.search(r"(?<!\bis )(?<!\bwas )(?<!\bhas )\bboth\b", sentence):
+        return False
+    called = [word for word in words(predicate) if word not in _IDLE]
+    stated = words(sentence)
+    return bool(called) and _in_order(called, stated) and any(word in stated for word in words(names) if len(word) > 3)
 
 
 def _in_order(wanted: Sequence[str], there: Sequence[str]) -> bool:
