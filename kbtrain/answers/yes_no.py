@@ -79,6 +79,7 @@ _CONTRAST = re.compile(
     re.IGNORECASE,
 )
 _BOTH = re.compile(r"\b(?:both|same|also|all|share|two)\b", re.IGNORECASE)
+_CALLED_ALIKE = re.compile(r"(?<!\bis )(?<!\bwas )(?<!\bhas )\b(?:both|same|share)\b", re.IGNORECASE)
 _SAME = re.compile(r"\b(?:same|share|common)\b", re.IGNORECASE)
 _IDLE = frozenset(
     "a an the of in on at by for from to with as is are was were am be been do does did has have had can could will "
@@ -189,7 +190,7 @@ def _read_statement(sentence: str, question: str) -> bool | None:
     if _in_order(asked, stated):
         return not denied
     if _SAME.search(question):  # no other predicate: of the same nationality
-        return not denied if re.search(r"\b(?:both|same|share)\b", sentence, re.IGNORECASE) else None
+        return not denied if _CALLED_ALIKE.search(sentence) else None
     if re.match(r"\W*(?:both|they)\b", sentence, re.IGNORECASE) and stated and _in_order(stated, asked):
         return not denied if _same_stem(stated[-1], asked[-1]) else None  # Both are American
     return True if not denied and _both_are(sentence, question) else None
@@ -201,7 +202,7 @@ def _both_are(sentence: str, question: str) -> bool:
     "X is both a singer and an actor" says it of one alone.
     """
     names, _, predicate = question.partition(" both ")
-    if not predicate or not re.search(r"(?<!\bis )(?<!\bwas )(?<!\bhas )\bboth\b", sentence):
+    if not predicate or not _CALLED_ALIKE.search(sentence):
         return False
     called = [word for word in words(predicate) if word not in _IDLE]
     stated = words(sentence)
