@@ -46,8 +46,11 @@ class Config(BaseModel):
         """No counter, seed or array holds more than 64 bits: such a number would fail late, or never come to an end.
         True is no number, though Python takes it for 1.
 
-        Texts stand in file names and in what is written: none of them can hold bytes that are no text.
+        Texts stand in file names and in what is written: none of them can hold bytes that are no text. A key of null
+        that has no meaning of its own is as if left out.
         """
+        if isinstance(data, dict):
+            data = {key: value for key, value in data.items() if value is not None or cls._takes_null(key)}
         for key, value in data.items() if isinstance(data, dict) else ():
             if isinstance(value, bool) and key in cls.model_fields and _is_number(cls.model_fields[key].annotation):
                 raise ValueError(f"key '{key}': expected a number, found {str(value).lower()}")
@@ -57,6 +60,14 @@ class Config(BaseModel):
                 if isinstance(inner, str | Path) and not is_text(str(inner)):
                     raise ValueError(f"key '{key}': expected {TEXT}")
         return data
+
+    @classmethod
+    def _takes_null(cls, key: str) -> bool:
+        """True for a key whose null is a value, and for one without a default, whose null is an error."""
+        field = cls.model_fields.get(key)
+        if field is None or field.is_required() or field.annotation is Any:
+            return True
+        return type(None) in get_args(field.annotation)
 
     def writes(self) -> tuple[Path, ...]:
         """Files and folders that one process at a time may write with such a config: none unless a script says so."""

@@ -212,9 +212,18 @@ def flat(meta: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+class _Absent:
+    """The value of a setting that is missing, beside which null is another value."""
+
+
+ABSENT = _Absent()
+
+
 def changed(name: str, before: Any, now: Any) -> str:
-    """A setting that differs, for an error's line."""
-    was, found = (json.dumps(value, ensure_ascii=False)[:60] for value in (before, now))
+    """A setting that differs, for an error's line; :data:`ABSENT` shows as "not set"."""
+    was, found = (
+        "not set" if value is ABSENT else json.dumps(value, ensure_ascii=False)[:60] for value in (before, now)
+    )
     return f"{name} = {was}, now it is {found}"
 
 

@@ -28,7 +28,7 @@ from urllib.parse import quote
 from kbtrain import files, jsonl
 from kbtrain.errors import UserError, at, strike
 from kbtrain.files import beside, there
-from kbtrain.provenance import changed, file_sha256, flat, meta_path, read_meta, stamp
+from kbtrain.provenance import ABSENT, changed, file_sha256, flat, meta_path, read_meta, stamp
 from kbtrain.records import GREEDY, REFUSED, Condition, Finish, Sample, SampleSet
 
 VERSION = 2  # 1: without digests; such a store is read, and gone on with as it is
@@ -230,7 +230,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         stored, wanted = flat(self.run_meta(run)), flat(wanted)
         for key in {**stored, **wanted}:
             if (key in stored, stored.get(key)) != (key in wanted, wanted.get(key)):
-                other = changed(key, stored.get(key), wanted.get(key))
+                other = changed(key, stored.get(key, ABSENT), wanted.get(key, ABSENT))
                 raise UserError(f"{at(self.path)}: run '{run}' was begun with {other}; set it back or name a new run")
 
     def run_meta(self, run: str) -> dict[str, Any]:

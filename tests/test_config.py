@@ -363,3 +363,12 @@ def test_a_launcher_s_further_processes_do_not_do_the_same_work_again(
             run_script(done.append, Alone)
     assert "another process is writing it" in capsys.readouterr().err
     assert [type(config) for config in done] == [Alone, Together]
+
+
+def test_a_key_of_null_is_as_if_left_out():
+    from kbtrain.llm.backends import LLMConfig
+
+    nulls = {"server_extra": None, "server_n": None, "server_logprobs": None, "temperature": None, "server_model": None}
+    made = build(LLMConfig, None, {"backend": "openai", **nulls})
+    assert made == build(LLMConfig, None, {"backend": "openai"}) and made.run_settings() == made.run_settings()
+    assert not set(nulls) - {"server_model"} & made.model_fields_set

@@ -17,7 +17,7 @@ from kbtrain.errors import UserError, did_you_mean, strike_all
 from kbtrain.installation import as_typed
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.dialect import NEUTRAL, Dialect, KeyHeader, LimitName
-from kbtrain.llm.openai_llm import protocol, token_logprobs
+from kbtrain.llm.reply_samples import protocol, usable_logprobs
 from kbtrain.llm.server_errors import PASSING, ServerError, holds_error, read_error
 from kbtrain.llm.server_models import ListedModel, find_model, is_pattern, read_models
 from kbtrain.llm.server_requests import NO_QUOTA, NoReply, ask_once
@@ -415,10 +415,7 @@ def _logprobs(probe: _Probe, endpoint: Endpoint, fields: Mapping[str, Any]) -> b
         reply = probe.answer(endpoint, {**fields, "logprobs": True if endpoint == "chat" else 1})
     except _Refused:
         return False
-    try:
-        return token_logprobs(reply["choices"][0]) is not None
-    except (TypeError, ValueError):  # null, or text: as if there were none
-        return False
+    return usable_logprobs(reply["choices"][0]) is not None
 
 
 def _answers(probe: _Probe, endpoint: Endpoint, fields: Mapping[str, Any], samples: int) -> int:

@@ -1,17 +1,15 @@
-"""The back end for servers that speak OpenAI's protocol: many requests at once, failures tried again, n answers or n
-requests. ``completions`` sends the very token ids the other back ends see; ``chat`` leaves the rendering to the server.
-
-A server's reply -> samples. Completions and chat differ in where text and log-probabilities stand.
+"""The back end for servers that speak OpenAI's protocol: many requests at once, failures tried again, as many answers a
+request as the server gives. ``completions`` sends the very token ids the other back ends see; ``chat`` leaves the
+rendering to the server.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import math
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,130 +21,17 @@ from kbtrain.errors import UserError, did_you_mean, strike
 from kbtrain.event_loop import EventLoop
 from kbtrain.llm.base import AnswerRequest, PromptTooLong, Sampling, cut_to_bytes, prompt_ids, request_seed
 from kbtrain.llm.dialect import NEUTRAL, Server, parts_of
-from kbtrain.llm.replies import Reading, is_opened_by_prompt, is_stopped_early, read_choice, read_output
+from kbtrain.llm.replies import Reading, is_opened_by_prompt, is_stopped_early
+from kbtrain.llm.reply_samples import counted, n_broken, protocol, samples, unusable_parts
 from kbtrain.llm.server_errors import PromptRefusal, read_error
 from kbtrain.llm.server_models import find_model, read_models
 from kbtrain.llm.server_requests import NoReply, ask_once, post, tls
 from kbtrain.llm.thought_tokens import ThoughtTokens
 from kbtrain.prompts.kbm import answer_fingerprint, encode
 from kbtrain.records import GREEDY, Sample, SampleSet
-from kbtrain.servers import LARGEST, whole_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-_BYTES_A_TOKEN = 4.0
-HIGHEST = 1e-3  # log-probability: rounding may leave one a little above 0
-
-
-@contextlib.contextmanager
-def protocol() -> Iterator[None]:
-    """Turn what a reply lacks, or has of another type, into one line."""
-    try:
-        yield
-    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-        why = " ".join(str(error).split())[:100]
-        raise UserError(f"server: a reply that does not follow OpenAI's protocol ({why}); is it one?") from None
-
-
-def samples(
-    reply: Mapping[str, Any],
-    first: int,
-    n: int,
-    how: Reading,
-    logprobs: bool,
-    tokenizer: PreTrainedTokenizerBase | None,
-) -> list[Sample]:
-    """At most ``n`` samples numbered from ``first``. Raises :class:`UserError` for a reply without probabilities, or
-    that does not follow OpenAI's protocol.
-
-    Without log-probabilities and tokenizer the usage's tokens are shared out by the outputs' bytes, thoughts included.
-    """
-    with protocol():
-        choices = sorted(reply["choices"], key=lambda choice: int(choice.get("index") or 0))
-        used = counted(reply, "completion_tokens")
-        outputs = [read_output(choice) for choice in choices]
-        lengths = _lengths([output.thought + output.text for output in outputs], used)
-        made = []
-        for i, choice in enumerate(choices[:n]):
-            found = token_logprobs(choice)
-            answer, whole = read_choice(choice, how), outputs[i].thought + outputs[i].text
-            if logprobs and (found is None or (outputs[i].text and not found)):
-                raise UserError(
-                    "server: gives no log-probabilities; set server_logprobs: false (0 is stored for them then)"
-                )
-            if found or (found is not None and not whole):  # some servers give none of a thought's tokens
-                count = len(found)
-            elif tokenizer is not None and (used is None or len(choices) > 1):
-                count = len(tokenizer(whole, add_special_tokens=False)["input_ids"]) + (answer.finish != "length")
-            else:
-                count = lengths[i]
-            index = GREEDY if first == GREEDY else first + i
-            total = math.fsum(found or ())
-            if not math.isfinite(total) or max(found or (), default=0.0) > HIGHEST:
-                raise ValueError(f"log-probability {total}")
-            made.append(Sample(index, whole_text(answer.text)[0], count, answer.finish, total))
-        return made
-
-
-def n_broken(reply: Mapping[str, Any]) -> int:
-    """Number of halves of surrogate pairs in a reply's answers; :func:`samples` puts U+FFFD in their place."""
-    with protocol():
-        return sum(whole_text(read_output(choice).text)[1] for choice in reply["choices"])
-
-
-def counted(reply: Mapping[str, Any], what: str) -> int | None:
-    """A number of tokens of the reply's usage, or None. Raises :class:`UserError` for one that no reply can have."""
-    with protocol():
-        found = (reply.get("usage") or {}).get(what)
-        if found is not None and not 0 <= (found := int(found)) <= LARGEST:
-            raise ValueError(f"{what}: {found:.3g}")
-        return found
-
-
-def _lengths(texts: Sequence[str], used: int | None) -> list[int]:
-    """Tokens of each answer of a reply that counts ``used`` in all; without such a count, estimated from its bytes."""
-    sizes = [max(1, len(text.encode(errors="replace"))) for text in texts]
-    total = sum(sizes) / _BYTES_A_TOKEN if used is None else used
-    return [round(total)] if len(sizes) == 1 else [max(1, round(total * size / sum(sizes))) for size in sizes]
-
-
-def token_logprobs(choice: Mapping[str, Any]) -> list[float] | None:
-    """The chosen tokens' log-probabilities, or None where the server gives none."""
-    given = choice.get("logprobs")
-    if not isinstance(given, dict):
-        return None
-    if (values := given.get("token_logprobs")) is None and (tokens := given.get("content")) is not None:
-        values = [token["logprob"] for token in tokens] if isinstance(tokens, list) else tokens
-    if values is None:
-        return None
-    if not isinstance(values, list) or any(type(value) not in (int, float) for value in values):
-        raise TypeError(f"log-probabilities {values!r:.40}")
-    return [float(value) for value in values]
-
-
-def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
-    """The most probable tokens at each place of a reply's first answer, with their log-probabilities.
-
-    Raises :class:`UserError` for a reply without them, or that does not follow OpenAI's protocol.
-    """
-    with protocol():
-        given = reply["choices"][0].get("logprobs")
-        content = given.get("content") if isinstance(given, dict) else None
-        tops = given.get("top_logprobs") if isinstance(given, dict) else None
-        if content is not None and all("top_logprobs" in token for token in content):
-            made = [[(str(one["token"]), float(one["logprob"])) for one in token["top_logprobs"]] for token in content]
-        elif tops is not None:
-            made = [[(str(token), float(value)) for token, value in top.items()] for top in tops]
-        else:
-            raise UserError(
-                "server: gives no top log-probabilities, from which this gate reads; `kbtrain check-server` shows what "
-                "a server gives"
-            )
-        if any(math.isnan(value) or value > HIGHEST for top in made for _, value in top):
-            raise ValueError("a log-probability above 0 or that is no number")
-        return made
 
 
 async def post_all(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | PromptRefusal]:
@@ -170,6 +55,12 @@ async def post_all(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[
 _SHORT_QUESTION = "Name any town of the world."  # a prompt that no server has a reason to refuse
 
 
+UNUSABLE = {
+    "logprobs": "answers have no log-probabilities that can be used: 0 is stored for them (server_logprobs: false)",
+    "usage": "replies have a usage that cannot be read: lengths of answers are estimated",
+}
+
+
 class OpenAILLM:
     """Implements :class:`~kbtrain.llm.base.LLM`; ``tokenizer`` is None for the chat endpoint.
 
@@ -187,10 +78,11 @@ class OpenAILLM:
         self.server = server
         self._most = server.dialect.most or sys.maxsize  # answers to ask for in one request
         self._accepted = 1  # the most answers that a reply has had
-        self._answers = False  # the server has answered with these fields
+        self._answered: set[str] = set()  # fields with which the server has answered
         self._gate: asyncio.Semaphore | None = None
         self._proof: asyncio.Lock | None = None
         self._broken = 0
+        self._unusable = Counter[str]()
         self._sends_stop = sampling.max_thought_tokens == 0
         self._n_opened = 0  # outputs that end a thought which their prompt has opened
         self._thoughts = None if tokenizer is None else ThoughtTokens(tokenizer)
@@ -244,10 +136,11 @@ class OpenAILLM:
                         raise failures[0]
             finally:
                 loop.run(_close(client, pending))
-                self._tell_broken()
+                self._warn()
 
-    def _tell_broken(self) -> None:
-        """Warn of halves of characters, which no store can hold, and of thoughts that were not declared."""
+    def _warn(self) -> None:
+        """Warn of halves of characters, which no store can hold, of parts that could not be used, and of thoughts that
+        were not declared."""
         if self._broken:
             warnings.warn(
                 f"server {self.server.url}: {self._broken} halves of surrogate pairs in its answers are stored as "
@@ -255,6 +148,10 @@ class OpenAILLM:
                 stacklevel=2,
             )
             self._broken = 0
+        for part, n in self._unusable.items():
+            if n:
+                warnings.warn(f"server {self.server.base}: {n} {UNUSABLE[part]}", stacklevel=2)
+        self._unusable.clear()
         if self._n_opened and not self.server.opened and self.tokenizer is None:
             warnings.warn(
                 f"server {self.server.url}: its template opens a thought in the prompt; set server_thought_opened: "
@@ -329,18 +226,21 @@ class OpenAILLM:
         self._n_opened += sum(is_opened_by_prompt(choice) for choice in reply["choices"])
         split = split_thought if self._thoughts is None else self._thoughts.split
         how = Reading(self.sampling.stop, opened, split)
-        made = samples(reply, first, n, how, self.server.dialect.logprobs, self.tokenizer)
-        self._answers, self._accepted = True, max(self._accepted, len(made))
+        made = samples(reply, first, n, how, self.tokenizer)
+        self._unusable += unusable_parts(reply, self.server.dialect.logprobs)
+        self._accepted = max(self._accepted, len(made))
         return made, counted(reply, "prompt_tokens") or 0
 
     async def _reply(self, client: httpx2.AsyncClient, body: Mapping[str, Any]) -> dict[str, Any]:
         assert self._gate is not None
         async with self._gate:
             try:
-                return await _post(client, self.server, body)
+                reply = await _post(client, self.server, body)
             except PromptRefusal as refusal:
                 await self._prove(client, body, refusal)
                 raise
+            self._answered.add(_fields_of(body))
+            return reply
 
     async def _prove(self, client: httpx2.AsyncClient, body: Mapping[str, Any], refusal: PromptRefusal) -> None:
         """Ask a short question with the fields of a refused request, unless the server has answered such a one.
@@ -349,7 +249,7 @@ class OpenAILLM:
         """
         assert self._proof is not None
         async with self._proof:
-            if self._answers:
+            if _fields_of(body) in self._answered:
                 return
             try:
                 fields = {name: value for name, value in body.items() if name != "n"}
@@ -359,7 +259,7 @@ class OpenAILLM:
                     f"server {self.server.base}: {refusal.message}; it refuses a short question too: `kbtrain "
                     "check-server` finds the fields that it takes"
                 ) from None
-            self._answers = True
+            self._answered.add(_fields_of(body))
 
     def _is_stopped_early(self, reply: Mapping[str, Any], opened: bool) -> bool:
         """True if a stop string ended an output before its answer: most servers apply them to thoughts, too."""
@@ -395,6 +295,11 @@ class OpenAILLM:
         if system is not None:
             messages.insert(0, {"role": "system", "content": system})
         return {"messages": messages}
+
+
+def _fields_of(body: Mapping[str, Any]) -> str:
+    """Fields of a request whose values may make a server refuse it, without those of one prompt or draw."""
+    return repr(sorted((key, value) for key, value in body.items() if key not in ("prompt", "messages", "seed", "n")))
 
 
 def _client(server: Server) -> httpx2.AsyncClient:

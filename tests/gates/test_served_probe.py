@@ -12,7 +12,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.probe.served import REFERENCE, check_reference, read_reference, write_reference
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.states_read import layers_read, model_read
-from kbtrain.llm.openai_llm import Server
+from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import StatesServer, read_reply, tokens_with
 from kbtrain.models.load import load_model, load_tokenizer
 from kbtrain.records import GateExample

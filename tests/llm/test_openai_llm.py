@@ -16,8 +16,9 @@ from model_server import ModelServer
 from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
 from kbtrain.llm.dialect import Dialect, Server
-from kbtrain.llm.openai_llm import OpenAILLM, samples
+from kbtrain.llm.openai_llm import OpenAILLM
 from kbtrain.llm.replies import Reading
+from kbtrain.llm.reply_samples import counted, samples, top_logprobs, unusable_parts
 from kbtrain.prompts.kbm import answer_prompt, encode
 from kbtrain.servers import Retry, retry_after
 
@@ -172,10 +173,12 @@ def test_chat_leaves_the_rendering_to_the_server(open_llm, question):
     assert made.prompt_tokens == 17 and made.samples[0].logprob == -0.75
 
 
-def test_a_server_without_logprobs_must_be_declared_so(open_llm, asks):
+def test_a_server_without_logprobs_is_warned_of_or_declared(open_llm, asks):
     with ModelServer(logprobs=False) as server:
-        with pytest.raises(UserError, match="gives no log-probabilities; set server_logprobs: false"):
-            answered(open_llm(server), asks)
+        words = "16 answers have no log-probabilities that can be used: 0 is stored for them"
+        with pytest.warns(UserWarning, match=words):
+            found = answered(open_llm(server), asks)
+        assert {(s.logprob, s.text != "") for made in found for s in made.samples} == {(0.0, True)}
         found = answered(open_llm(server, chat=True, logprobs=False, most=1), asks)
         assert {(s.logprob, s.n_tokens) for made in found for s in made.samples} == {(0.0, 3)}
         together = answered(open_llm(server, chat=True, logprobs=False), asks)
@@ -184,7 +187,7 @@ def test_a_server_without_logprobs_must_be_declared_so(open_llm, asks):
 
 def test_the_tokens_of_a_reply_are_shared_out_among_its_answers():
     reply = {"choices": [{"index": i, "text": text, "finish_reason": "stop"} for i, text in enumerate(("a" * 30, "b"))]}
-    lengths = lambda used: [s.n_tokens for s in samples({**reply, **used}, 0, 2, Reading(), False, None)]  # noqa: E731
+    lengths = lambda used: [s.n_tokens for s in samples({**reply, **used}, 0, 2, Reading(), None)]  # noqa: E731
     assert lengths({"usage": {"completion_tokens": 31}}) == [30, 1]
     assert lengths({"usage": {"completion_tokens": 3}}) == [3, 1]  # none of nothing
     assert lengths({}) == [8, 1]  # a quarter of their bytes
@@ -271,10 +274,6 @@ def test_retry_after_is_seconds_or_a_date_and_bounded(text, seconds):
     [
         {"choices": ["text"]},
         {"choices": [{"text": 3, "logprobs": {"token_logprobs": [-1.0]}}]},
-        {"choices": [{"text": "x", "logprobs": {"token_logprobs": [float("nan")]}}]},
-        {"choices": [{"text": "x", "logprobs": {"token_logprobs": ["-1", None]}}]},
-        {"choices": [{"text": "x", "logprobs": {"token_logprobs": [-1e308, -1e308]}}]},
-        {"choices": [{"text": "x", "logprobs": {"content": [{}]}}]},
         {"choices": [{"index": "first", "text": "x"}]},
         {"choices": {"text": "x"}},
         {"choices": [{"message": "x", "logprobs": {"token_logprobs": [-1.0]}}]},
@@ -291,28 +290,17 @@ def test_retry_after_is_seconds_or_a_date_and_bounded(text, seconds):
                 {"text": "x", "finish_reason": ["stop"]},
             )
         ),
-        *(
-            {"choices": [{"text": "x", "logprobs": wrong}]}
-            for wrong in (
-                {"content": {}},
-                {"content": ""},
-                {"token_logprobs": {}},
-                {"token_logprobs": ["-1"]},
-                {"token_logprobs": [False]},
-                {"content": [{"logprob": None}]},
-            )
-        ),
     ],
 )
 def test_a_reply_of_wrong_types_is_one_line(change):
     with pytest.raises(UserError, match=r"^server: a reply that does not follow OpenAI's protocol \(") as caught:
-        samples(change, 0, 1, Reading(), True, None)
+        samples(change, 0, 1, Reading(), None)
     assert "\n" not in str(caught.value)
 
 
 def test_halves_of_surrogate_pairs_are_replaced():
     reply = {"choices": [{"text": "a\ud800b", "logprobs": {"token_logprobs": [-1.0]}}]}
-    assert samples(reply, 0, 1, Reading(), True, None)[0].text == "a\ufffdb"
+    assert samples(reply, 0, 1, Reading(), None)[0].text == "a\ufffdb"
 
 
 def test_halves_of_surrogate_pairs_are_counted(open_llm, asks):
@@ -327,13 +315,48 @@ def test_halves_of_surrogate_pairs_are_counted(open_llm, asks):
 )
 def test_an_answer_that_is_null_or_empty_is_empty(choice):
     reply = {"choices": [{**choice, "logprobs": {"content": []}}]}
-    assert [s.text for s in samples(reply, 0, 1, Reading(), True, None)] == [""]
+    assert [s.text for s in samples(reply, 0, 1, Reading(), None)] == [""]
 
 
-@pytest.mark.parametrize("kept", [{"content": []}, {"token_logprobs": []}, None])
-def test_text_without_log_probabilities_is_told(kept):
-    with pytest.raises(UserError, match="gives no log-probabilities; set server_logprobs: false"):
-        samples({"choices": [{"text": "x", "logprobs": kept}]}, 0, 1, Reading(), True, None)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None, [], "none", {"content": None}, {"content": {}}, {"content": ""}, {"content": []}, {"content": [{}]},
+        {"content": [None]}, {"content": [{"logprob": None}]}, {"content": [{"logprob": "-1"}]},
+        {"token_logprobs": None}, {"token_logprobs": {}}, {"token_logprobs": []}, {"token_logprobs": [False]},
+        {"token_logprobs": [None, -1.0]}, {"token_logprobs": [-1.0, float("-inf")]},
+        {"token_logprobs": [float("nan")]}, {"token_logprobs": [-1e308, -1e308]}, {"token_logprobs": [0.5]},
+    ],
+)  # fmt: skip
+def test_log_probabilities_that_cannot_be_used_cost_themselves_alone(wrong):
+    reply = {"choices": [{"text": "x y", "logprobs": wrong}], "usage": {"completion_tokens": 3}}
+    (made,) = samples(reply, 0, 1, Reading(), None)
+    assert (made.text, made.logprob, made.n_tokens) == ("x y", 0.0, 3)
+    assert unusable_parts(reply, True) == {"logprobs": 1, "usage": 0}
+    assert unusable_parts(reply, False) == {"logprobs": 0, "usage": 0}
+
+
+@pytest.mark.parametrize(
+    ("usage", "wrong"),
+    [(None, 0), ({}, 0), ({"completion_tokens": None}, 0), ({"completion_tokens": 3}, 0), ([1], 1), ("3", 1),
+     ({"completion_tokens": -1}, 1), ({"completion_tokens": float("nan")}, 1), ({"prompt_tokens": 10**30}, 1),
+     ({"prompt_tokens": "x"}, 1)],
+)  # fmt: skip
+def test_a_usage_that_cannot_be_used_costs_itself_alone(usage, wrong):
+    reply = {"choices": [{"text": "abcdefgh", "logprobs": None}], "usage": usage}
+    assert unusable_parts(reply, False)["usage"] == wrong
+    assert samples(reply, 0, 1, Reading(), None)[0].n_tokens == (3 if usage == {"completion_tokens": 3} else 2)
+    assert counted(reply, "prompt_tokens") is None
+
+
+def test_top_log_probabilities_may_lack_some():
+    place = {"token": "Yes", "top_logprobs": [{"token": "Yes", "logprob": -0.5}, {"token": "No", "logprob": None},
+                                              {"token": "no", "logprob": float("-inf")}]}  # fmt: skip
+    reply = {"choices": [{"logprobs": {"content": [place, {"token": ".", "top_logprobs": None}]}}]}
+    assert top_logprobs(reply) == [[("Yes", -0.5)]]
+    for none in (None, {"content": None}, {"content": [{"token": ".", "top_logprobs": None}]}):
+        with pytest.raises(UserError, match="gives no top log-probabilities"):
+            top_logprobs({"choices": [{"logprobs": none}]})
 
 
 @contextlib.contextmanager

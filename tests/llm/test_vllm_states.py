@@ -16,7 +16,7 @@ from kbtrain.gates.probe.head import Head
 from kbtrain.gates.probe.served import check_reference, write_reference
 from kbtrain.gates.probe.states import prompt_states
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.openai_llm import Server
+from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import StatesServer, largest_difference
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.load import load_model, load_tokenizer

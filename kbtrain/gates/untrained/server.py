@@ -157,7 +157,8 @@ class ServerGate(UntrainedGate):
 
     async def _replies(self, bodies: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Top]]:
         """Top log-probabilities of each reply's tokens, in the order of the requests; many under way at once."""
-        from kbtrain.llm.openai_llm import counted, post_all, top_logprobs
+        from kbtrain.llm.openai_llm import post_all
+        from kbtrain.llm.reply_samples import counted, top_logprobs
         from kbtrain.llm.server_errors import PromptRefusal
 
         replies = await post_all(self.llm.server, bodies)
