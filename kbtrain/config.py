@@ -63,9 +63,9 @@ class Config(BaseModel):
 
     @classmethod
     def _takes_null(cls, key: str) -> bool:
-        """True for a key whose null is a value, and for one without a default, whose null is an error."""
+        """True for a key whose null is a value, and for one whose null is an error: a path, or one without a default."""
         field = cls.model_fields.get(key)
-        if field is None or field.is_required() or field.annotation is Any:
+        if field is None or field.is_required() or field.annotation in (Any, Path):
             return True
         return type(None) in get_args(field.annotation)
 
