@@ -63,7 +63,7 @@ class Config(BaseModel):
 
     @classmethod
     def _takes_null(cls, key: str) -> bool:
-        """True for a key whose null is a value, and for one whose null is an error: a path, or one without a default."""
+        """True for a key whose null is a value, or an error: that of a path, and of a key without a default."""
         field = cls.model_fields.get(key)
         if field is None or field.is_required() or field.annotation in (Any, Path):
             return True
