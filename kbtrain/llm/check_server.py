@@ -16,6 +16,7 @@ from kbtrain.credentials import check_url, key_headers
 from kbtrain.errors import UserError, did_you_mean, strike_all
 from kbtrain.installation import as_typed
 from kbtrain.llm.backends import LLMConfig
+from kbtrain.llm.check_thoughts import ROOM, CheckedThoughts, check_thoughts
 from kbtrain.llm.dialect import NEUTRAL, Dialect, KeyHeader, LimitName
 from kbtrain.llm.reply_samples import protocol, usable_logprobs
 from kbtrain.llm.server_errors import PASSING, ServerError, holds_error, read_error
@@ -29,6 +30,8 @@ _ASK = "Name any town of the world. Answer with its name alone."
 _TOKENS = 16
 _WAITS = Retry(tries=3, first=1.0, patience=30.0)
 _OF_FIELDS = frozenset({400, 422, 500, 501})  # statuses by which servers refuse a field, once they answer without it
+_OPTIONAL = frozenset({"stop", "max_tokens", "max_completion_tokens"})  # fields that stay out where they are refused
+_LONG = 5  # times the longest silence for an output with room for a thought
 _TEMPLATE = 64  # tokens that a chat template may put around a prompt
 SECONDS = 60.0  # longest silence of a server that is asked
 _DEFAULTS = {key: LLMConfig.model_fields[key].get_default() for key in ("max_new_tokens", "max_prompt_tokens")}
@@ -55,6 +58,7 @@ class Checked:
     key_env: str
     n_requests: int
     length: int
+    thoughts: CheckedThoughts
     room: int | None = None
 
     @property
@@ -81,7 +85,7 @@ class Checked:
             found["max_new_tokens"] = self.length
         if self.room is not None and self.room < _DEFAULTS["max_prompt_tokens"]:
             found["max_prompt_tokens"] = self.room
-        return found
+        return found | dict(self.thoughts.settings)
 
     def lines(self) -> list[str]:
         """A line for each ability."""
@@ -98,6 +102,7 @@ class Checked:
             "logprobs": "yes" if self.dialect.logprobs else "no: 0 is stored for them",
             "seeds": seeds,
             "usage": self._usage(),
+            "thoughts": self.thoughts.line(),
         }
         if not self.dialect.greedy:
             found["greedy"] = "temperature 0 is refused: the greedy answer is one more drawn answer"
@@ -241,19 +246,47 @@ def _checked(probe: _Probe, wanted: str | None, samples: int, max_new_tokens: in
     endpoint, fields, refused, reply = _endpoint(probe, model)
     limit: LimitName = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
     greedy, length = _greedy(probe, endpoint, fields, limit, max_new_tokens, refused)
+    thoughts = check_thoughts(_Asker(probe, endpoint, fields), limit, length, endpoint == "chat", model.context)
+    fields = {key: value for key, value in {**fields, **thoughts.extra}.items() if value is not None}
     alike = _seeds(probe, endpoint, fields, reply)
     logprobs = _logprobs(probe, endpoint, fields)
     usage = isinstance((reply.get("usage") or {}).get("completion_tokens"), int)
     answers = _answers(probe, endpoint, fields, samples)
     asked = {*_wanted(model), limit} - {"max_tokens" if limit != "max_tokens" else ""}
-    extra: dict[str, Any] = {key: None for key in asked if key not in fields}
-    room = None if model.context is None else max(32, model.context - length - _TEMPLATE)
+    extra: dict[str, Any] = {**{key: None for key in asked if key not in fields}, **thoughts.extra}
+    most = length + thoughts.settings.get("max_thought_tokens", 0)
+    room = None if model.context is None else max(32, model.context - most - _TEMPLATE)
     dialect = Dialect(
         limit=limit, greedy=greedy, most=None if answers >= samples else answers, logprobs=logprobs,
         extra=dict(sorted(extra.items())), key_header=probe.header,
     )  # fmt: skip
     return Checked(probe.url, model.name, model.owner, endpoint, refused, dialect, samples, answers, usage, alike,
-                   probe.key_env, probe.n, length, room)  # fmt: skip
+                   probe.key_env, probe.n, length, thoughts, room)  # fmt: skip
+
+
+class _Asker:
+    """Asks an endpoint with changed fields, each time with another seed."""
+
+    def __init__(self, probe: _Probe, endpoint: Endpoint, fields: Mapping[str, Any]) -> None:
+        self._probe, self._endpoint, self._fields, self._n = probe, endpoint, dict(fields), 0
+        self._seconds = probe.seconds
+
+    def __call__(self, change: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The reply; None where the endpoint refuses a field. A limit or a stop string that it refuses stays out."""
+        self._n += 1
+        known = {key: value for key, value in change.items() if key in self._fields or key not in _OPTIONAL}
+        seed = {"seed": self._fields["seed"] + self._n} if "seed" in self._fields else {}
+        body = {key: value for key, value in {**self._fields, **seed, **known}.items() if value is not None}
+        long = any((body.get(key) or 0) >= ROOM for key in ("max_tokens", "max_completion_tokens"))
+        self._probe.seconds = self._seconds * (_LONG if long else 1)  # a thought comes in one piece, after minutes
+        try:
+            return self._probe.answer(self._endpoint, body)
+        except _Refused as error:
+            if error.status not in _OF_FIELDS:
+                raise
+            return None
+        finally:
+            self._probe.seconds = self._seconds
 
 
 def _model(probe: _Probe, wanted: str | None) -> ListedModel:

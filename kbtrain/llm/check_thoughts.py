@@ -24,9 +24,10 @@ NOT_TO_THINK: tuple[Mapping[str, Any], ...] = (
     {"reasoning": {"enabled": False}},  # OpenRouter
     {"reasoning_effort": "minimal"},  # OpenAI's older reasoning models
 )
-ROOM = 2048  # tokens of an output in which a thought should end
+ROOM = 1024  # tokens of an output in which a thought should end
 _LEAST_BUDGET = 512
 _SPARE = 4  # thoughts about other questions are longer than the measured one
+_TRIES = 3  # a model may end at once, and do otherwise with another seed
 LOOKS = 5  # answers of which the share that says nothing is stated
 
 
@@ -45,41 +46,41 @@ class CheckedThoughts:
         return f"{self.words}; {self.silent.line()}"
 
 
-def check_thoughts(ask: Ask, limit: str, length: int, chat: bool = True) -> CheckedThoughts:
+def check_thoughts(ask: Ask, limit: str, length: int, chat: bool = True, context: int | None = None) -> CheckedThoughts:
     """Ask with and without stop strings, with and without fields that ask the model not to think.
 
     ``ask`` sends a question with the stop string of a line's end; ``limit`` names the field that bounds its output,
-    ``length`` is that of an answer.
+    ``length`` is that of an answer. ``context``: tokens of the server's context, of which a thought gets half at most.
     """
     whole = {"stop": None, limit: ROOM}
     extra: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     words = "the model does not think before it answers"
-    reply = ask(whole)
+    replies = (ask(whole) for _ in range(_TRIES))
+    reply = next((one for one in replies if one is None or _is_thinking(one) or not _silence(one)), None)
     if reply is not None and _is_thinking(reply):
         fields = next((one for one in NOT_TO_THINK if chat and _is_answered(ask({**one, **whole}))), None)
         if fields is not None:
             extra, words = dict(fields), "the model thinks unless asked not to, which it is"
         else:
-            settings = _budget(reply)
+            settings = _budget(reply, context)
             words = f"the model thinks before it answers: {settings['max_thought_tokens']} tokens are put aside for it"
-    if not settings:
-        stopped = ask({**extra, limit: length})
-        if stopped is not None and _silence(stopped) and _is_answered(ask({**extra, **whole})):
-            extra["stop"] = None
-            words += "; a line's end comes before the answer: stop strings are applied here, not by the server"
     silent = SilentAnswers()
-    final = {**extra, limit: length + settings.get("max_thought_tokens", 0)}
-    if settings:
-        final["stop"] = None
+    final = {**extra, limit: length + settings.get("max_thought_tokens", 0), **({"stop": None} if settings else {})}
     opened = bool(settings.get("server_thought_opened"))
     for _ in range(LOOKS):
-        if (made := ask(final)) is not None:
+        made = ask(final)
+        if made is not None and "stop" not in final and _silence(made):
+            unstopped = ask({**final, "stop": None})
+            if _is_answered(unstopped):
+                made, extra["stop"], final["stop"] = unstopped, None, None
+                words += "; a line's end comes before the answer: stop strings are applied here, not by the server"
+        if made is not None:
             silent.add([_sample(made, opened)])
     return CheckedThoughts(extra, settings, silent, words)
 
 
-def _budget(reply: Mapping[str, Any]) -> dict[str, Any]:
+def _budget(reply: Mapping[str, Any], context: int | None) -> dict[str, Any]:
     """Keys for a model that cannot be kept from thinking, by the length of one of its outputs."""
     used = (reply.get("usage") or {}).get("completion_tokens")
     found = _read(reply)
@@ -88,7 +89,8 @@ def _budget(reply: Mapping[str, Any]) -> dict[str, Any]:
     while tokens < _SPARE * wanted:
         tokens *= 2
     opened = {"server_thought_opened": True} if is_opened_by_prompt(reply["choices"][0]) else {}
-    return {"max_thought_tokens": tokens, **opened}
+    most = tokens if context is None else max(1, context // 2)
+    return {"max_thought_tokens": min(tokens, most), **opened}
 
 
 def _read(reply: Mapping[str, Any], opened: bool = False) -> ReadAnswer:

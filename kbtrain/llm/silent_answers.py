@@ -14,7 +14,7 @@ from kbtrain.records import Sample
 MOST_SILENT = 0.2  # share of answers
 LEAST = 50  # answers from which on a share is looked at before all are drawn
 _ADVICE: dict[Silence, str] = {
-    "cut": "raise max_thought_tokens, or ask the model not to think (docs/own-data.md)",
+    "cut": "raise max_thought_tokens, or ask the model not to think (docs/howto/thinking.md)",
     "thought_only": "no answer follows the thoughts: ask the model not to think, or look at the stop strings",
     "empty": "look at the prompt, the chat template and the stop strings",
 }

@@ -52,7 +52,7 @@ def test_the_configuration_fits_the_server(case, tmp_path, capsys, question):
         assert main(["check-server", server.url, "--output", str(path)]) == 0
         settings = yaml.safe_load(path.read_text())
         assert {key: settings[key] for key in expected} == expected
-        assert len(server.requests) <= 22
+        assert len(server.requests) <= 28
         if settings["server_endpoint"] == "chat":  # the tokenizer of a model that is nowhere is not asked for
             config = build(LLMConfig, None, {**settings, "max_new_tokens": 9})
             (made,) = [one for group in open_llm(config).answer([AnswerRequest(question("q"), "llm", None, 3)])
@@ -82,7 +82,7 @@ def test_a_busy_server_is_waited_for_and_keeps_its_endpoint(monkeypatch):
     with ModelServer(("busy_seconds", "", "", "broken")) as server:
         found = check_server(server.url)
     assert (found.endpoint, dict(found.refused), found.answers, found.seeds) == ("chat", {}, 30, True)
-    assert found.n_requests == 11 and len(waited) == 2 and waited[0] >= 0.4
+    assert found.n_requests == 17 and len(waited) == 2 and waited[0] >= 0.4
     with ModelServer(("broken",) * 30) as server, pytest.raises(UserError, match=r"chat: status 500 \(internal\)"):
         check_server(server.url)
 
@@ -124,3 +124,21 @@ def test_what_stops_it_is_one_line_with_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="no connection"):
         check_server(server.url)
     assert not list(Path(tmp_path).iterdir())
+
+
+def test_a_server_whose_answers_say_nothing_is_refused_unless_allowed(tmp_path, monkeypatch, capsys):
+    """Every output is used up by its thought, however long: a configuration would store no answer."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+    def think(body, i):
+        return "<think>\nIt may be Lyon." + ("" if body.get("stop") else "\nOr Paris.")
+
+    with ModelServer(say=think) as server:
+        written = tmp_path / "server.yaml"
+        assert main(["check-server", server.url, "--output", str(written)]) == 2
+        said = capsys.readouterr()
+        assert not written.exists()
+        assert "thoughts  the model thinks before it answers" in said.out and "100.0% thoughts alone" in said.err
+        assert "--allow-empty writes" in said.err and said.err.count("\n") == 1
+        assert main(["check-server", server.url, "--output", str(written), "--allow-empty"]) == 0
+    assert yaml.safe_load(written.read_text())["max_thought_tokens"] == 512

@@ -87,5 +87,6 @@ def test_a_blank_first_line_takes_the_stop_string_from_the_server():
 
 def test_thoughts_that_never_end_are_said_to_be_cut():
     found = check(Model(length=10**6))
-    assert found.settings == {"max_thought_tokens": 8192}
+    assert found.settings == {"max_thought_tokens": 4096}
     assert found.silent.kinds == {"cut": LOOKS} and found.silent.is_too_silent()
+    assert check(Model(length=10**6), context=4096).settings == {"max_thought_tokens": 2048}
