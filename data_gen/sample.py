@@ -63,9 +63,7 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
         {}, description="own templates in files: {llm: FILE, rag: FILE, system: FILE}, with {question} and {evidence}"
     )
     shard: str | None = Field(None, description="draw part i of n only, as i/n, counted from 1; null: all")
-    keep_states: bool = Field(
-        False, description="keep the states that a probe and a draft probe read, in RUN/states (backend transformers)"
-    )
+    keep_states: bool = Field(False, description="keep the states that a probe and a draft probe read, in RUN/states")
 
     allow_empty: bool = Field(
         False,
@@ -82,8 +80,13 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
     def _states(self) -> SampleConfig:
         if not self.keep_states:
             return self
-        if self.backend != "transformers" or self.engine != "local":
-            raise ValueError("key 'keep_states': backend transformers with engine local alone reads states")
+        if self.backend == "scripted" or self.engine != "local":
+            raise ValueError("key 'keep_states': a backend with a model, and engine local, read states")
+        if self.backend == "openai" and (self.dtype == "auto" or self.server_endpoint != "completions"):
+            raise ValueError(
+                "key 'keep_states': of a server name its number format (dtype: bf16, fp16 or fp32) and ask its "
+                "completions endpoint, whose prompts are token ids"
+            )
         if "llm" not in self.conditions:
             raise ValueError("key 'keep_states': the states are those of condition llm, which is not sampled")
         if self.max_new_tokens <= DRAFT_TOKENS or self.stop != Sampling().stop:
@@ -166,7 +169,9 @@ def count_lacking(config: SampleConfig, store: SampleStore, job: SamplingJob, sh
     done = store.done(job.run)
     requests = itertools.chain.from_iterable(shard.windows(job.plan.requests(), config.window))
     answered = (request for request in requests if (request.question.id, request.condition) in done)
-    return sampled_states.count_lacking(config, store.run_meta(job.run)["dtype"], config.run, answered)
+    return sampled_states.count_lacking(
+        config, store.run_meta(job.run).get("dtype", config.dtype), config.run, answered
+    )
 
 
 def look_ahead(config: SampleConfig, plan: Plan, shard: Shard) -> None:

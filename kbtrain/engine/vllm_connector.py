@@ -134,6 +134,7 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
         if cache.shape[1:3] != (len(self.layers), self._block_size):
             raise ValueError(f"cache of states: shape {tuple(cache.shape)}, expected layers and block size at 1 and 2")
         self._cache = cache
+        correct_sampling_on_cpu()
         self._reads = get_tensor_model_parallel_rank() == 0
 
     # Worker: one step
@@ -230,6 +231,27 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
             assert states.reply is not None
             states.reply |= _reply(states, self.layers)
         self._finished.clear()
+
+
+def correct_sampling_on_cpu() -> None:
+    """Replace vLLM's expansion of temperature, top-k and top-p to tokens where it returns uninitialised memory.
+
+    vLLM 0.32 on a CPU writes the expansion into an int64 copy that it drops, so that with this method every answer drawn
+    at a temperature above 0 is noise. A version that expands correctly is left as it is.
+    """
+    from vllm.v1.sample import rejection_sampler
+
+    one = torch.ones(1, dtype=torch.int32)
+    if not torch.accelerator.is_available() and rejection_sampler.expand_batch_to_tokens(one * 0.5, one, 1) != 0.5:
+        rejection_sampler.expand_batch_to_tokens = expand_to_tokens
+
+
+def expand_to_tokens(
+    x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+) -> torch.Tensor:
+    """Values of requests (n,) as values of their tokens (``num_tokens``,), by the cumulative numbers of these."""
+    counts = torch.diff(cu_num_tokens.long(), prepend=torch.zeros(1, dtype=torch.long))
+    return torch.where(x == replace_from, replace_to, x).to(x.dtype).repeat_interleave(counts)
 
 
 def _states_group(kv_cache_config: Any) -> int:

@@ -66,7 +66,14 @@ class ServedStates:
 
 def read_reply(reply: Mapping[str, Any], prompt: Sequence[int]) -> ServedStates:
     """States in a completion's reply. Raises :class:`UserError` for a reply without them, or of another prompt."""
-    given = (reply.get("kv_transfer_params") or {}).get(FIELD)
+    choices = reply.get("choices") or [{}]
+    generated = choices[0].get("token_ids") if isinstance(choices[0], Mapping) else None
+    return read_states(reply.get("kv_transfer_params"), prompt, generated or ())
+
+
+def read_states(given: Any, prompt: Sequence[int], generated: Sequence[int]) -> ServedStates:
+    """States in vLLM's ``kv_transfer_params`` of a prompt and its ``generated`` tokens. Raises :class:`UserError`."""
+    given = given.get(FIELD) if isinstance(given, Mapping) else None
     if not isinstance(given, Mapping):
         raise UserError(f"the upstream returns no hidden states; {HOW}")
     if "error" in given:
@@ -78,7 +85,6 @@ def read_reply(reply: Mapping[str, Any], prompt: Sequence[int]) -> ServedStates:
         read = functools.partial(_array, layers=len(layers), width=width)
         at_prompt = read(given["prompt"])
         drafted = "draft_mean" in given
-        generated = reply["choices"][0].get("token_ids") or ()
         return ServedStates(
             layers,
             at_prompt,
@@ -87,7 +93,7 @@ def read_reply(reply: Mapping[str, Any], prompt: Sequence[int]) -> ServedStates:
             int(given["draft_tokens"]),
             tuple(int(token) for token in generated),
         )
-    except (KeyError, TypeError, ValueError, IndexError, binascii.Error) as error:
+    except (KeyError, TypeError, ValueError, binascii.Error) as error:
         raise UserError(
             f"the upstream's hidden states cannot be read ({error!s:.80}); are both of one version?"
         ) from None
@@ -145,19 +151,23 @@ class StatesServer:
         """A greedy completion. The state of a token exists once it is fed: one token more than the draft is drawn."""
         body = {"model": self.server.model, "prompt": list(ids), "temperature": 0.0, "max_tokens": draft_tokens + 1}
         if draft_tokens:
-            # the engine itself must end the draft: a stop string is seen only after the states were returned
-            body |= {"stop_token_ids": self._line_breaks, "return_token_ids": True}
-        return {**body, "kv_transfer_params": {FIELD: {"draft_tokens": draft_tokens}}}
-
-    @functools.cached_property
-    def _line_breaks(self) -> list[int]:
-        return tokens_with(self.tokenizer, "\n")
+            body |= {"stop_token_ids": line_break_tokens(self.tokenizer), "return_token_ids": True}
+        return {**body, "kv_transfer_params": state_request(draft_tokens)}
 
 
-def tokens_with(tokenizer: PreTrainedTokenizerBase, character: str) -> list[int]:
-    """Ids of all tokens whose text holds a character: a generated text holds it exactly where one of them was drawn."""
+def state_request(draft_tokens: int) -> dict[str, Any]:
+    """``kv_transfer_params`` of a request for the states of its prompt, and of so many generated tokens."""
+    return {FIELD: {"draft_tokens": draft_tokens}}
+
+
+@functools.lru_cache(maxsize=4)
+def line_break_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Ids of all tokens whose text holds a line break: one of them ends a draft, as the stop string of answers does.
+
+    The engine itself must end a draft: it sees a stop string only after the states were returned.
+    """
     ids = range(len(tokenizer))
-    return [i for i, text in zip(ids, tokenizer.batch_decode([[i] for i in ids]), strict=True) if character in text]
+    return [i for i, text in zip(ids, tokenizer.batch_decode([[i] for i in ids]), strict=True) if "\n" in text]
 
 
 def largest_difference(states: States, reference: States) -> float:

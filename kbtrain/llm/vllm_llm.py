@@ -10,6 +10,7 @@ from kbtrain.answers.grading import is_empty
 from kbtrain.answers.thoughts import ReadAnswer, read_answer
 from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids, request_seed
+from kbtrain.llm.served_states import ServedStates, line_break_tokens, read_states, state_request
 from kbtrain.llm.thought_tokens import ThoughtTokens
 from kbtrain.models.batching import windows
 from kbtrain.models.load import load_tokenizer, name_of, resolve
@@ -131,6 +132,26 @@ class VllmLLM:
     def _is_stopped_early(self, output: Any, opened: bool) -> bool:
         """True if a stop string ended an output in its thought, or at a blank line: vLLM applies them to all text."""
         return isinstance(output.stop_reason, str) and is_empty(self._read(output, opened).text)
+
+    def read_states(self, prompts: Sequence[Sequence[int]], draft_tokens: int) -> list[ServedStates]:
+        """States of prompts (token ids) and their greedy drafts, in their order, from a request each.
+
+        Raises :class:`UserError` for an engine without the arguments of :mod:`kbtrain.engine.vllm_args`.
+        """
+        from vllm import SamplingParams
+        from vllm.inputs import TokensPrompt
+
+        ends = [*self._end, *line_break_tokens(self.tokenizer)]
+        how = SamplingParams(
+            temperature=0.0, max_tokens=draft_tokens + 1, stop_token_ids=ends,
+            extra_args={"kv_transfer_params": state_request(draft_tokens)},
+        )  # fmt: skip
+        tokens = [TokensPrompt(prompt_token_ids=list(ids)) for ids in prompts]
+        outputs = self.engine.generate(tokens, [how] * len(tokens), use_tqdm=False)
+        return [
+            read_states(output.kv_transfer_params, ids, output.outputs[0].token_ids)
+            for output, ids in zip(outputs, prompts, strict=True)
+        ]
 
     def _parameters(self, request: AnswerRequest, n: int) -> Any:
         from vllm import SamplingParams

@@ -13,7 +13,7 @@ from kbtrain.gates.probe.served import REFERENCE, check_reference, read_referenc
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.states_read import layers_read, model_read
 from kbtrain.llm.dialect import Server
-from kbtrain.llm.served_states import StatesServer, read_reply, tokens_with
+from kbtrain.llm.served_states import StatesServer, line_break_tokens, read_reply
 from kbtrain.models.load import load_model, load_tokenizer
 from kbtrain.records import GateExample
 
@@ -64,7 +64,7 @@ def test_only_the_prompt_and_the_draft_are_asked_for(folder, base):
 
 def test_a_draft_ends_at_a_line_break_in_the_engine():
     tokenizer = load_tokenizer("smollm2-135m-instruct")
-    ids = tokens_with(tokenizer, "\n")
+    ids = line_break_tokens(tokenizer)
     assert all("\n" in tokenizer.decode([i]) for i in ids) and tokenizer("\n")["input_ids"][0] in ids
     assert tokenizer("word")["input_ids"][0] not in ids
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
+from kbtrain.engine.vllm_args import engine_arguments
 from kbtrain.gates.probe.draft_states import PARTS, DraftStateSampler, StatesRow
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, draft_facts, state_facts, state_folder
 from kbtrain.gates.probe.states import PER_FILE, StateStore, prompt_key
@@ -42,13 +43,17 @@ if TYPE_CHECKING:
 def keeping_states(run: Path) -> Engine:
     """The engine of one process, which also keeps states in the run folder.
 
-    For the transformers back end, and answers that begin as drafts do: longer ones, stopped by the same texts. Test
-    questions' are not kept: a gate scores these by passes of its own, whose time is what a decision costs.
+    For answers that begin as drafts do: longer ones, stopped by the same texts. Test questions' are not kept: a gate
+    scores these by passes of its own, whose time is what a decision costs. Back ends vllm and openai read the states by
+    a short request a question, beside the answers' (:mod:`kbtrain.engine`).
     """
 
     def engine(
         config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
     ) -> Iterator[Answered]:
+        if config.backend != "transformers":
+            yield from _answered_beside(run, config, windows, done)
+            return
         llm = cast(TransformersLLM, open_llm(config))
         kept, questions = KeptStates.of(llm, run), set[str]()
         llm.draw_with(KeepingSampler(llm, questions, kept.add))
@@ -69,12 +74,63 @@ def keeping_states(run: Path) -> Engine:
     return engine
 
 
+def _answered_beside(
+    run: Path, config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
+) -> Iterator[Answered]:
+    """Answers of vLLM, in this process or as a server, whose states are read by requests of their own."""
+    from kbtrain.llm.served_states import ServedStates, StatesServer
+
+    llm: Any = open_llm(with_states(config))
+    layers = list(range(1, n_layers(config.model) + 1))
+    server = None if config.backend == "vllm" else StatesServer(llm.server, llm.tokenizer)
+    read: Callable[..., list[ServedStates]] = llm.read_states if server is None else server.read
+    kept = KeptStates.in_folder(run, config.model, llm.facts().get("dtype", config.dtype))
+    prompts: dict[str, list[int]] = {}
+
+    def keep(questions: Sequence[str]) -> None:
+        lacking = [name for name in questions if name in prompts and kept.lacks(prompts[name])]
+        for name, states in zip(lacking, read([prompts[name] for name in lacking], DRAFT_TOKENS), strict=True):
+            kept.add(name, prompts[name], states.of_layers(layers, draft=True))
+        kept.write(lacking)
+
+    def watched() -> Iterator[list[AnswerRequest]]:
+        for window in windows:
+            prompts.update((request.question.id, prompt_of(llm, request)) for request in filter(has_states, window))
+            keep([request.question.id for request in window if (request.question.id, "llm") in done])
+            yield window
+
+    for facts, sets in answered_by(llm, config, watched(), done):
+        keep([made.question_id for made in sets if made.condition == "llm"])
+        yield facts, sets
+
+
+def n_layers(model: str) -> int:
+    """Number of a model's layers, by its configuration."""
+    from transformers import AutoConfig
+
+    from kbtrain.models.load import resolve
+
+    return int(AutoConfig.from_pretrained(resolve(model)).get_text_config().num_hidden_layers)
+
+
+def with_states(config: LLMConfig) -> LLMConfig:
+    """The configuration of an engine that keeps the states of all layers.
+
+    Its log-probabilities are at temperature 1: after temperature and filters vLLM (0.32) gives NaN with this method.
+    """
+    if config.backend != "vllm":
+        return config
+    arguments = engine_arguments(range(1, n_layers(config.model) + 1))
+    extra = {**arguments, "logprobs_mode": "raw_logprobs", **config.vllm_extra}
+    return config.model_copy(update={"vllm_extra": extra})
+
+
 def has_states(request: AnswerRequest) -> bool:
     """True for the requests whose states are kept."""
     return request.condition == "llm" and request.question.split != "test"
 
 
-def prompt_of(llm: TransformersLLM, request: AnswerRequest) -> list[int]:
+def prompt_of(llm: Any, request: AnswerRequest) -> list[int]:
     """Token ids of a request's prompt."""
     return prompt_ids(llm.tokenizer, request, llm.sampling.max_prompt_tokens)[0]
 
