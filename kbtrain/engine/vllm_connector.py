@@ -236,8 +236,8 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
 def correct_sampling_on_cpu() -> None:
     """Replace vLLM's expansion of temperature, top-k and top-p to tokens where it returns uninitialised memory.
 
-    vLLM 0.32 on a CPU writes the expansion into an int64 copy that it drops, so that with this method every answer drawn
-    at a temperature above 0 is noise. A version that expands correctly is left as it is.
+    vLLM 0.32 on a CPU writes the expansion into an int64 copy that it drops, so every answer drawn at a
+    temperature above 0 is noise with this method. A version that expands correctly is left as it is.
     """
     from vllm.v1.sample import rejection_sampler
 

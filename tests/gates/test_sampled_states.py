@@ -148,8 +148,10 @@ def test_states_of_another_number_format_are_refused_before_an_answer_is_drawn(h
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (("--backend", "vllm"), "backend transformers with engine local alone reads states"),
-        (("--engine", "ray"), "backend transformers with engine local alone reads states"),
+        (("--backend", "scripted"), "a backend with a model, and engine local, read states"),
+        (("--engine", "ray"), "a backend with a model, and engine local, read states"),
+        (("--backend", "openai"), "of a server name its number format (dtype: bf16, fp16 or fp32)"),
+        (("--backend", "openai", "--dtype", "bf16", "--server-endpoint", "chat"), "ask its completions endpoint"),
         (("--conditions", "[rag]"), "the states are those of condition llm, which is not sampled"),
         (("--max-new-tokens", "16"), "a draft has 16 tokens and stops at a line's end: so must answers, and be longer"),
         (("--stop", "['.']"), "a draft has 16 tokens and stops at a line's end: so must answers, and be longer"),
