@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import glob
 import json
 import math
 import os
@@ -27,6 +26,7 @@ from typing import Any, TextIO
 from kbtrain.errors import HALVES, UserError, at
 
 _PARTIAL = ".partial"
+_OWN_PARTIAL = re.compile(rf"\.\d+-[0-9a-f]{{8}}{re.escape(_PARTIAL)}$")  # as :func:`replacing` names it
 _READS = 25  # of a lock that does not say yet who holds it: half a second
 _PROBLEMS = {
     errno.ENOSPC: "disk is full; free some space and run the same command again",
@@ -265,22 +265,51 @@ def _named(path: Path) -> Path:
 def replacing(target: Path) -> Iterator[Path]:
     """A name of this process's own beside ``target``, to be written; it takes the target's place when all went well.
 
-    After an error the target is as it was, and nothing else is left. Raises :class:`UserError` where the system
-    refuses.
+    After an error the target is as it was, and nothing else is left. What a killed process left is removed by the next
+    one that writes into the folder. Raises :class:`UserError` where the system refuses.
     """
     check_replaceable(target)  # before the work that fills the file
     partial = beside(target, f".{os.getpid()}-{secrets.token_hex(4)}{_PARTIAL}")
-    try:
-        with errors_of(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            yield partial
-            with open(partial, "rb") as file:
-                os.fsync(file.fileno())
-            put_in_place(partial, target)
-    except BaseException:  # Ctrl-C, too, leaves no half file
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
+    with contextlib.ExitStack() as held:
+        try:
+            with errors_of(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                remove_partials(target.parent)
+                held.callback(os.close, _claimed(partial))
+                yield partial
+                with open(partial, "rb") as file:
+                    os.fsync(file.fileno())
+                put_in_place(partial, target)
+        except BaseException:  # Ctrl-C, too, leaves no half file
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+
+
+def _claimed(partial: Path) -> int:
+    """Descriptor of a new file, locked until it is closed: others can tell that its process lives."""
+    file = os.open(partial, os.O_RDWR | os.O_CREAT, 0o666)
+    with contextlib.suppress(OSError):  # a disk without locks: then nothing is removed there
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
+
+
+def remove_partials(folder: Path, inside: bool = False) -> None:
+    """Remove what killed processes left half written in a folder; with ``inside`` also in its folders.
+
+    A live process, on whichever machine, holds a lock on its file.
+    """
+    for place, folders, names in os.walk(folder):
+        for name in filter(_OWN_PARTIAL.search, names):
+            with contextlib.suppress(OSError):
+                file = os.open(Path(place, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(Path(place, name))
+                finally:
+                    os.close(file)
+        if not inside:
+            folders.clear()
 
 
 @contextlib.contextmanager
@@ -290,7 +319,8 @@ def writing(*targets: Path, what: str = "it", instead: str = "wait for it", key:
     Raises :class:`UserError` at once when another process holds it: "another process is writing ``what``, since ...";
     ``instead``: what the user can do. ``key`` tells apart what several processes may write into one target. The lock
     is a file beside the target while it is held; on a network disk it counts between machines only as far as that disk
-    keeps ``flock``. What a killed process left half written is removed.
+    keeps ``flock``. What killed processes left half written is removed, in the targets' folders and in targets that
+    are folders.
     """
     with contextlib.ExitStack() as held:
         for target in sorted(dict.fromkeys(targets)):  # in one order, so that two processes never hold one each
@@ -311,13 +341,15 @@ def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
             time.sleep(0.02)  # another process has taken it this moment, or given it back
             file = _acquired(lock)
     except OSError as error:
+        if isinstance(error, PermissionError) and there(lock):
+            raise UserError(f"{at(lock)}: another user's lock; delete it if no process of theirs is at work") from None
         raise UserError(f"{at(target)}: cannot be locked: {problem(error)}") from None
     if file is None:
         raise UserError(f"{at(target)}: another process is writing {what}{since}; {instead}")
     try:
-        for left in target.parent.glob(f"{glob.escape(target.name)}.*{_PARTIAL}"):
-            with contextlib.suppress(OSError):
-                left.unlink()
+        remove_partials(target.parent)
+        if target.is_dir():
+            remove_partials(target, inside=True)
         yield
     finally:
         with contextlib.suppress(OSError):
@@ -332,7 +364,7 @@ def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
 def _acquired(lock: Path) -> int | None:
     """The locked file's descriptor, or None where another process has it."""
     while True:
-        file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        file = _open_lock(lock)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(file), os.stat(lock)):
@@ -350,6 +382,21 @@ def _acquired(lock: Path) -> int | None:
             os.close(file)
             raise
         os.close(file)  # its holder has just removed it: another one is to be locked
+
+
+def _open_lock(lock: Path) -> int:
+    """A descriptor of the lock file, which is made if it is absent."""
+    try:
+        file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:  # another user's: it is removed if its process is gone
+        file = os.open(lock, os.O_RDONLY)
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(lock)
+        return file
+    with contextlib.suppress(OSError):  # so that another user can read it, whatever the umask
+        os.fchmod(file, stat.S_IMODE(os.fstat(file).st_mode) | 0o444)
+    return file
 
 
 def _read(lock: Path) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -228,6 +231,112 @@ def test_what_lies_beside_a_folder_given_by_dots_lies_beside_the_folder(tmp_path
     with writing(Path(".")), pytest.raises(UserError, match="another process is writing it"):
         writing(inner).__enter__()
     assert meta_path(Path(".")) == tmp_path / "run" / "inner.meta.json"
+
+
+WRITES = """import sys, time
+from pathlib import Path
+from kbtrain.files import replacing
+with replacing(Path(sys.argv[1])) as partial:
+    partial.write_text("half")
+    print("written", flush=True)
+    time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def half_written(target: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that is in the midst of writing ``target``."""
+    with subprocess.Popen([sys.executable, "-c", WRITES, str(target)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "written\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def partials(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix().split(".")[0] for path in folder.rglob("*.partial"))
+
+
+def test_what_a_killed_process_left_half_written_in_a_folder_is_removed_and_a_live_one_s_is_not(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for name in ("dead", "more/dead", "beside/dead"):
+        with half_written(out / name if name != "beside/dead" else tmp_path / "out.dead"):
+            pass
+    own = tmp_path / "out.of-a-user.partial"
+    own.write_text("")
+    with half_written(out / "states" / "live"):
+        assert partials(out) == ["dead", "more/dead", "states/live"]
+        with writing(out):
+            assert partials(out) == ["states/live"]
+            assert list(tmp_path.glob("*.partial")) == [own]
+
+
+def test_the_next_file_of_a_folder_removes_what_was_left_there(tmp_path: Path) -> None:
+    """Folders that no lock names, such as those of states."""
+    with half_written(tmp_path / "dead"):
+        pass
+    with half_written(tmp_path / "live"), replacing(tmp_path / "file") as partial:
+        partial.write_text("new")
+        assert partials(tmp_path) == ["file", "live"]
+    assert (tmp_path / "file").read_text() == "new"
+
+
+NOBODY = 65534
+
+
+@contextlib.contextmanager
+def second_user(folder: Path) -> Iterator[None]:
+    if os.geteuid() != 0:
+        pytest.skip("another user's rights can be taken by root alone")
+    os.seteuid(NOBODY)
+    try:
+        try:
+            os.listdir(folder)
+        except PermissionError:
+            pytest.skip("the folder for temporary files is closed to other users")
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+def test_a_killed_user_s_lock_keeps_no_second_user_out(mode: int) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="shared-"))  # outside pytest's folders, which are closed to other users
+    folder.chmod(0o777)
+    try:
+        held = "import os, sys\nfrom pathlib import Path\nfrom kbtrain.files import writing\nos.umask(0o077)\n"
+        held += f"with writing(Path({str(folder / 'run')!r})):\n    os.kill(os.getpid(), 9)\n"
+        subprocess.run([sys.executable, "-c", held], check=False)
+        lock = folder / ".run.lock"
+        assert lock.exists()
+        if mode == 0o600:  # as an earlier version left it
+            lock.chmod(mode)
+        with second_user(folder):
+            if mode == 0o600:
+                with (
+                    pytest.raises(UserError, match=r"/\.run\.lock: another user's lock; delete it if"),
+                    writing(folder / "run"),
+                ):
+                    pass
+            else:
+                with writing(folder / "run"):
+                    assert lock.stat().st_uid == NOBODY
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_lock_that_can_only_be_read_is_held_against_a_third(tmp_path: Path) -> None:
+    """In a folder such as /tmp, where a second user may not remove the first one's file."""
+    lock = tmp_path / ".run.lock"
+    lock.write_text("")
+    file = os.open(lock, os.O_RDONLY)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(UserError, match="another process is writing it"), writing(tmp_path / "run"):
+            pass
+    finally:
+        os.close(file)
 
 
 def test_a_path_to_be_written_may_be_absent_and_else_is_a_regular_file(tmp_path):

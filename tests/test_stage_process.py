@@ -2,9 +2,12 @@
 
 import os
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from support.scripts import run
 
@@ -51,6 +54,49 @@ def test_each_fork_finds_what_was_loaded_once_and_nothing_of_the_one_before(tmp_
     said = {forked(path, ()).said for _ in range(2)}
     assert len(said) == 1  # forks of one process
     assert said.pop().startswith("True False ") and str(os.getpid()) not in said
+
+
+CHAIN = """import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, and a shell's background, ignore them
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from pathlib import Path
+from kbtrain import demo, stage_process
+from kbtrain.exit_code import exit_code
+stage_process.PRELOADED = "xml.dom.pulldom"
+steps = [demo.Step(sys.argv[1], "sleeps", 0.1, ())]
+sys.exit(exit_code(lambda: demo.follow(steps, Path("run"), print, forks=sys.argv[2] == "forked"), "resumes"))
+"""
+SLEEPS = """import subprocess
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open("pids.part", "w").write(f"{os.getpid()} {child.pid}")
+os.rename("pids.part", "pids")
+child.wait()
+"""
+
+
+@pytest.mark.parametrize("start", ["forked", "fresh"])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)], ids=["TERM", "HUP", "INT"]
+)
+def test_a_chain_that_is_ended_ends_its_stage_and_what_that_has_started(tmp_path, start, number, code):
+    command = [sys.executable, "-c", CHAIN, str(script(tmp_path, SLEEPS)), start]
+    with subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE) as chain:
+        while not (tmp_path / "pids").exists():
+            assert chain.poll() is None
+            time.sleep(0.02)
+        stage, child = map(int, (tmp_path / "pids").read_text().split())
+        assert lives(stage) and lives(child)
+        chain.send_signal(number)
+        assert chain.wait(60) == code
+        assert not lives(stage) and not lives(child)
+
+
+def lives(pid):
+    """False for a zombie, too: in a container nobody may collect it."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import hashlib
 import json
 import random
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.records import GateExample, Outcome
+from kbtrain.stage_process import fresh
 from kbtrain.trained_on import question_hash
 from kbtrain.training.data import need
 from kbtrain.training.folds import groups_of
@@ -203,9 +203,9 @@ class KBMLearner:
 
         def train(examples: Path, output: Path) -> None:
             command = [sys.executable, str(recipe), *given, "--train", str(examples), "--output", str(output)]
-            done = subprocess.run(command, check=False, capture_output=True, text=True)
-            if done.returncode:
-                last = (done.stderr.strip() or "no message").splitlines()[-1].removeprefix("error: ")
+            done = fresh(command, capture_errors=True)
+            if done.code:
+                last = (done.errors.strip() or "no message").splitlines()[-1].removeprefix("error: ")
                 raise UserError(f"gate 'kbm' of {output.parent}: its training ended ({last:.300})")
 
         depends = " ".join([file_sha256(settings), file_sha256(dev), *keys])

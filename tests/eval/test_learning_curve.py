@@ -4,7 +4,6 @@ import json
 import random
 import shutil
 from dataclasses import replace
-from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
@@ -24,6 +23,7 @@ from kbtrain.metrics.ranking import normalised_area
 from kbtrain.records import GateExample, Label, Passage, Question
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
+from kbtrain.stage_process import Ended
 from kbtrain.training.data import Labelled
 
 
@@ -117,13 +117,13 @@ def test_a_kbm_is_trained_once_a_draw_and_its_scores_are_kept(labelled_run, scri
     jsonl.write(labelled_run / "examples" / "dev.jsonl", dev[:10])
     trained = []
 
-    def here(command, **options):
+    def here(command, capture_errors):
         trained.append(command)
         Recipe("kbm")(command[2:])
-        return CompletedProcess(command, 0, "", "")
+        return Ended(0, "")
 
     module = script("learning_curve")
-    monkeypatch.setattr("subprocess.run", here)
+    monkeypatch.setattr("kbtrain.evaluation.learning_curve.fresh", here)
     given = {"run": labelled_run, "gates": ("kbm",), "sizes": (30,), "draws": 1, "kbm_config": str(settings)}
     config = build(module.LearningCurveConfig, None, {**given, "device": "cpu"})
     module.main(config)
@@ -177,8 +177,8 @@ def test_a_kbm_is_trained_anew_when_its_base_models_files_are_others(labelled_ru
 
 def test_a_training_that_fails_is_one_line(labelled_run, script, monkeypatch):
     module = script("learning_curve")
-    said = CompletedProcess([], 2, "", "noise\nerror: key 'model': no such folder\n")
-    monkeypatch.setattr("subprocess.run", lambda command, **options: said)
+    ended = Ended(2, "", "noise\nerror: key 'model': no such folder\n")
+    monkeypatch.setattr("kbtrain.evaluation.learning_curve.fresh", lambda command, capture_errors: ended)
     jsonl.write(labelled_run / "examples" / "dev.jsonl", [])
     config = build(module.LearningCurveConfig, None, {"run": labelled_run, "gates": ("kbm",), "sizes": (30,)})
     with pytest.raises(UserError, match=r"gate 'kbm' of .*: its training ended \(key 'model': no such folder\)"):
