@@ -339,9 +339,37 @@ def joined(text: str) -> str | None:
     return None if made == plain else made
 
 
+_PARENTHESIS = re.compile(r"\s*\([^()]*\)\s*$")
+_YEARS = re.compile(r"\s*\([^()]*\d[^()]*\)\s*$")  # The Jungle Book (1894)
+_BEFORE = re.compile(
+    r"^(?:on|in|at|by|from|for|about|around|approximately|circa|c\.|ca\.|nearly|almost)\s+(?=\S)", re.I
+)
+_NICKNAME = re.compile(r"[\"\u201c]([^\"\u201d]+)[\"\u201d]")
+_BEHIND_NAME = re.compile(r",? (?:Jr|Sr|I{2,3}|IV|CBE|OBE|MBE|KBE|PhD)\.?$")
+_NAME = re.compile(r"[A-Z\u00c0-\u00de][^\W\d_]*\.?(?:['\u2019-][^\W\d_]+)*")
+_OTHER_PLACE = frozenset(  # with these a shorter name is another one: West Africa, New Guinea
+    "North South East West Northern Southern Eastern Western Central New Upper Lower Great Greater Inner Outer British "
+    "American French Spanish Dutch Papua United Royal National Saint San Santa The A An".split()
+)
+
+
+def _short_names(text: str) -> Iterator[str]:
+    """Names by which a person is known who is given with all names: Blake Tollison Shelton is Blake Shelton."""
+    nickname = _NICKNAME.search(text)
+    names = _BEHIND_NAME.sub("", _NICKNAME.sub(" ", text)).split()
+    if len({*names}) != len(names) or not 2 <= len(names) <= 5 or names[0] in _OTHER_PLACE:
+        return
+    if not all(map(_NAME.fullmatch, names)):
+        return
+    if nickname:
+        yield f"{nickname[1]} {names[-1]}"
+    yield f"{names[0]} {names[-1]}"
+
+
 @functools.lru_cache(maxsize=1024)
 def gold_readings(text: str) -> tuple[str, ...]:
-    """:func:`readings` of a gold answer, and what else names the same: 50 for 50 %, Mueller for Müller."""
+    """:func:`readings` of a gold answer, and what else names the same: 50 for 50 %, Mueller for Müller, a person's
+    first and last name."""
     found = list(readings(text))
     found += [_LOOSE.sub("", form) for form in found if not re.search(r"percent|dollar|euro|pound", text, re.I)]
     spelled = text.translate(_SPELLED_TABLE)
@@ -349,7 +377,27 @@ def gold_readings(text: str) -> tuple[str, ...]:
         found += readings(spelled)
     if (other := joined(text)) is not None:
         found += readings(other)
+    bare = _YEARS.sub("", text)
+    for other in (bare, _BEFORE.sub("", bare), *_short_names(bare)):
+        found += readings(other) if other not in ("", text) else ()
     return tuple(dict.fromkeys(form for form in found if form.strip()))
+
+
+@functools.lru_cache(maxsize=1024)
+def short_readings(gold: str, question: str) -> frozenset[str]:
+    """Readings of a gold answer without what goes without saying: Annapolis for "Annapolis, Maryland"; 128 for "128
+    pages" where a question asks how many pages.
+
+    As a whole answer they are right; in a longer one they may be another's.
+    """
+    found = [_PARENTHESIS.sub("", gold)]
+    place, comma, state = gold.partition(", ")
+    if comma and place[:1].isupper() and state[:1].isupper() and not _DIGIT.search(place):
+        found.append(place)
+    head, _, noun = gold.strip().rpartition(" ")
+    if head and len(noun) > 2 and noun.casefold() in words(question) and set(words(head)) - set(words(question)):
+        found.append(head)
+    return frozenset(form for short in found for form in readings(short))
 
 
 def all_readings(text: str) -> Iterator[str]:

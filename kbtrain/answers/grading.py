@@ -300,7 +300,7 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
         said = yes_no.says_yes(answer, question.text)
         return None if said is None else said == polar
     if question.grading == "exact":
-        return exact_match(answer, question.answers) == 1
+        return exact_match(answer, question.answers) == 1 or _is_short(answer, question)
     return _gives(question, answer)
 
 
@@ -309,9 +309,17 @@ def is_yes_no(question: Question) -> bool:
     return question.grading != "option" and yes_no.polarity(question.answers, question.text) is not None
 
 
+def _is_short(answer: str, question: Question) -> bool:
+    """True for an answer that is a gold one without what goes without saying (:func:`forms.short_readings`)."""
+    said = forms.readings(answer)
+    return any(not forms.short_readings(gold, question.text).isdisjoint(said) for gold in question.answers)
+
+
 def _gives(question: Question, answer: str) -> bool:
     """True if an answer holds a gold answer, and claims it."""
     said, golds = _alike(answer, question.answers)
+    if _is_short(answer, question):
+        return True
     if not any(_holds(said, gold) and _in_capitals(answer, gold) for gold in golds):
         return False
     return is_claimed(said, golds, question.text)

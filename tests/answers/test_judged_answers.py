@@ -32,6 +32,7 @@ FLOORS = {  # kind: precision, recall
     "number": (1.0, 1.0),
     "ordinal": (1.0, 1.0),
     "plain": (1.0, 1.0),
+    "short name": (1.0, 1.0),
     "unit": (1.0, 0.97),
     "yes/no": (1.0, 0.79),
 }
