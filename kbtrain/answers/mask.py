@@ -97,12 +97,17 @@ def mask_answers(text: str, question: Question) -> str:
 
 def mask_leak(masked: str, question: Question) -> tuple[str, ...]:
     """The gold answers that a masked text still shows, longest first: as words, at the beginning of a longer word
-    (from four letters on: Paris in "Parisian"), spelled with spaces inside, or as a number in another form.
+    (from four letters on: Paris in "Parisian"), spelled with spaces inside, as a number in another form, or in any form
+    that grading counts (a date in another order, a person without middle names).
 
     A Chinese numeral of one character ("七") is no leak of "7": it stands in too many words.
     """
     folded, _ = fold(masked)
-    return tuple(gold for gold in gold_texts(question) if _leaks(gold, masked, folded))
+    return tuple(
+        gold
+        for gold in gold_texts(question)
+        if _leaks(gold, masked, folded) or (len(gold) > 1 and contains(masked, gold))
+    )
 
 
 def is_mask(answer: str) -> bool:

@@ -141,3 +141,9 @@ def test_a_pattern_is_compiled_of_aliases_alone_whose_words_stand_in_the_text(mo
     assert compiled == [("York City", "New York", "the City", "21")]
     assert mask_answers("Nothing here.", asked("Lima", "Big Apple")) == "Nothing here."
     assert len(compiled) == 1
+
+
+def test_a_form_that_grading_counts_is_a_leak() -> None:
+    assert mask_leak("Signed on July 4, 1776.", asked("4 July 1776")) == ("4 July 1776",)
+    assert mask_leak("Sung by Ann Lee.", asked("Ann Marie Lee")) == ("Ann Marie Lee",)
+    assert not mask_leak("Signed in July.", asked("4 July 1776"))
