@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from kbtrain.errors import UserError
 from kbtrain.files import check_regular, errors_of, there
 from kbtrain.jsonl import read_json
+from kbtrain.models.trial import check_by_trial
 from kbtrain.text_files import read_text
 
 if TYPE_CHECKING:
@@ -205,10 +206,13 @@ def opening(where: Path | str, model: str, what: str = "") -> Iterator[None]:
 
     transformers, tokenizers, safetensors and peft raise errors of any class for a damaged file, ``Exception`` itself
     among them. What the machine lacks (memory, a package) stays what it is. A model of the hub has no folder to check.
-    ``what`` of the model is opened: "its config". Raises :class:`UserError`.
+    ``what`` of the model is opened: "its config"; else its tokenizer, too, which is tried first in a process of its own
+    (:mod:`kbtrain.models.trial`). Raises :class:`UserError`.
     """
     folder = Path(where)
     _check_files(folder)
+    if not what:
+        check_by_trial(where, model)
     try:
         yield
     except (UserError, ImportError, MemoryError):

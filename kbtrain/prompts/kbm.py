@@ -210,6 +210,8 @@ def need_answer(value: bool) -> str:
     return f'{{"need": "{value}"}}'
 
 
+_WIDEST = 1_000_000  # characters
+_FORMAT = re.compile(r"[%:{][^\sA-Za-z{}]{0,9}?(\d{7,})|^\s*(?=\d)(\d{7,})\s*$")
 # A date would change a prompt by tomorrow. Both names of a switch ask a model not to think before it answers:
 # enable_thinking (Qwen3, GLM, SmolLM3, EXAONE, Hunyuan), thinking (DeepSeek-V3.1, Granite, Kimi).
 TEMPLATE_OPTIONS: dict[str, Any] = dict(
@@ -261,7 +263,9 @@ def end_token(tokenizer: PreTrainedTokenizerBase) -> str:
 
 @functools.cache
 def _check_template(template: str) -> None:
-    """Raise ValueError for a template that multiplies, or counts in a loop inside another: no prompt needs it."""
+    """Raise ValueError for a template that multiplies, counts in a loop inside another, or has a number of a million or
+    more, as a width to fill up to: no prompt needs it. What it does for every question is tried before it is opened
+    (:mod:`kbtrain.models.trial`); a template may do it for some."""
     from jinja2 import Environment, TemplateSyntaxError, nodes
 
     try:
@@ -274,6 +278,16 @@ def _check_template(template: str) -> None:
     nested |= named and any(loop.find(nodes.For) for loop in tree.find_all(nodes.For))
     if nested or tree.find(nodes.Mul) or tree.find(nodes.Pow):
         raise ValueError("it multiplies, or counts in a loop inside another, which can fill the memory")
+    for constant in tree.find_all(nodes.Const):
+        if (width := _width(constant.value)) >= _WIDEST:
+            raise ValueError(f"it has the number {width}: a text of that width can fill the memory")
+
+
+def _width(constant: object) -> int:
+    """The largest number that a template's constant can mean: its own, or that of a format such as ``%999d``."""
+    if isinstance(constant, str):
+        return max((int((width or whole)[:12]) for width, whole in _FORMAT.findall(constant)), default=0)
+    return abs(constant) if isinstance(constant, int) else 0
 
 
 def _counts(loop: nodes.For) -> bool:

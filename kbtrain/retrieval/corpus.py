@@ -284,9 +284,12 @@ def model_spans(name: str) -> Spans:
     from transformers import AutoTokenizer
 
     from kbtrain.models.embedded import is_embedded, path_of
+    from kbtrain.models.trial import check_by_trial
 
+    where = str(path_of(name)) if is_embedded(name) else name
+    check_by_trial(where, name)
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(path_of(name)) if is_embedded(name) else name)
+        tokenizer: Any = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError) as error:
         raise UserError(f"tokenizer '{name}': cannot be opened ({str(error).splitlines()[0][:150]})") from None
     if not tokenizer.is_fast:

@@ -186,8 +186,10 @@ def open_without_weights(model: str) -> tuple[Any, Any]:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     from kbtrain.models.load import resolve
+    from kbtrain.models.trial import check_by_trial
 
     where = resolve(model)
+    check_by_trial(where, model)
     try:
         config = AutoConfig.from_pretrained(where)
         tokenizer = AutoTokenizer.from_pretrained(where)
