@@ -22,7 +22,8 @@ from kbtrain.models.trial_process import PANIC, ROOM, TOO_LONG, TOO_MUCH
 
 PATTERNS = (
     *("config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template.*"),
-    *("additional_chat_templates/*.jinja", "vocab.*", "merges.txt", "spiece.model", "sentencepiece*.model", "*.tiktoken"),
+    *("additional_chat_templates/*.jinja", "vocab.*", "merges.txt", "spiece.model", "sentencepiece*.model"),
+    "*.tiktoken",
 )
 WALL = 300.0  # seconds: a child may wait for a core
 _WATCH = 0.05  # seconds between two looks at its memory
