@@ -40,7 +40,6 @@ from kbtrain.gates.score_stage import (
     note_best_f1,
     price_of_scores,
     score_chunks,
-    with_run,
 )
 from kbtrain.gates.seen import dev_in_test, seen_in_training, told
 from kbtrain.llm.prices import ForecastConfig, price_of
@@ -95,7 +94,7 @@ def look_ahead(config: ScoreConfig, asked: Asked, gates: Sequence[GateHandle], h
         if rows and members_engine(config, asked, gate, hashes):
             print("  from its members' scores, which are stored: no model is asked")
             continue
-        for line in price_of_scores(gate, rows, config.run, config.measure, price) if rows else ():
+        for line in price_of_scores(gate, rows, config.measure, price) if rows else ():
             print(f"  {line}")
 
 
@@ -136,7 +135,7 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
         total = sum(len(chunk.examples) for chunk in chunks)
         with progress_bar(desc=gate.name, unit=f"{asked.reads}s", total=total, disable=not chunks) as bar:
             engine = (members_engine(config, asked, gate, hashes) if chunks else None) or config.scoring()
-            for n in score_chunks(scores, with_run(gate, config.run), chunks, engine):
+            for n in score_chunks(scores, gate, chunks, engine):
                 bar.update(n)
         extra: dict[str, Any] = {
             **scores.costs().facts(gate.names, splits),

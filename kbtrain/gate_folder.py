@@ -480,9 +480,6 @@ class Gate(ABC):
         """The gate that decides by another label. Raises :class:`UserError`: this one has a single label."""
         raise UserError(f"key {key!r:.60}: gate '{self.name}' has no keys; leave it out")
 
-    def use_run(self, run: Path) -> None:  # noqa: B027 - most gates have nothing there
-        """Take from a run folder what it holds and this gate would compute again, such as stored states."""
-
     def answer_within(self, seconds: float) -> None:
         """Give up after so many seconds what a score asks of a server, its members' too: someone waits for it."""
         for gate in self.gates:

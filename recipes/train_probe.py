@@ -66,7 +66,7 @@ class TrainProbeConfig(FitConfig, EngineConfig):
         None, ge=1, description="average the heads of so many layers, the best; null: 1, 2, 4 or 8 by cross-validation"
     )
     layers: tuple[int, ...] | None = Field(None, min_length=1, description="layers to try, from 0; null: all")
-    dtype: DtypeName = Field("auto", description="the model runs in it: as it did when it answered")
+    dtype: DtypeName = Field("auto", description="number format of scores; auto: fp32 on a CPU, else the model's own")
 
     @model_validator(mode="after")
     def _possible(self) -> TrainProbeConfig:
@@ -91,26 +91,39 @@ def main(config: TrainProbeConfig) -> None:
     if not recipe.claim(CARD):
         return None
     from kbtrain.distributed.states import RayStates, ReadModel
-    from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, Probe, ProbeCard, open_reader, state_facts
-    from kbtrain.gates.probe.states import StateStore, read_all
+    from kbtrain.gates.probe.gate import (
+        DraftProbe,
+        DraftProbeCard,
+        Probe,
+        ProbeCard,
+        dtype_in_use,
+        open_reader,
+        state_facts,
+    )
+    from kbtrain.gates.probe.states import StateStore, prompt_key, read_all, stored_dtype
     from kbtrain.gates.probe.train import finish_probe, fit
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.load import load_model, name_of
     from kbtrain.progress import progress_bar
     from kbtrain.prompts.own import asked_fingerprint
 
-    model, tokenizer = load_model(config.model, config.dtype, recipe.device)
+    model, tokenizer = load_model(config.model, dtype_in_use(config.dtype, recipe.device), recipe.device)
     reader = open_reader(config.condition, model, tokenizer, own, config.tokens)
     fingerprint, dtype = base_fingerprint(config.model), recipe.compute(lambda: name_of(model.dtype))
-    facts = state_facts(fingerprint, dtype, config.model) | reader.facts
-    store = StateStore(config.states or config.output / "states", facts)
-    cluster, prompts = engine(config, None, RayStates), reader.prompts(used)
-    read = ReadModel(config.model, fingerprint, dtype, config.device, config.tokens if draft else 0)
-    here = store.extract(model, prompts, reader.read)
-    read_all(here if cluster is None else cluster.extract(store, read, prompts), len(used))
+    taught, folder = used_examples(data.train, config.condition), config.states or config.output / "states"
+    states_dtype = stored_dtype(folder) or dtype  # those of the answers' own passes are in the answers' format
+    store = StateStore(folder, state_facts(fingerprint, states_dtype, config.model) | reader.facts)
+    cluster, prompts = engine(config, None, RayStates), reader.prompts(taught)
+    extractor = reader
+    if cluster is None and states_dtype != dtype and any(prompt_key(ids) not in store for ids in prompts):
+        other = load_model(config.model, states_dtype, recipe.device)
+        extractor = open_reader(config.condition, *other, own, config.tokens)
+    read = ReadModel(config.model, fingerprint, states_dtype, config.device, config.tokens if draft else 0)
+    here = store.extract(extractor.model, prompts, extractor.read)
+    read_all(here if cluster is None else cluster.extract(store, read, prompts), len(taught))
     with progress_bar(total=len(config.keys), desc="heads", unit="heads") as bar:
         shape = (config.keys, config.labels, config.method, config.average, config.layers)
-        fitted = fit(reader, store, used_examples(data.train, config.condition), *shape, done=bar.update)
+        fitted = fit(reader, store, taught, *shape, done=bar.update)
     gate = (DraftProbe if draft else Probe)(reader, {key: one.head for key, one in fitted.items()}, config.method)
     card = (DraftProbeCard if draft else ProbeCard)(
         base_model=config.model,
@@ -122,7 +135,7 @@ def main(config: TrainProbeConfig) -> None:
         **({"tokens": config.tokens} if draft else {}),
         **config.model_dump(include={"answered_by", "condition", "method", "labels", "keys"}),
     )
-    recipe.say(finish_probe(config, gate, card, data, fitted, recipe.facts(), store))
+    recipe.say(finish_probe(config, gate, card, data, fitted, recipe.facts() | {"states_dtype": states_dtype}))
     return None
 
 

@@ -30,7 +30,7 @@ from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import feature_rows
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.probe.gate import Asked, DraftProbe, Probe, Reader, open_reader, state_facts
-from kbtrain.gates.probe.states import StateStore
+from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.gates.probe.train import fit as fit_probe
 from kbtrain.gates.stack import linear
 from kbtrain.metrics.ranking import auroc, normalised_area
@@ -131,8 +131,8 @@ class ProbeLearner:
     def __init__(self, reader: Reader, store: StateStore, test: Sequence[GateExample], average: int = 4) -> None:
         self.gate = DraftProbe if reader.condition == "draft" else Probe
         self.name = self.gate.prefix
-        self.reader, self.store, self.test, self.average = reader, store, test, average
-        reader.stored = store
+        self.reader, self.store, self.average = reader, store, average
+        self.test = [prompt_key(ids) for ids in reader.prompts(test)]
 
     @classmethod
     def open(
@@ -165,7 +165,7 @@ class ProbeLearner:
         gate = self.gate(self.reader, {key: fitted[key].head}, "ridge")
         known = dict(fitted[key].left_out)
         left_out = tuple(known[question_hash(example.question)] for example in train)
-        return Scored(np.array(gate.score_examples(self.test)), left_out)
+        return Scored(np.array(gate.scores_of(self.store.layers(self.test, gate.layers), key)), left_out)
 
 
 class KBMLearner:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from kbtrain.gate_folder import Gate
 from kbtrain.records import Example
@@ -26,11 +25,6 @@ class Combination(Gate):
     def spent(self) -> Counter[str]:
         """Requests, samples and tokens of all members so far; a member that counts none makes one request each."""
         return self._spent
-
-    def use_run(self, run: Path) -> None:
-        """Every member takes what the run folder holds for it."""
-        for gate in self.gates:
-            gate.use_run(run)
 
     def asked(self, examples: Sequence[Example]) -> list[ByName]:
         """Scores of each member, in the members' order; what they cost is counted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,8 +59,17 @@ class GateHandle:
     models: tuple[str, ...] = ()  # language models and encoders that are opened for the scores
 
     def scores(self, gate: Gate, examples: Sequence[Example]) -> dict[str, list[float]]:
-        """The opened gate's scores by :attr:`names`."""
-        return self.named(gate.score_all(examples), examples)
+        """The opened gate's scores by :attr:`names`; a question whose scores are all held out is not asked about."""
+        known = [
+            bool(self.held_out) and all(_hash(e) in self.held_out.get(n, ()) for n in self.names) for e in examples
+        ]
+        asked = [example for example, held_out in zip(examples, known, strict=True) if not held_out]
+        fresh = gate.score_all(asked) if asked else {}
+        own = {}
+        for name in fresh or self.names:
+            values = iter(fresh.get(name, ()))
+            own[name] = [math.nan if held_out else next(values) for held_out in known]
+        return self.named(own, examples)
 
     def named(self, own: Mapping[str, list[float]], examples: Sequence[Example]) -> dict[str, list[float]]:
         """The gate's ``own`` scores by :attr:`names`, held-out ones where the gate was fitted to the question."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain import jsonl, provenance
@@ -78,12 +78,10 @@ def examples_left(
     return [row for row in rows if any((name, scored_id(row)) not in done for name in gate.names)]
 
 
-def price_of_scores(gate: GateHandle, rows: Sequence[Example], run: Path, measured: int, price: Price) -> list[str]:
+def price_of_scores(gate: GateHandle, rows: Sequence[Example], measured: int, price: Price) -> list[str]:
     """Requests, tokens, money and time of scoring the rows, a line each; time by so many of them (0: not measured)."""
     passes = [one for row in rows for one in gate.passes(row)]
-    taken = (
-        measured_scores(with_run(gate, run), rows[:: max(1, len(rows) // measured)][:measured]) if measured else None
-    )
+    taken = measured_scores(gate, rows[:: max(1, len(rows) // measured)][:measured]) if measured else None
     tokens_in = round(sum(tokens_of(one.prompt) for one in passes))
     most = sum(one.tokens for one in passes)
     found = Forecast(len(rows), len(passes), len(rows), tokens_in, most, gate.server, taken)
@@ -111,17 +109,6 @@ def local(gate: GateHandle, chunks: Sequence[Chunk]) -> Iterator[ScoredChunk]:
     opened = gate.open()
     for chunk in chunks:
         yield scored_chunk(gate, opened, chunk)
-
-
-def with_run(gate: GateHandle, run: Path) -> GateHandle:
-    """The handle of a gate that takes what the run folder holds for it, such as stored states."""
-
-    def opened() -> Gate:
-        made = gate.open()
-        made.use_run(run)
-        return made
-
-    return replace(gate, open=opened)
 
 
 def scored_chunk(gate: GateHandle, opened: Gate, chunk: Chunk) -> ScoredChunk:

@@ -16,7 +16,7 @@ import torch
 
 from kbtrain.gate_folder import Gate
 from kbtrain.gates.probe.draft_states import DraftStateSampler
-from kbtrain.gates.probe.gate import DraftReader, Probe, Reader
+from kbtrain.gates.probe.gate import DraftReader, Probe, Reader, batches_alike
 from kbtrain.gates.probe.states import as_array, last_states
 from kbtrain.gates.stack.gate import Stack
 from kbtrain.gates.untrained.draft import Draft
@@ -143,6 +143,8 @@ def keep_prefills(gate: Gate, model: str, sampler: BatchSampler, used: Callable[
         reads
         for reads in _readers(gate, model)
         if (_model_of(reads).dtype, _model_of(reads).device) == (answers.dtype, answers.device)
+        # in 16 bits an answer's passes round otherwise than those that a probe's threshold was chosen by
+        and (isinstance(reads, Draft) or batches_alike(answers))
         and (can_keep(answers) or not _drafts(reads))
     ]
     if not fit:

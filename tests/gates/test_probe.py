@@ -15,7 +15,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.probe.gate import WEIGHTS, Reader, state_facts, state_folder
 from kbtrain.gates.probe.head import PENALTIES, check_labels, fit_head, left_out, scaled
 from kbtrain.gates.probe.head import fit_layers as fit_layers_of_labels
-from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
+from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states, stored_dtype
 from kbtrain.gates.probe.train import fit as fit_heads
 from kbtrain.gates.probe.train import used_examples
 from kbtrain.jsonl import write
@@ -378,14 +378,33 @@ def test_states_that_are_made_again_take_no_other_s_place(tmp_path):
         assert [float(one.layer([f"{n}a"], 0)[0, 0]) for n in range(3)] == [0, 1, 2]
 
 
-def test_stored_states_of_a_run_save_the_pass(train, reader, data, folder, tmp_path, monkeypatch):
-    run = tmp_path / "run"
-    gate = kbtrain.load_gate(train(states=state_folder(run, "llm")))
-    texts = [json.loads(line)["question"] for line in (data / "dev.jsonl").read_text().splitlines()][:5]
-    fresh = gate.score(texts)
-    gate.use_run(run)
-    monkeypatch.setattr("kbtrain.gates.probe.gate.prompt_states", lambda *given: pytest.fail("a pass was made"))
-    assert gate.score(texts) == pytest.approx(fresh, abs=0.02)  # bf16 on disk
+def test_a_probe_is_fitted_to_the_answers_own_states_and_read_in_fp32_on_a_cpu(train, folder, data, tmp_path):
+    """Sampling keeps states in bf16; dev's figures and scores in use are of fp32 passes, alone or in a batch."""
+    from kbtrain.models.load import load_model
+
+    model, tokenizer = load_model(str(folder), "bf16", "cpu")
+    rows = [GateExample(**row) for row in map(json.loads, (data / "train.jsonl").read_text().splitlines())]
+    states = state_folder(tmp_path / "run", "llm")
+    store = StateStore(states, state_facts(base_fingerprint(str(folder)), "bf16", str(folder)))
+    list(store.extract(model, Reader(model, tokenizer).prompts(rows[:150])))
+    output = train(states=states, dtype="auto")
+    gate = kbtrain.load_gate(output)
+    assert (gate.card.dtype, gate.reader.model.dtype) == ("fp32", torch.float32)
+    assert gate.card.run["states_dtype"] == "bf16" and stored_dtype(states) == "bf16"
+    assert all(prompt_key(ids) in StateStore(states, store.facts) for ids in gate.reader.prompts(rows))  # 10 are added
+    batch = gate.card.run["batch"]
+    assert batch["n"] == 16 and batch["differ"] == 0 and batch["largest"] < 1e-5
+    assert "Scores of 16 questions in a batch and of each alone differ by" in (output / "README.md").read_text()
+    assert "fitted to states in bf16, read in fp32 in use" in (output / "README.md").read_text()
+
+
+def test_in_sixteen_bits_each_question_has_a_pass_of_its_own(train):
+    """The same score alone and among others, to the last bit; a batch would move some by rounding."""
+    output = train(dtype="bf16")
+    gate = kbtrain.load_gate(output)
+    assert gate.card.dtype == "bf16" and gate.card.run["batch"]["largest"] > 0
+    texts = [e.question for e in questions(12, "test", 300)]
+    assert gate.score(texts) == [gate.score([text])[0] for text in texts]
 
 
 def test_scores_alone_and_in_a_batch_are_equal(train):

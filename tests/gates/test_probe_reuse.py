@@ -1,3 +1,6 @@
+import copy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -146,3 +149,41 @@ def test_three_steps_count_the_drafts_of_searched_questions(llm, draft_gate, mon
     assert all(one.llm_requests == 1 + one.retrieved for one in found)
     longest = draft_gate.reader.tokens
     assert all(one.generated_tokens > (longest if one.retrieved and longest == 3 else 0) for one in found)
+
+
+@pytest.mark.parametrize("changes", [{"max_new_tokens": 2}, {"stop": ()}, {"stop": ("\n", ".")}])
+def test_an_answer_that_does_not_begin_with_the_draft_leaves_the_probe_a_draft_of_its_own(llm, draft_gate, changes):
+    texts = [question.text for question in QUESTIONS]
+    scores, drafts = draft_gate.score(texts), draft_gate.spent["requests"]
+    other = copy.copy(llm)
+    other.sampling = replace(llm.sampling, **changes)
+    assert reads_its_model(draft_gate, llm) and not reads_its_model(draft_gate, other)
+    found = answer(QUESTIONS, draft_gate, float(np.median(scores)), other, Finder(), k=1)
+    assert [one.score for one in found] == pytest.approx(scores, abs=1e-5)
+    assert draft_gate.spent["requests"] == 2 * drafts
+
+
+def test_longer_answers_begin_with_the_draft(llm, draft_gate):
+    other = copy.copy(llm)
+    other.sampling = replace(llm.sampling, max_new_tokens=40, temperature=0.5)
+    assert reads_its_model(draft_gate, other)
+
+
+def test_in_another_number_format_and_in_sixteen_bits_a_probe_passes_its_own(tmp_path):
+    folder = make_folder(tmp_path / "model", num_hidden_layers=3)
+    rng = np.random.default_rng(0)
+    head = Head((0, 2), rng.normal(size=(2, 32)).astype(np.float32), 0.1)
+    opened = {dtype: TransformersLLM.load(str(folder), Sampling(max_new_tokens=6), dtype, "cpu", BatchLimits(rows=5))
+              for dtype in ("fp32", "bf16")}  # fmt: skip
+    gates = {}
+    for dtype, llm in opened.items():
+        card = ProbeCard(
+            base_model=llm.name, base_fingerprint=base_fingerprint(llm.name), dtype=dtype, prompt_fingerprint="",
+            condition="llm", method="ridge", labels="soft", keys=("mastery",), heads={"mastery": ()},
+        )  # fmt: skip
+        gates[dtype] = Probe(Reader(llm.model, llm.tokenizer), {"mastery": head}, "ridge", card)
+    pairs = [(own, other) for own in gates for other in opened if reads_its_model(gates[own], opened[other])]
+    assert pairs == [("fp32", "fp32")]
+    scores = gates["bf16"].score([question.text for question in QUESTIONS])
+    found = answer(QUESTIONS, gates["bf16"], float(np.median(scores)), opened["bf16"], Finder(), k=1)
+    assert [one.score for one in found] == scores  # what is measured is what is used, to the last bit

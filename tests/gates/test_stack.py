@@ -15,7 +15,8 @@ from tiny_kbm import make_folder
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.gates.handles import handle
+from kbtrain.gates.handles import GateHandle, handle
+from kbtrain.gates.simple import Always
 from kbtrain.gates.stack.linear import Input, Linear, fit_linear, held_out_log_odds
 from kbtrain.gates.untrained.draft import DraftCard
 from kbtrain.jsonl import dump, read, write
@@ -260,6 +261,19 @@ def test_members_whose_stored_scores_are_held_out_are_asked(run):
         score(run, "[train]", only=("stack",), allow_trained=True)
         found.append({(row.gate, row.question_id): row.score for row in read(GateScore, own)})
     assert found[0] == found[1] and len(found[0]) == 2 * SIZES["train"]
+
+
+def test_a_question_whose_scores_are_held_out_is_not_asked_about():
+    class Asked(Always):
+        def score_all(self, inputs):
+            asked.extend(e.question for e in inputs)
+            return {"always": [1.0] * len(inputs)}
+
+    asked, known = [], question_hash("Q1?")
+    rows = [GateExample(f"q{i}", f"q{i}", "train", f"Q{i}?", "en", None) for i in range(3)]
+    one = GateHandle(("always",), "", Asked, held_out={"always": {known: 0.25}})
+    assert one.scores(Asked(), rows) == {"always": [1.0, 0.25, 1.0]} and asked == ["Q0?", "Q2?"]
+    assert one.scores(Asked(), rows[1:2]) == {"always": [0.25]} and len(asked) == 2
 
 
 def test_the_scores_of_what_it_was_fitted_to_are_held_out(run):

@@ -13,9 +13,9 @@ import torch
 
 from kbtrain.gates.answering import PlainAnswers
 from kbtrain.gates.probe.draft_states import DraftStateSampler, StatesRow
-from kbtrain.gates.probe.gate import DraftProbe, DraftReader, Probe
+from kbtrain.gates.probe.gate import DraftProbe, DraftReader, Probe, batches_alike
 from kbtrain.gates.probe.states import as_array, last_states
-from kbtrain.llm.base import AnswerRequest
+from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.sampler.sampler import BatchSampler, Row
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.adapters import base_fingerprint
@@ -26,11 +26,26 @@ if TYPE_CHECKING:
 
 
 def reads_its_model(gate: object, llm: object) -> bool:
-    """True if the gate is a probe of the plain prompt of the very model that answers, fitted to its answers."""
+    """True if the gate is a probe of the plain prompt of the very model that answers, fitted to its answers, and the
+    passes that answer give the scores that its threshold was chosen by.
+
+    That is so where both compute in fp32, and of a draft probe where an answer begins with the draft.
+    """
     if not (isinstance(gate, Probe) and isinstance(llm, TransformersLLM)) or gate.reader.condition == "rag":
         return False
-    card = gate.card
-    return card is not None and card.answered_by is None and card.base_fingerprint == base_fingerprint(llm.name)
+    card, reader = gate.card, gate.reader
+    if card is None or card.answered_by is not None or card.base_fingerprint != base_fingerprint(llm.name):
+        return False
+    own = getattr(reader, "model", None)  # a reader through a server has none
+    if own is None or not (batches_alike(own) and batches_alike(llm.model)):
+        return False
+    return not isinstance(reader, DraftReader) or begins_alike(llm.sampling, reader.sampling)
+
+
+def begins_alike(answer: Sampling, draft: Sampling) -> bool:
+    """True if a greedy answer by the one settings begins with the draft by the other: not cut or stopped before it."""
+    cut = answer.max_output_tokens < draft.max_output_tokens
+    return not cut and (answer.stop, answer.max_thought_tokens) == (draft.stop, draft.max_thought_tokens)
 
 
 def plain_answers(questions: Sequence[Question], gate: Probe, threshold: float, llm: TransformersLLM) -> PlainAnswers:

@@ -42,7 +42,6 @@ class ServedReader(Reader):
         self.own = own
         self.condition = "draft" if draft_tokens else "llm"
         self.draft_tokens = draft_tokens
-        self.stored = None
         self.spent = server.spent
 
     def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> States:

@@ -161,7 +161,7 @@ class StateStore:
         self.sampled = False  # the folder holds states that were kept while sampling
         self._where: dict[str, tuple[Path, int]] = {}
         for path in sorted(folder.glob("*.safetensors")):
-            self._read_head(path)
+            self._note(path)
 
     def __contains__(self, key: str) -> bool:
         return key in self._where
@@ -241,26 +241,38 @@ class StateStore:
                 stacklevel=3,
             )
 
-    def _read_head(self, path: Path) -> None:
-        from safetensors import SafetensorError, safe_open
-
-        check_regular(path)
-        try:
-            with safe_open(path, "pt") as file:
-                head = file.metadata() or {}
-                shape = file.get_slice("states").get_shape()
-            facts, keys = json.loads(head["facts"]), head["prompts"].split()
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
-            raise UserError(f"{at(path)}: no file of states ({error}); delete it, they are made again") from None
+    def _note(self, path: Path) -> None:
+        facts, keys, by = _read_head(path)
         for name, before, now in differing(facts, self.facts):
             raise UserError(
                 f"{at(path)}: states of {name} {before}, not {now}; choose another folder "
                 "for states, or delete this one"
             )
-        if len(keys) != shape[0]:
-            raise UserError(f"{at(path)}: {shape[0]} states of {len(keys)} prompts; delete it, they are made again")
-        self.sampled |= head.get("by") == "sampling"
+        self.sampled |= by == "sampling"
         self._where |= {key: (path, row) for row, key in enumerate(keys)}
+
+
+def stored_dtype(folder: Path) -> str | None:
+    """Number format of a folder's states, by its first file; None for a folder without states."""
+    first = min(folder.glob("*.safetensors"), default=None)
+    return None if first is None else _read_head(first)[0].get("dtype")
+
+
+def _read_head(path: Path) -> tuple[dict[str, str], list[str], str | None]:
+    """Facts, prompts' keys and origin of a file of states. Raises :class:`UserError`."""
+    from safetensors import SafetensorError, safe_open
+
+    check_regular(path)
+    try:
+        with safe_open(path, "pt") as file:
+            head = file.metadata() or {}
+            shape = file.get_slice("states").get_shape()
+        facts, keys = json.loads(head["facts"]), head["prompts"].split()
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise UserError(f"{at(path)}: no file of states ({error}); delete it, they are made again") from None
+    if len(keys) != shape[0]:
+        raise UserError(f"{at(path)}: {shape[0]} states of {len(keys)} prompts; delete it, they are made again")
+    return facts, keys, head.get("by")
 
 
 def read_all(extraction: Iterable[int], total: int) -> None:

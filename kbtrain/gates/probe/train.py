@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kbtrain.training.config import FitConfig
 
 FIGURE = "layers.svg"
+ALONE = 16  # examples that are read alone and in a batch
 TOLERANCE = 1e-5  # of a score, between the fitted probe and the one opened from its folder
 
 
@@ -123,21 +124,20 @@ def finish_probe(
     data: TrainingData,
     fitted: Mapping[Target, Fitted],
     run: dict[str, Any],
-    store: StateStore,
 ) -> str:
     """End a probe's training; returns the sentence to be said.
 
-    ``store`` has the states of all examples: dev's figures are of them. Some of dev's, or of training's, are compared.
+    Dev is scored as a question in use is, not from stored states. Some of dev, or of training, is compared.
     """
     dev = used_examples(data.dev, card.condition)
+    scores = gate.score_all(dev)
     compared = (dev or used_examples(data.train, card.condition))[:COMPARED]
+    kept = {name: values[: len(compared)] for name, values in scores.items()} if dev else gate.score_all(compared)
     facts = {"train_examples": len(data.train), "dev_examples": len(dev), "without_label": data.unlabelled}
-    about = {"run": {**run, **facts, "peak_rss_mb": peak_rss_mb()}, "versions": package_versions()}
-    card = card.model_copy(update=about)
-    gate.reader.stored = store
-    figures = _dev_figures(dev, gate.score_all(dev), gate)
-    gate.reader.stored = None  # what is compared are scores of fresh passes: so are those of use
-    kept = gate.score_all(compared)
+    agreement = batch_agreement(gate, compared[:ALONE])
+    about = {"run": {**run, **facts, "batch": asdict(agreement), "peak_rss_mb": peak_rss_mb()}}
+    card = card.model_copy(update={**about, "versions": package_versions()})
+    figures = _dev_figures(dev, scores, gate)
 
     def write(folder: Path) -> None:
         save_heads(folder / WEIGHTS, gate.heads)
@@ -163,6 +163,36 @@ def finish_probe(
     return finish(config, None, ending)
 
 
+@dataclass(frozen=True)
+class BatchAgreement:
+    """Scores of ``n`` questions in a batch against those of each alone, over all keys: the ``largest`` difference, and
+    the share of decisions at the median score that ``differ``.
+    """
+
+    n: int
+    largest: float
+    differ: float
+
+    def __str__(self) -> str:
+        return (
+            f"Scores of {self.n} questions in a batch and of each alone differ by {self.largest:.1g} at most; "
+            f"{self.differ:.1%} of the decisions at the median score differ."
+        )
+
+
+def batch_agreement(gate: Probe, examples: Sequence[GateExample]) -> BatchAgreement:
+    """Read the examples both ways."""
+    prompts = gate.reader.prompts(examples)
+    together = gate.reader.read(prompts)[:, gate.layers]
+    alone = np.concatenate([gate.reader.read([ids])[:, gate.layers] for ids in prompts])
+    largest, differ = 0.0, []
+    for key in gate.keys:
+        first, second = (np.array(gate.scores_of(states, key)) for states in (alone, together))
+        largest = max(largest, float(np.abs(first - second).max()))
+        differ += ((first > np.median(first)) != (second > np.median(first))).tolist()
+    return BatchAgreement(len(prompts), largest, float(np.mean(differ)))
+
+
 def _dev_figures(dev: Sequence[GateExample], scores: Mapping[str, list[float]], gate: Probe) -> dict[Target, str]:
     """AUROC of each key's hard label with its interval; scores fall with what speaks against retrieval."""
     of_key = {key: scores[f"{gate.prefix}_{key}"] for key in gate.keys}
@@ -176,11 +206,12 @@ _READS: Mapping[Asked, str] = {
     "rag": " (question and retrieved text)",
     "draft": " (the plain question) and at the tokens of its draft of the answer",
 }
-_FREE = "A decision is a dot product beside a prefill that the answer needs anyway."
+_FREE = "A decision is a dot product beside a prefill, the answer's own where the model answers in this number format."
 _PRICE: Mapping[Asked, str] = {
     "llm": _FREE,
     "rag": _FREE,
-    "draft": "A decision costs a draft, which is the beginning of the answer where no retrieval is needed.",
+    "draft": "A decision costs a draft. Where the model answers in this number format and no retrieval is needed, the\n"
+    "draft is the beginning of the answer.",
 }
 
 
@@ -225,7 +256,9 @@ def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], n_c
         use=USE_QUESTION,
         points=(
             holds,
-            f"Method: {card.method}, {card.labels} labels, states read in {card.dtype}.",
+            f"Method: {card.method}, {card.labels} labels; fitted to states in "
+            f"{card.run.get('states_dtype', card.dtype)}, read in {card.dtype} in use.",
+            str(BatchAgreement(**card.run["batch"])),
             *heads,
             f"Labels: {', '.join(f'{key} {value}' for key, value in card.label_rule.items()) or 'rule not recorded'}",
             f"Prompt fingerprint: `{card.prompt_fingerprint}` (checked when the gate is opened).",
