@@ -203,6 +203,8 @@ def test_a_dry_run_tells_requests_tokens_and_money_and_stores_nothing(make_run, 
         # 12 training questions with 4 samples and a greedy answer, 12 of test with 1 and a greedy one, 2 conditions
         n = 2 * (12 * 5 + 12 * 2)
         assert f"{n} HTTP requests, {n} answers" in said and f"out at most {n * 8:,}" in said
+        sample(folder, "hosted", *address, *more, "--max-thought-tokens", "100")
+        assert f"out at most {n * 108:,}" in capsys.readouterr().out  # a thought's budget is priced, too
         assert server.requests == []
         tokens = int(said.split("in about ")[1].split(" (")[0].replace(",", ""))
         plan = SAMPLE.Plan(
