@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from kbtrain import errors
@@ -17,7 +16,7 @@ from kbtrain.config import build, parse_args
 from kbtrain.credentials import check_url, hide_values, key_from_environment
 from kbtrain.errors import UserError, never_show, strike, strike_all
 from kbtrain.llm.backends import LLMConfig
-from kbtrain.llm.server_requests import message
+from kbtrain.llm.server_errors import read_error
 from kbtrain.provenance import write_atomically
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.config import ServeConfig
@@ -195,7 +194,7 @@ def test_a_key_that_is_cut_off_in_a_server_s_message_is_struck_all_the_same(befo
     never_show("sk-planted-key")
     said = "." * before + "sk-planted-key" * 3
     for text in (said, json.dumps({"error": {"message": said}}), json.dumps({"error": [said]})):
-        assert "sk-p" not in message(httpx2.Response(400), text)
+        assert "sk-p" not in read_error(400, text).message
 
 
 @pytest.mark.parametrize("name", ["api_key", "key", "access_token", "X-Api-Key", "Authorization", "password"])

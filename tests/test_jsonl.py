@@ -46,7 +46,7 @@ EVERY = [
     Hit("p", "t", "x", 1.5),
     Evidence("q1", "bm25", "query", (Hit("p", "t", "x", 1.5),), None, titles="always"),
     SAMPLE,
-    SampleSet("q1", "mask", (Sample(0, "{}", 1, "stop", -0.1),), SAMPLE, 12, 3),
+    SampleSet("q1", "mask", (Sample(0, "{}", 1, "stop", -0.1),), SAMPLE, 12, 3, "content_filter: no"),
     FOUND,
     Label(
         "q1", "train", FOUND, None, FOUND, 0.8, 0.5, False, True, None, None, None, None, None, None, None, "capital"

@@ -32,11 +32,15 @@ def read(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> list[Answ
     return list(read_answered(path, AnswerColumns(names, **{**given, **settings})))
 
 
+def texts(answered: Answered) -> dict[str, str]:
+    return {condition: answer.text for condition, answer in answered.answers.items()}
+
+
 def test_a_row_is_a_question_with_its_greedy_answers(tmp_path: Path) -> None:
     (found,) = read(tmp_path, [row(1, plain="")])
     assert (found.question.id, found.question.text, found.question.answers) == ("q1", "Who wrote book 1?", ("Ann 1",))
     assert (found.question.split, found.question.grading) == ("train", "contains")
-    assert found.answers == {"llm": "", "rag": "ann 1."} and found.stated == {"llm": False, "rag": True}
+    assert texts(found) == {"llm": "", "rag": "ann 1."} and found.stated == {"llm": False, "rag": True}
     llm, rag = found.sample_sets()
     assert (llm.condition, llm.samples, llm.greedy.text) == ("llm", (), "")
     assert (rag.condition, rag.greedy.text, rag.greedy.index) == ("rag", "ann 1.", -1)
@@ -50,7 +54,7 @@ def test_a_table_has_its_verdicts_as_words_or_not_at_all(tmp_path: Path) -> None
     )
     found = list(read_answered(path, columns))
     assert [one.question.id for one in found] == ["logs-1", "logs-2"]
-    assert [one.answers for one in found] == [{"llm": "Bob", "rag": ""}, {"llm": "now", "rag": "now"}]
+    assert [texts(one) for one in found] == [{"llm": "Bob", "rag": ""}, {"llm": "now", "rag": "now"}]
     assert [one.stated for one in found] == [{"llm": False, "rag": None}, {"llm": True, "rag": True}]
     path.write_text("question,gold,plain,found,sure\nWho?,Ann,Bob,Ann, \nWhen?,now,now,now,2\n")
     scored = AnswerColumns(Columns({"answers": "gold"}), {"llm": "plain", "rag": "found"}, scores={"theirs": "sure"})
@@ -64,7 +68,7 @@ def test_a_table_has_its_verdicts_as_words_or_not_at_all(tmp_path: Path) -> None
 def test_a_number_answers_a_gold_number(tmp_path: Path, number: float) -> None:
     for closed in (number, f"{number:.7f}".rstrip("0").rstrip(".")):
         (found,) = read(tmp_path, [row(1, gold=number, plain=closed)], grading="exact")
-        assert is_correct(found.question, found.answers["llm"])
+        assert is_correct(found.question, found.answers["llm"].text)
 
 
 def test_dev_is_cut_from_train_by_the_id_alone_and_never_from_test(tmp_path: Path) -> None:
