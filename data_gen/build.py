@@ -28,7 +28,7 @@ from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference
 from kbtrain.labeling.graded_by import check_rules, grading_sources
 from kbtrain.labeling.verdicts import side_by_side
 from kbtrain.progress import progress_bar
-from kbtrain.prompts.kbm import ALL_KEYS, evidence_text
+from kbtrain.prompts.kbm import DEFAULT_KEYS, evidence_text
 from kbtrain.provenance import check_made_from, check_unchanged, write_meta
 from kbtrain.questions.checks import find_leaks, refuse_leaks
 from kbtrain.records import OF_QUESTION, GateExample, Label, Split, Target
@@ -39,7 +39,7 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 class BuildConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and labels.jsonl")
-    keys: tuple[Target, ...] = Field(ALL_KEYS, description="targets a training example needs")
+    keys: tuple[Target, ...] = Field(DEFAULT_KEYS, description="targets a training example needs")
     tau_benefit: float = Field(0.0, ge=-1, le=1, description="hard benefit iff mastery(rag) - mastery(llm) > tau")
     benefit_tail: float = Field(0.0, ge=0, lt=0.5, description="soft benefit is 0 and 1 at these quantiles of train")
     benefit_greedy: float = Field(0.0, ge=0, description="weight of the greedy answers in benefit (samples have 1)")
@@ -50,8 +50,8 @@ class BuildConfig(Config):
     @model_validator(mode="after")
     def _possible(self) -> BuildConfig:
         check_each_once("keys", self.keys, "target")
-        if self.with_reference and "benefit" in self.keys:
-            raise ValueError("with_reference needs keys without benefit: retrieval cannot help where it has been done")
+        if self.with_reference and (after := {"benefit", "change"} & set(self.keys)):
+            raise ValueError(f"with_reference needs keys without {min(after)}: retrieval cannot help where it was done")
         return self
 
     @property

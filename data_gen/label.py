@@ -1,4 +1,4 @@
-"""Turn stored samples into labels: mastery, certainty, benefit and the effect of retrieval, each with an interval.
+"""Turn stored samples into labels: mastery, certainty, benefit, change and the effect of retrieval, with intervals.
 
 Reads RUN/questions.jsonl and RUN/samples.db, writes RUN/labels.jsonl. tau is a number or a quantile of the training
 questions' values; dev and test never take part in choosing it. The distribution is printed and kept in
@@ -49,6 +49,7 @@ class LabelConfig(Config):
     sampling_run: str = Field("main", description="name of the sampling run in the store")
     tau_mastery: Tau = Field(0.8, description="known iff mastery > tau: a number, {quantile: SHARE}, or middle")
     tau_certainty: Tau = Field(0.8, description="certain iff certainty > tau: a number, {quantile: SHARE}, or middle")
+    tau_change: Tau = Field(0.5, description="the answer changes iff change > tau: a number, {quantile: SHARE}, middle")
     max_empty: float = Field(MAX_EMPTY, ge=0, le=1, description="share of empty answers: no certainty above")
     by: LabelledBy = Field("samples", description="samples, or greedy: right or wrong by the greedy answer alone")
     cut: Cut = Field("keep", description="answers cut at the token limit: keep, drop, or prefix (their first sentence)")
@@ -75,9 +76,9 @@ def questions(path: Path) -> Iterator[Question]:
             bar.update()
 
 
-def decided(draft: Path, tau_mastery: float, tau_certainty: float, seen: Distribution) -> Iterator[Label]:
+def decided(draft: Path, taus: tuple[float, float, float], seen: Distribution) -> Iterator[Label]:
     for drafted in jsonl.read(Label, draft):
-        label = with_taus(drafted, tau_mastery, tau_certainty)
+        label = with_taus(drafted, *taus)
         seen.add(label)
         yield label
 
@@ -107,7 +108,8 @@ def main(config: LabelConfig) -> None:
             refuse_unequal(tally)
         tau_mastery = choose_tau("tau_mastery", config.tau_mastery, tally.mastery)
         tau_certainty = choose_tau("tau_certainty", config.tau_certainty, tally.certainty)
-        jsonl.write(out, decided(draft, tau_mastery, tau_certainty, seen))
+        tau_change = choose_tau("tau_change", config.tau_change, tally.change, one_sided=True)
+        jsonl.write(out, decided(draft, (tau_mastery, tau_certainty, tau_change), seen))
     finally:
         draft.unlink()
     rule: dict[str, Any] = {
@@ -118,6 +120,7 @@ def main(config: LabelConfig) -> None:
         "cut": {"rule": config.cut, "share": tally.cut_shares()},
         "tau_mastery": {"value": tau_mastery, "rule": _rule(config.tau_mastery)},
         "tau_certainty": {"value": tau_certainty, "rule": _rule(config.tau_certainty)},
+        **({"tau_change": {"value": tau_change, "rule": _rule(config.tau_change)}} if tally.change else {}),
         **grading.rules_of(question for _, question in read_questions(source)),
         "judge": read_meta(judged).get("judge") if config.verdicts else None,
         "bootstrap": {"draws": DRAWS, "seed": SEED},
@@ -130,7 +133,7 @@ def main(config: LabelConfig) -> None:
     inputs, options = [source, store_path, *([judged] if config.verdicts else [])], config.model_dump(mode="json")
     write_meta(out, stage="label", config=options, inputs=inputs, extra=extra, started=started)
     print("\n".join([*seen.lines(), *tally.warnings(how)]))
-    print(f"{n} labels, tau {tau_mastery:.3g} / {tau_certainty:.3g} (mastery / certainty), "
+    print(f"{n} labels, tau {tau_mastery:.3g} / {tau_certainty:.3g} / {tau_change:.3g} (mastery / certainty / change), "
           f"{tally.counts['questions_without_llm_samples']} questions without samples, {refused_note(tally)}"
           f"{time.monotonic() - started:.0f} s -> {out}")  # fmt: skip
 

@@ -39,6 +39,7 @@ from kbtrain.training.fitted import claim_fitted, finish_single
 from kbtrain.training.kept_features import KeptFeatures
 
 KEYS: tuple[Key, ...] = ("benefit", "mastery", "certainty")  # of equally good ones, the first
+WITHOUT_GOLD: tuple[Key, ...] = ("change", "certainty")
 
 
 class FitGateConfig(FittedConfig):
@@ -110,8 +111,19 @@ def fit_by_keys(config: FitGateConfig, kind: Kind, kept: KeptFeatures | None) ->
             f"{config.train}: {reads}s; gate '{config.gate}' reads {' and '.join(sorted(kind.reads))}s alone"
         )
     keys: tuple[Key, ...] = (config.key or "mastery",) if turns or config.key else KEYS
+    found = _fit(keys, config, kind, kept, problems := [])
+    if "mastery" not in found and "benefit" not in found and keys == KEYS:  # no accepted answers
+        found = _fit(WITHOUT_GOLD, config, kind, kept, problems)
+    if not found:
+        raise problems[0]
+    return found
+
+
+def _fit(
+    keys: tuple[Key, ...], config: FitGateConfig, kind: Kind, kept: KeptFeatures | None, problems: list[UserError]
+) -> dict[Key, Fitted]:
+    """A gate for each key with both classes in both files; for the other keys their problem is added."""
     found: dict[Key, Fitted] = {}
-    problems = []
     for key in keys:
         try:
             data = read_classifier_data(config.train, config.dev, key, config.labels)
@@ -120,8 +132,6 @@ def fit_by_keys(config: FitGateConfig, kind: Kind, kept: KeptFeatures | None) ->
             continue
         train, dev = plain(data.train), plain(data.dev)
         found[key] = Fitted(fit_kind(config.gate, kind, key, train, kept), train, dev)
-    if not found:
-        raise problems[0]
     return found
 
 

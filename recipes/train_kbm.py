@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import check_each_once, run_script
 from kbtrain.gate_folder import CARD
 from kbtrain.models.adapters import Adapter, base_fingerprint, compute_of, open_trainable
-from kbtrain.prompts.kbm import ALL_KEYS, KBMPrompt, Key, kbm_fingerprint
+from kbtrain.prompts.kbm import DEFAULT_KEYS, KBMPrompt, Key, kbm_fingerprint
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.data import Labels, TrainingData, check_dev, label_rule, read_data, smoothed_targets
 from kbtrain.training.recipe import Recipe
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class TrainKBMConfig(TrainingConfig):
-    keys: tuple[Key, ...] = Field(ALL_KEYS, description="what the gate learns to say, in this order")
+    keys: tuple[Key, ...] = Field(DEFAULT_KEYS, description="what the gate learns to say, in this order")
     labels: Labels = Field("hard", description="hard: True/False as in the paper; soft: the sampled shares")
     label_smoothing: float = Field(0, ge=0, lt=1, description="share of each target that is replaced by 1/2")
     loss_on: Literal["answer", "values"] = Field(

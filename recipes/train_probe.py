@@ -39,7 +39,7 @@ from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, Asked
 from kbtrain.gates.probe.head import Method
-from kbtrain.prompts.kbm import ALL_KEYS
+from kbtrain.prompts.kbm import DEFAULT_KEYS
 from kbtrain.records import DtypeName, Target
 from kbtrain.training.config import FitConfig
 from kbtrain.training.data import Labels, label_rule, own_prompts, read_data
@@ -59,7 +59,7 @@ class TrainProbeConfig(FitConfig, EngineConfig):
         "llm", description="read the plain prompt, the one with a reference (rag), or the plain one and a draft (draft)"
     )
     tokens: int = Field(DRAFT_TOKENS, ge=1, le=64, description="condition draft: longest draft, in tokens")
-    keys: tuple[Target, ...] = Field(ALL_KEYS, description="labels that get a head, in this order")
+    keys: tuple[Target, ...] = Field(DEFAULT_KEYS, description="labels that get a head, in this order")
     labels: Labels = Field("soft", description="soft: the sampled shares; hard: True/False")
     method: Method = Field("ridge", description="ridge, logistic, or means (difference of class means)")
     average: int | None = Field(
@@ -72,8 +72,8 @@ class TrainProbeConfig(FitConfig, EngineConfig):
     def _possible(self) -> TrainProbeConfig:
         check_counts(self, "condition", "draft", "tokens")
         check_each_once("keys", self.keys)
-        if self.condition == "rag" and "benefit" in self.keys:
-            raise ValueError("condition rag has no key benefit: the text is there already; use mastery, certainty")
+        if self.condition == "rag" and (after := {"benefit", "change"} & set(self.keys)):
+            raise ValueError(f"condition rag has no key {min(after)}: the text is there; use mastery, certainty")
         return self
 
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from kbtrain.errors import UserError
 from kbtrain.prompts import kbm as prompts
-from kbtrain.prompts.kbm import ALL_KEYS, answer_prompt, evidence_text, kbm_answer, kbm_prompt, query_text
+from kbtrain.prompts.kbm import DEFAULT_KEYS, answer_prompt, evidence_text, kbm_answer, kbm_prompt, query_text
 from kbtrain.records import Hit, Question
 
 EN = Question("e", "Who wrote Faust?", ("Goethe",), "test", "d")
@@ -103,7 +103,7 @@ def test_the_english_kbm_prompt_is_figure_14() -> None:
 def test_a_kbm_that_is_asked_as_for_an_answer_is_asked_by_the_prompt_of_the_answers(
     question: Question, reference: str | None
 ) -> None:
-    asked = kbm_prompt(query_text(question), reference, question.language, ALL_KEYS, "answer")
+    asked = kbm_prompt(query_text(question), reference, question.language, DEFAULT_KEYS, "answer")
     assert asked == answer_prompt(question, "rag" if reference else "llm", reference)
 
 
@@ -127,7 +127,7 @@ def test_the_answer_is_figure_14s_dictionary() -> None:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_third_key_adds_one_question_and_changes_nothing_else(language: prompts.Language) -> None:
-    plain, asked = kbm_prompt("q", "r", language), kbm_prompt("q", "r", language, ALL_KEYS)
+    plain, asked = kbm_prompt("q", "r", language), kbm_prompt("q", "r", language, DEFAULT_KEYS)
     start = next(i for i, (a, b) in enumerate(zip(plain, asked, strict=False)) if a != b)
     added = asked[start : start + len(asked) - len(plain)]
     assert asked[:start] + asked[start + len(added) :] == plain
@@ -248,10 +248,10 @@ def test_without_a_template_the_prompt_stays_as_it_is() -> None:
 def test_fingerprints_tell_prompts_keys_and_templates_apart() -> None:
     plain, chat, other = tokenizer(None), tokenizer(TEMPLATE), tokenizer(TEMPLATE.replace("<|bot|>", "<|bot|>\n"))
     made = [prompts.answer_fingerprint(t) for t in (plain, chat, other)]
-    for keys in (("mastery",), ("certainty",), ("mastery", "certainty"), ("certainty", "mastery"), ALL_KEYS):
+    for keys in (("mastery",), ("certainty",), ("mastery", "certainty"), ("certainty", "mastery"), DEFAULT_KEYS):
         made += [prompts.kbm_fingerprint(t, keys, form) for t in (plain, chat, other) for form in ("paper", "answer")]
     assert all(a != b for a, b in itertools.combinations(made, 2)) and {len(x) for x in made} == {16}
-    assert prompts.kbm_fingerprint(tokenizer(TEMPLATE), ALL_KEYS) == prompts.kbm_fingerprint(chat, ALL_KEYS)
+    assert prompts.kbm_fingerprint(tokenizer(TEMPLATE), DEFAULT_KEYS) == prompts.kbm_fingerprint(chat, DEFAULT_KEYS)
 
 
 def test_a_changed_letter_in_any_prompt_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,11 +259,11 @@ def test_a_changed_letter_in_any_prompt_changes_the_fingerprint(monkeypatch: pyt
     for name, fingerprint in [
         *((table, prompts.answer_fingerprint) for table in ("_OPEN", "_OPEN_RAG", "_EVIDENCE", "_CHOICE")),
         *(
-            (table, lambda t: prompts.kbm_fingerprint(t, ALL_KEYS))
+            (table, lambda t: prompts.kbm_fingerprint(t, DEFAULT_KEYS))
             for table in ("_KBM_HEAD", "_KBM_ASK", "_KBM_BENEFIT")
         ),
         *(
-            (table, lambda t: prompts.kbm_fingerprint(t, ALL_KEYS, "answer"))
+            (table, lambda t: prompts.kbm_fingerprint(t, DEFAULT_KEYS, "answer"))
             for table in ("_OPEN", "_OPEN_RAG", "_EVIDENCE", "_CHOICE")
         ),
     ]:

@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from kbtrain.answers import forms, yes_no
 from kbtrain.answers.chinese import has_chinese, simplified
@@ -20,7 +21,7 @@ from kbtrain.answers.claims import is_claimed
 from kbtrain.answers.words import folded, normalise, words
 from kbtrain.answers.writing import has_unspaced
 from kbtrain.errors import UserError
-from kbtrain.records import Question
+from kbtrain.records import Grading, Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said of it; None: it abstained
 
@@ -355,6 +356,33 @@ def graded(question: Question, answer: str, verdicts: Verdicts | None = None) ->
             f"question '{question.id}': no verdict on the answer {answer!r:.60}; run data_gen/judge.py again"
         )
     return verdicts[key]
+
+
+def is_same(question: Question, one: str, other: str) -> bool:
+    """True if two answers to a question say the same: its rule accepts either one, with the other as the gold answer.
+
+    No accepted answer is read. Two empty answers are the same, and so are two that say that they do not know. Two
+    answers that word the same differently, with neither inside the other, count as different.
+    """
+    blank = [is_empty(answer) for answer in (one, other)]
+    if any(blank):
+        return all(blank)
+    if question.grading == "option":
+        letters = [named_option(question, answer) for answer in (one, other)]
+        if any(letters):
+            return letters[0] == letters[1]
+    silent = [yes_no.says_nothing(answer) for answer in (one, other)]
+    if any(silent):
+        return all(silent)
+    if yes_no.is_asked(question.text):
+        yes = [yes_no.says_yes(answer, question.text) for answer in (one, other)]
+        if None not in yes:
+            return yes[0] == yes[1]
+    rule: Grading = "contains" if question.grading == "option" else question.grading
+    return any(
+        rule_verdict(replace(question, answers=(gold,), grading=rule), answer)
+        for answer, gold in ((one, other), (other, one))
+    )
 
 
 def group_key(question: Question, answer: str) -> str:

@@ -55,11 +55,12 @@ def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled], kept: Ke
 def best_key(tried: Mapping[Key, Fitted], kept: KeptFeatures | None) -> tuple[Key, dict[str, float]]:
     """The key whose gate ranks dev best, and each one's AUROC.
 
-    All are measured on the same labels, benefit's (a search was needed), and on their own only where those are missing.
+    All are measured on the same labels: benefit's (a search was needed), without accepted answers change's, and on
+    their own only where both are missing.
     """
     areas = {}
     for key, one in tried.items():
-        rows = tried.get("benefit", one).dev
+        rows = tried.get("benefit", tried.get("change", one)).dev
         scores = by_kept(one.gate, kept).score([row.example for row in rows])
         areas[key] = classifier_metrics([row.needed for row in rows], scores).get("auroc", 0.5)
     return max(areas, key=lambda key: areas[key]), {str(key): area for key, area in areas.items()}

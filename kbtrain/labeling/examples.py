@@ -69,6 +69,7 @@ class BenefitTarget:
 
 _TIME_SENSITIVE = {"never-changing": False, "slow-changing": True, "fast-changing": True}  # FreshQA's words
 PLAIN = BenefitTarget()  # (1 + benefit) / 2
+WITHOUT_GOLD: frozenset[Target] = OF_QUESTION | {"certainty", "change"}  # targets that need no accepted answer
 
 
 @dataclass
@@ -84,10 +85,10 @@ class Targets:
     def complete(self, made: GateExample, gold: bool = True) -> bool:
         """True if a training example has every target that its question can have; they are then counted.
 
-        Without gold answers these are certainty and facts about the question: training leaves out what is None.
+        Without gold answers these are :data:`WITHOUT_GOLD`: training leaves out what is None.
         """
         self.seen += 1
-        can_have = [key for key in self.keys if gold or key == "certainty" or key in OF_QUESTION]
+        can_have = [key for key in self.keys if gold or key in WITHOUT_GOLD]
         targets: dict[Target, bool | None] = {key: getattr(made, key) for key in can_have}
         if not targets or None in targets.values():
             return False
@@ -139,6 +140,8 @@ def example(question: Question, label: Label | None, target: BenefitTarget = PLA
         soft_mastery=label.llm.mastery,
         soft_certainty=label.llm.certainty,
         soft_benefit=None if gain is None else target.soft(gain),
+        change=label.changes,
+        soft_change=label.change,
     )
 
 
@@ -146,7 +149,7 @@ def reference_example(question: Question, label: Label | None, reference: str | 
     """The example whose prompt carries the evidence, with targets from ``rag`` samples (KBM, section 5.4).
 
     ``reference`` None: nothing was found, and the prompt is the plain question's.
-    There is no target for benefit: the reference is already there.
+    There is no target for benefit or change: the reference is already there.
     """
     plain = _unlabelled(question, f"{question.id}#reference", reference)
     if label is None:

@@ -15,6 +15,7 @@ from typing import Literal
 from kbtrain.answers import grading
 from kbtrain.answers.thoughts import counted_answers, silence
 from kbtrain.labeling.certainty import MAX_EMPTY, certainty, certainty_interval
+from kbtrain.labeling.change import Change
 from kbtrain.labeling.mastery import Graded, grade, grade_answer
 from kbtrain.metrics.significance import Interval, newcombe, wilson
 from kbtrain.records import Condition, Effect, Indicators, Label, Question, Sample, SampleSet
@@ -80,9 +81,9 @@ def indicators(
     (:func:`~kbtrain.answers.thoughts.is_left_out`): the rest is a choice of the short thoughts.
     """
     sampled = rule.by == "samples"
-    stored = made.samples if sampled or made.greedy is None else (made.greedy,)
+    stored = _stated(made, rule)
     answers = counted_answers(stored)
-    graded = grade(question, _texts(answers, rule.cut), verdicts)
+    graded = grade(question, counted_texts(made, rule), verdicts)
     few = (graded.n_graded if graded.gold else graded.n) < (MIN_SAMPLES if sampled else 1)
     if few or len(stored) - len(answers) > rule.max_empty * len(stored):
         return None, graded
@@ -111,11 +112,17 @@ def indicators(
     return found, graded
 
 
-def _texts(answers: Sequence[Sample], cut: Cut) -> list[str]:
+def _stated(made: SampleSet, rule: LabelRule) -> Sequence[Sample]:
+    """Answers that the rule reads, those to be left out among them."""
+    return made.samples if rule.by == "samples" or made.greedy is None else (made.greedy,)
+
+
+def counted_texts(made: SampleSet, rule: LabelRule) -> list[str]:
+    """Texts of the answers that a label counts."""
     return [
-        first_sentence(answer.text) if cut == "prefix" and answer.finish == "length" else answer.text
-        for answer in answers
-        if cut != "drop" or answer.finish != "length"
+        first_sentence(answer.text) if rule.cut == "prefix" and answer.finish == "length" else answer.text
+        for answer in counted_answers(_stated(made, rule))
+        if rule.cut != "drop" or answer.finish != "length"
     ]
 
 
@@ -125,7 +132,14 @@ def first_sentence(text: str) -> str:
     return text[: found.end()] if found else text
 
 
-def label(question: Question, found: Mapping[Condition, Indicators], tau_mastery: float, tau_certainty: float) -> Label:
+def label(
+    question: Question,
+    found: Mapping[Condition, Indicators],
+    tau_mastery: float,
+    tau_certainty: float,
+    change: Change | None = None,
+    tau_change: float = 0.5,
+) -> Label:
     """The label of a question from its indicators; ``found`` must have ``llm``, and may have ``rag`` and ``mask``."""
     llm, rag = found["llm"], found.get("rag")
     gained = None if rag is None else benefit(llm, rag)
@@ -148,12 +162,15 @@ def label(question: Question, found: Mapping[Condition, Indicators], tau_mastery
         effect_mastery=None if rag is None else _effect(llm.mastery, rag.mastery),
         effect_certainty=None if rag is None else _effect(llm.certainty, rag.certainty),
         relation=question.relation,
+        change=None if change is None else change.value,
+        change_low=None if change is None else change.low,
+        change_high=None if change is None else change.high,
     )
-    return with_taus(made, tau_mastery, tau_certainty)
+    return with_taus(made, tau_mastery, tau_certainty, tau_change)
 
 
-def with_taus(made: Label, tau_mastery: float, tau_certainty: float) -> Label:
-    """The same label with hard parts by other taus: known iff mastery > tau, certain iff certainty > tau.
+def with_taus(made: Label, tau_mastery: float, tau_certainty: float, tau_change: float = 0.5) -> Label:
+    """The same label with hard parts by other taus: known iff mastery > tau, and likewise certain and changes.
 
     A tau that is a quantile is the certainty of some grouping; equal ones of other groupings are not above it, however
     their last digits fell.
@@ -166,6 +183,8 @@ def with_taus(made: Label, tau_mastery: float, tau_certainty: float) -> Label:
         certain=_certain(made.llm, tau_certainty),
         known_rag=None if made.rag is None else _known(made.rag, tau_mastery),
         certain_rag=None if made.rag is None else _certain(made.rag, tau_certainty),
+        tau_change=None if made.change is None else tau_change,
+        changes=None if made.change is None else above(made.change, tau_change),
     )
 
 

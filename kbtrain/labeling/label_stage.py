@@ -16,25 +16,31 @@ from pydantic import BaseModel, ConfigDict, Field
 from kbtrain import jsonl
 from kbtrain.answers import grading
 from kbtrain.answers.thoughts import is_left_out, silence
+from kbtrain.answers.words import words
 from kbtrain.errors import UserError
 from kbtrain.files import there
+from kbtrain.labeling.change import LONG, Change, change
 from kbtrain.labeling.copied_gold import CopiedGold
-from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, indicators, label
+from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, counted_texts, indicators, label
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.provenance import known_sha256
 from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Label, Question, SampleSet, Split, Titles
 from kbtrain.store import SampleStore
 
 MANY_CUT = 0.05  # share of answers cut at the token limit above which labelling warns
+MANY_LONG = 0.2  # share of long answers above which labelling warns
 
 
 @dataclass
 class LabelCounts:
-    """Counts of a labelling. ``mastery`` and ``certainty`` count the training questions' ``llm`` values."""
+    """Counts of a labelling. ``mastery`` and ``certainty`` count the training questions' ``llm`` values, ``change``
+    theirs.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     mastery: Counter[float] = field(default_factory=Counter)
     certainty: Counter[float] = field(default_factory=Counter)
+    change: Counter[float] = field(default_factory=Counter)
     answers: dict[Split, Counter[int]] = field(default_factory=dict)  # questions by number of answers, llm and rag
     copied: CopiedGold = field(default_factory=CopiedGold)
 
@@ -74,7 +80,12 @@ class LabelCounts:
             for condition, share in self.cut_shares().items()
             if share > MANY_CUT
         ]
-        return copied + left_out + unread + cut
+        long, compared = self.counts["long_answers_compared"], self.counts["answers_compared"]
+        reworded = [
+            f"warning: {long / compared:.0%} of the answers have {LONG} words or more; change compares texts, so that "
+            "an answer in other words counts as changed"
+        ] if long > MANY_LONG * compared else []  # fmt: skip
+        return copied + left_out + unread + cut + reworded
 
     def _left_out(self, condition: Condition) -> list[str]:
         cut, thoughts = (self.counts[f"{condition}_answers_left_out_{kind}"] for kind in ("cut", "thought_only"))
@@ -102,7 +113,7 @@ def labels(
     counts, stored = tally.counts, Counter(store.counts(run))
     for question in questions:
         counts["questions"] += 1
-        found = _found(store, run, question, tally, stored, right_of(verdicts, question), rule)
+        found, changed = _found(store, run, question, tally, stored, right_of(verdicts, question), rule)
         llm = found.get("llm")
         if llm is None:
             counts["questions_without_llm_samples"] += 1
@@ -119,7 +130,9 @@ def labels(
                 tally.mastery[llm.mastery] += 1
             if llm.certainty is not None:
                 tally.certainty[llm.certainty] += 1
-        yield label(question, found, 0.0, 0.0)
+            if changed is not None:
+                tally.change[changed.value] += 1
+        yield label(question, found, 0.0, 0.0, changed)
     if verdicts is not None:
         verdicts.finish()
     for condition, left in stored.items():
@@ -142,10 +155,14 @@ def _found(
     stored: Counter[str],
     verdicts: grading.Verdicts | None,
     rule: LabelRule,
-) -> dict[Condition, Indicators]:
-    """Indicators under each condition with enough samples; ``stored`` is counted down by what was read."""
+) -> tuple[dict[Condition, Indicators], Change | None]:
+    """Indicators under each condition with enough samples, and the change between ``llm`` and ``rag``.
+
+    ``stored`` is counted down by what was read.
+    """
     found: dict[Condition, Indicators] = {}
     answers: dict[Condition, str] = {}
+    texts: dict[Condition, list[str]] = {}
     for condition in CONDITIONS:
         made = store.get(run, question.id, condition)
         if made is None:
@@ -156,8 +173,15 @@ def _found(
         indicated = _indicated(question, made, tally.counts, verdicts, rule)
         if indicated is not None:
             found[condition] = indicated
+            texts[condition] = counted_texts(made, rule)
     tally.copied.add(question, answers)
-    return found
+    if "llm" not in texts or "rag" not in texts:
+        return found, None
+    if question.grading != "option":
+        both = [*texts["llm"], *texts["rag"]]
+        tally.counts["answers_compared"] += len(both)
+        tally.counts["long_answers_compared"] += sum(len(words(text)) >= LONG for text in both)
+    return found, change(question, texts["llm"], texts["rag"])
 
 
 def _indicated(
@@ -273,8 +297,9 @@ def quantile(values: Counter[float], share: float) -> float:
     raise ValueError("no values")
 
 
-def choose_tau(key: str, setting: Tau, values: Counter[float]) -> float:
-    """tau from its setting and the training questions' values; both sides (> tau and not) must be filled.
+def choose_tau(key: str, setting: Tau, values: Counter[float], one_sided: bool = False) -> float:
+    """tau from its setting and the training questions' values; both sides (> tau and not) must be filled, unless
+    ``one_sided``: then a gate's examples refuse a label of one class.
 
     ``key`` names the setting in the error, e.g. ``tau_mastery``. Without training questions only a number will do.
     """
@@ -287,7 +312,7 @@ def choose_tau(key: str, setting: Tau, values: Counter[float]) -> float:
     else:
         tau = quantile(values, setting.quantile) if isinstance(setting, Quantile) else setting
     above, total = sum(n for value, n in values.items() if value > tau), values.total()
-    if 0 < above < total:
+    if 0 < above < total or one_sided:
         return tau
     raise UserError(
         f"key '{key}': {'all' if above else 'none'} of {total} training questions lie above {tau:g}; "

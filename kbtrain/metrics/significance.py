@@ -278,8 +278,9 @@ Interval = tuple[float, float]
 Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
 
 
-def wilson(successes: int, n: int, z: float = Z95) -> Interval:
-    """Wilson's score interval for ``successes`` of ``n`` trials (Wilson 1927), within [0, 1].
+def wilson(successes: float, n: int, z: float = Z95) -> Interval:
+    """Wilson's score interval for ``successes`` of ``n`` trials (Wilson 1927), within [0, 1]; a mean of shares times n
+    may stand for the successes.
 
     Unlike the textbook interval it has width at 0 and at ``n`` successes, where most questions of a weak model are.
     """

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from jinja2 import nodes
     from transformers import PreTrainedTokenizerBase
 
-Key = Literal["mastery", "certainty", "benefit"]
+Key = Literal["mastery", "certainty", "benefit", "change"]
 KBMPrompt = Literal["paper", "answer"]  # figure 14, or the prompt that asks for an answer (ours)
 PAPER_KEYS: tuple[Key, ...] = ("mastery", "certainty")
-ALL_KEYS: tuple[Key, ...] = ("mastery", "certainty", "benefit")
+DEFAULT_KEYS: tuple[Key, ...] = ("mastery", "certainty", "benefit")  # of recipes that learn several
 Judged = Literal["answers", "snippets"]  # what a judge is asked about
 NO_REFERENCE = "None"
 _PROBE = "probe"
@@ -63,6 +63,10 @@ _KBM_ASK = {
 _KBM_BENEFIT = {  # ours: the third key
     "en": "; Would retrieved information improve your answer? (benefit: True/False)",
     "zh": "; 检索到的资料会改善你的回答吗? (benefit: True/False)",
+}
+_KBM_CHANGE = {  # ours: the question of answers without gold
+    "en": "; Would retrieved information change your answer? (change: True/False)",
+    "zh": "; 检索到的资料会改变你的回答吗? (change: True/False)",
 }
 _NEED = {  # ours: the prompting baseline of section 4.2, in the form of figure 14
     "en": "Do you need additional information to answer the question below?\nQuestion: {query} \n"
@@ -173,16 +177,17 @@ def kbm_prompt(
     keys: Sequence[Key] = PAPER_KEYS,
     prompt: KBMPrompt = "paper",
 ) -> str:
-    """Figure 14's prompt; the key ``benefit`` adds a third question in the same form (ours).
+    """Figure 14's prompt; the keys ``benefit`` and ``change`` add questions in the same form (ours).
 
     ``prompt`` answer: the model is asked as it is for an answer (figures 9 to 12) and learns to state its values there.
     """
     if prompt == "answer":
         question = Question(_PROBE, query, (), "train", "", language, form_of(query))
         return answer_prompt(question, "rag" if reference else "llm", reference)
-    benefit = _KBM_BENEFIT[language] if "benefit" in keys else ""
+    added = {"benefit": _KBM_BENEFIT, "change": _KBM_CHANGE}
+    more = "".join(text[language] for key, text in added.items() if key in keys)
     head = _KBM_HEAD[language].format(reference=reference or NO_REFERENCE, query=query)
-    return head + _KBM_ASK[language].format(benefit=benefit)
+    return head + _KBM_ASK[language].format(benefit=more)
 
 
 def kbm_answer(values: dict[Key, bool]) -> str:

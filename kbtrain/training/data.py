@@ -17,7 +17,7 @@ from kbtrain.jsonl import lines, read
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import meta_of, meta_path
-from kbtrain.records import OF_QUESTION, Example, GateExample, Split, Target, TurnExample
+from kbtrain.records import NEEDS_RETRIEVAL, OF_QUESTION, Example, GateExample, Split, Target, TurnExample
 
 Labels = Literal["hard", "soft"]
 
@@ -170,13 +170,13 @@ class ClassifierData:
 
 
 def need(example: Example, key: Key = "mastery", labels: Labels = "hard") -> float | None:
-    """1 where retrieval is needed: an enriched turn, a question not mastered, or one that retrieval helps."""
+    """1 where retrieval is needed: an enriched turn, a question not mastered, an answer that it helps or changes."""
     if isinstance(example, TurnExample):
         return None if example.label is None else float(example.label)
     value = getattr(example, key) if labels == "hard" else getattr(example, f"soft_{key}")
     if value is None:
         return None
-    return float(value) if key == "benefit" else 1 - float(value)
+    return float(value) if key in NEEDS_RETRIEVAL else 1 - float(value)
 
 
 def read_examples(path: Path) -> list[Example]:

@@ -30,8 +30,8 @@ Extract = Callable[[Sequence[Any]], Any]  # examples -> (n, d) numbers
 EXTRACTED_ANEW = 8  # dev examples on which a fitted gate is compared with one that extracts by itself
 WINDOW = 512  # examples extracted between two writings of the file: what a kill loses at most
 _NOT_READ = frozenset({
-    *("id", "question_id", "split", "label", "mastery", "certainty", "benefit"),
-    *("soft_mastery", "soft_certainty", "soft_benefit"),
+    *("id", "question_id", "split", "label", "mastery", "certainty", "benefit", "change"),
+    *("soft_mastery", "soft_certainty", "soft_benefit", "soft_change"),
 })  # fmt: skip
 
 

@@ -271,8 +271,8 @@ def test_one_class_only_is_one_line(labelled: Path, build: Run) -> None:
         (["--with-reference", "true"], "with_reference needs keys without benefit"),
         (
             ["--keys", "[mastry]"],
-            "key 'keys': input should be 'mastery', 'certainty', 'benefit', 'time_sensitive' or 'needs_knowledge', "
-            "found 'mastry'",
+            "key 'keys': input should be 'mastery', 'certainty', 'benefit', 'change', 'time_sensitive' or "
+            "'needs_knowledge', found 'mastry'",
         ),
         (["--keys", "[]"], "keys must name one target or more, each once"),
         (["--on-leak", "ignore"], "key 'on_leak': input should be 'fail' or 'drop', found 'ignore'"),

@@ -10,7 +10,7 @@ import pytest
 from kbtrain.errors import UserError
 from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference_example
 from kbtrain.labeling.label import indicators, label
-from kbtrain.prompts.kbm import ALL_KEYS, PAPER_KEYS, query_text
+from kbtrain.prompts.kbm import DEFAULT_KEYS, PAPER_KEYS, query_text
 from kbtrain.records import Label, Question, SampleSet
 
 Answered = Callable[..., SampleSet]
@@ -63,7 +63,7 @@ def test_facts_about_the_question_need_no_label_and_unknown_words_say_nothing(ca
 
 
 def test_targets_count_classes_and_leave_out_what_is_incomplete(capital: Question, labelled: Label) -> None:
-    targets = Targets(ALL_KEYS)
+    targets = Targets(DEFAULT_KEYS)
     assert targets.complete(example(capital, labelled))
     assert not targets.complete(reference_example(capital, labelled, "x"))
     assert targets.as_dict() == {"mastery": {"False": 1}, "certainty": {"False": 1}, "benefit": {"True": 1}}
@@ -73,7 +73,7 @@ def test_without_gold_answers_certainty_alone_is_asked_for(capital: Question, la
     ungraded = replace(labelled, known=None, benefit=None)
     made = example(capital, ungraded)
     assert made.mastery is None and made.certainty is False
-    targets = Targets(ALL_KEYS)
+    targets = Targets(DEFAULT_KEYS)
     assert not targets.complete(made) and targets.complete(made, gold=False)
     assert targets.as_dict() == {"certainty": {"False": 1}} and targets.seen == 2
 

@@ -1,0 +1,60 @@
+"""Change: the probability that an answer with passages differs in meaning from one without. It needs no gold answer.
+
+Value: the share of different pairs among all pairs of one answer without passages and one with them. This is a
+two-sample U-statistic. It is the mean, over all ways to pair the answers off, of a share of min(n, m) independent
+pairs (Hoeffding 1963, section 5). So Wilson's interval for that many trials is wide enough.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from kbtrain.answers import grading
+from kbtrain.metrics.significance import wilson
+from kbtrain.records import Question
+
+LONG = 12  # words from which on an answer is a sentence of its own: the rule compares strings, not what they say
+Equality = Callable[[Question, str, str], bool | None]  # None: no verdict on the pair
+
+
+class Change(NamedTuple):
+    """A share of pairs in [0, 1] with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def change(
+    question: Question, llm: Iterable[str], rag: Iterable[str], is_same: Equality = grading.is_same
+) -> Change | None:
+    """Share of the pairs whose answers differ; None without a pair that has a verdict.
+
+    Answers of one form (:func:`kbtrain.answers.grading.group_key`) are compared once.
+    """
+    without, with_passages = (_forms(question, texts) for texts in (llm, rag))
+    different = judged = 0
+    for key, (text, times) in without.items():
+        for other_key, (other, other_times) in with_passages.items():
+            same = True if key == other_key else is_same(question, text, other)
+            if same is not None:
+                judged += times * other_times
+                different += times * other_times * (not same)
+    if not judged:
+        return None
+    pairs = min(sum(times for _, times in forms.values()) for forms in (without, with_passages))
+    share = different / judged
+    return Change(share, *wilson(share * pairs, pairs))
+
+
+def _forms(question: Question, texts: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Form of an answer -> its first spelling, and the number of answers of this form."""
+    counts: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for text, times in Counter(texts).items():
+        key = grading.group_key(question, text)
+        counts[key] += times
+        first.setdefault(key, text)
+    return {key: (first[key], times) for key, times in counts.items()}
