@@ -114,16 +114,31 @@ class ScoreFile:
             self._scores_path.write_text("", encoding="utf-8")
             provenance.write_atomically(self._progress_path, json.dumps(wanted, sort_keys=True) + "\n")
         self.done = {(record.gate, record.question_id) for record in jsonl.read(GateScore, self._scores_path)}
+        self._drop_uncovered_costs()
         self._scores = open(self._scores_path, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
         self._progress = open(self._progress_path, "a", encoding="utf-8")  # noqa: SIM115
 
     def append(self, scores: Sequence[GateScore], timing: Timing) -> None:
-        """Write a batch (those already there are left out), durable when this returns."""
+        """Write a batch (those already there are left out), durable when this returns.
+
+        Its costs come first: if the process is killed before the scores are whole, the next one can tell.
+        """
         new = [score for score in scores if (score.gate, score.question_id) not in self.done]
         written = "".join(jsonl.dump(score) + "\n" for score in new)
-        for file, text in ((self._scores, written), (self._progress, json.dumps(asdict(timing)) + "\n")):
+        for file, text in ((self._progress, json.dumps(asdict(timing)) + "\n"), (self._scores, written)):
             append(file, text)
         self.done |= {(score.gate, score.question_id) for score in new}
+
+    def _drop_uncovered_costs(self) -> None:
+        """Drop the costs of a batch whose scores are not whole: it is scored again, and would count twice."""
+        names = {gate for gate, _ in self.done}
+        timings = Costs.of(self._progress_path).timings if names else ()
+        counts = [len(names.intersection(timing.gates)) * timing.n for timing in timings]
+        while sum(counts) > len(self.done):
+            counts.pop()
+        lines = read_text(self._progress_path).splitlines(keepends=True)
+        if len(lines) > len(counts) + 1:
+            provenance.write_atomically(self._progress_path, "".join(lines[: len(counts) + 1]))
 
     def costs(self) -> Costs:
         """Costs of the scores so far."""

@@ -471,3 +471,43 @@ def test_new_scores_that_a_kill_left_beside_the_older_inputs_are_not_taken_for_t
         patched.setattr(score_file, "put_in_place", killed_after)
         made("new", 2.0)
     assert made("old", 1.0) == 1.0
+
+
+@pytest.mark.parametrize("n_scores", [0, 1, 4])
+@pytest.mark.parametrize("first", [True, False])
+def test_costs_are_those_of_an_unkilled_scoring_whatever_was_written_of_a_batch(tmp_path, monkeypatch, first, n_scores):
+    """A batch was counted twice, or not at all, after a kill between its scores and its costs."""
+    path = tmp_path / "g.jsonl"
+
+    def batch(number: int) -> tuple[list[GateScore], score_file.Timing]:
+        scores = [GateScore(f"q{4 * number + i}", name, 0.5) for i in range(2) for name in ("a", "b")]
+        return scores, score_file.Timing(("a", "b"), "dev", 2, 0.1, {"tokens": 10 + number})
+
+    def score() -> dict[str, float]:
+        with score_file.ScoreFile(path, {}) as file:
+            for number in range(3):
+                scores, timing = batch(number)
+                if any((one.gate, one.question_id) not in file.done for one in scores):
+                    file.append(scores, timing)
+            return file.costs().spent("a", "dev")
+
+    unkilled = score()
+    assert unkilled == {"tokens": 33 / 6}
+    path.unlink()
+    killed = 0 if first else 1
+    with score_file.ScoreFile(path, {}) as file:
+        for number in range(killed):
+            file.append(*batch(number))
+
+        def write(opened: Any, text: str) -> None:  # the process is killed when it has written a part
+            if opened is file._progress:
+                real(opened, text)
+            else:
+                real(opened, "".join(text.splitlines(keepends=True)[:n_scores]))
+                raise KeyboardInterrupt
+
+        real = score_file.append
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(score_file, "append", write)
+            file.append(*batch(killed))
+    assert score() == unkilled
