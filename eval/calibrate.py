@@ -26,6 +26,7 @@ from kbtrain import jsonl
 from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.calibrate import CalibrationGoal, Goal, calibrate, dev_table, warn_of_dependence
+from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
 from kbtrain.files import there
 from kbtrain.gate_folder import Threshold, read_gate_json
@@ -35,7 +36,7 @@ from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.metrics.calibration import shift
 from kbtrain.metrics.thresholds import Dev
 from kbtrain.provenance import check_unchanged, file_sha256
-from kbtrain.records import Outcome, Question
+from kbtrain.records import Outcome, Question, Split
 
 
 class CalibrateConfig(Config):
@@ -68,15 +69,19 @@ def main(config: CalibrateConfig) -> None:
     folder, name = place(config, source_of(config.run, stored.meta, config.gate))
     if not config.check:
         note(config, folder, name, dev_table(config.gate, scores, outcomes, path, config.dev_share), path, outcomes)
+    entities = None
     if config.new_scores is not None:
         new = list(read_scores(config.new_scores).get(config.gate, {}).values())
     else:
         new = [scores[o.question_id] for o in outcomes if o.split == "test" and o.question_id in scores]
+        entities = len(set(entities_of(asked_in(config, outcomes, "test")))) or None
     noted = read_gate_json(folder).get("thresholds", {}).get(name, {})
-    noted = Threshold.model_validate(noted).dev_scores if noted else []
-    if not noted:
+    before = Threshold.model_validate(noted) if noted else None
+    if before is None or not before.dev_scores:
         raise UserError(f"{folder}: no calibrated threshold of gate '{config.gate}'; run this without --check")
-    print(shift(noted, new).line(config.gate) if new else f"{config.gate}: no new scores to compare")
+    units = before.dev.get("questions", {}).get("entities"), entities
+    line = shift(before.dev_scores, new, units).line(config.gate) if new else ""
+    print(line or f"{config.gate}: no new scores to compare")
 
 
 def place(config: CalibrateConfig, source: Source | None) -> tuple[Path, str]:
@@ -93,14 +98,14 @@ def place(config: CalibrateConfig, source: Source | None) -> tuple[Path, str]:
     return source.folder, source.name
 
 
-def asked_on_dev(config: CalibrateConfig, outcomes: Sequence[Outcome]) -> list[Question]:
-    """The dev questions; none for dialogues."""
+def asked_in(config: CalibrateConfig, outcomes: Sequence[Outcome], split: Split) -> list[Question]:
+    """The questions of a split; none for dialogues."""
     path = config.run / "questions.jsonl"
     if not there(path):
         return []
     check_unchanged(path)
-    dev = {outcome.question_id for outcome in outcomes if outcome.split == "dev"}
-    return [question for question in jsonl.read(Question, path) if question.id in dev]
+    wanted = {outcome.question_id for outcome in outcomes if outcome.split == split}
+    return [question for question in jsonl.read(Question, path) if question.id in wanted]
 
 
 def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Path, outcomes: Sequence[Outcome]) -> None:
@@ -110,7 +115,7 @@ def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Pat
         scale.check(config.threshold)
     wanted = CalibrationGoal(config.goal, config.ratio, config.max_loss, config.delta, config.threshold)
     chosen = calibrate(dev, wanted, None if scale is None or config.goal == "given" else scale.floor)
-    asked = asked_on_dev(config, outcomes)
+    asked = asked_in(config, outcomes, "dev")
     if config.goal == "max_loss":
         warn_of_dependence(asked)
     hashes = {path.name: file_sha256(path) for path in (scores, config.run / "outcomes.jsonl")}
@@ -121,7 +126,7 @@ def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Pat
         dev_file_sha256=hashes[scores.name],
         n_dev=len(dev.scores),
         evidence=chosen.evidence | {"sha256": hashes} | ends,
-        dev={"questions": dev_questions([question.text for question in asked])} if asked else {},
+        dev={"questions": dev_questions([q.text for q in asked], len(set(entities_of(asked))))} if asked else {},
     )
     noted = note_calibrated(folder, name, entry, config.replace)
     print(f"{config.gate}: {chosen.line()} -> {folder}")

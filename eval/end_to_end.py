@@ -144,11 +144,10 @@ def main(config: EndToEndConfig) -> None:
     options = config.model_dump(mode="json")
     for path in (outcomes, out) if whole else (out,):
         write_meta(path, stage="end_to_end", config=options, inputs=files, extra=rules, started=started)
-    texts = [question.text for question in dev.questions]
     noted = []
     if whole:
         noted = note_thresholds(
-            config.run, behind, gates, dev.outcomes, found, settings, config.replace_thresholds, texts
+            config.run, behind, gates, dev.outcomes, found, settings, config.replace_thresholds, dev.questions
         )
     print(text_summary(results, [*folder.notes, *noted]))
     print(loss_text(results.gates), end="\n" if dev.outcomes else "")

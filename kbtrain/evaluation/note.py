@@ -12,6 +12,7 @@ from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate
 from kbtrain.evaluation.decisions import GateInput, dev_table
 from kbtrain.evaluation.end_to_end import Settings
+from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import StoredScores
 from kbtrain.gate_folder import Threshold, read_gate_json
@@ -20,7 +21,7 @@ from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.provenance import file_sha256
-from kbtrain.records import Outcome
+from kbtrain.records import Outcome, Question
 
 
 def sources(run: Path, stored: StoredScores) -> dict[str, Source]:
@@ -62,15 +63,16 @@ def note_thresholds(
     results: Sequence[GateResult],
     settings: Settings,
     replacing: bool,
-    questions: Sequence[str] = (),
+    questions: Sequence[Question] = (),
 ) -> list[str]:
     """Note the threshold of every gate that its score file names, in that gate's folder; what was done, in lines.
 
-    ``questions``: texts of the dev questions, of which numbers are kept beside the scores. A calibrated threshold stays
+    ``questions``: the dev questions, of which numbers are kept beside the scores. A calibrated threshold stays
     unless ``replacing``; see :func:`kbtrain.gates.noted.note`.
     """
     inputs, lines, noted = {gate.name: gate for gate in gates}, [], dict[Path, list[str]]()
-    asked = {"questions": dev_questions(questions)} if questions else {}
+    texts, entities = [question.text for question in questions], len(set(entities_of(questions)))
+    asked = {"questions": dev_questions(texts, entities)} if questions else {}
     chosen = [gate for gate in results if gate.threshold is not None and gate.threshold_rule is not None]
     for result in chosen:
         source, gate = found.get(result.gate), inputs[result.gate]

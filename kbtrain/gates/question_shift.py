@@ -55,8 +55,10 @@ def asked(text: str, vocabulary: frozenset[str] = frozenset()) -> dict[str, Any]
     return found
 
 
-def dev_questions(texts: Sequence[str]) -> dict[str, Any]:
+def dev_questions(texts: Sequence[str], entities: int | None = None) -> dict[str, Any]:
     """Numbers of dev questions, for a gate's folder: ``n``, ``numbers`` (sorted), ``kinds`` (counts), ``vocabulary``.
+
+    ``entities``: the number of entities that they ask about, kept where it is smaller than ``n``.
 
     The vocabulary is that of the half of them whose hash is odd, and ``new_words`` are those of the other half: given
     the vocabulary, their numbers and those of new questions of the same kind come from one distribution.
@@ -67,7 +69,8 @@ def dev_questions(texts: Sequence[str]) -> dict[str, Any]:
     vocabulary = frozenset(_hash(word) for text in halves[1] for word in _common(_WORD.findall(text[:LONGEST])))
     even = set(halves[0])
     rows = [asked(text, vocabulary if text in even else frozenset()) for text in texts]
-    return summed(rows) | {"vocabulary": " ".join(sorted(vocabulary))}
+    units = {} if entities is None or entities >= len(texts) else {"entities": entities}
+    return summed(rows) | {"vocabulary": " ".join(sorted(vocabulary)), **units}
 
 
 def summed(rows: Sequence[Asked]) -> dict[str, Any]:
@@ -132,16 +135,17 @@ class QuestionShift:
 def question_shift(dev: Mapping[str, Any], new: Sequence[Asked]) -> QuestionShift:
     """Compare with :func:`dev_questions`: numbers by Kolmogorov and Smirnov, kinds by chi-squared.
 
-    Both err on the careful side: the first for numbers with ties, the second since rare kinds are counted together.
+    ``new`` has each question once, however often it was asked. Several dev questions about an entity count as one. Both
+    tests err on the careful side: the first for numbers with ties, the second since rare kinds are counted together.
     """
     p_values, changes = dict[str, float](), dict[str, str]()
     for name, title in NUMBERS.items():
         before, now = dev["numbers"].get(name) or [], [row[name] for row in new if name in row]
         if before and now:
-            p_values[name] = shift(before, now).p_value
+            p_values[name] = shift(before, now, (dev.get("entities"), None)).p_value
             changes[name] = f"{title} {np.mean(before):.3g} on dev, {np.mean(now):.3g} now"
     counts = Counter(row["kind"] for row in new if "kind" in row)
-    p_value = _p_of_kinds(dev["kinds"], counts)
+    p_value = _p_of_kinds(dev["kinds"], counts, dev.get("entities", dev["n"]) / dev["n"])
     if p_value is not None:
         p_values["kind"] = p_value
         changes["kind"] = _changed_kind(dev["kinds"], counts)
@@ -149,12 +153,13 @@ def question_shift(dev: Mapping[str, Any], new: Sequence[Asked]) -> QuestionShif
     return QuestionShift(corrected, changes, int(dev["n"]), len(new))
 
 
-def _p_of_kinds(before: Mapping[str, int], now: Mapping[str, int]) -> float | None:
-    """None where there are not two kinds to compare."""
+def _p_of_kinds(before: Mapping[str, int], now: Mapping[str, int], weight: float) -> float | None:
+    """None where there are not two kinds to compare. ``weight``: of a question before, as evidence."""
     from scipy.stats import chi2_contingency
 
     kinds = sorted({*before, *now})
     table = np.array([[one.get(kind, 0) for kind in kinds] for one in (before, now)], dtype=np.float64)
+    table[0] *= weight
     if not table.sum(axis=1).all():
         return None
     rare = table.sum(axis=0) * table.sum(axis=1).min() / table.sum() < LEAST

@@ -177,18 +177,24 @@ class Shift:
         )
 
 
-def shift(dev: ArrayLike, new: ArrayLike) -> Shift:
+def shift(dev: ArrayLike, new: ArrayLike, independent: tuple[int | None, int | None] = (None, None)) -> Shift:
     """Compare scores, to the seven digits that thresholds noted by earlier versions keep: a tie is one there, too.
 
-    Raises ``ValueError`` if one side is empty.
+    Each score counts as one observation, so a question counts once, however often it is asked. ``independent``: numbers
+    of entities that the questions of either side are about, where they are fewer; the test is exact for entities whose
+    questions score alike, and careful for others. Raises ``ValueError`` if one side is empty.
     """
-    from scipy.stats import ks_2samp
+    from scipy.stats import ks_2samp, kstwo
 
     first, second = (_seven_digits(np.asarray(scores, dtype=np.float64)) for scores in (dev, new))
     if not len(first) or not len(second):
         raise ValueError("no scores to compare")
     found = ks_2samp(first, second)
-    return Shift(float(found.statistic), float(found.pvalue), len(first), len(second))
+    sizes = [min(len(side), units or len(side)) for side, units in zip((first, second), independent, strict=True)]
+    p = found.pvalue
+    if sizes != [len(first), len(second)]:
+        p = kstwo.sf(found.statistic, max(1, round(sizes[0] * sizes[1] / sum(sizes))))
+    return Shift(float(found.statistic), float(p), len(first), len(second))
 
 
 def _seven_digits(scores: Floats) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
@@ -28,10 +28,11 @@ from kbtrain.serve.readiness import UpstreamCheck
 from kbtrain.serve.search import Search, open_search
 from kbtrain.serve.upstream import HttpUpstream, Upstream
 from kbtrain.serve.worker import Input
+from kbtrain.trained_on import question_hash
 
 SCHEMA = "1"
 LONGEST_IDS = 2000  # characters of a debug header
-RECENT = 500  # scores compared with those on dev, and after how many new ones it is done again
+RECENT = 500  # scores of different questions compared with those on dev, and after how many new ones it is done again
 logger = logging.getLogger("kbtrain.serve")
 
 
@@ -93,8 +94,7 @@ class Service:
         self.log = self._open_log()
         self.metrics.inflight.set_function(lambda: Endpoint.inflight)
         self.metrics.queue_depth.set_function(lambda: self.decider.worker.depth)
-        self._recent: deque[float] = deque(maxlen=RECENT)
-        self._asked: deque[Asked] = deque(maxlen=RECENT)
+        self._recent: OrderedDict[str, tuple[float, Asked | None]] = OrderedDict()  # by question, the newest last
         self._decided = 0
         self._counted = self.decider.loaded.name  # the gate of these
 
@@ -185,23 +185,27 @@ class Service:
             m.score.observe(d.score)
             if d.gate != self._counted:  # opened anew: the other gate's scores say nothing of it
                 self._recent.clear()
-                self._asked.clear()
                 self._counted, self._decided = d.gate, 0
-            self._recent.append(d.score)
             if course.query is not None:
                 course.asked = asked(course.query, self.decider.loaded.vocabulary)
-                self._asked.append(course.asked)
             self._decided += 1
+            # popular questions come again and again: each counts once, or a few of them would look like a shift
+            key = str(self._decided) if course.query is None else question_hash(course.query)
+            self._recent[key] = (d.score, course.asked)
+            self._recent.move_to_end(key)
+            if len(self._recent) > RECENT:
+                self._recent.popitem(last=False)
             if self._decided % RECENT == 0:
-                recent = list(self._recent), list(self._asked)
-                asyncio.get_running_loop().run_in_executor(None, self._compare, *recent)
+                scores, questions = zip(*self._recent.values(), strict=True)
+                known = [one for one in questions if one is not None]
+                asyncio.get_running_loop().run_in_executor(None, self._compare, scores, known)
 
     def _compare(self, scores: Sequence[float], questions: Sequence[Asked]) -> None:
         """Warn of recent scores that are distributed otherwise than those on dev, and of questions of another kind."""
         loaded, m = self.decider.loaded, self.metrics
         found: list[tuple[Shift | QuestionShift, Gauge]] = []
         if loaded.dev_scores:
-            found.append((shift(loaded.dev_scores, scores), m.shift))
+            found.append((shift(loaded.distinct_scores, scores, (loaded.dev_entities, None)), m.shift))
         if loaded.dev_questions and questions:
             found.append((question_shift(loaded.dev_questions, questions), m.question_shift))
         for one, gauge in found:

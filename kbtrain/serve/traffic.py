@@ -31,12 +31,13 @@ LEAST = 50  # scores: fewer say little about a share
 
 @dataclass(frozen=True)
 class Traffic:
-    """Scores of one gate in a log, in their order; ``asked``: numbers of the questions, as far as the rows have them;
-    ``others``: rows of other gates, ``ungated``: rows without one.
+    """Scores of one gate in a log, in their order; ``distinct``: the newest of each question; ``asked``: numbers of
+    each question once, as far as the rows have them; ``others``: rows of other gates, ``ungated``: rows without one.
     """
 
     gate: str
     scores: tuple[float, ...]
+    distinct: tuple[float, ...]
     asked: tuple[Asked, ...]
     first: float
     last: float
@@ -54,7 +55,7 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
     mark = f"@{fingerprint(folder)}"
     own = kind_of(folder)[1].names(read_card(folder))
     names = {f"{name}{mark}" for name in own if key is None or name.endswith(f"_{key}")}
-    scores: dict[str, list[tuple[float, float, Asked | None]]] = {}
+    scores: dict[str, list[tuple[float, float, Asked | None, str | None]]] = {}
     others = ungated = 0
     for row in read_log(log):
         score, name = row.get("score"), row.get("gate")
@@ -63,7 +64,8 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
         elif name not in names or not math.isfinite(score):
             others += 1
         else:
-            scores.setdefault(name, []).append((float(score), float(row.get("time") or 0), row.get("asked")))
+            about = row.get("asked"), row.get("question_hash")
+            scores.setdefault(name, []).append((float(score), float(row.get("time") or 0), *about))
     if len(scores) > 1:
         raise UserError(f"{log}: scores of {', '.join(sorted(scores))}; choose one: --key")
     found = next(iter(scores.values()), [])
@@ -72,10 +74,12 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
             f"{log}: {len(found)} scores of this gate ({others} of other gates or versions, {ungated} ungated); at "
             f"least {LEAST} are needed"
         )
-    times = [moment for _, moment, _ in found]
+    times = [moment for _, moment, _, _ in found]
+    once = {hashed or str(place): (score, one) for place, (score, _, one, hashed) in enumerate(found)}
     gate = next(iter(scores)).removesuffix(mark)
-    asked = tuple(one for _, _, one in found if isinstance(one, dict) and {"kind", "words"} <= set(one))
-    return Traffic(gate, tuple(score for score, _, _ in found), asked, min(times), max(times), others, ungated)
+    asked = tuple(one for _, one in once.values() if isinstance(one, dict) and {"kind", "words"} <= set(one))
+    every, distinct = tuple(score for score, *_ in found), tuple(score for score, _ in once.values())
+    return Traffic(gate, every, distinct, asked, min(times), max(times), others, ungated)
 
 
 def calibrate_traffic(folder: Path, log: Path, ratio: float, key: str | None = None, check: bool = False) -> list[str]:
@@ -87,12 +91,13 @@ def calibrate_traffic(folder: Path, log: Path, ratio: float, key: str | None = N
     noted = read_gate_json(folder).get("thresholds", {}).get(traffic.gate, {})
     days = max(0.0, traffic.last - traffic.first) / 86_400
     lines = [
-        f"{traffic.gate}: {len(traffic.scores)} scores of {days:.1f} days; left out: {traffic.others} of other gates, "
-        f"{traffic.ungated} ungated"
+        f"{traffic.gate}: {len(traffic.scores)} scores of {len(traffic.distinct)} questions in {days:.1f} days; left "
+        f"out: {traffic.others} of other gates, {traffic.ungated} ungated"
     ]
     before = Threshold.model_validate(noted) if noted else None
     if before and before.dev_scores:
-        lines.append(shift(before.dev_scores, traffic.scores).line(traffic.gate))
+        entities = before.dev.get("questions", {}).get("entities")
+        lines.append(shift(before.dev_scores, traffic.distinct, (entities, None)).line(traffic.gate))
     if before and "questions" in before.dev and traffic.asked:
         lines.append(question_shift(before.dev["questions"], traffic.asked).line(traffic.gate))
     if noted:
@@ -119,6 +124,8 @@ def _note(folder: Path, log: Path, traffic: Traffic, chosen: float, ratio: float
     """Beside what dev said of scores and questions; promise and accuracies there belong to the threshold before."""
     day = time.strftime("%Y-%m-%d", time.gmtime(traffic.last))
     seen: dict[str, Any] = {"n": len(traffic.scores), "until": day, "scores": kept_scores(np.array(traffic.scores))}
+    if len(traffic.distinct) < len(traffic.scores):
+        seen["distinct"] = kept_scores(np.array(traffic.distinct))
     if traffic.asked:
         seen["questions"] = summed(traffic.asked)
     of_dev = {"dev_scores": before.evidence["dev_scores"]} if before and "dev_scores" in before.evidence else {}

@@ -116,6 +116,19 @@ def test_shifted_scores_are_warned_about_and_others_not():
         shift([], [1.0])
 
 
+def test_dev_questions_about_few_entities_are_few_observations():
+    """150 dev questions about 50 entities, new ones from the same population: nominally one alarm in a hundred."""
+    rng, alarms = np.random.default_rng(0), []
+    for _ in range(150):
+        dev = 0.9 * np.repeat(rng.normal(size=50), 3) + 0.436 * rng.normal(size=150)
+        new = rng.normal(size=500)
+        alarms.append((shift(dev, new).alarming, shift(dev, new, (50, None)).alarming))
+    alone, by_entity = np.mean(alarms, axis=0)
+    assert by_entity <= 0.02 < 0.04 < alone
+    assert shift(dev, new + 1, (50, None)).alarming  # what has shifted is seen still
+    assert shift(dev, new, (150, 900)).p_value == shift(dev, new).p_value  # never more than the scores
+
+
 def test_kept_scores_keep_their_distribution():
     scores = np.random.default_rng(0).normal(size=10_000)
     kept = kept_scores(scores)

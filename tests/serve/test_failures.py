@@ -413,12 +413,12 @@ def test_a_shift_is_looked_for_among_scores_of_the_gate_in_place_alone(tmp_path,
                 threading.Event().wait(0.01)
             return False
 
-        assert asked(NEEDS, 1) and asked(KNOWN, 2) and asked(NEEDS, 3)
+        assert asked(NEEDS, 1) and asked(KNOWN, 2) and asked(f"{NEEDS} of", 3) and asked(KNOWN, 3)  # each once
         card = json.loads((folder / CARD).read_text())
         card["thresholds"]["encoder_probe"]["threshold"] = 0.99
         (folder / CARD).write_text(json.dumps(card))
         server.service.decider.reload()  # another threshold, the same scores
-        assert asked(KNOWN, 4)
+        assert asked(f"{KNOWN} for", 4)
         (folder / CARD).write_text(json.dumps({**card, "seed": 5}))
         server.service.decider.reload()
         assert asked(NEEDS, 1)

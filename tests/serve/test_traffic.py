@@ -146,7 +146,7 @@ def test_scores_that_shift_away_from_dev_are_said_and_measured(gate, caplog):
 
     with serving(gate) as server:
         for _ in range(service.RECENT // 250):
-            server.post("/v1/gate", {"questions": [NEEDS] * 250})
+            server.post("/v1/gate", {"questions": [f"{NEEDS} {i}" for i in range(250)]})
         while math.isnan(server.metric("kbtrain_score_shift_p")):
             pass
     assert "distributed otherwise than on the" in caplog.text
@@ -168,7 +168,8 @@ def test_questions_of_another_kind_are_said_measured_and_found_in_a_log_without_
             pass
         assert server.metric(p) > 0.01 and "another kind" not in caplog.text
         for _ in range(service.RECENT // 250):
-            server.post("/v1/gate", {"questions": ["Why was the treaty of 1648 signed by so many envoys?"] * 250})
+            treaties = [f"Why was the treaty of {1400 + i} signed by so many envoys?" for i in range(250)]
+            server.post("/v1/gate", {"questions": treaties})
         while "another kind" not in caplog.text:
             pass
         assert server.metric(p) < 0.01
@@ -176,10 +177,33 @@ def test_questions_of_another_kind_are_said_measured_and_found_in_a_log_without_
     assert rows[0]["asked"]["kind"] == "other" and rows[-1]["asked"]["kind"] == "why"
     assert "treaty" not in log.read_text() and "museum" not in log.read_text()
     assert main(["calibrate", str(folder), "--log", str(log), "--check"]) == 0
-    assert "warning: 1000 new questions are of another kind than the 120 dev questions" in capsys.readouterr().out
+    assert "warning: 370 new questions are of another kind than the 120 dev questions" in capsys.readouterr().out
     assert main(["calibrate", str(folder), "--log", str(log), "--ratio", "0.3"]) == 0
     noted = read_gate_json(folder)["thresholds"]["encoder_probe"]
-    assert noted["dev"]["questions"]["n"] == 120 and noted["evidence"]["traffic"]["questions"]["n"] == 1000
+    assert noted["dev"]["questions"]["n"] == 120 and noted["evidence"]["traffic"]["questions"]["n"] == 370
     with serving(folder) as server:  # compared with the traffic that the threshold is about
         reopened = server.service.decider.loaded
-        assert reopened.name == loaded and reopened.dev_questions["n"] == 1000 and reopened.vocabulary
+        assert reopened.name == loaded and reopened.dev_questions["n"] == 370 and reopened.vocabulary
+
+
+def test_popular_questions_are_compared_once(gate, folder, tmp_path):
+    """Zipf's law over 400 questions: counted by their requests, a few of them would look like a shift."""
+    from kbtrain.serve import service
+
+    rng, weight = np.random.default_rng(0), 1 / np.arange(1, 401)
+    asked = rng.choice([f"Tell me about museum {i}" for i in range(400)], service.RECENT, p=weight / weight.sum())
+    log, compared = tmp_path / "log.jsonl", []
+    with serving(folder, log=log, batch=250) as server:
+        server.service._compare = lambda scores, questions: compared.append((len(scores), len(questions)))
+        for start in range(0, service.RECENT, 250):
+            server.post("/v1/gate", {"questions": asked[start : start + 250].tolist()})
+        while not compared:
+            pass
+    distinct = len(set(asked))
+    assert compared == [(distinct, distinct)] and distinct < 300
+    assert f"{service.RECENT} scores of {distinct} questions" in calibrate_traffic(folder, log, 0.3)[0]
+    traffic = read_gate_json(folder)["thresholds"]["encoder_probe"]["evidence"]["traffic"]
+    assert len(traffic["scores"]) == service.RECENT and len(traffic["distinct"]) == distinct
+    with serving(folder) as server:  # shares of searches are of requests, shifts of questions
+        loaded = server.service.decider.loaded
+        assert (len(loaded.dev_scores), len(loaded.distinct_scores)) == (service.RECENT, distinct)
