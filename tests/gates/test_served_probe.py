@@ -1,5 +1,7 @@
 """Probes whose states come from the server that answers: equal to those of the model opened here."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -136,3 +138,16 @@ def test_a_vllm_that_is_too_old_is_one_line():
     check_version("1.0")
     with pytest.raises(UserError, match=r"vLLM 0\.17\.2 cannot return hidden states; install 0\.18 or newer"):
         check_version("0.17.2")
+
+
+def test_the_formula_of_the_page_gives_the_score(folder, base):
+    page = (Path(__file__).resolve().parents[2] / "docs/methods/probe.md").read_text(encoding="utf-8")
+    code = page.split("### The weights, for other programs", 1)[1].split("```py\n", 1)[1].split("```", 1)[0]
+    scope: dict = {}
+    exec(compile(code, "probe.md", "exec"), scope)
+    gate = kbtrain.load_gate(folder)
+    examples = [GateExample.ask(text) for text in QUESTIONS]
+    scores = gate.score_all(examples)
+    for i, states in enumerate(gate.reader.states(examples, gate.layers)):
+        for key in gate.keys:
+            assert scope["probe_score"](folder, key, states) == pytest.approx(scores[f"{gate.prefix}_{key}"][i])
