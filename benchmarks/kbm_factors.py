@@ -35,7 +35,7 @@ from kbtrain.evaluation.run_folder import RunFolder, Stored, read_run
 from kbtrain.labeling.examples import example
 from kbtrain.metrics.classification import log_loss
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.prompts.kbm import ALL_KEYS, Key
+from kbtrain.prompts.kbm import DEFAULT_KEYS, Key
 from kbtrain.provenance import write_atomically
 from kbtrain.records import NEEDS_RETRIEVAL, GateExample, GateScore
 
@@ -111,7 +111,7 @@ def scores_of(run: Path, gate: str) -> dict[Key, dict[str, float]]:
     path = run / "scores" / f"{gate}.jsonl"
     found: dict[Key, dict[str, float]] = {}
     for one in jsonl.read(GateScore, path) if path.exists() else ():
-        key = next((key for key in ALL_KEYS if one.gate == f"{gate}_{key}"), None)
+        key = next((key for key in DEFAULT_KEYS if one.gate == f"{gate}_{key}"), None)
         if key is not None:
             found.setdefault(key, {})[one.question_id] = turned(key, one.score)
     return found
@@ -195,19 +195,19 @@ def trained(
         asked = [*dev, *(example(question, None) for question in folder.test.questions)]
         made, ids = KBM.load(output).probabilities(asked), [e.question_id for e in asked]
         found: dict[Key, Learnt] = {}
-        for key in ALL_KEYS:
+        for key in DEFAULT_KEYS:
             if key in made:
                 p = [weighed(value, 1 - shares[key]) for value in made[key]] if shares else made[key]
                 found[key] = learnt(train, dev, key, dict(zip(ids, p, strict=True)), folder)
         write_atomically(kept, json.dumps({key: asdict(one) for key, one in found.items()}))
         shutil.rmtree(output)  # weights: the figures are what is kept
     figures = jsonl.read_json(kept)
-    return {key: Learnt(**figures[key]) for key in ALL_KEYS if key in figures}
+    return {key: Learnt(**figures[key]) for key in DEFAULT_KEYS if key in figures}
 
 
 def means(examples: Sequence[GateExample]) -> dict[Key, float]:
     """Mean of each key's soft labels."""
-    known = {key: [s for e in examples if (s := getattr(e, f"soft_{key}")) is not None] for key in ALL_KEYS}
+    known = {key: [s for e in examples if (s := getattr(e, f"soft_{key}")) is not None] for key in DEFAULT_KEYS}
     return {key: statistics.fmean(values) for key, values in known.items()}
 
 
