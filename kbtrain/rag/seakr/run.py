@@ -130,7 +130,7 @@ _FIRST_THOUGHT = (
 _THOUGHT = (
     "base_model", "demonstrations", "titles", "max_new_tokens", "chain_tokens", "dtype", "rules", MODEL_FILES,
 )  # fmt: skip
-_RULES = 4  # of the loops: traces and thresholds made by other rules are not gone on with (4: guesses are answers)
+_RULES = 5  # of the loops: traces and thresholds by other rules are not resumed (5: "none of the above" is missing)
 _CHANGEABLE = {"run", "seakr", "limit", "at_once", "batch_rows", "batch_prompt_tokens", "device"}
 
 
