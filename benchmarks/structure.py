@@ -1,0 +1,123 @@
+"""Count what makes the package hard to read: sizes, long signatures, shared names, unclear names, slow imports.
+
+Reads sources and starts each script's --help; needs no data. Two commits are compared by running it in two checkouts.
+
+Examples:
+  python benchmarks/structure.py
+  python benchmarks/structure.py --output structure.json
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain.config import Config, run_script
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("kbtrain", "data_gen", "recipes", "eval")
+MOST_PARAMETERS = 6
+# a function named by one of these alone says neither what it does nor what it returns
+PARTICIPLES = frozenset(
+    "added asked begun built called changed checked chosen closed combined counted cut described done drawn ended "
+    "fetched filled fitted found given held joined kept known labelled left listed loaded made marked meant measured met "
+    "moved named needed noted of one opened owed placed planned prepared put read_ said seen sent set shown shuffled sorted "
+    "stored struck taken there told total tried used wanted whole written".split()
+)
+WORDS = re.compile(
+    r"\b(stands? (?:there|twice|for itself)|goes on\b|is no [a-z]+|made again|anew|at hand|(?:is|was|are) told|whoever|"
+    r"whatever|nobody|so many|mends?\b|leaves? out|since then)",
+    re.IGNORECASE,
+)
+
+
+class StructureConfig(Config):
+    output: Path | None = Field(None, description="write the counts here as JSON, too; null: only print them")
+    helps: bool = Field(True, description="start each script's --help and count the modules of kbtrain that it loads")
+
+
+def sources() -> Iterator[tuple[Path, str, ast.Module]]:
+    """Path, text and syntax tree of every Python file of the library and its scripts."""
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            yield path.relative_to(ROOT), text, ast.parse(text)
+
+
+def n_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Number of parameters without ``self`` and ``cls``."""
+    given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    return len([one for one in given if one.arg not in {"self", "cls"}])
+
+
+def count_structure() -> dict[str, object]:
+    """The counts by name; lists name the places."""
+    lines: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    classes: defaultdict[str, list[str]] = defaultdict(list)
+    long_signatures, unclear, words, comments = [], [], 0, 0
+    for path, text, tree in sources():
+        room = "/".join(path.parts[:2]) if path.parts[0] == "kbtrain" else path.parts[0]
+        lines[room] += len(text.splitlines())
+        files[room] += 1
+        words += len(WORDS.findall(text))
+        comments += sum(line.strip().startswith("# ") for line in text.splitlines())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].append(f"{path}:{node.lineno}")
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if n_parameters(node) > MOST_PARAMETERS:
+                    long_signatures.append(f"{path}:{node.lineno} {node.name}")
+                if node.name.strip("_") in PARTICIPLES:
+                    unclear.append(f"{path}:{node.lineno} {node.name}")
+    shared = {name: places for name, places in classes.items() if len(places) > 1}
+    return {
+        "files": sum(files.values()),
+        "lines": sum(lines.values()),
+        "lines_by_room": dict(sorted(lines.items(), key=lambda item: -item[1])),
+        "own_line_comments": comments,
+        f"functions_with_over_{MOST_PARAMETERS}_parameters": long_signatures,
+        "class_names_used_twice": shared,
+        "functions_named_by_a_participle": unclear,
+        "phrases_to_avoid": words,
+    }
+
+
+def modules_of_help(script: Path) -> int:
+    """Number of kbtrain's modules that a script's --help loads."""
+    code = (
+        "import runpy, sys, atexit; atexit.register(lambda: print('modules', sum(name.split('.')[0] == 'kbtrain' for "
+        f"name in sys.modules), file=sys.stderr)); sys.argv = [{str(script)!r}, '--help']; "
+        f"runpy.run_path({str(script)!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    count = re.search(r"^modules (\d+)$", done.stderr, flags=re.MULTILINE)
+    if done.returncode != 0 or count is None:
+        raise RuntimeError(f"{script}: {done.stderr[-500:]}")
+    return int(count[1])
+
+
+def main(config: StructureConfig) -> None:
+    counts = count_structure()
+    if config.helps:
+        scripts = [path for folder in FOLDERS[1:] for path in sorted((ROOT / folder).glob("*.py"))]
+        counts["modules_of_help"] = {path.stem: modules_of_help(path) for path in scripts}
+    for name, value in counts.items():
+        print(f"{name}: {len(value) if isinstance(value, list) else value if isinstance(value, int) else ''}".rstrip())
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                print(f"  {key}: {len(inner) if isinstance(inner, list) else inner}")
+    if config.output is not None:
+        config.output.write_text(json.dumps(counts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    run_script(main, StructureConfig, __doc__)
