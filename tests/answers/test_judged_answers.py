@@ -1,7 +1,7 @@
-"""Precision and recall of the rules on answers that a person judged, by kind.
+"""Precision and recall of the rules on answers that one reader judged, by kind.
 
 ``judged_answers.jsonl`` has a line an answer: its kind, where it is from (written for this table, or an answer of
-SmolLM2-135M-Instruct, Apache-2.0, to questions written for it), question, gold answers, answer, and the person's
+SmolLM2-135M-Instruct, Apache-2.0, to questions written for it), question, gold answers, answer, and the reader's
 verdict. ``half``: the rules were written with the ``seen`` half in view; ``held`` was looked at once, afterwards.
 docs/grading.md has the figures before these rules and after.
 """
@@ -43,7 +43,7 @@ def question(row: dict[str, Any]) -> Question:
 
 
 def counts(rows: list[dict[str, Any]]) -> Counter[tuple[bool | None, bool]]:
-    """Number of answers by the rule's verdict and the person's."""
+    """Number of answers by the rule's verdict and the reader's."""
     return Counter((rule_verdict(question(row), row["answer"]), row["right"]) for row in rows)
 
 
@@ -58,8 +58,8 @@ def test_the_table_is_large_enough_and_a_third_of_it_are_answers_of_a_model() ->
 @pytest.mark.parametrize("kind", FLOORS)
 def test_precision_and_recall_hold_their_floors(kind: str) -> None:
     found = counts([row for row in ROWS if row["kind"] == kind])
-    right, said, truly = found[True, True], found[True, True] + found[True, False], 0
-    truly = sum(n for (_, person), n in found.items() if person)
+    right, said = found[True, True], found[True, True] + found[True, False]
+    truly = sum(n for (_, judged_right), n in found.items() if judged_right)
     precision, recall = FLOORS[kind]
     assert right / said >= precision
     assert right / truly >= recall
