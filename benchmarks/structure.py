@@ -28,8 +28,8 @@ MOST_PARAMETERS = 6
 # a function named by one of these alone says neither what it does nor what it returns
 PARTICIPLES = frozenset(
     "added asked begun built called changed checked chosen closed combined counted cut described done drawn ended "
-    "fetched filled fitted found given held joined kept known labelled left listed loaded made marked meant measured met "
-    "moved named needed noted of one opened owed placed planned prepared put read_ said seen sent set shown shuffled sorted "
+    "fetched filled fitted found given held joined kept known labelled left listed loaded made marked meant measured "
+    "met moved named needed noted of one opened owed placed planned prepared put said seen sent set shown sorted "
     "stored struck taken there told total tried used wanted whole written".split()
 )
 WORDS = re.compile(
