@@ -28,6 +28,14 @@ INPUT = {"low": 0, "high": 1, "log_odds": False, "slope": 1}
 EACH = 1  # damages drawn for each file; `make torture` does all
 
 
+@pytest.fixture(autouse=True)
+def _folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model's path is relative to the working folder: '../..' is a folder of the test."""
+    work = tmp_path / "some" / "where"
+    work.mkdir(parents=True)
+    monkeypatch.chdir(work)
+
+
 def test_every_kind_of_gate_is_damaged() -> None:
     assert set(KINDS) == set(GATES)
 
@@ -122,13 +130,10 @@ def test_what_scored_otherwise_in_silence_is_one_line(
     ],
 )
 def test_what_broke_while_scoring_is_one_line_of_opening(
-    kind: str, file: str, fields: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, file: str, fields: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
     KINDS[kind](tmp_path / kind)
     without_hashes(tmp_path / kind)
-    work = tmp_path / "some" / "where"
-    work.mkdir(parents=True)
-    monkeypatch.chdir(work)  # a model's path is relative to the working folder: '../..' is the test's own folder
     _changed(tmp_path / kind / file, **fields)
     with pytest.raises(UserError, match=says):
         load_gate(tmp_path / kind, dtype="fp32", device="cpu")
