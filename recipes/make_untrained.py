@@ -20,18 +20,21 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from kbtrain.config import Config, run_script
+from kbtrain.config import Config, build, run_script
 from kbtrain.credentials import check_url
 from kbtrain.errors import UserError
 from kbtrain.gates.untrained.card import check_signal
 from kbtrain.gates.untrained.draft import TOKENS
 from kbtrain.gates.untrained.make import SIGNALS, WHAT, Name, cards_of_model, with_server_prompts
 from kbtrain.gates.untrained.server import TOP, ServerCard
+from kbtrain.llm.backends import LLMConfig
 from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.provenance import git_state, package_versions
 from kbtrain.records import DtypeName
 from kbtrain.servers import LONGEST_ASKED
 from kbtrain.training.model_card import write_made
+
+_OF_FILE = ("server_url", "server_model", "server_endpoint", "server_key_env")  # keys that server_config gives
 
 
 class MakeUntrainedConfig(Config):
@@ -51,6 +54,9 @@ class MakeUntrainedConfig(Config):
     dtype: DtypeName = Field("auto", description="auto: by the processor; noted in the folder")
     device: str = Field("auto", description="auto, cpu or cuda")
 
+    server_config: Path | None = Field(
+        None, description="server: file that kbtrain check-server wrote, in place of address, name, endpoint and key"
+    )
     server_url: str | None = Field(None, description="server: address up to and with /v1")
     server_model: str | None = Field(None, description="server: the model's name there; null: as in model")
     server_endpoint: Literal["completions", "chat"] = Field("chat", description="server: as for sampling")
@@ -65,8 +71,11 @@ class MakeUntrainedConfig(Config):
 
     @model_validator(mode="after")
     def _check_server(self) -> Self:
-        if ("server" in self.gates) != (self.server_url is not None):
+        if ("server" in self.gates) != (self.server_url is not None or self.server_config is not None):
             raise UserError("key 'server_url': the gate 'server' needs an address, the others none")
+        twice = sorted(self.model_fields_set & set(_OF_FILE)) if self.server_config is not None else []
+        if twice:
+            raise ValueError(f"key '{twice[0]}': server_config gives it; leave one of the two out")
         unmade = sorted(set(self.signals) - set(self.gates)) if "signals" in self.model_fields_set else []
         if unmade:
             raise ValueError(f"key 'signals': gate '{unmade[0]}' is not made; name it in gates, or leave it out")
@@ -101,13 +110,20 @@ def main(config: MakeUntrainedConfig) -> None:
 
 
 def server_card(config: MakeUntrainedConfig, signal: str, about: Mapping[str, Any]) -> ServerCard:
-    """The server's card as configured."""
-    assert config.server_url is not None
+    """The server's card as configured, by this script's keys or by the file of ``kbtrain check-server``."""
+    given: dict[str, Any] = {
+        "url": config.server_url, "served": config.server_model or config.model,
+        "chat": config.server_endpoint == "chat", "key_env": config.server_key_env,
+    }  # fmt: skip
+    if config.server_config is not None:
+        found = build(LLMConfig, config.server_config, {})
+        given = {
+            "url": found.server_url, "served": found.server_model or found.model,
+            "chat": found.server_endpoint == "chat", "key_env": found.server_key_env, "dialect": found.dialect(),
+        }  # fmt: skip
     return ServerCard(
-        **about, signal=signal, prompt_fingerprint="", url=config.server_url, tokens=config.tokens, top=config.top,
-        served=config.server_model or config.model, chat=config.server_endpoint == "chat",
-        key_env=config.server_key_env, tries=config.server_tries, timeout=config.server_timeout,
-        patience=config.server_patience,
+        **about, **given, signal=signal, prompt_fingerprint="", tokens=config.tokens, top=config.top,
+        tries=config.server_tries, timeout=config.server_timeout, patience=config.server_patience,
     )  # fmt: skip
 
 

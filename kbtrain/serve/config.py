@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config
 from kbtrain.credentials import check_url, hide_values
+from kbtrain.llm.dialect import KeyHeader
 from kbtrain.records import DtypeName
 from kbtrain.servers import is_loopback
 
@@ -33,6 +34,7 @@ class ServeConfig(Config):
 
     upstream: str | None = Field(None, description="address of an OpenAI-compatible server, up to and with /v1")
     upstream_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the upstream's key")
+    upstream_key_header: KeyHeader = Field("Authorization", description="header that carries the upstream's key")
     upstream_tries: int = Field(3, ge=1, description="tries where the connection fails before the first byte")
     upstream_timeout_s: float = Field(600, gt=0, description="longest silence of the upstream")
     upstream_whole_s: float = Field(3600, gt=0, description="longest time of an answer of the upstream as a whole")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kbtrain.errors import UserError
 from kbtrain.gates.states_read import model_read
-from kbtrain.llm.dialect import Server
+from kbtrain.llm.dialect import Dialect, Server
 from kbtrain.llm.served_states import StatesServer
 from kbtrain.models.load import load_tokenizer
 from kbtrain.serve.config import ServeConfig
@@ -33,6 +33,7 @@ def states_server(config: ServeConfig) -> StatesServer | None:
     if name is not None:
         server = Server(
             url=config.upstream.rstrip("/"),
+            dialect=Dialect(key_header=config.upstream_key_header),
             model=name,
             key_env=config.upstream_key_env,
             timeout=config.gate_deadline_s,

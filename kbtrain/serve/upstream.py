@@ -12,20 +12,20 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Protocol
-from urllib.parse import quote_from_bytes, urlsplit
+from urllib.parse import quote_from_bytes, urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx2
 from yarl import URL
 
-from kbtrain.credentials import key_from_environment
+from kbtrain.credentials import key_from_environment, key_headers
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.echoes import Echoes
 from kbtrain.serve.exchange import Header
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
-from kbtrain.servers import LARGEST, is_loopback, whole_json
+from kbtrain.servers import LARGEST, is_loopback, split_query, whole_json
 
 HOP_BY_HOP = {
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
@@ -33,6 +33,7 @@ HOP_BY_HOP = {
 }  # fmt: skip
 NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"forwarded"}
 NOT_RETURNED = HOP_BY_HOP | {b"server", b"date", b"x-powered-by", b"via"}
+OF_CALLER = {b"authorization", b"api-key", b"x-api-key", b"cookie"}  # not passed on where there are keys of our own
 CONNECT = 5.0  # seconds until a connection stands
 IDLE = 5.0  # seconds after which a connection that nobody uses is closed, or at most twice as many
 LINE = 65_536  # bytes of a line of the upstream's head
@@ -90,8 +91,9 @@ class HttpUpstream:
 
     def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
         assert config.upstream is not None
-        self._url = config.upstream.rstrip("/")
+        self._url, self._query = split_query(config.upstream)
         self._key = key_from_environment(config.upstream_key_env)
+        self._key_header = key_headers(config.upstream_key_env, config.upstream_key_header)
         self._echoes = Echoes(self._key)
         self._own_keys = config.keys is not None
         self._tries = config.upstream_tries
@@ -112,11 +114,10 @@ class HttpUpstream:
             for key, value in headers
             if key not in NOT_SENT | named
             and not key.startswith((b"x-kbtrain-", b"x-forwarded-"))
-            and not (own and key in {b"authorization", b"cookie"})
+            and not (own and key in OF_CALLER)
             and not (self._echoes and key == b"accept-encoding")  # a compressed reply would hide an echo of the key
         ]
-        if self._key is not None:
-            kept.append((b"authorization", b"Bearer " + self._key.encode()))
+        kept += [(name.lower().encode(), value.encode()) for name, value in self._key_header.items()]
         if not any(key == b"accept-encoding" for key, _ in kept):
             kept.append((b"accept-encoding", b"identity"))  # else a server may choose what the client cannot read
         return kept
@@ -129,7 +130,7 @@ class HttpUpstream:
         self, path: str, data: bytes, headers: Iterable[Header], query: bytes = b""
     ) -> AsyncIterator[UpstreamReply]:
         """As :meth:`Upstream.send`."""
-        url = f"{self._url}/{path}" + (f"?{quote_from_bytes(query, PRINTABLE)}" if query else "")
+        url = self._address(path, quote_from_bytes(query, PRINTABLE))
         response = await self._first_bytes(url, self._headers(headers), data)
         try:
             if not 200 <= response.status < 600:
@@ -149,6 +150,11 @@ class HttpUpstream:
             raise
         finally:
             response.close()  # the connection is kept if the answer came whole, else its server sees it end
+
+    def _address(self, path: str, query: str = "") -> str:
+        """Address of a path, with the caller's query and the upstream's own (Azure's ``api-version``)."""
+        whole = "&".join(part for part in (urlencode(self._query), query) if part)
+        return f"{self._url}/{path}" + (f"?{whole}" if whole else "")
 
     async def _request(self, method: str, url: str, headers: list[Header], data: bytes = b"") -> aiohttp.ClientResponse:
         if self._session is None:
@@ -186,7 +192,7 @@ class HttpUpstream:
         """As :meth:`Upstream.models`."""
         try:
             async with asyncio.timeout(5.0):
-                response = await self._request("GET", f"{self._url}/models", self._headers(headers))
+                response = await self._request("GET", self._address("models"), self._headers(headers))
                 try:
                     if response.status == 401 and self._key is None and not self._own_keys:
                         raise Refused(401, "invalid_api_key", "the upstream lists its models for a key alone")

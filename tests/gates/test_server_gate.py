@@ -15,6 +15,8 @@ from kbtrain.gates.average import AverageGate
 from kbtrain.gates.handles import handle
 from kbtrain.gates.untrained import draft
 from kbtrain.gates.untrained.server import SIGNALS, ServerCard, draft_signals, said_no
+from kbtrain.llm.check_server import Checked, write_config
+from kbtrain.llm.dialect import Dialect
 from kbtrain.records import GateExample
 
 ASKED = [GateExample.ask(f"What is the {what} of place {i}{', and why' * (i % 3)}?")
@@ -135,3 +137,55 @@ def test_each_score_has_the_stage_at_which_it_is_known():
     drafted = ("server_first_token_entropy", "server_draft_margin", "server_draft_entropy")
     stages = [card.stage_of(name) for name in drafted]
     assert stages == ["prefill", "draft", "draft"]
+
+
+def test_the_gate_asks_by_what_check_server_writes(served, tmp_path):
+    found = Checked(
+        url=served.url, model="tiny", owner="x", endpoint="chat", refused={}, samples=30, answers=4, usage=True,
+        dialect=Dialect(limit="max_completion_tokens", greedy=False, most=4), seeds=True, key_env="OPENAI_API_KEY",
+        n_requests=9, length=64,
+    )  # fmt: skip
+    path = tmp_path / "server.yaml"
+    write_config(found, path)
+    given = ("--model", "tiny", "--output", tmp_path, "--gates", "[server]", "--tokens", "4")
+    done = scripts.run("recipes/make_untrained.py", *given, "--server-config", path)
+    assert done.returncode == 0, done.stderr
+    card = ServerCard.read(tmp_path / "server")
+    assert (card.url, card.served, card.chat) == (served.url, "tiny", True)
+    assert (card.dialect.limit, card.dialect.greedy) == ("max_completion_tokens", False)
+    gate = kbtrain.load_gate(tmp_path / "server")
+    body = gate.llm.server.dialect.write(gate._body("Who?", 4))
+    assert body["max_completion_tokens"] == 4 and "temperature" not in body and "max_tokens" not in body
+    done = scripts.run("recipes/make_untrained.py", *given, "--server-config", path, "--server-url", served.url)
+    assert done.returncode == 2 and "key 'server_url': server_config gives it" in done.stderr
+
+
+def test_a_prompt_that_the_server_refuses_says_to_search_and_is_counted(served, tmp_path):
+    make(tmp_path, served, "--model", "tiny")
+    gate = kbtrain.load_gate(tmp_path / "server")
+    usual = served.RequestHandlerClass.do_POST
+
+    def refusing(self):
+        if served.refuses:
+            served.refuses -= 1
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(400)
+            data = b'{"error": {"message": "filtered", "code": "content_filter"}}'
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+        else:
+            usual(self)
+
+    served.RequestHandlerClass.do_POST, served.refuses = refusing, 0
+    try:
+        gate.score_all(ASKED)
+        served.refuses = 1
+        found = gate.score_all(ASKED[:1])
+        assert gate.spent["refused"] == 1 and all(math.isfinite(value) for (value,) in found.values())
+        served.refuses = 100
+        again = kbtrain.load_gate(tmp_path / "server")
+        with pytest.raises(UserError, match="filtered"):
+            again.score_all(ASKED)
+    finally:
+        served.RequestHandlerClass.do_POST = usual

@@ -160,3 +160,16 @@ def test_small_and_large_requests_are_answered_over_tls(certificate: Path) -> No
 def test_a_certificate_that_nobody_vouches_for_is_a_failed_connection(certificate: Path) -> None:
     with pytest.raises(aiohttp.ClientConnectorCertificateError, match="certificate"):
         asyncio.run(asked(certificate, [b"hi"], None))
+
+
+def test_azures_key_header_and_version_go_with_every_request(gate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-a-key-of-azures-1234")
+    with Echo() as stub:
+        address = f"{stub.url}?api-version=2024-10-21"
+        with serving(gate, upstream=address, upstream_key_header="api-key") as server:
+            caller = {"authorization": "Bearer of-the-caller-1", "api-key": "of-the-caller-2"}
+            reply = server.ask("POST", "/v1/chat/completions?a=1", chat(), caller)
+    head, _ = json.loads(gzip.decompress(reply.body))
+    assert head.startswith("POST /v1/chat/completions?api-version=2024-10-21&a=1 HTTP/1.1")
+    assert "api-key: ***********************" in head.lower() or "api-key: sk-a-key-of-azures-1234" in head.lower()
+    assert "of-the-caller" not in head and "authorization" not in head.lower()
