@@ -16,7 +16,9 @@ from kbtrain.gates.handles import handle
 from kbtrain.gates.untrained import draft
 from kbtrain.gates.untrained.server import SIGNALS, ServerCard, draft_signals, said_no
 from kbtrain.llm.check_server import Checked, write_config
+from kbtrain.llm.check_thoughts import CheckedThoughts
 from kbtrain.llm.dialect import Dialect
+from kbtrain.llm.silent_answers import SilentAnswers
 from kbtrain.records import GateExample
 
 ASKED = [GateExample.ask(f"What is the {what} of place {i}{', and why' * (i % 3)}?")
@@ -142,8 +144,8 @@ def test_each_score_has_the_stage_at_which_it_is_known():
 def test_the_gate_asks_by_what_check_server_writes(served, tmp_path):
     found = Checked(
         url=served.url, model="tiny", owner="x", endpoint="chat", refused={}, samples=30, answers=4, usage=True,
-        dialect=Dialect(limit="max_completion_tokens", greedy=False, most=4), seeds=True, key_env="OPENAI_API_KEY",
-        n_requests=9, length=64,
+        dialect=Dialect(extra={"user": "me", "stop": None}, most=4), seeds=True, key_env="OPENAI_API_KEY",
+        n_requests=9, length=64, thoughts=CheckedThoughts({}, {}, SilentAnswers(), ""),
     )  # fmt: skip
     path = tmp_path / "server.yaml"
     write_config(found, path)
@@ -152,10 +154,13 @@ def test_the_gate_asks_by_what_check_server_writes(served, tmp_path):
     assert done.returncode == 0, done.stderr
     card = ServerCard.read(tmp_path / "server")
     assert (card.url, card.served, card.chat) == (served.url, "tiny", True)
-    assert (card.dialect.limit, card.dialect.greedy) == ("max_completion_tokens", False)
+    assert card.dialect == Dialect(extra={"user": "me", "stop": None}, most=4)
     gate = kbtrain.load_gate(tmp_path / "server")
-    body = gate.llm.server.dialect.write(gate._body("Who?", 4))
-    assert body["max_completion_tokens"] == 4 and "temperature" not in body and "max_tokens" not in body
+    assert gate.llm.server.dialect.write(gate._body("Who?", 4))["user"] == "me"
+    refusing = card.dialect.model_copy(update={"greedy": False, "limit": "max_completion_tokens"})
+    gate.card = card.model_copy(update={"dialect": refusing})
+    body = refusing.write(gate._body("Who?", 4))
+    assert body["max_completion_tokens"] == 4 and not {"temperature", "max_tokens"} & set(body)
     done = scripts.run("recipes/make_untrained.py", *given, "--server-config", path, "--server-url", served.url)
     assert done.returncode == 2 and "key 'server_url': server_config gives it" in done.stderr
 
