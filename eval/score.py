@@ -140,6 +140,7 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
         extra: dict[str, Any] = {
             **scores.costs().facts(gate.names, splits),
             "server": dict.fromkeys(gate.names, True) if gate.server else {},
+            **({"within_answer": dict.fromkeys(gate.names, True)} if gate.within_answer else {}),
             **({"after_search": dict.fromkeys(gate.names, True)} if gate.stage == "search" else {}),
             "model": prompted_model(config) if gate.name in PROMPTED else None,
             "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},

@@ -237,6 +237,11 @@ class GateCard(BaseModel):
         return [Pass(text_of(example))]
 
     @property
+    def within_answer(self) -> bool:
+        """True if the plain answer begins with its pass, where the model answers in the gate's number format."""
+        return False
+
+    @property
     def stage(self) -> Stage:
         """The earliest moment at which the gate can be asked."""
         return "question"

@@ -84,12 +84,14 @@ class GateTokens:
 @dataclass(frozen=True)
 class Asking:
     """Cost of asking a gate about one question. ``after_search``: it reads what was found, so that every question is
-    searched for, and leaves out passages.
+    searched for, and leaves out passages. ``within_answer``: the cost is of the searched questions alone, in the mean
+    over all.
     """
 
     seconds: float
     tokens: GateTokens | None = None
     after_search: bool = False
+    within_answer: bool = False
 
 
 NO_GATE = Asking(0.0)
@@ -130,8 +132,9 @@ def gate_bill(
     own = bill(used, retrieve, prices, asking)
     free = replace(NO_GATE, after_search=asking.after_search)
     never, always = (bill(used, np.full_like(retrieve, p), prices, free) for p in (0.0, 1.0))
-    even, why = _break_even(own.gate, never.money, always.money)
-    even_seconds, why_seconds = _break_even(asking.seconds, never.seconds, always.seconds)
+    searched = float(retrieve.mean()) if asking.within_answer else None
+    even, why = _break_even(own.gate, never.money, always.money, searched)
+    even_seconds, why_seconds = _break_even(asking.seconds, never.seconds, always.seconds, searched)
     reasons = {"break_even": why} if why else {}
     return GateBill(
         gate=name,
@@ -146,11 +149,15 @@ def gate_bill(
     )
 
 
-def _break_even(gate: float, never: float, always: float) -> tuple[float | None, str]:
-    """gate + never + r (always - never) = always, solved for r."""
+def _break_even(gate: float, never: float, always: float, searched: float | None) -> tuple[float | None, str]:
+    """gate + never + r (always - never) = always, solved for r; with ``searched``, the share of questions that ``gate``
+    is the cost of, (r / searched) gate in its place.
+    """
     if always <= never:
         return None, "a retrieval costs nothing here: there is nothing to save"
-    return 1 - gate / (always - never), ""
+    if searched is None:
+        return 1 - gate / (always - never), ""
+    return 1 / (1 + (gate / searched if searched else 0.0) / (always - never)), ""
 
 
 _FIXED = {"llm_only": 0.0, "all_rag": 1.0}
@@ -171,7 +178,8 @@ def bills(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> list[G
     found = []
     for gate in gates:
         after = bool(run.stored.meta.get("after_search", {}).get(gate.gate))
-        asking = Asking(gate.cost.gate_seconds / n, _gate_tokens(run, gate.gate), after)
+        within = bool(run.stored.meta.get("within_answer", {}).get(gate.gate))
+        asking = Asking(gate.cost.gate_seconds / n, _gate_tokens(run, gate.gate), after, within)
         made = gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, prices, asking)
         found.append(replace(made, seen=gate.seen))
     return found

@@ -52,7 +52,8 @@ class GateInput:
     ``fixed`` is the threshold of a gate that has nothing to choose (always, never, oracle); ``midpoint`` the neutral
     score for rule ``0.5``. ``gate_seconds``, ``gate_requests``, ``gate_samples`` and ``gate_tokens`` (generated) are
     for all evaluated questions together. ``given`` is the threshold of rule ``given``, ``floor`` the lowest score that
-    the gate can give: none is chosen below it; ``seen`` questions that its training knew.
+    the gate can give: none is chosen below it; ``seen`` questions that its training knew. ``within_answer``: the plain
+    answer goes on from the gate's pass.
     """
 
     name: str
@@ -62,6 +63,7 @@ class GateInput:
     gate_requests: int = 0
     gate_samples: int = 0
     gate_tokens: int = 0
+    within_answer: bool = False
     midpoint: float = 0.5
     fixed: float | None = None
     given: float | None = None

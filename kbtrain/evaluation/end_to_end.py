@@ -164,15 +164,27 @@ def _cost(decision: GateDecisions, answers: Correctness, test: Sequence[Outcome]
     retrieve = decision.under(answers)
     tokens = np.array([(o.llm_tokens, o.rag_tokens) for o in test], dtype=np.float64)
     used = float(((1 - retrieve) * tokens[:, 0] + retrieve * tokens[:, 1]).sum())
+    gate, added, drafted = decision.gate, 1.0, float(decision.gate.gate_tokens)
+    if gate.within_answer:  # where no search follows, the gate's pass is the answer's own
+        added = float(retrieve.mean())
+        drafted = float((retrieve * _draft_tokens(tokens[:, 0], gate.gate_tokens)).sum())
+    requests = round(added * gate.gate_requests)
     return Cost(
         searches=round(float(retrieve.sum())),
-        llm_requests=len(test) + decision.gate.gate_requests,
-        gate_requests=decision.gate.gate_requests,
+        llm_requests=len(test) + requests,
+        gate_requests=requests,
         generated_tokens=round(used),
-        gate_seconds=round(decision.gate.gate_seconds, 3),
-        gate_samples=decision.gate.gate_samples,
-        gate_tokens=decision.gate.gate_tokens,
+        gate_seconds=round(added * gate.gate_seconds, 3),
+        gate_samples=gate.gate_samples,
+        gate_tokens=round(drafted),
     )
+
+
+def _draft_tokens(answers: Floats, total: int) -> Floats:
+    """Tokens of each question's draft, which is the beginning of an answer of so many tokens; ``total`` of them all."""
+    longest = next((n for n in range(1, 65) if np.minimum(answers, n).sum() >= total), 64)
+    drafts = np.minimum(answers, longest)
+    return np.asarray(drafts * (total / max(float(drafts.sum()), 1.0)))
 
 
 def _rule_point(threshold: ThresholdChoice, point: Point) -> RulePoint:

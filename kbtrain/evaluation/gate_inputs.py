@@ -71,6 +71,7 @@ def scored(
             gate_requests=total(name, "requests", 1.0),  # one forward pass each, if nothing else was counted
             gate_samples=total(name, "samples"),
             gate_tokens=total(name, "tokens"),
+            within_answer=bool(meta.get("within_answer", {}).get(name)),
             seen=seen_of(meta, name),
         )
         for name, by_question in scores.items()

@@ -108,7 +108,8 @@ class Cost:
 
     ``llm_requests`` = answers + requests of the gate itself (one forward pass, no token generated);
     ``generated_tokens`` are those of the greedy answers that were used; ``gate_seconds`` were measured while scoring.
-    A gate that samples answers (SeaKR) says so in ``gate_samples``, and in ``gate_tokens`` what it generated.
+    A gate that samples answers (SeaKR) says so in ``gate_samples``, and in ``gate_tokens`` what it generated. Of a gate
+    whose pass is what the plain answer begins with, these count for the searched questions: no answer goes on there.
     """
 
     searches: int

@@ -168,8 +168,9 @@ class StoredScores:
     """The gates' scores of a run folder: ``by_gate`` and id of question or turn; ``files`` they stand in.
 
     ``meta``: ``seconds_per_question`` and ``spent_per_question`` by gate and split, the gates that ask a ``server``
-    and those asked ``after_search``, the folder behind each gate (:mod:`kbtrain.gates.noted`), and ``seen``, the
-    questions that its training knew, as far as those files' meta data tell. ``path``: of the folder, for messages.
+    and those asked ``after_search`` or ``within_answer``, the folder behind each gate (:mod:`kbtrain.gates.noted`), and
+    ``seen``, the questions that its training knew, as far as those files' meta data tell. ``path``: of the folder, for
+    messages.
     """
 
     path: Path
@@ -184,6 +185,11 @@ class StoredScores:
         return next(path for path in self.files if gate in read_scores(path)), self.by_gate[gate]
 
 
+_OF_GATES = (
+    "seconds_per_question", "spent_per_question", "server", "after_search", "within_answer", "gates", "seen",
+)  # fmt: skip
+
+
 def stored_scores(run: Path, required: bool = True) -> StoredScores:
     """The scores of ``RUN/scores/*.jsonl``; those in ``RUN/scores.jsonl`` of version 0.1 that are not there are added.
 
@@ -193,9 +199,7 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     folder, old = run / "scores", run / "scores.jsonl"
     files = sorted(folder.glob("*.jsonl"), key=lambda path: (path.stem != "prompt", path.stem != "kbm", path.stem))
     by_gate = read_score_files(files)
-    meta: dict[str, dict[str, Any]] = {
-        key: {} for key in ("seconds_per_question", "spent_per_question", "server", "after_search", "gates", "seen")
-    }
+    meta: dict[str, dict[str, Any]] = {key: {} for key in _OF_GATES}
     if there(old):
         added = {gate: scores for gate, scores in read_scores(old).items() if gate not in by_gate}
         by_gate |= added

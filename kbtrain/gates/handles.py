@@ -55,6 +55,7 @@ class GateHandle:
     stage: Stage = "question"
     held_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     passes: Callable[[Any], list[Pass]] = lambda example: [Pass(text_of(example))]  # of the score of an example
+    within_answer: bool = False  # its pass is what the plain answer begins with
     server: bool = False  # a model elsewhere: requests are paid by their tokens
     models: tuple[str, ...] = ()  # language models and encoders that are opened for the scores
 
@@ -117,6 +118,7 @@ def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | 
         card.stage,
         {stored.get(one, one): scores for one, scores in read_held_out(folder).items()},
         lambda example: passes_of(folder, card, example),
+        card.within_answer,
         _asks_server(folder, card),
         tuple(sorted(_models(folder, card))),
     )

@@ -6,27 +6,71 @@ import statistics
 from collections.abc import Sequence
 
 from kbtrain.evaluation.learning_curve import Point
-from kbtrain.report.tables import Column, Table
+from kbtrain.report.tables import Column, Table, Value
 from kbtrain.svg import COLOURS, new_figure, page
 
 
 def layout(points: Sequence[Point], n_test: int) -> Table:
-    """One row for each gate, key and size: means over the draws, and the least and greatest area."""
+    """One row for each gate, key and size: means over the draws, and the area's 95 % interval over them (Student's t).
+
+    The note says at which sizes the draws rank a gate first: its area minus any other's, paired by draw, is above 0.
+    """
     columns = [Column("gate", "text"), Column("label", "text"), Column("questions", "count"), Column("draws", "count"),
-               Column("area", "decimal"), Column("least", "decimal"), Column("greatest", "decimal"),
+               Column("area", "decimal"), Column("low", "decimal"), Column("high", "decimal"),
                Column("AUROC wrong", "decimal"), Column("AUROC needed", "decimal")]  # fmt: skip
     groups = dict.fromkeys((point.gate, point.key, point.n) for point in sorted(points, key=lambda p: (p.gate, p.key)))
-    rows = []
+    rows: list[list[Value]] = []
     for gate, key, n in groups:
         part = [point for point in points if (point.gate, point.key, point.n) == (gate, key, n)]
         areas = [point.area for point in part if point.area is not None]
-        ends = [min(areas), max(areas)] if areas else [None, None]
+        low, high = interval_of_draws(areas)
         wrong, needed = [p.auroc_wrong for p in part], [p.auroc_needed for p in part]
-        rows.append([gate, key, n, len(part), _mean(areas), *ends, _mean(wrong), _mean(needed)])
+        rows.append([gate, key, n, len(part), _mean(areas), low, high, _mean(wrong), _mean(needed)])
     note = (
-        f"Means over draws of training questions, on {n_test} test questions; area: random order 0, oracle's order 1."
+        f"Means over draws of training questions, on {n_test} test questions; area: random order 0, oracle's order 1; "
+        "low and high: 95 % interval of the mean over the draws (the test questions' own chance is not in it). "
+        + " ".join(_ranking(points, key) for key in dict.fromkeys(point.key for point in points))
     )
     return Table("learning_curve", "Learning curves", note, columns, rows)
+
+
+def interval_of_draws(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """95 % interval of a mean over draws, by Student's t; None for fewer than two."""
+    if len(values) < 2:
+        return None, None
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / len(values) ** 0.5
+    return statistics.fmean(values) - half, statistics.fmean(values) + half
+
+
+def first_by_draws(points: Sequence[Point], key: str, n: int) -> str | None:
+    """The gate whose area is above that of every other gate in the mean over draws, with an interval above 0."""
+    areas: dict[str, dict[int, float]] = {}
+    for point in points:
+        if (point.key, point.n) == (key, n) and point.area is not None:
+            areas.setdefault(point.gate, {})[point.draw] = point.area
+    if len(areas) < 2:
+        return None
+    best = max(areas, key=lambda gate: statistics.fmean(areas[gate].values()))
+    for gate in areas.keys() - {best}:
+        paired = [area - areas[gate][draw] for draw, area in areas[best].items() if draw in areas[gate]]
+        low, _ = interval_of_draws(paired)
+        if low is None or low <= 0:
+            return None
+    return best
+
+
+def _ranking(points: Sequence[Point], key: str) -> str:
+    sizes = sorted({point.n for point in points if point.key == key})
+    first = {n: gate for n in sizes if (gate := first_by_draws(points, key, n)) is not None}
+    ranked = ", ".join(f"{gate} with {n:,}" for n, gate in first.items())
+    rest = ", ".join(f"{n:,}" for n in sizes if n not in first)
+    return (
+        f"Label {key}: "
+        + (f"first by the draws: {ranked}. " if ranked else "")
+        + (f"No gate is ranked first with {rest} questions." if rest else "")
+    ).strip()
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -18,7 +18,7 @@ from kbtrain.evaluation.decisions import (
     loss_rows,
     measure,
 )
-from kbtrain.evaluation.end_to_end import Settings, evaluate
+from kbtrain.evaluation.end_to_end import Settings, _draft_tokens, evaluate
 from kbtrain.evaluation.outcomes import answers
 from kbtrain.metrics import significance
 from kbtrain.metrics.significance import McNemar
@@ -37,6 +37,7 @@ def outcomes(split: Split, times: int = 1, expected: float | None = None) -> lis
 
 
 DEV, TEST = outcomes("dev"), outcomes("test")
+SETTINGS = Settings(tau_mastery=0.5, target_ratio=0.4, bootstrap_draws=50, random_draws=50)
 GATE = GateInput("good", GOOD, GOOD, gate_requests=10)
 
 
@@ -141,6 +142,18 @@ def test_costs_and_tests_of_an_evaluation_worked_by_hand() -> None:
     assert good.unmastered.n_positive == 10  # every mastery is .5, known is above .6
     assert good.beats_random and not bad.beats_random and always.p_vs_random_holm is None
     assert good.p_vs_random is not None and good.p_vs_random_holm == pytest.approx(2 * good.p_vs_random)
+
+
+def test_a_draft_that_the_answer_goes_on_from_is_billed_where_a_search_follows() -> None:
+    """Ten answers of 2 tokens, drafts of them whole; four questions are searched for."""
+    draft = replace(GATE, gate_tokens=20, gate_seconds=5.0, within_answer=True)
+    (own,), _ = evaluate(DEV, TEST, [replace(draft, within_answer=False)], SETTINGS)
+    (within,), _ = evaluate(DEV, TEST, [draft], SETTINGS)
+    assert (own.cost.gate_tokens, own.cost.gate_requests, own.cost.gate_seconds) == (20, 10, 5.0)
+    assert (within.cost.gate_tokens, within.cost.gate_requests, within.cost.gate_seconds) == (8, 4, 2.0)
+    assert (own.cost.llm_requests, within.cost.llm_requests) == (20, 14)
+    # answers of 4, 10 and 30 tokens with drafts of 16 at most: 4 + 10 + 16
+    assert _draft_tokens(np.array([4.0, 10.0, 30.0]), 30).tolist() == [4.0, 10.0, 16.0]
 
 
 def test_a_gain_that_may_be_chance_is_called_none() -> None:

@@ -95,6 +95,11 @@ class ProbeCard(KeyedCard):
             return "search"
         return "prefill" if self.answered_by is None else "question"
 
+    @property
+    def within_answer(self) -> bool:
+        """Of the plain prompt of the model that answers, in fp32: in 16 bits a probe has a pass of its own."""
+        return self.stage in {"prefill", "draft"} and self.dtype == "fp32"
+
     def passes(self, example: Any) -> list[Pass]:
         """One over the prompt that asks for the answer."""
         return [Pass(asked_whole(example, read_reference(example, self.condition), self.own_prompts()))]

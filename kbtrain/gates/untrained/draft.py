@@ -48,6 +48,11 @@ class DraftCard(UntrainedCard):
         """After the draft; for the first token's entropy alone after the prefill."""
         return "prefill" if score == "first_token_entropy" else "draft"
 
+    @property
+    def within_answer(self) -> bool:
+        """True: the answer goes on from the draft."""
+        return True
+
     def passes(self, example: Any) -> list[Pass]:
         """A draft of the answer."""
         return [Pass(asked_whole(example, example.reference, self.own_prompts()), self.tokens)]
