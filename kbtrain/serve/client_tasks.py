@@ -17,6 +17,11 @@ def _all_of(*patterns: str) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(pattern, re.IGNORECASE) for pattern in patterns)
 
 
+# one of these stands in every text that a rule matches: most questions are read no further
+SIGNS = (
+    *("chat_history", "autocompletion", "facial expression", "from various models", "correct tool", "future context"),
+    *("title", "a name", "标题"),
+)
 _ABOUT_CHAT = r"\b(?:chat|conversation|discussion|dialogue|session)\b"
 _LENGTH = (
     r"\b\d+\s*(?:-|to|–)?\s*\d*[\s-]*(?:words?|characters?)\b|\b(?:four|five|ten)[\w\s-]{0,12}(?:words?|characters?)\b"
@@ -52,5 +57,8 @@ def is_client_task(texts: Iterable[str]) -> bool:
 
 
 def _matches(text: str) -> bool:
+    lowered = text.lower()
+    if not any(sign in lowered for sign in SIGNS):
+        return False
     shown = text if len(text) <= 2 * LONGEST else f"{text[:LONGEST]}\n{text[-LONGEST:]}"
     return any(all(pattern.search(shown) for pattern in rule) for rule in RULES)
