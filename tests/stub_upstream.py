@@ -52,18 +52,24 @@ class StubUpstream(ThreadedServer):
         headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
         data = await reader.readexactly(int(headers.get("content-length", 0)))
         method, path, _ = head[0].split(" ")
-        if method == "GET":
-            if self.models is None:
-                self._whole(writer, 404, json.dumps({"error": {"message": "no such route"}}))
+        if method in {"GET", "HEAD"}:
+            if self.models is None or not path.endswith("/models"):
+                missing = {"code": 404, "message": "File Not Found", "type": "not_found_error"}  # as llama.cpp says it
+                self._whole(writer, 404, json.dumps({"error": missing}), method)
                 return True
             models = [{"id": name, "object": "model"} for name in self.models]
-            self._whole(writer, 200, json.dumps({"object": "list", "data": models}))
+            self._whole(writer, 200, json.dumps({"object": "list", "data": models}), method)
             return True
         self.requests.append((path, headers, data))
         if self.fail > 0:
             self.fail -= 1
             return False
-        answer = asyncio.ensure_future(self._answer(writer, json.loads(data)))
+        try:
+            body = json.loads(data)
+        except ValueError:
+            self._whole(writer, 400, json.dumps({"error": {"message": "no JSON", "type": "invalid_request_error"}}))
+            return True
+        answer = asyncio.ensure_future(self._answer(writer, body if isinstance(body, dict) else {}))
         left = asyncio.ensure_future(reader.read(1))
         self.begun.set()
         await asyncio.wait({answer, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -109,7 +115,7 @@ class StubUpstream(ThreadedServer):
         return {"id": "1", "object": "chat.completion", "created": 1, "model": "stub", "user": body.get("user"),
                 "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}  # fmt: skip
 
-    def _whole(self, writer: asyncio.StreamWriter, status: int, text: str) -> None:
+    def _whole(self, writer: asyncio.StreamWriter, status: int, text: str, method: str = "POST") -> None:
         data = text.encode()
         head = f"HTTP/1.1 {status} Told\r\nserver: stub/1.0\r\ncontent-type: application/json\r\n"
-        writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
+        writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + (b"" if method == "HEAD" else data))

@@ -17,8 +17,10 @@ from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import gate_input
 from kbtrain.serve.decide import Decision
 from kbtrain.serve.exchange import Endpoint, Exchange, Handle
+from kbtrain.serve.forward import forward, passes_all
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.proxy import proxy
+from kbtrain.serve.request_forms import FORMS
 from kbtrain.serve.service import Service
 from kbtrain.serve.wire import decisions_route, systemone_route
 from kbtrain.serve.worker import Input
@@ -29,44 +31,50 @@ def application(service: Service) -> Router:
     would wrap every token that is sent.
     """
 
-    def route(path: str, method: str, handle: Callable[[Service, Exchange], Any]) -> Route:
+    def route(path: str, method: str, handle: Callable[[Service, Exchange], Any], forwarded: bool = False) -> Route:
+        """``forwarded``: other methods are sent on to the upstream, whose path it is, too."""
+        allowed = (method, "HEAD") if method == "GET" else (method,)  # HEAD is GET without a body
+
         async def handled(exchange: Exchange) -> None:
-            await handle(service, exchange)
+            if exchange.scope["method"] in allowed:
+                await handle(service, exchange)
+            elif forwarded:
+                await forward(service, exchange, method)
+            else:
+                raise Refused(405, "method", f"this route takes {method}", headers={"allow": ", ".join(allowed)})
 
         methods[path] = method
-        return Route(path, _endpoint(path, _only(method, handled), service))
+        return Route(path, _endpoint(path, handled, service))
+
+    def gated(path: str) -> Route:
+        async def handle(service: Service, exchange: Exchange) -> None:
+            await proxy(service, exchange, path)
+
+        return route(f"/v1/{path}", "POST", handle, forwarded=True)
+
+    async def others(exchange: Exchange) -> None:
+        if not await _is_gate_s_entry(service, exchange):
+            await (forward(service, exchange) if passes_all(service) else unknown(exchange))
+
+    async def unknown(exchange: Exchange) -> None:
+        rest = "; other paths under /v1/ are the upstream's" if passes_all(service) else ""
+        named = ", ".join(f"{method} {path}" for path, method in methods.items())
+        raise Refused(404, "unknown_route", f"no such route; there are: {named}{rest}")
 
     methods: dict[str, str] = {}
     routes = [
-        route("/v1/chat/completions", "POST", chat_route),
-        route("/v1/completions", "POST", completions_route),
+        *map(gated, FORMS),
         route("/v1/gate", "POST", gate_route),
         route("/v1/decisions", "POST", decisions_route),
         route("/v1/systemone", "POST", systemone_route),
-        route("/v1/models", "GET", models_route),
+        route("/v1/models", "GET", models_route, forwarded=True),
         route("/health", "GET", health_route),
         route("/ready", "GET", ready_route),
         route("/metrics", "GET", metrics_route),
         route("/openapi.json", "GET", openapi_route),
+        Route("/v1/{path:path}", _endpoint("/v1/*", others, service)),
     ]
-    there_are = ", ".join(f"{method} {path}" for path, method in methods.items())
-
-    async def unknown(exchange: Exchange) -> None:
-        raise Refused(404, "unknown_route", f"no such route; there are: {there_are}")
-
     return Router(routes=routes, redirect_slashes=False, default=_endpoint("unknown", unknown, service))
-
-
-def _only(method: str, handle: Handle) -> Handle:
-    """The handler, for one method; HEAD is GET without a body."""
-    allowed = (method, "HEAD") if method == "GET" else (method,)
-
-    async def handled(exchange: Exchange) -> None:
-        if exchange.scope["method"] not in allowed:
-            raise Refused(405, "method", f"this route takes {method}", headers={"allow": ", ".join(allowed)})
-        await handle(exchange)
-
-    return handled
 
 
 def _endpoint(path: str, handle: Handle, service: Service) -> Endpoint:
@@ -143,22 +151,27 @@ def _shown(value: Input, decision: Decision) -> dict[str, Any]:
     }
 
 
-async def chat_route(service: Service, exchange: Exchange) -> None:
-    """The adaptive proxy, for a chat."""
-    await proxy(service, exchange, "chat/completions")
-
-
-async def completions_route(service: Service, exchange: Exchange) -> None:
-    """The adaptive proxy, for a prompt."""
-    await proxy(service, exchange, "completions")
-
-
 async def models_route(service: Service, exchange: Exchange) -> None:
-    """The upstream's models, then the gate as one."""
-    gate = {"id": service.decider.loaded.name, "object": "model", "created": 0, "owned_by": "kbtrain"}
+    """The upstream's models, then the gate as one; for a client of Anthropic's the upstream's own list."""
+    if exchange.anthropic and passes_all(service):
+        await forward(service, exchange)
+        return
     key = [(name, value) for name, value in exchange.headers if name == b"authorization"]
     models = [] if service.upstream is None else await service.upstream.models(key)
-    await exchange.json({"object": "list", "data": [*models, gate]})
+    await exchange.json({"object": "list", "data": [*models, _entry(service)]})
+
+
+def _entry(service: Service) -> dict[str, Any]:
+    return {"id": service.decider.loaded.name, "object": "model", "created": 0, "owned_by": "kbtrain"}
+
+
+async def _is_gate_s_entry(service: Service, exchange: Exchange) -> bool:
+    """True if the request was for the gate's entry in the list of models, which is answered."""
+    asked = exchange.scope["path"] == f"/v1/models/{service.decider.loaded.name}"
+    if asked and exchange.scope["method"] in ("GET", "HEAD"):
+        await exchange.json(_entry(service))
+        return True
+    return False
 
 
 async def health_route(service: Service, exchange: Exchange) -> None:

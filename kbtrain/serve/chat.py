@@ -1,4 +1,4 @@
-"""The gated part of a chat, and the messages with passages in them."""
+"""The gated part of a chat."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.worker import Input
 
+TEXTS = {"text", "input_text", "output_text"}  # types of parts that are text, in the dialects there are
+
 
 @dataclass(frozen=True)
 class GateInput:
@@ -24,14 +26,16 @@ class GateInput:
     reason: str = ""
 
 
-def gate_input(messages: Any, config: ServeConfig, reads: frozenset[Reads]) -> GateInput:
+def gate_input(
+    messages: Any, config: ServeConfig, reads: frozenset[Reads], field: str = "messages", before: int = 0
+) -> GateInput:
     """The last question, or the dialogue for a gate of turns.
 
-    Tool messages, images, chats without a last word of the user, and requests that a chat window makes for itself pass
-    ungated, with a reason. Messages of other roles are passed on. Raises :class:`Refused` for what is not a list of
-    messages.
+    ``field`` of the request holds the messages, all but the first ``before`` of them. Tool messages, images, chats
+    without a last word of the user, and requests that a chat window makes for itself pass ungated, with a reason.
+    Messages of other roles are passed on. Raises :class:`Refused` for what is not a list of messages.
     """
-    checked = _checked(messages, config.max_messages)
+    checked = _checked(messages, config.max_messages, field, before)
     last = checked[-1]
     if last["role"] in {"tool", "function"}:
         return GateInput(None, None, "tool-message")
@@ -40,7 +44,7 @@ def gate_input(messages: Any, config: ServeConfig, reads: frozenset[Reads]) -> G
     if last["role"] != "user":
         return GateInput(None, None, "no-user-message" if last["role"] == "assistant" else "other-role")
     parts = last.get("content")
-    if isinstance(parts, list) and any(part.get("type") not in {"text", "input_text"} for part in parts):
+    if isinstance(parts, list) and any(part.get("type") not in TEXTS for part in parts):
         return GateInput(None, None, "image-or-file")
     query = text(last).strip()
     if is_blank(query):
@@ -73,29 +77,29 @@ def _turn(messages: Sequence[dict[str, Any]]) -> TurnExample:
     return TurnExample(id="chat", dialogue_id="chat", split="test", turn=len(context), context=context)
 
 
-def _checked(messages: Any, most: int) -> list[dict[str, Any]]:
+def _checked(messages: Any, most: int, field: str, before: int) -> list[dict[str, Any]]:
+    def refused(message: str) -> Refused:
+        return Refused(400, "messages", f"field '{field}': {message}", field)
+
     if not isinstance(messages, list) or not messages:
-        raise _bad("expected a list of messages")
-    if len(messages) > most:
-        raise _bad(f"{len(messages)} messages; at most {most}")
-    for place, message in enumerate(messages):
+        raise refused("expected a list of messages")
+    if len(messages) - before > most:
+        raise refused(f"{len(messages) - before} messages; at most {most}")
+    for place, message in enumerate(messages, -before):
+        where = f"message {place}: " if place >= 0 else ""
         if not isinstance(message, dict):
-            raise _bad(f"message {place}: expected an object")
+            raise refused(f"{where}expected an object")
         if not isinstance(message.get("role"), str):
-            raise _bad(f"message {place}: field 'role': expected text")
+            raise refused(f"{where}field 'role': expected text")
         content = message.get("content")
         if content is not None and not isinstance(content, str | list):
-            raise _bad(f"message {place}: field 'content': expected text or a list of parts")
+            raise refused(f"{where}field 'content': expected text or a list of parts")
         for part in content if isinstance(content, list) else ():
             if not isinstance(part, dict):
-                raise _bad(f"message {place}: field 'content': each part is an object")
+                raise refused(f"{where}field 'content': each part is an object")
             kind = part.get("type")
             if kind is not None and not isinstance(kind, str):
-                raise _bad(f"message {place}: field 'content': the type of a part is text")
-            if kind in {"text", "input_text"} and not isinstance(part.get("text"), str):
-                raise _bad(f"message {place}: field 'content': a text part has no text")
+                raise refused(f"{where}field 'content': the type of a part is text")
+            if kind in TEXTS and not isinstance(part.get("text"), str):
+                raise refused(f"{where}field 'content': a text part has no text")
     return messages
-
-
-def _bad(message: str) -> Refused:
-    return Refused(400, "messages", f"field 'messages': {message}", "messages")

@@ -11,6 +11,7 @@ from kbtrain.config import Config
 from kbtrain.credentials import check_url, hide_values
 from kbtrain.llm.dialect import KeyHeader
 from kbtrain.records import DtypeName
+from kbtrain.serve.cors import is_origin
 from kbtrain.servers import is_loopback
 
 OnGateFailure = Literal["retrieve", "plain", "error"]
@@ -84,6 +85,9 @@ class ServeConfig(Config):
     host: str = Field("127.0.0.1", description="address to listen on; any but this machine's own needs keys")
     port: int = Field(8000, ge=0, le=65535, description="port; 0: any free one")
     keys: Path | None = Field(None, description="file with the accepted API keys, one a line")
+    cors: list[str] = Field(
+        [], description="origins of web pages that may ask, such as https://chat.example; *: all, which needs keys"
+    )
     max_body_mb: float = Field(8.0, gt=0, description="larger requests get 413")
     max_messages: int = Field(1000, ge=1, description="longer chats and lists of questions get 400")
     max_question_chars: int = Field(20_000, ge=1, description="a longer question passes ungated")
@@ -103,4 +107,9 @@ class ServeConfig(Config):
             raise ValueError("key 'search_mapping': is for a search by HTTP (search: https://...{query})")
         if not is_loopback(self.host) and self.keys is None:
             raise ValueError(f"key 'host': {self.host} can be reached by others; give a file of API keys: keys")
+        for origin in self.cors:
+            if not is_origin(origin):
+                raise ValueError(f"key 'cors': expected an origin such as https://chat.example, found {origin!r:.60}")
+        if "*" in self.cors and self.keys is None:
+            raise ValueError("key 'cors': * lets every web page ask; give a file of API keys: keys")
         return self

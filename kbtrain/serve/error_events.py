@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kbtrain.serve.exchange import Header
+from kbtrain.serve.cors import Header
 
 LONGEST = 65_536  # bytes of a line, or of a body, that are kept to look for an error
 
@@ -38,7 +38,7 @@ class ErrorEvents:
             self._kept = (self._kept + piece)[:LONGEST]
             return
         lines, self._kept = self._kept + whole, rest[:LONGEST]
-        if b"error" in lines:
+        if b"error" in lines or b"response.failed" in lines:
             self.found = any(map(_is_error_line, lines.splitlines()))
 
     def end(self) -> None:
@@ -51,7 +51,7 @@ class ErrorEvents:
 def _is_error_line(line: bytes) -> bool:
     field, _, value = line.partition(b":")
     if field == b"event":
-        return value.strip() == b"error"
+        return value.strip() in (b"error", b"response.failed")  # the second one: OpenAI's Responses
     return field == b"data" and b"error" in value and _is_error(value)
 
 

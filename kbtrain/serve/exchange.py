@@ -8,12 +8,13 @@ import json
 import logging
 import traceback
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at, never_show
 from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.cors import Cors, Header, is_preflight
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Busy, Refused
 from kbtrain.servers import is_loopback
@@ -23,7 +24,6 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Header = tuple[bytes, bytes]
 
 LONGEST_HEADERS = 65_536  # bytes; the HTTP library's own limit holds only for heads that come in pieces
 
@@ -43,7 +43,9 @@ class Exchange:
         self.headers: list[Header] = list(scope["headers"])
         self.status = 0
         self.moment = "body"
+        self.added: list[Header] = []  # to every answer
         self._receive, self._send = receive, send
+        self._body_read = asyncio.Event()
 
     @property
     def started(self) -> bool:
@@ -52,6 +54,14 @@ class Exchange:
     def header(self, name: bytes) -> bytes | None:
         """The first header of that (lower-case) name."""
         return next((value for key, value in self.headers if key == name), None)
+
+    @property
+    def anthropic(self) -> bool:
+        """True for a client of Anthropic's API, whose errors have a form of their own."""
+        path = self.scope["path"]
+        return (
+            path == "/v1/messages" or path.startswith("/v1/messages/") or self.header(b"anthropic-version") is not None
+        )
 
     async def body(self) -> bytes:
         """The whole body, unpacked, and without its header Content-Encoding from then on.
@@ -73,23 +83,38 @@ class Exchange:
         told = self.header(b"content-length") or b"0"
         if told.isdigit() and int(told) > limit:
             raise _too_large(limit)
-        parts, size = [], 0
+        parts, size, more = [], 0, True
         try:
             async with asyncio.timeout(self.config.read_timeout_s):
-                while True:
-                    message = await self._receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientLeft
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
+                while more:
+                    part, more = await self._part()
+                    parts.append(part)
+                    size += len(part)
                     if size > limit:
                         raise _too_large(limit)
-                    if not message.get("more_body"):
-                        return parts[0] if len(parts) == 1 else b"".join(parts)
         except TimeoutError:
-            raise Refused(
-                408, "slow", f"the body took longer than {self.config.read_timeout_s:g} s", headers=CLOSE
-            ) from None
+            message = f"the body took longer than {self.config.read_timeout_s:g} s"
+            raise Refused(408, "slow", message, headers=CLOSE) from None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _part(self) -> tuple[bytes, bool]:
+        """The next part of the body, and if there are more. Raises :class:`ClientLeft`."""
+        message = await self._receive()
+        more = bool(message.get("more_body"))
+        if not more:
+            self._body_read.set()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        return message.get("body", b""), more
+
+    async def upload(self) -> bytes | Upload:
+        """The body to be sent on as it comes: whole if it came at once. Raises as :meth:`Upload.__aiter__` does."""
+        upload = Upload(self)
+        part, more = await upload.next_part()
+        if not more:
+            return part
+        upload.first = part
+        return upload
 
     async def until_gone(self, work: Coroutine[Any, Any, None]) -> None:
         """Do the work, or cancel it as soon as the client leaves, whatever it waits for. Raises :class:`ClientLeft`."""
@@ -107,13 +132,14 @@ class Exchange:
         task.result()
 
     async def _gone(self) -> None:
+        await self._body_read.wait()  # until then its parts say that the client has left
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         """Send status and headers."""
         self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.added]})
 
     async def chunk(self, data: bytes, more: bool = True) -> None:
         """Send a part of the body."""
@@ -128,6 +154,43 @@ class Exchange:
     async def json(self, value: Any) -> None:
         """Send a JSON answer of status 200."""
         await self.reply(200, json.dumps(value, ensure_ascii=False).encode())
+
+
+class Upload:
+    """A body that is sent on while it comes. ``error``: what ended it early; ``on_part``: called with each part."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.first = b""
+        self.begun = False
+        self.error: ClientLeft | Refused | None = None
+        self.on_part: Callable[[], None] = lambda: None
+        self._exchange = exchange
+
+    async def next_part(self) -> tuple[bytes, bool]:
+        """The next part, and if there are more. Raises :class:`ClientLeft`, and :class:`Refused` (408) for silence."""
+        seconds = self._exchange.config.read_timeout_s
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._exchange._part()
+        except TimeoutError:
+            raise Refused(408, "slow", f"no part of the body came for {seconds:g} s", headers=CLOSE) from None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """The parts, once. Raises :class:`ClientLeft` and :class:`Refused`, which :attr:`error` keeps."""
+        if self.begun:
+            raise RuntimeError("a body cannot be sent twice")
+        self.begun, part, more = True, self.first, True
+        while True:
+            self.on_part()
+            if part:
+                yield part
+            if not more:
+                return
+            try:
+                part, more = await self.next_part()
+            except (ClientLeft, Refused) as error:
+                self.error = error
+                raise
 
 
 CLOSE = {"connection": "close"}
@@ -179,13 +242,16 @@ class Keys:
     def __bool__(self) -> bool:
         return bool(self._keys)
 
-    def allow(self, authorization: bytes | None) -> bool:
-        """True for ``Bearer KEY``; compared with every key in a time that depends on none of them."""
+    def allow(self, authorization: bytes | None, api_key: bytes | None = None) -> bool:
+        """True for ``Bearer KEY``, or for the key as ``X-Api-Key``, as Anthropic's clients send it; compared with every
+        key in a time that depends on none of them.
+        """
         scheme, _, given = (authorization or b"").partition(b" ")
+        bearer = given.strip() if scheme.lower() == b"bearer" else b""
         found = False
         for key in self._keys:
-            found |= hmac.compare_digest(key, given.strip())
-        return found and scheme.lower() == b"bearer"
+            found |= hmac.compare_digest(key, bearer) | hmac.compare_digest(key, (api_key or b"").strip())
+        return found
 
 
 Handle = Callable[[Exchange], Awaitable[None]]
@@ -204,14 +270,21 @@ class Endpoint:
         self.public = route in {"/health", "/ready"}
         self._handle = handle
         self._config, self._keys, self._metrics = config, keys, metrics
+        self._cors = Cors(config.cors)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send, self._config)
         status = 0
         Endpoint.inflight += not self.public
         try:
-            self._admit(exchange)
-            await self._handle(exchange)
+            exchange.added = self._cors.headers(exchange.header(b"origin"))
+            preflight = is_preflight(scope["method"], exchange.headers)
+            self._admit(exchange, preflight)
+            if preflight:
+                await exchange.start(204, self._cors.preflight(exchange.headers))
+                await exchange.chunk(b"", more=False)
+            else:
+                await self._handle(exchange)
             status = exchange.status
         except ClientLeft:
             status = 499
@@ -219,7 +292,7 @@ class Endpoint:
         except Refused as refused:
             status = refused.status
             if not exchange.started:
-                await exchange.reply(refused.status, refused.body(), refused.headers)
+                await exchange.reply(refused.status, refused.body(exchange.anthropic), refused.headers)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - the client gets an answer, and the log no traceback of uvicorn's
@@ -239,10 +312,10 @@ class Endpoint:
         else:
             logger.error("%s: %s\n%s", self.route, type(error).__name__, place_of(error))
             refused = Refused(500, "internal", "internal error")
-        await exchange.reply(refused.status, refused.body(), refused.headers)
+        await exchange.reply(refused.status, refused.body(exchange.anthropic), refused.headers)
         return refused.status
 
-    def _admit(self, exchange: Exchange) -> None:
+    def _admit(self, exchange: Exchange, preflight: bool) -> None:
         address = len(exchange.scope["raw_path"]) + len(exchange.scope["query_string"])
         if address + sum(len(name) + len(value) for name, value in exchange.headers) > LONGEST_HEADERS:
             raise Refused(431, "headers", f"the headers are longer than {LONGEST_HEADERS:,} bytes", headers=CLOSE)
@@ -250,14 +323,17 @@ class Endpoint:
             raise Refused(400, "host", "expected one header Host", headers=CLOSE)
         if self.public:
             return
+        origin = exchange.header(b"origin")
         if self._keys:
-            if not self._keys.allow(exchange.header(b"authorization")):
-                message = "no valid API key in the header Authorization: Bearer ..."
+            if not preflight and not self._keys.allow(exchange.header(b"authorization"), exchange.header(b"x-api-key")):
+                message = "no valid API key in the header Authorization: Bearer ... (or X-Api-Key: ...)"
                 raise Refused(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
         elif not is_loopback(_host(exchange.header(b"host"))):
             # without keys a page in this machine's browser could reach the server under a name of its own
             raise Refused(403, "host", "the header Host names another machine; give the server a file of API keys")
-        elif _is_foreign_page(exchange.header(b"origin")):  # a browser sends what it does not let the page read
+        elif _is_foreign_page(origin) and not self._cors.allows(
+            origin
+        ):  # a browser sends what it does not let the page read
             raise Refused(403, "origin", "the header Origin names another machine; give the server a file of API keys")
         if Endpoint.inflight > self._config.max_inflight:
             raise Busy(f"{Endpoint.inflight} requests are under way")

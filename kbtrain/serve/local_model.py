@@ -13,7 +13,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -29,7 +29,8 @@ from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.models.load import load_model
 from kbtrain.records import GREEDY, Sample
 from kbtrain.serve.body import read_object
-from kbtrain.serve.exchange import Header, place_of
+from kbtrain.serve.cors import Header
+from kbtrain.serve.exchange import Upload, place_of
 from kbtrain.serve.kept_passes import KeptPrefills, RetellingModel
 from kbtrain.serve.local_chat import chat_text
 from kbtrain.serve.local_request import LocalRequest, check_fields, read_request
@@ -89,6 +90,7 @@ class LocalModel:
     """
 
     takes_tools = False
+    paths: Set[str] | None = frozenset({"chat/completions", "completions"})
     kept: KeptPrefills | None = None
 
     def __init__(self, name: str, dtype: str) -> None:
@@ -116,9 +118,10 @@ class LocalModel:
 
     @contextlib.asynccontextmanager
     async def send(
-        self, path: str, data: bytes, headers: Iterable[Header], query: bytes = b""
+        self, path: str, data: bytes | Upload, headers: Iterable[Header], query: bytes = b"", method: str = "POST"
     ) -> AsyncIterator[UpstreamReply]:
         """As :meth:`kbtrain.serve.upstream.Upstream.send`. Raises :class:`Refused` for settings that cannot be met."""
+        assert isinstance(data, bytes)  # of its paths' POST; no other path comes here
         request = self._read(path, read_object(data))
         if self._waiting >= MOST_WAITING:
             raise Busy(f"{self._waiting} answers are asked for")

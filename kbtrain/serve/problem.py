@@ -1,4 +1,4 @@
-"""The error that a client gets: a status, and a body in the form of OpenAI's errors."""
+"""The error that a client gets: a status, and a body in the form of OpenAI's or Anthropic's errors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+ANTHROPIC_TYPES = TYPES | {
+    404: "not_found_error", 413: "request_too_large", 500: "api_error", 502: "api_error", 503: "overloaded_error",
+    504: "timeout_error",
+}  # fmt: skip
 
 
 class Refused(Exception):
@@ -21,8 +25,13 @@ class Refused(Exception):
         self.param = param
         self.headers = dict(headers or {})
 
-    def body(self) -> bytes:
+    def body(self, anthropic: bool = False) -> bytes:
         """The JSON body."""
+        if anthropic:
+            kind = ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
+            return json.dumps(
+                {"type": "error", "error": {"type": kind, "message": str(self), "code": self.code}}
+            ).encode()
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         error: dict[str, Any] = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
         return json.dumps({"error": error}).encode()

@@ -1,5 +1,7 @@
 """The adaptive proxy: gate, then search and passages into the prompt or not, then the upstream, byte for byte.
 
+The requests have one of the forms in :mod:`kbtrain.serve.request_forms`.
+
 The order of what can end a request early: a bad request (400), one that the model in this process refuses (400, 404),
 no room for the gate (503), the client leaving (at any of four moments), a failure that the settings want to be an
 error. Everything else is answered, with the reason in the headers.
@@ -11,26 +13,33 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.serve.body import read_object
-from kbtrain.serve.chat import GateInput, gate_input
+from kbtrain.serve.chat import GateInput
+from kbtrain.serve.cors import Header
 from kbtrain.serve.error_events import ErrorEvents
-from kbtrain.serve.exchange import ClientLeft, Exchange, Header
-from kbtrain.serve.inject import asks_whole, chat_with, completion_with, with_search_declared
+from kbtrain.serve.exchange import ClientLeft, Exchange, Upload
+from kbtrain.serve.inject import with_evidence
 from kbtrain.serve.policy import Policy
 from kbtrain.serve.problem import Refused
+from kbtrain.serve.request_forms import FORMS
 from kbtrain.serve.service import Course, Service
 
 logger = logging.getLogger("kbtrain.serve")
 
 
 async def proxy(service: Service, exchange: Exchange, path: str) -> None:
-    """One request of ``chat/completions`` or ``completions``."""
+    """One request of a path in :data:`FORMS`."""
     if service.upstream is None:
         message = "this server has no model behind it; start it with --upstream or --model"
         raise Refused(404, "no_upstream", message)
+    if service.upstream.paths is not None and path not in service.upstream.paths:
+        answered = ", ".join(f"/v1/{one}" for one in sorted(service.upstream.paths))
+        message = f"the model in this process answers {answered}; for /v1/{path} start the server with --upstream"
+        raise Refused(404, "unknown_route", message)
     policy = Policy.read(exchange.headers)
     data = await exchange.body()
     body = read_object(data)
@@ -38,8 +47,16 @@ async def proxy(service: Service, exchange: Exchange, path: str) -> None:
     if policy.threshold is not None:
         service.decider.loaded.check(policy.threshold, "x-kbtrain-threshold")
     course = Course(path, query=found.query)
+    work = _answer(service, exchange, path, data, body, found, policy, course)
+    await record_course(service, exchange, policy, course, work)
+
+
+async def record_course(
+    service: Service, exchange: Exchange, policy: Policy, course: Course, work: Coroutine[Any, Any, None]
+) -> None:
+    """Do the work of a request until the client leaves; count and log it however it ends."""
     try:
-        await exchange.until_gone(_answer(service, exchange, path, data, body, found, policy, course))
+        await exchange.until_gone(work)
     except ClientLeft:
         service.record(course, exchange, "client-left")
         raise
@@ -61,20 +78,8 @@ def _input(service: Service, path: str, body: dict[str, Any]) -> GateInput:
         raise Refused(400, "body", "field 'stream': expected true or false", "stream")
     if "model" in body and not isinstance(body["model"], str):
         raise Refused(400, "body", "field 'model': expected text", "model")
-    found = _read_input(service, path, body)
+    found = FORMS[path].gate_input(body, service.config, service.decider.loaded.gate.reads)
     return found if service.gate_model.serves(body.get("model")) else GateInput(None, None, "other-model")
-
-
-def _read_input(service: Service, path: str, body: dict[str, Any]) -> GateInput:
-    reads = service.decider.loaded.gate.reads
-    if path == "chat/completions":
-        return gate_input(body.get("messages"), service.config, reads)
-    prompt = body.get("prompt")
-    if not isinstance(prompt, str | list) or (isinstance(prompt, list) and not prompt):
-        raise Refused(400, "body", "field 'prompt': expected text", "prompt")
-    if not isinstance(prompt, str):
-        return GateInput(None, None, "prompt-list")
-    return gate_input([{"role": "user", "content": prompt}], service.config, reads)
 
 
 async def _answer(
@@ -90,7 +95,7 @@ async def _answer(
         await _search(service, found.query or "", course)
     sent = _with_passages(service, path, data, body, found, course)
     exchange.moment = "first-token"
-    await _forward(service, exchange, path, sent, policy, course)
+    await pass_on(service, exchange, path, sent, policy, course)
 
 
 async def _decide(service: Service, found: GateInput, policy: Policy, course: Course) -> None:
@@ -161,24 +166,22 @@ def _with_passages(
 
 def _asked(service: Service, path: str, body: dict[str, Any], found: GateInput, evidence: str | None) -> dict[str, Any]:
     """The request with the passages' text, or as it is asked without; the same object if nothing changes."""
-    rule, own = service.config.prompt, service.decider.loaded.own
+    assert service.upstream is not None
+    config, own = service.config, service.decider.loaded.own
     if found.query is None:
         return body
-    if path == "chat/completions":
-        changed = chat_with(body, found.query, evidence, rule, service.config.injection, own)
-        by_tool = service.config.injection == "tool" and evidence is not None and not asks_whole(rule, own)
-        declared = by_tool and service.upstream is not None and service.upstream.takes_tools
-        return with_search_declared(changed) if declared else changed
-    return completion_with(body, found.query, evidence, rule, own)
+    tools = service.upstream.takes_tools
+    return with_evidence(FORMS[path], body, found.query, evidence, config.prompt, config.injection, own, tools)
 
 
-async def _forward(
-    service: Service, exchange: Exchange, path: str, data: bytes, policy: Policy, course: Course
+async def pass_on(
+    service: Service, exchange: Exchange, path: str, data: bytes | Upload, policy: Policy, course: Course
 ) -> None:
+    """Send a request to the upstream by the client's method, and the answer to the client as it comes."""
     assert service.upstream is not None
     began = time.perf_counter()
     query = exchange.scope.get("query_string", b"")
-    async with service.upstream.send(path, data, exchange.headers, query) as reply:
+    async with service.upstream.send(path, data, exchange.headers, query, exchange.scope["method"]) as reply:
         added = course.headers(service.decider.loaded.name, policy.debug)
         ours: list[Header] = [(name.encode(), value.encode("latin-1", "replace")) for name, value in added.items()]
         await exchange.start(reply.status, [*reply.headers, *ours])

@@ -21,10 +21,11 @@ from kbtrain.serve.decide import Decider, Decision, LoadedGate
 from kbtrain.serve.decision_log import DecisionLog
 from kbtrain.serve.exchange import Endpoint, Exchange, Keys
 from kbtrain.serve.gate_model import gate_model
-from kbtrain.serve.inject import asks_whole, chat_with
+from kbtrain.serve.inject import asks_whole, with_evidence
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.readiness import UpstreamCheck
+from kbtrain.serve.request_forms import FORMS
 from kbtrain.serve.search import Search, open_search
 from kbtrain.serve.upstream import HttpUpstream, Upstream
 from kbtrain.serve.worker import Input
@@ -124,9 +125,11 @@ class Service:
         if self.upstream is None or self.search is None:
             return
         body = {"messages": [{"role": "user", "content": "question"}]}
-        rule, where, own = self.config.prompt, self.config.injection, loaded.own
+        form, rule, where = FORMS["chat/completions"], self.config.prompt, self.config.injection
+        tools = self.upstream.takes_tools
         try:
-            self.upstream.check("chat/completions", chat_with(body, "question", "passage", rule, where, own))
+            shown = with_evidence(form, body, "question", "passage", rule, where, loaded.own, tools)
+            self.upstream.check("chat/completions", shown)
         except Refused as refused:
             raise UserError(f"key 'injection': '{where}' with {self.upstream.name}: {refused}") from None
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from io import BytesIO
@@ -21,8 +21,9 @@ from yarl import URL
 
 from kbtrain.credentials import key_from_environment, key_headers
 from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.cors import Header
 from kbtrain.serve.echoes import Echoes
-from kbtrain.serve.exchange import Header
+from kbtrain.serve.exchange import Upload
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
 from kbtrain.servers import LARGEST, is_loopback, split_query, whole_json
@@ -59,13 +60,18 @@ class Upstream(Protocol):
     name: str
     takes_tools: bool
 
+    @property
+    def paths(self) -> Set[str] | None:
+        """Paths behind ``/v1/`` that it answers; None: those of a server by its address, which are not known."""
+        ...
+
     def check(self, path: str, body: Mapping[str, Any]) -> None:
         """Raise :class:`Refused` for a request (as it is asked without passages) that :meth:`send` would refuse: it is
         called before a gate and a search cost anything."""
         ...
 
     def send(
-        self, path: str, data: bytes, headers: Iterable[Header], query: bytes = b""
+        self, path: str, data: bytes | Upload, headers: Iterable[Header], query: bytes = b"", method: str = "POST"
     ) -> AbstractAsyncContextManager[UpstreamReply]:
         """Send a request; leaving the context ends the work for it. Raises :class:`Refused` without an answer."""
         ...
@@ -83,11 +89,12 @@ class HttpUpstream:
     """A server by its address.
 
     Its key comes from the environment, and is struck from what it sends back. Without one the client's own
-    ``Authorization`` is passed on, unless that is a key of this server.
+    ``Authorization`` or ``X-Api-Key`` is passed on, unless that is a key of this server.
     """
 
     name = "upstream"
     takes_tools = True
+    paths: Set[str] | None = None
 
     def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
         assert config.upstream is not None
@@ -96,6 +103,7 @@ class HttpUpstream:
         self._key_header = key_headers(config.upstream_key_env, config.upstream_key_header)
         self._echoes = Echoes(self._key)
         self._own_keys = config.keys is not None
+        self._cors = bool(config.cors)
         self._tries = config.upstream_tries
         self._metrics = metrics
         self._silence = config.upstream_timeout_s
@@ -115,6 +123,7 @@ class HttpUpstream:
             if key not in NOT_SENT | named
             and not key.startswith((b"x-kbtrain-", b"x-forwarded-"))
             and not (own and key in OF_CALLER)
+            and not (self._cors and key == b"origin")  # this server decides which pages may ask
             and not (self._echoes and key == b"accept-encoding")  # a compressed reply would hide an echo of the key
         ]
         kept += [(name.lower().encode(), value.encode()) for name, value in self._key_header.items()]
@@ -127,11 +136,15 @@ class HttpUpstream:
 
     @contextlib.asynccontextmanager
     async def send(
-        self, path: str, data: bytes, headers: Iterable[Header], query: bytes = b""
+        self, path: str, data: bytes | Upload, headers: Iterable[Header], query: bytes = b"", method: str = "POST"
     ) -> AsyncIterator[UpstreamReply]:
         """As :meth:`Upstream.send`."""
         url = self._address(path, quote_from_bytes(query, PRINTABLE))
-        response = await self._first_bytes(url, self._headers(headers), data)
+        headers = list(headers)
+        kept = self._headers(headers)
+        if isinstance(data, Upload):  # some servers read no body without its length
+            kept += [(name, value) for name, value in headers if name == b"content-length"]
+        response = await self._first_bytes(method, url, kept, data)
         try:
             if not 200 <= response.status < 600:
                 self._metrics.upstream_failures.labels("status").inc()
@@ -140,7 +153,7 @@ class HttpUpstream:
             kept = [
                 (key, self._echoes.struck(value))
                 for key, value in lower
-                if key not in NOT_RETURNED and not key.startswith(b"x-kbtrain-")
+                if key not in NOT_RETURNED and not key.startswith((b"x-kbtrain-", b"access-control-"))
             ]
             pieces = response.content.iter_any()
             async with asyncio.timeout(self._whole):  # a byte now and then breaks no silence, a client may read nothing
@@ -156,23 +169,34 @@ class HttpUpstream:
         whole = "&".join(part for part in (urlencode(self._query), query) if part)
         return f"{self._url}/{path}" + (f"?{whole}" if whole else "")
 
-    async def _request(self, method: str, url: str, headers: list[Header], data: bytes = b"") -> aiohttp.ClientResponse:
+    async def _request(
+        self, method: str, url: str, headers: list[Header], data: bytes | Upload = b""
+    ) -> aiohttp.ClientResponse:
         if self._session is None:
             self._session = session(self._connect, self._silence, self._trusted)
-        body = BytesIO(data) if len(data) > LARGE else data
-        async with asyncio.timeout(self._connect + self._silence):  # a body not taken, a head without end
+        body = BytesIO(data) if isinstance(data, bytes) and len(data) > LARGE else data
+        seconds = self._connect + self._silence
+        async with asyncio.timeout(seconds) as limit:  # a body not taken, a head without end
+            if isinstance(data, Upload):
+                data.on_part = lambda: limit.reschedule(asyncio.get_running_loop().time() + seconds)
             return await self._session.request(
                 method, URL(url, encoded=True), headers=[(k.decode(), _text(v)) for k, v in headers], data=body or None,
                 allow_redirects=False, proxy=self._proxy,
             )  # fmt: skip
 
-    async def _first_bytes(self, url: str, headers: list[Header], data: bytes) -> aiohttp.ClientResponse:
-        """Status and headers; a connection that fails before the first byte of an answer is tried again."""
+    async def _first_bytes(
+        self, method: str, url: str, headers: list[Header], data: bytes | Upload
+    ) -> aiohttp.ClientResponse:
+        """Status and headers; a connection that fails before the first byte of an answer is tried again, unless a part
+        of a body that is not kept has been sent.
+        """
         failed = 0
         while True:
             try:
-                return await self._request("POST", url, headers, data)
+                return await self._request(method, url, headers, data)
             except (TimeoutError, aiohttp.ClientError) as error:
+                if isinstance(data, Upload) and data.error is not None:
+                    raise data.error from None
                 if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
                     self._metrics.upstream_failures.labels("slow").inc()
                     raise Refused(504, "upstream_slow", "the upstream did not answer in time") from None
@@ -183,7 +207,7 @@ class HttpUpstream:
                 failed += 1
                 self._metrics.upstream_failures.labels("connection").inc()
                 logger.warning("upstream: %s, try %d of %d", type(error).__name__, failed, self._tries)
-                if failed >= self._tries:
+                if failed >= self._tries or (isinstance(data, Upload) and data.begun):
                     message = f"the upstream cannot be reached ({type(error).__name__}, {failed} tries)"
                     raise Refused(502, "upstream_unreachable", message) from None
                 await asyncio.sleep(PAUSE * 2 ** (failed - 1))

@@ -24,7 +24,8 @@ from kbtrain.llm.base import AnswerRequest, prompt_ids
 from kbtrain.prompts.own import OwnPrompts, asked_ids, read_prompts
 from kbtrain.provenance import SCHEMA, write_meta
 from kbtrain.records import Evidence, GateExample, Hit, Question
-from kbtrain.serve.inject import chat_with, completion_with
+from kbtrain.serve.inject import with_evidence
+from kbtrain.serve.request_forms import FORMS
 from kbtrain.store import SampleStore
 
 SAMPLE = scripts.load("data_gen/sample.py")
@@ -214,10 +215,11 @@ def test_a_run_of_other_prompts_does_not_score_the_gate(probe: Path, tmp_path: P
 
 def test_serving_asks_by_the_gate_s_templates() -> None:
     body = {"messages": [{"role": "system", "content": "You are."}, {"role": "user", "content": "Where?"}]}
+    chat = FORMS["chat/completions"]
     for rule in ("auto", "trained"):
-        found = chat_with(body, "Where?", "It is here.", rule, "user", OWN)["messages"]
+        found = with_evidence(chat, body, "Where?", "It is here.", rule, "user", OWN)["messages"]
         assert [m["content"] for m in found] == ["Be brief.", "Read It is here. and say where: Where?"]
-        plain = completion_with({"prompt": "Where?"}, "Where?", None, rule, OWN)
+        plain = with_evidence(FORMS["completions"], {"prompt": "Where?"}, "Where?", None, rule, "user", OWN)
         assert plain["prompt"] == "Be brief.\nSay where: Where?"
-    assert chat_with(body, "Where?", None, "auto", "user") is body
-    assert chat_with(body, "Where?", None, "background", "user", OWN) is body
+    assert with_evidence(chat, body, "Where?", None, "auto", "user") is body
+    assert with_evidence(chat, body, "Where?", None, "background", "user", OWN) is body

@@ -95,6 +95,7 @@ class InOneRead:
     """An upstream whose two tokens come together; ``turns``: turns of the event loop begun when the second is taken."""
 
     name = "upstream"
+    takes_tools, paths = True, None
 
     def __init__(self):
         self.turns = []
@@ -103,7 +104,7 @@ class InOneRead:
         pass
 
     @contextlib.asynccontextmanager
-    async def send(self, path, data, headers, query=b""):
+    async def send(self, path, data, headers, query=b"", method="POST"):
         yield UpstreamReply(200, [], self.chunks())
 
     async def chunks(self):

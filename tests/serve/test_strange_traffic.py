@@ -137,14 +137,11 @@ def test_tools_that_are_none_are_the_upstream_s_to_refuse(by_tool, tools):
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("POST", "/v1/responses", 404),
-        ("POST", "/v1/messages", 404),
-        ("POST", "/v1/embeddings", 404),
-        ("GET", "/v1/models/m", 404),
         ("GET", "/", 404),
+        ("POST", "/responses", 404),
         ("OPTIONS", "/v1/chat/completions", 405),
-        ("GET", "/v1/chat/completions", 405),
-        ("DELETE", "/v1/models", 405),
+        ("OPTIONS", "/v1/embeddings", 405),
+        ("GET", "/v1/gate", 405),
     ],
 )
 def test_an_unknown_route_is_an_error_of_openai_s_form(proxy, method, path, status):
@@ -163,7 +160,7 @@ def test_an_unknown_route_needs_the_key_and_is_counted_without_its_name(gate, tm
         assert server.get("/v1/words-of-a-client").status == 401
         key = {"authorization": "Bearer a-key-of-sixteen-characters"}
         metrics = server.get("/metrics", key).body.decode()
-        assert 'kbtrain_requests_total{route="unknown",status="401"} 1.0' in metrics
+        assert 'kbtrain_requests_total{route="/v1/*",status="401"} 1.0' in metrics
         assert "words-of-a-client" not in metrics
 
 

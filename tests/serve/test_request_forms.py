@@ -1,0 +1,166 @@
+"""The gated part of each form of request, and the places that passages take in it, by hand."""
+
+import json
+
+import pytest
+from serve_support import KNOWN, NEEDS
+
+from kbtrain.prompts.kbm import background
+from kbtrain.prompts.own import OwnPrompts
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.inject import with_evidence
+from kbtrain.serve.problem import Refused
+from kbtrain.serve.request_forms import CALL, FORMS
+
+RESPONSES, MESSAGES = FORMS["responses"], FORMS["messages"]
+TEXT = background("It opens at nine.", "en")
+QUESTIONS = frozenset({"question"})
+
+
+def read(form, body, reads=QUESTIONS, **settings):
+    return form.gate_input(body, ServeConfig(gate="g", **settings), reads)
+
+
+def put(form, body, injection, tools=True):
+    before = json.dumps(body)
+    found = with_evidence(form, body, NEEDS, "It opens at nine.", "background", injection, None, tools)
+    assert json.dumps(body) == before  # the client's own is left as it is
+    return found
+
+
+def user(text=NEEDS, kind="input_text"):
+    return {"role": "user", "content": [{"type": kind, "text": text}]}
+
+
+RESULT = {"type": "tool_result", "tool_use_id": "1", "content": "9"}
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"input": NEEDS}, ""),
+        ({"input": [user()]}, ""),
+        ({"input": [{"type": "message", **user()}]}, ""),
+        ({"input": NEEDS, "instructions": "Be brief", "previous_response_id": "resp_1"}, ""),
+        ({"input": [{"type": "reasoning", "summary": []}, {"type": "function_call", "name": "f"}, user()]}, ""),
+        ({"input": [user(), {"type": "function_call_output", "call_id": "1", "output": "9"}]}, "tool-message"),
+        ({"input": [user(), {"type": "computer_call_output", "call_id": "1", "output": {}}]}, "tool-message"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "other-role"),
+        ({"input": [user(), {"role": "assistant", "content": "Hm"}]}, "no-user-message"),
+        ({"input": [{"role": "developer", "content": "Be brief"}]}, "system-only"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "image-or-file"),
+        ({"input": " "}, "empty-question"),
+        ({"prompt": {"id": "pmpt_1"}}, "no-user-message"),
+        ({"input": NEEDS, "instructions": "Generate a concise title of 3-5 words for this chat, only the title."},
+         "client-task"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_gated_of_responses(body, reason):
+    found = read(RESPONSES, body)
+    assert found.reason == reason and found.query == (None if reason else NEEDS)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"messages": [user(kind="text")], "system": [{"type": "text", "text": "Be brief"}]}, ""),
+        ({"messages": [{"role": "user", "content": [RESULT, {"type": "text", "text": "Go on"}]}]}, "tool-message"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image-or-file"),
+        ({"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]}, "image-or-file"),
+        ({"messages": [user(kind="text"), {"role": "assistant", "content": "The"}]}, "no-user-message"),
+        ({"messages": [user(kind="text"), {"role": "system", "content": "Be brief"}]}, "other-role"),
+        ({"messages": [{"role": "user", "content": ""}]}, "empty-question"),
+    ],
+    ids=str,
+)
+def test_what_is_gated_of_messages(body, reason):
+    assert read(MESSAGES, body).reason == reason
+
+
+def test_a_gate_of_turns_reads_the_dialogue_of_each_form():
+    turns = [{"role": "user", "content": KNOWN}, {"role": "assistant", "content": "Done."}]
+    items = [turns[0], {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done."}]}]
+    for form, body in ((MESSAGES, {"messages": [*turns, user(kind="text")]}), (RESPONSES, {"input": [*items, user()]})):
+        found = read(form, body, frozenset({"turn"})).value
+        assert [(u.speaker, u.text) for u in found.context] == [("USER", KNOWN), ("SYSTEM", "Done."), ("USER", NEEDS)]
+
+
+@pytest.mark.parametrize(
+    ("form", "body", "says"),
+    [
+        (RESPONSES, {"input": []}, "field 'input': expected text or a list"),
+        (RESPONSES, {"input": 3}, "field 'input': expected text or a list"),
+        (RESPONSES, {"input": [3]}, "field 'input': message 0: expected an object"),
+        (RESPONSES, {"input": [{"type": "message"}], "instructions": "x"}, "message 0: field 'role'"),
+        (RESPONSES, {"input": [user()] * 3}, "3 messages; at most 2"),
+        (RESPONSES, {"input": "x", "instructions": ["x"]}, "field 'instructions'"),
+        (MESSAGES, {}, "field 'messages': expected a list"),
+        (MESSAGES, {"messages": [3], "system": "x"}, "message 0: expected an object"),
+        (MESSAGES, {"messages": [user()], "system": 3}, "field 'system'"),
+        (MESSAGES, {"messages": [user()], "system": [3]}, "each part is an object"),
+    ],
+    ids=str,
+)
+def test_a_body_that_is_none_of_the_form_is_refused_by_its_field(form, body, says):
+    with pytest.raises(Refused, match=says) as refused:
+        read(form, body, max_messages=2)
+    assert refused.value.status == 400
+
+
+def test_passages_in_responses():
+    assert put(RESPONSES, {"input": NEEDS}, "user") == {"input": TEXT + NEEDS}
+    two = [user(KNOWN), user()]
+    parts = [{"type": "input_text", "text": TEXT}, *two[1]["content"]]
+    assert put(RESPONSES, {"input": two}, "user") == {"input": [two[0], {"role": "user", "content": parts}]}
+    line = TEXT.rstrip("\n")
+    assert put(RESPONSES, {"input": NEEDS}, "system") == {"input": NEEDS, "instructions": line}
+    both = put(RESPONSES, {"input": two, "instructions": "Be brief"}, "system")
+    assert both == {"input": two, "instructions": f"Be brief\n\n{line}"}
+    developer = {"role": "developer", "content": "Be brief"}
+    found = put(RESPONSES, {"input": [developer, *two]}, "system")
+    assert found == {"input": [{**developer, "content": f"Be brief\n\n{line}"}, *two]}
+    found = put(RESPONSES, {"input": NEEDS}, "tool")
+    question, call, result = found["input"]
+    assert question == {"role": "user", "content": NEEDS}
+    assert (call["type"], call["call_id"], json.loads(call["arguments"])) == ("function_call", CALL, {"query": NEEDS})
+    assert result == {"type": "function_call_output", "call_id": CALL, "output": "It opens at nine."}
+    assert found["tools"][0]["name"] == "search" and found["tool_choice"] == "none"
+    own = {"type": "function", "name": "search"}
+    assert put(RESPONSES, {"input": NEEDS, "tools": [own]}, "tool")["tools"] == [own]
+    assert "tools" not in put(RESPONSES, {"input": NEEDS}, "tool", tools=False)
+
+
+def test_passages_in_messages():
+    body = {"messages": [{"role": "user", "content": NEEDS}]}
+    assert put(MESSAGES, body, "user") == {"messages": [{"role": "user", "content": TEXT + NEEDS}]}
+    line = TEXT.rstrip("\n")
+    assert put(MESSAGES, body, "system") == {**body, "system": line}
+    assert put(MESSAGES, {**body, "system": "Be brief"}, "system")["system"] == f"Be brief\n\n{line}"
+    block = {"type": "text", "text": "Be brief", "cache_control": {"type": "ephemeral"}}
+    found = put(MESSAGES, {**body, "system": [block]}, "system")
+    assert found["system"] == [block, {"type": "text", "text": line}]
+    found = put(MESSAGES, body, "tool")
+    question, call, result = found["messages"]
+    assert question == body["messages"][0]
+    used = {"type": "tool_use", "id": CALL, "name": "search", "input": {"query": NEEDS}}
+    assert call == {"role": "assistant", "content": [used]}
+    told = {"type": "tool_result", "tool_use_id": CALL, "content": "It opens at nine."}
+    assert result == {"role": "user", "content": [told]}
+    assert found["tools"][0]["input_schema"]["required"] == ["query"] and found["tool_choice"] == {"type": "none"}
+    thinking = {**body, "thinking": {"type": "enabled", "budget_tokens": 1024}}
+    assert put(MESSAGES, thinking, "tool")["messages"] == [{"role": "user", "content": TEXT + NEEDS}]
+
+
+def test_a_prompt_of_its_own_takes_the_place_of_question_and_system():
+    own = OwnPrompts(llm="Say: {question}", rag="Read {evidence} Say: {question}", system="Short.")
+    for form, body, system in (
+        (RESPONSES, {"input": [{"role": "system", "content": "Long"}, user()], "instructions": "Long"}, "instructions"),
+        (MESSAGES, {"messages": [user(kind="text")], "system": [{"type": "text", "text": "Long"}]}, "system"),
+    ):
+        found = with_evidence(form, body, NEEDS, "It opens.", "auto", "user", own)
+        assert found[system] == "Short."
+        (last,) = found["input" if system == "instructions" else "messages"]
+        assert last["content"] == f"Read It opens. Say: {NEEDS}"
+    found = with_evidence(RESPONSES, {"input": NEEDS}, NEEDS, None, "auto", "user", own)
+    assert found == {"input": f"Say: {NEEDS}", "instructions": "Short."}
