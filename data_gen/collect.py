@@ -66,6 +66,9 @@ class CollectConfig(Config):
         description="questions whose answers are all empty or placeholders ('No Answer Present.', <unk>): drop, refuse "
         "the first one, or keep as impossible",
     )
+    without_gold: bool = Field(
+        False, description="jsonl, csv, datasets: there are no accepted answers; a gate learns what passages change"
+    )
     placeholders: tuple[str, ...] = Field(
         (), description="more texts that stand for a missing answer, as [None, unknown]"
     )
@@ -79,6 +82,8 @@ class CollectConfig(Config):
             raise ValueError("limit is for all splits together; give it or train, dev, test, not both")
         if self.shares is not None and (self.split is not None or self.dev_share):
             raise ValueError("shares make all three splits; give them, or split, or dev_share")
+        if self.without_gold and not DATA_SETS[self.dataset].by_columns:
+            raise ValueError(f"without_gold is for jsonl, csv and datasets; '{self.dataset}' has accepted answers")
         if self.group_by is not None and self.shares is None:
             raise ValueError("group_by keeps questions together where shares make the splits; give shares, too")
         return self
@@ -101,7 +106,7 @@ def main(config: CollectConfig) -> None:
         return
     check_replaceable(target, "collect", config, inputs, PLACES)
     tally, atlas = CollectCounts(), config.dataset in EMBEDDED_SETS
-    columns = Columns(config.columns, config.answer_as, config.language, group_by=config.group_by)
+    columns = Columns(config.columns, config.answer_as, config.language, None, config.group_by, config.without_gold)
     reading = Reading(config.split, config.only, columns, config.subset, config.dev_share, config.shares or (),
                       config.placeholders)  # fmt: skip
     stream = picked(lambda: load(config.dataset, config.path, reading), wanted(config), tally)
@@ -137,7 +142,7 @@ def corpus_whole(run: Path) -> bool:
 def wanted(config: CollectConfig) -> PickRule:
     by_split = {"train": config.train, "dev": config.dev, "test": config.test}
     limits = by_split if config.limit is None else {"all": config.limit}
-    drop: dict[Gold, str] = {"none": config.impossible, "hidden": config.hidden}
+    drop: dict[Gold, str] = {"none": config.impossible, "hidden": "keep" if config.without_gold else config.hidden}
     return PickRule(limits, config.pick, config.seed, frozenset(gold for gold, what in drop.items() if what == "drop"),
                     config.empty_answers)  # fmt: skip
 

@@ -58,6 +58,7 @@ class ImportConfig(Config):
     empty_answers: Literal["drop", "refuse"] = Field(
         "drop", description="rows without an accepted answer (none, empty or a placeholder): drop, or refuse the first"
     )
+    without_gold: bool = Field(False, description="there are no accepted answers; a gate learns what passages change")
     placeholders: tuple[str, ...] = Field((), description="more texts that stand for a missing answer, as [None]")
     copied_gold: Literal["refuse", "allow"] = Field(
         "refuse", description="accepted answers that repeat the model's own word for word on nearly every row"
@@ -70,6 +71,8 @@ class ImportConfig(Config):
             raise ValueError("answers needs columns for llm and rag")
         if not set(self.stated) <= set(self.answers):
             raise ValueError("stated names a condition without answers")
+        if self.without_gold and (self.stated or self.empty_answers == "refuse"):
+            raise ValueError("without_gold reads no accepted answers: leave out stated and empty_answers")
         if self.shares is not None and (self.splits or "dev_share" in self.model_fields_set):
             raise ValueError("shares make all three splits; give them, or splits and dev_share")
         return self
@@ -90,7 +93,8 @@ def main(config: ImportConfig) -> None:
         return
     if meta_of(out["questions.jsonl"]).get("stage", "import_answers") != "import_answers":  # its own the store knows
         check_replaceable(out["questions.jsonl"], "import_answers", config, [config.path], frozenset())
-    columns = AnswerColumns(Columns(config.columns, language=config.language), config.answers, config.stated,
+    columns = AnswerColumns(Columns(config.columns, language=config.language, without_gold=config.without_gold),
+                            config.answers, config.stated,
                             config.scores, config.splits, config.grading, config.dev_share, config.shares,
                             config.placeholders, config.empty_answers)  # fmt: skip
     met, others = Imported(), added(out["imported_scores.jsonl"], config.scores)

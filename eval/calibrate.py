@@ -3,29 +3,40 @@
 Reads the gate's scores and outcomes.jsonl (written by end_to_end.py) of the run folder. Goals: a ratio, the best
 accuracy, at most max_loss of All-RAG's accuracy lost (guaranteed with probability 1 - delta for new questions of the
 same kind, as long as the dev questions chose nothing else of the gate: --dev-share 0.5 takes a half of them that other
-choices can leave alone; several questions about one entity are warned of, since each counts as drawn by itself), or a
-threshold given by hand. The folder is the one that the score file names; a guarantee noted there stays, unless
---replace. A threshold under a SeaKR gate's floor is refused. Scores of the test split, or of --new-scores, that are
-distributed otherwise are warned about; no answer of theirs is looked at.
+choices can leave alone; several questions about one entity are warned of, since each counts as drawn by itself), at
+most max_change of the answers different from always searching (guaranteed likewise; it reads stored answers, and no
+accepted ones), or a threshold given by hand. The folder is the one that the score file names; a guarantee noted there
+stays, unless --replace. A threshold under a SeaKR gate's floor is refused. Scores of the test split, or of
+--new-scores, that are distributed otherwise are warned about; no answer of theirs is looked at.
 
 Examples:
   python eval/calibrate.py --run runs/demo --gate seakr
   python eval/calibrate.py --run runs/demo --gate kbm_mastery --goal max_loss --max-loss 0.05
+  python eval/calibrate.py --run runs/logs --gate features_change --goal max_change --max-change 0.05
   python eval/calibrate.py --run runs/demo --gate seakr --check --new-scores new/scores.jsonl
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.calibrate import CalibrationGoal, Goal, calibrate, dev_table, warn_of_dependence
+from kbtrain.evaluation.calibrate import (
+    CalibrationGoal,
+    Goal,
+    calibrate,
+    calibrate_change,
+    dev_table,
+    warn_of_dependence,
+)
+from kbtrain.evaluation.fidelity import DELTA, MAX_CHANGE, change_threshold, read_changes
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
 from kbtrain.files import there
@@ -36,17 +47,25 @@ from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.metrics.calibration import shift
 from kbtrain.metrics.thresholds import Dev
 from kbtrain.provenance import check_unchanged, file_sha256
-from kbtrain.records import Outcome, Question, Split
+from kbtrain.records import Outcome, Question
 
 
 class CalibrateConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder")
     gate: str = Field(..., description="name of the gate in the score file")
     folder: Path | None = Field(None, description="the gate's folder; without it the one that the score file names")
-    goal: Goal = Field("ratio", description="ratio, best_accuracy, max_loss or given")
+    goal: Goal | Literal["max_change"] = Field(
+        "ratio", description="ratio, best_accuracy, max_loss, max_change or given"
+    )
     ratio: float = Field(0.5, ge=0, le=1, description="goal 'ratio': share of questions to retrieve for")
     max_loss: float = Field(0.05, gt=0, lt=1, description="goal 'max_loss': accuracy that may be lost against All-RAG")
-    delta: float = Field(0.1, gt=0, lt=1, description="goal 'max_loss': probability that the promise fails")
+    max_change: float = Field(
+        MAX_CHANGE, gt=0, lt=1, description="goal 'max_change': share of answers that may differ from All-RAG's"
+    )
+    delta: float = Field(
+        DELTA, gt=0, lt=1, description="goals 'max_loss', 'max_change': probability that the promise fails"
+    )
+    sampling_run: str = Field("main", description="goal 'max_change': name of the sampling run in samples.db")
     dev_share: float = Field(1.0, gt=0, le=1, description="share of the dev questions, by their ids; rest untouched")
     threshold: float | None = Field(None, description="goal 'given': the threshold")
     new_scores: Path | None = Field(None, description="scores of new questions to compare; without it the test split's")
@@ -56,7 +75,10 @@ class CalibrateConfig(Config):
     @model_validator(mode="after")
     def _keys_count(self) -> CalibrateConfig:
         check_counts(self, "goal", "given", "threshold")
-        check_counts(self, "goal", "max_loss", "max_loss", "delta")
+        check_counts(self, "goal", "max_loss", "max_loss")
+        check_counts(self, "goal", "max_change", "max_change", "sampling_run")
+        if self.goal != "max_change":
+            check_counts(self, "goal", "max_loss", "delta")
         check_counts(self, "goal", "ratio", "ratio")
         return self
 
@@ -65,16 +87,20 @@ def main(config: CalibrateConfig) -> None:
     """Choose and note, or only compare."""
     stored = stored_scores(config.run)
     path, scores = stored.of(config.gate)
-    outcomes = read_outcomes(config.run)
     folder, name = place(config, source_of(config.run, stored.meta, config.gate))
-    if not config.check:
-        note(config, folder, name, dev_table(config.gate, scores, outcomes, path, config.dev_share), path, outcomes)
+    if config.goal == "max_change":
+        tested = change(config, folder, name, path, scores)
+    else:
+        outcomes = read_outcomes(config.run)
+        tested = [outcome.question_id for outcome in outcomes if outcome.split == "test"]
+        if not config.check:
+            note(config, folder, name, dev_table(config.gate, scores, outcomes, path, config.dev_share), path, outcomes)
     entities = None
     if config.new_scores is not None:
         new = list(read_scores(config.new_scores).get(config.gate, {}).values())
     else:
-        new = [scores[o.question_id] for o in outcomes if o.split == "test" and o.question_id in scores]
-        entities = len(set(entities_of(asked_in(config, outcomes, "test")))) or None
+        new = [scores[question] for question in tested if question in scores]
+        entities = len(set(entities_of(asked_in(config, tested)))) or None
     noted = read_gate_json(folder).get("thresholds", {}).get(name, {})
     before = Threshold.model_validate(noted) if noted else None
     if before is None or not before.dev_scores:
@@ -98,14 +124,31 @@ def place(config: CalibrateConfig, source: Source | None) -> tuple[Path, str]:
     return source.folder, source.name
 
 
-def asked_in(config: CalibrateConfig, outcomes: Sequence[Outcome], split: Split) -> list[Question]:
-    """The questions of a split; none for dialogues."""
+def asked_in(config: CalibrateConfig, ids: Collection[str]) -> list[Question]:
+    """The questions with these ids; none for dialogues."""
     path = config.run / "questions.jsonl"
     if not there(path):
         return []
     check_unchanged(path)
-    wanted = {outcome.question_id for outcome in outcomes if outcome.split == split}
+    wanted = set(ids)
     return [question for question in jsonl.read(Question, path) if question.id in wanted]
+
+
+def change(config: CalibrateConfig, folder: Path, name: str, path: Path, scores: Mapping[str, float]) -> list[str]:
+    """Choose the threshold by the answers that differ, and note it, unless ``check``; the ids of the test questions."""
+    changes = read_changes(config.run, config.sampling_run)
+    if not config.check:
+        dev, scale = changes["dev"].share(config.dev_share), scale_of(folder, name)
+        floor = None if scale is None else scale.floor
+        values = dev.scores(config.gate, scores, path)
+        chosen = calibrate_change(values, dev.changed, config.max_change, config.delta, floor)
+        warn_of_dependence(dev.questions)
+        hashes = {file.name: file_sha256(file) for file in (path, config.run / "questions.jsonl")}
+        noted = note_calibrated(folder, name, change_threshold(chosen, dev.questions, hashes), config.replace)
+        print(f"{config.gate}: {chosen.line()} -> {folder}")
+        replaced = noted.line(config.gate, folder)
+        print(replaced, end="\n" if replaced else "")
+    return [question.id for question in changes["test"].questions]
 
 
 def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Path, outcomes: Sequence[Outcome]) -> None:
@@ -113,9 +156,10 @@ def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Pat
     scale = scale_of(folder, name)
     if scale is not None and config.goal == "given" and config.threshold is not None:
         scale.check(config.threshold)
+    assert config.goal != "max_change"
     wanted = CalibrationGoal(config.goal, config.ratio, config.max_loss, config.delta, config.threshold)
     chosen = calibrate(dev, wanted, None if scale is None or config.goal == "given" else scale.floor)
-    asked = asked_in(config, outcomes, "dev")
+    asked = asked_in(config, [outcome.question_id for outcome in outcomes if outcome.split == "dev"])
     if config.goal == "max_loss":
         warn_of_dependence(asked)
     hashes = {path.name: file_sha256(path) for path in (scores, config.run / "outcomes.jsonl")}

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.evaluation.fidelity import left_out_lines, predicts_change, read_changes, read_fidelities
 from kbtrain.evaluation.note import sources
 from kbtrain.evaluation.outcomes import AccuracyKind, entities_of
 from kbtrain.evaluation.result_meta import check_fresh, check_result
@@ -29,11 +30,14 @@ from kbtrain.evaluation.run_folder import (
 from kbtrain.evaluation.savings import Saving, four_fold, order_curves, savings
 from kbtrain.files import there
 from kbtrain.gate_folder import KeyedCard
+from kbtrain.gates.noted import Source
 from kbtrain.gates.registry import read_card
 from kbtrain.labeling.distribution import statistics
 from kbtrain.provenance import write_atomically, write_meta
 from kbtrain.report.curves import curve_band, savings_file
 from kbtrain.report.examples import collect, worst_errors
+from kbtrain.report.fidelity import FidelityReport, changed_answers, figure
+from kbtrain.report.fidelity import closing_block as fidelity_block
 from kbtrain.report.figures import POSITIVE, gate_figures, read_calibration
 from kbtrain.report.first_screen import closing_block, first_screen, rule_of, sentences
 from kbtrain.report.page import Decided, Report, draw, render_gate, render_html, render_markdown
@@ -56,6 +60,8 @@ class ReportConfig(Config):
 def main(config: ReportConfig) -> None:
     """Read, draw, write the page, its Markdown twin and a page for each gate."""
     started = time.monotonic()
+    if not there(config.run / "results.json") and there(config.run / "fidelity.json"):
+        return without_gold(config, started)
     check_result(config.run / "results.json", config.sampling_run)
     results = load(config.run / "results.json")
     stored = stored_scores(config.run)
@@ -112,6 +118,45 @@ def main(config: ReportConfig) -> None:
     print("\n".join(closing_block(results, found, gate, questions, config.run / "report.html", use)))
 
 
+def without_gold(config: ReportConfig, started: float) -> None:
+    """Write the report of a run without accepted answers."""
+    source = config.run / "fidelity.json"
+    check_result(source, config.sampling_run)
+    meta, found = read_fidelities(source)
+    stored, changes = stored_scores(config.run), read_changes(config.run, config.sampling_run)
+    behind, named = sources(config.run, stored), {one.gate: one for one in found}
+    if config.gate is not None and config.gate not in named:
+        raise UserError(f"key 'gate': no scored gate '{config.gate}' in {source}; {did_you_mean(config.gate, named)}")
+    learnt = [one for one in found if one.gate in behind and predicts_change(behind[one.gate])]
+    first = named[config.gate] if config.gate else (learnt or found)[0]
+    scores = stored.by_gate
+    made = FidelityReport(
+        title=config.title,
+        meta=meta,
+        test=changes["test"],
+        found=[first, *(one for one in found if one is not first)],
+        changed=changed_answers(config.run, config.sampling_run, changes["test"], scores[first.gate], first.threshold),
+        lines=left_out_lines(changes),
+        costs=[],
+        svg=figure(changes["test"], scores, [first, *(one for one in found if one is not first)]),
+    )
+    for name, text in (("report.html", made.html()), ("report.md", made.markdown())):
+        write_atomically(config.run / name, text)
+        settings = config.model_dump(mode="json")
+        write_meta(config.run / name, stage="write_report", config=settings, inputs=[source], started=started)
+    print(f"wrote the report in {time.monotonic() - started:.0f} s -> {config.run}/report.html and report.md")
+    behind_first = behind.get(first.gate)
+    use = "" if behind_first is None or first.dev_skipped <= 0 else f"{decide_command(behind_first)}; "
+    print("\n".join(fidelity_block(made, config.run / "report.html", use)))
+
+
+def decide_command(source: Source) -> str:
+    """The command that decides by a gate at its noted threshold; the key is left out where there is one alone."""
+    card, key = read_card(source.folder), source.name.rpartition("_")[2]
+    keyed = f" --key {key}" if isinstance(card, KeyedCard) and card.keys != (key,) else ""
+    return f'kbtrain decide {source.folder} "a question"{keyed}'
+
+
 def command(run: Path, stored: StoredScores, found: list[Saving], gate: GateResult | None) -> str:
     """The command that decides by the gate at its threshold for right answers; empty where no folder is behind the
     scores. The one for few searches keeps what it shows on dev less often (docs/demo.md).
@@ -122,12 +167,10 @@ def command(run: Path, stored: StoredScores, found: list[Saving], gate: GateResu
     source = None if saving is None else sources(run, stored).get(saving.gate)
     if saving is None or source is None or saving.dev_saved <= 0:
         return ""
-    card, key = read_card(source.folder), source.name.rpartition("_")[2]
-    keyed = f" --key {key}" if isinstance(card, KeyedCard) and card.keys != (key,) else ""
-    noted = card.thresholds.get(source.name)
+    noted = read_card(source.folder).thresholds.get(source.name)
     right = saving.most_right.threshold
     threshold = "" if noted and noted.threshold == right else f" --threshold {right:.6g}"
-    return f'kbtrain decide {source.folder} "a question"{keyed}{threshold}; '
+    return f"{decide_command(source)}{threshold}; "
 
 
 def main_gate(own: list[GateResult], wanted: str | None, found: list[Saving]) -> GateResult | None:

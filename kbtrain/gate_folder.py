@@ -108,16 +108,23 @@ class Threshold(BaseModel):
         seen, kept = self.evidence, self.evidence.get("guarantee")
         known = {"retrieval_ratio", "accuracy"} <= set(seen)
         shares = f": {seen['retrieval_ratio']:.1%} retrieved, accuracy {seen['accuracy']:.3f}" if known else ""
-        promise = (
-            f"; promised: at most {kept['limit']:g} of All-RAG's accuracy lost, with probability {1 - kept['delta']:g}"
-            if kept
-            else ""
-        )
+        if {"retrieval_ratio", "changed"} <= set(seen):
+            skipped = 1 - seen["retrieval_ratio"]
+            shares = f": {skipped:.1%} of the searches skipped, {seen['changed']:.1%} of the answers differ"
+        promise = f"; promised: {promise_text(kept)}" if kept else ""
         where = "logged" if "traffic" in seen else "dev"
         return (
             f"- `{gate}`: retrieve if score > {self.threshold:.6g} (rule {self.rule}, {self.n_dev} {where} questions"
             f"{shares}{promise})"
         )
+
+
+def promise_text(guarantee: Mapping[str, Any]) -> str:
+    """A threshold's guarantee in words (:class:`kbtrain.metrics.thresholds.Guarantee` as a document has it)."""
+    sure = f"with probability {1 - guarantee['delta']:g}"
+    if guarantee.get("promise") == "answers_changed":
+        return f"at most {100 * guarantee['limit']:.3g} % of the answers differ from always searching, {sure}"
+    return f"at most {guarantee['limit']:g} of All-RAG's accuracy lost, {sure}"
 
 
 class GateCard(BaseModel):

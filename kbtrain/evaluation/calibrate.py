@@ -15,9 +15,10 @@ from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import answers, entities_of, needed
 from kbtrain.evaluation.run_folder import in_order
+from kbtrain.gate_folder import promise_text
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.significance import delta, resampled_means
-from kbtrain.metrics.thresholds import Dev, choose, control
+from kbtrain.metrics.thresholds import Dev, choose, control, unchanged
 from kbtrain.records import Outcome, Question
 
 Goal = Literal["ratio", "best_accuracy", "max_loss", "given"]
@@ -44,7 +45,7 @@ def warn_of_dependence(questions: Sequence[Question]) -> None:
     entities = len(set(entities_of(questions)))
     if entities < len(questions):
         warnings.warn(
-            f"rule max_loss: the {len(questions)} dev questions ask about {entities} entities, and the promise counts "
+            f"the {len(questions)} dev questions ask about {entities} entities, and the promise counts "
             "each question as drawn by itself: it may fail more often than it says",
             stacklevel=2,
         )
@@ -61,12 +62,13 @@ class Chosen:
     def line(self) -> str:
         """The threshold, and what it does on dev."""
         e, kept = self.evidence, self.evidence["guarantee"]
-        promise = (
-            f"; promised: at most {kept['limit']:g} lost with probability {1 - kept['delta']:g}, if these questions "
-            "chose nothing else of the gate"
-            if kept
-            else ""
-        )
+        promise = f"; promised: {promise_text(kept)}, if these questions chose nothing else of the gate" if kept else ""
+        if "changed" in e:
+            return (
+                f"retrieve if score > {self.threshold:.4f} ({self.rule}); {e['n_dev']} dev questions: "
+                f"{1 - e['retrieval_ratio']:.1%} of the searches skipped, {e['changed']:.1%} of the answers differ "
+                f"from always searching ({e['changed_never']:.1%} without any search){promise}"
+            )
         return (
             f"retrieve if score > {self.threshold:.4f} ({self.rule}); {e['n_dev']} dev questions: "
             f"{e['retrieval_ratio']:.1%} retrieved, accuracy {e['accuracy']:.3f} (LLM only {e['llm_only']:.3f}, "
@@ -81,12 +83,12 @@ def dev_table(
 
     ``share`` of them, picked by a hash of their ids: the others are left for other choices.
     """
-    dev = [outcome for outcome in outcomes if outcome.split == "dev" and _place(outcome.question_id) < share]
+    dev = [outcome for outcome in outcomes if outcome.split == "dev" and place_of(outcome.question_id) < share]
     known = answers(dev, "greedy")
     return Dev(np.array(in_order(gate, scores, dev, path)), known.llm, known.rag, needed(dev).astype(np.float64))
 
 
-def _place(question_id: str) -> float:
+def place_of(question_id: str) -> float:
     """A number in [0, 1) that depends on the id alone."""
     return int.from_bytes(hashlib.sha256(question_id.encode()).digest()[:6], "big") / 2**48
 
@@ -113,6 +115,25 @@ def _value(dev: Dev, wanted: CalibrationGoal, floor: float | None) -> tuple[floa
         found = control("accuracy_lost", dev, wanted.max_loss, wanted.delta, floor)
         return found.threshold, asdict(found)
     return choose(wanted.goal, dev, wanted.ratio).value, None
+
+
+def calibrate_change(scores: Floats, changed: Floats, limit: float, delta: float, floor: float | None = None) -> Chosen:
+    """The threshold with the fewest searches at which at most ``limit`` of the answers differ from always searching.
+
+    The promise holds with probability 1 - ``delta`` over the dev questions. ``changed``: 1 where the answer with
+    passages differs; no accepted answer is needed. Raises :class:`UserError` for too few questions.
+    """
+    found = control("answers_changed", unchanged(scores, changed), limit, delta, floor)
+    retrieved = scores > found.threshold
+    evidence = {
+        "n_dev": len(scores),
+        "retrieval_ratio": float(retrieved.mean()),
+        "changed": float((changed * ~retrieved).mean()),
+        "changed_never": float(changed.mean()),
+        "dev_scores": kept_scores(scores),
+        "guarantee": asdict(found),
+    }
+    return Chosen(found.threshold, f"max_change {limit:g} with probability {1 - delta:g}", evidence)
 
 
 def _rule(wanted: CalibrationGoal) -> str:

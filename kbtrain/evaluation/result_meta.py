@@ -28,7 +28,7 @@ from kbtrain.provenance import (
     unchanged,
 )
 
-STAGE_OF = {"results.json": "end_to_end", "classify.json": "classify", "cost.json": "cost"}
+STAGE_OF = {"results.json": "end_to_end", "fidelity.json": "fidelity", "classify.json": "classify", "cost.json": "cost"}
 STAGES = ("questions.jsonl", "passages.jsonl", "evidence.jsonl", "samples.db", "labels.jsonl", "examples/train.jsonl",
           "examples/dev.jsonl", "examples/test.jsonl", "kbm")  # fmt: skip
 POSITIVES = {

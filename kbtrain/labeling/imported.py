@@ -95,7 +95,7 @@ class Imported:
         waiting: list[SampleSet] = []
         with FirstSeen() as texts:
             for row in rows:
-                if not row.question.answers:
+                if not row.question.answers and row.question.gold != "hidden":
                     self.without_gold += 1
                     continue
                 self._count(row)
@@ -114,7 +114,8 @@ class Imported:
         self.chinese += taken_for_english(row.question)
         self.scores += row.gate_scores()
         for condition, answer in row.answers.items():
-            self.graded.setdefault(condition, Stated()).add(row.question, answer.text, row.stated.get(condition))
+            if row.question.answers:
+                self.graded.setdefault(condition, Stated()).add(row.question, answer.text, row.stated.get(condition))
             self.thoughts += answer.thought
             self.thoughts_only += answer.finish == "thought"
 

@@ -5,11 +5,12 @@ A threshold lies halfway between two neighbouring scores, so that equal scores a
 
 :func:`control` chooses a threshold with a guarantee that holds for any finite number of calibration questions and any
 distribution. With probability 1 - delta over the draw of the calibration questions, the gate keeps its promise on new
-questions of the same kind: "at most ``limit`` of the accuracy of All-RAG is lost", or "at most ``limit`` of the
-questions are retrieved". This is Learn-then-Test (Angelopoulos et al. 2021) with fixed-sequence testing: all thresholds
-that differ are tested in one order fixed beforehand, from the one that keeps the promise for sure; the first failure
-ends it. So no correction for the number of thresholds is needed. Shares are bounded exactly (Clopper and Pearson 1934);
-means of fractions by the tighter of Hoeffding's and Bentkus' inequality (Bates et al. 2021, section 3.1).
+questions of the same kind: "at most ``limit`` of the accuracy of All-RAG is lost", "at most ``limit`` of the answers
+differ from All-RAG's", or "at most ``limit`` of the questions are retrieved". This is Learn-then-Test (Angelopoulos et
+al. 2021) with fixed-sequence testing: all thresholds that differ are tested in one order fixed beforehand, from the one
+that keeps the promise for sure; the first failure ends it. So no correction for the number of thresholds is needed.
+Shares are bounded exactly (Clopper and Pearson 1934); means of fractions by the tighter of Hoeffding's and Bentkus'
+inequality (Bates et al. 2021, section 3.1).
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def _cumulated(scores: Floats, weights: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(np.bincount(block, weights=weights))])
 
 
-Promise = Literal["accuracy_lost", "retrieved"]
+Promise = Literal["accuracy_lost", "answers_changed", "retrieved"]
 _HALVINGS = 30  # of the interval in which a bound is searched: error below 1e-9
 
 
@@ -152,8 +153,8 @@ _HALVINGS = 30  # of the interval in which a bound is searched: error below 1e-9
 class Guarantee:
     """A threshold (retrieve if score > ``threshold``) and what it promises, see the module.
 
-    ``observed`` is the loss (or the ratio) on the ``n`` calibration questions, ``bound`` its upper confidence bound
-    (at most ``limit``), ``ratio`` the share of calibration questions retrieved.
+    ``observed`` is the loss (the share of changed answers, or the ratio) on the ``n`` calibration questions, ``bound``
+    its upper confidence bound (at most ``limit``), ``ratio`` the share of calibration questions retrieved.
     """
 
     promise: Promise
@@ -170,8 +171,10 @@ def control(
     promise: Promise, calibration: Dev, limit: float, delta: float = 0.1, least: float | None = None
 ) -> Guarantee:
     """The threshold with the fewest retrievals that loses at most ``limit`` of All-RAG's accuracy (a share of all
-    questions, net of what not retrieving saves), or the one with the most retrievals within ``limit``.
+    questions, net of what not retrieving saves), or changes at most ``limit`` of its answers; for "retrieved" the one
+    with the most retrievals within ``limit``.
 
+    For "answers_changed" ``rag`` is 1, and ``llm`` 1 where the answer stays the same (:func:`unchanged`).
     The calibration questions must be exchangeable with the new ones and untouched by training or other choices.
     ``least``: no threshold below it is considered, and each bound is that of the threshold that is returned.
     Raises :class:`UserError` if there are too few of them for any promise, with the number needed, and if no threshold
@@ -194,7 +197,7 @@ def control(
         observed, bounds = taken / n, upper_bounds(taken, n, delta)
     else:
         values = values[::-1]
-        observed, bounds = _lost(calibration, values, delta)
+        observed, bounds = (_changed if promise == "answers_changed" else _lost)(calibration, values, delta)
     kept = bounds <= limit + 1e-12
     if not kept[0]:
         raise UserError(
@@ -220,9 +223,22 @@ def _lost(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Float
     return (lost - saved) / n, upper - lower
 
 
+def _changed(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Floats]:
+    """Share of all answers that skipped retrievals change at each cut, and its exact upper bound."""
+    order = np.argsort(calibration.scores, kind="stable")
+    n, skipped = len(order), np.searchsorted(calibration.scores[order], values, side="right")
+    changed = np.concatenate([[0.0], np.cumsum((calibration.rag - calibration.llm)[order])])[skipped]
+    return changed / n, upper_bounds(changed, n, delta)
+
+
+def unchanged(scores: Floats, changed: Floats) -> Dev:
+    """Dev questions for the promise "answers_changed": ``changed`` is 1 where retrieval changes the answer."""
+    return Dev(scores, 1 - changed, np.ones_like(changed), changed)
+
+
 def _least(promise: Promise, limit: float, delta: float) -> int:
     """Calibration questions without any loss that a promise needs: (1 - limit) ** n <= delta."""
-    return math.ceil(math.log(delta if promise == "retrieved" else delta / 2) / math.log1p(-limit) - 1e-9)
+    return math.ceil(math.log(delta / 2 if promise == "accuracy_lost" else delta) / math.log1p(-limit) - 1e-9)
 
 
 def upper_bounds(totals: Floats, n: int, delta: float, exact: bool = True) -> Floats:

@@ -232,6 +232,7 @@ COMMANDS: dict[str, Sound] = {
         "--out",
         "out",
     ),
+    "eval/fidelity.py": _sound("--run", "qa", "--max-change", "0.9"),
     "eval/import_decisions.py": _sound(
         "--run", "qa", "--path", "decisions.jsonl", "--gate", "theirs", "--column", "score"
     ),

@@ -61,13 +61,14 @@ class Columns:
     language: Language = "en"
     split: Split | None = None  # of all questions, whatever a column says
     group_by: str | None = None  # column whose value keeps questions in one split
+    without_gold: bool = False  # there are no accepted answers: none are read
 
 
 def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, split: Split) -> Loaded:
     """A question from a row; ``name``, ``dataset`` and ``split`` hold unless a column has them."""
     _refuse_both(native, columns)
     row = _renamed(native, columns)
-    _check_needed(row, native)
+    _check_needed(row, native, columns.without_gold)
     # letters count places: an option that is there twice keeps both
     options = cell_texts(row, "options", repeats=True) if _filled(row, "options") else ()
     form: Form = "choice" if options else "open"
@@ -76,7 +77,8 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
     question = Question(
         id=row.identifier("id") if _filled(row, "id") else name,
         text=row.text("text"),
-        answers=_letters(row, options, columns.answer_as) if options else _gold_answers(row, language),
+        answers=() if columns.without_gold else _accepted(row, options, columns.answer_as, language),
+        gold="hidden" if columns.without_gold else "given",
         split=columns.split or _split(row, split),
         dataset=dataset,
         language=language,
@@ -106,12 +108,14 @@ def _refuse_both(row: SourceRecord, columns: Columns) -> None:
             )
 
 
-def _check_needed(row: SourceRecord, native: SourceRecord) -> None:
+def _check_needed(row: SourceRecord, native: SourceRecord, without_gold: bool) -> None:
     """Raise :class:`UserError` for a question without text or answers, with the map that would read this row."""
-    missing = [name for name in ("text", "answers") if name not in row.data]
+    needed = ("text",) if without_gold else ("text", "answers")
+    missing = [name for name in needed if name not in row.data]
     if missing:
         there = ", ".join(list(native.data)[:20])
-        raise row.error(missing[0], f'missing; there is {there}; map yours: --columns "{_map(native.data)}"')
+        none = ", or set --without-gold true" if missing[0] == "answers" else ""
+        raise row.error(missing[0], f'missing; there is {there}; map yours: --columns "{_map(native.data)}"{none}')
 
 
 def _map(data: Mapping[str, Any]) -> str:
@@ -191,6 +195,10 @@ def cell_texts(row: SourceRecord, key: str, repeats: bool = False) -> tuple[str,
     if _is_list(value):
         return row.having({key: [plain(cell) for cell in _listed(row, key)]}).texts(key, repeats)
     return (row.having({key: plain(value)}).text(key),)
+
+
+def _accepted(row: SourceRecord, options: tuple[str, ...], answer_as: AnswerAs, language: Language) -> tuple[str, ...]:
+    return _letters(row, options, answer_as) if options else _gold_answers(row, language)
 
 
 def _gold_answers(row: SourceRecord, language: Language) -> tuple[str, ...]:

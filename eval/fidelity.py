@@ -1,0 +1,122 @@
+"""Measure how many searches each gate skips, and how many answers then differ from always searching, without gold.
+
+Reads questions.jsonl, samples.db and the gates' scores of the run folder; writes fidelity.json. An answer differs where
+the greedy answers with and without passages differ in meaning by the grading rule. Each threshold is chosen on dev:
+the fewest searches at which at most max_change of the answers differ, guaranteed with probability 1 - delta for new
+questions of the same kind, as long as dev chose nothing else of the gate. It is measured on test. Thresholds of gates
+that learnt the label change are noted in their folders. Accepted answers are not read, and nothing here says that an
+answer is right.
+
+Examples:
+  python eval/fidelity.py --run runs/logs
+  python eval/fidelity.py --run runs/demo --max-change 0.02
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import Field
+
+from kbtrain.config import Config, run_script
+from kbtrain.evaluation.calibrate import warn_of_dependence
+from kbtrain.evaluation.fidelity import (
+    DELTA,
+    MAX_CHANGE,
+    Fidelity,
+    change_threshold,
+    fidelities,
+    floors,
+    left_out_lines,
+    predicts_change,
+    read_changes,
+)
+from kbtrain.evaluation.note import sources
+from kbtrain.evaluation.result_meta import stages
+from kbtrain.evaluation.run_folder import stored_scores
+from kbtrain.gates.noted import missing_reason, note
+from kbtrain.provenance import file_sha256, write_result
+from kbtrain.report.words import gate_name, percent, percent_interval
+from kbtrain.store import SampleStore
+from kbtrain.text_table import aligned
+
+
+class FidelityConfig(Config):
+    """Settings of this script."""
+
+    run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl, samples.db and scores")
+    max_change: float = Field(
+        MAX_CHANGE, gt=0, lt=1, description="share of the answers that may differ from always searching"
+    )
+    delta: float = Field(DELTA, gt=0, lt=1, description="probability that the promise fails")
+    replace_thresholds: bool = Field(False, description="note the thresholds in place of calibrated ones too")
+    sampling_run: str = Field("main", description="name of the sampling run in samples.db")
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.run / "fidelity.json",)
+
+
+def main(config: FidelityConfig) -> None:
+    """Read, choose, measure, write, note, print."""
+    started = time.monotonic()
+    stored = stored_scores(config.run)
+    changes = read_changes(config.run, config.sampling_run)
+    with SampleStore(config.run / "samples.db", read_only=True) as store:
+        sampling = store.run_meta(config.sampling_run)
+    behind = sources(config.run, stored)
+    found = fidelities(changes, stored.by_gate, stored.path, config.max_change, config.delta, floors(behind))
+    warn_of_dependence(changes["dev"].questions)
+    lines = list(left_out_lines(changes))
+    for gate, (chosen, _) in found.items():
+        source = behind.get(gate)
+        if source is None or missing_reason(source) or not predicts_change(source):
+            continue
+        file, _ = stored.of(gate)
+        hashes = {one.name: file_sha256(one) for one in (file, config.run / "questions.jsonl")}
+        noted = note(
+            source.folder,
+            source.name,
+            change_threshold(chosen, changes["dev"].questions, hashes),
+            config.replace_thresholds,
+        )
+        lines += [line for line in (noted.line(gate, source.folder),) if line]
+    figures = [figure for _, figure in found.values()]
+    document = {
+        "meta": {
+            "date": time.strftime("%Y-%m-%d"),
+            "split": "test",
+            "sampling": dict(sampling),
+            "stages": stages(config.run, stored.files),
+        },
+        "n_dev": len(changes["dev"].questions),
+        "n": len(changes["test"].questions),
+        "left_out": {split: dict(of.left_out) for split, of in changes.items()},
+        "gates": [asdict(figure) for figure in figures],
+    }
+    files = [config.run / "questions.jsonl", config.run / "samples.db", *stored.files]
+    out = config.run / "fidelity.json"
+    write_result(out, document, stage="fidelity", config=config, inputs=files, started=started)
+    print("\n".join([*lines, table(figures)]))
+    print(f"measured {len(figures)} gates on {figures[0].n} questions -> {out}")
+
+
+def table(figures: list[Fidelity]) -> str:
+    """Searches skipped and answers changed, most skipped on dev first."""
+    head = ("gate", "threshold", "skipped, %", "answers that differ, %", "at random, %", "p")
+    rows = [
+        [gate_name(one.gate), f"{one.threshold:.4g}", f"{percent(one.skipped.mean)} {percent_interval(one.skipped)}",
+         f"{percent(one.changed.mean)} {percent_interval(one.changed)}", percent(one.at_random), f"{one.p:.2g}"]
+        for one in figures
+    ]  # fmt: skip
+    first = figures[0]
+    return aligned(head, rows) + (
+        f"\n{first.n} test questions; without any search {percent(first.changed_never)} % of the answers differ; "
+        f"thresholds from {first.n_dev} dev questions: at most {percent(first.limit)} % differ, with probability "
+        f"{1 - first.delta:g}"
+    )
+
+
+if __name__ == "__main__":
+    run_script(main, FidelityConfig, __doc__)

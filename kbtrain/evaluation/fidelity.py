@@ -1,0 +1,236 @@
+"""Fidelity of gates to always searching: searches skipped, and the share of answers that then differ. No gold is read.
+
+An answer differs where the greedy answers with and without passages differ in meaning
+(:func:`kbtrain.answers.grading.is_same`). A gate's threshold is chosen on dev with a guarantee (promise
+"answers_changed" of :mod:`kbtrain.metrics.thresholds`) and measured on test, where nothing was chosen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from kbtrain import jsonl
+from kbtrain.answers.grading import is_same
+from kbtrain.answers.thoughts import is_left_out
+from kbtrain.arrays import Floats
+from kbtrain.errors import UserError, at
+from kbtrain.evaluation.calibrate import Chosen, calibrate_change, place_of
+from kbtrain.evaluation.outcomes import ConditionOutcome, entities_of, grade
+from kbtrain.evaluation.run_folder import first_ids
+from kbtrain.gate_folder import KeyedCard, Threshold
+from kbtrain.gates.noted import Source, missing_reason
+from kbtrain.gates.question_shift import dev_questions
+from kbtrain.gates.registry import read_card
+from kbtrain.gates.seakr.gate import scale_of
+from kbtrain.metrics.significance import Delta, random_gate_p, wilson
+from kbtrain.provenance import check_unchanged, read_document
+from kbtrain.questions.checks import leak_key
+from kbtrain.records import CONDITIONS, Question, SampleSet, Split
+from kbtrain.store import SampleStore
+
+MAX_CHANGE = 0.05  # of the answers that may differ from always searching
+DELTA = 0.1  # probability that the promise fails
+ALPHA = 0.05
+SPLITS: tuple[Split, Split] = ("dev", "test")
+
+
+@dataclass
+class Changes:
+    """Questions of one split with both greedy answers; ``differ``: these differ in meaning.
+
+    ``tokens``: of the two answers, without passages first. ``left_out``: questions without two answers, by reason.
+    """
+
+    questions: list[Question] = field(default_factory=list)
+    differ: list[bool] = field(default_factory=list)
+    tokens: tuple[list[ConditionOutcome], list[ConditionOutcome]] = field(default_factory=lambda: ([], []))
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def changed(self) -> Floats:
+        """1 where the answers differ, else 0."""
+        return np.array(self.differ, dtype=np.float64)
+
+    def add(self, question: Question, llm: SampleSet | None, rag: SampleSet | None) -> None:
+        """Add a question with its stored answers; one without two answers that count is left out."""
+        if any(made is not None and made.refused is not None for made in (llm, rag)):
+            self.left_out["refused by the server"] += 1
+        elif llm is None or rag is None or llm.greedy is None or rag.greedy is None:
+            self.left_out["without a stored answer"] += 1
+        elif is_left_out(llm.greedy) or is_left_out(rag.greedy):
+            self.left_out["whose answer was cut before it began, or is a thought alone"] += 1
+        else:
+            self.questions.append(question)
+            self.differ.append(not is_same(question, llm.greedy.text, rag.greedy.text))
+            for place, made in enumerate((llm, rag)):
+                self.tokens[place].append(grade(question, made))
+
+    def share(self, share: float) -> Changes:
+        """This share of the questions, picked by a hash of their ids as in other calibrations."""
+        kept = [place for place, question in enumerate(self.questions) if place_of(question.id) < share]
+        llm, rag = ([of[place] for place in kept] for of in self.tokens)
+        return Changes(
+            [self.questions[place] for place in kept],
+            [self.differ[place] for place in kept],
+            (llm, rag),
+            self.left_out,
+        )
+
+    def scores(self, gate: str, of: Mapping[str, float], path: Path) -> Floats:
+        """A gate's scores in the questions' order. Raises :class:`UserError` for a missing one."""
+        missing = [question.id for question in self.questions if question.id not in of]
+        if missing:
+            raise UserError(f"{at(path)}: gate '{gate}' has no score for {first_ids(missing)}; run eval/score.py again")
+        return np.array([of[question.id] for question in self.questions], dtype=np.float64)
+
+
+def read_changes(run: Path, sampling_run: str = "main") -> dict[Split, Changes]:
+    """Changes of dev and test from the stored answers of a run folder.
+
+    A dev question that is a test question, too, is left out. Raises :class:`UserError` where a split has none.
+    """
+    path = run / "questions.jsonl"
+    check_unchanged(path)
+    questions = list(jsonl.read(Question, path))
+    asked = {leak_key(question) for question in questions if question.split == "test"}
+    found: dict[Split, Changes] = {}
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        store.run_meta(sampling_run)
+        for split in SPLITS:
+            found[split] = changes = Changes()
+            for question in questions:
+                if question.split == split == "dev" and leak_key(question) in asked:
+                    changes.left_out["that are test questions, too"] += 1
+                elif question.split == split:
+                    changes.add(question, *(store.get(sampling_run, question.id, c) for c in CONDITIONS[:2]))
+            if not changes.questions:
+                raise UserError(f"{at(path)}: no {split} question with stored answers under llm and rag")
+    return found
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """One gate at the threshold that dev chose. Shares of the questions; ``Delta`` with 95 % intervals, on test.
+
+    ``skipped``: searches skipped; ``changed``: answers that differ from always searching; ``at_random``: those that
+    would differ with as many searches skipped at random, with the exact one-sided ``p`` of the gate's choice.
+    ``bound``: what dev guarantees, with probability 1 - ``delta``.
+    """
+
+    gate: str
+    threshold: float
+    limit: float
+    delta: float
+    bound: float
+    n_dev: int
+    dev_skipped: float
+    dev_changed: float
+    n: int
+    skipped: Delta
+    changed: Delta
+    changed_never: float
+    at_random: float
+    p: float
+
+    @property
+    def certain(self) -> bool:
+        """True if the gate skips better than chance."""
+        return self.p < ALPHA
+
+
+def fidelity(gate: str, chosen: Chosen, scores: Floats, changed: Floats) -> Fidelity:
+    """A gate's figures on test at a threshold from dev (:func:`~kbtrain.evaluation.calibrate.calibrate_change`)."""
+    searched, n, kept = scores > chosen.threshold, len(scores), chosen.evidence["guarantee"]
+    differ, skipped = float((changed * ~searched).sum()), int((~searched).sum())
+    never = float(changed.mean())
+    p = random_gate_p(changed, n - skipped, float(changed.sum()) - differ)
+    return Fidelity(
+        gate=gate,
+        threshold=chosen.threshold,
+        limit=kept["limit"],
+        delta=kept["delta"],
+        bound=kept["bound"],
+        n_dev=chosen.evidence["n_dev"],
+        dev_skipped=1 - chosen.evidence["retrieval_ratio"],
+        dev_changed=chosen.evidence["changed"],
+        n=n,
+        skipped=Delta(skipped / n, *wilson(skipped, n)),
+        changed=Delta(differ / n, *wilson(differ, n)),
+        changed_never=never,
+        at_random=never * skipped / n,
+        p=1.0 if p is None or np.isnan(p) else p,  # all answers change, or none does: chance does as well
+    )
+
+
+def fidelities(
+    changes: Mapping[Split, Changes],
+    scores: Mapping[str, Mapping[str, float]],
+    path: Path,
+    limit: float = MAX_CHANGE,
+    delta: float = DELTA,
+    floors: Mapping[str, float] | None = None,
+) -> dict[str, tuple[Chosen, Fidelity]]:
+    """Each gate's threshold from dev and its figures on test, most searches skipped on dev first.
+
+    Raises :class:`UserError` for too few dev questions, and for a missing score.
+    """
+    dev, test = changes["dev"], changes["test"]
+    found = {}
+    for gate, of in scores.items():
+        floor = (floors or {}).get(gate)
+        chosen = calibrate_change(dev.scores(gate, of, path), dev.changed, limit, delta, floor)
+        found[gate] = (chosen, fidelity(gate, chosen, test.scores(gate, of, path), test.changed))
+    return dict(sorted(found.items(), key=lambda item: -item[1][1].dev_skipped))
+
+
+def change_threshold(chosen: Chosen, dev: Sequence[Question], hashes: Mapping[str, str]) -> Threshold:
+    """The threshold for a gate's card; ``hashes``: of the score file first, then of other files it was chosen from."""
+    return Threshold(
+        threshold=chosen.threshold,
+        rule=chosen.rule,
+        dev_file_sha256=next(iter(hashes.values())),
+        n_dev=len(dev),
+        evidence=chosen.evidence | {"sha256": dict(hashes)},
+        dev={"questions": dev_questions([question.text for question in dev], len(set(entities_of(dev))))},
+    )
+
+
+def left_out_lines(changes: Mapping[Split, Changes]) -> Sequence[str]:
+    """A line for each reason why questions are left out."""
+    return [
+        f"left out: {n} {split} questions {reason}"
+        for split, of in changes.items()
+        for reason, n in of.left_out.items()
+        if n
+    ]
+
+
+def read_fidelities(path: Path) -> tuple[dict[str, Any], list[Fidelity]]:
+    """Meta data and figures of a ``fidelity.json``. Raises :class:`UserError`: missing, broken."""
+    document = read_document(path, "run eval/fidelity.py first", "run eval/fidelity.py again")
+    try:
+        return document["meta"], TypeAdapter(list[Fidelity]).validate_python(document["gates"])
+    except (KeyError, TypeError, ValidationError):
+        raise UserError(f"{at(path)}: not the figures that eval/fidelity.py writes; run it again") from None
+
+
+def floors(behind: Mapping[str, Source]) -> dict[str, float]:
+    """The lowest score that a gate can give, for gates that have such a floor."""
+    scales = {gate: scale_of(source.folder, source.name) for gate, source in behind.items()
+              if not missing_reason(source)}  # fmt: skip
+    return {gate: scale.floor for gate, scale in scales.items() if scale is not None}
+
+
+def predicts_change(source: Source) -> bool:
+    """True for a score that learnt the label ``change``."""
+    card = read_card(source.folder)
+    if isinstance(card, KeyedCard):
+        return source.name == f"{card.PREFIX}_change"
+    return getattr(card, "key", None) == "change"

@@ -1,0 +1,179 @@
+"""Report of gates on questions without accepted answers: searches skipped, and answers that then differ.
+
+Each sentence speaks of fidelity to always searching. None says that an answer is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kbtrain.evaluation.fidelity import Changes, Fidelity
+from kbtrain.prompts.kbm import query_text
+from kbtrain.report.first_screen import aligned_block, subtitle
+from kbtrain.report.page import page, render
+from kbtrain.report.words import gate_name, percent, percent_interval
+from kbtrain.store import SampleStore
+from kbtrain.svg import COLOURS, new_figure
+from kbtrain.svg import render as render_svg
+
+HEAD = ("gate", "searches skipped, %", "answers that differ, %", "skipped at random, %", "threshold")
+SHOWN = 25  # changed answers on the page
+UNKNOWN = "Whether an answer is right is not known: no accepted answer was read."
+
+
+def sentences(one: Fidelity, candidates: int = 1) -> list[str]:
+    """Figures of one gate: the news, the promise, its certainty, and what stays unknown.
+
+    ``candidates``: gates among which dev chose this one.
+    """
+    name, limit = gate_name(one.gate), percent(one.limit)
+    if one.dev_skipped <= 0:
+        return [
+            f"Always search: on {one.n_dev} dev questions {name} can skip no search with at most {limit} % of the "
+            f"answers changed, with probability {1 - one.delta:g}.",
+            never(one),
+            UNKNOWN,
+        ]
+    best = f" {name} is the best of {candidates} gates on dev, which the promise does not count." * (candidates > 1)
+    return [
+        f"{name} skips {percent(one.skipped.mean)} % of the searches, and {percent(one.changed.mean)} % "
+        f"{percent_interval(one.changed)} of the answers differ from always searching.",
+        f"Promised for new questions of the same kind: at most {limit} % of the answers differ, with probability "
+        f"{1 - one.delta:g}. The {one.n_dev} dev questions that promise it must have chosen nothing else of the gate."
+        + best,
+        _certainty(one),
+        never(one),
+        UNKNOWN,
+    ]
+
+
+def never(one: Fidelity) -> str:
+    """The share of answers that passages change."""
+    return f"Without any search {percent(one.changed_never)} % of the {one.n} answers differ from those with passages."
+
+
+def _certainty(one: Fidelity) -> str:
+    chance = f"as many searches skipped at random change {percent(one.at_random)} % of the answers"
+    if one.certain:
+        return f"This is certain: {chance} (p = {one.p:.2g})."
+    return f"This is NOT certain: {chance}, and chance may do as well (p = {one.p:.2g})."
+
+
+@dataclass(frozen=True)
+class ChangedAnswer:
+    """A question whose search the gate skips although passages change the answer."""
+
+    id: str
+    question: str
+    llm_answer: str
+    rag_answer: str
+    score: float
+
+
+def changed_answers(
+    run: Path, sampling_run: str, test: Changes, scores: Mapping[str, float], threshold: float
+) -> list[ChangedAnswer]:
+    """Skipped questions whose answer differs, lowest score first."""
+    rows = zip(test.questions, test.differ, strict=True)
+    found = [question for question, differs in rows if differs and scores[question.id] <= threshold]
+    found.sort(key=lambda question: (scores[question.id], question.id))
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        store.run_meta(sampling_run)
+
+        def text(question: str, condition: Any) -> str:
+            made = store.get(sampling_run, question, condition)
+            return "" if made is None or made.greedy is None else made.greedy.text.strip()
+
+        return [
+            ChangedAnswer(one.id, query_text(one), text(one.id, "llm"), text(one.id, "rag"), scores[one.id])
+            for one in found
+        ]
+
+
+def figure(test: Changes, scores: Mapping[str, Mapping[str, float]], found: Sequence[Fidelity]) -> str:
+    """Answers that differ against searches skipped, in percent: each gate's order of the test questions, and chance."""
+    made, axes = new_figure(6.4, 3.4)
+    changed = test.changed
+    for colour, one in zip(("blue", "orange", "green", "red", "purple"), found, strict=False):
+        order = np.argsort([scores[one.gate][question.id] for question in test.questions], kind="stable")
+        share = np.concatenate([[0.0], np.cumsum(changed[order])]) / len(order)
+        axes.plot(np.linspace(0, 100, len(share)), 100 * share, color=COLOURS[colour], label=gate_name(one.gate))
+        axes.plot(100 * one.skipped.mean, 100 * one.changed.mean, "o", color=COLOURS[colour], markersize=5)
+    axes.plot([0, 100], [0, 100 * float(changed.mean())], "--", color=COLOURS["grey"], label="at random")
+    axes.set_xlabel("searches skipped, % of the questions")
+    axes.set_ylabel("answers that differ, %")
+    axes.legend(frameon=False)
+    return render_svg(made, "fidelity")
+
+
+@dataclass(frozen=True)
+class FidelityReport:
+    """All that the two pages show; ``found``: the gate of the headline first."""
+
+    title: str
+    meta: Mapping[str, Any]
+    test: Changes
+    found: Sequence[Fidelity]
+    changed: Sequence[ChangedAnswer]
+    lines: Sequence[str]
+    costs: Sequence[str]
+    svg: str
+
+    def values(self) -> dict[str, Any]:
+        """For the templates."""
+        first = self.found[0]
+        return {
+            "title": self.title,
+            "subtitle": subtitle(dict(self.meta), self.test.questions),
+            "sentences": [*sentences(first, len(self.found)), *self.costs],
+            "certain": first.certain,
+            "head": HEAD,
+            "rows": [table_row(one) for one in self.found],
+            "note": f"In percent of the {first.n} test questions, with 95 % intervals (Wilson). Each threshold skips "
+            f"the most searches at which {first.n_dev} dev questions promise that at most {percent(first.limit)} % of "
+            "the answers differ. An answer differs where the grading rule accepts neither of the two greedy answers "
+            "with the other as the gold answer. Other words for the same count as different.",
+            "changed": self.changed[:SHOWN],
+            "n_changed": len(self.changed),
+            "n": first.n,
+            "lines": self.lines,
+        }
+
+    def html(self) -> str:
+        """One self-contained page."""
+        return page("fidelity.html.j2", svgs={"curve": self.svg}, **self.values())
+
+    def markdown(self) -> str:
+        """The same as Markdown."""
+        return render("fidelity.md.j2", False, **self.values())
+
+
+def table_row(one: Fidelity) -> list[str]:
+    """Cells under :data:`HEAD`."""
+    return [
+        gate_name(one.gate),
+        f"{percent(one.skipped.mean)} {percent_interval(one.skipped)}",
+        f"{percent(one.changed.mean)} {percent_interval(one.changed)}",
+        percent(one.at_random),
+        f"{one.threshold:.4g}",
+    ]
+
+
+def closing_block(made: FidelityReport, report: Path, use: str) -> list[str]:
+    """Lines for a terminal, as after an evaluation with accepted answers."""
+    first = made.found[0]
+    told = sentences(first, len(made.found))
+    lines = {
+        "tested": subtitle(dict(made.meta), made.test.questions),
+        "without search": f"{percent(first.changed_never)} % of the answers differ from those with passages",
+        "always searching": "right or wrong is not known: no accepted answer was read",
+        "with the gate": told[0],
+        "is that real?": told[2] if first.dev_skipped > 0 else "nothing is skipped; take more dev questions",
+        "next": f"{use}open {report.resolve()}",
+    }
+    return aligned_block(lines)
