@@ -69,9 +69,10 @@ def _folder_of(where: Path | str) -> Path | None:
 
 
 def _problem(folder: Path) -> str | None:
-    command = [sys.executable, "-P", str(Path(trial_process.__file__)), str(folder)]
+    command = [sys.executable, str(Path(trial_process.__file__)), str(folder)]
     environment = {
         **os.environ,
+        "PYTHONSAFEPATH": "1",  # else files beside the script could stand for packages
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "MALLOC_ARENA_MAX": "2",
