@@ -104,6 +104,13 @@ def test_a_component_of_most_questions_is_cut_and_still_no_subject_is_in_two_spl
     assert left_out == {"between splits": 600 - len(group)}
 
 
+def test_a_name_that_one_question_alone_has_cuts_nothing():
+    rows = [Question(f"q{i}", f"q{i}?", ("a",), "dev", "2wiki", entities=(f"Q{i}", "hub")) for i in range(40)]
+    left_out: Counter[str] = Counter()
+    (group,) = candidates(rows, PoolRule(THIRDS, {}), left_out).values()
+    assert len(group) == 40 and not left_out and {row.split for row in group} == {split_of("hub", THIRDS)}
+
+
 def test_questions_left_out_by_a_cut_are_counted_in_the_output(tmp_path, capsys):
     rows = [Question(f"q{i}", f"q{i}?", ("a",), "dev", "2wiki", entities=(f"Q{i}", f"Q{i + 1}")) for i in range(60)]
     pool([run_of(tmp_path / "a", rows)], tmp_path / "pooled")

@@ -398,13 +398,17 @@ def test_a_probe_is_fitted_to_the_answers_own_states_and_read_in_fp32_on_a_cpu(t
     assert "fitted to states in bf16, read in fp32 in use" in (output / "README.md").read_text()
 
 
-def test_in_sixteen_bits_each_question_has_a_pass_of_its_own(train):
+def test_in_sixteen_bits_each_question_has_a_pass_of_its_own(train, monkeypatch):
     """The same score alone and among others, to the last bit; a batch would move some by rounding."""
     output = train(dtype="bf16")
     gate = kbtrain.load_gate(output)
     assert gate.card.dtype == "bf16" and gate.card.run["batch"]["largest"] > 0
     texts = [e.question for e in questions(12, "test", 300)]
     assert gate.score(texts) == [gate.score([text])[0] for text in texts]
+    read, sizes = gate.reader.read, []
+    monkeypatch.setattr(gate.reader, "read", lambda prompts: sizes.append(len(prompts)) or read(prompts))
+    gate.score(texts)
+    assert sizes == [1] * 12
 
 
 def test_scores_alone_and_in_a_batch_are_equal(train):
