@@ -39,6 +39,7 @@ from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import file_sha256, meta_of, stamp, write_atomically
 from kbtrain.records import Decision, Example, GateExample, Target, Titles, TurnExample
 from kbtrain.text_files import read_text
+from kbtrain.utterances import decide_by, input_kind
 
 T = TypeVar("T")
 CARD = "gate.json"
@@ -500,12 +501,16 @@ class Gate(ABC):
     def decide(self, inputs: Sequence[str | Example], threshold: float | None = None) -> list[Decision]:
         """One decision per text or example. ``threshold`` None: the gate's own.
 
+        Small talk, instructions about a text and sums are never searched for (:mod:`kbtrain.utterances`).
         Raises :class:`UserError` if there is none, and for gates that need samples or retrieved text.
         """
         chosen, given = self.threshold_or(threshold), self._listed(inputs)
         if self.needs_samples or (self.needs_evidence and any(isinstance(value, str) for value in given)):
             raise UserError(f"gate '{self.name}': needs samples or retrieved text; a bare question is not enough")
-        return [Decision(score, self.probability(score), chosen, score > chosen) for score in self.score(given)]
+        return [
+            Decision(score, self.probability(score), chosen, *decide_by(score, chosen, input_kind(value)))
+            for score, value in zip(self.score(given), given, strict=True)
+        ]
 
     def threshold_or(self, given: float | None) -> float:
         """The threshold that is given, else the gate's own. Raises :class:`UserError` for none, and for no number."""

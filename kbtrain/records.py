@@ -256,15 +256,17 @@ class GateScore:
 
 @dataclass(frozen=True)
 class Decision:
-    """A gate's decision: ``retrieve`` where ``score`` > ``threshold``.
+    """A gate's decision: ``retrieve`` where ``score`` > ``threshold``, unless ``reason`` is a kind of utterance.
 
     ``probability`` that retrieval is needed, in [0, 1] and not calibrated, where the score states one; else None.
+    ``reason``: ``above-threshold``, ``below-threshold`` or a :data:`~kbtrain.utterances.UtteranceKind`.
     """
 
     score: float
     probability: float | None
     threshold: float
     retrieve: bool
+    reason: str = ""
 
 
 @dataclass(frozen=True)

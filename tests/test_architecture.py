@@ -23,7 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"engine", "files", "scripts"}),
     frozenset({"text_files"}),
     frozenset({"exit_code", "preloaded", "stage_process"}),
-    frozenset({"config", "credentials", "jsonl", "provenance", "prompts", "answers"}),
+    frozenset({"config", "credentials", "jsonl", "provenance", "prompts", "answers", "utterances"}),
     frozenset({"store", "gate_folder", "models", "questions", "record_file"}),
     frozenset({"trained_on"}),
     frozenset({"hub", "kernels", "metrics"}),

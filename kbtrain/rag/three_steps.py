@@ -20,6 +20,7 @@ from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Condition, Hit, Question, SampleSet, Titles
 from kbtrain.retrieval.base import Searcher
+from kbtrain.utterances import decide_by, utterance_kind
 
 if TYPE_CHECKING:
     from kbtrain.llm.transformers_llm import TransformersLLM
@@ -30,7 +31,8 @@ class GatedAnswer:
     """One greedy answer, the gate's score, whether it was searched for, and what it cost.
 
     ``hits`` are what the answer read: empty where nothing was searched, found or passed on, and then the answer is the
-    plain one. ``second_score``: that of the question with its passages; None where there was no second judgement.
+    plain one. ``reason``: as of a decision (:class:`~kbtrain.records.Decision`). ``second_score``: that of the question
+    with its passages; None where there was no second judgement.
     """
 
     question_id: str
@@ -42,6 +44,7 @@ class GatedAnswer:
     llm_requests: int
     generated_tokens: int
     second_score: float | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,8 @@ def answer(
     titles: Titles | None = None,
     second: SecondJudgement | None = None,
 ) -> list[GatedAnswer]:
-    """Answers in the order of the questions; a question is searched for iff its score > ``threshold``.
+    """Answers in the order of the questions; a question is searched for iff its score > ``threshold``, and small talk,
+    instructions about a text and sums (:mod:`kbtrain.utterances`) never are.
 
     All known and all unknown questions go to the model in one stream; a probe of the answering model itself decides
     between their prefill and their first token, or behind a draft, so that known questions pass through the model
@@ -94,7 +98,11 @@ def answer(
     shown: Titles = titles or (card.titles() if card else "missing")
     first = _first_judgement(questions, gate, threshold, llm)
     scores, plain = first.scores, first.said
-    unknown = [i for i, score in enumerate(scores) if score > threshold]
+    decided = [
+        decide_by(score, threshold, utterance_kind(question.text))
+        for score, question in zip(scores, questions, strict=True)
+    ]
+    unknown = [i for i, (retrieve, _) in enumerate(decided) if retrieve]
     found = searcher.search([questions[i].text for i in unknown], k) if unknown else []
     hits = dict(zip(unknown, found, strict=True))
     texts = {i: text for i in unknown if (text := evidence_text(hits[i], shown)) is not None}
@@ -104,7 +112,7 @@ def answer(
     requests = [_ask(question, passed.get(i), own) for i, question in left]
     said = plain | {s.question_id: s for group in llm.answer(requests) for s in group}
     return [
-        _record(question, said[question.id], first, i, hits.get(i), i in passed, again.get(i))
+        _record(question, said[question.id], first, i, hits.get(i), i in passed, again.get(i), decided[i][1])
         for i, question in enumerate(questions)
     ]
 
@@ -132,6 +140,7 @@ def _record(
     hits: tuple[Hit, ...] | None,
     passed: bool,
     second: float | None,
+    reason: str,
 ) -> GatedAnswer:
     if said.greedy is None:
         raise ValueError(f"question '{question.id}': the model gave no greedy answer")
@@ -146,4 +155,5 @@ def _record(
         llm_requests=1 + (drafted > 0),
         generated_tokens=drafted + said.greedy.n_tokens,
         second_score=second,
+        reason=reason,
     )

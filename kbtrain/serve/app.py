@@ -144,6 +144,7 @@ def _shown(value: Input, decision: Decision) -> dict[str, Any]:
     return {
         **about,
         "retrieve": decision.retrieve,
+        "reason": decision.reason,
         "score": decision.score,
         "probability": decision.probability,
         "threshold": decision.threshold,

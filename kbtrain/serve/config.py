@@ -32,6 +32,9 @@ class ServeConfig(Config):
     device: str = Field("auto", description="of the gate: auto, cpu or cuda")
     threshold: float | None = Field(None, description="in place of the one in the gate's folder")
     gated: GatedInput = Field("auto", description="what the gate reads of a chat: the last question, or the dialogue")
+    utterance_rules: bool = Field(
+        True, description="never search for greetings, thanks, instructions about a text and sums, whatever the score"
+    )
 
     upstream: str | None = Field(None, description="address of an OpenAI-compatible server, up to and with /v1")
     upstream_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the upstream's key")

@@ -25,14 +25,17 @@ from kbtrain.serve.gate_states import states_server
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.traffic import fingerprint
 from kbtrain.serve.worker import GateWorker, Input
+from kbtrain.utterances import UtteranceKind, decide_by, input_kind
 
 logger = logging.getLogger("kbtrain.serve")
 
 
 @dataclass(frozen=True)
 class Decision:
-    """``retrieve`` where ``score`` > ``threshold``. ``gate``: name@fingerprint; ``scores``: of the gate's one pass, by
-    name; ``seconds`` from the question to the score, waiting included.
+    """``retrieve`` where ``score`` > ``threshold``, unless ``reason`` is a kind of utterance.
+
+    ``gate``: name@fingerprint; ``scores``: of the gate's one pass, by name; ``seconds`` from the question to the score,
+    waiting included.
     """
 
     score: float
@@ -183,18 +186,26 @@ class Decider:
         async with asyncio.timeout(self.config.gate_deadline_s):
             found = await self.worker.score(inputs)
         seconds = time.perf_counter() - began
-        return [self._decision(scored, threshold, budget, seconds) for scored in found]
+        kinds = [self.kind(value) for value in inputs]
+        return [self._decision(s, threshold, budget, seconds, kind) for s, kind in zip(found, kinds, strict=True)]
 
-    def _decision(self, scored: Scored, threshold: float | None, budget: float | None, seconds: float) -> Decision:
+    def kind(self, value: Input) -> UtteranceKind | None:
+        """Kind of an input that is never searched for, by the rules of :mod:`kbtrain.utterances` where they are on."""
+        return input_kind(value) if self.config.utterance_rules else None
+
+    def _decision(
+        self, scored: Scored, threshold: float | None, budget: float | None, seconds: float, kind: UtteranceKind | None
+    ) -> Decision:
         loaded = scored.loaded
         limit, score = self.threshold(loaded, threshold, budget), scored.scores[loaded.gate.name]
+        retrieve, reason = decide_by(score, limit, kind)
         return Decision(
             score=score,
             probability=loaded.gate.probability(score),
             threshold=limit,
-            retrieve=score > limit,
+            retrieve=retrieve,
             gate=loaded.name,
-            reason="above-threshold" if score > limit else "below-threshold",
+            reason=reason,
             seconds=seconds,
             scores=scored.scores,
         )

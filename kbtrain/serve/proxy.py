@@ -103,6 +103,10 @@ async def _decide(service: Service, found: GateInput, policy: Policy, course: Co
     if found.value is None:
         course.reason = found.reason
         return
+    kind = service.decider.kind(found.value)
+    if kind is not None and policy.retrieve == "auto":  # the gate is not asked: its pass would be in vain
+        course.reason = kind
+        return
     if policy.retrieve != "auto":
         course.reason, course.wanted = "forced", policy.retrieve == "always"
     else:

@@ -51,7 +51,9 @@ def test_a_decision_holds_score_probability_and_threshold(folder):
     gate = kbtrain.load_gate(folder, "certainty")
     scores = gate.score(TEXTS)
     cut = sorted(scores)[1]
-    assert gate.decide(TEXTS, cut) == [Decision(score, score, cut, score > cut) for score in scores]
+    reasons = ["above-threshold" if score > cut else "below-threshold" for score in scores]
+    expected = [Decision(s, s, cut, s > cut, reason) for s, reason in zip(scores, reasons, strict=True)]
+    assert gate.decide(TEXTS, cut) == expected
     assert gate.needs_retrieval(TEXTS[0], -1.0) is True and gate.needs_retrieval(TEXTS[0], 2.0) is False
 
 
@@ -174,7 +176,9 @@ def test_log_odds_are_stated_as_probabilities_and_other_units_not(folder):
         unit = "log odds"
 
     assert LogOdds().decide(["Why?"], 0.0)[0].probability == pytest.approx(0.622459, abs=1e-6)
-    assert AllKnowing().decide([GateExample.ask("Why?", "Because.")], 0.5)[0] == Decision(0.5, None, 0.5, False)
+    assert AllKnowing().decide([GateExample.ask("Why?", "Because.")], 0.5)[0] == Decision(
+        0.5, None, 0.5, False, "below-threshold"
+    )
     average = AverageGate([kbtrain.load_gate(folder), kbtrain.load_gate(folder)])
     (decided,) = average.decide(["Why?"], 0.5)
     assert decided.probability == decided.score
@@ -200,7 +204,7 @@ def test_the_command_reads_arguments_files_and_standard_input(folder, tmp_path, 
     assert capsys.readouterr().out == by_arguments
     rows = [json.loads(line) for line in by_arguments.splitlines()]
     assert [row["text"] for row in rows] == TEXTS[:2]
-    assert set(rows[0]) == {"text", "gate", "score", "probability", "threshold", "retrieve"}
+    assert set(rows[0]) == {"text", "gate", "score", "probability", "threshold", "retrieve", "reason"}
     assert cli.main(["decide", str(folder), "Who?"]) == 2
     assert "no threshold in its gate.json" in capsys.readouterr().err
 

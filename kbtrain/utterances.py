@@ -1,0 +1,294 @@
+"""Kinds of utterances that need no search whatever a gate scores: small talk, instructions about a text, sums.
+
+The rules read English and Chinese. Small talk and sums must be the whole message, so that "Hi, who wrote Emma?" stays a
+question. An instruction must begin the first or the last line, and must need no fact: "Write a haiku" matches, "Write a
+report on Chad" does not.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from kbtrain.records import Example, TurnExample
+
+UtteranceKind = Literal["greeting", "thanks", "acknowledgement", "instruction", "arithmetic"]
+LONGEST_SMALL_TALK = 200  # characters
+LONGEST_LINE = 500  # characters of a line that are read
+
+# Small talk: one phrase a line, in lower case and without punctuation. Phrases of a kind are joined to one expression.
+_GOOD = (
+    r"(?:good|great|fine|right|correct|perfect|ok|okay|nice|cool|awesome|excellent|wonderful|amazing|lovely|fantastic|"
+    r"interesting|helpful|true|enough|brilliant)"
+)
+_VERY = r"(?:very|so|really|all|quite|just|super|pretty)"
+_THIS_IS = r"(?:that|it|this)(?:'?s| s| is| was| would be|'d be| will be|'ll be)"
+_I_NEED = r"(?: i (?:need|want)(?:ed)?(?: help with)?)?"
+_MUCH = r"(?: so much| very much| a (?:lot|bunch|million|ton)| again| kindly)"
+_HELP = r"(?:help|time|assistance|info(?:rmation)?|answers?|support)"
+_FOR_HELP = (
+    rf"(?: for (?:everything|(?:all )?(?:of )?(?:your |the |that |this )?(?:\w+ )?{_HELP}|it|that|this|all"
+    r"|\w+ing(?: (?:that|this|it|me|us|up|out|all|so|with|by|to|everything|quickly)){0,4}))?"
+)
+_SMALL_TALK: dict[UtteranceKind, str] = {
+    "thanks": rf"""
+        (?:many |big )?thanks?(?! to\b)(?: you| u)?{_MUCH}*{_FOR_HELP}
+        i (?:(?:really|greatly|do) )*appreciate (?:all )?(?:of )?(?:your|the) (?:help|time|assistance)
+        (?:i )?(?:(?:really|greatly|very|much|do|so) )*appreciated?(?: it| that| this)?(?: very much| a lot)?
+        grateful
+        thx
+        ty
+        tysm
+        cheers
+        you(?:'re| are) (?:the best|a life ?saver|welcome|great)
+        you(?:'re| are) (?:{_VERY} )?(?:kind|helpful)
+        you(?:'ve| have) been (?:{_VERY} |of |such )?(?:an? )?(?:great |big |huge )?help(?:ful)?
+        you(?:'ve| have) done (?:{_VERY} )?(?:enough|well)
+        {_THIS_IS} (?:all|it|everything)(?: the help)?(?: that)?{_I_NEED}(?: for (?:now|today))?
+    """,
+    "greeting": r"""
+        (?:hi+|hello+|hey+|hiya|howdy|greetings|yo|g'day)(?: (?:there|again|everyone|everybody|all|folks|team|bot))?
+        good (?:morning|afternoon|evening|day|night)(?: (?:to you|everyone|all))?
+        how(?:'s| is) (?:it going|your day(?: going)?|everything|life)
+        how (?:are|r) (?:you|u|things)(?: (?:doing|feeling|today|going|now))*
+        how do you do
+        (?:what's|whats|what is) up
+        sup
+        (?:it's )?nice to meet you
+        long time no see
+        (?:is any(?:one|body)|any(?:one|body)|are you) (?:there|home|here)
+        i hope you(?:'re| are) (?:doing )?well
+        who are you
+        what can you do(?: for me)?
+        what(?:'s| is) your name
+        are you (?:an? )?(?:human|bot|robot|ai|real)
+        (?:good ?)?bye(?: ?bye)?(?: for now)?
+        see (?:you|ya)(?: (?:later|soon|tomorrow|around))?
+        cya
+        ttyl
+        have an? (?:very )?(?:nice|great|good|lovely|wonderful) (?:day|one|evening|night|weekend|time)(?: ahead)?
+        take care
+        talk to you (?:later|soon)
+        you too
+    """,
+    "acknowledgement": rf"""
+        {_THIS_IS} (?:{_VERY} )?(?:{_GOOD}|what i (?:want|need)(?:ed)?)(?: (?:for|to|with|by) me)?
+        (?:that|it) (?:sounds|seems|looks) (?:{_VERY} )?{_GOOD}(?: (?:for|to) me)?
+        (?:sounds|seems|looks) (?:{_VERY} )?{_GOOD}(?: (?:for|to) me)?
+        (?:that|this|it) (?:works|suits me|will do|makes sense)(?: (?:well|great|fine|perfectly))?(?: for me)?
+        (?:that|this|it) (?:will|won't|would|should) (?:not )?be (?:necessary|needed|enough)(?: for now)?
+        i(?:'ll| will) take (?:it|that)
+        i (?:like|love) (?:it|that)
+        i (?:see|agree|understand)
+        i (?:do not|don't)(?: need (?:anything|any (?:more|further) help)(?: else)?(?: (?:right )?now)?)?
+        i(?:'m| am) (?:all set|good|fine|done|sorry)
+        love it
+        makes sense
+        got it
+        gotcha
+        understood
+        never ?mind
+        please do
+        go (?:ahead|on)
+        continue
+        not (?:really|now|at all|yet|today)
+        (?:no|not a) (?:problem|worries)
+        of course
+        all right
+        well done
+        good (?:job|idea|point|to know)
+        my (?:mistake|bad)
+        (?:there is |there's )?nothing(?: (?:else|more|much))?(?: (?:that )?i need)?(?: (?:for|right) now)?
+        oh|sorry|yes|yeah|yep|yup|yea|sure|ok|okay|k|kk|alright|right|nope|nah|no|correct|exactly|absolutely|definitely
+        indeed|certainly|maybe|and|but|then|well|so|now|lol|haha+|hehe|h+m+|wow|please|very
+        {_GOOD}
+    """,
+}
+_CHINESE_SMALL_TALK: dict[UtteranceKind, str] = {
+    "thanks": r"""
+        (?:非常|十分|太|多)?(?:感谢|谢谢|多谢)(?:你|您|大家)?(?:们)?(?:的帮助)?(?:了|啦|哦|啊)?
+        辛苦了
+        谢了
+    """,
+    "greeting": r"""
+        (?:你|您|大家)们?好(?:啊|呀|吗)?
+        嗨|哈[喽罗啰]|早上好|早安|早|下午好|晚上好|晚安|再见|拜拜|回头见|在吗|你是谁|你能做什么
+        你叫什么(?:名字)?
+        最近(?:怎么样|好吗)
+        祝你?(?:今天)?(?:愉快|一切顺利)
+    """,
+    "acknowledgement": r"""
+        好的?(?:呀|啊|吧|啦|了)?
+        [是对](?:的|啊|呀)*
+        嗯+|哦+|哈哈+|行|收到|继续|不错|太好了|太棒了|不是|没事|没问题|知道了
+        (?:不用|明白|了解|没有)了?
+        可以的?
+    """,
+}
+
+
+def _joined(phrases: str) -> str:
+    return "|".join(line.strip() for line in phrases.splitlines() if line.strip())
+
+
+_PHRASE = re.compile(
+    "|".join(
+        rf"(?P<{kind}>(?:{_joined(phrases)})(?![a-z0-9'])|{_joined(_CHINESE_SMALL_TALK[kind])})"
+        for kind, phrases in _SMALL_TALK.items()
+    )
+)
+_SEPARATORS = re.compile(r"[^\w']+")
+
+_POLITE = (
+    r"^\W*(?:(?:hi|hello|hey|ok|okay|now|then|and|so|please|kindly|just|great|thanks|thank you)\b[,.!\s]*)*"
+    r"(?:(?:can|could|would|will) you (?:please |kindly |help me (?:to )?)?|i (?:want|need|would like|'d like) you to |"
+    r"i'd like you to |(?:please )?help me (?:to )?|let's )?(?:please )?"
+)
+_THIS = (
+    r"(?:this|these|those|that|it|the (?:following|text|sentence|paragraph|passage|article|email|above|conversation|"
+    r"words?|list|table|code|last|previous)|my|your|below|above|[\"'“:])"
+)
+_LANGUAGE = (
+    r"(?:english|french|german|spanish|italian|portuguese|dutch|russian|chinese|mandarin|cantonese|japanese|korean|arabic|"
+    r"hindi|turkish|polish|swedish|latin|greek|hebrew|vietnamese|thai|ukrainian|danish|norwegian|finnish|czech)"
+)
+_PIECE = (
+    r"(?:poems?|haikus?|limericks?|sonnets?|ballads?|raps?|songs?|verses?|rhymes?|stor(?:y|ies)|fairy ?tales?|jokes?|"
+    r"riddles?|puns?|tongue twisters?|slogans?|taglines?|toasts?|captions?|tweets?|letters?|e-?mails?|messages?|"
+    r"speech(?:es)?|invitations?|greeting cards?|birthday (?:card|wish(?:es)?)|wedding vows|dialogues?|screenplays?|"
+    r"acrostics?|lyrics)"
+)
+_COUNT = r"(?:an?|some|another|one|two|three|four|five|ten|\d+|me an?)"
+_INSTRUCTIONS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        _POLITE + r"(?:translate|rewrite|rephrase|reword|paraphrase|proofread|spell[- ]?check)\b",
+        rf"^\W*how (?:do|would|can|to) ?(?:you|i|we)? say\b.{{1,120}}\bin {_LANGUAGE}\b",
+        _POLITE + r"(?:summari[sz]e|shorten|simplify|polish|condense|expand|extend|reformat|reverse|sort|"
+        rf"alphabeti[sz]e|capitali[sz]e|convert|classify|improve|edit|correct|continue|complete) {_THIS}(?!\s+of\b)"
+        r"(?!.*\?)",
+        _POLITE
+        + r"(?:fix|correct|check|improve|edit|polish)\b.{0,40}\b(?:grammar|spelling|punctuation|typos?|wording)\b",
+        _POLITE
+        + r"(?:make|turn|put|change)\b (?:this|it|that|my|the (?:text|sentence|paragraph|above|following))\b.{0,40}"
+        r"\b(?:shorter|longer|simpler|formal|informal|polite|politer|friendlier|professional|funnier|clearer|concise|"
+        r"bullet points|table|json|list|past tense|passive voice)\b",
+        _POLITE + rf"(?:write|compose|draft|create|generate|invent|make up|come up with)\b (?:me |us )?{_COUNT}?\b\s*"
+        rf"(?:[\w'-]+[ ,]+){{0,4}}?{_PIECE}\b",
+        _POLITE + rf"(?:tell|give|sing)(?: me| us)? {_COUNT} (?:[\w'-]+ ){{0,3}}?(?:poem|haiku|limerick|rhyme|song|"
+        r"(?:bedtime |short )?story|fairy ?tale|jokes?|riddles?|puns?|tongue twisters?)\b",
+        _POLITE + r"(?:repeat after me|repeat the (?:word|sentence|phrase)|count (?:from|to|up|down)\b)",
+        r"^\W*(?:请|麻烦)?(?:你|您)?(?:能|可以|能不能|可不可以)?(?:请)?(?:帮我|帮忙|给我|为我)?(?:把|将)?.{0,60}?"
+        r"(?:翻译(?:成|为|一下|下|这|以下|下面|：|:)|译成)",
+        r"^\W*(?:请|麻烦)?(?:你|您)?(?:能|可以)?(?:帮我|帮忙|给我)?(?:翻译|润色|改写|重写|缩写|扩写|校对|续写)",
+        r"^\W*(?:请|麻烦)?(?:你|您)?(?:能|可以)?(?:帮我|帮忙|给我|为我)?(?:总结|概括|归纳|简化|修改)(?:一下)?"
+        r"(?:这|以下|下面|上面|上文|下文|我的|：|:)",
+        r"^\W*(?:请|麻烦)?(?:你|您)?(?:能|可以)?(?:帮我|帮忙|给我|为我)?(?:写|作|编|创作|讲|说|来|生成|起草)(?:一|几|两|三)?"
+        r"(?:首|个|篇|段|封|则|句|份)[^？?]{0,30}(?:诗|俳句|故事|童话|笑话|歌词|歌|信|邮件|祝福语?|谜语|绕口令|对联|作文|情书|贺词)",
+        r"^\W*(?:请|麻烦)?(?:把|将)(?:这|以下|下面|上面|它).{0,30}(?:改成|改为|变成|写得|缩短|改得)",
+    )
+)
+
+_NUMBER = r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)%?"
+_DIGIT = r"(?:one|two|three|four|five|six|seven|eight|nine)"
+_WORD_NUMBER = (
+    r"(?:zero|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|"
+    rf"(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)(?:[- ]{_DIGIT})?|"
+    rf"(?:a |one )?(?:hundred|thousand|million)|{_DIGIT})"
+)
+_VALUE = (
+    rf"[(\s]*(?:(?:the )?square root of |sqrt\(?\s*|√\s*)?(?:{_NUMBER}|{_WORD_NUMBER})(?:\s?(?:squared|cubed))?[)\s]*"
+)
+_OPERATOR = (
+    r"(?:[+*×÷^−–/-]|\*\*|\bx\b|\b(?:plus|minus|times|multiplied by|divided by|over|modulo|mod|to the power of)\b|"
+    r"(?:percent|per cent|%)?\s*\bof\b)"
+)
+_SUM = re.compile(rf"{_VALUE}(?:{_OPERATOR}{_VALUE})+", re.IGNORECASE)
+_ROOT = re.compile(
+    rf"\s*(?:(?:the )?square root of|sqrt|√)[\s(]*{_NUMBER}[\s)]*|{_NUMBER}\s(?:squared|cubed)", re.IGNORECASE
+)
+# A date, a name, a range and a ratio look like a sum: 9/11, 7-11, 4x4, 24/7.
+_AMBIGUOUS = re.compile(r"\s*\d+(?:[-–/x]\d+)+\s*", re.IGNORECASE)
+_ASKS_SUM = re.compile(
+    r"^\s*(?:(?:hi|hello|hey|please|so|and|ok|quick)\b[,.!]?\s*)*(?:(?:can|could) you (?:please )?)?"
+    r"(?:(?P<sure>calculate|compute|evaluate|add up|work out|solve|how much (?:is|are)|"
+    r"what(?:'s| is) the (?:sum|product|result|value) of|请?(?:计算|算)(?:一下)?|请问)|"
+    r"what(?:'s| is| are| does)|whats)?[\s:：]*",
+    re.IGNORECASE,
+)
+_ENDS_SUM = re.compile(
+    r"\s*(?:(?P<sure>=|＝|equals?|make|is what|等于(?:多少|几)?|是多少|得(?:多少|几)|是几)\s*(?:what|多少|几)?|"
+    r"\bplease)?"
+    r"\s*[?？!.。=]*\s*$",
+    re.IGNORECASE,
+)
+_CHINESE_SUM = re.compile(
+    r"[零一二三四五六七八九十百千万两\d.\s]+(?:(?:加上?|减去?|乘以?|除以|[+*×÷-])[零一二三四五六七八九十百千万两\d.\s]+)+"
+)
+_EQUATION = re.compile(r"[\s\d.,+*/^()=×÷−-]*(?:\b\d*[a-z]\b[\s\d.,+*/^()=×÷−-]*){1,8}", re.IGNORECASE)
+_SOLVES = re.compile(
+    r"^\s*(?:please )?solve(?: for [a-z])?(?: the equation)?[\s:]+(?P<equation>.{1,80}?)[\s.?]*$", re.IGNORECASE
+)
+
+
+def utterance_kind(text: str) -> UtteranceKind | None:
+    """Kind of an utterance that needs no search; None for everything else."""
+    text = text.strip().replace("’", "'")
+    if len(text) <= LONGEST_SMALL_TALK:
+        if kind := _small_talk(text):
+            return kind
+        if _is_sum(text):
+            return "arithmetic"
+    lines = [line.strip()[:LONGEST_LINE] for line in text.splitlines() if line.strip()]
+    ends = {lines[0], lines[-1]} if lines else ()
+    return "instruction" if any(pattern.search(line) for line in ends for pattern in _INSTRUCTIONS) else None
+
+
+def input_kind(value: str | Example) -> UtteranceKind | None:
+    """Kind of a question, or of the user's last utterance in a dialogue.
+
+    An acknowledgement behind an utterance of the system may accept an offer: "Yes" then has no kind.
+    """
+    if not isinstance(value, TurnExample):
+        return utterance_kind(value if isinstance(value, str) else value.question)
+    if not value.context or value.context[-1].speaker != "USER":
+        return None
+    kind = utterance_kind(value.context[-1].text)
+    return None if kind == "acknowledgement" and len(value.context) > 1 else kind
+
+
+def decide_by(score: float, threshold: float, kind: UtteranceKind | None) -> tuple[bool, str]:
+    """Decision and its reason; a kind of utterance wins over the score."""
+    if kind is not None:
+        return False, kind
+    return score > threshold, "above-threshold" if score > threshold else "below-threshold"
+
+
+def _small_talk(text: str) -> UtteranceKind | None:
+    """Kind of a message that consists of phrases of small talk; thanks and greetings win over acknowledgements."""
+    words = _SEPARATORS.sub(" ", text.lower()).strip()
+    kinds: set[str] = set()
+    place = 0
+    while place < len(words):
+        match = _PHRASE.match(words, place)
+        if match is None or match.end() == place or match.lastgroup is None:
+            return None
+        kinds.add(match.lastgroup)
+        place = match.end() + words.startswith(" ", match.end())
+    return next((kind for kind in _SMALL_TALK if kind in kinds), None)
+
+
+def _is_sum(text: str) -> bool:
+    """True for a calculation and nothing else."""
+    if (match := _SOLVES.match(text)) and "=" in match["equation"] and _EQUATION.fullmatch(match["equation"]):
+        return True
+    begin = _ASKS_SUM.match(text)
+    rest = text[begin.end() :] if begin else text
+    end = _ENDS_SUM.search(rest)
+    core = rest[: end.start()] if end else rest
+    sure = bool((begin and begin["sure"]) or (end and end["sure"]) or rest.rstrip(" ?？").endswith(("=", "＝")))
+    if _AMBIGUOUS.fullmatch(core):
+        return sure
+    if _CHINESE_SUM.fullmatch(core.strip()) and not core.strip().isascii():
+        return True
+    return bool(_SUM.fullmatch(core) or _ROOT.fullmatch(core.strip()))

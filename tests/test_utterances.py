@@ -1,0 +1,129 @@
+"""Kinds of utterances that need no search: figures of the docs, and the places that decide."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from kbtrain.gate_folder import Gate
+from kbtrain.rag.use import answer
+from kbtrain.records import TurnExample, Utterance
+from kbtrain.utterances import decide_by, input_kind, utterance_kind
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def table():
+    with (ROOT / "tests" / "utterances.csv").open(encoding="utf-8", newline="") as file:
+        return [(row["kind"], row["utterance"]) for row in csv.DictReader(file)]
+
+
+def test_precision_and_recall_on_the_held_out_table_are_those_of_the_docs():
+    rows = table()
+    matched = [(kind, utterance_kind(text)) for kind, text in rows]
+    right = sum(kind != "question" and found is not None for kind, found in matched)
+    wrong = sum(kind == "question" and found is not None for kind, found in matched)
+    needless = sum(kind != "question" for kind, _ in matched)
+    assert len(rows) >= 200 and len({text for _, text in rows}) == len(rows)
+    assert (right, wrong, needless) == (103, 3, 126)
+    page = re.sub(r"\s+", " ", (ROOT / "docs" / "gates.md").read_text(encoding="utf-8"))
+    shown = f"| {needless} | {len(rows) - needless} | {right / (right + wrong):.2f} ({right} of {right + wrong}) | "
+    assert shown + f"{right / needless:.2f} ({right} of {needless}) |" in page
+
+
+def test_a_match_has_the_kind_of_the_table():
+    kinds = {(kind, utterance_kind(text)) for kind, text in table() if kind != "question"}
+    assert {(kind, found) for kind, found in kinds if found not in (kind, None)} == set()
+
+
+@pytest.mark.parametrize("name", ["atlas_questions", "atlas_known_questions"])
+def test_no_question_of_the_atlas_matches(name):
+    lines = (ROOT / "kbtrain" / "questions" / "data" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    questions = [row.get("text") or row["question"] for row in map(json.loads, lines)]
+    assert len(questions) > 1000
+    assert [text for text in questions if utterance_kind(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("What is 2+2?", "arithmetic"),
+        ("What is 9/11?", None),
+        ("Calculate 9/11", "arithmetic"),
+        ("9/11 =", "arithmetic"),
+        ("24/7", None),
+        ("4 x 4", "arithmetic"),
+        ("4x4", None),
+        ("What is the square root of 144?", "arithmetic"),
+        ("Solve 2x+3=7", "arithmetic"),
+        ("一加一等于几", "arithmetic"),
+        ("What is 1984?", None),
+        ("write a haiku", "instruction"),
+        ("Write a report on Chad", None),
+        ("Tell me a story", "instruction"),
+        ("Tell me the story of Odysseus", None),
+        ("The sea is wide.\n\nTranslate the text above into French.", "instruction"),
+        ("Hi", "greeting"),
+        ("Hi, who wrote Emma?", None),
+        ("Hi, thanks!", "thanks"),
+        ("ok", "acknowledgement"),
+        ("Okay, thank you very much", "thanks"),
+        ("vacation", None),
+        ("high", None),
+        ("早稻田大学", None),
+        ("", None),
+        ("?!", None),
+    ],
+)
+def test_a_kind_needs_the_whole_message_or_an_instruction_that_needs_no_fact(text, kind):
+    assert utterance_kind(text) == kind
+
+
+def turn(*said):
+    context = tuple(Utterance(speaker, text) for speaker, text in said)
+    return TurnExample(id="t", dialogue_id="d", split="test", turn=len(context), context=context)
+
+
+def test_yes_may_accept_an_offer_and_thanks_may_not():
+    offer = ("SYSTEM", "Shall I tell you its population?")
+    assert input_kind(turn(("USER", "Hi"), offer, ("USER", "Yes"))) is None
+    assert input_kind(turn(("USER", "Hi"), offer, ("USER", "No, thanks"))) == "thanks"
+    assert input_kind(turn(("USER", "Yes"))) == "acknowledgement"
+    assert input_kind(turn(("USER", "Hi"), offer)) is None
+
+
+def test_a_kind_wins_over_the_score():
+    assert decide_by(0.9, 0.5, "greeting") == (False, "greeting")
+    assert decide_by(0.9, 0.5, None) == (True, "above-threshold")
+    assert decide_by(0.5, 0.5, None) == (False, "below-threshold")
+
+
+class AlwaysNeeded(Gate):
+    name, unit, reads, card = "always", "probability", frozenset({"question"}), None
+    needs_samples = needs_evidence = False
+
+    def score_examples(self, examples):
+        return [1.0] * len(examples)
+
+
+def test_every_gate_decides_by_the_kind():
+    decided = AlwaysNeeded().decide(["Hi", "What is 2+2?", "Who wrote Emma?"], 0.5)
+    assert [(d.retrieve, d.reason, d.score) for d in decided] == [
+        (False, "greeting", 1.0),
+        (False, "arithmetic", 1.0),
+        (True, "above-threshold", 1.0),
+    ]
+
+
+def test_an_answer_with_a_gate_is_not_searched_for_by_the_kind():
+    searched = []
+
+    def find(question):
+        searched.append(question)
+        return ["A passage."]
+
+    hi, who = answer(["Hi", "Who wrote Emma?"], AlwaysNeeded(), llm=lambda prompt: "x", search=find, threshold=0.5)
+    assert searched == ["Who wrote Emma?"]
+    assert (hi.retrieved, hi.reason, who.retrieved, who.reason) == (False, "greeting", True, "above-threshold")
