@@ -89,22 +89,22 @@ def test_a_gate_of_turns_reads_the_dialogue_of_each_form():
 @pytest.mark.parametrize(
     ("form", "body", "says"),
     [
-        (RESPONSES, {"input": []}, "field 'input': expected text or a list"),
-        (RESPONSES, {"input": 3}, "field 'input': expected text or a list"),
-        (RESPONSES, {"input": [3]}, "field 'input': message 0: expected an object"),
-        (RESPONSES, {"input": [{"type": "message"}], "instructions": "x"}, "message 0: field 'role'"),
-        (RESPONSES, {"input": [user()] * 3}, "3 messages; at most 2"),
-        (RESPONSES, {"input": "x", "instructions": ["x"]}, "field 'instructions'"),
-        (MESSAGES, {}, "field 'messages': expected a list"),
-        (MESSAGES, {"messages": [3], "system": "x"}, "message 0: expected an object"),
-        (MESSAGES, {"messages": [user()], "system": 3}, "field 'system'"),
-        (MESSAGES, {"messages": [user()], "system": [3]}, "each part is an object"),
+        ("responses", {"input": []}, "field 'input': expected text or a list"),
+        ("responses", {"input": 3}, "field 'input': expected text or a list"),
+        ("responses", {"input": [3]}, "field 'input': message 0: expected an object"),
+        ("responses", {"input": [{"type": "message"}], "instructions": "x"}, "message 0: field 'role'"),
+        ("responses", {"input": [user()] * 3}, "3 messages; at most 2"),
+        ("responses", {"input": "x", "instructions": ["x"]}, "field 'instructions'"),
+        ("messages", {}, "field 'messages': expected a list"),
+        ("messages", {"messages": [3], "system": "x"}, "message 0: expected an object"),
+        ("messages", {"messages": [user()], "system": 3}, "field 'system'"),
+        ("messages", {"messages": [user()], "system": [3]}, "each part is an object"),
     ],
     ids=str,
 )
 def test_a_body_that_is_none_of_the_form_is_refused_by_its_field(form, body, says):
     with pytest.raises(Refused, match=says) as refused:
-        read(form, body, max_messages=2)
+        read(FORMS[form], body, max_messages=2)
     assert refused.value.status == 400
 
 
