@@ -24,6 +24,7 @@ from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.files import beside
 from kbtrain.labeling.certainty import DRAWS, MAX_EMPTY, SEED
+from kbtrain.labeling.change import MeaningGroups
 from kbtrain.labeling.distribution import Distribution
 from kbtrain.labeling.label import Cut, LabelledBy, LabelRule, with_taus
 from kbtrain.labeling.label_stage import (
@@ -55,12 +56,15 @@ class LabelConfig(Config):
     cut: Cut = Field("keep", description="answers cut at the token limit: keep, drop, or prefix (their first sentence)")
     certainty: Literal["common", "paper"] = Field("common", description="one scale for all splits, or 1 - U / ln I")
     certainty_answers: int | None = Field(None, ge=2, description="I of the common scale; null: the fewest of a split")
+    meanings: bool = Field(
+        False, description="change by the groups of RUN/meanings.jsonl, see data_gen/judge_change.py"
+    )
     verdicts: bool = Field(False, description="graded by the judge of RUN/verdicts.jsonl, see data_gen/judge.py")
 
     @model_validator(mode="after")
     def _possible(self) -> LabelConfig:
         check_counts(self, "certainty", "common", "certainty_answers")
-        if self.verdicts and self.cut == "prefix":
+        if (self.verdicts or self.meanings) and self.cut == "prefix":
             raise ValueError("key 'cut': prefix grades other texts than the judge did; use keep or drop with verdicts")
         return self
 
@@ -87,9 +91,11 @@ def main(config: LabelConfig) -> None:
     started = time.monotonic()
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
     draft, judged = beside(out, ".draft"), config.run / "verdicts.jsonl"
-    check_unchanged(source, *([judged] if config.verdicts else []))
-    if config.verdicts:
-        check_made_from(judged, source)
+    meant = config.run / "meanings.jsonl"
+    by_models = [*([judged] if config.verdicts else []), *([meant] if config.meanings else [])]
+    check_unchanged(source, *by_models)
+    for path in by_models:
+        check_made_from(path, source)
     tally, seen = LabelCounts(), Distribution()
     with SampleStore(store_path, read_only=True) as store:
         made_by = store.run_meta(config.sampling_run)
@@ -97,7 +103,8 @@ def main(config: LabelConfig) -> None:
         how = LabelRule(config.by, config.max_empty, config.cut, None if config.certainty == "paper" else scale)
         n = jsonl.write(draft, labels(store, config.sampling_run, questions(source), tally,
                                       Aligned(QuestionVerdicts, judged) if config.verdicts else None,
-                                      how))  # fmt: skip
+                                      how,
+                                      Aligned(MeaningGroups, meant) if config.meanings else None))  # fmt: skip
     try:
         if not n:
             what = "samples" if config.by == "samples" else "greedy answers"
@@ -107,7 +114,8 @@ def main(config: LabelConfig) -> None:
         if config.certainty == "paper" and config.by == "samples":
             refuse_unequal(tally)
         tau_mastery = choose_tau("tau_mastery", config.tau_mastery, tally.mastery)
-        tau_certainty = choose_tau("tau_certainty", config.tau_certainty, tally.certainty)
+        # without accepted answers change is the label that counts, and equal certainties must not stop it
+        tau_certainty = choose_tau("tau_certainty", config.tau_certainty, tally.certainty, one_sided=not tally.mastery)
         tau_change = choose_tau("tau_change", config.tau_change, tally.change, one_sided=True)
         jsonl.write(out, decided(draft, (tau_mastery, tau_certainty, tau_change), seen))
     finally:
@@ -123,6 +131,7 @@ def main(config: LabelConfig) -> None:
         **({"tau_change": {"value": tau_change, "rule": _rule(config.tau_change)}} if tally.change else {}),
         **grading.rules_of(question for _, question in read_questions(source)),
         "judge": read_meta(judged).get("judge") if config.verdicts else None,
+        **({"meanings": read_meta(meant).get("judge")} if config.meanings else {}),
         "bootstrap": {"draws": DRAWS, "seed": SEED},
     }
     if made_by.get("own_prompts"):
@@ -130,7 +139,7 @@ def main(config: LabelConfig) -> None:
     if (titles := titles_shown(config.run / "evidence.jsonl", made_by)) != "missing":
         rule["titles"] = titles
     extra = {"label_rule": rule, "sampling": made_by, "counts": tally.as_dict(), "distribution": seen.as_dict()}
-    inputs, options = [source, store_path, *([judged] if config.verdicts else [])], config.model_dump(mode="json")
+    inputs, options = [source, store_path, *by_models], config.model_dump(mode="json")
     write_meta(out, stage="label", config=options, inputs=inputs, extra=extra, started=started)
     print("\n".join([*seen.lines(), *tally.warnings(how)]))
     print(f"{n} labels, tau {tau_mastery:.3g} / {tau_certainty:.3g} / {tau_change:.3g} (mastery / certainty / change), "

@@ -9,13 +9,15 @@ Examples:
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.fidelity import left_out_lines, predicts_change, read_changes, read_fidelities
+from kbtrain.evaluation.fidelity import fidelities, left_out_lines, predicts_change, read_changes, read_fidelities
 from kbtrain.evaluation.note import sources
 from kbtrain.evaluation.outcomes import AccuracyKind, entities_of
 from kbtrain.evaluation.result_meta import check_fresh, check_result
@@ -30,13 +32,14 @@ from kbtrain.evaluation.run_folder import (
 from kbtrain.evaluation.savings import Saving, four_fold, order_curves, savings
 from kbtrain.files import there
 from kbtrain.gate_folder import KeyedCard
-from kbtrain.gates.noted import Source
+from kbtrain.gates.noted import Source, missing_reason
 from kbtrain.gates.registry import read_card
 from kbtrain.labeling.distribution import statistics
 from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.records import Outcome
 from kbtrain.report.curves import curve_band, savings_file
 from kbtrain.report.examples import collect, worst_errors
-from kbtrain.report.fidelity import FidelityReport, changed_answers, figure
+from kbtrain.report.fidelity import FidelityReport, beside_accuracy, changed_answers, figure
 from kbtrain.report.fidelity import closing_block as fidelity_block
 from kbtrain.report.figures import POSITIVE, gate_figures, read_calibration
 from kbtrain.report.first_screen import closing_block, first_screen, rule_of, sentences
@@ -79,6 +82,7 @@ def main(config: ReportConfig) -> None:
     found = savings(dev, outcomes, scored, kind, seed=results.meta["seed"], clusters=clusters)
     gate = main_gate(own, config.gate, found)
     first = first_screen(results, found, questions, gate)
+    first = replace(first, sentences=[*first.sentences, *change_sentences(config, stored, own, outcomes)])
     counted = statistics(read_labels(files[2])[1])
     saving = {one.gate: one for one in found}
     cuts = {g.gate: saving[g.gate].threshold if g.gate in saving else g.threshold or 0.0 for g in own}
@@ -116,6 +120,28 @@ def main(config: ReportConfig) -> None:
     print(f"wrote the report in {seconds:.0f} s -> {config.run}/report.html, report.md and {len(own)} pages in gates/")
     use = command(config.run, stored, found, gate)
     print("\n".join(closing_block(results, found, gate, questions, config.run / "report.html", use)))
+
+
+def change_sentences(
+    config: ReportConfig, stored: StoredScores, own: Sequence[GateResult], outcomes: Sequence[Outcome]
+) -> list[str]:
+    """A sentence on the gate for ``change`` that skips most on dev; none without such a gate, or with few dev
+    questions."""
+    behind = sources(config.run, stored)
+    there_now = {gate: source for gate, source in behind.items() if not missing_reason(source)}
+    names = [g.gate for g in own if g.gate in there_now and predicts_change(there_now[g.gate])]
+    learnt = {name: stored.by_gate[name] for name in names}
+    if not learnt:
+        return []
+    try:
+        found = fidelities(read_changes(config.run, config.sampling_run), learnt, stored.path)
+    except UserError as error:
+        return [f"No promise about changed answers: {error}."]
+    one = next(figure for _, figure in found.values())
+    skipped = [learnt[one.gate][o.question_id] <= one.threshold for o in outcomes]
+    right = [o.llm_correct if skip else o.rag_correct for o, skip in zip(outcomes, skipped, strict=True)]
+    always = sum(o.rag_correct for o in outcomes) / len(outcomes)
+    return [beside_accuracy(one, sum(right) / len(right), always)]
 
 
 def without_gold(config: ReportConfig, started: float) -> None:

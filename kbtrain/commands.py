@@ -127,6 +127,8 @@ def decide(args: argparse.Namespace) -> None:
 
     batches = _inputs(args)
     gate = load_gate(args.folder, args.key, args.dtype, args.device, args.verify, args.revision)
+    if args.threshold is None and gate.promise:
+        step(f"{gate.name}: its threshold promises: {gate.promise}")
     for inputs in batches:
         for decided in decisions(gate, inputs, args.threshold):
             sys.stdout.write(json.dumps(decided, ensure_ascii=False) + "\n")

@@ -104,15 +104,21 @@ class Threshold(BaseModel):
         found = self.dev.get("accuracy", self.evidence.get("accuracy", self.dev.get("accuracy_before")))
         return found if isinstance(found, float) else None
 
+    @property
+    def promise(self) -> str:
+        """The guarantee of the threshold in words; empty where there is none."""
+        kept = self.evidence.get("guarantee")
+        return promise_text(kept) if kept else ""
+
     def line(self, gate: str) -> str:
         """A point of a list: the threshold, its rule, its promise if any, and its effect on dev as far as noted."""
-        seen, kept = self.evidence, self.evidence.get("guarantee")
+        seen = self.evidence
         known = {"retrieval_ratio", "accuracy"} <= set(seen)
         shares = f": {seen['retrieval_ratio']:.1%} retrieved, accuracy {seen['accuracy']:.3f}" if known else ""
         if {"retrieval_ratio", "changed"} <= set(seen):
             skipped = 1 - seen["retrieval_ratio"]
             shares = f": {skipped:.1%} of the searches skipped, {seen['changed']:.1%} of the answers differ"
-        promise = f"; promised: {promise_text(kept)}" if kept else ""
+        promise = f"; promised: {self.promise}" if self.promise else ""
         where = "logged" if "traffic" in seen else "dev"
         return (
             f"- `{gate}`: retrieve if score > {self.threshold:.6g} (rule {self.rule}, {self.n_dev} {where} questions"
@@ -482,6 +488,12 @@ class Gate(ABC):
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
         """All scores that one pass gives, by name; most gates have one."""
         return {self.name: self.score(inputs)}
+
+    @property
+    def promise(self) -> str:
+        """The promise of its own threshold for new questions, in words; empty where there is none."""
+        chosen = self.card.thresholds.get(self.name) if self.card else None
+        return chosen.promise if chosen else ""
 
     @property
     def threshold(self) -> float | None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support import scripts
 
 from kbtrain import jsonl
+from kbtrain.commands import decide
 from kbtrain.demo import attainable_change, finish_own, own_chain, without_gold
 from kbtrain.gates.registry import load_gate, read_card
 from kbtrain.records import GateExample, Label, Question
+from kbtrain.serve.decide import LoadedGate
+from kbtrain.serve.server import described
 
 N = 260
 
@@ -98,6 +104,28 @@ def test_every_sentence_is_true_of_the_hidden_answers(finished: tuple[Path, str]
     assert block["always searching"] == "right or wrong is not known: no accepted answer was read"
     assert block["with the gate"].replace("[", "\\[").replace("]", "\\]") in report
     assert block["is that real?"].startswith("This is certain")
+
+
+def test_decide_and_serve_say_the_promise(finished: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(finished[0] / "features")
+    given = {"key": None, "dtype": "auto", "device": "cpu", "verify": False, "revision": None, "file": None,
+             "field": None, "texts": ["What is the capital of the famous city abc?"]}  # fmt: skip
+    decide(argparse.Namespace(folder=folder, threshold=None, **given))
+    said = capsys.readouterr()
+    limit = f"{100 * attainable_change(finished[0]):g}"
+    promise = f"at most {limit} % of the answers differ from always searching, with probability 0.9"
+    assert said.err == f"features_change: its threshold promises: {promise}\n"
+    assert json.loads(said.out)["threshold"] == load_gate(folder).threshold
+    decide(argparse.Namespace(folder=folder, threshold=0.5, **given))
+    assert capsys.readouterr().err == ""  # another threshold promises nothing
+    loaded = LoadedGate(load_gate(folder), "0")
+    for threshold, lines in ((None, [f"promised: {promise}"]), (0.5, [])):
+        service: Any = SimpleNamespace(
+            config=SimpleNamespace(threshold=threshold, upstream=None, gate=folder),
+            decider=SimpleNamespace(loaded=loaded, threshold=lambda one: one.gate.threshold),
+            upstream=None,
+        )
+        assert [line for line in described(service) if line.startswith("promised")] == lines
 
 
 def test_the_noted_threshold_says_its_promise(finished: tuple[Path, str]) -> None:

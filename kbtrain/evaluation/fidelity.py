@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from kbtrain import jsonl
-from kbtrain.answers.grading import is_same
+from kbtrain.answers import grading
 from kbtrain.answers.thoughts import is_left_out
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
@@ -29,8 +29,9 @@ from kbtrain.gates.noted import Source, missing_reason
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.seakr.gate import scale_of
+from kbtrain.labeling.change import Equality, MeaningGroups, by_groups
 from kbtrain.metrics.significance import Delta, random_gate_p, wilson
-from kbtrain.provenance import check_unchanged, read_document
+from kbtrain.provenance import check_made_from, check_unchanged, meta_of, read_document
 from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, Question, SampleSet, Split
 from kbtrain.store import SampleStore
@@ -58,7 +59,13 @@ class Changes:
         """1 where the answers differ, else 0."""
         return np.array(self.differ, dtype=np.float64)
 
-    def add(self, question: Question, llm: SampleSet | None, rag: SampleSet | None) -> None:
+    def add(
+        self,
+        question: Question,
+        llm: SampleSet | None,
+        rag: SampleSet | None,
+        is_same: Equality = grading.is_same,
+    ) -> None:
         """Add a question with its stored answers; one without two answers that count is left out."""
         if any(made is not None and made.refused is not None for made in (llm, rag)):
             self.left_out["refused by the server"] += 1
@@ -101,6 +108,7 @@ def read_changes(run: Path, sampling_run: str = "main") -> dict[Split, Changes]:
     questions = list(jsonl.read(Question, path))
     asked = {leak_key(question) for question in questions if question.split == "test"}
     found: dict[Split, Changes] = {}
+    groups = read_groups(run)
     with SampleStore(run / "samples.db", read_only=True) as store:
         store.run_meta(sampling_run)
         for split in SPLITS:
@@ -109,10 +117,25 @@ def read_changes(run: Path, sampling_run: str = "main") -> dict[Split, Changes]:
                 if question.split == split == "dev" and leak_key(question) in asked:
                     changes.left_out["that are test questions, too"] += 1
                 elif question.split == split:
-                    changes.add(question, *(store.get(sampling_run, question.id, c) for c in CONDITIONS[:2]))
+                    same = by_groups(None if groups is None else groups.get(question.id))
+                    llm, rag = (store.get(sampling_run, question.id, condition) for condition in CONDITIONS[:2])
+                    changes.add(question, llm, rag, same)
             if not changes.questions:
                 raise UserError(f"{at(path)}: no {split} question with stored answers under llm and rag")
     return found
+
+
+def read_groups(run: Path) -> dict[str, MeaningGroups] | None:
+    """A model's groups of answers, where the run's labels of change are by them; None where the rule compares.
+
+    Raises :class:`UserError` for a file that was changed, and for groups of other questions.
+    """
+    if not meta_of(run / "labels.jsonl").get("label_rule", {}).get("meanings"):
+        return None
+    path = run / "meanings.jsonl"
+    check_unchanged(path)
+    check_made_from(path, run / "questions.jsonl")
+    return {record.question_id: record for record in jsonl.read(MeaningGroups, path)}
 
 
 @dataclass(frozen=True)

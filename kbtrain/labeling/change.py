@@ -9,14 +9,51 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbtrain.answers import grading
+from kbtrain.answers.words import normalise
+from kbtrain.errors import UserError
 from kbtrain.metrics.significance import wilson
 from kbtrain.records import Question
 
 LONG = 12  # words from which on an answer is a sentence of its own: the rule compares strings, not what they say
 Equality = Callable[[Question, str, str], bool | None]  # None: no verdict on the pair
+
+
+@dataclass(frozen=True)
+class MeaningGroups:
+    """Groups of a question's answers that say the same, by a model: normalised answer -> number of its group."""
+
+    question_id: str
+    group: dict[str, int]
+
+
+def by_groups(groups: MeaningGroups | None) -> Equality:
+    """Equality by a model's groups, where the rule accepts neither answer; by the rule alone without groups.
+
+    Raises :class:`UserError` for an answer that is in no group.
+    """
+    if groups is None:
+        return grading.is_same
+
+    def is_same(question: Question, one: str, other: str) -> bool:
+        if grading.is_same(question, one, other):
+            return True
+        if question.grading == "option" or grading.is_empty(one) or grading.is_empty(other):
+            return False
+        numbers = []
+        for text in (one, other):
+            if normalise(text) not in groups.group:
+                raise UserError(
+                    f"question '{question.id}': no group for the answer {text!r:.60}; run data_gen/judge_change.py "
+                    "again"
+                )
+            numbers.append(groups.group[normalise(text)])
+        return numbers[0] == numbers[1]
+
+    return is_same
 
 
 class Change(NamedTuple):

@@ -19,7 +19,7 @@ from kbtrain.answers.thoughts import is_left_out, silence
 from kbtrain.answers.words import words
 from kbtrain.errors import UserError
 from kbtrain.files import there
-from kbtrain.labeling.change import LONG, Change, change
+from kbtrain.labeling.change import LONG, Change, MeaningGroups, by_groups, change
 from kbtrain.labeling.copied_gold import CopiedGold
 from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, counted_texts, indicators, label
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
@@ -83,7 +83,7 @@ class LabelCounts:
         long, compared = self.counts["long_answers_compared"], self.counts["answers_compared"]
         reworded = [
             f"warning: {long / compared:.0%} of the answers have {LONG} words or more; change compares texts, so that "
-            "an answer in other words counts as changed"
+            "an answer in other words counts as changed; data_gen/judge_change.py lets a model compare them"
         ] if long > MANY_LONG * compared else []  # fmt: skip
         return copied + left_out + unread + cut + reworded
 
@@ -104,16 +104,19 @@ def labels(
     tally: LabelCounts,
     verdicts: Aligned[QuestionVerdicts] | None = None,
     rule: LabelRule = DEFAULT_RULE,
+    meanings: Aligned[MeaningGroups] | None = None,
 ) -> Iterator[Label]:
     """A label for each question with at least two ``llm`` samples, in the order of ``questions``; the rest is counted.
 
-    ``verdicts``: a judge's, in the same order; without them each question's own rule grades.
+    ``verdicts``: a judge's, in the same order; without them each question's own rule grades. ``meanings``: a model's
+    groups of answers, likewise, for change.
     tau is not chosen yet: the hard labels are those of tau = 0 (see :func:`kbtrain.labeling.label.with_taus`).
     """
     counts, stored = tally.counts, Counter(store.counts(run))
     for question in questions:
         counts["questions"] += 1
-        found, changed = _found(store, run, question, tally, stored, right_of(verdicts, question), rule)
+        groups = None if meanings is None else meanings.of(question) or MeaningGroups(question.id, {})
+        found, changed = _found(store, run, question, tally, stored, right_of(verdicts, question), rule, groups)
         llm = found.get("llm")
         if llm is None:
             counts["questions_without_llm_samples"] += 1
@@ -133,8 +136,9 @@ def labels(
             if changed is not None:
                 tally.change[changed.value] += 1
         yield label(question, found, 0.0, 0.0, changed)
-    if verdicts is not None:
-        verdicts.finish()
+    for aligned in (verdicts, meanings):
+        if aligned is not None:
+            aligned.finish()
     for condition, left in stored.items():
         counts[f"stored_{condition}_of_unknown_questions"] = left
 
@@ -155,6 +159,7 @@ def _found(
     stored: Counter[str],
     verdicts: grading.Verdicts | None,
     rule: LabelRule,
+    groups: MeaningGroups | None = None,
 ) -> tuple[dict[Condition, Indicators], Change | None]:
     """Indicators under each condition with enough samples, and the change between ``llm`` and ``rag``.
 
@@ -180,8 +185,8 @@ def _found(
     if question.grading != "option":
         both = [*texts["llm"], *texts["rag"]]
         tally.counts["answers_compared"] += len(both)
-        tally.counts["long_answers_compared"] += sum(len(words(text)) >= LONG for text in both)
-    return found, change(question, texts["llm"], texts["rag"])
+        tally.counts["long_answers_compared"] += groups is None and sum(len(words(text)) >= LONG for text in both)
+    return found, change(question, texts["llm"], texts["rag"], by_groups(groups))
 
 
 def _indicated(

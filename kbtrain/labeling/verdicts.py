@@ -15,6 +15,7 @@ from kbtrain import jsonl
 from kbtrain.answers import grading
 from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError, at
+from kbtrain.labeling.change import MeaningGroups
 from kbtrain.labeling.judges import Judge
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import CONDITIONS, Evidence, Label, Question
@@ -103,7 +104,7 @@ def counted(verdicts: Iterable[QuestionVerdicts], questions: Iterable[Question])
     return counts
 
 
-R = TypeVar("R", Label, Evidence, QuestionVerdicts)
+R = TypeVar("R", Label, Evidence, QuestionVerdicts, MeaningGroups)
 
 
 class Aligned(Generic[R]):

@@ -26,7 +26,7 @@ Key = Literal["mastery", "certainty", "benefit", "change"]
 KBMPrompt = Literal["paper", "answer"]  # figure 14, or the prompt that asks for an answer (ours)
 PAPER_KEYS: tuple[Key, ...] = ("mastery", "certainty")
 DEFAULT_KEYS: tuple[Key, ...] = ("mastery", "certainty", "benefit")  # of recipes that learn several
-Judged = Literal["answers", "snippets"]  # what a judge is asked about
+Judged = Literal["answers", "snippets", "pairs"]  # what a judge is asked about
 NO_REFERENCE = "None"
 _PROBE = "probe"
 
@@ -80,6 +80,14 @@ _JUDGE = {  # figure 13 (Chinese); the English one is ours, in its form. The que
 }
 
 
+_SAME = {  # ours, in the form of figure 13
+    "en": "Given a question and two answers, output 1 if the two answers say the same, and 0 if they do not.\n"
+    "question: {query}\nfirst answer: {one}\nsecond answer: {other}\noutput: ",
+    "zh": "给定问题和两个答案,如果两个答案的意思相同请输出1,不同则输出0.\n"
+    "问题: {query}\n答案一: {one}\n答案二: {other}\n输出: ",
+}
+
+
 @dataclass(frozen=True)
 class Judgement(Question):
     """An answer put before a judge: ``text`` is the predicted answer, ``answers`` are the gold ones.
@@ -93,6 +101,14 @@ class SnippetsQuestion(Question):
     """Snippets put before a judge: ``text`` is a dialogue so far, ``context_passages`` are the snippets.
 
     :func:`answer_prompt` gives :func:`~kbtrain.prompts.ragate.useful_prompt` for it.
+    """
+
+
+@dataclass(frozen=True)
+class AnswerPair(Question):
+    """Two answers to a question put before a judge: ``answers`` are the two; no gold answer is shown.
+
+    :func:`answer_prompt` gives :func:`same_prompt` for it.
     """
 
 
@@ -153,6 +169,9 @@ def answer_prompt(question: Question, condition: Condition, evidence: str | None
         return judge_prompt(question.text, question.answers, question.language)
     if isinstance(question, SnippetsQuestion):
         return useful_prompt(question.text, question.context_passages)
+    if isinstance(question, AnswerPair):
+        one, other = question.answers
+        return same_prompt(query, one, other, question.language)
     if isinstance(question, NeedQuestion):
         return need_prompt(query, question.language)
     if question.form == "turn":
@@ -198,6 +217,11 @@ def kbm_answer(values: dict[Key, bool]) -> str:
 def judge_prompt(prediction: str, gold: Sequence[str], language: Language) -> str:
     """Figure 13's prompt; several accepted answers are joined by " / "."""
     return _JUDGE[language].format(pred=prediction, answer=" / ".join(gold))
+
+
+def same_prompt(query: str, one: str, other: str, language: Language) -> str:
+    """A prompt (ours) that asks if two answers to a question say the same; the reply is 1 or 0."""
+    return _SAME[language].format(query=query, one=one, other=other)
 
 
 def judge_reply(right: bool) -> str:
@@ -357,6 +381,7 @@ def judge_prompt_facts(judged: Judged) -> dict[str, str]:
     texts = {
         "answers": [judge_prompt(_PROBE, pair, "en"), judge_prompt(_PROBE, pair, "zh")],
         "snippets": [useful_prompt(_PROBE, pair)],
+        "pairs": [same_prompt(_PROBE, _PROBE, _PROBE, "en"), same_prompt(_PROBE, _PROBE, _PROBE, "zh")],
     }
     found = fingerprint(None, *texts[judged])
-    return {} if found == _UNNOTED[judged] else {"judge_prompt": found}
+    return {} if found == _UNNOTED.get(judged) else {"judge_prompt": found}

@@ -52,6 +52,18 @@ def sentences(one: Fidelity, candidates: int = 1) -> list[str]:
     ]
 
 
+def beside_accuracy(one: Fidelity, accuracy: float, always: float) -> str:
+    """A sentence for a report with accepted answers: the gate set to skip searches that change no answer."""
+    if one.dev_skipped <= 0:
+        return sentences(one)[0]
+    return (
+        f"Set to skip searches that change no answer, {gate_name(one.gate)} skips {percent(one.skipped.mean)} % of "
+        f"the searches, and {percent(one.changed.mean)} % {percent_interval(one.changed)} of the answers differ from "
+        f"always searching (promised: at most {percent(one.limit)} %, with probability {1 - one.delta:g}); "
+        f"{percent(accuracy)} % of all answers are right then, {percent(always)} % when always searching."
+    )
+
+
 def never(one: Fidelity) -> str:
     """The share of answers that passages change."""
     return f"Without any search {percent(one.changed_never)} % of the {one.n} answers differ from those with passages."

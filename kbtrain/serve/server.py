@@ -86,6 +86,8 @@ def described(service: Service) -> list[str]:
     share = loaded.share_above(service.decider.threshold(loaded))
     if share is not None:
         lines[0] += f": searches for {share:.0%} of the dev questions"
+    if config.threshold is None and loaded.gate.promise:
+        lines.append(f"promised: {loaded.gate.promise}")
     spent = dict(loaded.gate.spent)
     if spent.get("requests"):
         each = ", ".join(f"{count / spent['requests']:.0f} {what}" for what, count in spent.items() if count)

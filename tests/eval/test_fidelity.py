@@ -18,7 +18,7 @@ from kbtrain.evaluation.calibrate import calibrate_change
 from kbtrain.evaluation.fidelity import Changes, fidelity, left_out_lines, read_changes
 from kbtrain.gate_folder import read_gate_json
 from kbtrain.records import Question, Sample, SampleSet
-from kbtrain.report.fidelity import sentences
+from kbtrain.report.fidelity import beside_accuracy, sentences
 from kbtrain.store import SampleStore
 
 Load = Callable[[str], ModuleType]
@@ -66,6 +66,17 @@ def test_figures_on_test_worked_by_hand() -> None:
     assert text[2].startswith("This is NOT certain: as many searches skipped at random change 25.0 % of the answers")
     assert "best of 3 gates on dev" in sentences(one, 3)[1]
     assert not any("right" in sentence.replace("Whether an answer is right is not known", "") for sentence in text)
+
+
+def test_beside_accepted_answers_the_sentence_says_how_many_are_right() -> None:
+    dev = np.arange(100.0)
+    chosen = calibrate_change(dev, (dev >= 60).astype(float), 0.05, 0.1)
+    one = fidelity("features_change", chosen, dev, (dev >= 60).astype(float))
+    assert beside_accuracy(one, 0.431, 0.439) == (
+        "Set to skip searches that change no answer, features change skips 61.0 % of the searches, and 1.0 % "
+        "[0.2, 5.4] of the answers differ from always searching (promised: at most 5.0 %, with probability 0.9); 43.1 % of all "
+        "answers are right then, 43.9 % when always searching."
+    )
 
 
 def test_a_gate_that_may_skip_nothing_says_so() -> None:

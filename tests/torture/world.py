@@ -101,6 +101,7 @@ COMMANDS: dict[str, Sound] = {
         *TINY,
         after=("recipes/train_dialogue.py",),
     ),
+    "data_gen/judge_change.py": _sound("--run", "qa", "--judge", "llm", "--model", "model", *TINY),
     "data_gen/retrieve.py": _sound("--run", "qa", "--k", "2"),
     "data_gen/sample.py": _sound(
         "--run",
