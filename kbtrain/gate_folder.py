@@ -39,7 +39,7 @@ from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import file_sha256, meta_of, stamp, write_atomically
 from kbtrain.records import Decision, Example, GateExample, Target, Titles, TurnExample
 from kbtrain.text_files import read_text
-from kbtrain.utterances import decide_by, input_kind
+from kbtrain.utterances.kinds import decide_by, input_kind
 
 T = TypeVar("T")
 CARD = "gate.json"
@@ -513,7 +513,7 @@ class Gate(ABC):
     def decide(self, inputs: Sequence[str | Example], threshold: float | None = None) -> list[Decision]:
         """One decision per text or example. ``threshold`` None: the gate's own.
 
-        Small talk, instructions about a text and sums are never searched for (:mod:`kbtrain.utterances`).
+        Small talk, instructions about a text and sums are never searched for (:mod:`kbtrain.utterances.kinds`).
         Raises :class:`UserError` if there is none, and for gates that need samples or retrieved text.
         """
         chosen, given = self.threshold_or(threshold), self._listed(inputs)

@@ -20,7 +20,7 @@ from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Condition, Hit, Question, SampleSet, Titles
 from kbtrain.retrieval.base import Searcher
-from kbtrain.utterances import decide_by, utterance_kind
+from kbtrain.utterances.kinds import decide_by, utterance_kind
 
 if TYPE_CHECKING:
     from kbtrain.llm.transformers_llm import TransformersLLM
@@ -83,7 +83,7 @@ def answer(
     second: SecondJudgement | None = None,
 ) -> list[GatedAnswer]:
     """Answers in the order of the questions; a question is searched for iff its score > ``threshold``, and small talk,
-    instructions about a text and sums (:mod:`kbtrain.utterances`) never are.
+    instructions about a text and sums (:mod:`kbtrain.utterances.kinds`) never are.
 
     All known and all unknown questions go to the model in one stream; a probe of the answering model itself decides
     between their prefill and their first token, or behind a draft, so that known questions pass through the model

@@ -24,6 +24,7 @@ from kbtrain.serve.request_forms import FORMS
 from kbtrain.serve.service import Service
 from kbtrain.serve.wire import decisions_route, systemone_route
 from kbtrain.serve.worker import Input
+from kbtrain.utterances.kinds import UtteranceKind
 
 
 def application(service: Service) -> Router:
@@ -93,18 +94,19 @@ async def gate_route(service: Service, exchange: Exchange) -> None:
         raise Refused(400, "body", "give a threshold or a budget, not both", "budget")
     if budget is not None and not 0 <= budget <= 1:
         raise Refused(400, "body", "field 'budget': expected a share of searches, from 0 to 1", "budget")
-    inputs = _inputs(service, body)
+    inputs, kinds = _inputs(service, body)
 
     async def work() -> None:
         exchange.moment = "gate"
-        made = await service.decisions("gate", inputs, threshold, budget)
+        made = await service.decisions("gate", inputs, threshold, budget, kinds)
         fields = [_shown(value, decision) for value, decision in zip(inputs, made, strict=True)]
         await exchange.json({"gate": made[0].gate, "decisions": fields, "seconds": round(made[0].seconds, 6)})
 
     await exchange.until_gone(work())
 
 
-def _inputs(service: Service, body: dict[str, Any]) -> list[Input]:
+def _inputs(service: Service, body: dict[str, Any]) -> tuple[list[Input], list[UtteranceKind | None] | None]:
+    """Inputs of the gate, and the kinds of the messages behind them (None: those of the inputs)."""
     limit, questions = service.config.max_messages, body.get("questions")
     if ("questions" in body) == ("messages" in body):
         raise Refused(400, "body", "give either 'questions' or 'messages'")
@@ -113,7 +115,7 @@ def _inputs(service: Service, body: dict[str, Any]) -> list[Input]:
         found = gate_input(body["messages"], service.config, reads)
         if found.value is None:
             raise Refused(400, "ungated", f"these messages pass ungated: {found.reason}", "messages")
-        return [found.value]
+        return [found.value], [found.kind]
     if "question" not in reads:
         raise Refused(400, "body", "this gate reads dialogues: give 'messages'", "questions")
     if not isinstance(questions, list) or not questions or not all(isinstance(q, str) for q in questions):
@@ -124,7 +126,7 @@ def _inputs(service: Service, body: dict[str, Any]) -> list[Input]:
         if is_blank(question) or len(question) > service.config.max_question_chars:
             most = service.config.max_question_chars
             raise Refused(400, "body", f"question {place}: expected 1 to {most} characters", "questions")
-    return list(questions)
+    return list(questions), None
 
 
 def _number(body: dict[str, Any], name: str) -> float | None:

@@ -13,17 +13,26 @@ from kbtrain.serve.client_tasks import is_client_task
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.worker import Input
+from kbtrain.utterances.follow_ups import is_follow_up, last_messages
+from kbtrain.utterances.kinds import UtteranceKind, input_kind, utterance_kind
 
 TEXTS = {"text", "input_text", "output_text"}  # types of parts that are text, in the dialects there are
 
 
 @dataclass(frozen=True)
 class GateInput:
-    """``value``: what the gate reads, and ``query`` what is searched for; both None for ``reason``."""
+    """``value``: what the gate reads, and ``query`` the user's last message; both None for ``reason``.
+
+    ``kind``: of a message that needs no search. ``dialogue``: of a follow-up that is not gated by its own words alone;
+    ``searched``: what is then searched for in place of ``query``.
+    """
 
     value: Input | None
     query: str | None
     reason: str = ""
+    kind: UtteranceKind | None = None
+    dialogue: tuple[Utterance, ...] = ()
+    searched: str | None = None
 
 
 def gate_input(
@@ -54,9 +63,15 @@ def gate_input(
         return GateInput(None, None, "client-task")
     if len(query) > config.max_question_chars:
         return GateInput(None, None, "long-question")
-    if config.gated == "question" or (config.gated == "auto" and "question" in reads):
-        return GateInput(query, query)
-    return GateInput(_turn(checked), query)
+    reads_question = config.gated == "question" or (config.gated == "auto" and "question" in reads)
+    if reads_question and config.context == "last":
+        return GateInput(query, query, kind=utterance_kind(query) if config.utterance_rules else None)
+    turn = _turn(checked)
+    kind = input_kind(turn) if config.utterance_rules else None
+    if config.context == "last" or kind is not None or not is_follow_up(turn.context):
+        return GateInput(query if reads_question else turn, query, kind=kind)
+    window = last_messages(turn.context, config.window, config.max_question_chars)
+    return GateInput(window if reads_question else turn, query, dialogue=turn.context, searched=window)
 
 
 def text(message: dict[str, Any]) -> str:

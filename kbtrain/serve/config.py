@@ -19,6 +19,7 @@ OnSearchFailure = Literal["plain", "error"]
 Injection = Literal["user", "system", "tool"]
 PromptRule = Literal["auto", "background", "trained"]
 StatesFrom = Literal["auto", "upstream", "here"]
+Context = Literal["last", "window", "condense"]
 GatedInput = Literal["auto", "question", "turn"]
 
 
@@ -32,6 +33,17 @@ class ServeConfig(Config):
     device: str = Field("auto", description="of the gate: auto, cpu or cuda")
     threshold: float | None = Field(None, description="in place of the one in the gate's folder")
     gated: GatedInput = Field("auto", description="what the gate reads of a chat: the last question, or the dialogue")
+    context: Context = Field(
+        "last",
+        description="what a follow-up is gated and searched by. last: its own words; window: the user's last messages "
+        "together; condense: a question that the upstream writes for it",
+    )
+    window: int = Field(3, ge=2, le=20, description="messages of the user that context: window takes together")
+    condense_model: str | None = Field(
+        None, description="the upstream's model that writes the question; null: the one of the request"
+    )
+    condense_deadline_s: float = Field(3.0, gt=0, description="longest time for that; then the window is used")
+    condense_tokens: int = Field(100, ge=1, description="most tokens of that question, thoughts included")
     utterance_rules: bool = Field(
         True, description="never search for greetings, thanks, instructions about a text and sums, whatever the score"
     )
@@ -105,6 +117,11 @@ class ServeConfig(Config):
                 raise ValueError("key 'upstream': an address begins with http:// or https://")
         if self.upstream is not None and self.model is not None:
             raise ValueError("key 'model': give an upstream or a model in this process, not both")
+        needless = {"condense_model", "condense_deadline_s", "condense_tokens"} & self.model_fields_set
+        if needless and self.context != "condense":
+            raise ValueError(f"key '{min(needless)}': needs context: condense")
+        if "window" in self.model_fields_set and self.context == "last":
+            raise ValueError("key 'window': needs context: window or condense")
         hide_values(self.search_mapping, "search_mapping")
         if self.search_mapping and not self.search.startswith(("http://", "https://")):
             raise ValueError("key 'search_mapping': is for a search by HTTP (search: https://...{query})")

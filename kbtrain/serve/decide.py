@@ -25,7 +25,7 @@ from kbtrain.serve.gate_states import states_server
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.traffic import fingerprint
 from kbtrain.serve.worker import GateWorker, Input
-from kbtrain.utterances import UtteranceKind, decide_by, input_kind
+from kbtrain.utterances.kinds import UtteranceKind, decide_by, input_kind
 
 logger = logging.getLogger("kbtrain.serve")
 
@@ -177,21 +177,21 @@ class Decider:
         return chosen
 
     async def decide(
-        self, inputs: Sequence[Input], threshold: float | None = None, budget: float | None = None
-    ) -> list[Decision]:
-        """One decision an input. Raises :class:`Refused` (a threshold that cannot be, no room), ``TimeoutError``, and
-        whatever the gate raises."""
+        self, inputs: Sequence[Input], threshold: float | None = None, budget: float | None = None,
+        kinds: Sequence[UtteranceKind | None] | None = None,
+    ) -> list[Decision]:  # fmt: skip
+        """One decision an input. ``kinds``: of the messages behind them; None: those of the inputs.
+
+        Raises :class:`Refused` (a threshold that cannot be, no room), ``TimeoutError``, and errors of the gate.
+        """
         self.threshold(self.loaded, threshold, budget)  # a bad one is refused before anything is scored
         began = time.perf_counter()
         async with asyncio.timeout(self.config.gate_deadline_s):
             found = await self.worker.score(inputs)
         seconds = time.perf_counter() - began
-        kinds = [self.kind(value) for value in inputs]
+        if kinds is None:
+            kinds = [input_kind(value) if self.config.utterance_rules else None for value in inputs]
         return [self._decision(s, threshold, budget, seconds, kind) for s, kind in zip(found, kinds, strict=True)]
-
-    def kind(self, value: Input) -> UtteranceKind | None:
-        """Kind of an input that is never searched for, by the rules of :mod:`kbtrain.utterances` where they are on."""
-        return input_kind(value) if self.config.utterance_rules else None
 
     def _decision(
         self, scored: Scored, threshold: float | None, budget: float | None, seconds: float, kind: UtteranceKind | None

@@ -29,6 +29,9 @@ class Metrics:
         )
         self.search_seconds = Histogram("kbtrain_search_seconds", "Search", buckets=SECONDS, registry=registry)
         self.searches = Counter("kbtrain_searches", "Searches", ["result"], registry=registry)
+        self.follow_ups = Counter(
+            "kbtrain_follow_ups", "Messages, by what they were gated by", ["context"], registry=registry
+        )
         self.first_token = Histogram(
             "kbtrain_upstream_first_token_seconds",
             "Upstream until its first byte",

@@ -19,6 +19,7 @@ from typing import Any
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import GateInput
+from kbtrain.serve.condense import resolve_follow_up
 from kbtrain.serve.cors import Header
 from kbtrain.serve.error_events import ErrorEvents
 from kbtrain.serve.exchange import ClientLeft, Exchange, Upload
@@ -89,10 +90,11 @@ async def _answer(
     assert service.upstream is not None
     service.upstream.check(path, _asked(service, path, body, found, None))
     exchange.moment = "gate"
+    found = await resolve_follow_up(service, exchange, body, found, course) if policy.retrieve != "never" else found
     await _decide(service, found, policy, course)
     if course.wanted:
         exchange.moment = "search"
-        await _search(service, found.query or "", course)
+        await _search(service, found.searched or found.query or "", course)
     sent = _with_passages(service, path, data, body, found, course)
     exchange.moment = "first-token"
     await pass_on(service, exchange, path, sent, policy, course)
@@ -103,16 +105,17 @@ async def _decide(service: Service, found: GateInput, policy: Policy, course: Co
     if found.value is None:
         course.reason = found.reason
         return
-    kind = service.decider.kind(found.value)
-    if kind is not None and policy.retrieve == "auto":  # the gate is not asked: its pass would be in vain
-        course.reason = kind
+    if found.kind is not None and policy.retrieve == "auto":  # the gate is not asked: its pass would be in vain
+        course.reason = found.kind
         return
     if policy.retrieve != "auto":
         course.reason, course.wanted = "forced", policy.retrieve == "always"
     else:
         began = time.perf_counter()
         try:
-            (course.decision,) = await service.decider.decide([found.value], policy.threshold, policy.budget)
+            (course.decision,) = await service.decider.decide(
+                [found.value], policy.threshold, policy.budget, [found.kind]
+            )
             course.reason, course.wanted = course.decision.reason, course.decision.retrieve
         except Refused:
             raise

@@ -30,6 +30,7 @@ from kbtrain.serve.search import Search, open_search
 from kbtrain.serve.upstream import HttpUpstream, Upstream
 from kbtrain.serve.worker import Input
 from kbtrain.trained_on import question_hash
+from kbtrain.utterances.kinds import UtteranceKind
 
 SCHEMA = "1"
 LONGEST_IDS = 2000  # characters of a debug header
@@ -49,6 +50,8 @@ class Course:
     search_seconds: float | None = None
     hits: tuple[Hit, ...] = ()
     query: str | None = None
+    context: str = ""  # of a follow-up: last, window, condensed, condense-failed; empty where the setting is last
+    condense_seconds: float | None = None
     asked: Asked | None = None  # numbers of the question
     error_inside: bool = False  # the upstream's, in an answer of status 200
     began: float = field(default_factory=time.perf_counter)
@@ -65,9 +68,13 @@ class Course:
             "passages": str(len(self.hits)),
             "gate-ms": _ms(self.gate_seconds),
             "search-ms": _ms(self.search_seconds),
+            "context": self.context,
+            "condense-ms": _ms(self.condense_seconds),
             "schema": SCHEMA,
         }
         if debug:
+            if self.context and self.query is not None:
+                values["question"] = quote(self.query, errors="replace")[:LONGEST_IDS]
             names = (quote(hit.passage_id, safe="", errors="replace") for hit in self.hits)
             values["passage-ids"] = ",".join(names)[:LONGEST_IDS]
             values["probability"] = f"{d.probability:.6g}" if d and d.probability is not None else ""
@@ -146,11 +153,12 @@ class Service:
         model.kept = keep_prefills(loaded.gate, model.name, model.sampler, used) if whole else None
 
     async def decisions(
-        self, route: str, inputs: Sequence[Input], threshold: float | None, budget: float | None
-    ) -> list[Decision]:
+        self, route: str, inputs: Sequence[Input], threshold: float | None, budget: float | None,
+        kinds: Sequence[UtteranceKind | None] | None = None,
+    ) -> list[Decision]:  # fmt: skip
         """Decisions for a route that has no other answer than the gate's, recorded. Raises :class:`Refused`."""
         try:
-            made = await self.decider.decide(inputs, threshold, budget)
+            made = await self.decider.decide(inputs, threshold, budget, kinds)
         except TimeoutError:
             raise Refused(504, "gate_slow", "the gate did not answer in time") from None
         except Refused:
@@ -230,6 +238,8 @@ class Service:
             "reason": course.reason,
             "passages": len(course.hits),
             "gate_ms": course.gate_seconds and round(1000 * course.gate_seconds, 2),
+            "context": course.context,
+            "condense_ms": course.condense_seconds and round(1000 * course.condense_seconds, 2),
             "search_ms": course.search_seconds and round(1000 * course.search_seconds, 2),
             "seconds": round(time.perf_counter() - course.began, 4),
             "outcome": outcome,

@@ -10,13 +10,13 @@ import pytest
 from kbtrain.gate_folder import Gate
 from kbtrain.rag.use import answer
 from kbtrain.records import TurnExample, Utterance
-from kbtrain.utterances import decide_by, input_kind, utterance_kind
+from kbtrain.utterances.kinds import decide_by, input_kind, utterance_kind
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def table():
-    with (ROOT / "tests" / "utterances.csv").open(encoding="utf-8", newline="") as file:
+    with (Path(__file__).with_name("utterances.csv")).open(encoding="utf-8", newline="") as file:
         return [(row["kind"], row["utterance"]) for row in csv.DictReader(file)]
 
 
