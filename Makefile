@@ -14,7 +14,7 @@ MODEL ?= smollm2-135m-instruct
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full evidence test test-fast coverage torture examples test-vllm test-adapters lint sbom lock format \
+.PHONY: help setup demo demo-full evidence test test-fast coverage torture examples test-vllm test-servers test-adapters lint sbom lock format \
   docs bench gpu-check vllm-env clean
 
 help:  ## this list
@@ -52,6 +52,12 @@ examples: setup $(TRAINERS)  ## the property tests on new random examples, a tho
 
 test-vllm: setup vllm-env  ## vLLM for real, offline and as a server, beside transformers (about 10 minutes)
 	KBTRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python HF_HUB_OFFLINE=1 $(PY) -m pytest tests/llm/test_vllm.py tests/llm/test_vllm_states.py
+
+SERVERS := .venv-servers/bin/python
+test-servers: setup  ## llama.cpp's own server behind README's six commands, in an environment of its own (3 minutes)
+	@$(SERVERS) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-servers
+	@$(SERVERS) $(HASHED) -r locks/servers.txt
+	KBTRAIN_SERVERS_PYTHON=$(CURDIR)/$(SERVERS) HF_HUB_OFFLINE=1 $(PY) -m pytest tests/llm/test_llamacpp.py
 
 # environments of their own: LangChain brings a pytest plugin that every test run would import, and LiteLLM's proxy pins
 # versions (1.82.7 and 1.82.8 were malicious)

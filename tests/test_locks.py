@@ -23,6 +23,7 @@ LOCKS = (
     "litellm",
     "open-webui",
     "vllm",
+    "servers",
 )
 Lock = dict[str, tuple[Requirement, list[str]]]
 
