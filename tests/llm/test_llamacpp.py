@@ -69,7 +69,7 @@ def test_the_readme_s_six_commands(folder: Path) -> None:
         assert scripts.run("data_gen/collect.py", *given).returncode == 0
         assert scripts.run("data_gen/retrieve.py", "--run", run, "--corpus", folder / "passages.jsonl").returncode == 0
         samples = ("--samples", "{train: 6, dev: 6, test: 0}", "--max-new-tokens", "24")
-        done = scripts.run("data_gen/sample.py", "--config", config, "--run", run, *samples)
+        done = scripts.run("data_gen/sample.py", "--config", config, "--run", run, *samples, timeout=1800.0)
         assert done.returncode == 0, done.stderr
     with SampleStore(run / "samples.db", read_only=True) as store:
         sets = list(store.iterate("main"))
