@@ -57,7 +57,7 @@ class Filter:
             if valves.on_failure == "leave":
                 return body
             decision = {"retrieve": valves.on_failure == "retrieve", "failed": type(error).__name__}
-        if decision is None:  # a picture, a tool's message: not the gate's to judge
+        if decision is None:  # a picture, a tool's message, a gate without a threshold: not the gate's to judge
             return body
         if valves.status and __event_emitter__ is not None:
             said = f"kbtrain: {'search' if decision['retrieve'] else 'no search'}{_why(decision)}"
@@ -98,7 +98,7 @@ class Filter:
         if reply.status != 200:
             raise OSError(f"status {reply.status}")
         found: dict[str, Any] = answer["decisions"][0]
-        return found
+        return None if found["retrieve"] is None else found
 
 
 def _texts(messages: Any) -> list[dict[str, Any]]:

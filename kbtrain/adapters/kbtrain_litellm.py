@@ -109,6 +109,8 @@ class KbtrainGate(CustomLogger):
         if reply.status != 200:
             raise OSError(f"status {reply.status}")
         decision = answer["decisions"][0]
+        if decision["retrieve"] is None:  # no threshold
+            return None
         return {key: decision[key] for key in ("retrieve", "score", "threshold")}
 
 

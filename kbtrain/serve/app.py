@@ -99,8 +99,13 @@ async def gate_route(service: Service, exchange: Exchange) -> None:
     async def work() -> None:
         exchange.moment = "gate"
         made = await service.decisions("gate", inputs, threshold, budget, kinds)
-        fields = [_shown(value, decision) for value, decision in zip(inputs, made, strict=True)]
-        await exchange.json({"gate": made[0].gate, "decisions": fields, "seconds": round(made[0].seconds, 6)})
+        shown = [_shown(value, decision) for value, decision in zip(inputs, made, strict=False)]
+        fields = {"gate": made[0].gate, "decisions": shown, "seconds": round(made[0].seconds, 6)}
+        if len(made) < len(inputs):
+            slow = service.gate_slow(len(made), len(inputs))
+            slow.fields = fields
+            raise slow
+        await exchange.json(fields)
 
     await exchange.until_gone(work())
 
@@ -145,7 +150,7 @@ def _shown(value: Input, decision: Decision) -> dict[str, Any]:
     about = {"turn": value.turn} if isinstance(value, TurnExample) else {"question": value}
     return {
         **about,
-        "retrieve": decision.retrieve,
+        "retrieve": None if decision.threshold is None else decision.retrieve,
         "reason": decision.reason,
         "score": decision.score,
         "probability": decision.probability,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import bisect
 import logging
 import math
@@ -24,7 +23,7 @@ from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.gate_states import states_server
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.traffic import fingerprint
-from kbtrain.serve.worker import GateWorker, Input
+from kbtrain.serve.worker import GateWorker, Input, PartlyScored
 from kbtrain.utterances.kinds import UtteranceKind, decide_by, input_kind
 
 logger = logging.getLogger("kbtrain.serve")
@@ -32,7 +31,7 @@ logger = logging.getLogger("kbtrain.serve")
 
 @dataclass(frozen=True)
 class Decision:
-    """``retrieve`` where ``score`` > ``threshold``, unless ``reason`` is a kind of utterance.
+    """``retrieve`` where ``score`` > ``threshold``, unless there is none or ``reason`` is a kind of utterance.
 
     ``gate``: name@fingerprint; ``scores``: of the gate's one pass, by name; ``seconds`` from the question to the score,
     waiting included.
@@ -40,12 +39,20 @@ class Decision:
 
     score: float
     probability: float | None
-    threshold: float
+    threshold: float | None
     retrieve: bool
     gate: str
     reason: str
     seconds: float
     scores: Mapping[str, float] = field(default_factory=dict)
+
+
+class GateSlow(TimeoutError):
+    """The deadline came first. ``decisions``: of the inputs before the first one without a score."""
+
+    def __init__(self, decisions: Sequence[Decision]) -> None:
+        super().__init__()
+        self.decisions = tuple(decisions)
 
 
 class LoadedGate:
@@ -124,7 +131,8 @@ class Scored:
 
 
 class Decider:
-    """A gate behind its worker. Raises :class:`UserError` for a gate without a threshold, unless one is given.
+    """A gate behind its worker. Raises :class:`UserError` for a gate without a threshold, unless one is given or the
+    server is in shadow mode.
 
     ``prepare`` is called with each gate that is opened again, before it is in place.
     """
@@ -132,7 +140,9 @@ class Decider:
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
         self.loaded = self._open()
-        self.worker: GateWorker[Scored] = GateWorker(self._score, config.batch, config.batch_ms / 1000, config.queue)
+        self.worker: GateWorker[Scored] = GateWorker(
+            self._score, config.batch, config.batch_ms / 1000, config.queue, config.gate_deadline_s
+        )
         self._reloading = threading.Lock()
         self.prepare: Callable[[LoadedGate], None] = lambda loaded: None
 
@@ -144,10 +154,10 @@ class Decider:
                 loaded.check(c.threshold, "threshold")
             except Refused as refused:
                 raise UserError(f"key 'threshold': {refused}") from None
-        elif loaded.gate.threshold is None:
+        elif loaded.gate.threshold is None and not c.shadow:
             raise UserError(
                 f"gate '{loaded.gate.name}': no threshold in its folder; choose one on dev questions "
-                "(eval/calibrate.py), or give one: --threshold"
+                "(eval/calibrate.py), or give one: --threshold; --shadow records scores without one"
             )
         if c.gated != "auto" and c.gated not in loaded.gate.reads:
             raise UserError(f"key 'gated': gate '{loaded.gate.name}' does not read a {c.gated}")
@@ -166,15 +176,15 @@ class Decider:
         if "question" in self.loaded.gate.reads:
             self._score(["What is the capital of France?"])
 
-    def threshold(self, loaded: LoadedGate, given: float | None = None, budget: float | None = None) -> float:
-        """The request's threshold, else its budget's, else the configuration's, else the gate's own."""
+    def threshold(self, loaded: LoadedGate, given: float | None = None, budget: float | None = None) -> float | None:
+        """The request's threshold, else its budget's, else the configuration's, else the gate's own; None without any,
+        in shadow mode.
+        """
         if given is not None:
             return loaded.check(given, "threshold")
         if budget is not None:
             return loaded.at_budget(budget)
-        chosen = self.config.threshold if self.config.threshold is not None else loaded.gate.threshold
-        assert chosen is not None
-        return chosen
+        return self.config.threshold if self.config.threshold is not None else loaded.gate.threshold
 
     async def decide(
         self, inputs: Sequence[Input], threshold: float | None = None, budget: float | None = None,
@@ -182,23 +192,30 @@ class Decider:
     ) -> list[Decision]:  # fmt: skip
         """One decision an input. ``kinds``: of the messages behind them; None: those of the inputs.
 
-        Raises :class:`Refused` (a threshold that cannot be, no room), ``TimeoutError``, and errors of the gate.
+        Raises :class:`Refused` (a threshold that cannot be, no room), :class:`GateSlow`, and errors of the gate.
         """
         self.threshold(self.loaded, threshold, budget)  # a bad one is refused before anything is scored
         began = time.perf_counter()
-        async with asyncio.timeout(self.config.gate_deadline_s):
-            found = await self.worker.score(inputs)
+        scored: Sequence[Scored]
+        try:
+            scored = await self.worker.score(inputs)
+        except PartlyScored as late:
+            scored = late.results
         seconds = time.perf_counter() - began
         if kinds is None:
             kinds = [input_kind(value) if self.config.utterance_rules else None for value in inputs]
-        return [self._decision(s, threshold, budget, seconds, kind) for s, kind in zip(found, kinds, strict=True)]
+        pairs = zip(scored, kinds, strict=False)
+        decisions = [self._decision(one, threshold, budget, seconds, kind) for one, kind in pairs]
+        if len(decisions) < len(inputs):
+            raise GateSlow(decisions)
+        return decisions
 
     def _decision(
         self, scored: Scored, threshold: float | None, budget: float | None, seconds: float, kind: UtteranceKind | None
     ) -> Decision:
         loaded = scored.loaded
         limit, score = self.threshold(loaded, threshold, budget), scored.scores[loaded.gate.name]
-        retrieve, reason = decide_by(score, limit, kind)
+        retrieve, reason = (False, kind or "no-threshold") if limit is None else decide_by(score, limit, kind)
         return Decision(
             score=score,
             probability=loaded.gate.probability(score),

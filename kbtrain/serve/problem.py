@@ -24,6 +24,7 @@ class Refused(Exception):
         self.code = code
         self.param = param
         self.headers = dict(headers or {})
+        self.fields: dict[str, Any] = {}  # beside the error
 
     def body(self, anthropic: bool = False) -> bytes:
         """The JSON body."""
@@ -34,7 +35,7 @@ class Refused(Exception):
             ).encode()
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         error: dict[str, Any] = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
-        return json.dumps({"error": error}).encode()
+        return json.dumps({"error": error, **self.fields}).encode()
 
 
 class Busy(Refused):

@@ -82,10 +82,13 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
 def described(service: Service) -> list[str]:
     """Lines about what was opened, and what a decision of this gate costs where that is more than a forward pass."""
     config, loaded = service.config, service.decider.loaded
-    lines = [f"threshold {service.decider.threshold(loaded):.6g}"]
-    share = loaded.share_above(service.decider.threshold(loaded))
-    if share is not None:
-        lines[0] += f": searches for {share:.0%} of the dev questions"
+    threshold = service.decider.threshold(loaded)
+    lines = ["no threshold: shadow mode records scores alone; choose one on them: kbtrain calibrate (--log)"]
+    if threshold is not None:
+        lines = [f"threshold {threshold:.6g}"]
+        share = loaded.share_above(threshold)
+        if share is not None:
+            lines[0] += f": searches for {share:.0%} of the dev questions"
     if config.threshold is None and loaded.gate.promise:
         lines.append(f"promised: {loaded.gate.promise}")
     spent = dict(loaded.gate.spent)

@@ -17,7 +17,7 @@ from kbtrain.gates.question_shift import Asked, QuestionShift, asked, question_s
 from kbtrain.metrics.calibration import Shift, shift
 from kbtrain.records import Hit, TurnExample
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.decide import Decider, Decision, LoadedGate
+from kbtrain.serve.decide import Decider, Decision, GateSlow, LoadedGate
 from kbtrain.serve.decision_log import DecisionLog
 from kbtrain.serve.exchange import Endpoint, Exchange, Keys
 from kbtrain.serve.gate_model import gate_model
@@ -62,7 +62,7 @@ class Course:
         values = {
             "retrieved": str(int(bool(self.hits))),
             "score": f"{d.score:.6g}" if d else "",
-            "threshold": f"{d.threshold:.6g}" if d else "",
+            "threshold": "" if d is None or d.threshold is None else f"{d.threshold:.6g}",
             "gate": quote(d.gate if d else gate, safe="@"),
             "reason": self.reason,
             "passages": str(len(self.hits)),
@@ -156,24 +156,33 @@ class Service:
         self, route: str, inputs: Sequence[Input], threshold: float | None, budget: float | None,
         kinds: Sequence[UtteranceKind | None] | None = None,
     ) -> list[Decision]:  # fmt: skip
-        """Decisions for a route that has no other answer than the gate's, recorded. Raises :class:`Refused`."""
+        """Decisions for a route that has no other answer than the gate's, recorded: of all inputs, or of the first ones
+        where the deadline came before the rest. Raises :class:`Refused`.
+        """
         try:
-            made = await self.decider.decide(inputs, threshold, budget, kinds)
-        except TimeoutError:
-            raise Refused(504, "gate_slow", "the gate did not answer in time") from None
+            made: Sequence[Decision] = await self.decider.decide(inputs, threshold, budget, kinds)
+        except GateSlow as slow:
+            made = slow.decisions
+            if not made:
+                raise self.gate_slow(0, len(inputs)) from None
         except Refused:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a gate raises, the client is told
             logger.warning("gate: %s", type(error).__name__)
             raise Refused(502, "gate_failed", f"the gate failed ({type(error).__name__})") from None
-        for value, decision in zip(inputs, made, strict=True):
+        for value, decision in zip(inputs, made, strict=False):
             words = value.context[-1].text if isinstance(value, TurnExample) else str(value)
             course = Course(
                 route, decision.reason, decision.retrieve, decision, gate_seconds=decision.seconds, query=words
             )
             self._count(course)
             self._write(course, "decided", 200)
-        return made
+        return list(made)
+
+    def gate_slow(self, decided: int, inputs: int) -> Refused:
+        """The error of a gate that the deadline overtook."""
+        message = f"the gate decided {decided} of {inputs} within {self.config.gate_deadline_s:g} s"
+        return Refused(504, "gate_slow", f"{message}; send fewer at once, or raise the server's --gate-deadline-s")
 
     def record(self, course: Course, exchange: Exchange, outcome: str, status: int | None = None) -> None:
         """Count and log a proxied request.
@@ -234,7 +243,7 @@ class Service:
             "gate": d.gate if d else self.decider.loaded.name,
             "score": d.score if d else None,
             "threshold": d.threshold if d else None,
-            "retrieve": d.retrieve if d else None,
+            "retrieve": None if d is None or d.threshold is None else d.retrieve,
             "reason": course.reason,
             "passages": len(course.hits),
             "gate_ms": course.gate_seconds and round(1000 * course.gate_seconds, 2),

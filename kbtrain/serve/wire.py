@@ -86,7 +86,7 @@ async def _decided(service: Service, exchange: Exchange, route: str, value: Inpu
 
 def _raw(decision: Decision) -> dict[str, Any]:
     return {"gate": decision.gate, "score": decision.score, "threshold": decision.threshold,
-            "retrieve": decision.retrieve}  # fmt: skip
+            "retrieve": None if decision.threshold is None else decision.retrieve}  # fmt: skip
 
 
 def _model(service: Service, body: dict[str, Any]) -> str:

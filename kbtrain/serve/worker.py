@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
@@ -26,15 +27,26 @@ class _Waiting(Generic[R]):
     answer: asyncio.Future[R]
 
 
+class PartlyScored(TimeoutError, Generic[R]):
+    """The deadline came first. ``results``: of the inputs before the first one without a score."""
+
+    def __init__(self, results: Sequence[R]) -> None:
+        super().__init__()
+        self.results = tuple(results)
+
+
 class GateWorker(Generic[R]):
     """Batches of at most ``most`` inputs; the first of a batch waits ``seconds`` for others at the longest.
+
+    A batch is smaller where it would take over half of ``deadline`` seconds at the speed of the batch before.
 
     ``score`` runs in the worker's thread. Where it fails for a batch, each input is tried alone: one bad input is no
     other request's failure. Inputs whose request was cancelled meanwhile are left out.
     """
 
-    def __init__(self, score: ScoreBatch[R], most: int, seconds: float, room: int) -> None:
-        self._score = score
+    def __init__(self, score: ScoreBatch[R], most: int, seconds: float, room: int, deadline: float = math.inf) -> None:
+        self._score, self._deadline = score, deadline
+        self._each = 0.0  # seconds of an input of the last batch
         self._most, self._seconds, self._room = most, seconds, room
         self._waiting: deque[_Waiting[R]] = deque()
         self._changed = threading.Condition()
@@ -54,7 +66,9 @@ class GateWorker(Generic[R]):
         return len(self._waiting)
 
     async def score(self, inputs: Sequence[Input]) -> list[R]:
-        """One result an input, in their order. Raises :class:`Busy` without room for all of them."""
+        """One result an input, in their order. Raises :class:`Busy` without room for all of them, and
+        :class:`PartlyScored` at the deadline.
+        """
         loop = asyncio.get_running_loop()
         items = [_Waiting(value, loop.create_future()) for value in inputs]
         with self._changed:
@@ -63,7 +77,13 @@ class GateWorker(Generic[R]):
             self._waiting.extend(items)
             self._changed.notify()
         try:
-            return [await item.answer for item in items]
+            within = None if self._deadline == math.inf else self._deadline
+            answers = [item.answer for item in items]
+            _, late = await asyncio.wait(answers, timeout=within, return_when=asyncio.FIRST_EXCEPTION)
+            results = [answer.result() for answer in answers if answer.done()]
+            if late:
+                raise PartlyScored(results)
+            return results
         finally:
             for item in items:
                 if not item.answer.cancel() and not item.answer.cancelled():
@@ -82,7 +102,10 @@ class GateWorker(Generic[R]):
             if not batch:
                 return
             self.batches += 1
-            _deliver(batch, self._results([item.value for item in batch]))
+            began = time.monotonic()
+            results = self._results([item.value for item in batch])
+            self._each = (time.monotonic() - began) / len(batch)
+            _deliver(batch, results)
 
     def _next_batch(self) -> list[_Waiting[R]]:
         """The next inputs; empty at the end."""
@@ -91,7 +114,8 @@ class GateWorker(Generic[R]):
                 while not self._waiting and not self._closed:
                     self._changed.wait()
                 until = time.monotonic() + self._seconds
-                while len(self._waiting) < self._most and not self._closed:
+                most = max(1, int(min(self._most, self._deadline / 2 / (self._each or 1e-9))))
+                while len(self._waiting) < most and not self._closed:
                     left = until - time.monotonic()
                     if left <= 0 or not self._changed.wait(left):
                         break
@@ -99,7 +123,7 @@ class GateWorker(Generic[R]):
                     left_over = [self._waiting.popleft() for _ in range(len(self._waiting))]
                     _deliver(left_over, [Busy("the server is stopping")] * len(left_over))
                     return []
-                taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+                taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
                 batch = [item for item in taken if not item.answer.cancelled()]
                 if batch:
                     return batch

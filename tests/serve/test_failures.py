@@ -87,8 +87,47 @@ def test_a_gate_slower_than_its_deadline_counts_as_failed(gate, stub):
         broken = Broken(server)
         reply, reason, _ = ask(server, NEEDS)
         assert (reply.status, reason) == (200, "gate-failed")
-        assert server.post("/v1/gate", {"questions": [NEEDS]}).status == 504
+        slow = server.post("/v1/gate", {"questions": [NEEDS, NEEDS]})
+        assert slow.status == 504 and "decided 0 of 2 within 0.05 s" in slow.error and "decisions" not in slow.json
         broken.release.set()
+
+
+def test_a_batch_that_the_deadline_overtakes_says_how_many_it_decided(gate, stub, tmp_path):
+    log = tmp_path / "log.jsonl"
+    with serving(gate, upstream=stub.url, gate_deadline_s=2, batch=2, log=log) as server:
+        opened, release = server.service.decider.loaded.gate, threading.Event()
+
+        def score(inputs):  # the third batch never ends
+            if NEEDS in inputs:
+                release.wait(PATIENCE)
+            return {opened.name: [0.75] * len(inputs)}
+
+        opened.score_all = score
+        questions = [f"Book {i} tickets" for i in range(4)]
+        slow = server.post("/v1/gate", {"questions": [*questions, NEEDS, "Book 9 tickets"]})
+        release.set()
+        assert slow.status == 504 and "the gate decided 4 of 6 within 2 s; send fewer at once" in slow.error
+        assert [d["question"] for d in slow.json["decisions"]] == questions
+        assert {d["retrieve"] for d in slow.json["decisions"]} == {True}
+    assert len(log.read_text().splitlines()) == 4
+
+
+def test_a_slow_gate_is_asked_in_smaller_batches_so_that_its_deadline_holds(gate):
+    import time
+
+    with serving(gate, gate_deadline_s=2, batch=32, batch_ms=50) as server:
+        opened, sizes = server.service.decider.loaded.gate, []
+
+        def score(inputs):
+            sizes.append(len(inputs))
+            time.sleep(0.4 * len(inputs))
+            return {opened.name: [0.75] * len(inputs)}
+
+        opened.score_all = score
+        server.post("/v1/gate", {"questions": [KNOWN]})
+        slow = server.post("/v1/gate", {"questions": [KNOWN] * 8})  # 3.2 s of work
+        assert slow.status == 504 and len(slow.json["decisions"]) >= 2
+        assert max(sizes) <= 2  # half of the deadline
 
 
 def decisions(server):

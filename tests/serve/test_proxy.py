@@ -6,11 +6,13 @@ import json
 import shutil
 
 import pytest
-from serve_support import KNOWN, NEEDS, serving
+from serve_support import KNOWN, NEEDS, probe_folder, serving
 from stub_upstream import StubUpstream
 
 from kbtrain.prompts.kbm import background
 from kbtrain.serve.exchange import Exchange
+from kbtrain.serve.server import described
+from kbtrain.serve.traffic import calibrate_traffic
 from kbtrain.serve.upstream import UpstreamReply
 
 CORPUS = [
@@ -344,6 +346,25 @@ def test_shadow_decides_and_records_but_changes_nothing(gate, stub, corpus, tmp_
     assert stub.requests[0][2] == data
     row = json.loads(log.read_text())
     assert (row["mode"], row["retrieve"], row["passages"]) == ("shadow", True, 0)
+
+
+def test_shadow_mode_needs_no_threshold(stub, corpus, tmp_path):
+    folder, log = probe_folder(tmp_path / "probe", threshold=None), tmp_path / "log.jsonl"
+    with serving(folder, upstream=stub.url, search=corpus, shadow=True, log=log) as server:
+        found = kb(ask(server, chat(NEEDS)))
+        assert (found["reason"], found["retrieved"]) == ("no-threshold", "0") and float(found["score"]) > 0.5
+        assert "threshold" not in found
+        assert kb(ask(server, chat(NEEDS), threshold="0.5"))["reason"] == "shadow"
+        (decision,) = server.post("/v1/gate", {"questions": [NEEDS]}).json["decisions"]
+        assert decision["score"] > 0.5 and decision["threshold"] is None and decision["retrieve"] is None
+        assert "no threshold: shadow mode" in described(server.service)[0]
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(row["threshold"], row["retrieve"]) for row in rows] == [(None, None), (0.5, True), (None, None)]
+    many = [json.dumps(rows[0] | {"score": i / 100}) + "\n" for i in range(100)]
+    log.write_text("".join(many))
+    assert "retrieve if score > 0.4" in calibrate_traffic(folder, log, 0.5)[-1]
+    with serving(folder, upstream=stub.url, search=corpus) as server:  # the log chose the threshold
+        assert kb(ask(server, chat(NEEDS)))["reason"] == "above-threshold"
 
 
 def test_without_a_model_behind_it_the_proxy_says_so(server):
