@@ -3,8 +3,9 @@
 Reads labelled turns (data_gen/collect_turns.py); train and dev together are split by dialogue, five folds three times.
 Candidates read a dialogue's state, a frozen encoder's embeddings of what was said, or both, or are averages of two; a
 fine-tuned encoder is not among them: it takes minutes a fold. Writes OUT/cross_validation.json (the choice, figures
-with intervals over dialogues, calibration, a learning curve), .md and .svg. Test turns are not read: --test true, in a
-second call, scores them by what the first call chose. A killed run goes on with the folds that are missing.
+with intervals over dialogues, the chosen one's corrected for its choice, calibration, a learning curve), .md and .svg.
+Test turns are not read: --test true, in a second call, scores them by what the first call chose. A killed run goes on
+with the folds that are missing.
 
 Examples:
   python eval/cross_validate.py --turns runs/ketod/turns.jsonl
@@ -70,9 +71,11 @@ def main(config: CrossValidateConfig) -> None:
     with progress_bar(total=config.repeats * config.folds, desc="cross-validation", unit="folds") as bar:
         repeats = list(cv.cross_validated(table, counts, config.seed, folder, made_of, bar.update))
     made = cv.candidates_held_out(table, repeats)
-    found = cv.measured(table.truth, table.dialogues, made)
-    chosen = cv.best(list(cv.CANDIDATES), found)
-    text = cv.best([n for n, parts in cv.CANDIDATES.items() if not any(part.annotated for part in parts)], found)
+    drawn = cv.drawn_figures(table.truth, table.dialogues, made)
+    found = cv.measured(table.truth, made, drawn)
+    plain = [name for name, parts in cv.CANDIDATES.items() if not any(part.annotated for part in parts)]
+    chosen, text = cv.best(list(cv.CANDIDATES), found), cv.best(plain, found)
+    corrected = {text: cv.corrected(plain, drawn), chosen: cv.corrected(list(cv.CANDIDATES), drawn)}
     named, most = list(dict.fromkeys((chosen, text))), cv.fewest_dialogues(table, repeats)
     sizes, beyond = ([size for size in config.sizes if (size > most) == above] for above in (False, True))
     document = {
@@ -81,6 +84,10 @@ def main(config: CrossValidateConfig) -> None:
         "positive": int(table.truth.sum()),
         "chosen": chosen,
         "chosen_without_annotation": text,
+        "corrected": {
+            name: {figure: dataclasses.asdict(value) for figure, value in values.items()}
+            for name, values in corrected.items()
+        },
         "encoder_files": digest(config.encoder),
         "thresholds": {name: cv.threshold(table, made[name]) for name in named},
         "candidates": {name: dataclasses.asdict(one) for name, one in found.items()},
@@ -136,7 +143,7 @@ def test(config: CrossValidateConfig, started: float) -> None:
     table = table_of(config, ("train", "dev"), set(other.dialogues))
     names = dict.fromkeys((noted["chosen"], noted["chosen_without_annotation"]))
     made = {name: [cv.applied(name, noted["thresholds"][name], table, other)] for name in names}
-    found = cv.measured(other.truth, other.dialogues, made)
+    found = cv.measured(other.truth, made, cv.drawn_figures(other.truth, other.dialogues, made))
     document = {
         "dialogues": len(set(other.dialogues)),
         "turns": len(other.truth),

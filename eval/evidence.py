@@ -1,13 +1,13 @@
 """Measure gates that see the question alone on published verdicts of several models, beside the published rivals.
 
-Reads a file of questions with right and wrong by model without and with one retrieval (docs/evidence.md); a corpus for
+Reads files of questions with right and wrong by model without and with one retrieval (docs/evidence.md); a corpus for
 words' frequencies; a small encoder and a small language model, which only read the question (the models that answered
 are others). Everything is chosen by cross-validation on the train questions; the test questions are looked at once.
 Writes OUT/evidence.json, OUT/evidence.md and figures; states and index are kept in OUT and used again.
 
 Examples:
-  python eval/evidence.py --path $KBTRAIN_TEST_DATA/llm_outcomes/outcomes.jsonl \\
-      --corpus $KBTRAIN_TEST_DATA/passages.jsonl
+  python eval/evidence.py --corpus $KBTRAIN_TEST_DATA/passages.jsonl --path \\
+      "[$KBTRAIN_TEST_DATA/llm_outcomes/outcomes.jsonl, $KBTRAIN_TEST_DATA/llm_outcomes_more/outcomes.jsonl]"
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from kbtrain.config import Config, run_script
 from kbtrain.evaluation.evidence_sheet import sheet_of
-from kbtrain.evaluation.evidence_tables import between_models, learning, main_table
+from kbtrain.evaluation.evidence_tables import Fits, between_models, claims, learning, model_table, models_of
 from kbtrain.gates.features.additive import LEAST
 from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.evidence import learning_figure, markdown, transfer_figure
 
 
 class EvidenceConfig(Config):
-    path: Path = Field(description="JSON Lines file of questions and verdicts")
+    path: tuple[Path, ...] = Field(min_length=1, description="JSON Lines files of questions and verdicts")
     corpus: Path = Field(description="passages (JSONL) whose words' frequencies the gate features reads")
-    model: str = Field("llama-3-8b-instruct", description="answering model of the main table, by its published grading")
+    model: str = Field("llama-3-8b-instruct", description="answering model of the rivals' rows and the learning curve")
     reader: str = Field("smollm2-135m-instruct", description="small language model that reads the question")
     encoder: str = Field("all-minilm-l6-v2", description="small encoder that reads the question")
     sizes: tuple[Annotated[int, Field(ge=LEAST)], ...] = Field(
@@ -38,6 +38,11 @@ class EvidenceConfig(Config):
     )
     draws: int = Field(3, ge=1, description="random parts of each size")
     out: Path = Field(Path("runs/evidence"), description="folder of the results")
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _one(cls, value: object) -> object:
+        return (value,) if isinstance(value, str | Path) else value
 
     def writes(self) -> tuple[Path, ...]:
         return (self.out,)
@@ -47,15 +52,19 @@ def main(config: EvidenceConfig) -> None:
     """Read, fit, choose, measure, write, say."""
     started = time.monotonic()
     sheet = sheet_of(config.path, config.corpus, config.reader, config.encoder, config.out, config.model)
+    fits = Fits(sheet)
+    tables = {model: model_table(fits, model) for model in models_of(sheet)}
     document = {
-        "main": main_table(sheet, config.model),
-        "models": between_models(sheet),
+        "model": config.model,
+        "tables": tables,
+        "claims": claims(tables, config.model),
+        "models": between_models(fits),
         "learning_curve": learning(sheet, config.model, config.sizes, config.draws),
     }
     write_atomically(config.out / "evidence.md", markdown(document))
     write_atomically(config.out / "learning.svg", learning_figure(document["learning_curve"]))
     write_atomically(config.out / "transfer.svg", transfer_figure(document["models"]))
-    inputs = [config.path, config.corpus]
+    inputs = [*config.path, config.corpus]
     write_result(
         config.out / "evidence.json", defined(document), stage="evidence", config=config, inputs=inputs, started=started
     )

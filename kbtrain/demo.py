@@ -279,6 +279,9 @@ def run_demo(size: Size, say: Say) -> None:
     follow(chain(size), run_folder(size), say, forks=True)
 
 
+OUTCOMES = ("llm_outcomes/outcomes.jsonl", "llm_outcomes_more/outcomes.jsonl")  # three data sets each
+
+
 def evidence_chain(data: Path) -> list[Step]:
     """Gates on published answers (docs/evidence.md) and on KETOD's turns by cross-validation; ``data``: their files."""
     corpus = ("--corpus", str(data / "passages.jsonl"))
@@ -288,14 +291,14 @@ def evidence_chain(data: Path) -> list[Step]:
              ("--path", str(data / "closed_book" / "songs.jsonl"), *corpus, "--reader", "null")),
         Step("collect_turns", "dialogue turns of KETOD", 0.1, turns),
         Step("cross_validate", "gates on dialogue turns", 10, ("--turns", "runs/ketod/turns.jsonl")),
-        Step("evidence", "gates on published answers of four models", 11,
-             ("--path", str(data / "llm_outcomes" / "outcomes.jsonl"), *corpus)),
+        Step("evidence", "gates on published answers of four models", 25,
+             ("--path", _listed(*(data / name for name in OUTCOMES)), *corpus)),
     ]  # fmt: skip
 
 
 def run_evidence(data: Path, say: Say) -> None:
     """Run :func:`evidence_chain`. Raises :class:`UserError` for a folder without its files."""
-    for name in ("llm_outcomes/outcomes.jsonl", "closed_book/songs.jsonl", "ketod", "passages.jsonl"):
+    for name in (*OUTCOMES, "closed_book/songs.jsonl", "ketod", "passages.jsonl"):
         if not (data / name).exists():
             raise UserError(f"{data / name}: not there; the folder of KBTRAIN_TEST_DATA has it (docs/evidence.md)")
     follow(evidence_chain(data), Path("runs/evidence"), say, "evidence.md", _evidence_block, forks=True)

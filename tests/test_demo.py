@@ -235,8 +235,8 @@ def test_the_evidence_is_a_chain_too_and_ends_with_six_lines_of_the_gate_chosen(
     script.write_text(f"open({str(page)!r}, 'w')\nprint('3 questions')\n")
     interval = {"mean": -0.02, "low": -0.03, "high": -0.01}
     one = {"accuracy": 0.38, "searched": 0.6, "minus_always": interval, "minus_random": {**interval, "high": 0.01}}
-    table = {"model": "m", "chosen": "stack_set", "parts": {"all": {"n": 9, "never": 0.3, "always": 0.4}}}
-    document = {"main": {**table, "decisions": {"stack_set": one}}}
+    pooled = {"n": 9, "never": 0.3, "always": 0.4, "decisions": {"stack_set": one}}
+    document = {"model": "m", "tables": {"m": {"model": "m", "chosen": "stack_set", "parts": {"all": pooled}}}}
     said = []
     follow(
         [Step(str(script), "answers", 0.1, ())],

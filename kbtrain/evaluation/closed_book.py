@@ -55,10 +55,10 @@ def scores_of(
     places, gains = range(len(rows)), 2 * wrong - 1
     found = {MEAN: np.full(len(rows), wrong.mean())}
     for name, fit in fits.items():
-        found[name] = ev.held_out(fit, places, gains)
+        found[name] = ev.held_out(fit, places, gains, places)
         done()
     members = [found[name] for name in fits]
-    found["stack"], _ = ev.stacked(members, members, gains)
+    found["stack"], _ = ev.stacked(members, members, gains, places)
     found[CONFIDENCE] = -np.array([row.confidence.get(model, 0.0) for row in rows])
     return found
 

@@ -25,6 +25,7 @@ from kbtrain.gates.turns.dialogue_state import C
 from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.gates.turns.structural import FEATURES, structure
 from kbtrain.metrics.calibration import calibration
+from kbtrain.metrics.choice import chosen_value
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.ranking import auroc
 from kbtrain.metrics.significance import Delta, cluster_counts, interval
@@ -227,13 +228,32 @@ class Figures:
     minus: dict[str, tuple[Delta, Delta]]
 
 
-def measured(truth: Bools, dialogues: Sequence[str], made: Mapping[str, Sequence[HeldOut]]) -> dict[str, Figures]:
-    """Figures of every candidate on the same draws of dialogues."""
+@dataclass(frozen=True)
+class Drawn:
+    """Figures by candidate as observed, followed by those of each draw of dialogues; ``ranked``: of each repeat."""
+
+    ranked: dict[str, Floats]
+    auroc: dict[str, Floats]
+    f1: dict[str, Floats]
+
+
+def drawn_figures(truth: Bools, dialogues: Sequence[str], made: Mapping[str, Sequence[HeldOut]]) -> Drawn:
+    """AUROC and F1 of every candidate on the same draws of dialogues."""
     weights = cluster_counts(dialogues, DRAWS, SEED)
     ranked = {name: np.array([auroc(truth, one.scores, weights) for one in runs]) for name, runs in made.items()}
-    areas = {name: drawn.mean(axis=0) for name, drawn in ranked.items()}
     f1 = {name: np.mean([_f1(truth, one.retrieved, weights) for one in runs], axis=0) for name, runs in made.items()}
+    return Drawn(ranked, {name: values.mean(axis=0) for name, values in ranked.items()}, f1)
 
+
+def corrected(names: Sequence[str], drawn: Drawn) -> dict[str, Delta]:
+    """AUROC and F1 of the best by AUROC of several candidates, corrected for its choice among them."""
+    areas, f1 = (np.stack([values[name] for name in names], axis=1) for values in (drawn.auroc, drawn.f1))
+    return {"auroc": chosen_value(areas).corrected, "f1": chosen_value(areas, f1).corrected}
+
+
+def measured(truth: Bools, made: Mapping[str, Sequence[HeldOut]], drawn: Drawn) -> dict[str, Figures]:
+    """Figures of every candidate, from draws of :func:`drawn_figures`."""
+    ranked, areas, f1 = drawn.ranked, drawn.auroc, drawn.f1
     return {
         name: Figures(
             interval(areas[name]),

@@ -17,7 +17,7 @@ import numpy as np
 from kbtrain.gates.features.additive import Row, fit_additive, fit_logistic
 from kbtrain.gates.probe import head
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.metrics.significance import Delta, delta, resampled_areas, resampled_means
+from kbtrain.metrics.significance import Delta, delta, interval, resampled_areas, resampled_means
 from kbtrain.training.folds import folds
 
 if TYPE_CHECKING:
@@ -65,16 +65,19 @@ def of_set(data_sets: Sequence[str]) -> Fit:
     return fit
 
 
-def stacked(held: Sequence[Floats], scored: Sequence[Floats], gains: Floats, seed: int = 0) -> tuple[Floats, Floats]:
+def stacked(
+    held: Sequence[Floats], scored: Sequence[Floats], gains: Floats, groups: Sequence[int], seed: int = 0
+) -> tuple[Floats, Floats]:
     """A logistic regression of (1 + gain) / 2 on members' scores: (its held-out scores, its test scores).
 
     ``held`` are the members' cross-validated scores of the training questions, ``scored`` those of the test questions.
+    ``groups``: as of :func:`held_out`.
     """
     inner, outer = np.stack(held, axis=1), np.stack(scored, axis=1)
     mean, spread = inner.mean(0), np.maximum(inner.std(0), 1e-9)
     inner, outer, need = (inner - mean) / spread, (outer - mean) / spread, (1 + gains) / 2
     found = np.zeros(len(gains))
-    for part, rest in folds(range(len(gains)), seed):
+    for part, rest in folds(groups, seed):
         found[rest] = fit_logistic(inner[part], need[part], 1.0).decision_function(inner[rest])
     return found, np.asarray(fit_logistic(inner, need, 1.0).decision_function(outer))
 
@@ -93,10 +96,10 @@ def per_set(member: Fit, data_sets: Sequence[str]) -> Fit:
     return fit
 
 
-def held_out(fit: Fit, places: Places, gains: Floats, seed: int = 0) -> Floats:
-    """Score of each place by a fit to the other folds, in their order."""
+def held_out(fit: Fit, places: Places, gains: Floats, groups: Sequence[int], seed: int = 0) -> Floats:
+    """Score of each place by a fit to the other folds, in their order. Places of one group share a fold."""
     found = np.zeros(len(places))
-    for part, rest in folds(range(len(places)), seed):
+    for part, rest in folds(groups, seed):
         found[rest] = fit([places[i] for i in part], gains[part], [places[i] for i in rest])
     return found
 
@@ -111,17 +114,21 @@ class Measured:
 
 def areas(scores: Mapping[str, Floats], none: Floats, one: Floats, seed: int = SEED) -> dict[str, Measured]:
     """Areas and all paired differences, with 95 % bootstrap intervals over questions."""
-    names = list(scores)
-    seen = [normalised_area(scores[name], none, one) or 0.0 for name in names]
-    drawn = resampled_areas([scores[name] for name in names], none, one, DRAWS, seed)
-    drawn = drawn[np.isfinite(drawn).all(axis=1)]
+    names, table = list(scores), area_draws(scores, none, one, seed)
     return {
         name: Measured(
-            delta(seen[i], drawn[:, i]),
-            {other: delta(seen[i] - seen[j], drawn[:, i] - drawn[:, j]) for j, other in enumerate(names) if j != i},
+            interval(table[:, i]),
+            {other: interval(table[:, i] - table[:, j]) for j, other in enumerate(names) if j != i},
         )
         for i, name in enumerate(names)
     }
+
+
+def area_draws(scores: Mapping[str, Floats], none: Floats, one: Floats, seed: int = SEED) -> Floats:
+    """Areas as observed, then those of each resample of questions with something to gain: (1 + resamples, gates)."""
+    seen = [normalised_area(values, none, one) or 0.0 for values in scores.values()]
+    drawn = resampled_areas(list(scores.values()), none, one, DRAWS, seed)
+    return np.concatenate([[seen], drawn[np.isfinite(drawn).all(axis=1)]])
 
 
 def best_threshold(scores: Floats, none: Floats, one: Floats) -> float:

@@ -20,6 +20,7 @@ from kbtrain.labeling.examples import example
 from kbtrain.provenance import file_sha256
 from kbtrain.questions.data_sets.outcomes import Grading, Judged, Retrievals, read_judged
 from kbtrain.records import GateExample
+from kbtrain.training.folds import groups_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,12 +35,16 @@ STEP = 5  # every fifth layer of the reader is tried: its neighbours say nearly 
 
 @dataclass(frozen=True)
 class Sheet:
-    """Questions, places of train and test among them, and what gates read of each."""
+    """Questions, places of train and test among them, and what gates read of each.
+
+    ``groups``: a number for each question, equal for those of one text; folds keep them together.
+    """
 
     rows: list[Judged]
     train: list[int]
     test: list[int]
     data_sets: list[str]
+    groups: list[int]
     fits: dict[str, ev.Fit]
 
     def right(self, model: str, grading: Grading, retrievals: Retrievals) -> Floats:
@@ -51,22 +56,29 @@ class Sheet:
         return np.array([row.scores.get(name, np.nan) for row in self.rows])
 
 
-def sheet_of(path: Path, corpus: Path, reader: str, encoder: str, folder: Path, model: str) -> Sheet:
+def sheet_of(paths: Sequence[Path], corpus: Path, reader: str, encoder: str, folder: Path, model: str) -> Sheet:
     """Everything that is computed once. ``reader``, ``encoder``: models that see the question alone; ``folder``: where
     index, embeddings and states are kept. Raises :class:`~kbtrain.errors.UserError`, also where the answering ``model``
-    has no verdict on a question, or a data set has too few train questions.
+    has no verdict on a question, two files have one id, or a data set has too few train questions.
     """
-    rows = list(read_judged(path))
-    for row in rows:
-        if (model, "published") not in row.right:
-            there = did_you_mean(model, sorted({name for name, _ in row.right}))
-            raise UserError(f"key 'model': {at(path)}: question '{row.question.id}' has no verdicts on it; {there}")
+    rows, file_of = [], dict[str, Path]()
+    for path in paths:
+        for row in read_judged(path):
+            name = row.question.id
+            if name in file_of:
+                raise UserError(f"{at(path)}: id '{name}' is in {at(file_of[name])}, too; give each question once")
+            if (model, "published") not in row.right:
+                there = did_you_mean(model, sorted({other for other, _ in row.right}))
+                raise UserError(f"key 'model': {at(path)}: question '{name}' has no verdicts on it; {there}")
+            file_of[name] = path
+            rows.append(row)
     asked = [example(row.question, None) for row in rows]
     sets = [row.question.dataset for row in rows]
     own = Counter(row.question.dataset for row in rows if row.question.split == "train")
     for name in dict.fromkeys(sets):
         if own[name] < FEWEST:
-            raise UserError(f"{at(path)}: {own[name]} train questions of data set '{name}'; a gate of its own needs "
+            files = ", ".join(at(path) for path in paths)
+            raise UserError(f"{files}: {own[name]} train questions of data set '{name}'; a gate of its own needs "
                             f"{FEWEST}")  # fmt: skip
     fits = {"data_set": ev.of_set(sets), "features": ev.of_features(corpus_features(corpus, folder, asked))}
     fits["encoder"] = ev.of_vectors([kept_embeddings(encoder, folder, [one.question for one in asked], MAX_LENGTH)])
@@ -74,7 +86,7 @@ def sheet_of(path: Path, corpus: Path, reader: str, encoder: str, folder: Path, 
     fits["reader_by_set"] = ev.per_set(fits["reader"], sets)
     fits["features_by_set"] = ev.per_set(fits["features"], sets)
     places = {part: [i for i, row in enumerate(rows) if row.question.split == part] for part in ("train", "test")}
-    return Sheet(rows, places["train"], places["test"], sets, fits)
+    return Sheet(rows, places["train"], places["test"], sets, groups_of(asked), fits)
 
 
 def corpus_features(corpus: Path, folder: Path, asked: Sequence[GateExample]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Tables of gates on published verdicts: all gates for one model, gates between models, gates of fewer questions."""
+"""Tables of gates on published verdicts: all gates for each model, gates between models, gates of fewer questions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,35 +16,71 @@ from kbtrain.arrays import Bools, Floats
 from kbtrain.evaluation import evidence as ev
 from kbtrain.evaluation.evidence import RIVAL
 from kbtrain.evaluation.evidence_sheet import Sheet
+from kbtrain.metrics.choice import chosen_value
 from kbtrain.metrics.ranking import auroc
-from kbtrain.metrics.significance import Delta
+from kbtrain.metrics.significance import Delta, holm, interval, two_sided_p
 from kbtrain.progress import progress_bar
 from kbtrain.questions.data_sets.outcomes import Grading
 
 STACKS = {"stack": ("features", "encoder", "reader"), "stack_set": ("data_set", "features", "encoder", "reader")}
 
 
-def gates_of(sheet: Sheet, gains: Floats, names: Sequence[str]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Cross-validated scores of the train questions, and scores of the test questions, by gate; stacks beside them."""
-    own = gains[sheet.train]
+@dataclass(frozen=True)
+class GateScores:
+    """Scores by gate: ``left_out`` of the train questions by cross-validation, ``test`` of the test questions."""
+
+    left_out: dict[str, Floats]
+    test: dict[str, Floats]
+
+
+class Fits:
+    """Scores of all gates, and of their stacks, for an answering model and a grading; each pair is fitted once."""
+
+    def __init__(self, sheet: Sheet) -> None:
+        self.sheet = sheet
+        self._done: dict[tuple[str, Grading], GateScores] = {}
+
+    def scores(self, model: str, grading: Grading) -> GateScores:
+        if (model, grading) not in self._done:
+            none, one = (self.sheet.right(model, grading, name) for name in ("none", "one"))
+            self._done[model, grading] = score_gates(self.sheet, one - none, f"{model}, {grading}")
+        return self._done[model, grading]
+
+
+def score_gates(sheet: Sheet, gains: Floats, label: str) -> GateScores:
+    own, groups = gains[sheet.train], [sheet.groups[i] for i in sheet.train]
     left_out, scored = {}, {}
-    for name in progress_bar(names, desc="gates", unit="gates"):
-        left_out[name] = ev.held_out(sheet.fits[name], sheet.train, own)
-        scored[name] = sheet.fits[name](sheet.train, own, sheet.test)
+    for name, fit in progress_bar(sheet.fits.items(), desc=label, unit="gates"):
+        left_out[name] = ev.held_out(fit, sheet.train, own, groups)
+        scored[name] = fit(sheet.train, own, sheet.test)
     for name, members in STACKS.items():
         held, outer = [left_out[one] for one in members], [scored[one] for one in members]
-        left_out[name], scored[name] = ev.stacked(held, outer, own)
-    return left_out, scored
+        left_out[name], scored[name] = ev.stacked(held, outer, own, groups)
+    return GateScores(left_out, scored)
 
 
-def main_table(sheet: Sheet, model: str) -> dict[str, Any]:
+def models_of(sheet: Sheet) -> list[str]:
+    """Models with verdicts on every question."""
+    names = dict.fromkeys(model for row in sheet.rows for model, _ in row.right)
+    return [name for name in names if all((name, "published") in row.right for row in sheet.rows)]
+
+
+def model_table(fits: Fits, model: str) -> dict[str, Any]:
     """All gates for one answering model, pooled and by data set, and its chosen one beside the rivals that published a
-    number for every question."""
+    number for every question.
+
+    The chosen gate has the greatest cross-validated area. ``corrected``: its area, and its difference from the data
+    set's mean, as observed in cross-validation and corrected for the choice.
+    """
+    sheet, found = fits.sheet, fits.scores(model, "published")
     none, one = (sheet.right(model, "published", name) for name in ("none", "one"))
-    left_out, scored = gates_of(sheet, one - none, list(sheet.fits))
-    cv = ev.areas(left_out, none[sheet.train], one[sheet.train])
+    left_out, scored = found.left_out, dict(found.test)
     trained = [name for name in left_out if name != "data_set"]
-    chosen = max(trained, key=lambda name: cv[name].area.mean)
+    drawn = ev.area_draws(left_out, none[sheet.train], one[sheet.train])
+    columns = [list(left_out).index(name) for name in trained]
+    own, rest = drawn[:, columns], drawn[:, list(left_out).index("data_set"), None]
+    values = {"area": chosen_value(own), "minus_data_set": chosen_value(own, own - rest)}
+    chosen = trained[values["area"].place]
     test = np.array(sheet.test)
     thresholds = {name: ev.best_threshold(left_out[name], none[sheet.train], one[sheet.train]) for name in left_out}
     decisions = {name: (scored[name] > thresholds[name]).astype(float) for name in left_out}
@@ -53,26 +90,31 @@ def main_table(sheet: Sheet, model: str) -> dict[str, Any]:
     return {
         "model": model,
         "chosen": chosen,
-        "cross_validated": {name: as_dict(one.area) for name, one in cv.items()},
-        "cross_validated_minus_data_set": {name: as_dict(cv[name].minus["data_set"]) for name in trained},
-        "parts": _parts(sheet, scored, none[test], one[test]),
-        "decisions": {
-            name: dataclasses.asdict(ev.at_decisions(made, none[test], one[test], thresholds.get(name)))
-            for name, made in decisions.items()
+        "cross_validated": {name: as_dict(interval(drawn[:, i])) for i, name in enumerate(left_out)},
+        "cross_validated_minus_data_set": {
+            name: as_dict(interval(own[:, i] - rest[:, 0])) for i, name in enumerate(trained)
         },
+        "corrected": {
+            name: {"apparent": as_dict(value.apparent), "corrected": as_dict(value.corrected)}
+            for name, value in values.items()
+        },
+        "parts": _parts(sheet, scored, decisions, none[test], one[test]),
+        "thresholds": {name: value if np.isfinite(value) else None for name, value in thresholds.items()},
     }
 
 
-def _parts(sheet: Sheet, scored: dict[str, Floats], none: Floats, one: Floats) -> dict[str, Any]:
+def _parts(
+    sheet: Sheet, scored: dict[str, Floats], decisions: dict[str, Floats], none: Floats, one: Floats
+) -> dict[str, Any]:
     """Figures on all test questions, on each data set's, and on those that SeaKR published a direct score of.
 
     A data set with SeaKR's score of most questions, but not of all, has one more part: the questions with a score.
     """
-    parts = {"all": part_figures(scored, none, one)}
+    parts = {"all": part_figures(scored, decisions, none, one)}
 
     def add(name: str, here: Bools, **beside: Floats) -> None:
-        own = {gate: values[here] for gate, values in (scored | beside).items()}
-        parts[name] = part_figures(own, none[here], one[here])
+        own, decided = ({gate: values[here] for gate, values in of.items()} for of in (scored | beside, decisions))
+        parts[name] = part_figures(own, decided, none[here], one[here])
 
     test = np.array(sheet.test)
     direct, last_step = (sheet.score(f"seakr.{name}")[test] for name in ("eigen_score", "last_step_eigen_score"))
@@ -90,8 +132,10 @@ def _parts(sheet: Sheet, scored: dict[str, Floats], none: Floats, one: Floats) -
     return parts
 
 
-def part_figures(scores: Mapping[str, Floats], none: Floats, one: Floats) -> dict[str, Any]:
-    """Areas, all paired differences and AUROC on some questions."""
+def part_figures(
+    scores: Mapping[str, Floats], decisions: Mapping[str, Floats], none: Floats, one: Floats
+) -> dict[str, Any]:
+    """Areas, all paired differences, AUROC and decisions on some questions."""
     found = ev.areas(scores, none, one)
     wrong, needed = none < 0.5, (one > none)
     return {
@@ -108,24 +152,62 @@ def part_figures(scores: Mapping[str, Floats], none: Floats, one: Floats) -> dic
             }
             for name, figures in found.items()
         },
+        "decisions": {name: dataclasses.asdict(ev.at_decisions(made, none, one)) for name, made in decisions.items()},
     }
+
+
+def claims(tables: Mapping[str, Any], rivals_of: str) -> dict[str, list[dict[str, Any]]]:
+    """Comparisons of each model's gates, with p-values corrected (Holm) over all comparisons of their family.
+
+    ``chosen``: the chosen gate beside the data set's mean, never and always, pooled and on each data set; for the model
+    ``rivals_of``, whose questions the rivals scored, beside those too. ``every_gate``: each trained gate beside the
+    data set's mean, pooled.
+    """
+    chosen, every = [], []
+    for model, table in tables.items():
+        gate = table["chosen"]
+        for part, found in table["parts"].items():
+            minus, decided = found["gates"][gate]["minus"], found["decisions"][gate]
+            of_rivals = {name: minus[name] for name in (RIVAL, "seakr") if name in minus and model == rivals_of}
+            if "with_" in part:  # the questions of other parts again
+                values = {name: value for name, value in of_rivals.items() if name == "seakr"}
+            else:
+                fixed = {name: decided[f"minus_{name}"] for name in ("never", "always")}
+                values = {"data_set": minus["data_set"], **of_rivals, **fixed}
+            chosen += [_claim(model, part, gate, other, value) for other, value in values.items()]
+        pooled = table["parts"]["all"]["gates"]
+        every += [
+            _claim(model, "all", name, "data_set", pooled[name]["minus"]["data_set"])
+            for name in pooled
+            if name not in ("data_set", RIVAL)
+        ]
+    families = {"chosen": chosen, "every_gate": every}
+    for family in families.values():
+        for one, p in zip(family, holm([one["p"] for one in family]), strict=True):
+            one["p_holm"] = p
+    return families
+
+
+def _claim(model: str, part: str, gate: str, other: str, value: Mapping[str, float]) -> dict[str, Any]:
+    p = two_sided_p(Delta(value["mean"], value["low"], value["high"]))
+    return {"model": model, "part": part, "gate": gate, "minus": other, **value, "p": p}
 
 
 def as_dict(value: Delta) -> dict[str, float]:
     return {"mean": value.mean, "low": value.low, "high": value.high}
 
 
-def between_models(sheet: Sheet, gate: str = "stack_set") -> dict[str, Any]:
+def between_models(fits: Fits, gate: str = "stack_set") -> dict[str, Any]:
     """By exact match: agreement between models; one gate fitted to each, used for each; decisions at its threshold."""
-    names = [name for name in dict.fromkeys(m for m, _ in sheet.rows[-1].right) if (name, "published") in
-             sheet.rows[0].right]  # fmt: skip
+    sheet = fits.sheet
+    names = models_of(sheet)
     grading: dict[str, Grading] = {name: "em" if (name, "em") in sheet.rows[0].right else "published" for name in names}
     test, train = np.array(sheet.test), np.array(sheet.train)
     right = {name: {r: sheet.right(name, grading[name], r) for r in ("none", "one")} for name in names}
     scored, decided = {}, {}
     for name in names:
         none, one = right[name]["none"], right[name]["one"]
-        left_out, found = gates_of(sheet, one - none, STACKS["stack_set"])
+        left_out, found = (scores := fits.scores(name, grading[name])).left_out, scores.test
         scored[name] = found
         for kind in (gate, "data_set"):
             threshold = ev.best_threshold(left_out[kind], none[train], one[train])

@@ -23,6 +23,8 @@ def markdown(document: Mapping[str, Any]) -> str:
         cells = [ranged(one["auroc"]), ranged(one["f1"]), f"{one['precision']:.3f}", f"{one['recall']:.3f}",
                  *(signed_range(value) for value in minus or (None, None))]  # fmt: skip
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    for name, one in document.get("corrected", {}).items():
+        lines += ["", f"Corrected for its choice: `{name}` has AUROC {ranged(one['auroc'])}, F1 {ranged(one['f1'])}."]
     for name, one in document["calibration"].items():
         lines += ["", f"Reliability of `{name}`: ECE {one['ece']:.3f}, Brier score {one['brier']:.3f}.", "",
                   "| score | turns | mean score | positive |", "|---|---|---|---|"]  # fmt: skip

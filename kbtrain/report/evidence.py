@@ -16,52 +16,138 @@ from kbtrain.svg import COLOURS, new_figure, page
 
 
 def markdown(document: Mapping[str, Any]) -> str:
-    """Tables of the page."""
-    table, lines = document["main"], []
-    lines += [f"Answers of {table['model']}, published grading; chosen by cross-validation: `{table['chosen']}`.", ""]
-    lines += ["| gate | area, cross-validated | minus data set only | area, test | minus data set only | minus T5 | "
-              "AUROC wrong | needed |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
-    pooled = table["parts"]["all"]["gates"]
-    for name, one in pooled.items():
-        cv = table["cross_validated"].get(name)
-        over = table["cross_validated_minus_data_set"].get(name)
-        minus = (one["minus"].get(other) for other in ("data_set", RIVAL))
-        cells = [*map(signed_range, (cv, over, one["area"], *minus)), f"{one['auroc_wrong']:.3f}",
-                 f"{one['auroc_needed']:.3f}"]  # fmt: skip
-        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    """Tables of the page, one a theme."""
+    tables, found = document["tables"], document["models"]
+    sections = {
+        "Claims": _claim_rows(document["claims"]),
+        "Choice by cross-validation": _choice_rows(tables),
+        "Accuracy at the threshold": _accuracy_rows(tables),
+        "Area, test": _area_rows(tables, None),
+        "Area minus the data set's mean, test": _area_rows(tables, "data_set"),
+        "AUROC, test": _auroc_rows(tables),
+        "Published rivals": _rival_rows(tables[document["model"]]),
+        "Models by exact match": _model_rows(found),
+        "Decisions by exact match": decision_rows(found["decisions"]),
+        "Transfer between models": _transfer_rows(found),
+        "Agreement of models": _agreement_rows(found),
+    }
+    return "\n\n".join(f"## {title}\n" + "\n".join(lines) for title, lines in sections.items()) + "\n"
+
+
+def _claim_rows(families: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Comparisons that hold after the correction for their number, and how many were made."""
+    lines = ["| model | questions | gate | minus | difference | p, Holm |", "|---|---|---|---|---|---|"]
+    counts = []
+    for name, family in families.items():
+        holding = [one for one in family if one["p_holm"] < ALPHA]
+        counts.append(f"`{name}`: {len(holding)} of {len(family)} comparisons hold")
+        lines += [
+            f"| {one['model']} | {one['part']} | `{one['gate']}` | {one['minus']} | {signed_range(one)} | "
+            f"{one['p_holm']:.1g} |"
+            for one in holding
+        ]
+    return ["; ".join(counts) + ".", "", *lines]
+
+
+def _choice_rows(tables: Mapping[str, Any]) -> list[str]:
+    lines = ["| model | chosen | area, cross-validated | corrected for the choice | area, test | minus data set, "
+             "cross-validated | corrected | minus data set, test |", "|---" * 8 + "|"]  # fmt: skip
+    for model, table in tables.items():
+        on_test, both = table["parts"]["all"]["gates"][table["chosen"]], table["corrected"]
+        cells = [
+            *both["area"].values(),
+            on_test["area"],
+            *both["minus_data_set"].values(),
+            on_test["minus"]["data_set"],
+        ]
+        lines.append(f"| {model} | `{table['chosen']}` | " + " | ".join(map(signed_range, cells)) + " |")
+    return lines
+
+
+def _accuracy_rows(tables: Mapping[str, Any]) -> list[str]:
+    """Fixed policies, the oracle and the chosen gate, pooled and on each data set."""
+    lines = ["| model | questions | n | never | always | oracle | data set alone | chosen gate | searched | "
+             "minus never | minus always |", "|---" * 11 + "|"]  # fmt: skip
+    for model, table in tables.items():
+        for part, found in table["parts"].items():
+            if "with_" not in part:
+                own, alone = (found["decisions"][gate] for gate in (table["chosen"], "data_set"))
+                shares = [*(found[name] for name in ("never", "always", "oracle")), alone["accuracy"], own["accuracy"]]
+                minus = [signed_range(own[f"minus_{name}"]) for name in ("never", "always")]
+                cells = [str(found["n"]), *(f"{share:.3f}" for share in shares), f"{own['searched']:.0%}", *minus]
+                lines.append(f"| {model} | {part} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _area_rows(tables: Mapping[str, Any], minus: str | None) -> list[str]:
+    """Areas of every gate, or their differences from the gate ``minus``, pooled, by model."""
+    gates = dict.fromkeys(gate for table in tables.values() for gate in table["parts"]["all"]["gates"])
+    lines = ["| gate | " + " | ".join(tables) + " |", "|---" * (len(tables) + 1) + "|"]
+    for gate in gates:
+        pooled = [table["parts"]["all"]["gates"].get(gate) for table in tables.values()]
+        cells = [one and (one["area"] if minus is None else one["minus"].get(minus)) for one in pooled]
+        if any(cells):
+            lines.append(f"| `{gate}` | " + " | ".join(map(signed_range, cells)) + " |")
+    return lines
+
+
+def _auroc_rows(tables: Mapping[str, Any]) -> list[str]:
+    """AUROC of "wrong without a search" and of "needed", pooled, by model."""
+    gates = dict.fromkeys(gate for table in tables.values() for gate in table["parts"]["all"]["gates"])
+    lines = ["| gate: wrong / needed | " + " | ".join(tables) + " |", "|---" * (len(tables) + 1) + "|"]
+    for gate in gates:
+        pooled = [table["parts"]["all"]["gates"].get(gate) for table in tables.values()]
+        cells = [f"{one['auroc_wrong']:.3f} / {one['auroc_needed']:.3f}" if one else "" for one in pooled]
+        lines.append(f"| `{gate}` | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _rival_rows(table: Mapping[str, Any]) -> list[str]:
+    """The chosen gate, every other and the published rivals on each part of the questions of one model."""
+    lines = [f"Answers of {table['model']}.", "", "| questions | n | gate | area | minus data set | minus T5 | "
+             "minus SeaKR | AUROC wrong | needed |", "|---" * 9 + "|"]  # fmt: skip
     for part, found in table["parts"].items():
-        if part != "all":
-            lines += ["", f"{part}, {found['n']}: never {found['never']:.3f}, always {found['always']:.3f}, oracle "
-                      f"{found['oracle']:.3f}", "", "| gate | area, test | minus SeaKR | AUROC wrong | needed |",
-                      "|---|---|---|---|---|"]  # fmt: skip
-            for name, one in found["gates"].items():
-                lines.append(f"| `{name}` | {signed_range(one['area'])} | {signed_range(one['minus'].get('seakr'))} | "
-                             f"{one['auroc_wrong']:.3f} | {one['auroc_needed']:.3f} |")  # fmt: skip
-    lines += ["", *decision_rows(table["decisions"])]
-    found = document["models"]
-    lines += ["", "| model | never | always | mended | broken |", "|---|---|---|---|---|"]
-    lines += [f"| {name} | {one['none']:.3f} | {one['one']:.3f} | {one['mended']} | {one['broken']} |"
-              for name, one in found["accuracy"].items()]  # fmt: skip
-    lines += ["", *decision_rows(found["decisions"]), ""]
+        for gate, one in found["gates"].items():
+            cells = [one["area"], *(one["minus"].get(other) for other in ("data_set", RIVAL, "seakr"))]
+            lines.append(f"| {part} | {found['n']} | `{gate}` | " + " | ".join(map(signed_range, cells)) +
+                         f" | {one['auroc_wrong']:.3f} | {one['auroc_needed']:.3f} |")  # fmt: skip
+    return lines
+
+
+def _model_rows(found: Mapping[str, Any]) -> list[str]:
+    lines = ["| model | never | always | right only with passages | right only without |", "|---|---|---|---|---|"]
+    return lines + [
+        f"| {name} | {one['none']:.3f} | {one['one']:.3f} | {one['mended']} | {one['broken']} |"
+        for name, one in found["accuracy"].items()
+    ]
+
+
+def _transfer_rows(found: Mapping[str, Any]) -> list[str]:
     sources = [*found["accuracy"], "data_set"]
-    lines += ["| used for (trained on) | " + " | ".join(sources) + " |", "|---" * (len(sources) + 1) + "|"]
-    lines += [f"| {target} | " + " | ".join(signed_range(row[source]) for source in sources) + " |"
-              for target, row in found["transfer"].items()]  # fmt: skip
-    lines += ["", "| models | agreement of wrong (kappa) | of needed |", "|---|---|---|"]
-    lines += [
-        f"| {pair} | {signed_range(one['wrong'])} | {signed_range(one['needed'])} |"
+    lines = ["| used for (trained on) | " + " | ".join(sources) + " |", "|---" * (len(sources) + 1) + "|"]
+    return lines + [
+        f"| {target} | " + " | ".join(signed_range(row[source]) for source in sources) + " |"
+        for target, row in found["transfer"].items()
+    ]
+
+
+def _agreement_rows(found: Mapping[str, Any]) -> list[str]:
+    lines = ["| models | agreement of wrong (kappa) | of needed |", "|---|---|---|"]
+    return lines + [
+        f"| {pair.replace(' | ', ', ')} | {signed_range(one['wrong'])} | {signed_range(one['needed'])} |"
         for pair, one in found["agreement"].items()
     ]
-    return "\n".join(lines) + "\n"
 
 
+ALPHA = 0.05  # of a claim, after the correction for the number of comparisons
 _SHOWN = 0.0005  # the least difference that shows in points with one digit
 
 
 def closing_block(document: Mapping[str, Any], page: Path) -> list[str]:
     """Six lines for a terminal on the gate chosen by cross-validation, as an evaluation ends with."""
-    table = document["main"]
-    whole, one = table["parts"]["all"], table["decisions"][table["chosen"]]
+    table = document["tables"][document["model"]]
+    whole = table["parts"]["all"]
+    one = whole["decisions"][table["chosen"]]
     change, over = (Delta(**one[f"minus_{other}"]) for other in ("always", "random"))
     gain = f"{points(over.mean)} points, {points_interval(over)}"
     certain = "This is certain: as many searches left out at random would cost more"

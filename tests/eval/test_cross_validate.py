@@ -67,13 +67,28 @@ def test_figures_are_those_worked_by_hand() -> None:
     truth = np.array([True, False, True, False])
     good = cv.HeldOut(np.array([0.9, 0.1, 0.8, 0.2]), np.array([True, False, False, True]))
     bad = cv.HeldOut(np.array([0.1, 0.9, 0.8, 0.2]), np.array([False, True, True, True]))
-    found = cv.measured(truth, ["a", "b", "c", "d"], {"good": [good], "both": [good, bad]})
+    made = {"good": [good], "both": [good, bad]}
+    found = cv.measured(truth, made, cv.drawn_figures(truth, ["a", "b", "c", "d"], made))
     assert found["good"].auroc.mean == 1.0 and found["good"].f1.mean == pytest.approx(0.5)
     assert (found["good"].precision, found["good"].recall) == (0.5, 0.5)
     assert found["both"].by_repeat == [1.0, 0.25]
     assert found["both"].f1.mean == pytest.approx((0.5 + 2 * 1 / (3 + 2)) / 2)
     area, f1 = found["good"].minus["both"]
     assert area.mean == pytest.approx(0.375) and f1.mean == pytest.approx(0.05)
+
+
+def test_the_value_of_the_best_of_equal_candidates_is_corrected_downwards() -> None:
+    rng = np.random.default_rng(0)
+    truth, dialogues = np.tile([True, False], 60), [f"d{i}" for i in range(120)]
+    made = {name: [cv.HeldOut(rng.normal(size=120), rng.random(120) < 0.5)] for name in "abcdefgh"}
+    drawn = cv.drawn_figures(truth, dialogues, made)
+    found = cv.measured(truth, made, drawn)
+    best, corrected = found[cv.best(list(made), found)], cv.corrected(list(made), drawn)
+    assert best.auroc.mean > 0.52 and best.auroc.mean - corrected["auroc"].mean > 0.02
+    assert corrected["auroc"].low < 0.5 < corrected["auroc"].high  # all are of chance
+    alone = cv.corrected(["a"], drawn)  # without a choice nothing is corrected
+    assert alone["auroc"].mean == pytest.approx(found["a"].auroc.mean, abs=0.005)
+    assert alone["f1"].mean == pytest.approx(found["a"].f1.mean, abs=0.005)
 
 
 def test_a_candidate_that_reads_no_annotation_is_told_from_the_others(table: cv.TurnTable) -> None:
@@ -102,7 +117,9 @@ def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
     assert (found["dialogues"], found["turns"], found["positive"]) == (48, 48, 12)
     assert found["chosen"] in cv.CANDIDATES and found["chosen_without_annotation"] in ("text", "text_context")
     assert set(found["by_dialogues"][found["chosen"]]) == {"20", "32"}  # no fold has 40 to fit to
+    assert set(found["corrected"]) == {found["chosen"], found["chosen_without_annotation"]}
     told = capsys.readouterr().out
+    assert "Corrected for its choice: `" in told
     assert "left out of the learning curve: 40; a fold has 32 dialogues to fit to\n" in told
     assert f"Chosen: `{found['chosen']}`" in told and (out / "cross_validation.svg").exists()
     assert not (out / "test.json").exists()

@@ -17,7 +17,7 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation import evidence as ev
 from kbtrain.evaluation.decisions import GateDecisions, GateInput, measure
 from kbtrain.evaluation.evidence_sheet import Sheet
-from kbtrain.evaluation.evidence_tables import main_table
+from kbtrain.evaluation.evidence_tables import Fits, model_table
 from kbtrain.evaluation.outcomes import Correctness
 
 NONE = np.array([1.0, 0.0, 0.0, 1.0])
@@ -70,8 +70,10 @@ def test_held_out_scores_come_from_fits_without_the_question() -> None:
         return np.array([float(place) for place in scored])
 
     places = list(range(100, 120))
-    assert ev.held_out(fit, places, np.zeros(20)).tolist() == [float(place) for place in places]
+    groups = [0, *range(19)]  # the first two are of one text
+    assert ev.held_out(fit, places, np.zeros(20), groups).tolist() == [float(place) for place in places]
     assert len(seen) == 5 and all(not fitted & scored for fitted, scored in seen)
+    assert all(({100, 101} & scored) in (set(), {100, 101}) for _, scored in seen)
 
 
 def test_per_set_fits_each_set_to_its_own_questions() -> None:
@@ -91,7 +93,7 @@ def test_a_gate_that_knows_the_gain_is_certainly_above_the_set_and_kappa_of_equa
     assert found["chance"].minus["ours"].high < 0
     assert ev.kappa(none, none).mean == pytest.approx(1.0)
     assert abs(ev.kappa(none[:200], rng.integers(0, 2, 200).astype(float)).mean) < 0.2
-    held, outer = ev.stacked([gains[:200]], [gains[200:]], gains[:200])
+    held, outer = ev.stacked([gains[:200]], [gains[200:]], gains[:200], range(200))
     assert np.corrcoef(held, gains[:200])[0, 1] > 0.9 and np.corrcoef(outer, gains[200:])[0, 1] > 0.9
 
 
@@ -104,14 +106,14 @@ def test_rivals_stand_beside_where_they_published_a_number_for_every_question() 
     def table(scores: Any) -> dict[str, Any]:
         right = ({"none": bool(none), "one": bool(one)} for none, one in rng.integers(0, 2, (80, 2)))
         rows: Any = [SimpleNamespace(scores=scores(i), right={("m", "published"): one}) for i, one in enumerate(right)]
-        return main_table(Sheet(rows, list(range(40)), list(range(40, 80)), sets, fits), "m")
+        return model_table(Fits(Sheet(rows, list(range(40)), list(range(40, 80)), sets, list(range(80)), fits)), "m")
 
     without = table(lambda i: {})
-    assert set(without["parts"]) == {"all", "nq", "hotpotqa"} and ev.RIVAL not in without["decisions"]
+    assert set(without["parts"]) == {"all", "nq", "hotpotqa"} and ev.RIVAL not in without["parts"]["all"]["decisions"]
     assert not {ev.RIVAL, "seakr"} & {gate for part in without["parts"].values() for gate in part["gates"]}
     chosen = {f"{ev.RIVAL}.pA": 0.3, f"{ev.RIVAL}.pB": 0.4, f"{ev.RIVAL}.pC": 0.3}
     some = table(lambda i: {**(chosen if i < 79 else {}), **({"seakr.eigen_score": float(i)} if i % 4 == 0 else {})})
-    assert ev.RIVAL not in some["decisions"] and "seakr" not in some["parts"]["nq"]["gates"]
+    assert ev.RIVAL not in some["parts"]["all"]["decisions"] and "seakr" not in some["parts"]["nq"]["gates"]
     assert some["parts"]["with_direct_seakr"]["n"] == 10 and "seakr" in some["parts"]["with_direct_seakr"]["gates"]
     last = table(lambda i: {"seakr.last_step_eigen_score": float(i)} if i % 2 == 0 and i != 40 else {})
     assert last["parts"]["nq_with_seakr"]["n"] == 19 and "seakr" not in last["parts"]["nq"]["gates"]
@@ -119,7 +121,9 @@ def test_rivals_stand_beside_where_they_published_a_number_for_every_question() 
     every = table(lambda i: {"seakr.last_step_eigen_score": float(i)})  # by what is there, whatever a set is called
     assert all("seakr" in every["parts"][name]["gates"] for name in ("nq", "hotpotqa"))
     whole = table(lambda i: chosen)
-    assert whole["decisions"][ev.RIVAL]["searched"] == 1.0 and ev.RIVAL in whole["parts"]["all"]["gates"]
+    assert (
+        whole["parts"]["all"]["decisions"][ev.RIVAL]["searched"] == 1.0 and ev.RIVAL in whole["parts"]["all"]["gates"]
+    )
 
 
 def row(i: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -142,35 +146,54 @@ def test_the_script_writes_its_page_and_uses_what_it_kept_only_for_the_same_inpu
 ) -> None:
     rng = np.random.default_rng(2)
     path, corpus, out = tmp_path / "outcomes.jsonl", tmp_path / "passages.jsonl", tmp_path / "out"
-    path.write_text("".join(json.dumps(row(i, rng)) + "\n" for i in range(150)))
+    more = tmp_path / "more" / "outcomes.jsonl"
+    more.parent.mkdir()
+    rows = [row(i, rng) for i in range(150)]
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows if one["dataset"] == "nq"))
+    more.write_text("".join(json.dumps(one) + "\n" for one in rows if one["dataset"] != "nq"))
     corpus.write_text("".join(json.dumps({"id": f"p{i}", "title": f"T{i}", "text": f"the old town {i}"}) + "\n"
                               for i in range(20)))  # fmt: skip
     module = scripts.load("eval/evidence.py")
     reader = make_folder(tmp_path / "reader", num_hidden_layers=2)
-    settings = {"path": path, "corpus": corpus, "reader": str(reader), "encoder": str(bert_folder(tmp_path / "bert")),
-                "model": "big", "sizes": [40], "draws": 1, "out": out}  # fmt: skip
+    encoder = bert_folder(tmp_path / "bert")
+    settings = {"path": [path, more], "corpus": corpus, "reader": str(reader), "encoder": str(encoder), "model": "big",
+                "sizes": [40], "draws": 1, "out": out}  # fmt: skip
     monkeypatch.setattr(ev, "DRAWS", 60)
     config = module.EvidenceConfig.model_validate(settings)
     module.main(config)
     assert "100 training and 50 test questions" in capsys.readouterr().out
     found = json.loads((out / "evidence.json").read_text())
-    pooled = found["main"]["parts"]["all"]["gates"]
+    main = found["tables"]["big"]
+    pooled = main["parts"]["all"]["gates"]
     assert pooled["features"]["area"]["low"] > 0 and pooled["features"]["auroc_needed"] > 0.7  # "old" is rare, and read
-    assert set(found["main"]["parts"]) == {"all", "nq", "hotpotqa", "with_direct_seakr"}
-    assert set(found["models"]["transfer"]) == {"big", "small"} and "adaptive_rag_t5" in found["main"]["decisions"]
+    assert set(main["parts"]) == {"all", "nq", "hotpotqa", "with_direct_seakr"}
+    assert set(found["tables"]) == set(found["models"]["transfer"]) == {"big", "small"}
+    assert ev.RIVAL in main["parts"]["nq"]["decisions"]
+    compared = [(one["model"], one["part"], one["minus"]) for one in found["claims"]["chosen"]]
+    fixed = ["data_set", "never", "always"]
+    assert [minus for *of, minus in compared if of == ["big", "nq"]] == [fixed[0], ev.RIVAL, "seakr", *fixed[1:]]
+    assert [minus for *of, minus in compared if of == ["big", "with_direct_seakr"]] == ["seakr"]
+    assert [minus for *of, minus in compared if of[0] == "small"] == fixed * 3
+    assert all(one["p_holm"] >= one["p"] for family in found["claims"].values() for one in family)
     assert {point["n"] for point in found["learning_curve"]} == {40, 100}
     page = (out / "evidence.md").read_text()
-    assert f"chosen by cross-validation: `{found['main']['chosen']}`" in page and (out / "transfer.svg").exists()
+    assert f"| big | `{main['chosen']}` | " in page and (out / "transfer.svg").exists()
+    assert page.count("\n## ") == 10 and "| big | hotpotqa | 25 | " in page
 
     kept = {p.name for p in out.glob("*-*") if ".meta." not in p.name}
     with corpus.open("a") as file:
         file.write(json.dumps({"id": "p", "title": "T", "text": "another passage"}) + "\n")
-    module.sheet_of(path, corpus, config.reader, config.encoder, out, config.model)
+    module.sheet_of([path, more], corpus, config.reader, config.encoder, out, config.model)
     with pytest.raises(UserError, match=r"'model': .*outcomes\.jsonl: question '.*' has no verdicts on it; .*'big'"):
-        module.sheet_of(path, corpus, config.reader, config.encoder, out, "bigg")
-    rows = path.read_text().replace('"dataset": "nq"', '"dataset": "alone"', 1)
-    path.write_text(rows.replace('"test"', '"train"', 1))  # both of the first row
+        module.sheet_of([path, more], corpus, config.reader, config.encoder, out, "bigg")
+    text = path.read_text()
+    with pytest.raises(
+        UserError, match=r"outcomes\.jsonl: id 'q0' is in .*outcomes\.jsonl, too; give each question once"
+    ):
+        module.sheet_of([path, more, path], corpus, config.reader, config.encoder, out, config.model)
+    changed = text.replace('"dataset": "nq"', '"dataset": "alone"', 1)
+    path.write_text(changed.replace('"test"', '"train"', 1))  # both of the first row
     with pytest.raises(UserError, match=r"outcomes\.jsonl: 1 train questions of data set 'alone'; .* needs 10"):
-        module.sheet_of(path, corpus, config.reader, config.encoder, out, config.model)
-    more = {p.name for p in out.glob("*-*") if ".meta." not in p.name} - kept
-    assert len(kept) == 2 and [name.partition("-")[0] for name in more] == ["bm25"]  # embeddings are those of before
+        module.sheet_of([path, more], corpus, config.reader, config.encoder, out, config.model)
+    new = {p.name for p in out.glob("*-*") if ".meta." not in p.name} - kept
+    assert len(kept) == 2 and [name.partition("-")[0] for name in new] == ["bm25"]  # embeddings are those of before
