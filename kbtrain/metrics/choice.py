@@ -21,7 +21,7 @@ from kbtrain.metrics.significance import Delta, interval
 
 ALPHA, BETA = 0.05, 0.005  # of the interval; of the projection interval that bounds it, as the source proposes
 _SIMULATED, _SEED = 20_000, 20_244  # draws of the projection interval's quantile
-_EQUAL = 1e-9  # relative difference below which two candidates' covariances count as equal
+_EQUAL = 1e-9  # difference of slopes, or of figures in spreads, up to which two candidates count as equal
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ def chosen_value(criterion: Floats, value: Floats | None = None) -> ChosenValue:
     own = drawn_values[:, place] - drawn_values[:, place].mean()
     slopes = own @ (drawn - drawn.mean(axis=0)) / (own @ own)
     observed = float(table[0, place])
-    limits = _limits(criterion[0] - slopes * observed, slopes, place)
+    apart = np.flatnonzero(criterion[0, place] - criterion[0] > _EQUAL * drawn[:, place].std())
+    rest = criterion[0] - slopes * observed
+    limits = _limits(rest[apart] - rest[place], slopes[place] - slopes[apart])
     reach = _projection_quantile(drawn_values) * spread
     low, high = (_mean_at(probability, observed, spread, limits, reach) for probability in (1 - _tail(), _tail()))
     picked = np.argmax(drawn, axis=1)
@@ -63,15 +65,14 @@ def _tail() -> float:
     return (ALPHA - BETA) / (1 - BETA) / 2
 
 
-def _limits(rest: Floats, slopes: Floats, place: int) -> tuple[float, float]:
-    """Values of the chosen candidate between which it stays the greatest, given what is independent of its value."""
-    low, high = -np.inf, np.inf
-    for other in range(len(rest)):
-        gap, slope = rest[other] - rest[place], slopes[place] - slopes[other]
-        if slope > _EQUAL:
-            low = max(low, gap / slope)
-        elif slope < -_EQUAL:
-            high = min(high, gap / slope)
+def _limits(gaps: Floats, slopes: Floats) -> tuple[float, float]:
+    """Values of the chosen candidate between which it stays above the others, given what does not depend on its value.
+
+    A candidate with the same observed figure is not among the others: their order decides then, not their figures.
+    """
+    rises, falls = slopes > _EQUAL, slopes < -_EQUAL
+    low = np.max(gaps[rises] / slopes[rises], initial=-np.inf)
+    high = np.min(gaps[falls] / slopes[falls], initial=np.inf)
     return float(low), float(high)
 
 

@@ -70,6 +70,12 @@ def test_equal_candidates_undefined_draws_and_figures_without_spread() -> None:
     one = draws(np.array([1.0]), np.eye(1), 1000, rng)
     twins = chosen_value(np.hstack([one, one]))
     assert twins.place == 0 and twins.corrected.mean == pytest.approx(1.0)
+    tied = draws(np.array([1.0, 1.0, 0.9]), np.eye(3), 1000, rng)  # as figures of few questions are
+    of_two = chosen_value(tied).corrected
+    assert of_two.low < of_two.mean < of_two.high and of_two.high - of_two.low > 3
+    tied[0, 1] += 1e-16
+    rounded = chosen_value(tied).corrected
+    assert (rounded.low, rounded.high) == pytest.approx((of_two.low, of_two.high))
     holes = np.hstack([one, one - 3])
     holes[5, 1] = np.nan
     assert chosen_value(holes).corrected.mean == pytest.approx(1.0, abs=0.05)
