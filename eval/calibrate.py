@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from kbtrain import jsonl
@@ -36,6 +37,7 @@ from kbtrain.evaluation.calibrate import (
     dev_table,
     warn_of_dependence,
 )
+from kbtrain.evaluation.cost import asking_of, stored_usage, thousand_questions
 from kbtrain.evaluation.fidelity import DELTA, MAX_CHANGE, change_threshold, read_changes
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
@@ -44,6 +46,7 @@ from kbtrain.gate_folder import Threshold, read_gate_json
 from kbtrain.gates.noted import Source, missing_reason, note_calibrated, source_of
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.seakr.gate import scale_of
+from kbtrain.llm.prices import PRICES, read_prices
 from kbtrain.metrics.calibration import shift
 from kbtrain.metrics.thresholds import Dev
 from kbtrain.provenance import check_unchanged, file_sha256
@@ -65,18 +68,21 @@ class CalibrateConfig(Config):
     delta: float = Field(
         DELTA, gt=0, lt=1, description="goals 'max_loss', 'max_change': probability that the promise fails"
     )
-    sampling_run: str = Field("main", description="goal 'max_change': name of the sampling run in samples.db")
+    sampling_run: str = Field("main", description="name of the sampling run in samples.db")
     dev_share: float = Field(1.0, gt=0, le=1, description="share of the dev questions, by their ids; rest untouched")
     threshold: float | None = Field(None, description="goal 'given': the threshold")
     new_scores: Path | None = Field(None, description="scores of new questions to compare; without it the test split's")
     replace: bool = Field(False, description="note the threshold in place of one with a guarantee")
+    prices: Path = Field(
+        PRICES, description="YAML file with prices and latencies, for the bill of a thousand questions"
+    )
     check: bool = Field(False, description="only compare new scores with those that the threshold was chosen on")
 
     @model_validator(mode="after")
     def _keys_count(self) -> CalibrateConfig:
         check_counts(self, "goal", "given", "threshold")
         check_counts(self, "goal", "max_loss", "max_loss")
-        check_counts(self, "goal", "max_change", "max_change", "sampling_run")
+        check_counts(self, "goal", "max_change", "max_change")
         if self.goal != "max_change":
             check_counts(self, "goal", "max_loss", "delta")
         check_counts(self, "goal", "ratio", "ratio")
@@ -89,10 +95,12 @@ def main(config: CalibrateConfig) -> None:
     path, scores = stored.of(config.gate)
     folder, name = place(config, source_of(config.run, stored.meta, config.gate))
     if config.goal == "max_change":
-        tested = change(config, folder, name, path, scores)
+        of_dev, tested = change(config, folder, name, path, scores)
     else:
         outcomes = read_outcomes(config.run)
-        tested = [outcome.question_id for outcome in outcomes if outcome.split == "test"]
+        of_dev, tested = (
+            [outcome.question_id for outcome in outcomes if outcome.split == split] for split in ("dev", "test")
+        )
         if not config.check:
             note(config, folder, name, dev_table(config.gate, scores, outcomes, path, config.dev_share), path, outcomes)
     entities = None
@@ -105,6 +113,10 @@ def main(config: CalibrateConfig) -> None:
     before = Threshold.model_validate(noted) if noted else None
     if before is None or not before.dev_scores:
         raise UserError(f"{folder}: no calibrated threshold of gate '{config.gate}'; run this without --check")
+    if not config.check and there(config.run / "samples.db"):
+        retrieve = np.array([scores[question] > before.threshold for question in of_dev], dtype=np.float64)
+        used = stored_usage(config.run, config.sampling_run, of_dev)
+        print(thousand_questions(used, retrieve, read_prices(config.prices), asking_of(stored, config.gate)))
     units = before.dev.get("questions", {}).get("entities"), entities
     line = shift(before.dev_scores, new, units).line(config.gate) if new else ""
     print(line or f"{config.gate}: no new scores to compare")
@@ -134,8 +146,10 @@ def asked_in(config: CalibrateConfig, ids: Collection[str]) -> list[Question]:
     return [question for question in jsonl.read(Question, path) if question.id in wanted]
 
 
-def change(config: CalibrateConfig, folder: Path, name: str, path: Path, scores: Mapping[str, float]) -> list[str]:
-    """Choose the threshold by the answers that differ, and note it, unless ``check``; the ids of the test questions."""
+def change(
+    config: CalibrateConfig, folder: Path, name: str, path: Path, scores: Mapping[str, float]
+) -> list[list[str]]:
+    """Choose the threshold by the answers that differ, and note it, unless ``check``; ids of dev and test questions."""
     changes = read_changes(config.run, config.sampling_run)
     if not config.check:
         dev, scale = changes["dev"].share(config.dev_share), scale_of(folder, name)
@@ -148,7 +162,7 @@ def change(config: CalibrateConfig, folder: Path, name: str, path: Path, scores:
         print(f"{config.gate}: {chosen.line()} -> {folder}")
         replaced = noted.line(config.gate, folder)
         print(replaced, end="\n" if replaced else "")
-    return [question.id for question in changes["test"].questions]
+    return [[question.id for question in of.questions] for of in changes.values()]
 
 
 def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Path, outcomes: Sequence[Outcome]) -> None:

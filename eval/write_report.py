@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.evaluation.cost import asking_of, stored_usage, thousand_questions
 from kbtrain.evaluation.fidelity import fidelities, left_out_lines, predicts_change, read_changes, read_fidelities
 from kbtrain.evaluation.note import sources
 from kbtrain.evaluation.outcomes import AccuracyKind, entities_of
@@ -35,8 +37,9 @@ from kbtrain.gate_folder import KeyedCard
 from kbtrain.gates.noted import Source, missing_reason
 from kbtrain.gates.registry import read_card
 from kbtrain.labeling.distribution import statistics
+from kbtrain.llm.prices import PRICES, read_prices
 from kbtrain.provenance import write_atomically, write_meta
-from kbtrain.records import Outcome
+from kbtrain.records import Outcome, Question
 from kbtrain.report.curves import curve_band, savings_file
 from kbtrain.report.examples import collect, worst_errors
 from kbtrain.report.fidelity import FidelityReport, beside_accuracy, changed_answers, figure
@@ -54,6 +57,9 @@ class ReportConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with results.json")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
     gate: str | None = Field(None, description="gate of the headline and the errors; without it the best on dev")
+    prices: Path = Field(
+        PRICES, description="YAML file with prices and latencies, for the bill of a thousand questions"
+    )
     title: str = Field("When does this model need retrieval?", description="headline of the page")
 
     def writes(self) -> tuple[Path, ...]:
@@ -83,6 +89,11 @@ def main(config: ReportConfig) -> None:
     gate = main_gate(own, config.gate, found)
     first = first_screen(results, found, questions, gate)
     first = replace(first, sentences=[*first.sentences, *change_sentences(config, stored, own, outcomes)])
+    cost = "-"
+    if gate is not None:
+        cut = next((one.threshold for one in found if one.gate == gate.gate), gate.threshold or 0.0)
+        cost = bill_sentence(config, stored, gate.gate, cut, outcomes)
+        first = replace(first, sentences=[*first.sentences, cost])
     counted = statistics(read_labels(files[2])[1])
     saving = {one.gate: one for one in found}
     cuts = {g.gate: saving[g.gate].threshold if g.gate in saving else g.threshold or 0.0 for g in own}
@@ -119,7 +130,17 @@ def main(config: ReportConfig) -> None:
     seconds = time.monotonic() - started
     print(f"wrote the report in {seconds:.0f} s -> {config.run}/report.html, report.md and {len(own)} pages in gates/")
     use = command(config.run, stored, found, gate)
-    print("\n".join(closing_block(results, found, gate, questions, config.run / "report.html", use)))
+    print("\n".join(closing_block(results, found, gate, questions, config.run / "report.html", use, cost)))
+
+
+def bill_sentence(
+    config: ReportConfig, stored: StoredScores, gate: str, threshold: float, asked: Sequence[Outcome | Question]
+) -> str:
+    """The bill of a thousand questions at a gate's threshold."""
+    ids = [one.question_id if isinstance(one, Outcome) else one.id for one in asked]
+    retrieve = np.array([stored.by_gate[gate][name] > threshold for name in ids], dtype=np.float64)
+    used = stored_usage(config.run, config.sampling_run, ids)
+    return thousand_questions(used, retrieve, read_prices(config.prices), asking_of(stored, gate))
 
 
 def change_sentences(
@@ -163,7 +184,7 @@ def without_gold(config: ReportConfig, started: float) -> None:
         found=[first, *(one for one in found if one is not first)],
         changed=changed_answers(config.run, config.sampling_run, changes["test"], scores[first.gate], first.threshold),
         lines=left_out_lines(changes),
-        costs=[],
+        costs=[bill_sentence(config, stored, first.gate, first.threshold, changes["test"].questions)],
         svg=figure(changes["test"], scores, [first, *(one for one in found if one is not first)]),
     )
     for name, text in (("report.html", made.html()), ("report.md", made.markdown())):

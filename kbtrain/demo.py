@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 MODEL = "smollm2-135m-instruct"
 _ON_CPU = ("--device", "cpu")  # the demo's figures are those of a laptop
 _GREEDY = 1.0  # weight of the greedy answers in the benefit of own questions, as in the demo
-CLOSING = 6  # lines of the block that the report's stage ends with
+CLOSING = 7  # lines of the block that the report's stage ends with
 
 
 @dataclass(frozen=True)

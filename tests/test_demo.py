@@ -83,7 +83,7 @@ def test_make_runs_the_same_chain():
 def test_a_chain_shows_each_stage_with_its_minutes_and_one_line_and_ends_with_the_closing_block(tmp_path, capfd):
     first, last, run = tmp_path / "first.py", tmp_path / "last.py", tmp_path / "run"
     first.write_text("print('a table\\nof many lines\\n3 questions -> here')\n")
-    block = [f"line {i} of the block" for i in range(6)]
+    block = [f"line {i} of the block" for i in range(7)]
     last.write_text(f"open({str(run / 'report.html')!r}, 'w')\nprint('before')\nprint(*{block!r}, sep='\\n')\n")
     said = []
     follow([Step(str(first), "questions", 0.1, ()), Step(str(last), "the report", 3, ())], run, said.append)

@@ -100,7 +100,12 @@ def test_every_sentence_is_true_of_the_hidden_answers(finished: tuple[Path, str]
     for line in report.splitlines():  # a share of right answers is unknown here
         assert "right" not in line or "is not known" in line, line
     block = dict(re.split(r"  +", line, maxsplit=1) for line in said.splitlines())
-    assert list(block) == ["tested", "without search", "always searching", "with the gate", "is that real?", "next"]
+    names = ["tested", "without search", "always searching", "with the gate", "is that real?", "cost", "next"]
+    assert list(block) == names
+    searches = round(1000 * sum(searched) / len(test))
+    assert block["cost"].startswith(
+        f"A thousand questions: {searches} searches. Tokens, time and money are not known: "
+    )
     assert block["always searching"] == "right or wrong is not known: no accepted answer was read"
     assert block["with the gate"].replace("[", "\\[").replace("]", "\\]") in report
     assert block["is that real?"].startswith("This is certain")

@@ -85,7 +85,11 @@ def test_every_step_says_what_matters(followed: Any) -> None:
     shown = finished.stderr.splitlines()
     assert sum(bool(re.match(r"\[\d/6\] ", line)) for line in shown) == 6
     block = dict(re.split(r"  +", line, maxsplit=1) for line in finished.stdout.splitlines())
-    assert list(block) == ["tested", "without search", "always searching", "with the gate", "is that real?", "next"]
+    names = ["tested", "without search", "always searching", "with the gate", "is that real?", "cost", "next"]
+    assert list(block) == names
+    assert re.match(
+        r"A thousand questions: [\d,]+ searches, [\d,]+ prompt and [\d,]+ completion tokens, ", block["cost"]
+    )
     assert block["is that real?"].startswith("This is certain")
     assert f"open {folder / 'runs' / 'mine' / 'report.html'}" in block["next"]
     use = 'kbtrain decide runs/mine/features "a question" --key (mastery|benefit); open '

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -15,9 +16,11 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import ConditionOutcome
 from kbtrain.evaluation.results import GateResult
-from kbtrain.evaluation.run_folder import RunFolder, gate_input
+from kbtrain.evaluation.run_folder import RunFolder, StoredScores, gate_input
 from kbtrain.evaluation.seen import NOTHING, Seen
 from kbtrain.llm.prices import Prices
+from kbtrain.records import CONDITIONS
+from kbtrain.store import SampleStore
 
 _MILLION = 1e6
 OF_TOKENS = (
@@ -27,13 +30,28 @@ OF_TOKENS = (
 
 @dataclass(frozen=True)
 class Bill:
-    """Mean cost of one question. ``money`` = ``searches`` + ``tokens`` + ``gate``; ``seconds`` one after the other."""
+    """Mean cost of one question. ``money`` = ``searches`` + ``tokens`` + ``gate``; ``seconds`` one after the other.
+
+    ``searched``: share of the questions searched for; ``prompt_tokens`` and ``completion_tokens``: of the answer, and
+    of a gate that is paid by tokens.
+    """
 
     money: float
     searches: float
     tokens: float
     gate: float
     seconds: float
+    searched: float
+    prompt_tokens: float
+    completion_tokens: float
+
+    def thousand(self, currency: str) -> str:
+        """Counts and money of a thousand questions, with the time of one."""
+        return (
+            f"{1000 * self.searched:,.0f} searches, {1000 * self.prompt_tokens:,.0f} prompt and "
+            f"{1000 * self.completion_tokens:,.0f} completion tokens, {1000 * self.seconds:,.0f} ms a question, "
+            f"{1000 * self.money:,.2f} {currency}"
+        )
 
 
 @dataclass(frozen=True)
@@ -48,6 +66,7 @@ class GateBill:
     accuracy: float
     ratio: float
     bill: Bill
+    always: Bill
     saved: float | None
     saved_seconds: float | None
     break_even: float | None
@@ -113,6 +132,47 @@ def bill(used: Usage, retrieve: Floats, prices: Prices, asking: Asking = NO_GATE
         tokens=tokens,
         gate=gate,
         seconds=searches * prices.search_seconds + float(reading) + asking.seconds,
+        searched=searches,
+        prompt_tokens=float(read) + (asking.tokens.read if asking.tokens else 0.0),
+        completion_tokens=float(made) + (asking.tokens.generated if asking.tokens else 0.0),
+    )
+
+
+def stored_usage(run: Path, sampling_run: str, ids: Sequence[str]) -> Usage:
+    """Tokens of the greedy answers to these questions, as the store has them; 0 where they are not known."""
+    columns: list[list[float]] = [[], [], [], []]
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        for question in ids:
+            for place, condition in enumerate(CONDITIONS[:2]):
+                made = store.get(sampling_run, question, condition)
+                columns[2 * place].append(0.0 if made is None else made.prompt_tokens)
+                columns[2 * place + 1].append(0.0 if made is None or made.greedy is None else made.greedy.n_tokens)
+    return Usage(*(np.array(column, dtype=np.float64) for column in columns))
+
+
+def asking_of(stored: StoredScores, gate: str) -> Asking:
+    """Cost of asking a gate about a test question, as it was measured while scoring."""
+    seconds = stored.meta.get("seconds_per_question", {}).get(gate, {}).get("test", 0.0)
+    after = bool(stored.meta.get("after_search", {}).get(gate))
+    return Asking(float(seconds), gate_tokens(stored, gate), after)
+
+
+def thousand_questions(used: Usage, retrieve: Floats, prices: Prices, asking: Asking = NO_GATE) -> str:
+    """A sentence: a gate's bill for a thousand questions beside that of always searching.
+
+    Without the answers' tokens it says the searches alone.
+    """
+    own = bill(used, retrieve, prices, asking)
+    always = bill(used, np.ones_like(retrieve), prices, replace(NO_GATE, after_search=asking.after_search))
+    unknown = int(((used.llm_in == 0) | (used.rag_in == 0)).sum())
+    if unknown:
+        return (
+            f"A thousand questions: {1000 * own.searched:,.0f} searches. Tokens, time and money are not known: the "
+            f"store has no tokens of the answers to {unknown} of {len(retrieve)} questions."
+        )
+    return (
+        f"A thousand questions: {own.thousand(prices.currency)}; always searching: {always.thousand(prices.currency)} "
+        "(stored answers' tokens; times and prices of the price list)."
     )
 
 
@@ -141,6 +201,7 @@ def gate_bill(
         accuracy=accuracy,
         ratio=float(retrieve.mean()),
         bill=own,
+        always=always,
         saved=1 - own.money / always.money if always.money else None,
         saved_seconds=1 - own.seconds / always.seconds if always.seconds else None,
         break_even=even,
@@ -179,7 +240,7 @@ def bills(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> list[G
     for gate in gates:
         after = bool(run.stored.meta.get("after_search", {}).get(gate.gate))
         within = bool(run.stored.meta.get("within_answer", {}).get(gate.gate))
-        asking = Asking(gate.cost.gate_seconds / n, _gate_tokens(run, gate.gate), after, within)
+        asking = Asking(gate.cost.gate_seconds / n, gate_tokens(run.stored, gate.gate), after, within)
         made = gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, prices, asking)
         found.append(replace(made, seen=gate.seen))
     return found
@@ -197,10 +258,10 @@ def _check_tokens(run: RunFolder, used: Usage, prices: Prices) -> None:
         )
 
 
-def _gate_tokens(run: RunFolder, gate: str) -> GateTokens | None:
+def gate_tokens(stored: StoredScores, gate: str) -> GateTokens | None:
     """Those of a test question; None for a gate of the own machine, or where the server told none while scoring."""
-    spent = run.stored.meta.get("spent_per_question", {}).get(gate, {}).get("test", {})
-    if not run.stored.meta.get("server", {}).get(gate) or not spent.get("prompt_tokens"):
+    spent = stored.meta.get("spent_per_question", {}).get(gate, {}).get("test", {})
+    if not stored.meta.get("server", {}).get(gate) or not spent.get("prompt_tokens"):
         return None
     return GateTokens(float(spent["prompt_tokens"]), float(spent.get("tokens", 0.0)))
 

@@ -22,7 +22,7 @@ from kbtrain.answers.thoughts import is_left_out
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.calibrate import Chosen, calibrate_change, place_of
-from kbtrain.evaluation.outcomes import ConditionOutcome, entities_of, grade
+from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.gate_folder import KeyedCard, Threshold
 from kbtrain.gates.noted import Source, missing_reason
@@ -46,12 +46,11 @@ SPLITS: tuple[Split, Split] = ("dev", "test")
 class Changes:
     """Questions of one split with both greedy answers; ``differ``: these differ in meaning.
 
-    ``tokens``: of the two answers, without passages first. ``left_out``: questions without two answers, by reason.
+    ``left_out``: questions without two answers, by reason.
     """
 
     questions: list[Question] = field(default_factory=list)
     differ: list[bool] = field(default_factory=list)
-    tokens: tuple[list[ConditionOutcome], list[ConditionOutcome]] = field(default_factory=lambda: ([], []))
     left_out: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -76,19 +75,11 @@ class Changes:
         else:
             self.questions.append(question)
             self.differ.append(not is_same(question, llm.greedy.text, rag.greedy.text))
-            for place, made in enumerate((llm, rag)):
-                self.tokens[place].append(grade(question, made))
 
     def share(self, share: float) -> Changes:
         """This share of the questions, picked by a hash of their ids as in other calibrations."""
         kept = [place for place, question in enumerate(self.questions) if place_of(question.id) < share]
-        llm, rag = ([of[place] for place in kept] for of in self.tokens)
-        return Changes(
-            [self.questions[place] for place in kept],
-            [self.differ[place] for place in kept],
-            (llm, rag),
-            self.left_out,
-        )
+        return Changes([self.questions[place] for place in kept], [self.differ[place] for place in kept], self.left_out)
 
     def scores(self, gate: str, of: Mapping[str, float], path: Path) -> Floats:
         """A gate's scores in the questions' order. Raises :class:`UserError` for a missing one."""

@@ -37,6 +37,11 @@ class Price:
     source: str
 
 
+def read_prices(name: Path) -> Prices:
+    """Prices of a file, or of the shipped one of that name. Raises :class:`UserError` for a broken one."""
+    return build(Prices, find(name, "configs", what="price list"), {})
+
+
 def price_of(name: Path) -> Price:
     """Token and machine prices of a file, or of the shipped one of that name, for a forecast."""
     path = find(name, "configs", what="price list")

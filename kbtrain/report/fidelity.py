@@ -178,7 +178,7 @@ def table_row(one: Fidelity) -> list[str]:
 
 def closing_block(made: FidelityReport, report: Path, use: str) -> list[str]:
     """Lines for a terminal, as after an evaluation with accepted answers."""
-    first = made.found[0]
+    first, cost = made.found[0], made.costs[0] if made.costs else "-"
     told = sentences(first, len(made.found))
     lines = {
         "tested": subtitle(dict(made.meta), made.test.questions),
@@ -186,6 +186,7 @@ def closing_block(made: FidelityReport, report: Path, use: str) -> list[str]:
         "always searching": "right or wrong is not known: no accepted answer was read",
         "with the gate": told[0],
         "is that real?": told[2] if first.dev_skipped > 0 else "nothing is skipped; take more dev questions",
+        "cost": cost,
         "next": f"{use}open {report.resolve()}",
     }
     return aligned_block(lines)

@@ -178,10 +178,11 @@ def closing_block(
     questions: Sequence[Question],
     report: Path,
     use: str = "",
+    cost: str = "-",
 ) -> list[str]:
-    """Six lines for a terminal: tested, without search, always searching, the gate, whether it is real, what next.
+    """Seven lines for a terminal: tested, without search, always searching, gate, certainty, cost, next command.
 
-    ``use``: the command that decides by this gate, with a word after it.
+    ``use``: the command that decides by this gate, with a word after it; ``cost``: the bill of a thousand questions.
     """
     saving = next((one for one in found if gate is not None and one.gate == gate.gate), None)
     named = {g.gate: g for g in results.gates}
@@ -204,6 +205,7 @@ def closing_block(
         "always searching": f"{percent(named['all_rag'].accuracy)} % right",
         "with the gate": gate_line,
         "is that real?": real,
+        "cost": cost,
         "next": f"{use}open {report.resolve()}",
     }
     return aligned_block(lines)

@@ -74,8 +74,8 @@ def test_beside_accepted_answers_the_sentence_says_how_many_are_right() -> None:
     one = fidelity("features_change", chosen, dev, (dev >= 60).astype(float))
     assert beside_accuracy(one, 0.431, 0.439) == (
         "Set to skip searches that change no answer, features change skips 61.0 % of the searches, and 1.0 % "
-        "[0.2, 5.4] of the answers differ from always searching (promised: at most 5.0 %, with probability 0.9); 43.1 % of all "
-        "answers are right then, 43.9 % when always searching."
+        "[0.2, 5.4] of the answers differ from always searching (promised: at most 5.0 %, with probability 0.9); "
+        "43.1 % of all answers are right then, 43.9 % when always searching."
     )
 
 
@@ -134,6 +134,7 @@ def test_calibrate_notes_the_promise_and_refuses_too_few_questions(
     text = capsys.readouterr().out
     assert "of the answers differ from always searching" in text
     assert "; promised: at most 10 % of the answers differ from always searching, with probability 0.9, if" in text
+    assert " searches, 20,000 prompt and 4,000 completion tokens, " in text  # of each stored answer: 20 and 4
     noted = read_gate_json(run_folder / "gate")["thresholds"]["kbm_benefit"]
     assert noted["rule"] == "max_change 0.1 with probability 0.9" and noted["n_dev"] == 80
     assert noted["evidence"]["guarantee"]["promise"] == "answers_changed"

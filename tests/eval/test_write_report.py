@@ -351,10 +351,16 @@ def test_the_first_screen_speaks_of_the_gate_that_saves_most_on_dev_at_the_thres
         assert f"saves {100 * saved:.1f} % of the searches" in figure and f"{100 * change:+.1f} points" in figure
         assert all(level in figure for level in ("always", "never", "\N{MINUS SIGN}2 points"))
         assert "#fefefe" not in figure  # the label's ground is the page's, dark or light
-    block = said[-6:]
-    names = ["tested", "without search", "always searching", "with the gate", "is that real?", "next"]
+    block = said[-7:]
+    names = ["tested", "without search", "always searching", "with the gate", "is that real?", "cost", "next"]
     assert [re.split(r"  +", line)[0] for line in block] == names
-    assert f"{100 * saved:.1f} % of the searches saved" in block[3] and block[5].endswith(str(written / "report.html"))
+    searches = round(1000 * (1 - saved))  # 20 prompt and 4 completion tokens for each stored answer
+    assert f"A thousand questions: {searches:,} searches, 20,000 prompt and 4,000 completion tokens, " in block[5]
+    assert (
+        "; always searching: 1,000 searches, 20,000 prompt and 4,000 completion tokens, 441 ms a question, 1.01 USD"
+        in (block[5])
+    )
+    assert f"{100 * saved:.1f} % of the searches saved" in block[3] and block[6].endswith(str(written / "report.html"))
 
 
 def test_the_first_screen_and_every_gate_page_say_that_accuracy_is_the_expected_one(

@@ -9,7 +9,7 @@ import pytest
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.cost import Asking, GateTokens, Prices, Usage, bill, gate_bill
+from kbtrain.evaluation.cost import Asking, GateTokens, Prices, Usage, bill, gate_bill, thousand_questions
 
 PRICES = Prices(
     search=0.01,
@@ -30,6 +30,24 @@ def test_a_bill_worked_by_hand() -> None:
     assert found.gate == pytest.approx(0.2 * 3.6 / 3600)
     assert found.money == pytest.approx(found.searches + found.tokens + found.gate)
     assert found.seconds == pytest.approx(0.25 + 1.55 * 0.1 + 0.015 * 10 + 0.2)
+
+
+def test_a_thousand_questions_worked_by_hand() -> None:
+    """One of two questions is searched for: 100 and 3,000 prompt tokens, 10 and 20 completion tokens."""
+    found = bill(USED, np.array([0.0, 1.0]), PRICES, Asking(0.2, GateTokens(50.0, 5.0)))
+    assert (found.searched, found.prompt_tokens, found.completion_tokens) == (0.5, 1600.0, 20.0)
+    text = thousand_questions(USED, np.array([0.0, 1.0]), PRICES, Asking(0.2))
+    # 0.25 s searching, 1.55 * 0.1 s reading, 0.015 * 10 s writing, 0.2 s for the gate; 5 + 1.55 + 0.03 + 0.2 USD
+    assert text == (
+        "A thousand questions: 500 searches, 1,550,000 prompt and 15,000 completion tokens, 755 ms a question, 6.78 "
+        "USD; always searching: 1,000 searches, 2,000,000 prompt and 20,000 completion tokens, 900 ms a question, "
+        "12.04 USD (stored answers' tokens; times and prices of the price list)."
+    )
+    unknown = Usage(np.array([100.0, 0]), np.array([10.0, 0]), np.array([1000.0, 0]), np.array([20.0, 0]))
+    assert thousand_questions(unknown, np.array([0.0, 1.0]), PRICES) == (
+        "A thousand questions: 500 searches. Tokens, time and money are not known: the store has no tokens of the "
+        "answers to 1 of 2 questions."
+    )
 
 
 def test_a_gate_that_asks_a_server_is_paid_by_tokens_and_not_by_the_machine() -> None:
