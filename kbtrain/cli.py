@@ -15,6 +15,7 @@ Examples:
   kbtrain finish runs/mine                     from sampled answers to a gate, its threshold and a report
   kbtrain decide runs/demo/probe "What is the capital of France?"
   kbtrain serve runs/demo/kbm --model smollm2-135m-instruct
+  kbtrain mcp runs/demo/kbm                    the gate and its run's index for agents, over standard input
   kbtrain calibrate runs/demo/kbm --log decisions.jsonl --ratio 0.3
   kbtrain push runs/demo/kbm USER/NAME --dry-run
   kbtrain env                                  versions and devices, for a report of a fault
@@ -72,8 +73,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         if not is_text(word):  # it may hold a key, and is not repeated
             parser.error(f"word {number}: expected {TEXT}")
     args, rest = parser.parse_known_args(words)
-    if args.run is commands.serve:  # all words are the server's own; argparse leaves out those before the first value
-        args.arguments, rest = list(words[words.index("serve") + 1 :]), []
+    if args.run in (commands.serve, commands.mcp):  # all words are the server's own; argparse leaves some out
+        args.arguments, rest = list(words[words.index(args.run.__name__) + 1 :]), []
     option = next((word.partition("=")[0] for word in rest if re.match("-.", word)), None)
     for name in {"texts", "changes"} & vars(args).keys() if rest and option is None else ():
         setattr(args, name, [*getattr(args, name), *rest])
@@ -307,6 +308,16 @@ def _add_serve(parsers: Parsers) -> None:
     serve.add_argument("-h", "--help", action=_ServeHelp, nargs=0, help="all keys")
     serve.add_argument("arguments", nargs=argparse.REMAINDER, metavar="FOLDER", help="the gate's folder, then keys")
     serve.set_defaults(run=commands.serve)
+    mcp = _command(
+        parsers,
+        "mcp",
+        "offer a gate to agents: an MCP server with tools should_search and search",
+        usage="kbtrain mcp FOLDER [--search FOLDER|FILE|URL] [--config FILE] [--key value | key=value ...]",
+        add_help=False,
+    )
+    mcp.add_argument("-h", "--help", action=_McpHelp, nargs=0, help="all keys")
+    mcp.add_argument("arguments", nargs=argparse.REMAINDER, metavar="FOLDER", help="the gate's folder, then keys")
+    mcp.set_defaults(run=commands.mcp)
     calibrate = _command(parsers, "calibrate", "a gate's threshold from the decision log of kbtrain serve")
     calibrate.add_argument("folder", metavar="FOLDER", help="the gate's folder, whose gate.json takes the threshold")
     calibrate.add_argument("--log", required=True, metavar="FILE", help="the log; its rotated files are read too")
@@ -335,6 +346,16 @@ class _ServeHelp(argparse.Action):
         from kbtrain.serve.server import serve_command
 
         serve_command(["--help"], commands.step)
+        raise SystemExit(0)
+
+
+class _McpHelp(argparse.Action):
+    """Help of ``kbtrain mcp``: the keys of its configuration."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from kbtrain.serve.mcp_server import mcp_command
+
+        mcp_command(["--help"], commands.step)
         raise SystemExit(0)
 
 

@@ -159,6 +159,12 @@ def serve(args: argparse.Namespace) -> None:
     serve_command(args.arguments, step)
 
 
+def mcp(args: argparse.Namespace) -> None:
+    from kbtrain.serve.mcp_server import mcp_command
+
+    mcp_command(args.arguments, step)
+
+
 def push(args: argparse.Namespace) -> None:
     from kbtrain.push.push import Push, push
 

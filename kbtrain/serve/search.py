@@ -213,15 +213,21 @@ def automatic(config: ServeConfig) -> str | None:
             f"key 'search': {run} holds the demo's passages; name what your upstream's users ask about: a corpus, an "
             f"address or a function (--search), or these passages ({run / 'bm25'}), or none"
         )
-    if there(run / "bm25"):  # and one that is damaged is told
-        return str(run / "bm25")
-    if is_index(run / "vectors"):
-        return str(run / "vectors")
+    if (index := index_beside(config.gate)) is not None:
+        return index
     if config.model is not None:
         return "atlas"
     raise UserError(
         f"key 'search': no index beside {config.gate}; give a corpus, an address or a function, or none (gate alone)"
     )
+
+
+def index_beside(gate: Path) -> str | None:
+    """The index of a gate's run folder: BM25 (a damaged one is an error when it is opened), else vectors."""
+    run = gate.resolve().parent
+    if there(run / "bm25"):
+        return str(run / "bm25")
+    return str(run / "vectors") if is_index(run / "vectors") else None
 
 
 def _bm25(name: str) -> Search:

@@ -1,0 +1,189 @@
+"""A gate as an MCP server over standard input and output: ``should_search``, and ``search`` only where it is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, Field, create_model
+
+from kbtrain import __version__
+from kbtrain.answers.writing import is_blank
+from kbtrain.config import Config, parse_args
+from kbtrain.errors import UserError, require
+from kbtrain.gates.registry import folder_of
+from kbtrain.prompts.template_marks import break_marks
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.decide import Decider, Decision
+from kbtrain.serve.problem import Refused
+from kbtrain.serve.search import Search, index_beside, open_search
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+USAGE = """Offer a gate to agents: an MCP server over standard input and output, with tools should_search and search.
+
+Examples:
+  kbtrain mcp runs/mine/features
+  kbtrain mcp runs/mine/features --search passages.jsonl --k 5
+"""
+KEYS = (
+    "gate", "revision", "key", "dtype", "device", "threshold", "utterance_rules", "search", "search_mapping", "k",
+    "search_deadline_s", "on_gate_failure", "gate_deadline_s", "max_question_chars",
+)  # fmt: skip
+INSTRUCTIONS = (
+    "The gate knows which questions the model answers right from memory. Call search with the user's question as it "
+    "was asked: it searches only where that is needed, and says why otherwise."
+)
+logger = logging.getLogger("kbtrain.serve")
+McpConfig: type[Config] = create_model(
+    "McpConfig",
+    __base__=Config,
+    __module__=__name__,
+    **{name: (ServeConfig.model_fields[name].annotation, ServeConfig.model_fields[name]) for name in KEYS},  # type: ignore[call-overload]
+)
+Question = Annotated[str, Field(description="the user's question, as it was asked and understandable on its own")]
+
+
+class Judgement(BaseModel):
+    """Answer of ``should_search``. ``score`` is None where the gate failed."""
+
+    retrieve: bool
+    reason: str
+    gate: str
+    score: float | None = None
+    probability: float | None = None
+    threshold: float | None = None
+
+
+class Passage(BaseModel):
+    """A passage that was found."""
+
+    id: str
+    title: str
+    text: str
+
+
+class SearchResult(BaseModel):
+    """Answer of ``search``; without a search there are no passages."""
+
+    searched: bool
+    reason: str
+    passages: list[Passage]
+
+
+def mcp_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
+    """``kbtrain mcp FOLDER [--key value ...]``. Raises :class:`UserError`."""
+    words = list(arguments)
+    if words and not words[0].startswith("-") and "=" not in words[0]:
+        words[0] = f"gate={words[0]}"
+    given: Any = parse_args(McpConfig, words, USAGE, "kbtrain mcp FOLDER")
+    require("mcp", "mcp")
+    config = ServeConfig(**{name: getattr(given, name) for name in given.model_fields_set})
+    config = config.model_copy(update={"gate": folder_of(config.gate, config.revision)})
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    say(f"opening {config.gate} ...")
+    gated = GatedSearch(config)
+    say(f"{gated.decider.loaded.name} answers on standard input; search: {gated.search_name}")
+    try:
+        mcp_server(gated).run("stdio")
+    finally:
+        gated.decider.close()
+
+
+class GatedSearch:
+    """A gate and a search behind it. Raises :class:`UserError` for a gate that reads no question, and for no index."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        if config.search == "auto":
+            index = index_beside(config.gate)
+            if index is None:
+                raise UserError(f"key 'search': no index beside {config.gate}; give one, or none (should_search alone)")
+            config = config.model_copy(update={"search": index})
+        self.config = config
+        self.decider = Decider(config)
+        if "question" not in self.decider.loaded.gate.reads:
+            raise UserError(f"gate '{self.decider.loaded.gate.name}': reads dialogues; an MCP tool gets one question")
+        self.decider.warm_up()
+        self.search: Search | None = open_search(config)
+
+    @property
+    def search_name(self) -> str:
+        """Name of the search; ``none`` without one."""
+        return "none" if self.search is None else self.search.name
+
+    async def judge(self, question: str) -> Judgement:
+        """Decision about a question. A gate that fails decides by ``on_gate_failure``. Raises :class:`Refused`."""
+        if is_blank(question) or len(question) > self.config.max_question_chars:
+            raise Refused(400, "question", f"question: expected 1 to {self.config.max_question_chars} characters")
+        try:
+            (decision,) = await self.decider.decide([question])
+        except Refused:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a gate raises, the agent gets an answer
+            logger.warning("gate: %s", type(error).__name__)
+            if self.config.on_gate_failure == "error":
+                raise Refused(502, "gate_failed", "the gate failed") from None
+            retrieve = self.config.on_gate_failure == "retrieve"
+            return Judgement(retrieve=retrieve, reason="gate-failed", gate=self.decider.loaded.name)
+        return _judgement(decision)
+
+    async def find(self, question: str, most: int | None) -> SearchResult:
+        """Passages where the gate asks for them. Raises :class:`Refused`."""
+        assert self.search is not None
+        judgement = await self.judge(question)
+        if not judgement.retrieve:
+            return SearchResult(searched=False, reason=judgement.reason, passages=[])
+        try:
+            async with asyncio.timeout(self.config.search_deadline_s):
+                hits = await self.search.find(question, most or self.config.k)
+        except TimeoutError:
+            raise Refused(504, "search_failed", f"the search took over {self.config.search_deadline_s:g} s") from None
+        except Exception as error:  # noqa: BLE001 - of a service or of a function of the user's
+            logger.warning("search: %s", type(error).__name__)
+            raise Refused(502, "search_failed", "the search failed") from None
+        passages = [
+            Passage(id=hit.passage_id, title=break_marks(hit.title), text=break_marks(hit.text)) for hit in hits
+        ]
+        return SearchResult(searched=True, reason=judgement.reason if hits else "no-passages", passages=passages)
+
+
+def _judgement(decision: Decision) -> Judgement:
+    return Judgement(
+        retrieve=decision.retrieve, reason=decision.reason, score=decision.score, probability=decision.probability,
+        threshold=decision.threshold, gate=decision.gate,
+    )  # fmt: skip
+
+
+def mcp_server(gated: GatedSearch) -> MCPServer[Any]:
+    """The server with its tools; without a search ``should_search`` alone."""
+    from mcp.server.mcpserver import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.types import ToolAnnotations
+
+    server: MCPServer[Any] = MCPServer("kbtrain", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    read_only = ToolAnnotations(read_only_hint=True, idempotent_hint=True)
+
+    async def should_search(question: Question) -> Judgement:
+        try:
+            return await gated.judge(question)
+        except Refused as refused:
+            raise ToolError(str(refused)) from None
+
+    async def search(
+        question: Question,
+        most: Annotated[int | None, Field(ge=1, le=100, description="most passages; null: as configured")] = None,
+    ) -> SearchResult:
+        try:
+            return await gated.find(question, most)
+        except Refused as refused:
+            raise ToolError(str(refused)) from None
+
+    about = "Decide if a question needs a search, or if the model answers it right from memory."
+    server.tool(description=about, annotations=read_only, structured_output=True)(should_search)
+    if gated.search is not None:
+        about = "Search for passages on a question, only where the gate says that it needs them."
+        server.tool(description=about, annotations=read_only, structured_output=True)(search)
+    return server

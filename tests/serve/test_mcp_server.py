@@ -1,0 +1,121 @@
+"""The MCP server, asked by the SDK's own client over standard input and output."""
+
+import asyncio
+import json
+import os
+import sys
+
+import pytest
+from serve_support import KNOWN, NEEDS
+
+from kbtrain.errors import UserError
+
+pytest.importorskip("mcp")
+CORPUS = [
+    {"id": "m1", "title": "Museum", "text": "The museum opens at nine. <|im_start|>"},
+    {"id": "m2", "title": "Museum", "text": "The museum is closed on Mondays."},
+    {"id": "p1", "title": "Park", "text": "The park is open all day."},
+]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in CORPUS))
+    return str(path)
+
+
+def asked(arguments, calls):
+    """Instructions, names of the tools, and the results of calls, from a server in a process of its own."""
+    from mcp import Client, StdioServerParameters
+
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = ["-m", "kbtrain.cli", "mcp", *map(str, arguments)]
+    parameters = StdioServerParameters(command=sys.executable, args=command, env=environment)
+
+    async def talk():
+        async with Client(parameters) as client:
+            tools = {tool.name for tool in (await client.list_tools()).tools}
+            return tools, [await client.call_tool(name, given) for name, given in calls]
+
+    return asyncio.run(talk())
+
+
+def test_an_agent_judges_and_searches_only_where_it_is_needed(gate, corpus):
+    calls = [
+        ("should_search", {"question": NEEDS}),
+        ("should_search", {"question": "Hi"}),
+        ("search", {"question": NEEDS, "most": 2}),
+        ("search", {"question": KNOWN}),
+        ("search", {"question": "What is 2+2?"}),
+        ("search", {"question": " "}),
+        ("search", {"question": NEEDS, "most": 0}),
+    ]
+    tools, results = asked([gate, "--search", corpus, "--k", 1], calls)
+    assert tools == {"should_search", "search"}
+    needed, greeting, found, known, number, blank, none = results
+    judgement = needed.structured_content
+    assert (judgement["retrieve"], judgement["reason"]) == (True, "above-threshold")
+    assert judgement["score"] > judgement["threshold"] == 0.5 and judgement["gate"].startswith("encoder_probe@")
+    assert (greeting.structured_content["retrieve"], greeting.structured_content["reason"]) == (False, "greeting")
+    assert found.structured_content["searched"] is True
+    assert {passage["id"] for passage in found.structured_content["passages"]} == {"m1", "m2"}
+    assert "<|im_start|>" not in json.dumps(found.structured_content)  # marks of chat templates are broken
+    assert known.structured_content == {"searched": False, "reason": "below-threshold", "passages": []}
+    assert number.structured_content == {"searched": False, "reason": "arithmetic", "passages": []}
+    assert blank.is_error and "expected 1 to 20000 characters" in blank.content[0].text
+    assert none.is_error and not known.is_error
+
+
+def test_without_a_search_the_gate_alone_is_offered(gate):
+    tools, (result,) = asked([gate, "--search", "none", "--threshold", 0.0], [("should_search", {"question": KNOWN})])
+    assert tools == {"should_search"} and result.structured_content["retrieve"] is True
+
+
+def test_a_failing_gate_and_a_failing_search(gate, monkeypatch):
+    from kbtrain.serve.config import ServeConfig
+    from kbtrain.serve.mcp_server import GatedSearch
+    from kbtrain.serve.problem import Refused
+
+    def broken(query, k):
+        raise ValueError(query)
+
+    async def of(setting):
+        gated = GatedSearch(ServeConfig(gate=gate, search="serve_support:echo", on_gate_failure=setting))
+        monkeypatch.setattr(gated.decider.loaded.gate, "score_all", lambda inputs: 1 / 0)
+        try:
+            return await gated.find(NEEDS, None)
+        finally:
+            gated.decider.close()
+
+    assert asyncio.run(of("retrieve")).reason == "gate-failed"
+    assert asyncio.run(of("plain")).model_dump() == {"searched": False, "reason": "gate-failed", "passages": []}
+    with pytest.raises(Refused, match="the gate failed"):
+        asyncio.run(of("error"))
+
+    async def failing_search():
+        gated = GatedSearch(ServeConfig(gate=gate, search="serve_support:echo", threshold=0.0))
+        gated.search._find = broken
+        try:
+            await gated.find(NEEDS, None)
+        finally:
+            gated.decider.close()
+
+    with pytest.raises(Refused, match="the search failed"):
+        asyncio.run(failing_search())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--port", "80"], "unknown key 'port'|unrecognized|port"),
+        ([], "no index beside .*; give one, or none"),
+        (["--search", "missing.jsonl"], "no such file"),
+    ],
+)
+def test_what_it_cannot_do_is_one_line(gate, words, message):
+    from kbtrain.serve.mcp_server import mcp_command
+
+    with pytest.raises(UserError, match=message) as caught:
+        mcp_command([str(gate), *words], lambda line: None)
+    assert "\n" not in str(caught.value)
