@@ -222,6 +222,7 @@ OPENERS = {  # modules that open files by themselves, and why
     **dict.fromkeys(("config_check.py", "scripts.py", "report/page.py", "report/kbm_tables.py"), "the package's files"),
     **dict.fromkeys(("evaluation/results.py", "prompts/seakr.py", "serve/app.py"), "the package's files"),
     "models/embedded.py": "the cache's note; what is wrong with it is made again",
+    "models/trial_process.py": "a child with limits of memory and time, which reads what its parent does not trust",
     "training/run.py": "checksums of a checkpoint's files",
 }
 

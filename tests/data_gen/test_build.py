@@ -277,7 +277,7 @@ def test_one_class_only_is_one_line(labelled: Path, build: Run) -> None:
         (["--keys", "[]"], "keys must name one target or more, each once"),
         (["--on-leak", "ignore"], "key 'on_leak': input should be 'fail' or 'drop', found 'ignore'"),
         (["--with-reference", "3"], "key 'with_reference': input should be a valid boolean"),
-        (["--run", "gone"], "gone/questions.jsonl: no such file"),
+        (["--run", "gone"], "gone/labels.jsonl: no such file; run first: python data_gen/label.py --run gone"),
     ],
 )
 def test_a_wrong_setting_is_one_line(labelled: Path, script: Script, arguments: list[str], message: str) -> None:

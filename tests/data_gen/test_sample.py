@@ -161,7 +161,7 @@ def test_a_split_without_answers_may_be_named_or_left_out(run):
     scripted(run, "[llm]", "--samples", "{train: 2}")
     assert "12 of them now" in scripted(run, "[rag]", "--samples", "{train: 2, dev: 0, test: 0}")
     other = sample("--run", str(run), "--backend", "scripted", "--samples", "{train: 2, test: 1}")
-    assert other.returncode == 2 and "was begun with samples.test = null, now it is 1" in other.stderr
+    assert other.returncode == 2 and "was begun with samples.test = not set, now it is 1" in other.stderr
 
 
 def test_other_settings_for_a_run_are_refused_begun_or_finished(run, tiny_model):
