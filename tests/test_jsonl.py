@@ -71,7 +71,7 @@ EVERY = [
         0.75,
         0.5,
         False,
-    ),  # fmt: skip
+    ),
     GateExample(
         "q1",
         "q1",
