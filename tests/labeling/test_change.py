@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from kbtrain.answers.grading import is_same
+from kbtrain.gates.kbm.gate import needs
+from kbtrain.gates.probe.gate import as_scores
 from kbtrain.labeling.change import change
 from kbtrain.labeling.examples import Targets, example, reference_example
 from kbtrain.labeling.label import indicators, label, with_taus
 from kbtrain.metrics.significance import wilson
+from kbtrain.prompts.kbm import kbm_answer, kbm_prompt
 from kbtrain.records import Question, SampleSet
 from kbtrain.training.data import need
 
@@ -100,6 +103,16 @@ def test_the_label_rises_with_what_a_search_changes(capital: Question, answered:
     targets = Targets(("mastery", "change"))
     ungraded = replace(made["much"], mastery=None)
     assert not targets.complete(ungraded) and targets.complete(ungraded, gold=False)
+
+
+def test_scores_of_every_gate_that_learns_it_rise_with_change() -> None:
+    assert as_scores([0.2, 0.7], "change", "ridge") == [0.2, 0.7]  # probe and draft probe
+    assert needs("change", [0.2, 0.7]) == [0.2, 0.7]  # KBM
+    asked = kbm_prompt("q", None, "en", ("certainty", "change"))
+    assert "Would retrieved information change your answer? (change: True/False)" in asked
+    assert kbm_answer({"change": True}) == '{"change": "True"}'
+    plain = kbm_prompt("q", None, "zh", ("mastery", "certainty"))
+    assert "change" not in plain and plain != kbm_prompt("q", None, "zh", ("mastery", "certainty", "change"))
 
 
 def test_the_interval_covers_the_true_change(capital: Question) -> None:
