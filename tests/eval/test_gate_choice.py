@@ -1,5 +1,7 @@
 """By what to choose among gates: divisions that keep entities whole, both rules and both thresholds by hand."""
 
+import re
+
 import numpy as np
 import pytest
 from support import scripts
@@ -40,6 +42,17 @@ def test_each_rule_takes_its_gate_and_measures_it_on_the_rest():
     assert over == pytest.approx(0.9 - (0.5 + (1 - saved) * 0.2))
 
 
+def test_the_value_of_the_best_of_equal_gates_is_corrected_downwards():
+    rng = np.random.default_rng(1)
+    outcomes = Correctness("greedy", (rng.random(80) < 0.4).astype(float), (rng.random(80) < 0.6).astype(float))
+    scores = {f"chance {i}": rng.random(80) for i in range(6)}
+    dev = np.arange(80) < 60
+    found = choice.value_on_dev(outcomes, scores, dev, np.array([f"e{i // 2}" for i in range(80)]))
+    areas = [choice.normalised_area(one[dev], outcomes.llm[dev], outcomes.rag[dev]) for one in scores.values()]
+    assert found.apparent.mean == pytest.approx(max(areas)) and found.place == int(np.argmax(areas))
+    assert found.corrected.mean < found.apparent.mean - 0.02 and found.corrected.low < 0 < found.corrected.high
+
+
 def test_figures_at_a_threshold_by_hand():
     saved, change, over = choice.at(0.875, np.array(GOOD), LLM[:10], RAG[:10])
     assert (saved, change, over) == (pytest.approx(0.8), pytest.approx(0.0), pytest.approx(0.7 - (0.5 + 0.2 * 0.2)))
@@ -47,8 +60,9 @@ def test_figures_at_a_threshold_by_hand():
 
 def test_a_run_s_table_has_both_rules_at_both_thresholds(sampled_run, capsys):
     choice.main(build(choice.GateChoiceConfig, None, {"run": sampled_run, "draws": 3}))
-    head, *rows = capsys.readouterr().out.splitlines()
+    head, *rows, last = capsys.readouterr().out.splitlines()
     assert head.endswith("3 times 40 of them to choose on")
+    assert re.fullmatch(r"area of the gate chosen by it: \S+ on these questions, \S+ corrected, \S+ on the rest", last)
     cells = [row.strip("| ").split(" | ") for row in rows[2:]]
     assert [(row[0], row[2]) for row in cells] == [
         (rule, threshold)
