@@ -66,7 +66,7 @@ def test_the_whole_chain_runs_and_says_nothing_foreign():
     done, run = ran.done, ran.run
     assert done.returncode == 0, done.stderr[-2000:]
     assert (run / "report.html").stat().st_size > 100_000
-    assert done.stdout.splitlines()[-1].endswith(f"open {run / 'report.html'}") and done.stdout.count("\n") == 6
+    assert done.stdout.splitlines()[-1].endswith(f"open {run / 'report.html'}") and done.stdout.count("\n") == 7
     names = [step.script for step in chain("tiny")]
     own = tuple(f"[{number}/{len(names)}] {name}: " for number, name in enumerate(names, 1))
     progress = (
