@@ -22,7 +22,7 @@ from kbtrain import jsonl
 from kbtrain.arrays import Bools, Floats
 from kbtrain.config import read_yaml
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.outcomes import answers, needed
+from kbtrain.evaluation.outcomes import Correctness, answers, needed
 from kbtrain.gate_folder import logistic
 from kbtrain.gates.encoder.probe import ProbeInput, embeddings, fit_head
 from kbtrain.gates.features.additive import LEAST, check_need, fit_additive, held_out_log_odds
@@ -33,7 +33,9 @@ from kbtrain.gates.probe.gate import Asked, DraftProbe, Probe, Reader, open_read
 from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.gates.probe.train import fit as fit_probe
 from kbtrain.gates.stack import linear
+from kbtrain.metrics.choice import chosen_value
 from kbtrain.metrics.ranking import auroc, normalised_area
+from kbtrain.metrics.significance import Delta, resampled_areas
 from kbtrain.models.files_read import MODEL_FILES
 from kbtrain.models.files_read import digest as files_digest
 from kbtrain.prompts.kbm import Key
@@ -44,6 +46,8 @@ from kbtrain.stage_process import fresh
 from kbtrain.trained_on import question_hash
 from kbtrain.training.data import need
 from kbtrain.training.folds import groups_of
+
+_DRAWS, _SEED = 1000, 20_244  # resamples of the test questions for a corrected area
 
 
 @dataclass(frozen=True)
@@ -254,7 +258,8 @@ class Point:
     """One gate fitted to ``n`` training questions of one draw: figures on the test questions.
 
     ``auroc_wrong``: of "the answer without retrieval is wrong"; ``auroc_needed``: of "only retrieval makes it right".
-    ``area``: between random (0) and the oracle (1). None: one class alone, or nothing to gain.
+    ``area``: between random (0) and the oracle (1). None: one class alone, or nothing to gain. ``corrected``: of the
+    gate with the greatest area of its size, draw and key, that area corrected for the choice.
     """
 
     gate: str
@@ -264,6 +269,7 @@ class Point:
     area: float | None
     auroc_wrong: float | None
     auroc_needed: float | None
+    corrected: Delta | None = None
 
 
 def sizes_of(available: int, wanted: Sequence[int], path: Path | None = None) -> list[int]:
@@ -306,9 +312,21 @@ def learning_curve(
                     done()
                 if sum(part.held_out is not None for part in parts.values()) > 1:
                     parts["stack"] = stacked(parts, chosen, key)
+                areas = {name: normalised_area(part.test, table.llm, table.rag) for name, part in parts.items()}
+                best = _best_area({name: part.test for name, part in parts.items()}, areas, table)
                 for name, part in parts.items():
-                    area = normalised_area(part.test, table.llm, table.rag)
-                    yield Point(name, key, n, draw, area, _auroc(wrong, part.test), _auroc(helped, part.test))
+                    ranked = _auroc(wrong, part.test), _auroc(helped, part.test)
+                    yield Point(name, key, n, draw, areas[name], *ranked, best.get(name))
+
+
+def _best_area(scores: Mapping[str, Floats], areas: Mapping[str, float | None], table: Correctness) -> dict[str, Delta]:
+    """The gate of the greatest area, and that area corrected for the choice; nothing where areas are undefined."""
+    seen = [area for area in areas.values() if area is not None]
+    if len(seen) < len(areas):
+        return {}
+    drawn = resampled_areas(list(scores.values()), table.llm, table.rag, _DRAWS, _SEED)
+    found = chosen_value(np.concatenate([[seen], drawn]))
+    return {list(scores)[found.place]: found.corrected}
 
 
 def _auroc(truth: Bools, scores: Floats) -> float | None:

@@ -59,6 +59,11 @@ def test_draws_are_nested_and_gates_see_the_same_questions(labelled_run):
     assert by_size[0] == by_size[2][:20] and by_size[1] == by_size[3][:20] and set(by_size[0]) != set(by_size[1])
     assert [(p.gate, p.n, p.draw) for p in points[:3]] == [("one", 20, 0), ("other", 20, 0), ("stack", 20, 0)]
     assert len(points) == 3 * 5
+    best = [p for p in points if p.corrected is not None]  # of each draw the gate of the greatest area
+    assert [(p.n, p.draw) for p in best] == [(20, 0), (20, 1), (40, 0), (40, 1), (60, 0)]
+    for p in best:
+        assert p.area == max(o.area for o in points if (o.n, o.draw) == (p.n, p.draw))
+        assert p.corrected.low <= p.corrected.mean <= p.corrected.high and p.corrected.low < p.area
 
 
 def test_a_point_s_figures_by_a_gate_fitted_beside_it(labelled_run, script, capsys):
