@@ -75,7 +75,9 @@ def test_another_encoding_is_a_415_that_says_what_is_read(proxy, encoding):
     assert (reply.status, reply.headers["accept-encoding"]) == (415, "gzip, deflate")
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", gzip.compress(b"{}", mtime=0)[:-3], gzip.compress(b"{}", mtime=0) + b"more"])
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", gzip.compress(b"{}", mtime=0)[:-3], gzip.compress(b"{}", mtime=0) + b"more"]
+)
 def test_a_body_that_is_not_what_it_says_is_a_400(proxy, data):
     assert proxy.post("/v1/chat/completions", data, {"content-encoding": "gzip"}).status == 400
 
