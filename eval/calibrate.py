@@ -93,11 +93,11 @@ def main(config: CalibrateConfig) -> None:
     """Choose and note, or only compare."""
     stored = stored_scores(config.run)
     path, scores = stored.of(config.gate)
+    outcomes = [] if config.goal == "max_change" else read_outcomes(config.run)
     folder, name = place(config, source_of(config.run, stored.meta, config.gate))
     if config.goal == "max_change":
         of_dev, tested = change(config, folder, name, path, scores)
     else:
-        outcomes = read_outcomes(config.run)
         of_dev, tested = (
             [outcome.question_id for outcome in outcomes if outcome.split == split] for split in ("dev", "test")
         )

@@ -183,7 +183,7 @@ def test_what_is_no_file_or_may_not_be_read_is_one_line(
     path.parent.chmod(0o777)
     base = tmp_path_factory.getbasetemp()
     closed = [folder for folder in [tmp_path, *tmp_path.parents] if folder.is_relative_to(base)]
-    closed += [base.parent] if base.parent.name.startswith("pytest-") else []
+    closed += [folder for folder in base.parents if folder.name.startswith("pytest-")]
     for folder in closed if place == "denied" else ():  # pytest's own folders are closed to others
         folder.chmod(folder.stat().st_mode | 0o111)
     make(path)
