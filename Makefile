@@ -106,7 +106,7 @@ docs: $(DOCS)  ## the pages of docs/ as HTML, docs/_build/html/index.html, to be
 	@echo "open $(CURDIR)/docs/_build/html/index.html"
 
 EVIDENCE := $(KBTRAIN_TEST_DATA)/llm_outcomes/outcomes.jsonl
-evidence: setup  ## docs/evidence.md and KETOD's claim from KBTRAIN_TEST_DATA (llm_outcomes/, llm_outcomes_more/, closed_book/, ketod/, passages.jsonl)
+evidence: setup  ## docs/lab/evidence.md and KETOD's claim from KBTRAIN_TEST_DATA (llm_outcomes/, llm_outcomes_more/, closed_book/, ketod/, passages.jsonl)
 	@test -f "$(EVIDENCE)" || { echo "error: KBTRAIN_TEST_DATA names no folder with llm_outcomes/outcomes.jsonl" >&2; exit 2; }
 	@$(PY) -m kbtrain.cli evidence "$(KBTRAIN_TEST_DATA)"
 

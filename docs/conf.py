@@ -10,7 +10,7 @@ from kbtrain import __version__  # noqa: E402 - the clone's own
 
 project = "kbtrain"
 release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "script_keys"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "script_keys", "lab_pages"]
 exclude_patterns = ["_build", "_ext"]
 highlight_language = "none"  # most blocks are commands
 html_theme = "furo"

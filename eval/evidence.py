@@ -1,6 +1,7 @@
 """Measure gates that see the question alone on published verdicts of several models, beside the published rivals.
 
-Reads files of questions with right and wrong by model without and with one retrieval (docs/evidence.md); a corpus for
+Reads files of questions with right and wrong by model without and with one retrieval (docs/lab/evidence.md);
+a corpus for
 words' frequencies; a small encoder and a small language model, which only read the question (the models that answered
 are others). Everything is chosen by cross-validation on the train questions; the test questions are looked at once.
 Writes OUT/evidence.json, OUT/evidence.md and figures; states and index are kept in OUT and used again.

@@ -206,7 +206,7 @@ def decide_command(source: Source) -> str:
 
 def command(run: Path, stored: StoredScores, found: list[Saving], gate: GateResult | None) -> str:
     """The command that decides by the gate at its threshold for right answers; empty where no folder is behind the
-    scores. The one for few searches keeps what it shows on dev less often (docs/demo.md).
+    scores. The one for few searches keeps what it shows on dev less often (docs/lab/demo.md).
 
     Key and threshold are left out where the folder alone says them.
     """

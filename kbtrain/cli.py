@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(parsers)
     _add_finish(parsers)
     evidence = _command(
-        parsers, "evidence", "gates on published answers and dialogue turns: docs/evidence.md's numbers"
+        parsers, "evidence", "gates on published answers and dialogue turns: docs/lab/evidence.md's numbers"
     )
     evidence.add_argument(
         "data", metavar="DATA", help="folder with llm_outcomes/, closed_book/, ketod/ and passages.jsonl"

@@ -162,7 +162,7 @@ def own_chain(run: Path) -> list[Step]:
         return "--keys", "[mastery]" if tau is None else "[mastery, benefit]"
 
     def targets(tau: float | None) -> tuple[str, ...]:
-        # benefit says more of whether a search pays (docs/demo.md); not every model's answers differ with passages
+        # benefit says more of whether a search pays (docs/lab/demo.md); not every model's answers differ with passages
         of_benefit = ("--benefit-greedy", f"{_GREEDY:g}", "--benefit-tail", "0.05", "--tau-benefit", repr(tau))
         return (*keys(tau), *(() if tau is None else of_benefit))
 
@@ -283,7 +283,7 @@ OUTCOMES = ("llm_outcomes/outcomes.jsonl", "llm_outcomes_more/outcomes.jsonl")  
 
 
 def evidence_chain(data: Path) -> list[Step]:
-    """Gates on published answers (docs/evidence.md) and on KETOD's turns by cross-validation; ``data``: their files."""
+    """Gates on published answers (docs/lab/evidence.md) and on KETOD's turns by cross-validation."""
     corpus = ("--corpus", str(data / "passages.jsonl"))
     turns = ("--run", "runs/ketod", "--dataset", "ketod_lines", "--path", str(data / "ketod"))
     return [
@@ -300,7 +300,7 @@ def run_evidence(data: Path, say: Say) -> None:
     """Run :func:`evidence_chain`. Raises :class:`UserError` for a folder without its files."""
     for name in (*OUTCOMES, "closed_book/songs.jsonl", "ketod", "passages.jsonl"):
         if not (data / name).exists():
-            raise UserError(f"{data / name}: not there; the folder of KBTRAIN_TEST_DATA has it (docs/evidence.md)")
+            raise UserError(f"{data / name}: not there; the folder of KBTRAIN_TEST_DATA has it (docs/lab/evidence.md)")
     follow(evidence_chain(data), Path("runs/evidence"), say, "evidence.md", _evidence_block, forks=True)
 
 
@@ -340,7 +340,7 @@ def public_chain(
     prompts: str | None = None,
     yes_no: bool = True,
 ) -> list[Step]:
-    """White-box gates on public questions of which ``model`` knows 15 % (docs/public.md); ``data``: their files.
+    """White-box gates on public questions of which ``model`` knows 15 % (docs/lab/public.md); ``data``: their files.
 
     The data sets' own folders lie beside ``run``, the screening in ``run/screen``. ``answers``: to each training
     question under each condition; a third of them to each dev question. ``prompts``: own templates as at sampling.
@@ -427,7 +427,7 @@ def run_public(
     files = [file for _, file in {**_PUBLIC, **(_CHINESE if chinese else {})}.values()]
     for name in (*files, "passages.jsonl"):
         if not (data / name).exists():
-            raise UserError(f"{data / name}: not there; docs/public.md says where each file comes from")
+            raise UserError(f"{data / name}: not there; docs/lab/public.md says where each file comes from")
     follow(public_chain(data, run, model, chinese, answers, prompts, yes_no), run, say, forks=True)
 
 

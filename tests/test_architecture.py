@@ -124,7 +124,7 @@ def test_a_kind_of_gate_has_a_room_a_recipe_a_test_and_a_section(name):
     assert (ROOT / kind.made_by).is_file()
     assert kind.made_by != FIT_GATE or kind.fit is not None
     assert list((ROOT / "tests").rglob(f"test_*{name}*.py"))
-    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "methods").glob("*.md")]
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "explanation" / "methods").glob("*.md")]
     assert sum(f"\n## `{name}`\n" in page for page in pages) == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 from support import scripts
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
 
 
 def script(notebook: Path) -> str:
@@ -26,7 +26,7 @@ def test_a_notebook_is_stored_without_outputs(notebook: Path) -> None:
 
 def test_the_first_gate_searches_for_what_the_model_does_not_know(tmp_path: Path) -> None:
     file = tmp_path / "cells.py"
-    file.write_text(script(ROOT / "docs" / "notebooks" / "first_gate.ipynb"), encoding="utf-8")
+    file.write_text(script(ROOT / "docs" / "tutorials" / "first_gate.ipynb"), encoding="utf-8")
     done = scripts.run(file, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

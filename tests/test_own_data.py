@@ -1,4 +1,4 @@
-"""The page docs/own-data.md, followed to the letter after pip against a chat server without log-probabilities."""
+"""The tutorial your-questions.md, followed to the letter after pip against a chat server without log-probabilities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.installed import Installed
 from kbtrain.gates.registry import read_card
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "tutorials" / "your-questions.md").read_text(encoding="utf-8")
 N = 96
 
 

@@ -1,4 +1,4 @@
-"""docs/reproduce.md: all sets of the KBM paper's table 1, and hours that follow from what the page assumes."""
+"""docs/results/reproduce.md: all sets of the KBM paper's table 1, and hours that follow from what the page assumes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from kbtrain.questions.catalogue import DATA_SETS
 
-PAGE = (Path(__file__).parent.parent / "docs" / "reproduce.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parent.parent / "docs" / "results" / "reproduce.md").read_text(encoding="utf-8")
 ROW = r"^\| (\w\w-[\w-]+) \| `(\w+)` \| ([\d,]+|what `collect` counts) \| (\d+) \| ([\d.]+)[^|]*\| ([\d.]+)[^|]*\|$"
 
 

@@ -2,7 +2,7 @@
 
 Each gate's threshold is the one that leaves out the most searches on dev while at most ``limit`` of All-RAG's accuracy
 is lost there; a second one has the most right answers there. The gate to be used is the one of the largest area on dev:
-one threshold's savings are luck more often (docs/demo.md). What it saves and loses is then measured on test, where
+one threshold's savings are luck more often (docs/lab/demo.md). What it saves and loses is then measured on test, where
 nothing was chosen; :mod:`kbtrain.metrics.thresholds` has a threshold with a guarantee.
 """
 

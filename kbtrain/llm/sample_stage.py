@@ -310,7 +310,7 @@ def answered_by(
     if first is not None and first.prompts is None and _is_base(llm):
         warnings.warn(
             f"{config.model}: no chat template: a base model goes on with a text, it is not asked; --prompts with a "
-            "few questions and answers shows it the form (docs/own-data.md)",
+            "few questions and answers shows it the form (docs/tutorials/your-questions.md)",
             stacklevel=2,
         )
     for sets in llm.answer(itertools.chain([] if first is None else [first], requests), done):

@@ -141,7 +141,7 @@ def test_a_vllm_that_is_too_old_is_one_line():
 
 
 def test_the_formula_of_the_page_gives_the_score(folder, base):
-    page = (Path(__file__).resolve().parents[2] / "docs/methods/probe.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs/explanation/methods/probe.md").read_text(encoding="utf-8")
     code = page.split("### The weights, for other programs", 1)[1].split("```py\n", 1)[1].split("```", 1)[0]
     scope: dict = {}
     exec(compile(code, "probe.md", "exec"), scope)

@@ -1,4 +1,4 @@
-"""docs/serving.md: its commands are read, its requests answered, by a tiny gate and a tiny model."""
+"""docs/howto/serve.md: its commands are read, its requests answered, by a tiny gate and a tiny model."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.service import Course
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "serve.md").read_text(encoding="utf-8")
 BLOCKS = [block.partition("\n")[::2] for block in PAGE.replace("\\\n", " ").split("```")[1::2]]
 LINES = [line for language, block in BLOCKS if not language for line in block.splitlines()]
 COMMANDS = [
@@ -53,7 +53,7 @@ def test_the_client_s_code_runs(running, capsys, package, said):
     pytest.importorskip(package)
     (code,) = (block for language, block in BLOCKS if language == "py" and f"from {package} " in block)
     code = code.replace("http://127.0.0.1:8000", running.url).replace('"smollm2-135m-instruct"', "NAME")
-    exec(compile(code, "serving.md", "exec"), {"NAME": running.service.config.model})
+    exec(compile(code, "serve.md", "exec"), {"NAME": running.service.config.model})
     lines = capsys.readouterr().out.splitlines()
     assert [line[:2] for line in lines if line[:2] in {"0 ", "1 "}] and len(lines) >= said
 

@@ -28,7 +28,7 @@ def test_precision_and_recall_on_the_held_out_table_are_those_of_the_docs():
     needless = sum(kind != "question" for kind, _ in matched)
     assert len(rows) >= 200 and len({text for _, text in rows}) == len(rows)
     assert (right, wrong, needless) == (103, 3, 126)
-    page = re.sub(r"\s+", " ", (ROOT / "docs" / "gates.md").read_text(encoding="utf-8"))
+    page = re.sub(r"\s+", " ", (ROOT / "docs" / "explanation" / "gates.md").read_text(encoding="utf-8"))
     shown = f"| {needless} | {len(rows) - needless} | {right / (right + wrong):.2f} ({right} of {right + wrong}) | "
     assert shown + f"{right / needless:.2f} ({right} of {needless}) |" in page
 

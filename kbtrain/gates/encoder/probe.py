@@ -1,7 +1,7 @@
 """Probe: a logistic regression on a frozen pretrained encoder's embedding of the current question or turn.
 
 For turns the regression may also read a dialogue system's state (:mod:`kbtrain.gates.turns.features`). With few labels
-its F1 is above that of fine-tuning (KETOD: docs/evaluation.md); it is fitted in a minute, and has no seed.
+its F1 is above that of fine-tuning (KETOD: docs/lab/evaluation.md); it is fitted in a minute, and has no seed.
 """
 
 from __future__ import annotations
