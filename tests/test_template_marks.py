@@ -134,7 +134,7 @@ def test_words_and_signs_that_are_special_tokens_are_no_marks():
 
 
 def test_the_model_in_the_server_s_process_reads_the_same_words():
-    from kbtrain.serve.local_chat import chat_text
+    from kbtrain.serve.local_model import chat_text
 
     tokenizer = tokenizer_with(CHAT, "<<turn>>", "<<end>>")
     said = "a <<end>><<turn>>b"

@@ -59,9 +59,6 @@ class Metrics:
         )
         for nothing_compared_yet in (self.shift, self.question_shift):
             nothing_compared_yet.set(math.nan)  # 0 would say that they differ for certain
-        self.prefills = Counter(
-            "kbtrain_prefills_kept", "Answers that went on from the gate's own passes", registry=registry
-        )
         self.log_lost = Counter(
             "kbtrain_log_lost",
             "Decisions that the log did not take: too many waited, or the disk was full",

@@ -21,7 +21,7 @@ from kbtrain.serve.decide import Decider, Decision, GateSlow, LoadedGate
 from kbtrain.serve.decision_log import DecisionLog
 from kbtrain.serve.exchange import Endpoint, Exchange, Keys
 from kbtrain.serve.gate_model import gate_model
-from kbtrain.serve.inject import asks_whole, with_evidence
+from kbtrain.serve.inject import with_evidence
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.readiness import UpstreamCheck
@@ -114,10 +114,9 @@ class Service:
         if self.config.upstream is not None:
             return HttpUpstream(self.config, self.metrics)
         if self.config.model is not None:
-            from kbtrain.serve.kept_prefill import dtype_for
             from kbtrain.serve.local_model import LocalModel
 
-            return LocalModel(self.config.model, dtype_for(self.decider.loaded.gate, self.config.model))
+            return LocalModel(self.config.model)
         return None
 
     def _prepare(self, loaded: LoadedGate) -> None:
@@ -125,7 +124,6 @@ class Service:
         own. Raises :class:`~kbtrain.errors.UserError` for prompts that the model would not be shown."""
         self.gate_model = gate_model(self.config, loaded.gate.card)
         self._check_injection(loaded)
-        self._keep_prefills(loaded)
 
     def _check_injection(self, loaded: LoadedGate) -> None:
         """Refuse a place for passages that the model in this process would not be shown: not at each search."""
@@ -139,18 +137,6 @@ class Service:
             self.upstream.check("chat/completions", shown)
         except Refused as refused:
             raise UserError(f"key 'injection': '{where}' with {self.upstream.name}: {refused}") from None
-
-    def _keep_prefills(self, loaded: LoadedGate) -> None:
-        """Let a probe of the model in this process, asked with its own prompt, share its pass with the answer."""
-        if self.config.model is None:
-            return
-        from kbtrain.serve.kept_prefill import keep_prefills
-        from kbtrain.serve.local_model import LocalModel
-
-        assert isinstance(self.upstream, LocalModel)
-        model, whole = self.upstream, asks_whole(self.config.prompt, loaded.own)
-        used = self.metrics.prefills.inc
-        model.kept = keep_prefills(loaded.gate, model.name, model.sampler, used) if whole else None
 
     async def decisions(
         self, route: str, inputs: Sequence[Input], threshold: float | None, budget: float | None,

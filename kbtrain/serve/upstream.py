@@ -22,7 +22,6 @@ from yarl import URL
 from kbtrain.credentials import key_from_environment, key_headers
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.cors import Header
-from kbtrain.serve.echoes import Echoes
 from kbtrain.serve.exchange import Upload
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
@@ -88,7 +87,7 @@ class Upstream(Protocol):
 class HttpUpstream:
     """A server by its address.
 
-    Its key comes from the environment, and is struck from what it sends back. Without one the client's own
+    Its key comes from the environment. Without one the client's own
     ``Authorization`` or ``X-Api-Key`` is passed on, unless that is a key of this server.
     """
 
@@ -101,7 +100,6 @@ class HttpUpstream:
         self._url, self._query = split_query(config.upstream)
         self._key = key_from_environment(config.upstream_key_env)
         self._key_header = key_headers(config.upstream_key_env, config.upstream_key_header)
-        self._echoes = Echoes(self._key)
         self._own_keys = config.keys is not None
         self._cors = bool(config.cors)
         self._tries = config.upstream_tries
@@ -124,7 +122,6 @@ class HttpUpstream:
             and not key.startswith((b"x-kbtrain-", b"x-forwarded-"))
             and not (own and key in OF_CALLER)
             and not (self._cors and key == b"origin")  # this server decides which pages may ask
-            and not (self._echoes and key == b"accept-encoding")  # a compressed reply would hide an echo of the key
         ]
         kept += [(name.lower().encode(), value.encode()) for name, value in self._key_header.items()]
         if not any(key == b"accept-encoding" for key, _ in kept):
@@ -151,13 +148,12 @@ class HttpUpstream:
                 raise Refused(502, "upstream_unreachable", f"the upstream answers with a status {response.status}")
             lower = ((key.lower(), value) for key, value in response.raw_headers)
             kept = [
-                (key, self._echoes.struck(value))
+                (key, value)
                 for key, value in lower
                 if key not in NOT_RETURNED and not key.startswith((b"x-kbtrain-", b"access-control-"))
             ]
-            pieces = response.content.iter_any()
             async with asyncio.timeout(self._whole):  # a byte now and then breaks no silence, a client may read nothing
-                yield UpstreamReply(response.status, kept, self._echoes.chunks(pieces) if self._echoes else pieces)
+                yield UpstreamReply(response.status, kept, response.content.iter_any())
         except (TimeoutError, aiohttp.ClientError):
             self._metrics.upstream_failures.labels("stream").inc()
             raise
@@ -230,13 +226,13 @@ class HttpUpstream:
         return found
 
     async def _small(self, response: aiohttp.ClientResponse) -> bytes:
-        """A whole body without the key. Raises ``ValueError`` for one of more than :data:`LARGEST` bytes."""
+        """A whole body. Raises ``ValueError`` for one of more than :data:`LARGEST` bytes."""
         body = bytearray()
         async for piece in response.content.iter_any():
             body += piece
             if len(body) > LARGEST:
                 raise ValueError("a list of models without end")
-        return self._echoes.struck(bytes(body))
+        return bytes(body)
 
     async def close(self) -> None:
         """As :meth:`Upstream.close`."""

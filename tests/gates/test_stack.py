@@ -451,23 +451,3 @@ def test_members_that_read_one_model_read_one_copy_of_it(tmp_path, monkeypatch):
         assert getattr(alone, "reader", alone).model is not probe.reader.model
         assert together[kind][score] == alone.score_all(asked)[score]
     assert kbtrain.load_gate(tmp_path / "stack", dtype="bf16").gates[2].model is not draft.model
-
-
-def test_a_served_stack_reads_the_answers_own_passes(tmp_path):
-    pytest.importorskip("starlette")
-    from serve_support import serving
-
-    from kbtrain.gate_folder import Threshold, set_threshold
-
-    two_probes(tmp_path / "stack")
-    never = Threshold(threshold=1.0, rule="given", dev_file_sha256="", n_dev=0)
-    set_threshold(tmp_path / "stack", "stack_mastery", never)
-    body = {"messages": [{"role": "user", "content": "What is the capital 3?"}], "temperature": 0, "max_tokens": 9}
-    base = str(tmp_path / "stack" / "probe" / "base")
-    with serving(tmp_path / "stack", model=base, prompt="trained", search="serve_support:echo") as server:
-        probe, draft_probe, draft = server.service.decider.loaded.gate.gates
-        assert probe.reader.model is draft_probe.reader.model is draft.model
-        plain = server.post("/v1/chat/completions", body, {"x-kbtrain-retrieve": "never"}).json
-        gated = server.post("/v1/chat/completions", body).json
-        assert gated["choices"] == plain["choices"] and gated["usage"] == plain["usage"]
-        assert server.metric("kbtrain_prefills_kept_total") == 1

@@ -164,8 +164,8 @@ def test_an_upload_is_never_sent_twice(gate):
         ({}, "/v1/embeddings", "no such route; there are: POST /v1/chat/completions"),
         ({}, "/v1/messages", "start it with --upstream"),
         ({"model": True}, "/v1/embeddings", "no such route"),
-        ({"model": True}, "/v1/responses", "the model in this process answers /v1/chat/completions, /v1/completions"),
-        ({"model": True}, "/v1/messages", "the model in this process answers /v1/chat/completions, /v1/completions"),
+        ({"model": True}, "/v1/responses", "the model in this process answers /v1/chat/completions"),
+        ({"model": True}, "/v1/messages", "the model in this process answers /v1/chat/completions"),
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""A model in this process behind the server: the official client, streaming and not; settings kept or refused."""
+"""A model in this process behind the server: the official client, streaming and not; settings used or refused."""
 
 import json
 import threading
@@ -97,12 +97,6 @@ def test_an_answer_ends_before_a_stop_string_in_a_stream_too(client, folder):
     assert chunks[-1].finish_reason == "stop"
 
 
-def test_plain_completions_by_text_and_by_ids(client, folder):
-    made = client.completions.create(model=str(folder), prompt="Book tickets", max_tokens=4, temperature=0)
-    assert made.choices[0].text and made.object == "text_completion"
-    assert client.completions.create(model=str(folder), prompt=[5, 6, 7], max_tokens=4).usage.prompt_tokens == 3
-
-
 @pytest.mark.parametrize(
     "wrong",
     [{"n": 2}, {"temperature": -1}, {"temperature": "hot"}, {"top_p": 2}, {"max_tokens": 0}, {"max_tokens": 1.5},
@@ -132,17 +126,6 @@ def test_a_field_that_would_change_the_answer_is_met_or_refused_by_its_name(loca
     for nothing in (neutral, None):
         reply = local.post("/v1/chat/completions", {"messages": ask(KNOWN), "max_tokens": 2, name: nothing})
         assert reply.status == 200, reply.error
-
-
-@pytest.mark.parametrize(
-    ("field", "status"),
-    [({"best_of": 1}, 200), ({"best_of": 2}, 400), ({"echo": False}, 200), ({"echo": True}, 400), ({"suffix": ""}, 200),
-     ({"suffix": "."}, 400), ({"logprobs": 0}, 400), ({"logprobs": None}, 200), ({"messages": ask("Hi")}, 400)],
-    ids=str,
-)  # fmt: skip
-def test_fields_of_plain_completions_are_met_or_refused(local, field, status):
-    reply = local.post("/v1/completions", {"prompt": KNOWN, "max_tokens": 2, **field})
-    assert reply.status == status and (status == 200 or reply.json["error"]["param"] in field)
 
 
 REFUSED = {
@@ -179,7 +162,9 @@ def test_one_token_left_by_top_k_is_the_most_probable_one(local):
 
 def test_a_temperature_next_to_nothing_takes_the_most_probable_token(local):
     def answer(temperature):
-        return local.post("/v1/completions", {"prompt": KNOWN, "max_tokens": 4, "temperature": temperature}).json
+        return local.post(
+            "/v1/chat/completions", {"messages": ask(KNOWN), "max_tokens": 4, "temperature": temperature}
+        ).json
 
     assert answer(1e-300)["choices"] == answer(0)["choices"]
 
@@ -191,13 +176,7 @@ def test_messages_with_more_than_text_are_refused(local, kind):
     assert (reply.status, reply.json["error"]["param"]) == (400, "messages") and "text alone" in reply.error
 
 
-TOOLS = (  # as Qwen's and Llama 3's: calls as JSON, a tool's answer quoted; other roles left out
-    "{% for m in messages %}{% if m.tool_calls %}<|im_start|>call\n{% for call in m.tool_calls %}"
-    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}{% endfor %}<|im_end|>\n'
-    "{% elif m.role == 'tool' %}<|im_start|>found\n{{ m.content | tojson }}<|im_end|>\n"
-    "{% elif m.role in ('user', 'assistant') %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}"
-    "{% endfor %}<|im_start|>assistant:"
-)
+NO_SYSTEM = CHAT.replace("{% for m in messages %}", "{% for m in messages if m.role != 'system' %}")
 
 
 def called(arguments='{"query": "Who?"}', name="search", **fields):
@@ -212,49 +191,19 @@ def with_template(template):
     return tokenizer
 
 
-def test_calls_of_tools_and_their_answers_reach_a_template_that_shows_them():
-    from kbtrain.serve.local_chat import chat_text
-
-    tokenizer = with_template(TOOLS)
-    assert chat_text(tokenizer, called()) == (
-        f"<|im_start|>user\n{KNOWN}<|im_end|>\n"
-        '<|im_start|>call\n{"name": "search", "arguments": {"query": "Who?"}}<|im_end|>\n'
-        '<|im_start|>found\n"He said \\"no\\"\\nand left"<|im_end|>\n<|im_start|>assistant:'
-    )
-    assert '"arguments": {}' in chat_text(tokenizer, called(""))
-    assert '"arguments": "no {JSON"' in chat_text(tokenizer, called("no {JSON"))  # as a model may have written it
-    assert "\ufffd" in chat_text(tokenizer, called('{"query": "\\ud800"}'))
-
-
-def test_a_template_that_joins_a_call_s_arguments_to_its_own_words_is_given_their_text():
-    from kbtrain.serve.local_chat import chat_text
-
-    joined = with_template(
-        "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}"
-        "{{ c.function.name + ':' + c.function.arguments }}{% endfor %}{% else %}{{ m.content }}{% endif %};"
-        "{% endfor %}"
-    )
-    for given in ('{"query": "Wer?"}', {"query": "Wer?"}):
-        assert 'search:{"query": "Wer?"};' in chat_text(joined, called(given))
-    assert "search:{};" in chat_text(joined, called(""))
-
-
 @pytest.mark.parametrize(
     ("template", "messages", "told"),
     [
         (CHAT, called(), "message 1: role 'assistant', field 'tool_calls'"),
         (None, called(), "message 1: role 'assistant', field 'tool_calls'"),
-        (TOOLS, called(content="Let me see"), "message 1: role 'assistant', field 'content'"),
-        (TOOLS, [{"role": "developer", "content": "Be brief"}, *ask(KNOWN)], "message 0: role 'developer'"),
-        (CHAT, called(tool_calls=None, function_call={"name": "f"}), "message 1: field 'function_call'"),
-        (CHAT, called(tool_calls=[{"id": "c1"}]), "message 1: field 'tool_calls': expected"),
-        (CHAT, called(tool_calls="search"), "message 1: field 'tool_calls': expected"),
-        ("{{ raise_exception('no') }}", called(), "takes no such messages"),
+        (NO_SYSTEM, [{"role": "system", "content": "Be brief"}, *ask(KNOWN)], "message 0: role 'system'"),
+        (CHAT, called(tool_calls=None, function_call={"name": "f"}), "field 'function_call'"),
+        ("{{ raise_exception('no') }}", ask(KNOWN), "takes no such messages"),
     ],
     ids=str,
 )  # fmt: skip
 def test_messages_that_the_chat_template_leaves_out_are_refused_by_name(template, messages, told):
-    from kbtrain.serve.local_chat import chat_text
+    from kbtrain.serve.local_model import chat_text
     from kbtrain.serve.problem import Refused
 
     with pytest.raises(Refused, match=told) as refused:
@@ -279,9 +228,7 @@ def test_a_gate_opened_again_with_prompts_that_the_model_is_not_shown_is_left(tm
     probe = probe_folder(tmp_path / "probe")
     with serving(probe, model=str(folder), search="serve_support:echo") as server:
         before = server.service.decider.loaded.name
-        server.service.upstream.tokenizer.chat_template = CHAT.replace(
-            "{% for m in messages %}", "{% for m in messages if m.role != 'system' %}"
-        )
+        server.service.upstream.tokenizer.chat_template = NO_SYSTEM
         own = OwnPrompts("Q: {question}", "{evidence} Q: {question}", "Be brief.").noted()
         card = json.loads((probe / CARD).read_text())
         (probe / CARD).write_text(json.dumps({**card, "label_rule": {"own_prompts": own}}))
@@ -294,8 +241,6 @@ def test_a_gate_opened_again_with_prompts_that_the_model_is_not_shown_is_left(tm
 def test_a_prompt_longer_than_the_model_s_room_is_refused(local):
     reply = local.post("/v1/chat/completions", {"messages": ask("Book tickets " * 1500)})
     assert (reply.status, reply.json["error"]["code"]) == (400, "context_length_exceeded")
-    assert local.post("/v1/completions", {"prompt": [1, "x"]}).status == 400
-    assert local.post("/v1/completions", {"prompt": [10**9]}).status == 400
 
 
 def test_a_client_that_leaves_ends_the_drawing_of_its_answer(local):

@@ -94,7 +94,6 @@ SLOW = (
     "data_gen/test_judge.py",
     "eval/test_kbm_factors.py",
     "eval/test_end_to_end_pipelines.py",
-    "serve/test_kept_prefill.py",
     "rag/test_together.py",
     "eval/test_tables.py",
     "recipes/test_fit_gate.py",

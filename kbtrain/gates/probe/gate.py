@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from kbtrain.gates.probe.draft_states import DraftStateSampler
-
 WEIGHTS = "probe.safetensors"
 _PARTS = ("weight", "layers", "intercept")  # tensors of a head
 STATES = "states"  # of a run folder: states by condition, see :func:`state_folder`
@@ -210,10 +208,6 @@ class DraftReader(Reader):
         self.tokens = tokens
         self.sampling, (shared, window) = Sampling(max_new_tokens=tokens), drafted_together(model, MAX_DRAFTED + tokens)
         self._sampler = DraftStateSampler(model, tokenizer, self.sampling, tokens, None, shared, window)
-
-    def draft_with(self, sampler: DraftStateSampler) -> None:
-        """Draft by another sampler from now on, of the same weights, with states of all layers."""
-        self.model, self.tokenizer, self._sampler = sampler.model, sampler.tokenizer, sampler
 
     @property
     def width(self) -> int:

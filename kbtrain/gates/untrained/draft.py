@@ -9,7 +9,7 @@ the draft is the answer's beginning.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from kbtrain.llm.sampler.draft_sampler import Draft as Drafted
-    from kbtrain.llm.sampler.draft_sampler import DraftSampler
 
 SIGNALS = ("draft_margin", "draft_entropy", "first_token_entropy")
 TOKENS = 16
@@ -76,11 +75,6 @@ class Draft(UntrainedGate):
             tokens: DraftSampler(model, tokenizer, Sampling(max_new_tokens=tokens), shared, window)
             for tokens in {1, card.tokens}
         }
-
-    def draft_with(self, model: PreTrainedModel, sampler: Callable[[int], DraftSampler]) -> None:
-        """Draft by other samplers from now on, of the same weights; ``sampler``: of the most tokens of a draft."""
-        self.model = model
-        self._samplers = {tokens: sampler(tokens) for tokens in self._samplers}
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Draft:

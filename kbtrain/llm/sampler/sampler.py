@@ -423,10 +423,5 @@ class BatchSampler(LockstepSampler[Row, Sample]):
             self._prefix = SharedPrefixCache(self.model, ids, self.blocks)
         return self._prefix
 
-    def prefilled(self, ids: Sequence[int]) -> tuple[DynamicCache, torch.Tensor]:
-        """One prompt's keys and values and its next logits, as an answer to it alone begins with them."""
-        with torch.inference_mode(), self._packed:
-            return self._prefill([ids], 0)
-
     def _finished(self, row: Row) -> Sample:
         return self._as_sample(row)
