@@ -233,6 +233,8 @@ def _add_server(parsers: Parsers) -> None:
                        help="longest answer that sampling will ask for, in tokens (default: 64)")  # fmt: skip
     check.add_argument("--allow-empty", action="store_true",
                        help="write the configuration though over a fifth of the answers say nothing")  # fmt: skip
+    check.add_argument("--states", metavar="GATE|MODEL",
+                       help="compare vLLM's hidden states with a gate's reference, or with a model's here")  # fmt: skip
     check.add_argument("--output", default="server.yaml", metavar="FILE",
                        help="configuration to write (default: server.yaml)")  # fmt: skip
     check.set_defaults(run=commands.check_server)

@@ -74,14 +74,18 @@ def check_server(args: argparse.Namespace) -> None:
     if output.exists():
         raise UserError(f"{output}: exists already; give another name by --output")
     found = check_server(args.url, args.model, args.key_env, args.timeout, args.samples, args.max_new_tokens)
+    sys.stdout.write("\n".join(found.lines()) + "\n")
+    if args.states is not None:
+        from kbtrain.gates.probe.states_check import compare_server
+
+        sys.stdout.write("\n".join(compare_server(found.server(args.timeout), args.states)) + "\n")
     silent = found.thoughts.silent
     if silent.is_too_silent() and not args.allow_empty:
-        sys.stdout.write("\n".join(found.lines()) + "\n")
         raise UserError(
             f"server {found.url}: {silent.line()}; {silent.advice()}; --allow-empty writes {output} all the same"
         )
     write_config(found, output)
-    lines = [*found.lines(), f"{found.n_requests} requests; wrote {output}",
+    lines = [f"{found.n_requests} requests; wrote {output}",
              f"next: kbtrain run sample --config {output} --run RUN --dry-run"]  # fmt: skip
     sys.stdout.write("\n".join(lines) + "\n")
 

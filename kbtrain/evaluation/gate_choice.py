@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pydantic import Field, field_validator, model_validator
 
-from kbtrain.config import build, read_yaml
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.asked import Asked, AskedConfig
 from kbtrain.files import there, writing
@@ -21,7 +20,7 @@ from kbtrain.gates.noted import card_hash
 from kbtrain.gates.registry import GATES, load_gate
 from kbtrain.gates.score_stage import found_gates
 from kbtrain.gates.simple import Always
-from kbtrain.llm.backends import LLMConfig
+from kbtrain.llm.backends import read_llm_config
 from kbtrain.provenance import made_before, meta_path, read_meta, write_meta
 from kbtrain.records import GATE_NAME
 from kbtrain.trained_on import write_trained_on
@@ -40,6 +39,9 @@ class ChoiceConfig(AskedConfig):
         None, description="YAML as of data_gen/sample.py: model, back end, server that gate prompt asks, not model"
     )
     prompt_samples: int = Field(10, ge=1, description="prompt_llm: replies to each question; the score is their share")
+    states: Path | None = Field(
+        None, description="YAML of kbtrain check-server: vLLM that gives the states which probes read, not a copy here"
+    )
     members: tuple[Path, ...] = Field((), description="gate average, of turns: gate folders, relative to the run")
 
     @field_validator("only", "members", mode="before")
@@ -66,12 +68,13 @@ def chosen(config: ChoiceConfig, asked: Asked) -> list[GateHandle]:
 def _possible(config: ChoiceConfig, asked: Asked) -> list[GateHandle]:
     """All gates that can score what is asked; those of turns that need no recipe are made."""
     model, dtype, device = config.model, config.dtype, config.device
+    states = None if config.states is None else str(config.states)
     found = [] if model is None else [
         prompted(name, model, dtype, device) for name, kind in PROMPTED.items()
         if asked.reads in kind.reads and (name in config.only if name.endswith("_know") else True)
     ]  # fmt: skip
     if config.prompt_llm is not None:
-        found.append(prompted_by_replies(llm_of(config.prompt_llm), config.prompt_samples))
+        found.append(prompted_by_replies(read_llm_config(config.prompt_llm), config.prompt_samples))
     if asked.reads == "turn":
         found.append(
             GateHandle(("always",), "", Always, name="always", reads=Always.reads, stored={"all_rag": "always"})
@@ -82,8 +85,8 @@ def _possible(config: ChoiceConfig, asked: Asked) -> list[GateHandle]:
             "key 'members': averages are made in runs of turns alone; combine gates of questions by a stack "
             "(recipes/train_stack.py), or leave the key out"
         )
-    found += found_gates(config.run, dtype, device)
-    found += [handle(folder, dtype, device, name) for name, folder in config.gates.items()]
+    found += found_gates(config.run, dtype, device, states)
+    found += [handle(folder, dtype, device, name, states) for name, folder in config.gates.items()]
     return list({gate.name: gate for gate in found if asked.reads in gate.reads}.values())
 
 
@@ -111,15 +114,9 @@ def _check_score_names(found: Sequence[GateHandle], run: Path) -> None:
         raise UserError(f"{run}: two gates score under the name '{twice[0]}'; rename the folder of one")
 
 
-def llm_of(path: Path) -> LLMConfig:
-    """The keys of a language model in a file that is made for sampling, too."""
-    values, _ = read_yaml(path)
-    return build(LLMConfig, None, {key: value for key, value in values.items() if key in LLMConfig.model_fields})
-
-
 def prompted_model(config: ChoiceConfig) -> str | None:
     """Name of the model that the prompted gates ask."""
-    return config.model if config.prompt_llm is None else llm_of(config.prompt_llm).model
+    return config.model if config.prompt_llm is None else read_llm_config(config.prompt_llm).model
 
 
 def make_turn_gates(config: ChoiceConfig, asked: Asked) -> None:

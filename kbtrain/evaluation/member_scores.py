@@ -52,7 +52,7 @@ def from_members(opening: Opening, run: Path, stored: Callable[[GateHandle], boo
         return None
     found = []
     for part in card.parts():
-        one = handle(folder / part, opening.dtype)
+        one = handle(folder / part, opening.dtype, states=opening.states)
         if not stored(one) or (isinstance(card, AverageCard) and len(one.names) > 1):
             return None
         found.append(_read(one, run))

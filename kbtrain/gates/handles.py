@@ -12,6 +12,8 @@ from kbtrain.files import there
 from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, Stage, text_of
 from kbtrain.gates.registry import GATES, QUESTION, TURN, check_parts, kind_of, load_gate, read_card
 from kbtrain.gates.stack.gate import StackCard
+from kbtrain.gates.states_read import model_read
+from kbtrain.llm.backends import LLMConfig, read_llm_config
 from kbtrain.models.files_read import folder_of as model_folder
 from kbtrain.prompts.kbm import need_fingerprint, need_prompt
 from kbtrain.prompts.ragate import Shots, ragate_fingerprint
@@ -20,7 +22,7 @@ from kbtrain.records import Example, GateExample
 from kbtrain.trained_on import HELD_OUT, question_hash, read_held_out
 
 if TYPE_CHECKING:
-    from kbtrain.llm.backends import LLMConfig
+    from kbtrain.llm.served_states import StatesServer
 
 # Folders of version 0.1 whose name was not their kind's.
 OLD_NAMES = {"mha": "ragate_mha"}
@@ -35,6 +37,7 @@ class Opening:
     device: str = "auto"
     prompt: str | None = None  # name of a prompted gate (:data:`PROMPTED`)
     name: str | None = None  # that the folder's scores stand under; None: the folder's own
+    states: str | None = None  # configuration of the server whose engine gives the states that the gate reads
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,12 @@ def _hash(example: Example) -> str:
     return question_hash(example.question) if isinstance(example, GateExample) else ""
 
 
-def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | None = None) -> GateHandle:
+def handle(
+    folder: Path, dtype: str = "auto", device: str = "auto", name: str | None = None, states: str | None = None
+) -> GateHandle:
     """A folder's gate, unopened. Raises :class:`UserError` if it holds none.
+
+    ``states``: configuration of the server whose states the gate reads, if it reads any; its scores depend on it.
 
     Its scores depend on its weights and on its card, but not on the thresholds noted there. A folder that does not
     carry a kind's name gives its own to the scores (``encoder0``: a second encoder of the run).
@@ -103,15 +110,17 @@ def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | 
     card = kind.card.read(folder, kind_name)
     check_parts(folder, card)
     given = kind.names(card)
+    model = None if states is None else model_read(folder)
+    served = None if states is None or model is None else read_llm_config(Path(states))
     own = name or OLD_NAMES.get(folder.resolve().name, folder.resolve().name)
     stored = {} if own in GATES or own == kind_name else {one: _renamed(one, kind_name, own) for one in given}
     if len(given) == 1 and stored:
         stored = {given[0]: own}
     return GateHandle(
         tuple(stored.get(one, one) for one in given),
-        _depends(folder, card),
-        lambda: load_gate(folder, dtype=dtype, device=device),
-        Opening(str(folder), dtype, device, name=name),
+        _depends(folder, card) + (f":states of {served.served_name}" if served else ""),
+        lambda: load_gate(folder, dtype=dtype, device=device, states=_connect_states(served, model)),
+        Opening(str(folder), dtype, device, name=name, states=states),
         own,
         kind.reads,
         stored,
@@ -122,6 +131,14 @@ def handle(folder: Path, dtype: str = "auto", device: str = "auto", name: str | 
         _asks_server(folder, card),
         tuple(sorted(_models(folder, card))),
     )
+
+
+def _connect_states(config: LLMConfig | None, model: str | None) -> StatesServer | None:
+    if config is None or model is None:
+        return None
+    from kbtrain.llm.served_states import StatesServer
+
+    return StatesServer.connect(config, model)
 
 
 def _models(folder: Path, card: GateCard) -> set[str]:
@@ -268,4 +285,4 @@ def reopened(opening: Opening) -> GateHandle:
     """The handle again, in whatever process. Raises :class:`UserError` as :func:`handle` does."""
     if opening.prompt is not None:
         return prompted(opening.prompt, opening.model, opening.dtype, opening.device)
-    return handle(Path(opening.model), opening.dtype, opening.device, opening.name)
+    return handle(Path(opening.model), opening.dtype, opening.device, opening.name, opening.states)

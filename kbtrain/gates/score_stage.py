@@ -122,12 +122,12 @@ def scored_chunk(gate: GateHandle, opened: Gate, chunk: Chunk) -> ScoredChunk:
     return ScoredChunk(tuple(scores), Timing(names, chunk.split, len(chunk.examples), seconds, spent, device()))
 
 
-def found_gates(run: Path, dtype: str = "auto", device: str = "auto") -> list[GateHandle]:
+def found_gates(run: Path, dtype: str = "auto", device: str = "auto", states: str | None = None) -> list[GateHandle]:
     """Gates with folders in a run folder (or in its ``gates/``, as in version 0.1), by kind, then name."""
     folders = {path.parent.name: path.parent for pattern in ("gates/*", "*") for path in run.glob(f"{pattern}/{CARD}")}
     order = list(kinds())
     ordered = sorted(folders.values(), key=lambda folder: (order.index(kind_of(folder)[0]), folder.name))
-    return [handle(folder, dtype, device) for folder in ordered]
+    return [handle(folder, dtype, device, states=states) for folder in ordered]
 
 
 def note_best_f1(folder: Path, gate: GateHandle, scores: Path, dev: Sequence[Example], dev_file: Path) -> None:

@@ -11,7 +11,7 @@ from kbtrain.gates.registry import read_card
 
 def model_read(folder: Path) -> str | None:
     """The answering model whose states a gate, or a part of it, reads at its plain prompt; None without such a part."""
-    return next((card.base_model for _, card in _plain_probes(folder)), None)
+    return next((card.base_model for _, card in plain_probes(folder)), None)
 
 
 def layers_read(folder: Path) -> list[int]:
@@ -19,16 +19,16 @@ def layers_read(folder: Path) -> list[int]:
 
     Raises :class:`UserError` for a gate that reads no states of the plain prompt.
     """
-    probes = _plain_probes(folder)
+    probes = plain_probes(folder)
     if not probes:
         raise UserError(f"{at(folder)}: this gate reads no states of the answering model's plain prompt; it needs none")
     heads = [head for path, card in probes for head in load_heads(path / WEIGHTS, card.keys).values()]
     return sorted({layer + 1 for head in heads for layer in head.layers})
 
 
-def _plain_probes(folder: Path) -> list[tuple[Path, ProbeCard]]:
+def plain_probes(folder: Path) -> list[tuple[Path, ProbeCard]]:
     """Folders and cards of the probes of the plain prompt that a gate is made of."""
     card = read_card(folder)
     if isinstance(card, ProbeCard):
         return [(folder, card)] if card.answered_by is None and card.condition != "rag" else []
-    return [probe for part in card.parts() for probe in _plain_probes(folder / part)]
+    return [probe for part in card.parts() for probe in plain_probes(folder / part)]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from kbtrain.config import Config
+from kbtrain.config import Config, build, read_yaml
 from kbtrain.credentials import check_url, hide_values
 from kbtrain.llm.base import LLM, Sampling
 from kbtrain.llm.dialect import Dialect, KeyHeader, LimitName
@@ -74,6 +75,11 @@ class LLMConfig(Config):
     )
     server_extra: dict[str, Any] = Field({}, description="openai: more fields of each request; null takes one out")
 
+    @property
+    def served_name(self) -> str:
+        """The model's name on the server."""
+        return self.server_model or self.model
+
     def dialect(self) -> Dialect:
         """The fields that the server takes."""
         n = self.server_n
@@ -132,6 +138,12 @@ class LLMConfig(Config):
         return {**self.run_settings(), "files": digest(self.model)}
 
 
+def read_llm_config(path: Path) -> LLMConfig:
+    """The keys of a language model in a file that is made for sampling, too."""
+    values, _ = read_yaml(path)
+    return build(LLMConfig, None, {key: value for key, value in values.items() if key in LLMConfig.model_fields})
+
+
 def later_defaults() -> dict[str, Any]:
     """The keys that a run's settings hold only when they are not at these values."""
     return {key: LLMConfig.model_fields[key].get_default() for key in _LATER}
@@ -173,7 +185,7 @@ def _openai(config: LLMConfig) -> LLM:
 
     server = Server(
         url=config.server_url,
-        model=config.server_model or config.model,
+        model=config.served_name,
         chat=config.server_endpoint == "chat",
         concurrency=config.server_concurrency,
         opened=config.server_thought_opened,

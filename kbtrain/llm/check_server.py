@@ -17,8 +17,9 @@ from kbtrain.errors import UserError, did_you_mean, strike_all
 from kbtrain.installation import as_typed
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.check_thoughts import ROOM, CheckedThoughts, check_thoughts
-from kbtrain.llm.dialect import NEUTRAL, Dialect, KeyHeader, LimitName
+from kbtrain.llm.dialect import NEUTRAL, Dialect, KeyHeader, LimitName, Server
 from kbtrain.llm.reply_samples import protocol, usable_logprobs
+from kbtrain.llm.served_states import SHORT_PROMPT, read_reply, state_request
 from kbtrain.llm.server_errors import PASSING, ServerError, holds_error, read_error
 from kbtrain.llm.server_models import ListedModel, find_model, is_pattern, read_models
 from kbtrain.llm.server_requests import NO_QUOTA, NoReply, ask_once
@@ -41,6 +42,8 @@ _DEFAULTS = {key: LLMConfig.model_fields[key].get_default() for key in ("max_new
 class Checked:
     """Abilities of a server. ``refused``: endpoint or field -> its words.
 
+    ``states``: layers whose hidden states vLLM returns, or the reason why it returns none; None for other servers.
+
     ``answers``: the most that one request gave, of ``samples`` asked for; ``seeds``: None where drawn answers tell
     nothing; ``length``: the longest answer it took; ``room``: tokens of a prompt that fit, where it states its context.
     """
@@ -60,6 +63,7 @@ class Checked:
     length: int
     thoughts: CheckedThoughts
     room: int | None = None
+    states: str | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -104,12 +108,19 @@ class Checked:
             "usage": self._usage(),
             "thoughts": self.thoughts.line(),
         }
+        if self.states is not None:
+            found["states"] = self.states
         if not self.dialect.greedy:
             found["greedy"] = "temperature 0 is refused: the greedy answer is one more drawn answer"
         if fields := self._fields():
             found["fields"] = "; ".join(f"{key}: {json.dumps(value)}" for key, value in fields.items())
         words = [f"refused   {name}: {said}" for name, said in self.refused.items() if name not in _PATHS]
         return [*(f"{name:<9} {text}" for name, text in found.items()), *words]
+
+    def server(self, seconds: float) -> Server:
+        """The server as a client that reads states asks it, each request for at most ``seconds``."""
+        dialect = Dialect(key_header=self.dialect.key_header)
+        return Server(url=self.url, model=self.model, key_env=self.key_env, timeout=seconds, dialect=dialect)
 
     def _answers(self) -> str:
         if self.answers == 1:
@@ -250,6 +261,7 @@ def _checked(probe: _Probe, wanted: str | None, samples: int, max_new_tokens: in
     fields = {key: value for key, value in {**fields, **thoughts.extra}.items() if value is not None}
     alike = _seeds(probe, endpoint, fields, reply)
     logprobs = _logprobs(probe, endpoint, fields)
+    states = _states(probe, model) if model.owner == "vllm" else None
     usage = isinstance((reply.get("usage") or {}).get("completion_tokens"), int)
     answers = _answers(probe, endpoint, fields, samples)
     asked = {*_wanted(model), limit} - {"max_tokens" if limit != "max_tokens" else ""}
@@ -261,7 +273,7 @@ def _checked(probe: _Probe, wanted: str | None, samples: int, max_new_tokens: in
         extra=dict(sorted(extra.items())), key_header=probe.header,
     )  # fmt: skip
     return Checked(probe.url, model.name, model.owner, endpoint, refused, dialect, samples, answers, usage, alike,
-                   probe.key_env, probe.n, length, thoughts, room)  # fmt: skip
+                   probe.key_env, probe.n, length, thoughts, room, states)  # fmt: skip
 
 
 class _Asker:
@@ -449,6 +461,16 @@ def _logprobs(probe: _Probe, endpoint: Endpoint, fields: Mapping[str, Any]) -> b
     except _Refused:
         return False
     return usable_logprobs(reply["choices"][0]) is not None
+
+
+def _states(probe: _Probe, model: ListedModel) -> str:
+    """Layers whose hidden states vLLM returns, or the reason why it returns none."""
+    body = {"model": model.name, "prompt": SHORT_PROMPT, "max_tokens": 1, "kv_transfer_params": state_request(0)}
+    try:
+        layers = read_reply(probe.answer("completions", body), SHORT_PROMPT).layers
+    except (_Refused, UserError) as error:
+        return f"no: {error}"
+    return f"of layers {', '.join(map(str, layers))}"
 
 
 def _answers(probe: _Probe, endpoint: Endpoint, fields: Mapping[str, Any], samples: int) -> int:

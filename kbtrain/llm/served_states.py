@@ -1,7 +1,7 @@
 """Client of a vLLM server whose engine returns hidden states (:mod:`kbtrain.engine.vllm_connector`).
 
-One request reads a prompt's states, another field of the reply tells the prompt's tokens: nothing is assumed about the
-engine's settings. States are compared with reference states before a gate relies on them (:func:`check_states`).
+A prompt is sent as token ids, and the reply counts them. The server's chat template is compared with the tokenizer's
+(:meth:`StatesServer.check_template`), and states with reference states (:func:`largest_difference`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
 from kbtrain.event_loop import run
+from kbtrain.prompts.kbm import TEMPLATE_OPTIONS, encode
 from kbtrain.servers import Retry
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
 
+    from kbtrain.llm.backends import LLMConfig
     from kbtrain.llm.dialect import Server
 
     States = NDArray[np.float32]
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 FIELD = "kbtrain_states"  # as in kbtrain.engine.vllm_connector, which imports nothing from here
 TOLERANCE = 0.06  # relative difference of a state in bf16 between two implementations; 0.01 to 0.04 were seen
 HOW = "start it with the flags of `kbtrain vllm-args FOLDER`"
+SHORT_PROMPT = [1, 2, 3, 4]  # token ids that every vocabulary has
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,20 @@ class StatesServer:
         self.tokenizer = tokenizer
         self.spent: Counter[str] = Counter()
 
+    @classmethod
+    def connect(cls, config: LLMConfig, model: str) -> StatesServer:
+        """The server of a configuration as ``kbtrain check-server`` writes it, with the tokenizer of ``model``.
+
+        Raises :class:`UserError` for another back end, a server that does not answer, and one without that model.
+        """
+        from kbtrain.llm.backends import open_llm
+
+        if config.backend != "openai":
+            raise UserError(f"key 'backend': states come from a vLLM server (openai), not from '{config.backend}'")
+        named = {"model": model, "server_model": config.served_name, "server_alias": True}
+        llm: Any = open_llm(config.model_copy(update={**named, "server_endpoint": "completions"}))
+        return cls(llm.server, llm.tokenizer)
+
     def answer_within(self, seconds: float) -> None:
         """Wait for a reply at most this long, and try a failed request once more at once."""
         soon = Retry(tries=2, first=0.05, longest=0.05, patience=0.0)
@@ -124,10 +142,48 @@ class StatesServer:
     def problem(self) -> str | None:
         """A short reason why the server gives no states; None where it gives them."""
         try:
-            self.read([self.tokenizer("a")["input_ids"][:8]])
+            self.read([SHORT_PROMPT])
         except UserError as error:
             return str(error)
         return None
+
+    def chat_tokens(self, text: str, system: str | None = None, **options: Any) -> list[int] | None:
+        """Token ids of a user's message as the server's chat template renders it; None where it returns none.
+
+        ``options``: variables of the template.
+        """
+        from kbtrain.llm.openai_llm import post_all
+        from kbtrain.llm.server_errors import PromptRefusal
+
+        messages = [{"role": "user", "content": text}]
+        if system is not None:
+            messages.insert(0, {"role": "system", "content": system})
+        body = {"model": self.server.model, "messages": messages, "max_tokens": 1, "return_token_ids": True}
+        if options:
+            body["chat_template_kwargs"] = options
+        (reply,) = run(post_all(replace(self.server, chat=True), [body]))
+        ids = None if isinstance(reply, PromptRefusal) else reply.get("prompt_token_ids")
+        return [int(i) for i in ids] if isinstance(ids, list) and all(isinstance(i, int) for i in ids) else None
+
+    def check_template(self, text: str, system: str | None = None) -> bool:
+        """True if the server's chat template gives the tokens of ours for a message; False where it returns no tokens.
+
+        Raises :class:`UserError` where they differ: states and labels are then of another prompt than the answer's.
+        """
+        ids, served = encode(self.tokenizer, text, system), self.chat_tokens(text, system)
+        if served is None or served == ids:
+            return served is not None
+        place = next((i for i, pair in enumerate(zip(ids, served, strict=False)) if pair[0] != pair[1]), None)
+        place = min(len(ids), len(served)) if place is None else place
+        here, there = (self.tokenizer.decode(tokens[place : place + 8]) for tokens in (ids, served))
+        options = {name: value for name, value in TEMPLATE_OPTIONS.items() if name != "add_generation_prompt"}
+        how = f"start it with the chat template and the tokenizer of '{self.tokenizer.name_or_path}'"
+        if self.chat_tokens(text, system, **options) == ids:
+            how = f"start it with --default-chat-template-kwargs '{json.dumps(options)}'"
+        raise UserError(
+            f"server {self.server.base}: its chat template gives other tokens than ours from token {place} on "
+            f"({here!r:.60} here, {there!r:.60} there); {how}"
+        )
 
     def read(self, prompts: Sequence[Sequence[int]], draft_tokens: int = 0) -> list[ServedStates]:
         """States of prompts (token ids), in their order, from one greedy request each. Raises :class:`UserError`."""
@@ -170,9 +226,21 @@ def line_break_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [i for i, text in zip(ids, tokenizer.batch_decode([[i] for i in ids]), strict=True) if "\n" in text]
 
 
+def check_width(states: States, width: int) -> None:
+    """Raise :class:`UserError` for states (..., width) of another width."""
+    if states.shape[-1] != width:
+        raise UserError(
+            f"the upstream's states have {states.shape[-1]} numbers, {width} are expected: it serves another model"
+        )
+
+
 def largest_difference(states: States, reference: States) -> float:
-    """Largest relative difference, in Euclidean norm, over the layers of two arrays (layers, width)."""
+    """Largest relative difference, in Euclidean norm, over the layers of two arrays (layers, width).
+
+    Raises :class:`UserError` for states of another width.
+    """
     import numpy as np
 
+    check_width(states, reference.shape[-1])
     norms = np.maximum(np.linalg.norm(reference, axis=-1), 1e-12)
     return float((np.linalg.norm(states - reference, axis=-1) / norms).max())

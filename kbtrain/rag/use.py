@@ -20,6 +20,7 @@ from kbtrain.errors import HALVES, UserError
 from kbtrain.gate_folder import Gate
 from kbtrain.gates.registry import load_gate
 from kbtrain.llm.base import LLM, AnswerRequest
+from kbtrain.llm.served_states import StatesServer
 from kbtrain.prompts.kbm import render_chat
 from kbtrain.rag.three_steps import GatedAnswer, SecondJudgement
 from kbtrain.rag.three_steps import answer as answer_questions
@@ -41,13 +42,15 @@ def answer(
     threshold: float | None = None,
     titles: Titles | None = None,
     second: SecondJudgement | None = None,
+    states: StatesServer | None = None,
 ) -> list[GatedAnswer]:
     """Answers in the order of the questions; ``threshold`` None: the gate's own. ``gate``: one, or its folder.
     ``titles``: when passages show theirs; None: as in the answers that the gate's labels are about.
 
     ``llm``: a function of a prompt, or :class:`~kbtrain.llm.base.LLM`; ``search``: a function of a question, or a
     :class:`~kbtrain.retrieval.base.Searcher`. ``k``, the most passages read, is handed to a function that has a
-    parameter of this name, or a second one that it cannot be called without. Raises :class:`UserError` for a gate
+    parameter of this name, or a second one that it cannot be called without. ``states``: a server that gives the
+    answering model's states to a gate's folder that reads them. Raises :class:`UserError` for a gate
     without a threshold, a text that is no question, and functions that take or give something else.
     """
     asked = [_question(text, place) for place, text in enumerate(_listed(texts))]
@@ -59,7 +62,9 @@ def answer(
         raise UserError(f"second: expected a SecondJudgement (kbtrain.rag.three_steps), found {second!r:.60}")
     model = cast(LLM, llm) if hasattr(llm, "answer") and hasattr(llm, "facts") else _FunctionLLM(llm)
     finder = DistinctSearch(cast(Searcher, search)) if hasattr(search, "search") else _FunctionSearch(search)
-    opened = load_gate(gate) if isinstance(gate, str | Path) else gate
+    if states is not None and not isinstance(gate, str | Path):
+        raise UserError("states: needs a gate's folder; an opened gate has its states already (load_gate)")
+    opened = load_gate(gate, states=states) if isinstance(gate, str | Path) else gate
     if not isinstance(opened, Gate):
         raise UserError(f"gate: expected a gate (kbtrain.load_gate) or its folder, found {gate!r:.60}")
     return answer_questions(asked, opened, opened.threshold_or(threshold), model, finder, k, titles, second)

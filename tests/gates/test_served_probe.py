@@ -1,5 +1,7 @@
 """Probes whose states come from the server that answers: equal to those of the model opened here."""
 
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +11,18 @@ from support import gate_folders
 from support.states_server import StatesServer as Engine
 
 import kbtrain
+from kbtrain.cli import main
 from kbtrain.engine.vllm_args import check_version, engine_arguments, serve_flags
 from kbtrain.errors import UserError
+from kbtrain.gates.handles import handle
 from kbtrain.gates.probe.served import REFERENCE, check_reference, read_reference, write_reference
 from kbtrain.gates.registry import read_card
+from kbtrain.gates.score_stage import Chunk, local
 from kbtrain.gates.states_read import layers_read, model_read
 from kbtrain.llm.dialect import Server
-from kbtrain.llm.served_states import StatesServer, line_break_tokens, read_reply
+from kbtrain.llm.served_states import StatesServer, largest_difference, line_break_tokens, read_reply
 from kbtrain.models.load import load_model, load_tokenizer
+from kbtrain.rag.use import answer
 from kbtrain.records import GateExample
 
 QUESTIONS = [f"Which {what} is near place {i}?" for i, what in enumerate(("city", "river", "lake", "hill", "bay"))]
@@ -89,12 +95,92 @@ def test_a_layer_that_the_engine_does_not_keep_is_named(folder, base):
         kbtrain.load_gate(folder, states=client(engine, folder))
 
 
+def test_another_chat_template_is_one_line(folder, base):
+    with (
+        Engine(*base, layers=[2], template="{{ messages[0]['content'] }}") as engine,
+        pytest.raises(UserError, match=r"gives other tokens than ours from token 0 on .*chat template and the tok"),
+    ):
+        kbtrain.load_gate(folder, states=client(engine, folder))
+
+
+def test_a_template_that_writes_the_date_is_one_line_with_the_flag(folder, base):
+    dated = "{{ date_string }} {{ messages[0]['content'] }}"
+    with Engine(*base, layers=[2], template=dated) as engine:
+        server = client(engine, folder)
+        server.tokenizer.chat_template = dated
+        with pytest.raises(UserError, match=r'--default-chat-template-kwargs .*"date_string": "26 Jul 2024"'):
+            server.check_template("Who?")
+
+
+def test_an_engine_that_ends_while_requests_wait_is_one_line(folder, base):
+    with Engine(*base, layers=[2]) as engine:
+        gate = kbtrain.load_gate(folder, states=client(engine, folder))
+        gate.answer_within(5)
+        engine.dies = len(engine.asked) + 2
+        with pytest.raises(UserError, match=r"connection failed .*, 2 times") as error:
+            gate.score(QUESTIONS)
+    assert "\n" not in str(error.value)
+
+
+def test_states_of_another_width_are_one_line():
+    with pytest.raises(UserError, match="states have 3 numbers, 4 are expected: it serves another model"):
+        largest_difference(np.ones((1, 3)), np.ones((1, 4)))
+
+
+def test_a_probe_without_reference_states_is_not_served(folder, base, tmp_path):
+    shutil.copytree(folder, tmp_path / "old")
+    (tmp_path / "old" / REFERENCE).unlink()
+    read_card(folder).model_copy(update={"weights_sha256": {}}).write(tmp_path / "old")
+    with Engine(*base, layers=[2]) as engine, pytest.raises(UserError, match=r"holds no reference_states.*fit the"):
+        kbtrain.load_gate(tmp_path / "old", states=client(engine, folder))
+
+
+@pytest.mark.parametrize("source", ["gate", "model"])
+def test_check_server_compares_states(folder, base, source, tmp_path, capsys):
+    asked = ["--states", str(folder if source == "gate" else model_read(folder)), "--output", str(tmp_path / "s.yaml")]
+    with Engine(*base, layers=[1, 2]) as engine:
+        assert main(["check-server", engine.url, *asked]) == 0
+    out = capsys.readouterr().out
+    assert "states    of layers 1, 2\n" in out and "tokens    equal to ours" in out
+    assert f"compared  layers {'2' if source == 'gate' else '1, 2'}, 32 numbers each" in out
+    assert re.search(r"equal     largest difference 0\.0\d{3} alone, 0\.0\d{3} in a batch \(tolerance 0\.06\)", out)
+    (tmp_path / "s.yaml").unlink()
+    with Engine(*base, layers=[1, 2], noise=0.1) as engine:
+        assert main(["check-server", engine.url, *asked]) == 2
+    assert re.search(r"differ from the reference by 0\.1\d{3} alone and 0\.1\d{3} in a batch", capsys.readouterr().err)
+    assert not (tmp_path / "s.yaml").exists()
+
+
+def test_check_server_says_that_an_engine_gives_no_states(base, tmp_path, capsys):
+    with Engine(*base, layers=None) as engine:
+        assert main(["check-server", engine.url, "--output", str(tmp_path / "s.yaml")]) == 0
+    assert "states    no: the upstream returns no hidden states; start it with" in capsys.readouterr().out
+
+
+def test_scores_of_a_run_and_answers_come_from_a_server_s_states(folder, base, tmp_path):
+    settings, here = tmp_path / "server.yaml", kbtrain.load_gate(folder)
+    expected = here.score(QUESTIONS)
+    with Engine(*base, layers=[2]) as engine:
+        settings.write_text(f"backend: openai\nmodel: tiny\nserver_url: {engine.url}\nserver_endpoint: chat\n")
+        served = handle(folder, states=str(settings))
+        assert served.depends == handle(folder).depends + ":states of tiny"
+        examples = [GateExample.ask(text) for text in QUESTIONS]
+        chunk = Chunk("test", tuple(examples))
+        (scored,) = local(served, [chunk])
+        values = [row.score for row in scored.scores if row.gate == f"{here.prefix}_{here.key}"]
+        assert np.allclose(values, expected, atol=1e-5) and scored.timing.spent["requests"] == len(QUESTIONS)
+        middle = float(np.median(expected))
+        answered = answer(QUESTIONS, folder, llm=lambda prompt: "x", search=lambda query: [], threshold=middle,
+                          states=client(engine, folder))  # fmt: skip
+    assert [one.score > middle for one in answered] == [score > middle for score in expected]
+
+
 def test_the_reference_is_read_alone_and_in_a_batch(folder, base):
     assert len(read_reference(folder)) == 3 and (folder / REFERENCE).stat().st_size < 20_000
     with Engine(*base, layers=[2]) as engine:
         gate = kbtrain.load_gate(folder, states=client(engine, folder))
         engine.asked.clear()
-        assert check_reference(folder, gate.reader) < 1e-5
+        assert max(check_reference(folder, gate.reader.server)) < 1e-5
         assert len(engine.asked) == 6
 
 

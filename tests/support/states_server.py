@@ -15,12 +15,16 @@ from support.served_model import Answers, Served
 
 
 class StatesServer(Served):
-    """``layers`` as in transformers' ``hidden_states``, None: an engine without the connector; ``noise`` on states."""
+    """``layers`` as in transformers' ``hidden_states``, None: an engine without the connector; ``noise`` on states.
 
-    def __init__(self, model, tokenizer, layers, name="tiny", noise=0.0):
+    ``template``: a chat template in place of the tokenizer's. ``dies``: requests behind the n-th get no reply, as of a
+    process that ends.
+    """
+
+    def __init__(self, model, tokenizer, layers, name="tiny", noise=0.0, template=None, dies=None):
         super().__init__(model, tokenizer)
         self.RequestHandlerClass = Replies
-        self.layers, self.name, self.noise = layers, name, noise
+        self.layers, self.name, self.noise, self.template, self.dies = layers, name, noise, template, dies
 
     def draft(self, ids, tokens, stop):
         """Greedy tokens, the last one perhaps a stop token."""
@@ -54,10 +58,24 @@ class Replies(Answers):
         body, server = json.loads(self.rfile.read(int(self.headers["content-length"]))), self.server
         server.asked.append({"path": self.path, **body})
         if "chat" in self.path:
+            options = {"date_string": "today", **body.get("chat_template_kwargs", {})}
+            ids = server.tokenizer.apply_chat_template(
+                body["messages"],
+                add_generation_prompt=True,
+                chat_template=server.template,
+                return_dict=False,
+                **options,
+            )
             message = {"role": "assistant", "content": "Rabat"}
-            self.reply({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+            reply = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+            self.reply(reply | {"prompt_token_ids": ids if body.get("return_token_ids") else None})
+            return
+        if server.dies is not None and len(server.asked) > server.dies:
+            self.close_connection = True  # as of a process that ends: the request has no reply
             return
         ids = body["prompt"]
+        if isinstance(ids, str):
+            ids = server.tokenizer(ids)["input_ids"]
         with server.guard, torch.no_grad():
             drawn = server.draft(ids, body["max_tokens"], body.get("stop_token_ids", ()))
             wish = (body.get("kv_transfer_params") or {}).get("kbtrain_states")

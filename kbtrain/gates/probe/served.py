@@ -8,48 +8,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
 from kbtrain.gates.probe.gate import WEIGHTS, DraftProbeCard, Probe, Reader, load_heads
 from kbtrain.gates.probe.states import prompt_states
-from kbtrain.llm.served_states import HOW, TOLERANCE, StatesServer, largest_difference
-from kbtrain.prompts.own import asked_fingerprint
+from kbtrain.llm.served_states import HOW, TOLERANCE, ServedStates, StatesServer, check_width, largest_difference
+from kbtrain.prompts.own import asked_fingerprint, asked_text
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
     from kbtrain.prompts.own import OwnPrompts
 
     States = NDArray[np.float32]
 
+Reference = tuple[list[int], list[int], "States"]  # a prompt, layers (ids of hidden_states), states (layers, width)
 REFERENCE = "reference_states.safetensors"
 N_REFERENCE = 3  # prompts
+ANY_QUESTION = "What is the capital of France?"
 
 
 class ServedReader(Reader):
     """Reads states through a server. ``draft_tokens``: longest draft; 0: the prompt's states alone."""
 
-    def __init__(
-        self, server: StatesServer, tokenizer: PreTrainedTokenizerBase, own: OwnPrompts | None, draft_tokens: int
-    ) -> None:
+    def __init__(self, server: StatesServer, own: OwnPrompts | None, draft_tokens: int, width: int) -> None:
         self.server = server
-        self.tokenizer = tokenizer
+        self.tokenizer = server.tokenizer
         self.own = own
         self.condition = "draft" if draft_tokens else "llm"
         self.draft_tokens = draft_tokens
         self.spent = server.spent
+        self._width = width
+
+    @property
+    def width(self) -> int:
+        """Numbers of a layer's states."""
+        return self._width
 
     def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> States:
         """(examples, layers, width), from one request each. Layer i is the state after i + 1 layers."""
         import numpy as np
 
         served = self.server.read(self.prompts(examples), self.draft_tokens)
-        return np.stack([one.of_layers([layer + 1 for layer in layers], self.draft_tokens > 0) for one in served])
+        states = np.stack([one.of_layers([layer + 1 for layer in layers], self.draft_tokens > 0) for one in served])
+        check_width(states, self.width)
+        return states
 
     def answer_within(self, seconds: float) -> None:
         """Give up after so many seconds what is asked of the server."""
@@ -60,7 +68,8 @@ def load_served(probe: type[Probe], folder: Path, server: StatesServer) -> Probe
     """Open a probe's folder whose states come from a server.
 
     Raises :class:`UserError` for a probe that reads another prompt than the plain answer's, for other prompts than it
-    was fitted with, and for a server whose states differ from the folder's reference states.
+    was fitted with, for a server with another chat template, and for one whose states differ from the folder's
+    reference states.
     """
     card = probe.card_type.read(folder)
     if card.condition == "rag":
@@ -70,8 +79,10 @@ def load_served(probe: type[Probe], folder: Path, server: StatesServer) -> Probe
     heads = load_heads(folder / WEIGHTS, card.keys)
     own = card.own_prompts()
     card.check_prompts(asked_fingerprint(server.tokenizer, own), folder, model=card.base_model)
-    reader = ServedReader(server, server.tokenizer, own, card.tokens if isinstance(card, DraftProbeCard) else 0)
-    check_reference(folder, reader)
+    server.check_template(asked_text(GateExample.ask(ANY_QUESTION), None, own), own.system if own else None)
+    tokens = card.tokens if isinstance(card, DraftProbeCard) else 0
+    reader = ServedReader(server, own, tokens, next(iter(heads.values())).weight.shape[1])
+    check_reference(folder, server)
     return probe(reader, heads, card.method, card, card.best_key())
 
 
@@ -80,15 +91,18 @@ def write_reference(folder: Path, gate: Probe, examples: Sequence[GateExample]) 
     import numpy as np
     from safetensors.numpy import save_file
 
-    tensors: dict[str, Any] = {"layers": np.asarray([layer + 1 for layer in gate.layers], dtype=np.int32)}
-    for number, ids in enumerate(gate.reader.prompts(examples)):
+    layers = [layer + 1 for layer in gate.layers]
+    tensors: dict[str, Any] = {"layers": np.asarray(layers, dtype=np.int32)}
+    for number, (ids, _, states) in enumerate(
+        reference_states(gate.reader.model, gate.reader.prompts(examples), layers)
+    ):
         tensors[f"prompt_{number}"] = np.asarray(ids, dtype=np.int64)
-        tensors[f"states_{number}"] = prompt_states(gate.reader.model, [ids])[0, gate.layers]
+        tensors[f"states_{number}"] = states
     save_file(tensors, str(folder / REFERENCE))
 
 
-def read_reference(folder: Path) -> list[tuple[list[int], list[int], States]]:
-    """Prompts, layer ids and states (layers, width) that a folder notes; empty where it notes none."""
+def read_reference(folder: Path) -> list[Reference]:
+    """Reference states that a folder notes; empty where it notes none."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -104,24 +118,50 @@ def read_reference(folder: Path) -> list[tuple[list[int], list[int], States]]:
         raise UserError(f"{at(path)}: cannot be read ({error}); copy the whole folder") from None
 
 
-def check_reference(folder: Path, reader: ServedReader) -> float | None:
-    """Largest relative difference between the server's states and the folder's, each prompt alone and all in a batch.
+def check_reference(folder: Path, server: StatesServer) -> Difference:
+    """The server's states compared with those that a folder notes.
 
-    None for a folder that notes none. Raises :class:`UserError` above :data:`TOLERANCE`.
+    Raises :class:`UserError` above :data:`TOLERANCE`, and for a folder that notes none.
     """
     reference = read_reference(folder)
     if not reference:
-        return None
-    prompts = [ids for ids, _, _ in reference]
-    served = [reader.server.read([ids])[0] for ids in prompts] + reader.server.read(prompts)
-    differences = [
-        largest_difference(one.of_layers(layers, draft=False), states)
-        for one, (_, layers, states) in zip(served, reference * 2, strict=True)
-    ]
-    worst = max(differences)
-    if worst > TOLERANCE:
         raise UserError(
-            f"{at(folder)}: the upstream's states differ from those that the gate was fitted to by {worst:.3f} "
-            f"(tolerance {TOLERANCE}): it serves another model, other weights or another number format; {HOW}"
+            f"{at(folder)}: holds no {REFERENCE}, with which an engine's states are compared; fit the probe again "
+            "(recipes/train_probe.py)"
         )
-    return worst
+    difference = compare_states(server, reference)
+    if max(difference) > TOLERANCE:
+        raise UserError(
+            f"{at(folder)}: the upstream's states differ from those that the gate was fitted to by "
+            f"{max(difference):.3f} (tolerance {TOLERANCE}): it serves another model, other weights or another number "
+            f"format; {HOW}"
+        )
+    return difference
+
+
+class Difference(NamedTuple):
+    """Largest relative difference of states, of prompts that are read alone and of all prompts in one batch."""
+
+    alone: float
+    batch: float
+
+
+def compare_states(server: StatesServer, reference: Sequence[Reference]) -> Difference:
+    """The server's states compared with a reference. Raises :class:`UserError` for a layer that it does not keep."""
+
+    def difference(served: Sequence[ServedStates]) -> float:
+        return max(
+            largest_difference(one.of_layers(layers, draft=False), states)
+            for one, (_, layers, states) in zip(served, reference, strict=True)
+        )
+
+    prompts = [ids for ids, _, _ in reference]
+    return Difference(difference([server.read([ids])[0] for ids in prompts]), difference(server.read(prompts)))
+
+
+def reference_states(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], layers: Sequence[int]
+) -> list[Reference]:
+    """Reference states of prompts by transformers; ``layers`` as ids of ``hidden_states``, from 1."""
+    rows = [layer - 1 for layer in layers]
+    return [(list(ids), list(layers), prompt_states(model, [ids])[0, rows]) for ids in prompts]

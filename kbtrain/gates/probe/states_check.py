@@ -1,0 +1,66 @@
+"""Comparison of a server's hidden states with a gate's reference states, or with transformers', for check-server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kbtrain.errors import UserError, at
+from kbtrain.gate_folder import CARD
+from kbtrain.gates.probe.gate import ProbeCard
+from kbtrain.gates.probe.served import (
+    ANY_QUESTION,
+    REFERENCE,
+    Reference,
+    compare_states,
+    read_reference,
+    reference_states,
+)
+from kbtrain.gates.states_read import layers_read, plain_probes
+from kbtrain.llm.dialect import Server
+from kbtrain.llm.served_states import SHORT_PROMPT, TOLERANCE, StatesServer
+from kbtrain.models.load import load_model, load_tokenizer
+from kbtrain.prompts.own import OwnPrompts, asked_ids, asked_text
+from kbtrain.records import GateExample
+
+QUESTIONS = (ANY_QUESTION, "Who wrote Middlemarch?", "In which year did the first person walk on the moon?")
+
+
+def compare_server(server: Server, source: str) -> list[str]:
+    """A line for each fact of a server's states.
+
+    ``source``: a gate's folder, or a model (embedded name, folder or hub id) whose states transformers computes here.
+    Raises :class:`UserError` for a server without states, one that lacks a layer of the gate, another chat template,
+    and a difference above :data:`TOLERANCE`.
+    """
+    of_gate = layers_read(Path(source)) if (Path(source) / CARD).exists() else []
+    probes = plain_probes(Path(source)) if of_gate else []
+    card = probes[0][1] if probes else None
+    model, own = (source, None) if card is None else (card.base_model, card.own_prompts())
+    client = StatesServer(server, load_tokenizer(model))
+    (kept,) = client.read([SHORT_PROMPT])
+    layers = of_gate or list(kept.layers)
+    kept.of_layers(layers, draft=False)
+    same = client.check_template(asked_text(GateExample.ask(ANY_QUESTION), None, own), own.system if own else None)
+    noted = [(folder / REFERENCE, reference) for folder, _ in probes if (reference := read_reference(folder))]
+    where, reference = noted[0] if noted else (None, _transformers_reference(model, card, own, layers))
+    found = compare_states(client, reference)
+    if max(found) > TOLERANCE:
+        raise UserError(
+            f"server {server.base}: its states differ from the reference by {found.alone:.4f} alone and "
+            f"{found.batch:.4f} in a batch (tolerance {TOLERANCE}): it serves another model than '{model}', other "
+            "weights or another number format"
+        )
+    return [
+        f"compared  layers {', '.join(map(str, layers))}, {kept.prompt.shape[-1]} numbers each",
+        "tokens    " + ("equal to ours by the chat template" if same else "not compared: the server returns none"),
+        f"reference {at(where) if where else f'transformers here, {model}'}: {len(reference)} prompts",
+        f"equal     largest difference {found.alone:.4f} alone, {found.batch:.4f} in a batch (tolerance {TOLERANCE})",
+    ]
+
+
+def _transformers_reference(
+    model: str, card: ProbeCard | None, own: OwnPrompts | None, layers: list[int]
+) -> list[Reference]:
+    weights, tokenizer = load_model(model, card.dtype if card else "auto", "auto")
+    prompts = [asked_ids(tokenizer, GateExample.ask(text), None, own) for text in QUESTIONS]
+    return reference_states(weights, prompts, layers)
