@@ -82,7 +82,7 @@ def test_a_busy_server_is_waited_for_and_keeps_its_endpoint(monkeypatch):
     with ModelServer(("busy_seconds", "", "", "broken")) as server:
         found = check_server(server.url)
     assert (found.endpoint, dict(found.refused), found.answers, found.seeds) == ("chat", {}, 30, True)
-    assert found.n_requests == 17 and len(waited) == 2 and waited[0] >= 0.4
+    assert found.n_requests == 18 and len(waited) == 2 and waited[0] >= 0.4
     with ModelServer(("broken",) * 30) as server, pytest.raises(UserError, match=r"chat: status 500 \(internal\)"):
         check_server(server.url)
 
