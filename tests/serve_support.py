@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support.waiting import wait_until
 from tiny_turns import bert_folder, turn
 
 NEEDS, KNOWN = "Tell me about the museum", "Book 3 tickets"
@@ -119,6 +120,4 @@ def serving(gate: Path, **settings: Any) -> Iterator[Running]:
 
 
 def until_started(server: Any) -> None:
-    pause = threading.Event()
-    while not server.started:
-        pause.wait(0.005)
+    wait_until(lambda: server.started)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support import fork_server, scripts
+from support.waiting import wait_until
 
 SCRIPT = """
 import json, os, sys
@@ -123,8 +124,7 @@ def test_what_a_script_starts_as_python_is_forked_where_a_test_asks_for_it(tmp_p
     assert done.returncode == 0, done.stderr
     *said, pid = json.loads(done.stdout)
     assert said == ["ends\n", 7, "['a b'] in True\n", "2 words\n", 1, 3, -signal.SIGKILL]
-    while Path(f"/proc/{pid}").exists():  # killed, it takes its fork along
-        time.sleep(0.005)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())  # killed, it takes its fork along
 
 
 @pytest.mark.parametrize("first", ["fork", "asking"])
@@ -135,8 +135,8 @@ def test_a_fork_and_who_asked_for_it_may_end_at_the_same_moment(first: str, monk
     waiting = selectors.DefaultSelector()
     fork_server._streaming(here, b"{}\n", [], waiting)
     there.close()
-    while len(ended := waiting.select()) < 2:
-        time.sleep(0.01)
+    wait_until(lambda: len(waiting.select()) >= 2)
+    ended = waiting.select()
     for key, _ in sorted(ended, key=lambda one: isinstance(one[0].fileobj, int) == (first == "asking")):
         key.data(key.fileobj, waiting)
     assert not waiting.get_map() and here.fileno() == -1

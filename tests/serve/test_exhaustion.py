@@ -15,6 +15,7 @@ import pytest
 from serve_support import KNOWN, serving
 from stub_upstream import StubUpstream
 from support.disk import full_disk
+from support.waiting import wait_until
 
 from kbtrain.serve import readiness
 from kbtrain.serve.decision_log import DecisionLog, read_log
@@ -56,8 +57,7 @@ def test_readiness_asks_the_upstream_once_for_all_and_takes_no_room(gate, tmp_pa
             callers = [threading.Thread(target=lambda: seen.append(server.get("/ready").status)) for _ in range(20)]
             for caller in callers:
                 caller.start()
-            while not stub.listed:
-                threading.Event().wait(0.005)
+            wait_until(lambda: stub.listed)
             holder = server.ask("POST", "/v1/gate", {"questions": [KNOWN]}, key)  # the 20 are still under way
             stub.release.set()
             for caller in callers:
@@ -141,8 +141,7 @@ def test_after_a_full_disk_the_log_goes_on_behind_a_whole_line(tmp_path, caplog)
     with full_disk(1000):
         for i in range(30):
             log.write({"i": i, "pad": "x" * 50}, None, False)
-        while log._waiting.qsize() or len(lost) < 1:
-            time.sleep(0.005)
+        wait_until(lambda: lost and not log._waiting.qsize())
         time.sleep(0.05)  # the last line is taken from the queue before it is written
     log.write({"i": 30}, None, False)
     log.close()
@@ -154,8 +153,8 @@ def test_after_a_full_disk_the_log_goes_on_behind_a_whole_line(tmp_path, caplog)
 def test_lost_decisions_are_a_metric(gate, tmp_path):
     with serving(gate, log=tmp_path / "log.jsonl") as server, full_disk(1500):
         server.post("/v1/gate", {"questions": [KNOWN] * 20})
-        while server.metric("kbtrain_log_lost_total") + len((tmp_path / "log.jsonl").read_bytes().splitlines()) < 20:
-            threading.Event().wait(0.01)
+        log = tmp_path / "log.jsonl"
+        wait_until(lambda: server.metric("kbtrain_log_lost_total") + len(log.read_bytes().splitlines()) >= 20)
         assert server.metric("kbtrain_log_lost_total") > 10
     assert (tmp_path / "log.jsonl").read_bytes().endswith(b"}\n")
 

@@ -17,6 +17,7 @@ from embedding_server import EmbeddingServer
 from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
 from support.http_server import LocalServer
+from support.waiting import wait_until
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
@@ -146,8 +147,7 @@ def test_a_full_queue_is_a_503_that_says_when_to_come_back(gate, stub):
         assert broken.begun.wait(PATIENCE)  # the first has left the queue
         for thread in threads[1:]:
             thread.start()
-        while len(replies) < 4:  # one is scored, one waits
-            threading.Event().wait(0.01)
+        wait_until(lambda: len(replies) >= 4)  # one is scored, one waits
         broken.release.set()
         for thread in threads:
             thread.join()
@@ -492,8 +492,7 @@ def test_killed_under_load_leaves_no_torn_line_and_starts_again(gate, tmp_path, 
         threads = [threading.Thread(target=client) for _ in range(4)]
         for thread in threads:
             thread.start()
-        while len(errors) < 60:
-            threading.Event().wait(0.01)
+        wait_until(lambda errors=errors: len(errors) >= 60)
         script.send_signal(signal.SIGKILL)
         stop.set()
         for thread in threads:

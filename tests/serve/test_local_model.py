@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from serve_support import KNOWN, NEEDS, probe_folder, serving
+from support.waiting import wait_until
 from tiny_kbm import CHAT, make_folder, make_tokenizer
 
 from kbtrain.errors import UserError
@@ -253,8 +254,7 @@ def test_a_client_that_leaves_ends_the_drawing_of_its_answer(local):
     assert client.recv(4096)
     client.close()
     upstream = local.service.upstream
-    while upstream._waiting:  # the answer's thread has ended
-        threading.Event().wait(0.01)
+    wait_until(lambda: not upstream._waiting)  # the answer's thread has ended
     assert local.post("/v1/chat/completions", {"messages": ask(KNOWN), "max_tokens": 2}).status == 200
 
 

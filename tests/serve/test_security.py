@@ -3,11 +3,11 @@
 import json
 import logging
 import socket
-import threading
 
 import pytest
 from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
+from support.waiting import wait_until
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
@@ -155,8 +155,7 @@ def test_too_many_requests_at_once_are_told_to_come_back(gate):
         held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
         for client in held:
             client.sendall(head.encode() + data)
-        while len(stub.requests) < 2:
-            threading.Event().wait(0.01)
+        wait_until(lambda: len(stub.requests) >= 2)
         reply = server.post("/v1/gate", {"questions": [KNOWN]})
         assert (reply.status, reply.headers["retry-after"]) == (503, "1")
         assert server.get("/health").status == 200

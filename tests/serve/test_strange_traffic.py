@@ -10,6 +10,7 @@ import zlib
 import pytest
 from serve_support import KNOWN, NEEDS, echo, serving
 from stub_upstream import StubUpstream
+from support.waiting import wait_until
 
 from kbtrain.serve.error_events import ErrorEvents
 
@@ -297,8 +298,7 @@ def test_streams_under_way_at_the_end_leave_a_line_and_no_traceback(gate, tmp_pa
             threads = [threading.Thread(target=client) for _ in range(3)]
             for thread in threads:
                 thread.start()
-            while len(upstream.requests) < 3 or len(upstream.sent) < 3:
-                threading.Event().wait(0.01)
+            wait_until(lambda: len(upstream.requests) >= 3 and len(upstream.sent) >= 3)
             threading.Event().wait(0.2)
         for thread in threads:
             thread.join()

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from serve_support import KNOWN, NEEDS, serving
+from support.waiting import wait_until
 
 from kbtrain.cli import main
 from kbtrain.errors import UserError
@@ -144,11 +145,10 @@ def test_a_log_that_cannot_be_written_is_one_line(tmp_path):
 def test_scores_that_shift_away_from_dev_are_said_and_measured(gate, caplog):
     from kbtrain.serve import service
 
-    with serving(gate) as server:
+    with serving(gate, gate_deadline_s=100) as server:
         for _ in range(service.RECENT // 250):
-            server.post("/v1/gate", {"questions": [f"{NEEDS} {i}" for i in range(250)]})
-        while math.isnan(server.metric("kbtrain_score_shift_p")):
-            pass
+            assert server.post("/v1/gate", {"questions": [f"{NEEDS} {i}" for i in range(250)]}).status == 200
+        wait_until(lambda: not math.isnan(server.metric("kbtrain_score_shift_p")))
     assert "distributed otherwise than on the" in caplog.text
 
 
@@ -160,18 +160,16 @@ def test_questions_of_another_kind_are_said_measured_and_found_in_a_log_without_
     data["thresholds"]["encoder_probe"]["dev"] = {"questions": dev_questions(dev)}
     (folder / CARD).write_text(json.dumps(data))
     log, p = tmp_path / "log.jsonl", "kbtrain_question_shift_p"
-    with serving(folder, log=log, batch=250) as server:
+    with serving(folder, log=log, batch=250, gate_deadline_s=100) as server:
         loaded = server.service.decider.loaded.name
         for _ in range(service.RECENT // 250):
-            server.post("/v1/gate", {"questions": (dev * 3)[:250]})
-        while math.isnan(server.metric(p)):
-            pass
+            assert server.post("/v1/gate", {"questions": (dev * 3)[:250]}).status == 200
+        wait_until(lambda: not math.isnan(server.metric(p)))
         assert server.metric(p) > 0.01 and "another kind" not in caplog.text
         for _ in range(service.RECENT // 250):
             treaties = [f"Why was the treaty of {1400 + i} signed by so many envoys?" for i in range(250)]
-            server.post("/v1/gate", {"questions": treaties})
-        while "another kind" not in caplog.text:
-            pass
+            assert server.post("/v1/gate", {"questions": treaties}).status == 200
+        wait_until(lambda: "another kind" in caplog.text)
         assert server.metric(p) < 0.01
     rows = list(read_log(log))
     assert rows[0]["asked"]["kind"] == "other" and rows[-1]["asked"]["kind"] == "why"
@@ -193,12 +191,11 @@ def test_popular_questions_are_compared_once(gate, folder, tmp_path):
     rng, weight = np.random.default_rng(0), 1 / np.arange(1, 401)
     asked = rng.choice([f"Tell me about museum {i}" for i in range(400)], service.RECENT, p=weight / weight.sum())
     log, compared = tmp_path / "log.jsonl", []
-    with serving(folder, log=log, batch=250) as server:
+    with serving(folder, log=log, batch=250, gate_deadline_s=100) as server:
         server.service._compare = lambda scores, questions: compared.append((len(scores), len(questions)))
         for start in range(0, service.RECENT, 250):
-            server.post("/v1/gate", {"questions": asked[start : start + 250].tolist()})
-        while not compared:
-            pass
+            assert server.post("/v1/gate", {"questions": asked[start : start + 250].tolist()}).status == 200
+        wait_until(lambda: compared)
     distinct = len(set(asked))
     assert compared == [(distinct, distinct)] and distinct < 300
     assert f"{service.RECENT} scores of {distinct} questions" in calibrate_traffic(folder, log, 0.3)[0]
