@@ -31,7 +31,7 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation import gate_inputs
 from kbtrain.evaluation.calibrate import warn_of_dependence
 from kbtrain.evaluation.end_to_end import Settings, evaluate
-from kbtrain.evaluation.note import note_thresholds, sources, with_noted
+from kbtrain.evaluation.note import at_rule, note_thresholds, sources, with_noted
 from kbtrain.evaluation.outcomes import AccuracyKind, answers, clusters_of, drawn_units, has_expected, summarise
 from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.result_meta import result_meta
@@ -47,8 +47,9 @@ from kbtrain.evaluation.run_folder import (
     read_run,
     warn_of_rule,
 )
+from kbtrain.evaluation.savings import savings
 from kbtrain.metrics.ranking import oracles
-from kbtrain.metrics.thresholds import AnyRule
+from kbtrain.metrics.thresholds import AnyRule, Rule
 from kbtrain.provenance import write_meta
 from kbtrain.records import Question
 from kbtrain.report.summary import loss_text, text_summary
@@ -66,6 +67,9 @@ class EndToEndConfig(StoredAnswersConfig, ResampleConfig, YesNoConfig):
     max_loss: float = Field(0.05, gt=0, lt=1, description="rule 'max_loss': accuracy that may be lost against All-RAG")
     delta: float = Field(0.1, gt=0, lt=1, description="rule 'max_loss': probability that the promise fails")
     thresholds: dict[str, float] = Field({}, description="rule 'given': gate: threshold; without one the noted ones")
+    noted_rule: Rule | None = Field(
+        None, description="rule of the thresholds noted in the gates' folders; without it threshold_rule"
+    )
     replace_thresholds: bool = Field(False, description="note the thresholds in place of calibrated ones too")
     accuracy: AccuracyKind = Field("greedy", description="of the main figures: greedy answers, or expected (samples)")
     tau_mastery: float | None = Field(None, ge=0, le=1, description="mastery above it is known; as in the labels")
@@ -146,8 +150,14 @@ def main(config: EndToEndConfig) -> None:
         write_meta(path, stage="end_to_end", config=options, inputs=files, extra=rules, started=started)
     noted = []
     if whole:
+        kept = at_rule(found, config.noted_rule)
+        chosen = {one.gate: (one.threshold, str(one.threshold_rule)) for one in kept if one.threshold is not None}
+        scores = {gate: stored.by_gate[gate] for gate in chosen if gate in stored.by_gate}
+        figures = savings(
+            dev.outcomes, test.outcomes, scores, config.accuracy, seed=config.seed, clusters=clusters, noted=chosen
+        )
         noted = note_thresholds(
-            config.run, behind, gates, dev.outcomes, found, settings, config.replace_thresholds, dev.questions
+            config.run, behind, gates, dev.outcomes, kept, settings, config.replace_thresholds, dev.questions, figures
         )
     print(text_summary(results, [*folder.notes, *noted]))
     print(loss_text(results.gates), end="\n" if dev.outcomes else "")

@@ -9,7 +9,7 @@ Examples:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,7 +85,8 @@ def main(config: ReportConfig) -> None:
     kind: AccuracyKind = results.meta["accuracy_kind"]
     clusters = entities_of(questions) if results.meta.get("resample") == "entities" else None
     scored = {g.gate: scores[g.gate] for g in own}
-    found = savings(dev, outcomes, scored, kind, seed=results.meta["seed"], clusters=clusters)
+    settings = noted_settings(sources(config.run, stored), own)
+    found = savings(dev, outcomes, scored, kind, seed=results.meta["seed"], clusters=clusters, noted=settings)
     gate = main_gate(own, config.gate, found)
     first = first_screen(results, found, questions, gate)
     first = replace(first, sentences=[*first.sentences, *change_sentences(config, stored, own, outcomes)])
@@ -96,7 +97,7 @@ def main(config: ReportConfig) -> None:
         first = replace(first, sentences=[*first.sentences, cost])
     counted = statistics(read_labels(files[2])[1])
     saving = {one.gate: one for one in found}
-    cuts = {g.gate: saving[g.gate].threshold if g.gate in saving else g.threshold or 0.0 for g in own}
+    cuts = {gate: threshold for gate, (threshold, _) in settings.items()}
     main = gate.gate if gate else None
     kinds = collect(config.run, config.sampling_run, outcomes, main, cuts.get(main or ""), scores[main] if main else {})
     pages = {g.gate: f"gates/{g.gate}.html" for g in own}
@@ -198,25 +199,34 @@ def without_gold(config: ReportConfig, started: float) -> None:
 
 
 def decide_command(source: Source) -> str:
-    """The command that decides by a gate at its noted threshold; the key is left out where there is one alone."""
+    """The command that decides by a gate at its noted threshold; the key is left out where it is the noted one."""
     card, key = read_card(source.folder), source.name.rpartition("_")[2]
-    keyed = f" --key {key}" if isinstance(card, KeyedCard) and card.keys != (key,) else ""
+    keyed = f" --key {key}" if isinstance(card, KeyedCard) and card.best_key() != key else ""
     return f'kbtrain decide {source.folder} "a question"{keyed}'
 
 
-def command(run: Path, stored: StoredScores, found: list[Saving], gate: GateResult | None) -> str:
-    """The command that decides by the gate at its threshold for right answers; empty where no folder is behind the
-    scores. The one for few searches keeps what it shows on dev less often (docs/lab/demo.md).
+def noted_settings(behind: Mapping[str, Source], own: Sequence[GateResult]) -> dict[str, tuple[float, str]]:
+    """Threshold and rule by gate: those noted in its folder, by which it is used, or else the evaluation's."""
+    found = {}
+    for gate in own:
+        source = behind.get(gate.gate)
+        there_now = source is not None and not missing_reason(source)
+        noted = read_card(source.folder).thresholds.get(source.name) if source is not None and there_now else None
+        chosen = gate.threshold or 0.0, str(gate.threshold_rule)
+        found[gate.gate] = chosen if noted is None else (noted.threshold, noted.rule)
+    return found
 
-    Key and threshold are left out where the folder alone says them.
+
+def command(run: Path, stored: StoredScores, found: list[Saving], gate: GateResult | None) -> str:
+    """The command that decides by the gate at the threshold of the headline; empty where no folder is behind the
+    scores, or nothing is saved. Key and threshold are left out where the folder alone says them.
     """
     saving = next((one for one in found if gate is not None and one.gate == gate.gate), None)
     source = None if saving is None else sources(run, stored).get(saving.gate)
-    if saving is None or source is None or saving.dev_saved <= 0:
+    if saving is None or source is None or missing_reason(source) or saving.noted.dev_saved <= 0:
         return ""
-    noted = read_card(source.folder).thresholds.get(source.name)
-    right = saving.most_right.threshold
-    threshold = "" if noted and noted.threshold == right else f" --threshold {right:.6g}"
+    noted, shown = read_card(source.folder).thresholds.get(source.name), saving.noted.threshold
+    threshold = "" if noted and noted.threshold == shown else f" --threshold {shown:.6g}"
     return f"{decide_command(source)}{threshold}; "
 
 

@@ -68,14 +68,49 @@ class Pass(NamedTuple):
     tokens: int = 0
 
 
+class TestFigures(BaseModel):
+    """A threshold's figures on ``n`` questions that chose nothing: shares of the questions.
+
+    ``saved``: searches left out; ``change``: accuracy minus always searching's, with its 95 % interval.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    __test__ = False  # no test of pytest's
+    n: int
+    accuracy: float
+    saved: float
+    change: float
+    low: float
+    high: float
+
+    def line(self) -> str:
+        """The figures in words."""
+        change, low, high = (f"{100 * value:+.1f}" for value in (self.change, self.low, self.high))
+        return (
+            f"on {self.n} test questions {self.saved:.1%} of the searches saved, accuracy {self.accuracy:.1%}, "
+            f"{change} points [{low}, {high}] against always searching"
+        )
+
+
+class BestKey(BaseModel):
+    """The key that decides where none is given, and the ``rule`` that chose it among ``areas`` on ``n_dev`` questions:
+    None where no order of them gains anything.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    key: Target
+    rule: str
+    n_dev: int
+    areas: dict[Target, float | None]
+
+
 class Threshold(BaseModel):
     """Retrieve if score > ``threshold``; ``rule`` says how it was chosen, on which dev file and how many questions.
 
     ``evidence`` is what ``eval/calibrate.py`` saw there: ratio, accuracies, a guarantee, the scores' distribution; of a
     threshold from logged questions their ``traffic``. ``dev``: ``scores`` and ``questions``
-    (:mod:`kbtrain.gates.question_shift`), by which a later shift is seen, and the ``accuracy`` of greedy answers there
-    where ``evidence`` has none of them; beside ``traffic`` it is ``accuracy_before``, of the last threshold that dev
-    chose.
+    (:mod:`kbtrain.gates.question_shift`), by which a later shift is seen. ``test``: figures of the threshold on
+    questions that chose nothing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -85,24 +120,17 @@ class Threshold(BaseModel):
     n_dev: int
     evidence: dict[str, Any] = {}
     dev: dict[str, Any] = {}
+    test: TestFigures | None = None
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = handler(self)
-        return {name: value for name, value in fields.items() if name != "dev" or value}
+        return {name: value for name, value in fields.items() if name not in {"dev", "test"} or value}
 
     @property
     def dev_scores(self) -> list[float]:
         """Scores of the dev questions; empty where none are kept."""
         return self.dev.get("scores") or self.evidence.get("dev_scores") or []
-
-    @property
-    def dev_accuracy(self) -> float | None:
-        """Share of dev questions whose greedy answer is right with this threshold, or with the last one that dev chose,
-        before one from logged questions: keys are compared by it. None where it is not noted.
-        """
-        found = self.dev.get("accuracy", self.evidence.get("accuracy", self.dev.get("accuracy_before")))
-        return found if isinstance(found, float) else None
 
     @property
     def promise(self) -> str:
@@ -120,9 +148,10 @@ class Threshold(BaseModel):
             shares = f": {skipped:.1%} of the searches skipped, {seen['changed']:.1%} of the answers differ"
         promise = f"; promised: {self.promise}" if self.promise else ""
         where = "logged" if "traffic" in seen else "dev"
+        tested = "" if self.test is None else f"; {self.test.line()}"
         return (
             f"- `{gate}`: retrieve if score > {self.threshold:.6g} (rule {self.rule}, {self.n_dev} {where} questions"
-            f"{shares}{promise})"
+            f"{shares}{promise}){tested}"
         )
 
 
@@ -138,7 +167,8 @@ class GateCard(BaseModel):
     """The content of ``gate.json``; each kind of gate adds its own fields in its room.
 
     ``base_model`` None: the gate stands on no pretrained model. ``label_rule``, ``run`` and ``versions`` say what it
-    was trained from, how, and with which packages. ``thresholds`` by gate name, e.g. ``kbm_mastery``.
+    was trained from, how, and with which packages. ``thresholds`` by gate name, e.g. ``kbm_mastery``. ``best``: the
+    key of several that decides.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -148,6 +178,7 @@ class GateCard(BaseModel):
     kind: str
     base_model: str | None = None
     thresholds: dict[str, Threshold] = {}
+    best: BestKey | None = None
     label_rule: dict[str, Any] = {}
     run: dict[str, Any] = {}
     versions: dict[str, str] = {}
@@ -159,9 +190,9 @@ class GateCard(BaseModel):
         """The kind's own fields stand before those about its making, as in every file written so far."""
         fields: dict[str, Any] = handler(self)
         names = sorted(
-            fields, key=lambda name: name in ("thresholds", "label_rule", "run", "versions", "weights_sha256")
+            fields, key=lambda name: name in ("thresholds", "best", "label_rule", "run", "versions", "weights_sha256")
         )
-        left_out = {*self.ABSENT, "weights_sha256"}
+        left_out = {*self.ABSENT, "best", "weights_sha256"}
         return {name: fields[name] for name in names if fields[name] or name not in left_out}
 
     def own_prompts(self) -> OwnPrompts | None:
@@ -231,7 +262,8 @@ class GateCard(BaseModel):
 
     def depends(self) -> str:
         """The part of the card that scores depend on, as JSON."""
-        return self.model_dump_json(exclude={*self.NO_SCORE, "weights_sha256"})  # the weights count by themselves
+        without = {*self.NO_SCORE, "best", "weights_sha256"}  # the weights count by themselves
+        return self.model_dump_json(exclude=without)
 
     def parts(self) -> tuple[str, ...]:
         """Folders of the gates that this one is made of, relative to its own."""
@@ -311,14 +343,8 @@ class KeyedCard(GateCard):
         return tuple(f"{self.PREFIX}_{key}" for key in self.keys)
 
     def best_key(self) -> Target:
-        """The key whose threshold was most accurate on dev; the first one where that is not noted for all."""
-        accuracy: dict[Target, float] = {}
-        for key, name in zip(self.keys, self.names(), strict=True):
-            chosen = self.thresholds.get(name)
-            if chosen is None or chosen.dev_accuracy is None:
-                return self.keys[0]
-            accuracy[key] = chosen.dev_accuracy
-        return max(self.keys, key=lambda key: accuracy[key])
+        """The key that is noted as the best on dev; the first one where none is noted yet."""
+        return self.best.key if self.best is not None and self.best.key in self.keys else self.keys[0]
 
 
 class ClassifierCard(GateCard):
@@ -407,6 +433,14 @@ def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
             write_atomically(readme, said)
 
 
+def set_best(folder: Path | str, best: BestKey) -> None:
+    """Note in ``gate.json`` which of a gate's keys decides where none is given."""
+    with writing(Path(folder) / CARD):
+        data = read_gate_json(folder)
+        data["best"] = best.model_dump(mode="json")
+        write_atomically(Path(folder) / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+
+
 def kept_thresholds(made: Mapping[str, Any], folder: Path) -> dict[str, Threshold]:
     """Thresholds noted in a folder where its card tells of the very gate that was ``made`` (a card's JSON) again: equal
     but for run and package versions. Empty for another gate, and without a card."""
@@ -415,7 +449,7 @@ def kept_thresholds(made: Mapping[str, Any], folder: Path) -> dict[str, Threshol
         known = _thresholds(before, folder / CARD)
     except UserError:
         return {}
-    fields = {*made, *before} - {"thresholds", "run", "versions"}
+    fields = {*made, *before} - {"thresholds", "best", "run", "versions"}
     return known if all(made.get(name) == before.get(name) for name in fields) else {}
 
 

@@ -1,27 +1,32 @@
-"""Thresholds of an evaluation in the folders of the gates that made the scores, and those noted there before."""
+"""Thresholds and the best key of an evaluation in the folders of the gates that made the scores, and those noted there
+before."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate
 from kbtrain.evaluation.decisions import GateInput, dev_table
 from kbtrain.evaluation.end_to_end import Settings
-from kbtrain.evaluation.outcomes import entities_of
+from kbtrain.evaluation.outcomes import AccuracyKind, dev_answers, entities_of
 from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import StoredScores
-from kbtrain.gate_folder import Threshold, read_gate_json
+from kbtrain.evaluation.savings import Saving, dev_rank
+from kbtrain.gate_folder import BestKey, KeyedCard, TestFigures, Threshold, read_gate_json, set_best
 from kbtrain.gates.noted import Source, missing_reason, note, source_of
 from kbtrain.gates.question_shift import dev_questions
+from kbtrain.gates.registry import read_card
 from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.metrics.calibration import kept_scores
+from kbtrain.metrics.thresholds import Rule
 from kbtrain.provenance import file_sha256
-from kbtrain.records import Outcome, Question
+from kbtrain.records import Outcome, Question, Target
+
+BEST_RULE = "largest area on dev"
 
 
 def sources(run: Path, stored: StoredScores) -> dict[str, Source]:
@@ -64,12 +69,15 @@ def note_thresholds(
     settings: Settings,
     replacing: bool,
     questions: Sequence[Question] = (),
+    savings: Sequence[Saving] = (),
 ) -> list[str]:
-    """Note the threshold of every gate that its score file names, in that gate's folder; what was done, in lines.
+    """Note the threshold of every gate that its score file names, and the best of several keys, in that gate's folder;
+    what was done, in lines.
 
-    ``questions``: the dev questions, of which numbers are kept beside the scores. A calibrated threshold stays
-    unless ``replacing``; see :func:`kbtrain.gates.noted.note`.
+    ``questions``: the dev questions, of which numbers are kept beside the scores. ``savings``: figures of the same
+    thresholds on test. A calibrated threshold stays unless ``replacing``; see :func:`kbtrain.gates.noted.note`.
     """
+    tested = {one.gate: _test_figures(one) for one in savings}
     inputs, lines, noted = {gate.name: gate for gate in gates}, [], dict[Path, list[str]]()
     texts, entities = [question.text for question in questions], len(set(entities_of(questions)))
     asked = {"questions": dev_questions(texts, entities)} if questions else {}
@@ -82,12 +90,63 @@ def note_thresholds(
         if reason:
             lines.append(f"{result.gate}: its threshold is not noted, {reason}")
             continue
-        done = note(source.folder, source.name, _threshold(run, result, gate, dev, settings, asked), replacing)
+        threshold = _threshold(run, result, gate, dev, settings, asked)
+        threshold = threshold.model_copy(update={"test": tested.get(result.gate)})
+        done = note(source.folder, source.name, threshold, replacing)
         line = done.line(result.gate, source.folder)
         lines += [line] if line else []
         if not done.kept and done.old != done.chosen:
             noted.setdefault(source.folder, []).append(result.gate)
-    return [*lines, *(f"thresholds noted in {folder}: {', '.join(names)}" for folder, names in noted.items())]
+    lines += [f"thresholds noted in {folder}: {', '.join(names)}" for folder, names in noted.items()]
+    return lines + _note_best_keys(found, [inputs[result.gate] for result in chosen], dev, settings.kind)
+
+
+def at_rule(results: Sequence[GateResult], rule: Rule | None) -> list[GateResult]:
+    """The results with the thresholds of another rule, where a gate has one; as they are without a rule."""
+    found = []
+    for result in results:
+        point = next((point for point in result.rules if point.rule == rule), None)
+        at = result if point is None else replace(result, threshold=point.threshold, threshold_rule=point.rule)
+        found.append(at)
+    return found
+
+
+def _note_best_keys(
+    found: Mapping[str, Source], gates: Sequence[GateInput], dev: Sequence[Outcome], kind: AccuracyKind
+) -> list[str]:
+    """Note the key of each folder that ranks dev best by :func:`dev_rank`; a line where it was another one before."""
+    by_folder: dict[Path, dict[Target, GateInput]] = {}
+    cards: dict[Path, KeyedCard] = {}
+    for gate in gates if dev else ():
+        source = found.get(gate.name)
+        if source is None or missing_reason(source):
+            continue
+        card = read_card(source.folder)
+        if isinstance(card, KeyedCard) and len(card.keys) > 1 and source.name in card.names():
+            cards[source.folder] = card
+            by_folder.setdefault(source.folder, {})[card.keys[card.names().index(source.name)]] = gate
+    lines, answers = [], dev_answers(dev, kind) if by_folder else None
+    for folder, keys in by_folder.items():
+        assert answers is not None
+        ranks = {key: dev_rank(gate.dev, answers) for key, gate in keys.items()}
+        best = max(ranks, key=lambda key: ranks[key])
+        areas = {key: None if area == -math.inf else round(area, 6) for key, (area, _) in ranks.items()}
+        set_best(folder, BestKey(key=best, rule=BEST_RULE, n_dev=len(dev), areas=areas))
+        if best != cards[folder].best_key():
+            lines.append(f"{folder}: key {best} decides (before: {cards[folder].best_key()}), {BEST_RULE}")
+    return lines
+
+
+def _test_figures(one: Saving) -> TestFigures:
+    here = one.noted
+    return TestFigures(
+        n=one.n,
+        accuracy=round(here.accuracy, 6),
+        saved=round(here.saved.mean, 6),
+        change=round(here.change.mean, 6),
+        low=round(here.change.low, 6),
+        high=round(here.change.high, 6),
+    )
 
 
 def _threshold(
@@ -108,18 +167,11 @@ def _threshold(
             dev_file_sha256=hashed,
             n_dev=result.n_dev,
             evidence=found.evidence,
-            dev={**asked, **({"accuracy": _right(gate, dev, found.threshold)} if settings.kind == "expected" else {})},
+            dev=dict(asked),
         )
     value = result.threshold if result.threshold is not None else 0.0
     rule = str(result.threshold_rule)
     seen: dict[str, object] = {}
     if len(gate.dev):
-        seen = {"scores": kept_scores(gate.dev), "accuracy": _right(gate, dev, value), **asked}
+        seen = {"scores": kept_scores(gate.dev), **asked}
     return Threshold(threshold=value, rule=rule, dev_file_sha256=hashed, n_dev=result.n_dev, dev=seen)
-
-
-def _right(gate: GateInput, dev: Sequence[Outcome], threshold: float) -> float:
-    """Share of right greedy answers on dev, whatever the threshold was chosen by: a gate's keys are compared by it,
-    and one of them may have been calibrated, which is by greedy answers."""
-    table = dev_table(gate, dev, "greedy")
-    return round(float(np.where(table.scores > threshold, table.rag, table.llm).mean()), 6)

@@ -51,7 +51,7 @@ def result_meta(
     ``scores`` too."""
     second, _ = unmastered(test.outcomes, settings.tau_mastery)
     card = run / "kbm" / gate_folder.CARD
-    without = {"thresholds"}  # this evaluation notes them: run again, it would find its own
+    without = {"thresholds", "best"}  # this evaluation notes them: run again, it would find its own
     return {
         "date": time.strftime("%Y-%m-%d"),
         "split": "test",

@@ -1,9 +1,10 @@
-"""Searches that gates save at a small loss of accuracy against always searching (All-RAG), best gate on dev first.
+"""Searches that gates save, and accuracy against always searching (All-RAG), best gate on dev first.
 
-Each gate's threshold is the one that leaves out the most searches on dev while at most ``limit`` of All-RAG's accuracy
-is lost there; a second one has the most right answers there. The gate to be used is the one of the largest area on dev:
-one threshold's savings are luck more often (docs/lab/demo.md). What it saves and loses is then measured on test, where
-nothing was chosen; :mod:`kbtrain.metrics.thresholds` has a threshold with a guarantee.
+Each gate is measured at the threshold that is noted for it, and at two that dev chooses: the one that leaves out the
+most searches there while at most ``limit`` of All-RAG's accuracy is lost, and the one with the most right answers. The
+gate to be used, and a gate's best key, has the largest area on dev (:func:`dev_rank`): one threshold's savings are luck
+more often (docs/lab/demo.md). What a gate saves and loses is measured on test, where nothing was chosen;
+:mod:`kbtrain.metrics.thresholds` has a threshold with a guarantee.
 """
 
 from __future__ import annotations
@@ -28,43 +29,52 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class MostRight:
-    """A gate at the threshold with the most right answers on dev (rule ``best_accuracy``), as in :class:`Saving`."""
+class Setting:
+    """A gate at one threshold. All figures are shares of the questions, ``Delta`` with 95 % intervals.
 
-    threshold: float
-    accuracy: float
-    saved: Delta
-    change: Delta
-
-
-@dataclass(frozen=True)
-class Saving:
-    """One gate with its threshold from dev. All figures are shares of the questions, ``Delta`` with 95 % intervals.
-
-    ``saved``: searches left out on test; ``change``: accuracy minus All-RAG's; ``over_random``: accuracy minus that of
-    leaving out as many searches at random. ``as_all_rag`` and ``within``: the least share of test questions searched
-    for at which the gate's order reaches All-RAG's accuracy, and that accuracy minus ``limit``.
+    ``dev_saved``, ``saved``: searches left out on dev and on test; ``change``: accuracy minus All-RAG's;
+    ``over_random``: accuracy minus that of leaving out as many searches at random.
     """
 
-    gate: str
-    limit: float
     threshold: float
-    n_dev: int
-    n: int
     dev_saved: float
-    dev_area: float | None
     accuracy: float
     saved: Delta
     change: Delta
     over_random: Delta
+
+
+@dataclass(frozen=True)
+class Saving:
+    """One gate at its ``noted`` threshold, chosen by ``rule``, and at those of fewest_searches and best_accuracy.
+
+    ``as_all_rag`` and ``within``: the least share of test questions searched for at which the gate's order reaches
+    All-RAG's accuracy, and that accuracy minus ``limit``.
+    """
+
+    gate: str
+    limit: float
+    rule: str
+    n_dev: int
+    n: int
+    dev_area: float | None
+    noted: Setting
+    fewest: Setting
+    most_right: Setting
     as_all_rag: float
     within: float
-    most_right: MostRight
+
+    @property
+    def other(self) -> tuple[str, Setting]:
+        """The other threshold to name beside the noted one, and its aim in words."""
+        if self.noted.threshold == self.most_right.threshold:
+            return "few searches", self.fewest
+        return "right answers", self.most_right
 
     @property
     def certain(self) -> bool:
         """True if the gate's choice of searches is better than chance, by the interval on test."""
-        return self.over_random.above_zero
+        return self.noted.over_random.above_zero
 
 
 def savings(
@@ -76,51 +86,70 @@ def savings(
     draws: int = 2_000,
     seed: int = 0,
     clusters: Sequence[str] | None = None,
+    noted: Mapping[str, tuple[float, str]] | None = None,
 ) -> list[Saving]:
     """Of every gate in ``scores`` (higher = retrieval more needed), best on dev first; intervals draw the test
     questions, or whole ``clusters`` of them.
 
-    Empty without dev questions. Where dev was not sampled, its greedy answers stand for ``expected``.
+    ``noted``: threshold and rule by gate; without one the threshold of ``fewest_searches``. Empty without dev
+    questions. Where dev was not sampled, its greedy answers stand for ``expected``.
     """
     if not dev or not test or not scores:
         return []
     before = oc.dev_answers(dev, kind)
     known = oc.answers(test, kind)
-    fewest, rightest, area = {}, {}, {}
+    given, cuts, rank = noted or {}, {}, {}
     columns = {gate: np.array([of[o.question_id] for o in test]) for gate, of in scores.items()}
+    on_dev = {gate: np.array([of[o.question_id] for o in dev]) for gate, of in scores.items()}
     table = [known.llm, known.rag]
-    for gate, of in scores.items():
-        on_dev = np.array([of[o.question_id] for o in dev])
-        fewest[gate] = most_saved(on_dev, before, limit)
-        rightest[gate] = most_right(on_dev, before)
-        area[gate] = normalised_area(on_dev, before.llm, before.rag)
-        for threshold in (fewest[gate][0], rightest[gate]):
+    for gate in scores:
+        fewest = most_saved(on_dev[gate], before, limit)[0]
+        chosen = given.get(gate, (fewest, "fewest_searches"))
+        cuts[gate] = chosen[1], (chosen[0], fewest, most_right(on_dev[gate], before))
+        rank[gate] = dev_rank(on_dev[gate], before, limit)
+        for threshold in cuts[gate][1]:
             searched = columns[gate] > threshold
             table += [searched.astype(np.float64), np.where(searched, known.rag, known.llm)]
     means = np.stack(table, axis=1)
     drawn, seen = resampled_means(means, draws, seed, clusters), means.mean(axis=0)
     found = []
     for i, gate in enumerate(scores):
-        ratio, accuracy = 2 + 4 * i, 3 + 4 * i  # the table's columns; two further those of the other threshold
+        rule, thresholds_of = cuts[gate]
+        at_noted, at_fewest, at_right = (
+            _setting(threshold, on_dev[gate], seen, drawn, 2 + 6 * i + 2 * j)
+            for j, threshold in enumerate(thresholds_of)
+        )
         curve = retrieval_curve(columns[gate], known.llm, known.rag)
+        area = None if rank[gate][0] == -math.inf else rank[gate][0]
+        as_all_rag, within = (fewest_searches(curve, float(seen[1]) - lost) for lost in (0.0, limit))
         found.append(
             Saving(
-                gate, limit, fewest[gate][0], len(dev), len(test), fewest[gate][1], area[gate],
-                accuracy=float(seen[accuracy]),
-                saved=_saved(seen, drawn, ratio),
-                change=_change(seen, drawn, accuracy),
-                over_random=delta(float(_over(seen[None], ratio, accuracy)[0]), _over(drawn, ratio, accuracy)),
-                as_all_rag=fewest_searches(curve, float(seen[1])),
-                within=fewest_searches(curve, float(seen[1]) - limit),
-                most_right=MostRight(
-                    rightest[gate],
-                    accuracy=float(seen[accuracy + 2]),
-                    saved=_saved(seen, drawn, ratio + 2),
-                    change=_change(seen, drawn, accuracy + 2),
-                ),
+                gate, limit, rule, len(dev), len(test), area, noted=at_noted, fewest=at_fewest, most_right=at_right,
+                as_all_rag=as_all_rag, within=within,
             )
         )  # fmt: skip
-    return sorted(found, key=lambda one: (math.inf if one.dev_area is None else -one.dev_area, -one.dev_saved))
+    return sorted(found, key=lambda one: rank[one.gate], reverse=True)
+
+
+def dev_rank(scores: Floats, answers: Correctness, limit: float = LIMIT) -> tuple[float, float]:
+    """The rank of a gate or of a key by its dev scores: area, then searches saved at a small loss. The area is minus
+    infinity where no order gains anything.
+    """
+    area = normalised_area(scores, answers.llm, answers.rag)
+    return -math.inf if area is None else area, most_saved(scores, answers, limit)[1]
+
+
+def _setting(threshold: float, on_dev: Floats, seen: Floats, drawn: Floats, ratio: int) -> Setting:
+    """``ratio``: the column of the means with the share of searches at this threshold; the next one: its accuracy."""
+    accuracy = ratio + 1
+    return Setting(
+        threshold,
+        dev_saved=float(1 - (on_dev > threshold).mean()),
+        accuracy=float(seen[accuracy]),
+        saved=_saved(seen, drawn, ratio),
+        change=_change(seen, drawn, accuracy),
+        over_random=delta(float(_over(seen[None], ratio, accuracy)[0]), _over(drawn, ratio, accuracy)),
+    )
 
 
 def most_saved(scores: Floats, answers: Correctness, limit: float = LIMIT) -> tuple[float, float]:

@@ -105,6 +105,8 @@ def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> N
     found = read_gate_json(folder).get("thresholds", {}).get(name)
     old = None if found is None else Threshold.model_validate(found)
     if old is not None and chosen.rule == "given" and not chosen.evidence and chosen.threshold == old.threshold:
+        if chosen.test is not None and chosen.test != old.test:
+            set_threshold(folder, name, old.model_copy(update={"test": chosen.test}))
         return Noted(old, True, old)
     calibrated = old is not None and bool(old.evidence) and not chosen.evidence
     kept = old is not None and not replace and (calibrated or (guaranteed(old) and not guaranteed(chosen)))

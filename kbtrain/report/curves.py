@@ -167,14 +167,17 @@ def _end(gate: GateResult, look: Mapping[str, tuple[str, str]], bold: bool = Fal
 
 def tell(axes: Axes, one: Saving, colour: str, narrow: bool) -> None:
     """The dot of a gate's threshold, and in words what is saved there: above, or below where 100 % leaves no room."""
-    x, y = 100 * (1 - one.saved.mean), 100 * one.accuracy
+    here = one.noted
+    x, y = 100 * (1 - here.saved.mean), 100 * here.accuracy
     axes.plot([x], [y], "o", color=colour, markersize=8, zorder=4)
     low, high = axes.get_ylim()
     room = 0.27 * (high - low)
     place = y + 0.63 * room if y + room <= 100 else y - 0.8 * room
     axes.set_ylim(min(low, place - 0.4 * room), max(high, place + 0.4 * room if place > y else high))
     aside = min(max(x if place > y else x + 18.0, 22.0), 78.0)  # below a rising curve there is room at its right
-    text = f"{gate_name(one.gate)}\nsaves {percent(one.saved.mean)} % of the searches\n{points(one.change.mean)} points"
+    text = (
+        f"{gate_name(one.gate)}\nsaves {percent(here.saved.mean)} % of the searches\n{points(here.change.mean)} points"
+    )
     axes.annotate(
         text, (x, y), (aside, place), fontsize=8 if narrow else 9.5, color=COLOURS["ink"], zorder=5, linespacing=1.35,
         horizontalalignment="center", verticalalignment="center",

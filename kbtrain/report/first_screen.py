@@ -17,14 +17,14 @@ from kbtrain.report.words import chosen_by, gate_name, percent, percent_interval
 
 HEAD = (
     "gate", "searches saved, %", "right answers, %", "against always searching, points", "against chance, points",
-    "set for right answers, points",
+    "set for few searches: saved, %", "against always searching, points",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """``sentences``: what is saved; the same with intervals; whether it is certain; at the threshold for right answers;
-    when All-RAG is reached.
+    """``sentences``: what is saved; the same with intervals; whether it is certain; at the other threshold; when
+    All-RAG is reached.
 
     ``rows``: name and figures with their intervals, under :data:`HEAD`.
     """
@@ -72,22 +72,22 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
     named = {g.gate: g for g in results.gates}
     name, always = gate_name(saving.gate), named["all_rag"].accuracy
     who = f"{name}, the best of {candidates} gates on dev," if best and candidates > 1 else name
-    limit = percent(saving.limit, 0)
-    if saving.dev_saved <= 0:
+    here = saving.noted
+    if here.dev_saved <= 0:
         return [
-            f"Always search: on {saving.n_dev} dev questions {who} saves no search at a loss of at most {limit} "
-            "points.",
+            f"Always search: on {saving.n_dev} dev questions {who} saves no search at its threshold, "
+            f"{here.threshold:.6g} (rule {saving.rule}).",
             _reaches(saving, always),
         ]
-    lost = -saving.change.mean
+    lost = -here.change.mean
     cost = f"for {percent(lost)} points of accuracy" if lost > 0 else f"and gains {percent(-lost)} points of accuracy"
     return [
-        f"{who} saves {percent(saving.saved.mean)} % of the searches {cost}: {percent(saving.accuracy)} % right, "
+        f"{who} saves {percent(here.saved.mean)} % of the searches {cost}: {percent(here.accuracy)} % right, "
         f"{percent(always)} % when always searching, {percent(named['llm_only'].accuracy)} % without search.",
-        f"On {saving.n} test questions, 95 % intervals: {percent_interval(saving.saved)} % of the searches saved, "
-        f"accuracy {points_interval(saving.change)} points.",
+        f"On {saving.n} test questions, 95 % intervals: {percent_interval(here.saved)} % of the searches saved, "
+        f"accuracy {points_interval(here.change)} points. The threshold is {here.threshold:.6g} (rule {saving.rule}).",
         _certainty(saving),
-        _rightest(saving),
+        _at_other(saving),
         _reaches(saving, always),
     ]
 
@@ -96,35 +96,40 @@ def rule_of(saving: Saving | None, gate: GateResult) -> str:
     """Origin of the threshold of a gate's decisions."""
     if saving is None:
         return chosen_by(str(gate.threshold_rule), gate.n_dev)
-    limit = percent(saving.limit, 0)
-    return f"the one that saves most on {saving.n_dev} dev questions at a loss of at most {limit} points there"
+    return chosen_by(saving.rule, saving.n_dev)
 
 
 def _certainty(saving: Saving) -> str:
     """The difference to leaving out as many searches at random, and the loss that was allowed on dev."""
-    gain = f"{points(saving.over_random.mean)} points, {points_interval(saving.over_random)}"
+    here = saving.noted
+    gain = f"{points(here.over_random.mean)} points, {points_interval(here.over_random)}"
     limit = f"{percent(saving.limit, 0)} points"
-    if saving.change.low >= -saving.limit:
+    if here.change.low >= -saving.limit:
         loss = f"A loss of more than {limit} is ruled out."
-    elif saving.change.mean >= -saving.limit:
+    elif here.change.mean >= -saving.limit:
         loss = f"A loss of more than {limit} is not ruled out."
-    else:
+    elif saving.rule == "fewest_searches":
         loss = f"More was lost than the {limit} allowed on {saving.n_dev} dev questions: take more of them."
+    else:
+        loss = f"More than {limit} were lost."
     if saving.certain:
         return f"This is certain: leaving out as many searches at random would cost more ({gain}). {loss}"
-    if saving.over_random.high < -1e-12:  # rounding errors aside
+    if here.over_random.high < -1e-12:  # rounding errors aside
         return f"This is worse than chance: leaving out as many searches at random would cost less ({gain}). {loss}"
     return f"This is NOT certain: leaving out as many searches at random may do as well ({gain}). {loss}"
 
 
-def _rightest(saving: Saving) -> str:
-    """The other threshold, for who wants right answers first."""
-    one = saving.most_right
+def _at_other(saving: Saving) -> str:
+    """The other threshold, for other aims."""
+    aim, one = saving.other
     gain = f"{points(one.change.mean)} points, {points_interval(one.change)}"
+    chosen = {
+        "right answers": "with the most right answers on dev",
+        "few searches": f"with the fewest searches that lose at most {percent(saving.limit, 0)} points on dev",
+    }[aim]
     return (
-        f"At the threshold with the most right answers on dev ({one.threshold:.6g}) it saves "
-        f"{percent(one.saved.mean)} % of the searches, and {percent(one.accuracy)} % are right: {gain}, against always "
-        "searching."
+        f"At the threshold {chosen} ({one.threshold:.6g}) it saves {percent(one.saved.mean)} % of the searches, and "
+        f"{percent(one.accuracy)} % are right: {gain}, against always searching."
     )
 
 
@@ -145,15 +150,17 @@ def table(results: Results, found: Sequence[Saving]) -> list[list[str]]:
         if name in named:
             one = named[name]
             rows.append([gate_name(name), percent(1 - one.retrieval_ratio), percent(one.accuracy),
-                         points(one.delta_vs_all_rag.mean) if name != "all_rag" else "-", "-", "-"])  # fmt: skip
+                         points(one.delta_vs_all_rag.mean) if name != "all_rag" else "-", "-", "-", "-"])  # fmt: skip
     for saving in found:
+        here, few = saving.noted, saving.fewest
         rows.append([
             gate_name(saving.gate) + named[saving.gate].seen.mark,
-            f"{percent(saving.saved.mean)} {percent_interval(saving.saved)}",
-            percent(saving.accuracy),
-            f"{points(saving.change.mean)} {points_interval(saving.change)}",
-            f"{points(saving.over_random.mean)} {points_interval(saving.over_random)}",
-            f"{points(saving.most_right.change.mean)} {points_interval(saving.most_right.change)}",
+            f"{percent(here.saved.mean)} {percent_interval(here.saved)}",
+            percent(here.accuracy),
+            f"{points(here.change.mean)} {points_interval(here.change)}",
+            f"{points(here.over_random.mean)} {points_interval(here.over_random)}",
+            percent(few.saved.mean),
+            f"{points(few.change.mean)} {points_interval(few.change)}",
         ])  # fmt: skip
     return rows
 
@@ -163,10 +170,10 @@ def _note(saving: Saving | None, results: Results) -> str:
         return ""
     return (
         f"In percent of the {saving.n} {results.meta['split']} questions and in points, with 95 % intervals (bootstrap "
-        f"over {drawn(results.meta)}). Each gate's threshold leaves out the most searches on {saving.n_dev} dev "
-        f"questions that cost at most {percent(saving.limit, 0)} points of always searching's accuracy there. Set "
-        "for right answers: against always searching, at the threshold with the most right answers on dev (the "
-        "searches that it saves: on the gate's page). Gates stand in the order of their area on dev. "
+        f"over {drawn(results.meta)}). Each gate's threshold is the one noted in its folder, or else the evaluation's "
+        f"(the first gate's: rule {saving.rule}). Set for few searches: at the threshold with the fewest searches "
+        f"on {saving.n_dev} dev questions that cost at most {percent(saving.limit, 0)} points of always searching's "
+        "accuracy there. Gates stand in the order of their area on dev. "
         "Against chance: accuracy minus that of leaving out as many at random."
     )
 
@@ -186,16 +193,16 @@ def closing_block(
     """
     saving = next((one for one in found if gate is not None and one.gate == gate.gate), None)
     named = {g.gate: g for g in results.gates}
-    saves = saving is not None and saving.dev_saved > 0
+    saves = saving is not None and saving.noted.dev_saved > 0
     best = bool(found) and saving is found[0]
     said = sentences(results, saving, len(found), best=best)
     gate_line, real = said[0], "nothing is saved, so there is nothing to be sure of; take more dev questions"
     if saving is not None and saves:
-        other = saving.most_right
+        here, (aim, other) = saving.noted, saving.other
         gate_line = (
-            f"{gate_name(saving.gate)}, {'best on' if best else 'by'} dev: {percent(saving.saved.mean)} % of the "
-            f"searches saved, accuracy {percent(saving.accuracy)} % ({points(saving.change.mean)} points, "
-            f"{points_interval(saving.change)}); set for right answers: {percent(other.saved.mean)} % saved, "
+            f"{gate_name(saving.gate)}, {'best on' if best else 'by'} dev: {percent(here.saved.mean)} % of the "
+            f"searches saved, accuracy {percent(here.accuracy)} % ({points(here.change.mean)} points, "
+            f"{points_interval(here.change)}); set for {aim}: {percent(other.saved.mean)} % saved, "
             f"{percent(other.accuracy)} % ({points(other.change.mean)} points, {points_interval(other.change)})"
         )
         real = said[2]

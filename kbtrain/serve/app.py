@@ -188,12 +188,19 @@ async def health_route(service: Service, exchange: Exchange) -> None:
 
 
 async def ready_route(service: Service, exchange: Exchange) -> None:
-    """The gate is loaded, and the upstream can be reached."""
+    """The gate is loaded, and the upstream can be reached. A search that fails is an error where requests without it
+    are; else the answer says so.
+    """
     if not service.decider.worker.alive:
         raise Refused(503, "gate_stopped", "the gate's thread has ended; start the server again")
     if service.upstream_check is not None and (refused := await service.upstream_check.problem()):
         raise Refused(503, refused.code, str(refused))
-    await exchange.json({"status": "ready", "gate": service.decider.loaded.name})
+    search = "none"
+    if service.search_check is not None:
+        search = "ok" if await service.search_check.works() else "failed"
+    if search == "failed" and service.config.on_search_failure == "error":
+        raise Refused(503, "search_failed", "the search does not answer")
+    await exchange.json({"status": "ready", "gate": service.decider.loaded.name, "search": search})
 
 
 async def metrics_route(service: Service, exchange: Exchange) -> None:

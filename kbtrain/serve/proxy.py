@@ -154,6 +154,8 @@ async def _search(service: Service, query: str, course: Course) -> None:
     course.search_seconds = time.perf_counter() - began
     service.metrics.search_seconds.observe(course.search_seconds)
     service.metrics.searches.labels(result).inc()
+    if service.search_check is not None:
+        service.search_check.note(result not in {"slow", "failed"})
     if result in {"slow", "failed"}:
         course.reason = f"search-{result}"
         if service.config.on_search_failure == "error":

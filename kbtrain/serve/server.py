@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError, require
 from kbtrain.garbage import set_aside
+from kbtrain.gate_folder import KeyedCard
 from kbtrain.gates.registry import folder_of
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.gate_model import is_of_demo
+from kbtrain.serve.inject import asks_whole
 from kbtrain.serve.log_limit import OncePerSecond, log_loop_error
 from kbtrain.serve.open_files import raise_open_files
 
 if TYPE_CHECKING:
     import uvicorn
 
+    from kbtrain.serve.decide import LoadedGate
     from kbtrain.serve.service import Service
 
 USAGE = """Put a gate in front of a model: an OpenAI-compatible server that searches only where it is needed.
@@ -80,15 +83,9 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
 
 
 def described(service: Service) -> list[str]:
-    """Lines about what was opened, and what a decision of this gate costs where that is more than a forward pass."""
+    """Lines about what was opened: gate and key, threshold and its figures, the cost of a decision, prompt, search."""
     config, loaded = service.config, service.decider.loaded
-    threshold = service.decider.threshold(loaded)
-    lines = ["no threshold: shadow mode records scores alone; choose one on them: kbtrain calibrate (--log)"]
-    if threshold is not None:
-        lines = [f"threshold {threshold:.6g}"]
-        share = loaded.share_above(threshold)
-        if share is not None:
-            lines[0] += f": searches for {share:.0%} of the dev questions"
+    lines = [f"gate {loaded.name}{_key_in_words(config, loaded)}", *_threshold_lines(service)]
     if config.threshold is None and loaded.gate.promise:
         lines.append(f"promised: {loaded.gate.promise}")
     spent = dict(loaded.gate.spent)
@@ -101,8 +98,49 @@ def described(service: Service) -> list[str]:
             "other models: train one on your own questions (README, six commands)"
         )
     if service.upstream is not None:
+        lines.append(f"prompt: {_prompt_in_words(config, loaded)}")
         lines.append(f"search: {service.search.name if service.search else 'none'}; passages: {config.k}")
     return lines
+
+
+def _key_in_words(config: ServeConfig, loaded: LoadedGate) -> str:
+    """The label that decides, and why this one; empty for a gate of a single label."""
+    card = loaded.gate.card
+    if not isinstance(card, KeyedCard) or len(card.keys) == 1 or loaded.gate.name not in card.names():
+        return ""
+    key = card.keys[card.names().index(loaded.gate.name)]
+    if config.key is not None:
+        return f", key {key} (--key)"
+    if card.best is None or card.best.key != key:
+        return f", key {key} (the first one: no evaluation has noted the best; run eval/end_to_end.py)"
+    return f", key {key} ({card.best.rule}, {card.best.n_dev} questions)"
+
+
+def _threshold_lines(service: Service) -> list[str]:
+    """The threshold, its rule, its share of searches on dev; and its figures on test."""
+    config, loaded = service.config, service.decider.loaded
+    threshold = service.decider.threshold(loaded)
+    if threshold is None:
+        return ["no threshold: shadow mode records scores alone; choose one on them: kbtrain calibrate (--log)"]
+    card = loaded.gate.card
+    noted = card.thresholds.get(loaded.gate.name) if card and config.threshold is None else None
+    origin = "--threshold" if noted is None else f"rule {noted.rule}"
+    share = loaded.share_above(threshold)
+    searched = "" if share is None else f": searches for {share:.0%} of the dev questions"
+    figures = "its savings on test questions are not noted; eval/end_to_end.py measures them"
+    if noted is not None and noted.test is not None:
+        figures = noted.test.line()
+    return [f"threshold {threshold:.6g} ({origin}){searched}", figures]
+
+
+def _prompt_in_words(config: ServeConfig, loaded: LoadedGate) -> str:
+    if asks_whole(config.prompt, loaded.own):
+        whose = "the templates" if loaded.own is not None else "figures 9 and 10, the prompts"
+        return f"{whose} that the gate's labels were made with"
+    return (
+        "passages before the user's own text (background); the gate's labels are about another prompt, with which "
+        "--prompt trained asks"
+    )
 
 
 def reload(service: Service) -> None:

@@ -24,7 +24,7 @@ from kbtrain.serve.gate_model import gate_model
 from kbtrain.serve.inject import with_evidence
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
-from kbtrain.serve.readiness import UpstreamCheck
+from kbtrain.serve.readiness import SearchCheck, UpstreamCheck
 from kbtrain.serve.request_forms import FORMS
 from kbtrain.serve.search import Search, open_search
 from kbtrain.serve.upstream import HttpUpstream, Upstream
@@ -97,6 +97,8 @@ class Service:
         self.search: Search | None = open_search(config)
         self.upstream = self._upstream()
         self.upstream_check = None if self.upstream is None else UpstreamCheck(self.upstream)
+        used = self.search is not None and not config.shadow
+        self.search_check = SearchCheck(self.search, config.search_deadline_s) if self.search and used else None
         self._prepare(self.decider.loaded)
         self.decider.prepare = self._prepare
         self.log = self._open_log()

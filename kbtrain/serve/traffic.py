@@ -121,7 +121,7 @@ def threshold_of(scores: Sequence[float], ratio: float) -> float:
 
 
 def _note(folder: Path, log: Path, traffic: Traffic, chosen: float, ratio: float, before: Threshold | None) -> None:
-    """Beside what dev said of scores and questions; promise and accuracies there belong to the threshold before."""
+    """Beside the facts on dev's scores and questions; promise and figures belong to the threshold before."""
     day = time.strftime("%Y-%m-%d", time.gmtime(traffic.last))
     seen: dict[str, Any] = {"n": len(traffic.scores), "until": day, "scores": kept_scores(np.array(traffic.scores))}
     if len(traffic.distinct) < len(traffic.scores):
@@ -135,12 +135,6 @@ def _note(folder: Path, log: Path, traffic: Traffic, chosen: float, ratio: float
         dev_file_sha256=file_sha256(log),
         n_dev=len(traffic.scores),
         evidence={**of_dev, "traffic": seen},
-        dev=_of_dev(before) if before else {},
+        dev=before.dev if before else {},
     )
     set_threshold(folder, traffic.gate, entry)
-
-
-def _of_dev(before: Threshold) -> dict[str, Any]:
-    """Facts on the dev questions that stay true; the accuracy there still says which key is best."""
-    found = {name: value for name, value in before.dev.items() if name != "accuracy"}
-    return found if before.dev_accuracy is None else {**found, "accuracy_before": before.dev_accuracy}

@@ -47,7 +47,8 @@ def written(script: Script, module_run: Path) -> Path:
     """The run folder with its report; made once."""
     if not (module_run / "report.html").exists():
         end_to_end = script("end_to_end")
-        end_to_end.main(build(end_to_end.EndToEndConfig, None, {"run": module_run, "bootstrap_draws": 200}))
+        settings = {"run": module_run, "bootstrap_draws": 200, "threshold_rule": "fewest_searches"}
+        end_to_end.main(build(end_to_end.EndToEndConfig, None, settings))
         with contextlib.redirect_stdout(io.StringIO()) as said:
             write(script, module_run)
         (module_run.parent / "said.txt").write_text(said.getvalue())
@@ -73,7 +74,8 @@ def evaluated_run(evaluated_once: Path, tmp_path: Path) -> Path:
 
 def evaluate(folder: Path, **settings: Any) -> None:
     module = scripts.load("eval/end_to_end.py")
-    module.main(build(module.EndToEndConfig, None, {"run": folder, "bootstrap_draws": 100, **settings}))
+    rule = {"threshold_rule": "fewest_searches"} if "target_ratio" not in settings else {}
+    module.main(build(module.EndToEndConfig, None, {"run": folder, "bootstrap_draws": 100, **rule, **settings}))
 
 
 Chosen = dict[str, tuple[float, dict[str, float]]]
@@ -155,7 +157,7 @@ def test_the_page_draws_what_the_evaluation_drew_and_says_so(
     jsonl.write(run_folder / "questions.jsonl", named)
     keep_change(run_folder / "questions.jsonl")
     end_to_end = script("end_to_end")
-    settings = {"run": run_folder, "bootstrap_draws": 100, "resample": "entities"}
+    settings = {"run": run_folder, "bootstrap_draws": 100, "resample": "entities", "threshold_rule": "fewest_searches"}
     end_to_end.main(build(end_to_end.EndToEndConfig, None, settings))
     write(script, run_folder)
     dev, test = (
@@ -166,10 +168,10 @@ def test_the_page_draws_what_the_evaluation_drew_and_says_so(
     by_entity, by_question = (
         savings(dev, test, scores, "greedy", clusters=clusters)[0] for clusters in (of_test, None)
     )
-    assert percent_interval(by_entity.saved) != percent_interval(by_question.saved)
+    assert percent_interval(by_entity.noted.saved) != percent_interval(by_question.noted.saved)
     for name in ("report.html", "report.md"):
         text = re.sub(r"\s+", " ", (run_folder / name).read_text())
-        assert percent_interval(by_entity.saved) in text and percent_interval(by_question.saved) not in text
+        assert percent_interval(by_entity.noted.saved) in text and percent_interval(by_question.noted.saved) not in text
         assert text.count("bootstrap over entities with all their questions") == 2
         assert "intervals draw entities with all their questions" in text and "over questions" not in text
         plain = re.sub(r"\s+", " ", (written / name).read_text())

@@ -33,15 +33,23 @@ def test_a_gate_s_savings_worked_by_hand() -> None:
     gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
     (found,) = savings(DEV, TEST, gates, draws=200)
     # always searching is right 7 times of 10, never 5 times: two searches mend as much
-    assert found.dev_saved == pytest.approx(0.8) and found.threshold == pytest.approx(0.875)
-    assert (found.n_dev, found.n, found.accuracy) == (10, 10, pytest.approx(0.7))
-    assert found.saved.mean == pytest.approx(0.8) and found.change.mean == pytest.approx(0.0)
-    assert found.over_random.mean == pytest.approx(0.7 - (0.5 + 0.2 * 0.2))
+    assert found.noted.dev_saved == pytest.approx(0.8) and found.noted.threshold == pytest.approx(0.875)
+    assert (found.n_dev, found.n, found.noted.accuracy) == (10, 10, pytest.approx(0.7))
+    assert found.noted.saved.mean == pytest.approx(0.8) and found.noted.change.mean == pytest.approx(0.0)
+    assert found.noted.over_random.mean == pytest.approx(0.7 - (0.5 + 0.2 * 0.2))
     assert found.as_all_rag == pytest.approx(0.2)  # two searches: 7 of 10
     assert found.within == pytest.approx(0.18)  # 0.68 on the way to it
     most = found.most_right  # searching for all that is mended and nothing that is broken: 9 of 10, by four searches
     assert (most.threshold, most.accuracy) == (pytest.approx(0.7), pytest.approx(0.9))
     assert most.saved.mean == pytest.approx(0.6) and most.change.mean == pytest.approx(0.2)
+
+
+def test_the_headline_is_the_threshold_that_is_noted() -> None:
+    gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
+    (plain,), (found,) = (savings(DEV, TEST, gates, draws=200, noted=n) for n in (None, {"good": (0.7, "given")}))
+    assert (plain.rule, plain.noted, found.rule) == ("fewest_searches", plain.fewest, "given")
+    assert (found.noted, found.fewest) == (plain.most_right, plain.fewest)  # the same figures, whichever is noted
+    assert found.other == ("few searches", found.fewest) and plain.other == ("right answers", plain.most_right)
 
 
 def test_what_is_chosen_on_dev_is_measured_on_test() -> None:
@@ -51,13 +59,13 @@ def test_what_is_chosen_on_dev_is_measured_on_test() -> None:
         "lucky": scored(DEV, GOOD) | scored(TEST, [1 - score for score in GOOD]),
     }
     lucky, steady = savings(DEV, TEST, gates, draws=200)
-    assert (lucky.gate, steady.gate) == ("lucky", "steady") and lucky.dev_saved > steady.dev_saved
-    assert lucky.threshold == pytest.approx(0.875) and lucky.saved.mean == pytest.approx(0.9)
+    assert (lucky.gate, steady.gate) == ("lucky", "steady") and lucky.noted.dev_saved > steady.noted.dev_saved
+    assert lucky.noted.threshold == pytest.approx(0.875) and lucky.noted.saved.mean == pytest.approx(0.9)
     # searched for: one that retrieval breaks
-    assert lucky.accuracy == pytest.approx(0.4) and lucky.change.mean == pytest.approx(-0.3)
-    assert steady.threshold == pytest.approx(0.45) and steady.saved.mean == pytest.approx(0.4)
+    assert lucky.noted.accuracy == pytest.approx(0.4) and lucky.noted.change.mean == pytest.approx(-0.3)
+    assert steady.noted.threshold == pytest.approx(0.45) and steady.noted.saved.mean == pytest.approx(0.4)
     assert lucky.most_right.threshold == pytest.approx(0.7) and lucky.most_right.accuracy == pytest.approx(0.3)
-    assert not lucky.certain and steady.accuracy == pytest.approx(0.9)
+    assert not lucky.certain and steady.noted.accuracy == pytest.approx(0.9)
 
 
 def test_the_first_gate_is_the_one_of_the_largest_area_on_dev() -> None:
@@ -66,7 +74,7 @@ def test_the_first_gate_is_the_one_of_the_largest_area_on_dev() -> None:
         "promising": scored(DEV, GOOD) | scored(TEST, [1.0] * 10),
     }
     first, second = savings(DEV, TEST, gates, draws=50)
-    assert (first.gate, first.saved.mean, second.saved.mean) == ("promising", 0.0, 1.0)
+    assert (first.gate, first.noted.saved.mean, second.noted.saved.mean) == ("promising", 0.0, 1.0)
 
 
 def test_one_lucky_threshold_makes_no_gate_the_first() -> None:
@@ -75,7 +83,7 @@ def test_one_lucky_threshold_makes_no_gate_the_first() -> None:
     orderly = [0.9, 0.89, 0.88, 0.87, 0.1, 0.2, 0.86, 0.85, 0.84, 0.91]
     gates = {"spike": scored(DEV, spike) | scored(TEST, spike), "orderly": scored(DEV, orderly) | scored(TEST, orderly)}
     first, second = savings(DEV, TEST, gates, limit=0.1, draws=50)
-    assert (first.gate, second.gate) == ("orderly", "spike") and second.dev_saved > first.dev_saved
+    assert (first.gate, second.gate) == ("orderly", "spike") and second.noted.dev_saved > first.noted.dev_saved
 
 
 def test_the_limit_is_what_may_be_lost() -> None:
@@ -91,12 +99,12 @@ def test_intervals_draw_questions_or_whole_clusters() -> None:
     gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
     (alone,) = savings(DEV, TEST, gates, draws=500)
     (grouped,) = savings(DEV, TEST, gates, draws=500, clusters=["a"] * 4 + ["b"] * 6)
-    assert alone.saved.low < alone.saved.mean < alone.saved.high
-    assert alone.change.low < alone.change.mean < alone.change.high
+    assert alone.noted.saved.low < alone.noted.saved.mean < alone.noted.saved.high
+    assert alone.noted.change.low < alone.noted.change.mean < alone.noted.change.high
     # half of "a" is searched for, nothing of "b"; each is drawn twice in a quarter of the cases
-    assert (grouped.saved.low, grouped.saved.high) == (pytest.approx(0.5), pytest.approx(1.0))
+    assert (grouped.noted.saved.low, grouped.noted.saved.high) == (pytest.approx(0.5), pytest.approx(1.0))
     (whole,) = savings(DEV, TEST, gates, draws=50, clusters=["one"] * 10)
-    assert whole.saved.low == whole.saved.high == whole.saved.mean  # one cluster: nothing to draw
+    assert whole.noted.saved.low == whole.noted.saved.high == whole.noted.saved.mean  # one cluster: nothing to draw
 
 
 def test_no_gate_is_judged_without_dev_questions() -> None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.savings import MostRight, Saving
+from kbtrain.evaluation.savings import Saving, Setting
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.analysis import figures as analysis
@@ -23,11 +23,22 @@ from kbtrain.svg import new_figure, render
 
 
 def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving:
+    over, left_out = Delta(0.1, 0.05, 0.15), Delta(saved, 0.0, 1.0)
+    here = Setting(0.5, saved, accuracy, left_out, Delta(0.029, -0.02, 0.08), over)
+    other = Setting(0.4, saved, accuracy, left_out, Delta(0.03, -0.02, 0.08), over)
     return Saving(
-        gate, 0.02, 0.5, 100, 200, saved, None, accuracy=accuracy, saved=Delta(saved, 0.0, 1.0),
-        change=Delta(0.029, -0.02, 0.08), over_random=Delta(0.1, 0.05, 0.15), as_all_rag=0.2, within=0.1,
-        most_right=MostRight(0.4, accuracy, Delta(saved, 0.0, 1.0), Delta(0.03, -0.02, 0.08)),
-    )  # fmt: skip
+        gate,
+        0.02,
+        "best_accuracy",
+        100,
+        200,
+        None,
+        noted=here,
+        fewest=other,
+        most_right=here,
+        as_all_rag=0.2,
+        within=0.1,
+    )
 
 
 @pytest.mark.parametrize("saved", [0.0, 0.5, 1.0])
@@ -40,7 +51,10 @@ def test_the_label_stands_inside_the_figure_beside_its_dot(
     axes.set_ylim(low, low + 4 if low > 90 else 100 if accuracy > 0.9 else 55)
     tell(axes, saving_of := saving(saved, accuracy), "#0072b2", narrow=False)
     (label,) = axes.texts
-    assert label.get_text() == f"probe benefit\nsaves {100 * saving_of.saved.mean:.1f} % of the searches\n+2.9 points"
+    assert (
+        label.get_text()
+        == f"probe benefit\nsaves {100 * saving_of.noted.saved.mean:.1f} % of the searches\n+2.9 points"
+    )
     (x, y), (bottom, top) = label.get_position(), axes.get_ylim()
     assert 20 < x < 80 and bottom < y < top <= 101
     assert bool(y > 100 * accuracy) is above
@@ -136,7 +150,8 @@ def test_the_first_screen_shows_the_gate_named_and_the_best_of_each_other_kind()
     [(0.01, 0.2, "This is certain"), (-0.1, 0.2, "This is NOT certain"), (-0.2, -0.01, "This is worse than chance")],
 )
 def test_a_gate_that_chance_beats_is_not_called_uncertain(low: float, high: float, said: str) -> None:
-    one = replace(saving(0.5, 0.4), dev_saved=0.5, over_random=Delta((low + high) / 2, low, high))
+    one = saving(0.5, 0.4)
+    one = replace(one, noted=replace(one.noted, over_random=Delta((low + high) / 2, low, high)))
     gates = [SimpleNamespace(gate=name, accuracy=0.4) for name in ("llm_only", "all_rag")]
     found = sentences(SimpleNamespace(gates=gates), one, 1)  # type: ignore[arg-type]
     assert found[2].startswith(said)
@@ -144,9 +159,9 @@ def test_a_gate_that_chance_beats_is_not_called_uncertain(low: float, high: floa
 
 def test_a_gate_that_saves_nothing_says_nothing_of_the_others() -> None:
     results = SimpleNamespace(gates=[SimpleNamespace(gate=name, accuracy=0.4) for name in ("llm_only", "all_rag")])
-    nothing = replace(saving(0.0, 0.4), dev_saved=0.0)
+    nothing = saving(0.0, 0.4)
     said = [sentences(results, nothing, n) for n in (1, 3)]  # type: ignore[arg-type]
-    what = "saves no search at a loss of at most 2 points."
+    what = "saves no search at its threshold, 0.5 (rule best_accuracy)."
     assert said[0][0] == f"Always search: on 100 dev questions probe benefit {what}"
     assert said[1][0] == f"Always search: on 100 dev questions probe benefit, the best of 3 gates on dev, {what}"
 
