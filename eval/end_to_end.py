@@ -1,11 +1,12 @@
 """Evaluate all gates end to end from stored answers and scores: no model runs here.
 
-Reads questions.jsonl, samples.db, labels.jsonl and scores/ of the run folder; writes outcomes.jsonl and
-results.json. Thresholds are chosen on dev questions only, and noted in the folder of the gate that made the scores; one
-that eval/calibrate.py chose stays there, unless --replace-thresholds. Rule max_loss is calibrate's: at most max_loss of
-All-RAG's accuracy lost, with probability 1 - delta. Rule fewest_searches is the report's headline: the fewest searches
-that lose at most 2 points of it on dev, without a promise. Rule given takes the thresholds that are noted, or
---thresholds. Whole methods that were run (RUN/methods, see run_seakr.py) stand beside the gates, with all they cost.
+Reads questions.jsonl, samples.db, labels.jsonl and scores/ of the run folder; writes outcomes.jsonl and results.json.
+Dev questions alone choose thresholds. The folder of the gate that made the scores notes them; one that
+eval/calibrate.py chose stays there, unless --replace-thresholds. The report's headline is the best gate on dev at its
+noted threshold. Rule max_loss is calibrate's: at most max_loss of All-RAG's accuracy lost, with probability 1 - delta.
+Rule fewest_searches: the fewest searches that lose at most 2 points of it on dev, without a promise. Rule given takes
+the noted thresholds, or --thresholds. Whole methods that were run (RUN/methods, see run_seakr.py) stand beside the
+gates, with all they cost.
 
 --yes-no without leaves out the questions whose gold answer is yes or no, --yes-no only all others: the results go into
 results_without_yes_no.json or results_only_yes_no.json, and neither outcomes nor thresholds are written.

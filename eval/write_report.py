@@ -92,8 +92,7 @@ def main(config: ReportConfig) -> None:
     first = replace(first, sentences=[*first.sentences, *change_sentences(config, stored, own, outcomes)])
     cost = "-"
     if gate is not None:
-        cut = next((one.threshold for one in found if one.gate == gate.gate), gate.threshold or 0.0)
-        cost = bill_sentence(config, stored, gate.gate, cut, outcomes)
+        cost = bill_sentence(config, stored, gate.gate, settings[gate.gate][0], outcomes)
         first = replace(first, sentences=[*first.sentences, cost])
     counted = statistics(read_labels(files[2])[1])
     saving = {one.gate: one for one in found}

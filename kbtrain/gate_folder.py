@@ -422,23 +422,28 @@ def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
 
     The folder's README, if there is one, follows.
     """
-    readme = Path(folder) / README
     with writing(Path(folder) / CARD):  # read and written again: another process's threshold would be lost
         data = read_gate_json(folder)
         known = {**_thresholds(data, Path(folder) / CARD), gate: threshold}
-        said = with_thresholds(read_text(readme), known) if there(readme) else None
         data["thresholds"] = {name: one.model_dump(mode="json") for name, one in known.items()}
-        write_atomically(Path(folder) / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
-        if said is not None:
-            write_atomically(readme, said)
+        _write_noted(Path(folder), data)
 
 
 def set_best(folder: Path | str, best: BestKey) -> None:
-    """Note in ``gate.json`` which of a gate's keys decides where none is given."""
+    """Note in ``gate.json`` and README which of a gate's keys decides where none is given."""
     with writing(Path(folder) / CARD):
         data = read_gate_json(folder)
         data["best"] = best.model_dump(mode="json")
-        write_atomically(Path(folder) / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+        _write_noted(Path(folder), data)
+
+
+def _write_noted(folder: Path, data: dict[str, Any]) -> None:
+    """Write ``gate.json``, and the section on thresholds of the README, if there is one."""
+    readme, known = folder / README, _thresholds(data, folder / CARD)
+    text = with_thresholds(read_text(readme), known, (data.get("best") or {}).get("key")) if there(readme) else None
+    write_atomically(folder / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+    if text is not None:
+        write_atomically(readme, text)
 
 
 def kept_thresholds(made: Mapping[str, Any], folder: Path) -> dict[str, Threshold]:
@@ -460,9 +465,13 @@ def _thresholds(data: Mapping[str, Any], path: Path) -> dict[str, Threshold]:
         raise UserError(f"{at(path, field='thresholds')}: {one_line(error)}") from None
 
 
-def with_thresholds(readme: str, thresholds: Mapping[str, Threshold]) -> str:
-    """A README whose section "Threshold" says these; it is added before "Run", or at the end, where there is none."""
-    section = "\n".join([THRESHOLD_HEADING, *(one.line(name) for name, one in thresholds.items())])
+def with_thresholds(readme: str, thresholds: Mapping[str, Threshold], best: str | None = None) -> str:
+    """A README whose section "Threshold" lists these and names the ``best`` key. Without such a section it comes before
+    "Run", or at the end.
+    """
+    marks = {name: "; this key decides where none is given" for name in thresholds if name.endswith(f"_{best}")}
+    lines = [one.line(name) + marks.get(name, "") for name, one in thresholds.items()]
+    section = "\n".join([THRESHOLD_HEADING, *lines])
     if re.search(rf"^{THRESHOLD_HEADING}$", readme, flags=re.M):
         made = re.sub(rf"^{THRESHOLD_HEADING}\n.*?(?=\n+## |\Z)", lambda _: section, readme, flags=re.M | re.S)
         return made.rstrip() + "\n"

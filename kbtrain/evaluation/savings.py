@@ -91,8 +91,8 @@ def savings(
     """Of every gate in ``scores`` (higher = retrieval more needed), best on dev first; intervals draw the test
     questions, or whole ``clusters`` of them.
 
-    ``noted``: threshold and rule by gate; without one the threshold of ``fewest_searches``. Empty without dev
-    questions. Where dev was not sampled, its greedy answers stand for ``expected``.
+    ``noted``: threshold and rule by gate; without one the threshold with the most right answers on dev. The result is
+    empty without dev questions. Where dev was not sampled, its greedy answers stand for ``expected``.
     """
     if not dev or not test or not scores:
         return []
@@ -103,9 +103,9 @@ def savings(
     on_dev = {gate: np.array([of[o.question_id] for o in dev]) for gate, of in scores.items()}
     table = [known.llm, known.rag]
     for gate in scores:
-        fewest = most_saved(on_dev[gate], before, limit)[0]
-        chosen = given.get(gate, (fewest, "fewest_searches"))
-        cuts[gate] = chosen[1], (chosen[0], fewest, most_right(on_dev[gate], before))
+        fewest, right = most_saved(on_dev[gate], before, limit)[0], most_right(on_dev[gate], before)
+        chosen = given.get(gate, (right, "best_accuracy"))
+        cuts[gate] = chosen[1], (chosen[0], fewest, right)
         rank[gate] = dev_rank(on_dev[gate], before, limit)
         for threshold in cuts[gate][1]:
             searched = columns[gate] > threshold

@@ -166,12 +166,12 @@ def test_the_page_draws_what_the_evaluation_drew_and_says_so(
     scores = stored_scores(run_folder).by_gate
     of_test = entities_of([q for q in named if q.split == "test"])
     by_entity, by_question = (
-        savings(dev, test, scores, "greedy", clusters=clusters)[0] for clusters in (of_test, None)
+        savings(dev, test, scores, "greedy", clusters=clusters)[0].fewest for clusters in (of_test, None)
     )
-    assert percent_interval(by_entity.noted.saved) != percent_interval(by_question.noted.saved)
+    assert percent_interval(by_entity.saved) != percent_interval(by_question.saved)
     for name in ("report.html", "report.md"):
         text = re.sub(r"\s+", " ", (run_folder / name).read_text())
-        assert percent_interval(by_entity.noted.saved) in text and percent_interval(by_question.noted.saved) not in text
+        assert percent_interval(by_entity.saved) in text and percent_interval(by_question.saved) not in text
         assert text.count("bootstrap over entities with all their questions") == 2
         assert "intervals draw entities with all their questions" in text and "over questions" not in text
         plain = re.sub(r"\s+", " ", (written / name).read_text())

@@ -12,7 +12,7 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain import cli
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, Threshold, set_threshold
+from kbtrain.gate_folder import BestKey, Gate, Threshold, set_best, set_threshold
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.decide import arriving, read_inputs
 from kbtrain.gates.kbm.gate import KBMCard
@@ -57,27 +57,17 @@ def test_a_decision_holds_score_probability_and_threshold(folder):
     assert gate.needs_retrieval(TEXTS[0], -1.0) is True and gate.needs_retrieval(TEXTS[0], 2.0) is False
 
 
-def test_the_key_that_was_most_accurate_on_dev_decides(folder, tmp_path):
+def test_the_key_noted_as_the_best_decides_whatever_the_thresholds(folder, tmp_path):
     copy = tmp_path / "kbm"
     copy.symlink_to(folder)
     original = (folder / "gate.json").read_text()
-    assert kbtrain.load_gate(copy).name == "kbm_mastery"  # nothing was calibrated: the first
-    for key, accuracy in (("mastery", 0.2), ("certainty", 0.4), ("benefit", 0.3)):
+    assert kbtrain.load_gate(copy).name == "kbm_mastery"  # none is noted: the first
+    for key, accuracy in (("mastery", 0.4), ("certainty", 0.2), ("benefit", 0.3)):
         set_threshold(copy, f"kbm_{key}", noted(0.5, accuracy))
+    set_best(copy, BestKey(key="certainty", rule="largest area on dev", n_dev=9, areas={"certainty": 0.3}))
     gate = kbtrain.load_gate(copy)
     assert (gate.name, gate.threshold, gate.card.kind) == ("kbm_certainty", 0.5, "kbm")
     assert kbtrain.load_gate(copy, key="benefit").name == "kbm_benefit"
-    (folder / "gate.json").write_text(original)
-
-
-def test_an_evaluation_s_thresholds_say_which_key_is_best_too(folder, tmp_path):
-    copy = tmp_path / "kbm"
-    copy.symlink_to(folder)
-    original = (folder / "gate.json").read_text()
-    for key, accuracy in (("mastery", 0.2), ("certainty", 0.3), ("benefit", 0.4)):
-        chosen = Threshold(threshold=0.5, rule="ratio", dev_file_sha256="", n_dev=9, dev={"accuracy": accuracy})
-        set_threshold(copy, f"kbm_{key}", chosen)
-    assert kbtrain.load_gate(copy).name == "kbm_benefit"
     (folder / "gate.json").write_text(original)
 
 

@@ -14,7 +14,17 @@ from tiny_turns import turn
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, GateCard, KeyedCard, Threshold, logistic, set_threshold, text_of
+from kbtrain.gate_folder import (
+    BestKey,
+    Gate,
+    GateCard,
+    KeyedCard,
+    Threshold,
+    logistic,
+    set_best,
+    set_threshold,
+    text_of,
+)
 from kbtrain.gates.handles import handle
 from kbtrain.gates.registry import GATES, QUESTION, TURN
 from kbtrain.records import Decision, GateExample
@@ -146,9 +156,9 @@ def test_a_key_is_chosen_by_its_name_and_else_by_what_was_best_on_dev(kind: str,
     card = kbtrain.load_gate(folder).card
     assert isinstance(card, KeyedCard)
     try:
-        for i, (key, name) in enumerate(zip(card.keys, card.names(), strict=True)):
+        for key, name in zip(card.keys, card.names(), strict=True):
             assert kbtrain.load_gate(folder, key=key).name == name
-            set_threshold(folder, name, noted(0.5).model_copy(update={"evidence": {"accuracy": i / 10}}))
+            set_best(folder, BestKey(key=key, rule="largest area on dev", n_dev=9, areas={}))
         assert kbtrain.load_gate(folder).name == card.names()[-1]
     finally:
         (folder / "gate.json").write_text(text)

@@ -33,10 +33,10 @@ def test_a_gate_s_savings_worked_by_hand() -> None:
     gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
     (found,) = savings(DEV, TEST, gates, draws=200)
     # always searching is right 7 times of 10, never 5 times: two searches mend as much
-    assert found.noted.dev_saved == pytest.approx(0.8) and found.noted.threshold == pytest.approx(0.875)
-    assert (found.n_dev, found.n, found.noted.accuracy) == (10, 10, pytest.approx(0.7))
-    assert found.noted.saved.mean == pytest.approx(0.8) and found.noted.change.mean == pytest.approx(0.0)
-    assert found.noted.over_random.mean == pytest.approx(0.7 - (0.5 + 0.2 * 0.2))
+    assert found.fewest.dev_saved == pytest.approx(0.8) and found.fewest.threshold == pytest.approx(0.875)
+    assert (found.n_dev, found.n, found.fewest.accuracy) == (10, 10, pytest.approx(0.7))
+    assert found.fewest.saved.mean == pytest.approx(0.8) and found.fewest.change.mean == pytest.approx(0.0)
+    assert found.fewest.over_random.mean == pytest.approx(0.7 - (0.5 + 0.2 * 0.2))
     assert found.as_all_rag == pytest.approx(0.2)  # two searches: 7 of 10
     assert found.within == pytest.approx(0.18)  # 0.68 on the way to it
     most = found.most_right  # searching for all that is mended and nothing that is broken: 9 of 10, by four searches
@@ -46,10 +46,10 @@ def test_a_gate_s_savings_worked_by_hand() -> None:
 
 def test_the_headline_is_the_threshold_that_is_noted() -> None:
     gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
-    (plain,), (found,) = (savings(DEV, TEST, gates, draws=200, noted=n) for n in (None, {"good": (0.7, "given")}))
-    assert (plain.rule, plain.noted, found.rule) == ("fewest_searches", plain.fewest, "given")
-    assert (found.noted, found.fewest) == (plain.most_right, plain.fewest)  # the same figures, whichever is noted
-    assert found.other == ("few searches", found.fewest) and plain.other == ("right answers", plain.most_right)
+    (plain,), (found,) = (savings(DEV, TEST, gates, draws=200, noted=n) for n in (None, {"good": (0.875, "given")}))
+    assert (plain.rule, plain.noted, found.rule) == ("best_accuracy", plain.most_right, "given")
+    assert (found.noted, found.most_right) == (plain.fewest, plain.most_right)  # the same figures, whichever is noted
+    assert plain.other == ("few searches", found.fewest) and found.other == ("right answers", plain.most_right)
 
 
 def test_what_is_chosen_on_dev_is_measured_on_test() -> None:
@@ -59,13 +59,13 @@ def test_what_is_chosen_on_dev_is_measured_on_test() -> None:
         "lucky": scored(DEV, GOOD) | scored(TEST, [1 - score for score in GOOD]),
     }
     lucky, steady = savings(DEV, TEST, gates, draws=200)
-    assert (lucky.gate, steady.gate) == ("lucky", "steady") and lucky.noted.dev_saved > steady.noted.dev_saved
-    assert lucky.noted.threshold == pytest.approx(0.875) and lucky.noted.saved.mean == pytest.approx(0.9)
+    assert (lucky.gate, steady.gate) == ("lucky", "steady") and lucky.fewest.dev_saved > steady.fewest.dev_saved
+    assert lucky.fewest.threshold == pytest.approx(0.875) and lucky.fewest.saved.mean == pytest.approx(0.9)
     # searched for: one that retrieval breaks
-    assert lucky.noted.accuracy == pytest.approx(0.4) and lucky.noted.change.mean == pytest.approx(-0.3)
-    assert steady.noted.threshold == pytest.approx(0.45) and steady.noted.saved.mean == pytest.approx(0.4)
+    assert lucky.fewest.accuracy == pytest.approx(0.4) and lucky.fewest.change.mean == pytest.approx(-0.3)
+    assert steady.fewest.threshold == pytest.approx(0.45) and steady.fewest.saved.mean == pytest.approx(0.4)
     assert lucky.most_right.threshold == pytest.approx(0.7) and lucky.most_right.accuracy == pytest.approx(0.3)
-    assert not lucky.certain and steady.noted.accuracy == pytest.approx(0.9)
+    assert not lucky.certain and steady.fewest.accuracy == pytest.approx(0.9)
 
 
 def test_the_first_gate_is_the_one_of_the_largest_area_on_dev() -> None:
@@ -74,7 +74,7 @@ def test_the_first_gate_is_the_one_of_the_largest_area_on_dev() -> None:
         "promising": scored(DEV, GOOD) | scored(TEST, [1.0] * 10),
     }
     first, second = savings(DEV, TEST, gates, draws=50)
-    assert (first.gate, first.noted.saved.mean, second.noted.saved.mean) == ("promising", 0.0, 1.0)
+    assert (first.gate, first.fewest.saved.mean, second.fewest.saved.mean) == ("promising", 0.0, 1.0)
 
 
 def test_one_lucky_threshold_makes_no_gate_the_first() -> None:
@@ -83,7 +83,7 @@ def test_one_lucky_threshold_makes_no_gate_the_first() -> None:
     orderly = [0.9, 0.89, 0.88, 0.87, 0.1, 0.2, 0.86, 0.85, 0.84, 0.91]
     gates = {"spike": scored(DEV, spike) | scored(TEST, spike), "orderly": scored(DEV, orderly) | scored(TEST, orderly)}
     first, second = savings(DEV, TEST, gates, limit=0.1, draws=50)
-    assert (first.gate, second.gate) == ("orderly", "spike") and second.noted.dev_saved > first.noted.dev_saved
+    assert (first.gate, second.gate) == ("orderly", "spike") and second.fewest.dev_saved > first.fewest.dev_saved
 
 
 def test_the_limit_is_what_may_be_lost() -> None:
@@ -99,12 +99,12 @@ def test_intervals_draw_questions_or_whole_clusters() -> None:
     gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
     (alone,) = savings(DEV, TEST, gates, draws=500)
     (grouped,) = savings(DEV, TEST, gates, draws=500, clusters=["a"] * 4 + ["b"] * 6)
-    assert alone.noted.saved.low < alone.noted.saved.mean < alone.noted.saved.high
-    assert alone.noted.change.low < alone.noted.change.mean < alone.noted.change.high
+    assert alone.fewest.saved.low < alone.fewest.saved.mean < alone.fewest.saved.high
+    assert alone.fewest.change.low < alone.fewest.change.mean < alone.fewest.change.high
     # half of "a" is searched for, nothing of "b"; each is drawn twice in a quarter of the cases
-    assert (grouped.noted.saved.low, grouped.noted.saved.high) == (pytest.approx(0.5), pytest.approx(1.0))
+    assert (grouped.fewest.saved.low, grouped.fewest.saved.high) == (pytest.approx(0.5), pytest.approx(1.0))
     (whole,) = savings(DEV, TEST, gates, draws=50, clusters=["one"] * 10)
-    assert whole.noted.saved.low == whole.noted.saved.high == whole.noted.saved.mean  # one cluster: nothing to draw
+    assert whole.fewest.saved.low == whole.fewest.saved.high == whole.fewest.saved.mean  # one cluster: nothing to draw
 
 
 def test_no_gate_is_judged_without_dev_questions() -> None:
