@@ -10,7 +10,8 @@ from kbtrain import __version__  # noqa: E402 - the clone's own
 
 project = "kbtrain"
 release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "script_keys", "lab_pages"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "generated_reference", "lab_pages",
+              "notebook_page"]  # fmt: skip
 exclude_patterns = ["_build", "_ext"]
 highlight_language = "none"  # most blocks are commands
 html_theme = "furo"

@@ -1,0 +1,143 @@
+"""Figures that stand on more than one page: stored once in ``docs/results/figures.json``, written into marked blocks.
+
+A block of a page begins with ``<!-- figures: NAME -->`` and ends with ``<!-- end figures -->``. This script rewrites
+what lies between. ``tests/test_pages.py`` fails where a block differs from the store.
+
+Examples:
+  python docs/_ext/figures.py                    # write the blocks of README.md and docs/
+  python docs/_ext/figures.py --run runs/demo    # first store the figures of this run of the demo
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+STORE = ROOT / "docs" / "results" / "figures.json"
+BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end figures -->)", re.DOTALL)
+COLUMNS = ("setting", "model", "n", "effect", "interval", "holds elsewhere", "command")
+SEARCH, READ, WRITTEN = 0.001, 0.20e-6, 0.60e-6  # USD a search, a token read, a token written
+PASSAGES, DRAFT = 900, 16  # tokens of three passages; tokens that a draft probe reads of an answer that is then dropped
+_COSTS = ("", "searches", "search service", "reading passages", "drafts", "together", "right answers")
+KINDS = ("never search", "draft probe", "stack", "features", "probe", "KBM", "asking the model itself")
+
+
+def read_store() -> dict[str, Any]:
+    store: dict[str, Any] = json.loads(STORE.read_text(encoding="utf-8"))
+    return store
+
+
+def pages() -> Iterator[Path]:
+    """README and every page of the site."""
+    yield ROOT / "README.md"
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+
+
+def fill(text: str, store: Mapping[str, Any]) -> str:
+    """The text of a page with each block written from the store. Raises KeyError for an unknown block."""
+    return BLOCK.sub(lambda match: f"{match[1]}{render(match[2], store)}\n{match[3]}", text)
+
+
+def render(name: str, store: Mapping[str, Any]) -> str:
+    """The text of one block."""
+    demo = store["demo"]
+    if name.startswith("claims-"):
+        theme = name.removeprefix("claims-")
+        columns = COLUMNS[:-1] if theme == "readme" else COLUMNS
+        chosen = [claim for claim in store["claims"] if claim["theme"] == theme or theme in claim["on"]]
+        return table(columns, [[_code(column, claim[column]) for column in columns] for claim in chosen])
+    texts = {
+        "demo-note": lambda: "" if not demo["note"] else f"> {demo['note']}",
+        "demo-closing": lambda: "```text\n" + "\n".join(map(_wrapped, demo["closing"])) + "\n```",
+        "demo-headline": lambda: textwrap.fill(demo["headline"], 118, break_on_hyphens=False),
+        "demo-best": lambda: table(demo["gates"]["columns"], list(_best_of_kinds(demo["gates"]["rows"]))),
+        "demo-gates": lambda: table(demo["gates"]["columns"], demo["gates"]["rows"]),
+        "demo-resplits": lambda: table(demo["resplits"]["columns"], demo["resplits"]["rows"]),
+        "demo-cost": lambda: table(_COSTS, list(_costs(demo))),
+        "alternatives": lambda: table(store["alternatives"]["columns"], store["alternatives"]["rows"]),
+    }
+    return texts[name]()
+
+
+def _costs(demo: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Money for a thousand questions at :data:`SEARCH`, :data:`READ` and :data:`WRITTEN` (eval/configs/prices.yaml)."""
+    shares = {"always search": 1.0, demo["best"]: 1 - demo["skipped"] / 100, "never search": 0.0}
+    for who, share in shares.items():
+        searches = round(1000 * share)
+        drafts = DRAFT * searches * WRITTEN if who == demo["best"] else 0.0
+        parts = (searches * SEARCH, searches * PASSAGES * READ, drafts)
+        money = [f"USD {part:.2f}" for part in (*parts, sum(parts))]
+        yield [who, f"{searches:,}", *money, f"{demo['right'][who]} %"]
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _code(column: str, text: str) -> str:
+    return f"`{text}`" if column == "command" and text else text
+
+
+def _wrapped(line: str) -> str:
+    """A line of the closing block; its words begin in column 18."""
+    return textwrap.fill(line, 110, subsequent_indent=" " * 18, break_on_hyphens=False, break_long_words=False)
+
+
+def _best_of_kinds(rows: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
+    """The first row of each kind; rows stand in the order of their area on dev."""
+    seen: set[str] = set()
+    for row in rows:
+        kind = next((kind for kind in KINDS if row[0].startswith(kind)), None)
+        if kind and kind not in seen:
+            seen.add(kind)
+            yield row
+
+
+def store_run(store: dict[str, Any], run: Path) -> None:
+    """Put the closing block, the gates' table and the costs of a run into the store. The re-splits stay: edit them."""
+    demo = store["demo"]
+    lines = (run / "chain.log").read_text(encoding="utf-8").splitlines()
+    start = max(i for i, line in enumerate(lines) if line.startswith("tested  "))
+    home = re.compile(r"open \S*/(?=runs/)")
+    demo["closing"] = [home.sub("open ", line.rstrip()) for line in lines[start:] if line.strip()]
+    report = (run / "report.md").read_text(encoding="utf-8").replace("\\[", "[").replace("\\]", "]")
+    first = re.search(r"^\| gate \|.*?(?=^$)", report, re.DOTALL | re.MULTILINE)
+    if first is None:
+        raise SystemExit(f"{run}/report.md: no table that begins with '| gate |'; run kbtrain run write_report again")
+    head, _, *rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in first[0].splitlines()]
+    demo["gates"] = {"columns": head, "rows": rows}
+    said = dict(re.split(r" {2,}", line, maxsplit=1) for line in demo["closing"])
+    right = {"never search": "without search", "always search": "always searching"}
+    demo["right"] = {who: said[line].split(" %")[0] for who, line in right.items()}
+    gate = re.match(r"(.*?), (?:best on|by) dev: ([\d.]+) % .*?accuracy ([\d.]+) %", said["with the gate"])
+    if gate is None:
+        raise SystemExit(f"{run}/chain.log: no share of searches in the line 'with the gate'")
+    demo["best"], demo["skipped"], demo["right"][gate[1]] = gate[1], float(gate[2]), gate[3]
+    demo["headline"] = f"{said['with the gate'][0].upper()}{said['with the gate'][1:]}. {said['is that real?']}"
+    demo["note"] = ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the blocks of the pages from docs/results/figures.json.")
+    parser.add_argument("--run", type=Path, help="run folder of the demo, whose figures are stored first")
+    store, run = read_store(), parser.parse_args().run
+    if run:
+        store_run(store, run)
+        STORE.write_text(json.dumps(store, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        filled = fill(text, store)
+        if filled != text:
+            page.write_text(filled, encoding="utf-8")
+            print(f"wrote the figures of {page.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The pages of docs/: stored figures, links, and the parts of the reference that are read from the code."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+
+import figures  # noqa: E402 - beside Sphinx's settings, not in the package
+import generated  # noqa: E402
+
+PAGES = list(figures.pages())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_figures_of_a_page_are_those_of_the_store(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert figures.fill(text, figures.read_store()) == text, "run: python docs/_ext/figures.py"
+    assert text.count("<!-- figures:") == len(figures.BLOCK.findall(text))
+
+
+def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
+    closing = (
+        "tested            model m · 4 test questions",
+        "without search    25.0 % right",
+        "always searching  50.0 % right",
+        "with the gate     probe benefit, best on dev: 40.0 % of the searches saved, accuracy 60.0 % (+10.0 points)",
+        "is that real?     This is certain.",
+        "next              kbtrain decide runs/demo/probe; open /home/me/runs/demo/report.html",
+    )
+    (tmp_path / "chain.log").write_text("[1/2] collect\n" + "\n".join(closing) + "\n")
+    table = "| gate | searches saved, % |\n|---|--:|\n| probe benefit | 40.0 \\[30.0, 50.0\\] |\n"
+    (tmp_path / "report.md").write_text(f"# Report\n\n{table}\n| gate | other |\n|---|---|\n")
+    store = figures.read_store()
+    figures.store_run(store, tmp_path)
+    demo = store["demo"]
+    assert demo["gates"] == {"columns": ["gate", "searches saved, %"], "rows": [["probe benefit", "40.0 [30.0, 50.0]"]]}
+    assert demo["closing"][-1].endswith("open runs/demo/report.html")
+    assert demo["right"] == {"never search": "25.0", "always search": "50.0", "probe benefit": "60.0"}
+    costs = figures.render("demo-cost", store).splitlines()
+    assert costs[3] == "| probe benefit | 600 | USD 0.60 | USD 0.11 | USD 0.01 | USD 0.71 | 60.0 % |"
+
+
+def test_links_between_pages_lead_to_files() -> None:
+    missing = []
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        links = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8"))
+        missing += [f"{page.relative_to(ROOT)}: {link}" for link in links if not (page.parent / link).exists()]
+    assert missing == []
+
+
+def test_the_reference_has_every_command_key_route_and_file() -> None:
+    commands = {section.title: section for section in generated.commands()}
+    assert {"kbtrain decide", "kbtrain serve", "kbtrain models get", "kbtrain calibrate"} <= set(commands)
+    assert all("usage:" in section.text for section in commands.values())
+    (serve,) = generated.serve_keys()
+    assert {"batch_ms", "log_keep", "max_inflight"} <= {row[0] for row in serve.rows}
+    assert {section.title for section in generated.script_keys()} >= {"data_gen/collect.py", "recipes/train_kbm.py"}
+    routes = {section.title: section.rows for section in generated.routes()}
+    assert {"POST /v1/chat/completions", "POST /v1/gate", "GET /metrics"} <= set(routes)
+    assert ("request", "questions") in {row[:2] for row in routes["POST /v1/gate"]}
+    formats = {section.title: section.rows for section in generated.file_formats()}
+    assert ("id", "str", "required") in formats["questions.jsonl"]
