@@ -13,7 +13,7 @@ Examples:
 
 from __future__ import annotations
 
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,9 +22,10 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config, run_script
 from kbtrain.errors import did_you_mean
 from kbtrain.files import there
+from kbtrain.io.artifact import Artifact
 from kbtrain.llm.answered import check_replaceable
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import made_before, meta_path, read_meta, unchanged, write_meta
+from kbtrain.provenance import meta_path, read_meta, unchanged
 from kbtrain.questions.catalogue import DATA_SETS, catalogue_text
 from kbtrain.questions.collect import CollectCounts, LostAnswers, PickRule, Shares, picked, warnings, write_questions
 from kbtrain.questions.data_set import Reading
@@ -99,12 +100,12 @@ def main(config: CollectConfig) -> None:
     if config.list:
         print(catalogue_text())
         return
-    started, target, inputs = time.monotonic(), config.run / "questions.jsonl", sources(config.dataset, config.path)
-    options = config.model_dump(mode="json", exclude={"list"})
-    if made_before(target, options, inputs) and corpus_whole(config.run):
+    target = config.run / "questions.jsonl"
+    questions = Artifact(target, "collect", config, sources(config.dataset, config.path))
+    if questions.is_current() and corpus_whole(config.run):
         print(f"{target} is there already, made with the same options from the same data")
         return
-    check_replaceable(target, "collect", config, inputs, PLACES)
+    check_replaceable(questions, PLACES)
     tally, atlas = CollectCounts(), config.dataset in EMBEDDED_SETS
     columns = Columns(config.columns, config.answer_as, config.language, None, config.group_by, config.without_gold)
     reading = Reading(config.split, config.only, columns, config.subset, config.dev_share, config.shares or (),
@@ -114,13 +115,12 @@ def main(config: CollectConfig) -> None:
     n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)
     near = [] if atlas else check_near(target, tally.splits, config.near_duplicates)
     if n_passages:
-        corpus = config.run / "passages.jsonl"
-        write_meta(corpus, stage="collect", config=options, inputs=inputs, started=started)
+        replace(questions, path=config.run / "passages.jsonl").finish()
     # last: with its meta data in place the stage counts as done
     extra = {"splits": dict(tally.splits), "left_out": dict(tally.dropped), "impossible": tally.impossible,
              "near_duplicates": None if near is None else len(near), "n_passages": n_passages,
              **tally.gold.as_dict()}  # fmt: skip
-    write_meta(target, stage="collect", config=options, inputs=inputs, extra=extra, started=started)
+    questions.finish(extra)
     per_split = ", ".join(f"{split} {tally.splits[split]}" for split in ("train", "dev", "test"))
     print(f"{n} questions ({per_split}) and {n_passages} passages -> {config.run}; {tally}")
     chinese = tally.chinese if DATA_SETS[config.dataset].by_columns else 0  # other sets know their language

@@ -12,9 +12,9 @@ Examples:
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field
@@ -25,8 +25,9 @@ from kbtrain.dialogue import History, load_turns
 from kbtrain.dialogue.responses import check_turns_replaceable
 from kbtrain.errors import UserError
 from kbtrain.files import there
+from kbtrain.io.artifact import Artifact
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import meta_of, meta_path, unchanged, write_meta
+from kbtrain.provenance import meta_of, meta_path, unchanged
 from kbtrain.records import Snippet, Split, TurnExample
 
 
@@ -49,22 +50,21 @@ PLACES = frozenset({"run", "path", "sgd"})  # options that decide no turn
 
 
 def main(config: CollectTurnsConfig) -> None:
-    started = time.monotonic()
     snippets: list[Snippet] = []
     counts: Counter[str] = Counter()
     target = config.run / "turns.jsonl"
     inputs = [config.path] if config.path.is_file() else sorted(config.path.rglob("*.json*"))
-    check_turns_replaceable(target, "collect_turns", config, inputs, PLACES)
+    made = Artifact(target, "collect_turns", config, inputs)
+    check_turns_replaceable(made, PLACES)
     n = jsonl.write(target, progress_bar(turns(config, snippets, counts), desc="collect", unit="turns"))
-    options = config.model_dump(mode="json")
     known = config.run / "snippets.jsonl"
     if snippets:
         jsonl.write(known, snippets)
-        write_meta(known, stage="collect_turns", config=options, inputs=inputs, started=started)
+        replace(made, path=known).finish()
     elif there(known) and meta_of(known).get("stage") == "collect_turns" and unchanged(known):  # of other turns
         known.unlink()
         meta_path(known).unlink()
-    write_meta(target, stage="collect_turns", config=options, inputs=inputs, extra=dict(counts), started=started)
+    made.finish(counts)
     parts = [f"{s} {counts[s]} ({counts[f'{s} enriched']} enriched)" for s in ("train", "dev", "test") if counts[s]]
     unlabelled = f"; {counts['unlabelled']} without a label" if counts["unlabelled"] else ""
     opening = counts["opening system turns"]

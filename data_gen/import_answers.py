@@ -15,10 +15,10 @@ Examples:
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -28,11 +28,12 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.decisions_file import added_gates
 from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.files import there
+from kbtrain.io.artifact import Artifact
 from kbtrain.labeling.copied_gold import CopiedGold
 from kbtrain.labeling.imported import Imported
 from kbtrain.llm.answered import check_replaceable
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, made_before, meta_of, meta_path, unchanged, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256, meta_of, meta_path, unchanged
 from kbtrain.questions.collect import Shares, warnings
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language
@@ -82,17 +83,17 @@ class ImportConfig(Config):
 
 
 def main(config: ImportConfig) -> None:
-    started, options = time.monotonic(), config.model_dump(mode="json")
     out = {name: config.run / name for name in ("questions.jsonl", "samples.db", "imported_scores.jsonl")}
-    done = made_before(out["questions.jsonl"], options, [config.path]) and out["samples.db"].exists()
+    questions = Artifact(out["questions.jsonl"], "import_answers", config, [config.path])
+    done = questions.is_current() and out["samples.db"].exists()
     done = done and there(meta_path(out["samples.db"]))  # they go where another run was begun beside the answers
     if done:
         check_unchanged(out["samples.db"])  # what it has of other answers would be taken for the file's
-    if done and scores_there(config, options, out["imported_scores.jsonl"]):
+    if done and scores_there(config, replace(questions, path=out["imported_scores.jsonl"])):
         print(f"{config.run} is there already, made with the same options from the same file")
         return
-    if meta_of(out["questions.jsonl"]).get("stage", "import_answers") != "import_answers":  # its own the store knows
-        check_replaceable(out["questions.jsonl"], "import_answers", config, [config.path], frozenset())
+    if meta_of(questions.path).get("stage", "import_answers") != "import_answers":  # its own the store knows
+        check_replaceable(questions)
     columns = AnswerColumns(Columns(config.columns, language=config.language, without_gold=config.without_gold),
                             config.answers, config.stated,
                             config.scores, config.splits, config.grading, config.dev_share, config.shares,
@@ -121,7 +122,7 @@ def main(config: ImportConfig) -> None:
     else:
         remove_own(out.pop("imported_scores.jsonl"))
     for path in reversed(out.values()):  # the questions last: with their meta data in place the stage counts as done
-        write_meta(path, stage="import_answers", config=options, inputs=[config.path], extra=facts, started=started)
+        replace(questions, path=path).finish(facts)
     warned = [f"warning: {line}" for line in warnings(met.splits, None, False, met.chinese)]
     warned += [f"warning: {problem}"] if problem else []
     print("\n".join([*warned, *met.lines()]) + f" -> {config.run}")
@@ -136,10 +137,11 @@ def refuse_other_file(store: SampleStore, config: ImportConfig, source: str) -> 
         raise UserError(f"{at(store.path)}: {what}; import it into a new folder: --run")
 
 
-def scores_there(config: ImportConfig, options: Mapping[str, Any], path: Path) -> bool:
+def scores_there(config: ImportConfig, scores: Artifact) -> bool:
     """True if the scores of a finished import are there, others beside them or not."""
-    if not config.scores or made_before(path, options, [config.path]):
+    if not config.scores or scores.is_current():
         return True
+    path = scores.path
     beside = there(path) and meta_of(path).get("stage") == "import_decisions" and unchanged(path)
     return beside and set(config.scores) <= set(read_scores(path))
 

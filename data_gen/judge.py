@@ -29,9 +29,10 @@ from kbtrain import jsonl
 from kbtrain.answers import grading
 from kbtrain.config import run_script
 from kbtrain.errors import UserError
+from kbtrain.io.artifact import Artifact
 from kbtrain.labeling.agreement import LabelledAnswer, agreement, line, read_labelled
 from kbtrain.labeling.judges import Judge, RuleJudge, judgement
-from kbtrain.labeling.open_judge import ModelJudgeConfig, check_judged_so_far, is_judged, open_judge
+from kbtrain.labeling.open_judge import ANEW, ModelJudgeConfig, is_judged, open_judge
 from kbtrain.labeling.verdicts import (
     Aligned,
     QuestionVerdicts,
@@ -44,17 +45,8 @@ from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import (
-    check_unchanged,
-    file_sha256,
-    meta_of,
-    meta_path,
-    read_meta,
-    write_atomically,
-    write_meta,
-)
+from kbtrain.provenance import check_unchanged, file_sha256, meta_of, meta_path, read_meta, write_atomically
 from kbtrain.questions.checks import read_questions
-from kbtrain.record_file import RecordFile, is_made
 from kbtrain.records import Question
 from kbtrain.store import SampleStore
 
@@ -82,35 +74,33 @@ def main(config: JudgeConfig) -> None:
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "verdicts.jsonl"))
     check_unchanged(source)
     check_answers(store_path, config.sampling_run)
-    started, key = time.monotonic(), key_of(config, source, store_path)
+    inputs = [source, store_path, *([config.labelled] if config.labelled else [])]
+    key = key_of(config, source, store_path)
+    verdicts_made = Artifact(out, "judge", config, inputs, key)
     there = f"{out} is there already, judged from the same questions and answers by the same judge"
-    if config.labelled is None and config.judge in MODELS and is_judged(out, config.judge, config, key):
+    if config.labelled is None and config.judge in MODELS and is_judged(verdicts_made, config):
         return print(there)
     judge = opened(config)
     key["judge"] = judge.facts()
-    extra: dict[str, Any] = {"judge": key["judge"], "key": key}
+    extra: dict[str, Any] = {"judge": key["judge"]}
     if config.labelled is not None:
         made = agreement(judge, read_labelled(config.labelled))
         extra["agreement"] = dataclasses.asdict(made)
         print(line(made))
-    if is_made(out, key):
+    if verdicts_made.is_current():
         if config.labelled is not None:
             note_agreement(out, config.labelled, extra["agreement"])
         return print(there)
-    if config.judge in MODELS:
-        check_judged_so_far(out, key)
-    with SampleStore(store_path, read_only=True) as store, RecordFile(out, key) as file:
-        for made in verdicts(config, store, source, judge, file.n, known_of(out, config, key)):
-            file.add(made)
+    known, remedy = known_of(verdicts_made, config), ANEW if config.judge in MODELS else ""
+    with SampleStore(store_path, read_only=True) as store, verdicts_made.records(remedy) as file:
+        for record in verdicts(config, store, source, judge, file.n, known):
+            file.add(record)
             file.flush()
-        file.finish()
     counts = counted(jsonl.read(QuestionVerdicts, out), (question for _, question in read_questions(source)))
-    inputs = [source, store_path, *([config.labelled] if config.labelled else [])]
-    options = config.model_dump(mode="json")
-    write_meta(out, stage="judge", config=options, inputs=inputs, extra={**extra, "counts": counts}, started=started)
+    verdicts_made.finish({**extra, "counts": counts})
     print(f"{file.n} questions, {counts['answers']} distinct answers judged by {judge.name}: {counts['right']} right, "
           f"abstained from {counts['abstained']}; {counts['choice_questions']} choice questions by their own rule, "
-          f"{time.monotonic() - started:.0f} s -> {out}")  # fmt: skip
+          f"{time.monotonic() - verdicts_made.started:.0f} s -> {out}")  # fmt: skip
 
 
 def look_ahead(config: JudgeConfig) -> None:
@@ -122,7 +112,9 @@ def look_ahead(config: JudgeConfig) -> None:
     graded = judged_beside(config)
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "verdicts.jsonl"))
     stays = not config.agreement_only and out.exists()
-    stays = stays and is_judged(out, config.judge, config, of_any_store(out, key_of(config, source, store_path)))
+    stays = stays and is_judged(
+        of_any_store(Artifact(out, "judge", config, key=key_of(config, source, store_path))), config
+    )
 
     def requests() -> Iterator[AnswerRequest]:
         for row in graded:
@@ -193,17 +185,18 @@ def key_of(config: JudgeConfig, source: Path, answers: Path) -> dict[str, Any]:
     return {"model": model, "run": config.sampling_run, **hashes}
 
 
-def known_of(out: Path, config: JudgeConfig, key: Mapping[str, Any]) -> Callable[[Question], grading.Verdicts]:
+def known_of(made: Artifact, config: JudgeConfig) -> Callable[[Question], grading.Verdicts]:
     """Verdicts of the same judge on answers to the same questions, in their order, from before there was more sampling
     or another run: one depends on the question, its gold answers and the answer, not on what else is stored."""
-    same = config.judge in MODELS and is_made(out, of_any_store(out, key))
-    return said_in(out) if same else lambda question: {}
+    same = config.judge in MODELS and of_any_store(made).is_current()
+    return said_in(made.path) if same else lambda question: {}
 
 
-def of_any_store(out: Path, key: Mapping[str, Any]) -> dict[str, Any]:
-    """The key as it would be if the verdicts there were of the store and the run that they note."""
-    noted = meta_of(out).get("key")
-    return {**key, **{name: noted.get(name) for name in OF_THE_STORE}} if isinstance(noted, dict) else dict(key)
+def of_any_store(made: Artifact) -> Artifact:
+    """The verdicts with the store and the run in their key that the file notes."""
+    noted, key = meta_of(made.path).get("key"), made.key or {}
+    same = {name: noted.get(name) for name in OF_THE_STORE} if isinstance(noted, dict) else {}
+    return dataclasses.replace(made, key={**key, **same})
 
 
 def said_in(out: Path) -> Callable[[Question], grading.Verdicts]:

@@ -20,14 +20,14 @@ from pydantic import Field
 
 from kbtrain.answers import grading
 from kbtrain.config import run_script
+from kbtrain.io.artifact import Artifact
 from kbtrain.labeling.judges import LLMJudge
 from kbtrain.labeling.meanings import EntailmentJudge, LLMPairJudge, PairCounts, PairJudge, meaning_groups
 from kbtrain.labeling.verdicts import check_answers
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, write_meta
+from kbtrain.provenance import check_unchanged, file_sha256
 from kbtrain.questions.checks import read_questions
-from kbtrain.record_file import RecordFile, is_made
 from kbtrain.store import SampleStore
 
 
@@ -42,7 +42,6 @@ class JudgeChangeConfig(LLMConfig):
 
 
 def main(config: JudgeChangeConfig) -> None:
-    started = time.monotonic()
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "meanings.jsonl"))
     check_unchanged(source)
     check_answers(store_path, config.sampling_run)
@@ -55,21 +54,19 @@ def main(config: JudgeChangeConfig) -> None:
         **grading.RULES,
         "judge": judge.facts(),
     }
-    if is_made(out, key):
+    made = Artifact(out, "judge_change", config, [source, store_path], key)
+    if made.is_current():
         return print(f"{out} is complete: same questions, answers and judge")
     counts = PairCounts()
-    with SampleStore(store_path, read_only=True) as store, RecordFile(out, key) as file:
+    with SampleStore(store_path, read_only=True) as store, made.records() as file:
         rows = [question for _, question in read_questions(source)]
         rest = progress_bar(rows[file.n :], desc="compare", unit="questions")
-        for made in meaning_groups(store, config.sampling_run, rest, judge, config.batch, counts):
-            file.add(made)
+        for groups in meaning_groups(store, config.sampling_run, rest, judge, config.batch, counts):
+            file.add(groups)
             file.flush()
-        file.finish()
-    extra = {"judge": key["judge"], "key": key, "counts": vars(counts)}
-    options = config.model_dump(mode="json")
-    write_meta(out, stage="judge_change", config=options, inputs=[source, store_path], extra=extra, started=started)
+    made.finish({"judge": key["judge"], "counts": vars(counts)})
     print(f"{file.n} questions, {counts.pairs} pairs of answers compared by {judge.name}, abstained from "
-          f"{counts.abstained}; {time.monotonic() - started:.0f} s -> {out}")  # fmt: skip
+          f"{counts.abstained}; {time.monotonic() - made.started:.0f} s -> {out}")  # fmt: skip
     return None
 
 

@@ -13,8 +13,7 @@ Examples:
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -35,12 +34,12 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation.dialogue import EVIDENCE
 from kbtrain.evaluation.snippet_use import agreement_with_gold
 from kbtrain.evaluation.turns import labelled_turns
+from kbtrain.io.artifact import Artifact
 from kbtrain.labeling.judges import PromptJudge
-from kbtrain.labeling.open_judge import ModelJudgeConfig, check_judged_so_far, is_judged, open_judge
+from kbtrain.labeling.open_judge import ANEW, ModelJudgeConfig, is_judged, open_judge
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Judged
-from kbtrain.provenance import check_unchanged, file_sha256, write_meta
-from kbtrain.record_file import RecordFile, is_made
+from kbtrain.provenance import check_unchanged, file_sha256
 
 
 class JudgeSnippetsConfig(ModelJudgeConfig):
@@ -62,7 +61,7 @@ class JudgeSnippetsConfig(ModelJudgeConfig):
 
 
 def main(config: JudgeSnippetsConfig) -> None:
-    started, source, folder = time.monotonic(), config.run / "turns.jsonl", config.folder
+    source, folder = config.run / "turns.jsonl", config.folder
     turns = labelled_turns(source, "test")
     stored = {path.stem for path in folder.glob("*.jsonl") if path.stem.rpartition("_")[2] in WAYS}
     names = config.augmentations or tuple(sorted(stored))
@@ -80,19 +79,17 @@ def main(config: JudgeSnippetsConfig) -> None:
     inputs, out = [source, *found_in], folder / VERDICTS
     key = key_of(config, [*inputs, *found_in.values()])
     there = f"{out} is there already, judged from the same responses by the same judge"
-    if is_judged(out, config.judge, config, key):
+    verdicts = Artifact(out, "judge_snippets", config, inputs, key)
+    if is_judged(verdicts, config):
         return print(there)
     judge = open_judge(config.judge, config)
     key["judge"] = judge.facts()
-    if is_made(out, key):
+    if verdicts.is_current():
         return print(there)
-    check_judged_so_far(out, key)
-    judge_all(config, judge, read, out, key)
+    judge_all(config, judge, read, verdicts)
     found = list(jsonl.read(UsefulSnippets, out))
     agreed = agreement_with_gold(turns, every, {(one.turn_id, one.augmentation): one.useful for one in found})
-    facts = {"judge": judge.facts(), "agreement_with_gold": agreed, "key": key}
-    write_meta(out, stage="judge_snippets", config=config.model_dump(mode="json"), inputs=inputs, extra=facts,
-               started=started)  # fmt: skip
+    verdicts.finish({"judge": key["judge"], "agreement_with_gold": agreed})
     useful, abstained = sum(one.useful is True for one in found), sum(one.useful is None for one in found)
     beside = f"; agrees with gold snippets in {agreed['agree']} of {agreed['n']}" if agreed["n"] else ""
     print(f"{len(found)} sets of snippets judged by {judge.name}: {useful} useful, abstained from {abstained}{beside} "
@@ -106,17 +103,18 @@ def key_of(config: JudgeSnippetsConfig, inputs: Sequence[Path]) -> dict[str, Any
 
 
 def judge_all(
-    config: JudgeSnippetsConfig, judge: PromptJudge, read: Sequence[ReadSnippets], out: Path, key: Mapping[str, Any]
+    config: JudgeSnippetsConfig, judge: PromptJudge, read: Sequence[ReadSnippets], verdicts: Artifact
 ) -> None:
     """Judge what is not judged yet; each batch is on disk before the next is begun."""
-    with RecordFile(out, key) as file:
-        with progress_bar(total=len(read), initial=file.n, desc="judge", unit="sets") as bar:
-            for start in range(file.n, len(read), config.batch):
-                for one in verdicts_of(judge, read[start : start + config.batch]):
-                    file.add(one)
-                    bar.update()
-                file.flush()
-        file.finish()
+    with (
+        verdicts.records(ANEW) as file,
+        progress_bar(total=len(read), initial=file.n, desc="judge", unit="sets") as bar,
+    ):
+        for start in range(file.n, len(read), config.batch):
+            for verdict in verdicts_of(judge, read[start : start + config.batch]):
+                file.add(verdict)
+                bar.update()
+            file.flush()
 
 
 if __name__ == "__main__":

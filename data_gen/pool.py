@@ -17,7 +17,6 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +28,8 @@ from kbtrain import jsonl
 from kbtrain.answers.grading import is_yes_no, rule_verdict
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
+from kbtrain.io.artifact import Artifact
 from kbtrain.llm.answered import check_replaceable
-from kbtrain.provenance import made_before, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.collect import Shares
 from kbtrain.questions.near import NearRule, check_near
@@ -69,15 +68,15 @@ PLACES = frozenset({"runs", "output", "near_duplicates"})  # options that decide
 
 
 def main(config: PoolConfig) -> None:
-    started, target = time.monotonic(), config.output / "questions.jsonl"
+    target = config.output / "questions.jsonl"
     inputs = [run / "questions.jsonl" for run in config.runs]
     if config.screened is not None:
         inputs += [config.screened / "questions.jsonl", config.screened / "samples.db"]
-    settings = config.model_dump(mode="json")
-    if made_before(target, settings, inputs):
+    pooled = Artifact(target, "pool", config, inputs)
+    if pooled.is_current():
         print(f"{target} is there already, made with the same options from the same data")
         return
-    check_replaceable(target, "pool", config, inputs, PLACES)
+    check_replaceable(pooled, PLACES)
     rule = PoolRule(config.shares, config.popular, frozenset(config.by_relation), frozenset(config.contains),
                     config.longest, config.seed)  # fmt: skip
     across: Counter[str] = Counter()
@@ -99,7 +98,7 @@ def main(config: PoolConfig) -> None:
              "screening": {name: {**dataclasses.asdict(one), "share": one.share} for name, one in counts.items()},
              "left_out_yes_no": polar["yes_no"],
              "near_duplicates": None if near is None else len(near)}  # fmt: skip
-    write_meta(target, stage="pool", config=settings, inputs=inputs, extra=extra, started=started)
+    pooled.finish(extra)
     for name, one in counts.items():
         outcome = "left out" if name in left_out else "taken"
         print(f"{name}: {one.right} of {one.n} right, {one.guessed:.0%} by guessing: {one.share:.1%} known, {outcome}")

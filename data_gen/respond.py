@@ -28,7 +28,8 @@ from kbtrain.dialogue.responder import CARD, Responder, read_responder_card
 from kbtrain.dialogue.responses import DEEPEST, NONE, WAYS, Way, augment, responses_path, snippets_of
 from kbtrain.errors import UserError
 from kbtrain.files import there
-from kbtrain.models.files_read import MODEL_FILES, hashes_of
+from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.models.files_read import hashes_of
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.records import DtypeName, Hit, Split, TurnExample

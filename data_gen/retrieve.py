@@ -16,7 +16,6 @@ Examples:
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -26,10 +25,10 @@ from pydantic import Field, model_validator
 from kbtrain import jsonl
 from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError
+from kbtrain.io.artifact import Artifact
 from kbtrain.llm.answered import check_passages_replaceable
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, write_meta
-from kbtrain.record_file import RecordFile, is_made
+from kbtrain.provenance import check_unchanged, file_sha256
 from kbtrain.records import Titles
 from kbtrain.retrieval import retrieve_stage as stage
 from kbtrain.retrieval.base import Searcher, context_hits, fixed_hits
@@ -88,34 +87,30 @@ class RetrieveConfig(Config):
 
 
 def main(config: RetrieveConfig) -> None:
-    started = time.monotonic()
     questions, target = config.run / "questions.jsonl", config.run / "evidence.jsonl"
     corpus = searched(config)
     inputs = [questions, *([corpus] if corpus else [])]
     check_unchanged(*inputs)
-    key = key_of(config, questions, corpus)
-    if is_made(target, key):
+    out = Artifact(target, "retrieve", config, inputs, key_of(config, questions, corpus))
+    if out.is_current():
         if config.retriever in ("bm25", "tfidf"):  # other stages read its index
             with contextlib.ExitStack() as opened:
                 search_of(config, corpus, opened)
         return print(f"{target} is there already, made from the same questions, passages and options")
-    check_passages_replaceable(target, key)
-    with RecordFile(target, key) as out, contextlib.ExitStack() as opened:
+    check_passages_replaceable(out)
+    with out.records() as file, contextlib.ExitStack() as opened:
         search, skipped = search_of(config, corpus, opened)
         total = sum(1 for _ in jsonl.lines(questions))
-        with progress_bar(total=total, initial=out.n, desc="retrieve", unit="questions") as bar:
+        with progress_bar(total=total, initial=file.n, desc="retrieve", unit="questions") as bar:
             for batch in stage.find_evidence(
-                questions, search, config.retriever, config.query, config.batch, out.n, config.titles
+                questions, search, config.retriever, config.query, config.batch, file.n, config.titles
             ):
-                for evidence in batch:
-                    out.add(evidence)
-                out.flush()
+                file.add(*batch)
+                file.flush()
                 bar.update(len(batch))
-        out.finish()
     counts = stage.summary(target, questions)
     counts |= skipped()  # of this call: an interrupted one had its own
-    extra, options = {"key": key, "counts": counts}, config.model_dump(mode="json")
-    write_meta(target, stage="retrieve", config=options, inputs=inputs, extra=extra, started=started)
+    out.finish({"counts": counts})
     warned = stage.script_warnings(questions, tokens_of(config)) if config.retriever in ("bm25", "tfidf") else []
     print("\n".join([*stage.summary_lines(counts, config.k, target), *warned]))
 

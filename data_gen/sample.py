@@ -28,13 +28,14 @@ from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.distributed.sampling import RayEngine
 from kbtrain.errors import at
 from kbtrain.gates.probe.gate import DRAFT_TOKENS
+from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.llm.sample_stage import Engine, Plan, SamplingJob, Shard, check_files, local, mask_leaks, refusal_text
 from kbtrain.llm.silent_answers import SilentAnswers
-from kbtrain.models.files_read import MODEL_FILES, note
+from kbtrain.models.files_read import note
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.provenance import check_made_from, check_unchanged, file_sha256, meta_of, write_meta

@@ -33,8 +33,9 @@ from kbtrain.dialogue.features import (
     with_entities,
 )
 from kbtrain.dialogue.responses import all_responses
+from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.llm.backends import LLMConfig, open_llm
-from kbtrain.models.files_read import MODEL_FILES, hashes_of
+from kbtrain.models.files_read import hashes_of
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.records import Hit, TurnExample

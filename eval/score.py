@@ -42,8 +42,8 @@ from kbtrain.gates.score_stage import (
     score_chunks,
 )
 from kbtrain.gates.seen import dev_in_test, seen_in_training, told
+from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.llm.prices import ForecastConfig, price_of
-from kbtrain.models.files_read import MODEL_FILES
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_data, file_sha256, write_meta
 

@@ -25,8 +25,8 @@ from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.gates.handles import handle
 from kbtrain.gates.score_file import ScoreFile, files_of_models, noted_models
 from kbtrain.gates.score_stage import chunks_left, score_chunks
+from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.labeling.examples import reference_example
-from kbtrain.models.files_read import MODEL_FILES
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.provenance import check_made_from, check_unchanged, file_sha256, write_meta

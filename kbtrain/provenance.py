@@ -119,19 +119,6 @@ def short_name(model: object) -> str:
     return str(model).rstrip("/").rsplit("/", 1)[-1]
 
 
-def made_before(path: Path, config: Mapping[str, Any], inputs: Sequence[Path], noted_later: bool = False) -> bool:
-    """True if the file is there, unchanged, and made with the same options from the same data.
-
-    ``noted_later``: of a file that others add to, as thresholds to a gate's card; it may have changed.
-    """
-    if not (Path(path).exists() and meta_path(path).exists()):
-        return False
-    meta = read_meta(path)
-    if meta.get("config") != config or not {file_sha256(file) for file in inputs} <= set(meta["inputs"].values()):
-        return False
-    return noted_later or unchanged(path)
-
-
 def unchanged(path: Path, appended: bool = False) -> bool:
     """True if a file is what its meta data say, or has none: same size and time, else the same hash.
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from support.disk import full_disk
 
-from kbtrain.dialogue.responses import Response, keep
+from kbtrain.dialogue.responses import Response
 from kbtrain.errors import UserError
 from kbtrain.exit_code import exit_code
 from kbtrain.files import (
@@ -35,10 +35,10 @@ from kbtrain.files import (
     writing,
 )
 from kbtrain.gates.score_file import ScoreFile, Timing
+from kbtrain.io.artifact import Records
 from kbtrain.provenance import meta_path
 from kbtrain.questions.collect import PassageWriter
 from kbtrain.rag.seakr.trace import Spent, Trace, TraceFile
-from kbtrain.record_file import RecordFile
 from kbtrain.records import Evidence, GateScore, Hit, Passage
 from kbtrain.retrieval.retrieve_stage import open_index
 from kbtrain.text_files import read_text
@@ -103,9 +103,8 @@ def _score(path: Path) -> None:
 
 
 def _evidence(path: Path) -> None:
-    with RecordFile(path, {"k": 1}) as file:
+    with Records(path, {"k": 1}) as file:
         file.add(Evidence("q", "bm25", "a query", (Hit("p", "t", LONG, 1.0),)))
-        file.finish()
 
 
 def _passages(path: Path) -> None:
@@ -120,7 +119,8 @@ def _trace(path: Path) -> None:
 
 
 def _response(path: Path) -> None:
-    keep(path, [Response("t", LONG)])
+    with Records(path, {"k": 1}, growing=True) as file:
+        file.add(Response("t", LONG))
 
 
 @pytest.mark.parametrize("write", [_score, _evidence, _passages, _trace, _response])
@@ -130,8 +130,6 @@ def test_a_file_that_grows_names_itself_on_a_full_disk_and_goes_on_with_room(
     path = tmp_path / "file.jsonl"
     with full_disk(), pytest.raises(UserError, match=rf"file\.jsonl\S*: .*({REFUSED})"):
         write(path)
-    if write is _response:
-        path.unlink()
     write(path)
     assert LONG in path.read_text() and path.read_text().count("\n") == 1
 

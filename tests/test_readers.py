@@ -17,7 +17,7 @@ from kbtrain.config import read_yaml
 from kbtrain.dialogue.base import load_list
 from kbtrain.dialogue.ketod import ketod_lines
 from kbtrain.dialogue.responder import read_responder_card
-from kbtrain.dialogue.responses import kept_responses, read_key
+from kbtrain.dialogue.responses import read_key
 from kbtrain.dialogue.turns_jsonl import plain_turns
 from kbtrain.dialogue.usefulness import VERDICTS, read_verdicts
 from kbtrain.errors import UserError
@@ -25,6 +25,7 @@ from kbtrain.evaluation import results
 from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.files import cut_torn_line
 from kbtrain.gates.score_file import ScoreFile
+from kbtrain.io.artifact import Records
 from kbtrain.prompts.own import read_prompts
 from kbtrain.provenance import file_sha256, read_meta, unchanged
 from kbtrain.questions.reading.files import data_files
@@ -92,7 +93,10 @@ OTHER: dict[str, tuple[str, Reader]] = {
     "scores beside their folder": ("scores.jsonl", lambda path: stored_scores(path.parent, required=False)),
     "useful snippets": (VERDICTS, lambda path: read_verdicts(path.parent)),
     "meta data": ("x.jsonl.meta.json", lambda path: unchanged(path.with_name("x.jsonl"))),
-    "kept responses": ("x.jsonl.key", lambda path: kept_responses(_note(path, '{"id": "a", "text": "b"}\n'), {})),
+    "kept responses": (
+        "x.jsonl.key",
+        lambda path: Records(_note(path, '{"id": "a"}\n'), {}, growing=True),
+    ),
 }
 NO_TEXT: dict[str, tuple[str, Reader]] = {
     "hash": ("x", file_sha256),

@@ -18,9 +18,10 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
+from kbtrain.io.artifact import Artifact
 from kbtrain.jsonl import read, write
 from kbtrain.prompts.ragate import context_text
-from kbtrain.provenance import file_sha256, made_before, write_meta
+from kbtrain.provenance import file_sha256
 from kbtrain.records import Entity, Evidence, Hit, TurnExample
 from kbtrain.retrieval.base import Searcher
 from kbtrain.retrieval.ranker import Candidates, Rank, Ranker, TfIdfRank, read_snippets
@@ -188,7 +189,8 @@ def kept_knowledge(
     ids = [turn.id for turn in turns]
     options = {"know": know, "source": None if source is None else file_sha256(source), "k": k, "turns": len(ids)}
     inputs = [run / "turns.jsonl", *([] if know == "bm25" else [run / "snippets.jsonl"])]
-    if made_before(path, options, inputs):
+    snippets = Artifact(path, "respond", options, inputs)
+    if snippets.is_current():
         kept = {evidence.question_id: evidence.hits for evidence in read(Evidence, path)}
         if list(kept) == ids:
             return [kept[name] for name in ids]
@@ -198,7 +200,7 @@ def kept_knowledge(
         raise UserError(f"{at(path)}: other snippets are found now than those that stored responses have read; choose "
                         "another --out, or delete these responses")  # fmt: skip
     write(path, rows)
-    write_meta(path, stage="respond", config=options, inputs=inputs)
+    snippets.finish()
     return found
 
 

@@ -7,24 +7,21 @@ responses.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel
-
 from kbtrain import jsonl
 from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError
-from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, is_begun, there
+from kbtrain.files import beside, is_begun, there
+from kbtrain.io.artifact import Artifact, Records
 from kbtrain.llm.answered import check_same
 from kbtrain.llm.base import LLM, AnswerRequest
-from kbtrain.models.files_read import check_begun
 from kbtrain.prompts.ragate import first_kept, turn_text
-from kbtrain.provenance import known_sha256, write_atomically
+from kbtrain.provenance import known_sha256
 from kbtrain.records import Hit, Question, TurnExample
 
 
@@ -67,37 +64,6 @@ class Response:
     text: str
 
 
-def kept_responses(path: Path, key: Mapping[str, Any]) -> dict[str, str]:
-    """The finished responses of an earlier run in ``path``; a line that it left unfinished is cut off. A run that
-    finished none binds nothing.
-
-    Raises :class:`UserError` naming what differs if these responses have another ``key`` (of model files what both
-    know): hours of work are not thrown away for a misspelled model.
-    """
-    _is_begun(path, key, "move or delete this file to generate anew")
-    write_atomically(_note(path), json.dumps(dict(key), sort_keys=True))
-    return {response.id: response.text for response in jsonl.read(Response, path)}
-
-
-def _is_begun(path: Path, key: Mapping[str, Any], remedy: str) -> bool:
-    """True if finished responses are there, by these settings; else an empty file is. Raises :class:`UserError` ending
-    in ``remedy`` for those of other settings, or of unknown ones."""
-    check_regular_or_absent(path)
-    if path.exists() and cut_torn_line(path):
-        unknown = "responses of an unknown model, their settings"
-        check_begun(path, _note(path), key, unknown, remedy)
-        return True
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("", encoding="utf-8")
-    return False
-
-
-def keep(path: Path, found: Iterable[Any]) -> None:
-    """Append finished records; they survive a kill from here on."""
-    with open(path, "a", encoding="utf-8") as file:
-        append(file, "".join(jsonl.dump(record) + "\n" for record in found))
-
-
 def all_responses(
     path: Path,
     key: Mapping[str, Any],
@@ -108,15 +74,18 @@ def all_responses(
 ) -> dict[str, str]:
     """Every example's response by id: stored ones, and the rest generated and stored. ``watch`` is called with the
     number of new ones.
+
+    Raises :class:`UserError` for stored responses of another ``key``: see :class:`~kbtrain.io.artifact.Records`.
     """
-    made = kept_responses(path, key)
-    rest = [example for example in examples if example.id not in made]
-    watch(len(examples) - len(rest))
-    for found in generated(open_model(), rest, words) if rest else ():
-        keep(path, [Response(name, text) for name, text in found.items()])
-        made |= found
-        watch(len(found))
-    return made
+    with Records(path, key, "move or delete this file to generate anew", growing=True) as file:
+        stored = {response.id: response.text for response in jsonl.read(Response, path)}
+        rest = [example for example in examples if example.id not in stored]
+        watch(len(examples) - len(rest))
+        for texts in generated(open_model(), rest, words) if rest else ():
+            file.add(*(Response(name, text) for name, text in texts.items()))
+            stored |= texts
+            watch(len(texts))
+    return stored
 
 
 Way = Literal["top3", "rank1", "rank5"]
@@ -152,40 +121,21 @@ def responses_path(folder: Path, augmentation: str) -> Path:
     return folder / f"{augmentation}.jsonl"
 
 
-def kept_augmented(path: Path, key: Mapping[str, Any]) -> dict[str, AugmentedResponse]:
-    """The responses of an earlier run by turn; a line that it left unfinished is cut off. A run that finished none
-    binds nothing.
-
-    Raises :class:`UserError` if these responses are another model's, of other turns or other snippets, or nobody knows
-    whose: their settings are gone.
-    """
-    if _is_begun(path, key, "choose another --out, or move or delete this file"):
-        return {one.turn_id: one for one in jsonl.read(AugmentedResponse, path)}
-    write_atomically(_note(path), json.dumps(dict(key), sort_keys=True) + "\n")
-    return {}
-
-
-def check_turns_replaceable(
-    turns: Path, stage: str, config: BaseModel, inputs: Sequence[Path], places: frozenset[str]
-) -> None:
+def check_turns_replaceable(turns: Artifact, places: frozenset[str]) -> None:
     """As :func:`~kbtrain.llm.answered.check_replaceable`, for turns of a run folder that responses in it belong to."""
-    folder = turns.parent
+    folder = turns.path.parent
     stored = [folder / "responses.jsonl", *sorted((folder / "responses").glob("*.jsonl"))]
-    for path in stored if there(turns) else ():
-        begun = is_begun(path) and there(_note(path))
-        if begun and read_key(path).get("turns") == known_sha256(turns):
+    for path in stored if there(turns.path) else ():
+        begun = is_begun(path) and there(beside(path, ".key"))
+        if begun and read_key(path).get("turns") == known_sha256(turns.path):
             held = f"{path.relative_to(folder)} holds responses to these turns"
-            check_same(turns, stage, config, inputs, places, held)
-
-
-def _note(path: Path) -> Path:
-    return beside(path, ".key")
+            check_same(turns, places, held)
 
 
 def read_key(path: Path) -> dict[str, Any]:
     """Settings and inputs of stored responses. Raises :class:`UserError` if they are not known."""
     try:
-        return jsonl.read_json(_note(path))
+        return jsonl.read_json(beside(path, ".key"))
     except UserError as error:
         raise UserError(f"{error}; run data_gen/respond.py again") from None
 
@@ -204,23 +154,27 @@ def augment(
     augmentation; a turn without hits takes its response of ``without``. ``watch`` is called with the number of new
     ones.
 
-    Batches are a function of all turns, so that a resumed run ends in the same bytes as an undisturbed one.
+    Batches are a function of all turns, so that a resumed run ends in the same bytes as an undisturbed one. Raises
+    :class:`UserError` for stored responses of another model, other turns or other snippets.
     """
-    name, made = path.stem, kept_augmented(path, key)
-    watch(len(made))
-    bare = [replace(without[t.id], augmentation=name) for t, h in zip(turns, hits, strict=True) if not h and without]
-    rest = [one for one in bare if one.turn_id not in made]
-    keep(path, rest)
-    made |= {one.turn_id: one for one in rest}
-    watch(len(rest))
-    asked = [(t, h) for t, h in zip(turns, hits, strict=True) if h or not without]
-    if all(turn.id in made for turn, _ in asked):
-        return made
-    for found in _generated(responder(), name, asked, made, batch_size):
-        keep(path, found)
-        made |= {one.turn_id: one for one in found}
-        watch(len(found))
-    return made
+    name = path.stem
+    with Records(path, key, "choose another --out, or move or delete this file", growing=True) as file:
+        stored = {response.turn_id: response for response in jsonl.read(AugmentedResponse, path)}
+        watch(len(stored))
+
+        def store(responses: Sequence[AugmentedResponse]) -> None:
+            file.add(*responses)
+            stored.update({response.turn_id: response for response in responses})
+            watch(len(responses))
+
+        pairs = list(zip(turns, hits, strict=True))
+        bare = [replace(without[turn.id], augmentation=name) for turn, found in pairs if not found and without]
+        store([response for response in bare if response.turn_id not in stored])
+        asked = [(turn, found) for turn, found in pairs if found or not without]
+        if any(turn.id not in stored for turn, _ in asked):
+            for responses in _generated(responder(), name, asked, stored, batch_size):
+                store(responses)
+    return stored
 
 
 def _generated(

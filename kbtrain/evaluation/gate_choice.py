@@ -20,8 +20,9 @@ from kbtrain.gates.noted import card_hash
 from kbtrain.gates.registry import GATES, load_gate
 from kbtrain.gates.score_stage import found_gates
 from kbtrain.gates.simple import Always
+from kbtrain.io.artifact import Artifact
 from kbtrain.llm.backends import read_llm_config
-from kbtrain.provenance import made_before, meta_path, read_meta, write_meta
+from kbtrain.provenance import meta_path, read_meta
 from kbtrain.records import GATE_NAME
 from kbtrain.trained_on import write_trained_on
 from kbtrain.training.data import unnamed_in_both
@@ -125,13 +126,13 @@ def make_turn_gates(config: ChoiceConfig, asked: Asked) -> None:
     for name, kind in GATES.items():
         wanted = name in config.only or (not config.only and bool(labelled)) or name in map(str, config.members)
         target = config.run / name / CARD
-        if kind.unasked and wanted and to_fit(target, name, source):
+        if kind.unasked and wanted and to_fit(gate := Artifact(target, FIT, {"gate": name}, [source], edited=True)):
             with writing(target.parent):
                 shared = unnamed_in_both(labelled, asked.dev, source)
                 train = [turn for turn in labelled if turn.dialogue_id not in shared]
                 fitted(name, train, target.parent)
                 write_trained_on(target.parent, train)
-                write_meta(target, stage=FIT, config={"gate": name}, inputs=[source])
+                gate.finish()
     if config.members:
         make_average(config)
 
@@ -143,14 +144,14 @@ def make_average(config: ChoiceConfig) -> None:
     """
     folders, target = [config.run / member for member in config.members], config.run / "average" / CARD
     made_of = {"gate": "average", "members": [[str(one), card_hash(config.run / one)] for one in config.members]}
-    if not made_before(target, made_of, [], noted_later=True):
+    average = Artifact(target, FIT, made_of, edited=True)
+    if not average.is_current():
         with writing(target.parent):
             AverageGate.of(target.parent, folders, partial(load_gate, dtype=config.dtype, device=config.device))
-            write_meta(target, stage=FIT, config=made_of, inputs=[])
+            average.finish()
 
 
-def to_fit(target: Path, name: str, source: Path) -> bool:
+def to_fit(gate: Artifact) -> bool:
     """True unless the gate was fitted to these turns already, or a recipe made it: that one is the user's."""
-    if there(meta_path(target)) and read_meta(target).get("stage") != FIT:
-        return False
-    return not made_before(target, {"gate": name}, [source], noted_later=True)
+    made_by_recipe = there(meta_path(gate.path)) and read_meta(gate.path).get("stage") != FIT
+    return not made_by_recipe and not gate.is_current()

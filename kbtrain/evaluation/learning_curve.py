@@ -33,10 +33,10 @@ from kbtrain.gates.probe.gate import Asked, DraftProbe, Probe, Reader, open_read
 from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.gates.probe.train import fit as fit_probe
 from kbtrain.gates.stack import linear
+from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.metrics.choice import chosen_value
 from kbtrain.metrics.ranking import auroc, normalised_area
 from kbtrain.metrics.significance import Delta, resampled_areas
-from kbtrain.models.files_read import MODEL_FILES
 from kbtrain.models.files_read import digest as files_digest
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts

@@ -17,7 +17,8 @@ from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
 from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, loads, put_in_place, there
 from kbtrain.gates.handles import GateHandle
-from kbtrain.models.files_read import MODEL_FILES, Noted, folder_of, note
+from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.models.files_read import Noted, folder_of, note
 from kbtrain.records import GateScore, Split
 from kbtrain.text_files import read_text
 

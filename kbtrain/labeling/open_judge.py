@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from kbtrain.config import check_counts
-from kbtrain.files import is_begun
+from kbtrain.io.artifact import Artifact
 from kbtrain.labeling.judges import LLMJudge
 from kbtrain.llm.backends import LLMConfig, open_llm
-from kbtrain.models.files_read import check_begun
 from kbtrain.prompts.kbm import Judged, answer_fingerprint, judge_fingerprint, judge_prompt_facts
 from kbtrain.provenance import meta_of
-from kbtrain.record_file import begun_files, is_made
 
 if TYPE_CHECKING:
     from kbtrain.labeling.judges_token import TokenJudge
 
 ModelJudge = Literal["token", "llm"]
+ANEW = "move or delete this file to judge anew"  # remedy for verdicts that were paid for
 
 
 class ModelJudgeConfig(LLMConfig):
@@ -51,32 +49,24 @@ def open_judge(kind: ModelJudge, config: ModelJudgeConfig) -> TokenJudge | LLMJu
     return LLMJudge(open_llm(config), config.votes, config.JUDGED)
 
 
-def is_judged(path: Path, kind: ModelJudge, config: ModelJudgeConfig, key: Mapping[str, Any]) -> bool:
-    """True if a file is whole, with this ``key`` and, under "judge", the facts of a judge of the same settings and
-    prompts. False also where only the open model can tell: then its facts are to be compared.
+def is_judged(verdicts: Artifact, config: ModelJudgeConfig) -> bool:
+    """True if verdicts are current whose key has, under "judge", the facts of a judge of the same settings and prompts.
+    False also where only the open model can tell: then its facts are to be compared.
 
     ``auto`` of ``dtype`` and ``device`` stays what it was when the verdicts were made, as in sampling.
     """
-    meta = meta_of(path)
+    meta = meta_of(verdicts.path)
     noted, options = meta.get("key"), meta.get("config")
     if not (isinstance(noted, dict) and isinstance(options, dict) and isinstance(noted.get("judge"), dict)):
         return False
-    same = {"judge": kind, **config.model_dump(mode="json", include={"votes", "margin", "dtype", "device"})}
+    same = config.model_dump(mode="json", include={"judge", "votes", "margin", "dtype", "device"})
     if any(options.get(name) != value for name, value in same.items()):
         return False
     facts, words = noted["judge"], judge_prompt_facts(config.JUDGED)
-    if not is_made(path, {**key, "judge": facts}) or facts.get("judge_prompt") != words.get("judge_prompt"):
+    by_same = dataclasses.replace(verdicts, key={**(verdicts.key or {}), "judge": facts})
+    if facts.get("judge_prompt") != words.get("judge_prompt") or not by_same.is_current():
         return False
-    return bool(facts.get("prompts") == _prompts(kind, config))
-
-
-def check_judged_so_far(path: Path, key: Mapping[str, Any]) -> None:
-    """Raise :class:`~kbtrain.errors.UserError` for verdicts of an interrupted judge by another ``key``, which would be
-    lost: they were paid for."""
-    partial, note = begun_files(path)
-    if is_begun(partial):
-        unknown, remedy = "verdicts of an unknown judge, their settings", "move or delete this file to judge anew"
-        check_begun(partial, note, key, unknown, remedy)
+    return bool(facts.get("prompts") == _prompts(same["judge"], config))
 
 
 def _prompts(kind: ModelJudge, config: ModelJudgeConfig) -> str:

@@ -20,12 +20,13 @@ from kbtrain import jsonl
 from kbtrain.answers.grading import is_empty
 from kbtrain.answers.mask import mask_answers
 from kbtrain.errors import UserError, at
+from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.llm.remaining_time import RemainingTime
 from kbtrain.llm.silent_answers import LEAST, SilentAnswers
 from kbtrain.models.batching import windows
-from kbtrain.models.files_read import MODEL_FILES, hashes_of
+from kbtrain.models.files_read import hashes_of
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import file_sha256

@@ -12,14 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kbtrain.errors import UserError, at
-from kbtrain.files import there
-from kbtrain.jsonl import read_json
+from kbtrain.errors import UserError
 from kbtrain.models.embedded import folder_of as embedded_folder
 from kbtrain.models.embedded import is_embedded
-from kbtrain.provenance import changed, file_sha256, flat, stamp
+from kbtrain.provenance import file_sha256, stamp
 
-MODEL_FILES = "model_files"  # name of what is noted, in meta data and settings
 Noted = dict[str, dict[str, Any]]  # by a file's name its size, time and SHA-256
 _SUFFIXES = frozenset({".safetensors", ".json", ".jinja", ".txt", ".model", ".tiktoken"})
 _ABOUT = frozenset(
@@ -81,31 +78,6 @@ def _sha256(path: Path, noted: Any) -> str:
     if key not in _known:
         _known[key] = file_sha256(path)
     return _known[key]
-
-
-def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Settings that differ, with both values: nested ones by dotted key, a model's files one by one.
-
-    Files that one side lacks (not noted then, or not here now) do not differ.
-    """
-    one, other = (flat({name: side[name] for name in side if name != MODEL_FILES}) for side in (before, now))
-    found = [(name, one.get(name), other.get(name)) for name in sorted({*one, *other})]
-    old, new = before.get(MODEL_FILES), now.get(MODEL_FILES)
-    if isinstance(old, Mapping) and isinstance(new, Mapping) and old and new:
-        files = sorted({*old, *new})
-        found += [(f"{MODEL_FILES} {name}", str(old.get(name))[:12], str(new.get(name))[:12]) for name in files]
-    elif old and new:
-        found.append((MODEL_FILES, str(old)[:12], str(new)[:12]))
-    return [setting for setting in found if setting[1] != setting[2]]
-
-
-def check_begun(path: Path, note: Path, key: Mapping[str, Any], unknown: str, remedy: str) -> None:
-    """Raise :class:`UserError` ending in ``remedy`` for records whose settings in ``note`` differ from ``key``, or are
-    gone: then they are ``unknown``. What cost hours is not thrown away for an option."""
-    if not there(note):
-        raise UserError(f"{at(path)}: {unknown} ({note.name}) are gone; {remedy}")
-    for setting in differing(read_json(note), json.loads(json.dumps(dict(key)))):  # as the note has them
-        raise UserError(f"{at(path)}: begun with {changed(*setting)}; set it back, or {remedy}")
 
 
 def check_noted(model: str, noted: Any, made: str, remedy: str) -> None:

@@ -23,8 +23,9 @@ from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
+from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.jsonl import read_json
-from kbtrain.models.files_read import MODEL_FILES, check_noted, note
+from kbtrain.models.files_read import check_noted, note
 from kbtrain.provenance import (
     check_data,
     device,

@@ -79,12 +79,12 @@ def test_passages_that_answers_were_drawn_with_are_not_replaced_by_others(run: P
     done = refused(run, "--k", 2)
     assert done.returncode == 2 and evidence.read_bytes() == before
     assert done.stderr == (
-        f"error: {evidence}: samples.db holds answers that were drawn with these passages, which were found with k = "
+        f"error: {evidence}: samples.db holds answers that were drawn with these passages, which were made with k = "
         "3, now it is 2; set it back, choose another folder, or move this file away first\n"
     )
     assert "there already" in retrieve(run).stdout
     meta_path(evidence).unlink()
-    assert "with these passages, which were not found by retrieve" in refused(run).stderr
+    assert "with these passages, which were not made by retrieve" in refused(run).stderr
     evidence.rename(run / "first.jsonl")
     assert retrieve(run, "--k", 2).returncode == 0
 

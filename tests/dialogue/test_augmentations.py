@@ -10,7 +10,7 @@ from tiny_kbm import make_model, make_tokenizer
 from tiny_turns import turn
 
 from kbtrain.dialogue.responder import Reads, Responder
-from kbtrain.dialogue.responses import augment, kept_augmented, kept_responses, snippets_of
+from kbtrain.dialogue.responses import all_responses, augment, snippets_of
 from kbtrain.errors import UserError
 from kbtrain.records import Hit
 
@@ -72,19 +72,18 @@ def test_responses_of_another_or_an_unknown_model_are_refused_not_overwritten(re
         r'none\.jsonl: begun with model = "m", now it is "other"; set it back, or choose another --out, or move or del'
     )
     with pytest.raises(UserError, match=begun):
-        kept_augmented(path, {"model": "other"})
+        run(responder, path, [()] * 6, key={"model": "other"})
     note.rename(tmp_path / "away")  # left behind in copying
-    gone = r"none\.jsonl: responses of an unknown model, their settings \(none\.jsonl\.key\) are gone; choose another"
+    gone = r"none\.jsonl: the settings of its records \(none\.jsonl\.key\) are missing; choose another"
     with pytest.raises(UserError, match=gone):
-        kept_augmented(path, {"model": "m"})
+        run(responder, path, [()] * 6)
     assert path.read_bytes() == whole
     (tmp_path / "away").rename(note)
     path.unlink()  # as the refusal says
-    assert kept_augmented(path, {"model": "other"}) == {} and "other" in note.read_text()
+    assert len(run(responder, path, [()] * 6, key={"model": "other"})) == 6 and "other" in note.read_text()
 
 
-@pytest.mark.parametrize("kept", [kept_augmented, kept_responses])
-def test_a_pipe_in_the_place_of_responses_is_not_waited_for(tmp_path, kept):
+def test_a_pipe_in_the_place_of_responses_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "none.jsonl")
     with pytest.raises(UserError, match=r"none\.jsonl: is a pipe"):
-        kept(tmp_path / "none.jsonl", {"model": "x"})
+        all_responses(tmp_path / "none.jsonl", {"model": "x"}, lambda: pytest.fail("opened"), TURNS, 50)

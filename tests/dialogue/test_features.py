@@ -18,9 +18,9 @@ from kbtrain.dialogue.features import (
 )
 from kbtrain.dialogue.responses import all_responses, asked, generated
 from kbtrain.errors import UserError
+from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.scripted import ScriptedLLM
-from kbtrain.models.files_read import MODEL_FILES
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Entity, Utterance
 from kbtrain.retrieval.ranker import Candidates, TfIdfRank
@@ -132,7 +132,7 @@ def test_finished_responses_of_another_model_or_other_settings_are_kept(tmp_path
         assert all_responses(path, noted, lambda: pytest.fail("opened for nothing"), examples, 50) == whole
     refused({**noted, MODEL_FILES: {"w": "2"}}, 'begun with model_files w = "1", now it is "2"')
     path.with_name("responses.jsonl.key").unlink()
-    with pytest.raises(UserError, match=r"their settings \(responses\.jsonl\.key\) are gone; move or delete this file"):
+    with pytest.raises(UserError, match=r"records \(responses\.jsonl\.key\) are missing; move or delete this file"):
         all_responses(path, noted, lambda: pytest.fail("opened for nothing"), examples, 50)
     assert path.read_bytes()
 

@@ -62,9 +62,7 @@ def test_traces_whose_settings_are_gone_are_kept_and_refused(tmp_path):
     kept = path.read_bytes()
     (note,) = (found for found in tmp_path.iterdir() if found != path)
     note.unlink()
-    with pytest.raises(
-        UserError, match=f"t.jsonl: traces by unknown settings, those noted \\({note.name}\\) are gone; "
-    ):
+    with pytest.raises(UserError, match=f"t.jsonl: the settings of its records \\({note.name}\\) are missing; "):
         TraceFile(path, {"documents": 3})
     assert path.read_bytes() == kept
 

@@ -21,7 +21,8 @@ from kbtrain.gate_folder import CARD, KeyedCard, KeyedGate, Pass, Stage, logisti
 from kbtrain.gates.answering import drafted_together, open_base_model
 from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import prompt_states
-from kbtrain.models.files_read import MODEL_FILES, digest
+from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.models.files_read import digest
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids, asked_whole
 from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Target

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import check_regular, replacing
+from kbtrain.io.artifact import differing
 from kbtrain.models.batching import common_start, like_length, padded, windows
-from kbtrain.models.files_read import differing
 from kbtrain.models.weights import no_numbers
 from kbtrain.progress import progress_bar
 

@@ -23,7 +23,8 @@ from kbtrain.files import there
 from kbtrain.gates.seakr.engine import Thought, Uncertainty
 from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
-from kbtrain.models.files_read import MODEL_FILES, hashes_of
+from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.models.files_read import hashes_of
 from kbtrain.provenance import check_unchanged, file_sha256, write_atomically
 from kbtrain.questions.checks import read_questions
 from kbtrain.rag.pipelines import FOLDER, Method, beginner

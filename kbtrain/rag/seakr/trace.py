@@ -5,19 +5,14 @@ A killed run goes on at the next question, and no question is stored twice.
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from kbtrain import jsonl
 from kbtrain.answers.grading import exact_match, is_correct, token_f1
-from kbtrain.files import append, beside, cut_torn_line, there
-from kbtrain.models.files_read import check_begun
-from kbtrain.provenance import write_atomically
+from kbtrain.io.artifact import Records
 from kbtrain.records import Question
 
 
@@ -121,38 +116,17 @@ def grades(question: Question, answer: str) -> dict[str, Any]:
     }
 
 
-class TraceFile(contextlib.AbstractContextManager["TraceFile"]):
-    """Append-only file of traces, with ``key`` (settings, hashes of inputs) in its meta data. A context manager.
-
-    Raises :class:`UserError` if the file was begun with another key, or one that is gone: its traces cost much and are
-    not thrown away.
-    """
+class TraceFile(Records):
+    """A growing file of traces; ``done`` are the questions that have one. See :class:`~kbtrain.io.artifact.Records`."""
 
     def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
-        self.path = path
-        note = beside(path, ".key")
-        wanted = json.dumps(dict(key), sort_keys=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        begun = there(path) and cut_torn_line(path)  # what was being written when the process was killed
-        if begun:
-            remedy = "name another --name, or move or delete this file"
-            check_begun(path, note, key, "traces by unknown settings, those noted", remedy)
-        else:
-            path.write_text("", encoding="utf-8")
-            write_atomically(note, wanted)
+        super().__init__(path, key, "name another --name, or move or delete this file", growing=True)
         self.done = {trace.question_id for trace in jsonl.read(Trace, path)}
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
 
-    def add(self, trace: Trace) -> None:
-        """Durable when this returns. Raises ``ValueError`` for a question that is there already."""
-        if trace.question_id in self.done:
-            raise ValueError(f"question {trace.question_id!r} has a trace already")
-        append(self._file, jsonl.dump(trace) + "\n")
-        self.done.add(trace.question_id)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
+    def add(self, *traces: Trace) -> None:
+        """Append traces. Raises ``ValueError`` for a question that has one."""
+        for trace in traces:
+            if trace.question_id in self.done:
+                raise ValueError(f"question {trace.question_id!r} has a trace already")
+            super().add(trace)
+            self.done.add(trace.question_id)
