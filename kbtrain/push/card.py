@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.results import GateResult, Results, load
@@ -51,7 +48,7 @@ def card_text(
         keep_trailing_newline=True,
     )
     text = environment.get_template("card.md.jinja").render(
-        metadata=yaml.safe_dump(metadata(name, card.kind, model, tested, licence), sort_keys=False).rstrip(),
+        metadata=metadata(name, card.kind, model, tested, licence),
         name=name,
         kind=card.kind,
         model=model,
@@ -125,35 +122,38 @@ def data_hashes(folder: Path, card: GateCard) -> dict[str, str]:
     return found | {f"dev (threshold{f' {i}' if i else ''})": value for i, value in enumerate(sorted(dev))}
 
 
-def metadata(
-    name: str, kind: str, model: str | None, tested: Sequence[GateResult], licence: str | None = None
-) -> dict[str, Any]:
-    """The card's head, as the hub reads it; ``base_model`` only where it is a name on the hub."""
+def metadata(name: str, kind: str, model: str | None, tested: Sequence[GateResult], licence: str | None = None) -> str:
+    """The card's head, YAML, as the hub reads it; ``base_model`` only where it is a name on the hub."""
+    from huggingface_hub import EvalResult, ModelCardData
+
     base = _ORIGINALS.get(model or "", model)
-    made: dict[str, Any] = {"library_name": "kbtrain", "tags": ["adaptive-retrieval", "retrieval-gate", kind]}
-    if base and re.fullmatch(r"[\w.-]+/[\w.-]+", base):
-        made["base_model"] = base
-    if licence:
-        made["license"] = licence
-    if tested:
-        made["model-index"] = [{"name": name, "results": [_indexed(gate) for gate in tested]}]
-    return made
-
-
-def _indexed(gate: GateResult) -> dict[str, Any]:
-    values: Mapping[str, float | None] = {
-        "auroc": gate.auroc,
-        "accuracy": gate.accuracy,
-        "share of searches": gate.retrieval_ratio,
-    }
-    metrics = [
-        {"type": key, "value": round(value, 4), "name": key} for key, value in values.items() if value is not None
+    results = [
+        EvalResult(
+            task_type="text-classification",
+            task_name=f"retrieval needed ({gate.gate})",
+            dataset_type="test",
+            dataset_name=f"the run's test questions ({gate.n})",
+            metric_type=metric,
+            metric_name=metric,
+            metric_value=round(value, 4),
+        )
+        for gate in tested
+        for metric, value in (
+            ("auroc", gate.auroc),
+            ("accuracy", gate.accuracy),
+            ("share of searches", gate.retrieval_ratio),
+        )
+        if value is not None
     ]
-    return {
-        "task": {"type": "text-classification", "name": f"retrieval needed ({gate.gate})"},
-        "dataset": {"type": "test", "name": f"the run's test questions ({gate.n})"},
-        "metrics": metrics,
-    }
+    data = ModelCardData(
+        base_model=base if base and re.fullmatch(r"[\w.-]+/[\w.-]+", base) else None,
+        library_name="kbtrain",
+        license=licence,
+        tags=["adaptive-retrieval", "retrieval-gate", kind],
+        model_name=name,
+        eval_results=results or None,
+    )
+    return str(data.to_yaml()).rstrip()
 
 
 def _answered(results: Results | None) -> str | None:

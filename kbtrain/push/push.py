@@ -6,9 +6,8 @@ Everything is checked before the first byte is sent: what would be sent is opene
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 
 from kbtrain.errors import UserError
@@ -92,20 +91,18 @@ def send(wanted: Push, staged: Staged, given: str | None) -> str:
 
     A gate's files that an earlier commit had and this one has not are removed by it. Raises :class:`UserError`.
     """
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub import HfApi
 
     api = HfApi(token=given)
     with hub_errors(wanted.name), quiet():
         api.create_repo(wanted.name, private=True if wanted.private else None, exist_ok=True)
         if wanted.private and not api.model_info(wanted.name).private:
             raise UserError(f"{wanted.name}: is there already, and public; take another name, or leave --private out")
-        sent = {*staged.files, README}
-        stale = _stale(api.list_repo_files(wanted.name), sent)
-        made = [CommitOperationAdd(file, staged.folder / file) for file in sorted(sent)]
-        removed = [CommitOperationDelete(file) for file in stale]
-        message = f"Gate of kind {read_card(staged.folder).kind}, sent by kbtrain"
-        return str(api.create_commit(wanted.name, [*made, *removed], commit_message=message).oid)
-
-
-def _stale(there: Sequence[str], sent: set[str]) -> list[str]:
-    return [file for file in there if file not in sent and any(fnmatch(Path(file).name, name) for name in FILES)]
+        commit = api.upload_folder(
+            repo_id=wanted.name,
+            folder_path=staged.folder,
+            allow_patterns=[*staged.files, README],
+            delete_patterns=[pattern for name in FILES for pattern in (name, f"*/{name}")],
+            commit_message=f"Gate of kind {read_card(staged.folder).kind}, sent by kbtrain",
+        )
+        return str(commit.oid)

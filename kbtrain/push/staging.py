@@ -22,7 +22,7 @@ from kbtrain.trained_on import TRAINED_ENTITIES, TRAINED_ON
 # vocabularies, in which a path would be a token
 _NOT_SETTINGS = ("tokenizer.json", "vocab.json", "added_tokens.json", "*.index.json")
 _PATH = r"(?:~|[A-Za-z]:)?[\\/](?:[^\s\\/`'\"|,;:()\[\]{}<>]+[\\/])+[^\s\\/`'\"|,;:()\[\]{}<>]*"
-_ALONE = re.compile(rf"{_PATH}|(?:~|[A-Za-z]:)[\\/]\S+")
+_ALONE = re.compile(r"(?:~|[A-Za-z]:)[\\/].+|/[^/\n]+/[^\n]+")
 _WITHIN = re.compile(rf"(?<![\w:./\\<-]){_PATH}")
 _LARGEST_TEXT = 5_000_000  # bytes of a text that is searched for paths
 
@@ -126,15 +126,15 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):
-        return [mapped(one, change) for one in value]
+        return [mapped(item, change) for item in value]
     if isinstance(value, dict):
-        return {key: mapped(one, change) for key, one in value.items()}
+        return {key: mapped(item, change) for key, item in value.items()}
     return value
 
 
 def bare(text: str) -> str:
-    """The last name of an absolute path; any other text as it is."""
-    return _last(text) if _ALONE.fullmatch(text) or _of_this_machine(text) else text
+    """The last name of an absolute path; any other text unchanged."""
+    return _last(text) if _ALONE.fullmatch(text) else text
 
 
 def without_paths(text: str) -> str:
@@ -142,20 +142,13 @@ def without_paths(text: str) -> str:
 
     Where a path of this machine goes on behind a space nothing is cut: the rest of it would stay, and be no path.
     """
-    if any(root in text for root in machine_paths() if not _ALONE.fullmatch(root)):
+    if any(root in text for root in machine_paths() if not re.fullmatch(_PATH, f"{root}/")):
         return text
     return _WITHIN.sub(lambda found: _last(found[0]), text)
 
 
 def _last(path: str) -> str:
     return re.split(r"[\\/]", path.rstrip("\\/"))[-1]
-
-
-def _of_this_machine(text: str) -> bool:
-    """True for an absolute path in whose names spaces and brackets may stand: its first folder is here."""
-    if "\n" in text or not re.match(r"(~/|/[^/]+/).", text):
-        return False
-    return text.startswith("~") or Path("/", text.split("/")[1]).is_dir()
 
 
 def _named_model(folder: Path, card: GateCard, model: str | None) -> str | None:

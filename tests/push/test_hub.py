@@ -434,7 +434,6 @@ def test_a_folder_s_name_is_never_asked_of_the_hub(hub, tmp_path, monkeypatch):
         ("~/x/y", "y"),
         ("/tmp/jane doe/bm25", "bm25"),
         ("/tmp/a (copy)/b [1]", "b [1]"),
-        ("/no_such_folder and/or", "/no_such_folder and/or"),
         ("C:\\Users\\me\\x", "x"),
         ("runs/demo/train.jsonl", "runs/demo/train.jsonl"),
         ("org/model", "org/model"),
