@@ -2,7 +2,7 @@
 
 GNU OpenMP's threads spin at the end of each of a layer's many small operations. On a machine that does other work too,
 a thread that is not running is waited for by others that keep the cores from it: a training step then takes up to ten
-times its time (``benchmarks/busy.py``).
+times its time.
 """
 
 from __future__ import annotations

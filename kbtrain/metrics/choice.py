@@ -39,7 +39,7 @@ def chosen_value(criterion: Floats, value: Floats | None = None) -> ChosenValue:
     Both are (1 + resamples, candidates): figures as observed, then those of bootstrap resamples of the same questions.
     Resamples with an undefined figure are left out. Ties go to the first candidate. The interval covers the chosen
     candidate's true figure in 95 % of all data sets, as far as the figures are normal. For cross-validated fits it is
-    too narrow: resamples do not see how the fits vary (``benchmarks/choice_coverage.py``).
+    too narrow: resamples do not see how the fits vary.
     """
     table = criterion if value is None else value
     place = int(np.argmax(criterion[0]))

@@ -43,7 +43,7 @@ def test_sinusoids_are_those_of_vaswani():
 
 @pytest.mark.parametrize("heads", [2, 4])
 def test_the_network_computes_what_torch_s_encoder_computes(heads):
-    from mha_reference import ReferenceMHA, copy_weights
+    from support.mha_reference import ReferenceMHA, copy_weights
 
     torch.manual_seed(0)
     config = RagateMHAConfig(vocab_size=50, d_model=16, n_layers=3, n_heads=heads)
