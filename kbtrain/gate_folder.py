@@ -31,7 +31,7 @@ from pydantic import (
 
 from kbtrain.answers.chinese import language_of
 from kbtrain.answers.writing import is_blank
-from kbtrain.errors import HALVES, UserError, at, did_you_mean
+from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.files import there, writing
 from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
@@ -604,8 +604,6 @@ class Gate(ABC):
         if isinstance(value, str) and "question" in self.reads:
             if is_blank(value):
                 raise UserError(f"gate '{self.name}': text {place} is empty; expected a question")
-            if HALVES.search(value):  # tokenizers take none
-                raise UserError(f"gate '{self.name}': text {place} holds half of a surrogate pair; take it out")
             return GateExample.ask(value, language=language_of(value))
         kinds: dict[Reads, type[Example]] = {"question": GateExample, "turn": TurnExample}
         if isinstance(value, tuple(kinds[reads] for reads in self.reads)):

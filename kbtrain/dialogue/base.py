@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import check_regular, there
+from kbtrain.files import there
 from kbtrain.jsonl import one_line, read_value
 from kbtrain.records import Snippet, Split, TurnExample, Utterance
 from kbtrain.text_files import plain_name
@@ -150,7 +150,6 @@ def split_files(path: Path, ending: str, split: Split | None) -> list[tuple[Spli
     Raises :class:`UserError` if there is none, or if a single file's name says no split and none is given.
     """
     if there(path) and not path.is_dir():
-        check_regular(path)
         return [(split or split_of(plain_name(path.name).removesuffix(ending), path), path)]
     found = sorted(path.glob(f"*{ending}*")) if path.is_dir() else []
     names = ((plain_name(file.name), file) for file in found)

@@ -233,9 +233,6 @@ def _check_files(folder: Path) -> None:
             raise UserError(f"{folder / name}: {problem}; copy the whole folder again")
         if there(folder / name):
             _check_fields(folder / name, json.loads(read_text(folder / name)))
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if path.suffix in _READ or (path.exists() and not path.is_dir()):
-            check_regular(path)  # a pipe would be waited for; a template that is a folder or a broken link, passed over
     for path in sorted(set(weight_files(folder).values())):
         header_of(path)
     if there(folder / _ADAPTER_CONFIG) and not there(folder / "config.json"):

@@ -16,7 +16,7 @@ from typing import Any, cast, get_args
 from kbtrain.answers.chinese import language_of
 from kbtrain.answers.thoughts import read_answer, split_thought
 from kbtrain.answers.writing import is_blank
-from kbtrain.errors import HALVES, UserError
+from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
 from kbtrain.gates.registry import load_gate
 from kbtrain.llm.base import LLM, AnswerRequest
@@ -78,7 +78,7 @@ def _listed(texts: object) -> list[object]:
 
 
 def _question(text: object, place: int) -> Question:
-    if not isinstance(text, str) or is_blank(text) or HALVES.search(text):
+    if not isinstance(text, str) or is_blank(text):
         raise UserError(f"rag.answer: text {place} is no question: {text!r:.60}")
     return Question(str(place), text, (), "test", "use", language_of(text), gold="none")
 

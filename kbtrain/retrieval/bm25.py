@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import beside, check_regular, put_in_place
+from kbtrain.files import beside, put_in_place
 from kbtrain.jsonl import read_json
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
@@ -200,8 +200,6 @@ class BM25:
         ``backend`` None: numba from 20,000 passages on. Both give the same hits. Raises :class:`UserError`.
         """
         bm25s = _bm25s()
-        for file in sorted(folder.glob("*")):  # opening a pipe would wait for a writer without end
-            check_regular(file)
         check_noted(folder)
         tokens, passages = Tokens.load(folder / _TOKENS), PassageFile(folder)
         backend = backend or ("numba" if len(passages) >= NUMBA_FROM else "numpy")
@@ -263,7 +261,6 @@ def document_frequencies(folder: Path) -> tuple[Tokens, list[str], Numbers]:
     tokens = Tokens.load(folder / _TOKENS)
     try:
         vocabulary: dict[str, int] = read_json(folder / "vocab.index.json")
-        check_regular(folder / "indptr.csc.index.npy")
         counts = np.diff(np.load(folder / "indptr.csc.index.npy"))
         words = sorted(vocabulary, key=vocabulary.__getitem__)[: len(counts)]  # bm25s may add an empty word at the end
     except (UserError, EOFError, ValueError, TypeError, AttributeError) as error:

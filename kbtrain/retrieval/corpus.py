@@ -22,7 +22,6 @@ from kbtrain.answers.chinese import CJK
 from kbtrain.answers.grading import is_empty
 from kbtrain.answers.writing import HIRAGANA, KATAKANA, SOUTHEAST_ASIAN, is_blank
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.files import check_regular
 from kbtrain.questions.base import titled
 from kbtrain.questions.reading.files import ARCHIVES, DOCUMENTS, data_files
 from kbtrain.questions.reading.rows import SourceRecord
@@ -212,9 +211,6 @@ class PassageFile:
         import numpy as np
 
         try:
-            for path in folder.iterdir():
-                if not path.is_dir():
-                    check_regular(path)  # a pipe among them would be waited for
             self._offsets = np.load(folder / _OFFSETS, mmap_mode="r")
             self.ranks = np.load(folder / _RANKS, mmap_mode="r")
             with open(folder / _TEXTS, "rb") as file:

@@ -29,7 +29,7 @@ from kbtrain.config import Config
 from kbtrain.credentials import check_url, key_from_environment, key_headers
 from kbtrain.errors import UserError, at, require, strike
 from kbtrain.event_loop import EventLoop, run
-from kbtrain.files import check_regular, errors_of, loads
+from kbtrain.files import errors_of, loads
 from kbtrain.llm.dialect import KeyHeader
 from kbtrain.llm.server_errors import PromptRefusal
 from kbtrain.llm.server_requests import post
@@ -244,9 +244,6 @@ def check_points(folder: Path) -> None:
     """Raise :class:`UserError` for a folder whose points are more than data: Qdrant in a process keeps them as pickles,
     and a folder may come from anybody.
     """
-    for file in sorted(folder.rglob("*")):
-        if file.is_symlink() or not file.is_dir():
-            check_regular(file)  # a pipe would be waited for without end
     for file in sorted(folder.glob("collection/*/storage.sqlite")):
         try:
             with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import pickle
 import sqlite3
 from http.server import BaseHTTPRequestHandler
@@ -258,16 +257,14 @@ def test_points_that_a_full_disk_kept_from_being_begun_are_begun_again(corpus, t
         assert len(index.search(["x"], 3)[0]) == 3
 
 
-@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to(path.name), lambda path: path.mkdir()])
+@pytest.mark.parametrize("put", [lambda path: path.symlink_to(path.name), lambda path: path.mkdir()])
 def test_points_that_are_no_file_are_one_line(corpus, tmp_path, server, put):
     folder = tmp_path / "index"
     build(corpus, folder, settings(server), 12)
     for file in sorted(path for path in (folder / vectors.POINTS).rglob("*") if path.is_file()):
         file.unlink()
         put(file)
-    with pytest.raises(
-        UserError, match=r"is a pipe|links that lead in a circle|cannot be opened|holds more than points"
-    ):
+    with pytest.raises(UserError, match=r"links that lead in a circle|cannot be opened|holds more than points"):
         VectorIndex.open(folder)
 
 

@@ -26,11 +26,6 @@ def _folder(path: Path) -> None:
     path.mkdir()
 
 
-def _pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
 def _loop(path: Path) -> None:
     path.unlink()
     path.symlink_to(path.name)
@@ -41,7 +36,6 @@ ANY: dict[str, Damage] = {
     **{f"is {content!r}": _text(content) for content in (b"[]", b"null", b"{}", b'{"a": NaN}', b"\xff\xfe\0\xd8")},
     "missing": lambda path: path.unlink(),
     "a folder": _folder,
-    "a pipe": _pipe,
     "a link to itself": _loop,
 }
 

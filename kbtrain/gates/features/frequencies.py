@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import check_regular
 from kbtrain.retrieval.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -81,7 +80,6 @@ class Frequencies:
         path = folder / WORDS
         if not path.exists():
             raise UserError(f"{at(path)}: no such file; copy the whole folder")
-        check_regular(path)
         try:
             found = load_file(path)
             hashes, logs = found["hashes"], found["logs"]

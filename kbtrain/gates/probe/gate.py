@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import check_regular_or_absent
 from kbtrain.gate_folder import CARD, KeyedCard, KeyedGate, Pass, Stage, logistic
 from kbtrain.gates.answering import drafted_together, open_base_model
 from kbtrain.gates.probe.head import Head, Method
@@ -389,7 +388,6 @@ def load_heads(path: Path, keys: Sequence[Target]) -> dict[Target, Head]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    check_regular_or_absent(path)
     try:
         tensors = load_file(str(path))
         heads = {

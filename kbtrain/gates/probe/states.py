@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import check_regular, replacing
+from kbtrain.files import replacing
 from kbtrain.io.artifact import differing
 from kbtrain.models.batching import common_start, like_length, padded, windows
 from kbtrain.models.weights import no_numbers
@@ -262,7 +262,6 @@ def _read_head(path: Path) -> tuple[dict[str, str], list[str], str | None]:
     """Facts, prompts' keys and origin of a file of states. Raises :class:`UserError`."""
     from safetensors import SafetensorError, safe_open
 
-    check_regular(path)
     try:
         with safe_open(path, "pt") as file:
             head = file.metadata() or {}
