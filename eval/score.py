@@ -32,7 +32,7 @@ from kbtrain.evaluation.member_scores import from_members
 from kbtrain.files import writing
 from kbtrain.gates.handles import PROMPTED, GateHandle
 from kbtrain.gates.noted import sources_of
-from kbtrain.gates.score_file import ScoreFile, files_of_models, is_finished, noted_models, score_path, take_over
+from kbtrain.gates.score_file import ScoreFile, files_of_models, is_finished, noted_models, score_path
 from kbtrain.gates.score_stage import (
     Engine,
     chunks_left,
@@ -129,7 +129,6 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
     for line in told(gate.name, trained, asked.reads):
         print(line)
     inputs = inputs_of(config, gate, hashes)
-    take_over(config.run, gate, inputs)
     with ScoreFile(out, inputs) as scores:
         chunks = chunks_left(scores, gate, asked.examples, config.chunk)
         total = sum(len(chunk.examples) for chunk in chunks)

@@ -31,7 +31,7 @@ from kbtrain.files import beside, there
 from kbtrain.provenance import ABSENT, changed, file_sha256, flat, meta_path, read_meta, stamp
 from kbtrain.records import GREEDY, REFUSED, Condition, Finish, Sample, SampleSet
 
-VERSION = 2  # 1: without digests; such a store is read, and gone on with as it is
+VERSION = 2
 APPLICATION = 0x6B62_7472  # "kbtr", so that another program's database is never taken for a store
 TABLES = (
     "CREATE TABLE runs (run INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, meta TEXT NOT NULL,"
@@ -46,13 +46,11 @@ TABLES = (
     " text TEXT NOT NULL, n_tokens INTEGER NOT NULL, finish TEXT NOT NULL, logprob REAL NOT NULL,"
     " PRIMARY KEY (question, condition, idx), FOREIGN KEY (question, condition) REFERENCES sets) WITHOUT ROWID",
 )
-_OF_RUNS, _OF_SETS = ", n_sets INTEGER NOT NULL, digest TEXT NOT NULL", " digest TEXT NOT NULL,"
-TABLES_1 = tuple(table.replace(_OF_RUNS, "").replace(_OF_SETS, "") for table in TABLES)
 HASHED = 64 * 2**20  # bytes of a store whose whole file is hashed at each opening: a fifth of a second
 # CROSS JOIN fixes the order of the loops and NOT INDEXED the scan: rows come sorted, nothing is collected to sort
 # (a LEFT JOIN does so too, and shows the sets whose answers are gone)
 ROWS = """SELECT questions.id, sets.condition, sets.prompt_tokens, sets.evidence_cut, sets.n_samples, samples.idx,
-    samples.text, samples.n_tokens, samples.finish, samples.logprob, {digest}
+    samples.text, samples.n_tokens, samples.finish, samples.logprob, sets.digest
     FROM questions {scan} CROSS JOIN sets USING (question) LEFT JOIN samples USING (question, condition)
     WHERE questions.run = (SELECT run FROM runs WHERE name = :run) {where}
     ORDER BY questions.question, sets.condition, samples.idx"""
@@ -92,35 +90,31 @@ def create(db: sqlite3.Connection, path: Path) -> None:
             db.execute("ROLLBACK")
 
 
-def check(db: sqlite3.Connection, path: Path) -> int:
-    """The store's version. Raises :class:`UserError` unless it can be read here and its tables are a store's."""
+def check(db: sqlite3.Connection, path: Path) -> None:
+    """Raise :class:`UserError` for a database that is not a store of this version, or has other tables."""
     application = db.execute("PRAGMA application_id").fetchone()[0]
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION:
         raise UserError(f"{at(path)}: {_FOREIGN}")
-    if version not in (1, VERSION):
+    if version != VERSION:
         raise UserError(
             f"{at(path)}: store of version {version}, this kbtrain reads {VERSION}; "
             "use the kbtrain that wrote it or sample into a new file"
         )
     found = {name: (kind, text or "") for kind, name, text in db.execute("SELECT type, name, sql FROM sqlite_master")}
-    for table in TABLES if version == VERSION else TABLES_1:
+    for table in TABLES:
         name = table.split()[2]
         kind, text = found.get(name, ("", ""))
         if kind != "table" or text.split() != table.split():
             raise UserError(f"{at(path)}: table '{name}' is missing or another one: {_DAMAGED}")
-    triggers = [name for name, (kind, _) in found.items() if kind == "trigger"]
-    if triggers:  # they would change what is stored
-        raise UserError(f"{at(path)}: trigger '{triggers[0]}' is none of a store's: {_DAMAGED}")
-    return int(version)
 
 
-def check_noted(path: Path, read_only: bool, digests: bool) -> None:
+def check_noted(path: Path, read_only: bool) -> None:
     """Raise :class:`UserError` for a store whose bytes are others than its meta data note.
 
     SQLite itself sees a changed byte only where pages are joined, not in an answer. Up to :data:`HASHED` bytes the
-    hash is of the whole file even if size and time are as they were: a disk's fault leaves both. A larger store with
-    ``digests`` of its answers is hashed only where size or time are others; its answers are checked as they are read.
+    hash is of the whole file even if size and time are as they were: a disk's fault leaves both. A larger store
+    is hashed only where size or time are others; its answers are checked as they are read.
     """
     if not meta_path(path).exists():
         return
@@ -131,7 +125,7 @@ def check_noted(path: Path, read_only: bool, digests: bool) -> None:
             raise
         return  # of the stage that is about to write it anew
     found = stamp(path)
-    if digests and (found["bytes"] or 0) > HASHED and all(meta.get(key) == value for key, value in found.items()):
+    if (found["bytes"] or 0) > HASHED and all(meta.get(key) == value for key, value in found.items()):
         return
     if meta.get("sha256") != _hash(path, tuple(found.values())):
         name = meta_path(path).name
@@ -201,8 +195,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
             with user_errors(self.path):
                 if not read_only:
                     create(self._db, self.path)
-                self._digests = check(self._db, self.path) == VERSION
-            check_noted(self.path, read_only, self._digests)
+                check(self._db, self.path)
+            check_noted(self.path, read_only)
         except BaseException:  # Ctrl-C, too: nobody else could close what was opened here
             self._db.close()
             raise
@@ -218,14 +212,10 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         with self._transaction() as db:
             text = json.dumps(wanted, ensure_ascii=False)
             unanswered = "NOT EXISTS (SELECT 1 FROM questions JOIN sets USING (question) WHERE run = runs.run)"
-            more, places, new = (
-                (", n_sets, digest", ", 0, ?", ", digest = excluded.digest") if self._digests else [""] * 3
-            )
-            # texts of these lines alone are put into the statement
             db.execute(
-                f"INSERT INTO runs (name, meta{more}) VALUES (?, ?{places}) "  # noqa: S608
-                f"ON CONFLICT (name) DO UPDATE SET meta = excluded.meta{new} WHERE {unanswered}",
-                (run, text, *([_digest_of_run(run, text, 0, 0)] if self._digests else [])),
+                "INSERT INTO runs (name, meta, n_sets, digest) VALUES (?, ?, 0, ?) ON CONFLICT (name) "  # noqa: S608
+                f"DO UPDATE SET meta = excluded.meta, digest = excluded.digest WHERE {unanswered}",
+                (run, text, _digest_of_run(run, text, 0, 0)),
             )
         stored, wanted = flat(self.run_meta(run)), flat(wanted)
         for key in {**stored, **wanted}:
@@ -278,7 +268,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def _check_counted(self, run: str) -> None:
         """Raise :class:`UserError`, once, if question-conditions of a run are gone or its meta data are others."""
-        if not self._digests or run in self._counted:
+        if run in self._counted:
             return
         query = """SELECT meta, n_sets, runs.digest, id, condition FROM runs LEFT JOIN questions USING (run)
             LEFT JOIN sets USING (question) WHERE name = ?"""  # in one statement: a writer may add to them
@@ -352,12 +342,11 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
                 raise ValueError(f"run {run!r} was not begun")
             for made in sets:
                 self._insert(db, row[0], made)
-            if self._digests:
-                n_sets, keys = row[3] + len(sets), _sum_of(row[4])
-                for made in sets:
-                    keys = _sum(keys, made.question_id, made.condition)
-                now = (n_sets, _digest_of_run(run, row[2], n_sets, keys), row[0])
-                db.execute("UPDATE runs SET n_sets = ?, digest = ? WHERE run = ?", now)
+            n_sets, keys = row[3] + len(sets), _sum_of(row[4])
+            for made in sets:
+                keys = _sum(keys, made.question_id, made.condition)
+            now = (n_sets, _digest_of_run(run, row[2], n_sets, keys), row[0])
+            db.execute("UPDATE runs SET n_sets = ?, digest = ? WHERE run = ?", now)
 
     def get(self, run: str, question_id: str, condition: Condition) -> SampleSet | None:
         """One question-condition, or None if it is not stored."""
@@ -379,7 +368,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
                 yield self._sample_set(list(group))
 
     def _rows(self, scan: str, where: str) -> str:
-        return ROWS.format(scan=scan, where=where, digest="sets.digest" if self._digests else "NULL")
+        return ROWS.format(scan=scan, where=where)
 
     def _sample_set(self, rows: Sequence[tuple[Any, ...]]) -> SampleSet:
         """Raises :class:`UserError` unless all answers are there as they were stored."""
@@ -397,7 +386,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
                 f"'{condition}' can be read: {_DAMAGED}"
             )
         found = SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut, refused)
-        if self._digests and noted != _digest_of(found):
+        if noted != _digest_of(found):
             raise UserError(
                 f"{at(self.path)}: answers to question '{question_id}' under '{condition}' are not those that were "
                 f"stored: {_DAMAGED}"
@@ -435,9 +424,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         key = (db.execute(find, (run, made.question_id)).fetchone()[0], made.condition)
         rows = [(*key, a.index, a.text, a.n_tokens, a.finish, a.logprob) for a in _rows_of(made)]
         try:
-            digest = [_digest_of(made)] if self._digests else []
-            row = (*key, len(made.samples), made.prompt_tokens, made.evidence_cut, *digest)
-            db.execute(f"INSERT INTO sets VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608 - question marks
+            row = (*key, len(made.samples), made.prompt_tokens, made.evidence_cut, _digest_of(made))
+            db.execute("INSERT INTO sets VALUES (?, ?, ?, ?, ?, ?)", row)
             db.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         except sqlite3.IntegrityError as error:
             place = f"{made.question_id!r} under {made.condition!r}"

@@ -22,7 +22,6 @@ from kbtrain.dialogue.turns_jsonl import plain_turns
 from kbtrain.dialogue.usefulness import VERDICTS, read_verdicts
 from kbtrain.errors import UserError
 from kbtrain.evaluation import results
-from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.files import cut_torn_line
 from kbtrain.gates.score_file import ScoreFile
 from kbtrain.io.artifact import Records
@@ -90,7 +89,6 @@ OTHER: dict[str, tuple[str, Reader]] = {
     "log": ("x.jsonl", lambda path: list(read_log(path))),
     "store": ("x.db", lambda path: SampleStore(path, read_only=True)),
     "store to write": ("x.db", SampleStore),
-    "scores beside their folder": ("scores.jsonl", lambda path: stored_scores(path.parent, required=False)),
     "useful snippets": (VERDICTS, lambda path: read_verdicts(path.parent)),
     "meta data": ("x.jsonl.meta.json", lambda path: unchanged(path.with_name("x.jsonl"))),
     "kept responses": (

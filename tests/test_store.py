@@ -305,10 +305,6 @@ def test_a_first_attempt_without_an_answer_binds_nothing(tmp_path: Path) -> None
             "ALTER TABLE sets RENAME TO old; CREATE VIEW sets AS SELECT * FROM old",
             r"table 'sets' is missing or another one: damaged database",
         ),
-        (
-            "CREATE TRIGGER t AFTER INSERT ON samples BEGIN UPDATE samples SET text = 'yes'; END",
-            r"trigger 't' is none of a store's: damaged database",
-        ),
         ("UPDATE samples SET text = 'another' WHERE idx = 0", r"'q1' under 'llm' are not those that were stored"),
         ("UPDATE samples SET logprob = logprob - 1e-9", r"'q1' under 'llm' are not those that were stored"),
         ("UPDATE samples SET idx = 5 - idx WHERE idx >= 0", r"answers to question 'q1' .* damaged database"),
@@ -363,35 +359,6 @@ def test_what_reads_no_answer_notices_sets_that_are_gone(tmp_path: Path, read: s
         pytest.raises(UserError, match="1 of 2 sets of answers of run 'main'"),
     ):
         eval(f"store.{read}")
-
-
-def test_a_store_without_digests_is_read_and_gone_on_with(tmp_path: Path) -> None:
-    """As versions before digests wrote them: tables with these words."""
-    path = tmp_path / "s.db"
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        db.executescript("""
-            PRAGMA journal_mode = WAL;
-            CREATE TABLE runs (run INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, meta TEXT NOT NULL);
-            CREATE TABLE questions (question INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, id TEXT NOT NULL, UNIQUE (run, id));
-            CREATE TABLE sets (question INTEGER NOT NULL REFERENCES questions, condition TEXT NOT NULL, n_samples INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, evidence_cut INTEGER NOT NULL, PRIMARY KEY (question, condition)) WITHOUT ROWID;
-            CREATE TABLE samples (question INTEGER NOT NULL, condition TEXT NOT NULL, idx INTEGER NOT NULL, text TEXT NOT NULL, n_tokens INTEGER NOT NULL, finish TEXT NOT NULL, logprob REAL NOT NULL, PRIMARY KEY (question, condition, idx), FOREIGN KEY (question, condition) REFERENCES sets) WITHOUT ROWID;
-            PRAGMA application_id = 1801614450;
-            PRAGMA user_version = 1;
-            INSERT INTO runs VALUES (1, 'main', '{"seed": 1}');
-            INSERT INTO questions VALUES (1, 1, 'q1');
-            INSERT INTO sets VALUES (1, 'llm', 1, 9, 0);
-            INSERT INTO samples VALUES (1, 'llm', 0, 'Paris', 2, 'eos', -1);
-        """)  # noqa: E501
-    with SampleStore(path) as store:
-        store.begin("main", {"seed": 1})
-        store.put("main", [made("q2")])
-        store.begin("second", {})
-        store.put("second", [made("q3")])
-    with SampleStore(path, read_only=True) as store:
-        first = SampleSet("q1", "llm", (Sample(0, "Paris", 2, "eos", -1.0),), None, 9)
-        assert list(store.iterate("main")) == [first, made("q2")]
-        assert store.get("second", "q3", "llm") == made("q3")
-        assert store.runs() == ["main", "second"] and store.counts("main") == {"llm": 2}
 
 
 def test_a_large_store_is_hashed_where_its_time_is_another_and_else_its_answers_are_checked_as_they_are_read(

@@ -24,7 +24,6 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample, grade, has_expected, outcome
 from kbtrain.evaluation.seen import Seen, seen_of
-from kbtrain.files import there
 from kbtrain.gates.noted import Source, holds_another, missing_reason, source_of
 from kbtrain.labeling.graded_by import ByQuestion, check_rules, grading_sources, read_run_verdicts, verdicts_file
 from kbtrain.provenance import check_made_from, check_unchanged, meta_of, short_name
@@ -191,20 +190,16 @@ _OF_GATES = (
 
 
 def stored_scores(run: Path, required: bool = True) -> StoredScores:
-    """The scores of ``RUN/scores/*.jsonl``; those in ``RUN/scores.jsonl`` of version 0.1 that are not there are added.
+    """The scores of ``RUN/scores/*.jsonl``.
 
     Warns of scores whose gate was trained anew since. Raises :class:`UserError` if there are none (and ``required``),
     or if a gate stands in two files.
     """
-    folder, old = run / "scores", run / "scores.jsonl"
+    folder = run / "scores"
     files = sorted(folder.glob("*.jsonl"), key=lambda path: (path.stem != "prompt", path.stem != "kbm", path.stem))
     by_gate = read_score_files(files)
     meta: dict[str, dict[str, Any]] = {key: {} for key in _OF_GATES}
-    if there(old):
-        added = {gate: scores for gate, scores in read_scores(old).items() if gate not in by_gate}
-        by_gate |= added
-        files += [old] if added else []
-    for path in reversed(files):  # what is in the folder comes last, and stays
+    for path in reversed(files):
         noted = meta_of(path)
         for key, found in meta.items():
             found |= noted.get(key, {})

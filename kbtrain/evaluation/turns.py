@@ -32,12 +32,12 @@ def labelled_turns(source: Path, split: Split) -> list[TurnExample]:
 def score_file(run: Path, gate: Path) -> Path:
     """The scores of a gate in a run folder: ``RUN/scores/<gate>.jsonl``, or ``scores.jsonl`` in the gate's folder.
 
-    The second is where a training leaves them, and where version 0.1 kept all. Raises :class:`UserError` if there are
+    A training leaves them in the second place. Raises :class:`UserError` if there are
     none, or if they are of other turns than the run's now, or of a gate that was made anew since.
     """
     inside = run / gate / "scores.jsonl"
     stored = run / "scores" / f"{gate.name}.jsonl" if len(gate.parts) == 1 else inside
-    found = next((path for path in (stored, inside, run / "gates" / gate / "scores.jsonl") if there(path)), None)
+    found = next((path for path in (stored, inside) if there(path)), None)
     if found is None:
         raise UserError(f"{stored}: no such file, nor {inside}; run eval/score.py --run {run} first")
     _check_current(found, run)

@@ -24,9 +24,6 @@ from kbtrain.trained_on import HELD_OUT, question_hash, read_held_out
 if TYPE_CHECKING:
     from kbtrain.llm.served_states import StatesServer
 
-# Folders of version 0.1 whose name was not their kind's.
-OLD_NAMES = {"mha": "ragate_mha"}
-
 
 @dataclass(frozen=True)
 class Opening:
@@ -112,7 +109,7 @@ def handle(
     given = kind.names(card)
     model = None if states is None else model_read(folder)
     served = None if states is None or model is None else read_llm_config(Path(states))
-    own = name or OLD_NAMES.get(folder.resolve().name, folder.resolve().name)
+    own = name or folder.resolve().name
     stored = {} if own in GATES or own == kind_name else {one: _renamed(one, kind_name, own) for one in given}
     if len(given) == 1 and stored:
         stored = {given[0]: own}

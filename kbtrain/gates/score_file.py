@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -246,50 +246,3 @@ SCORES = "scores"
 def score_path(run: Path, name: str) -> Path:
     """File of a gate's scores in a run folder, by its :class:`GateHandle`'s name."""
     return run / SCORES / f"{name}.jsonl"
-
-
-def take_over(run: Path, gate: GateHandle, inputs: Mapping[str, str]) -> int:
-    """Copy stored scores of this gate and these inputs from elsewhere into ``RUN/scores``; returns their number.
-
-    Version 0.1 kept the scores of all question gates in ``RUN/scores.jsonl`` and those of turn gates in
-    ``RUN/gates/NAME/scores.jsonl``. Recipes leave dev and test scores of turns in the gate's folder.
-    """
-    target = score_path(run, gate.name)
-    if target.exists():
-        return 0
-    rows: list[GateScore] = []
-    timings: list[str] = []
-    whole = run / "scores.jsonl"
-    if whole.exists() and _same_questions(_inputs(whole) or {}, gate, inputs):
-        rows = [row for row in jsonl.read(GateScore, whole) if row.gate in gate.names]
-        progress = _progress(whole)
-        lines = list(enumerate(read_text(progress).splitlines(keepends=True), 1))[1:]
-        timings = [line for n, line in lines if set(jsonl.parse(Timing, line, progress, n).gates) & set(gate.names)]
-    for folder in (run / "gates" / gate.name, Path(gate.opening.model if gate.opening else "")):
-        own = folder / "scores.jsonl"
-        if not rows and own.exists() and _same_turns(own, gate, inputs):
-            rows = [replace(row, gate=gate.names[0]) for row in jsonl.read(GateScore, own)]
-    if rows:
-        provenance.write_atomically(
-            _progress(target), json.dumps(dict(inputs), sort_keys=True) + "\n" + "".join(timings)
-        )
-        jsonl.write(target, rows)
-    return len(rows)
-
-
-def _same_questions(old: Mapping[str, str], gate: GateHandle, inputs: Mapping[str, str]) -> bool:
-    """0.1 noted what the scores of all gates depend on in one line, a gate's under its first score's name."""
-    wanted = {name: value for name, value in inputs.items() if name not in ("gate", MODEL_FILES, FILES_HERE)}
-    opening = gate.opening
-    depends = opening.model if opening and opening.prompt else gate.depends  # 0.1 noted a prompted gate's model alone
-    return old.get(gate.names[0]) == depends and all(old.get(name) == value for name, value in wanted.items())
-
-
-def _same_turns(path: Path, gate: GateHandle, inputs: Mapping[str, str]) -> bool:
-    turns = inputs.get("turns.jsonl")
-    old = _inputs(path) or {}
-    if gate.opening and gate.opening.prompt is not None:
-        wanted = (turns, gate.opening.model, inputs["dtype"])
-        return (old.get("turns"), old.get("model"), old.get("dtype")) == wanted
-    noted = provenance.meta_of(path).get("inputs", {}).values()
-    return len(gate.names) == 1 and turns is not None and turns in noted

@@ -123,10 +123,9 @@ def scored_chunk(gate: GateHandle, opened: Gate, chunk: Chunk) -> ScoredChunk:
 
 
 def found_gates(run: Path, dtype: str = "auto", device: str = "auto", states: str | None = None) -> list[GateHandle]:
-    """Gates with folders in a run folder (or in its ``gates/``, as in version 0.1), by kind, then name."""
-    folders = {path.parent.name: path.parent for pattern in ("gates/*", "*") for path in run.glob(f"{pattern}/{CARD}")}
-    order = list(kinds())
-    ordered = sorted(folders.values(), key=lambda folder: (order.index(kind_of(folder)[0]), folder.name))
+    """Gates with folders in a run folder, by kind, then name."""
+    order, folders = list(kinds()), (path.parent for path in run.glob(f"*/{CARD}"))
+    ordered = sorted(folders, key=lambda folder: (order.index(kind_of(folder)[0]), folder.name))
     return [handle(folder, dtype, device, states=states) for folder in ordered]
 
 

@@ -49,16 +49,14 @@ def _changed(folder: Path, noted: Mapping[str, Any]) -> str | None:
 
     By sizes; and by hashes where the index is at most :data:`HASHED` bytes, else of files younger than the note.
     """
-    sizes, hashes = noted.get("bytes"), noted.get("sha256")  # older notes lack the hashes, or both
+    sizes, hashes = noted.get("bytes"), noted.get("sha256")
+    if not isinstance(sizes, dict) or not isinstance(hashes, dict):
+        return NOTE
     files = _files(folder)
     found = _sizes(files)
-    if isinstance(sizes, dict):
-        names: set[str] = {*sizes, *found}
-        for name in sorted(names):
-            if sizes.get(name) != found.get(name):
-                return name
-    if not isinstance(hashes, dict):
-        return None
+    for name in sorted({*sizes, *found}):
+        if sizes.get(name) != found.get(name):
+            return str(name)
     written = (folder / NOTE).stat().st_mtime_ns
     looked = files if sum(found.values()) <= HASHED else [p for p in files if p.stat().st_mtime_ns >= written]
     return next((path.name for path in looked if file_sha256(path) != hashes.get(path.name)), None)

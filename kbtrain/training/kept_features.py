@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import check_regular, replacing
+from kbtrain.files import replacing
 from kbtrain.gate_folder import Gate
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Example
@@ -81,7 +81,6 @@ class KeptFeatures:
     def _read(self) -> dict[str, Rows]:
         from safetensors import SafetensorError, safe_open
 
-        check_regular(self.path)
         try:
             with safe_open(self.path, "np") as file:
                 facts, rows = file.metadata() or {}, file.get_tensor("features")
@@ -130,8 +129,6 @@ def by_kept(gate: Gate, kept: KeptFeatures | None) -> Gate | ByKept:
 
 def _name(example: Example) -> str:
     read = {key: value for key, value in asdict(example).items() if key not in _NOT_READ}
-    if read.get("titles") == "missing":  # so that features kept before titles had a rule are known again
-        del read["titles"]
     return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""The one list of gates: cards of 0.1 are read, handles name what scores depend on, other packages add kinds."""
+"""The one list of gates: cards are read and written back, handles name inputs, packages add kinds."""
 
 import json
 import os
@@ -19,8 +19,8 @@ from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 
 ROOT = Path(__file__).parents[2]
 
-# gate.json as version 0.1 wrote it, to the byte
-OLD = {
+# gate.json by kind, as a card writes it
+CARDS = {
     "seakr": {
         "schema_version": 1, "kind": "seakr", "base_model": "m", "dtype": "bf16", "prompt_fingerprint": "0",
         "settings": {
@@ -51,9 +51,9 @@ OLD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", OLD)
-def test_a_card_of_0_1_is_read_and_written_back_to_the_byte(kind, tmp_path):
-    text = json.dumps(OLD[kind], ensure_ascii=False, indent=1) + "\n"
+@pytest.mark.parametrize("kind", CARDS)
+def test_a_card_is_read_and_written_back_to_the_byte(kind, tmp_path):
+    text = json.dumps(CARDS[kind], ensure_ascii=False, indent=1) + "\n"
     (tmp_path / "gate.json").write_text(text, encoding="utf-8")
     card = read_card(tmp_path)
     assert type(card) is GATES[kind].card and card.kind == kind
@@ -62,14 +62,13 @@ def test_a_card_of_0_1_is_read_and_written_back_to_the_byte(kind, tmp_path):
 
 
 def test_names_come_from_kind_and_folder(tmp_path):
-    for folder in ("kbm", "lora", "mha", "other"):
-        kind = {"lora": "kbm", "mha": "ragate_mha", "other": "ragate_mha"}.get(folder, folder)
+    for folder in ("kbm", "lora", "other"):
+        kind = {"lora": "kbm", "other": "ragate_mha"}.get(folder, folder)
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "gate.json").write_text(json.dumps(OLD[kind]))
+        (tmp_path / folder / "gate.json").write_text(json.dumps(CARDS[kind]))
     assert handle(tmp_path / "kbm").names == ("kbm_mastery", "kbm_benefit")
     assert handle(tmp_path / "lora").names == ("lora_mastery", "lora_benefit")
     assert handle(tmp_path / "lora", name="kbm").names == ("kbm_mastery", "kbm_benefit")
-    assert (handle(tmp_path / "mha").name, handle(tmp_path / "mha").names) == ("ragate_mha", ("ragate_mha",))
     assert handle(tmp_path / "other").names == ("other",)
 
 
