@@ -43,7 +43,7 @@ SLOW = (
     "models/test_smollm2.py",
     "eval/test_score.py",
     "training/test_run_files.py",
-    "data_gen/test_build_atlas.py",
+    "tools/test_build_atlas.py",
     "data_gen/test_analyse.py",
     "data_gen/test_turns.py",
     "benchmarks/test_training_benchmarks.py",

@@ -73,7 +73,6 @@ def _sound(*argv: str, after: tuple[str, ...] = ()) -> Sound:
 COMMANDS: dict[str, Sound] = {
     "data_gen/analyse.py": _sound("--runs", "[qa]", "--out", "out"),
     "data_gen/build.py": _sound("--run", "qa", "--keys", "[mastery, benefit]"),
-    "data_gen/build_atlas.py": _sound("--output", "atlas"),
     "data_gen/collect.py": _sound(
         "--run", "new", "--dataset", "jsonl", "--path", "own.jsonl", "--shares", ".5,.25,.25"
     ),

@@ -3,7 +3,7 @@
 ``atlas`` has questions about all entities, obscure ones too; ``atlas_known`` open ones that are mostly about
 well-known entities: a small model knows a third of their answers. Both have the same passages and splits.
 
-Built by ``data_gen/build_atlas.py``; how: :mod:`kbtrain.questions.atlas_build`.
+Built by ``tools/build_atlas.py`` of the repository.
 """
 
 from __future__ import annotations

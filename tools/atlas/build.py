@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kbtrain.questions.atlas_build import elements as chemistry
-from kbtrain.questions.atlas_build import geonames
-from kbtrain.questions.atlas_build.ask import balanced, choice_questions, comparisons, known_questions, open_questions
-from kbtrain.questions.atlas_build.chance import share
-from kbtrain.questions.atlas_build.facts import City, Country, Element, Entity, State, all_facts
+from atlas import elements as chemistry
+from atlas import geonames
+from atlas.ask import balanced, choice_questions, comparisons, known_questions, open_questions
+from atlas.chance import share
+from atlas.facts import City, Country, Element, Entity, State, all_facts
 from kbtrain.records import Passage, Question
 
 

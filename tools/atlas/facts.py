@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from atlas.tables import NAME_WITHIN_OTHER, WORDS
 from kbtrain.answers.grading import contains
-from kbtrain.questions.atlas_build.tables import NAME_WITHIN_OTHER, WORDS
 from kbtrain.records import Split
 
 

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from atlas.chance import share, shuffled
+from atlas.facts import City, Country, Fact
+from atlas.wording import COMPARISONS, SPLIT_SHARES, WORDINGS, wanted, wanted_known
 from kbtrain.answers.words import normalise
-from kbtrain.questions.atlas_build.chance import share, shuffled
-from kbtrain.questions.atlas_build.facts import City, Country, Fact
-from kbtrain.questions.atlas_build.wording import COMPARISONS, SPLIT_SHARES, WORDINGS, wanted, wanted_known
 from kbtrain.records import Question, Split
 
 DATASET, KNOWN = "atlas", "atlas_known"

@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from kbtrain.questions.atlas_build import languages, tables
-from kbtrain.questions.atlas_build.chance import assign, ranks, shuffled
-from kbtrain.questions.atlas_build.currencies import CURRENCIES
-from kbtrain.questions.atlas_build.facts import City, Country, State
-from kbtrain.questions.atlas_build.tables import STATE_CAPITALS
+from atlas import languages, tables
+from atlas.chance import assign, ranks, shuffled
+from atlas.currencies import CURRENCIES
+from atlas.facts import City, Country, State
+from atlas.tables import STATE_CAPITALS
 
 Raw = dict[str, Any]
 KNOWN = 4  # places of each country and US state that are chosen for being well known

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from kbtrain.questions.atlas_build.chance import assign, ranks
-from kbtrain.questions.atlas_build.facts import Element
+from atlas.chance import assign, ranks
+from atlas.facts import Element
 
 FAMILIES = {  # mendeleev's series number -> name, other names
     2: ("noble gas", "noble gases"),

