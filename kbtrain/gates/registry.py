@@ -29,6 +29,8 @@ from kbtrain.gates.stack.gate import Stack, StackCard
 from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateGate
 from kbtrain.gates.turns.structural import StructuralCard, StructuralGate
 from kbtrain.gates.untrained import draft, p_yes, server
+from kbtrain.gates.untrained.served import ServedDraft, ServedPYes
+from kbtrain.gates.untrained.served import load_served as load_untrained
 from kbtrain.hub import local_folder
 from kbtrain.records import DtypeName
 
@@ -87,7 +89,14 @@ def _stack(folder: Path, dtype: str, device: str) -> Gate:
 
 
 def _stack_served(folder: Path, states: StatesServer) -> Gate:
-    return Stack.load(folder, lambda member: load_gate(member, states=states))
+    """A stack whose probes read from the server; its other members are opened here: a stack reads all their scores."""
+    return Stack.load(
+        folder,
+        lambda member: load_gate(member, states=states if issubclass(kind_of(member)[1].card, _READ_STATES) else None),
+    )
+
+
+_READ_STATES = (ProbeCard, StackCard)
 
 
 def _named(*names: str) -> Callable[[Any], tuple[str, ...]]:
@@ -143,8 +152,22 @@ GATES: dict[str, Kind] = {
         fit=Features.fit_form,
     ),
     "seakr": Kind(SeakrCard, SeaKR.load, QUESTION, _named(*SIGNALS), "recipes/make_seakr.py", ("seakr",)),
-    "p_yes": Kind(p_yes.PYesCard, p_yes.PYes.load, QUESTION, _named(*p_yes.SIGNALS), "recipes/make_untrained.py"),
-    "draft": Kind(draft.DraftCard, draft.Draft.load, QUESTION, _named(*draft.SIGNALS), "recipes/make_untrained.py"),
+    "p_yes": Kind(
+        p_yes.PYesCard,
+        p_yes.PYes.load,
+        QUESTION,
+        _named(*p_yes.SIGNALS),
+        "recipes/make_untrained.py",
+        open_served=lambda folder, states: load_untrained(ServedPYes, folder, states),
+    ),
+    "draft": Kind(
+        draft.DraftCard,
+        draft.Draft.load,
+        QUESTION,
+        _named(*draft.SIGNALS),
+        "recipes/make_untrained.py",
+        open_served=lambda folder, states: load_untrained(ServedDraft, folder, states),
+    ),
     "server": Kind(
         server.ServerCard, server.ServerGate.load, QUESTION, _named(*server.SIGNALS), "recipes/make_untrained.py"
     ),

@@ -7,6 +7,16 @@ from pathlib import Path
 from kbtrain.errors import UserError, at
 from kbtrain.gates.probe.gate import WEIGHTS, ProbeCard, load_heads
 from kbtrain.gates.registry import read_card
+from kbtrain.gates.untrained.served import ServedDraft, ServedPYes
+
+
+def model_asked(folder: Path) -> str | None:
+    """The answering model of a gate that can be read from a server: its states, or its log-probabilities."""
+    card = read_card(folder)
+    for served in (ServedDraft, ServedPYes):
+        if isinstance(card, served.card_type) and card.signal == served.signal:
+            return card.base_model
+    return model_read(folder)
 
 
 def model_read(folder: Path) -> str | None:

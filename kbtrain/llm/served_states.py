@@ -10,7 +10,7 @@ import base64
 import binascii
 import functools
 import json
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from kbtrain.errors import UserError
 from kbtrain.event_loop import run
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS, encode
+from kbtrain.prompts.own import OwnPrompts, asked_text
+from kbtrain.records import GateExample
 from kbtrain.servers import Retry
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 FIELD = "kbtrain_states"  # as in kbtrain.engine.vllm_connector, which imports nothing from here
 TOLERANCE = 0.06  # relative difference of a state in bf16 between two implementations; 0.01 to 0.04 were seen
 HOW = "start it with the flags of `kbtrain vllm-args FOLDER`"
+KEPT_DRAFTS = 256  # newest drafts, for the answers that follow their decisions
 SHORT_PROMPT = [1, 2, 3, 4]  # token ids that every vocabulary has
 
 
@@ -70,9 +73,14 @@ class ServedStates:
 
 def read_reply(reply: Mapping[str, Any], prompt: Sequence[int]) -> ServedStates:
     """States in a completion's reply. Raises :class:`UserError` for a reply without them, or of another prompt."""
+    return read_states(reply.get("kv_transfer_params"), prompt, _generated(reply))
+
+
+def _generated(reply: Mapping[str, Any]) -> list[int]:
+    """Token ids of a completion; empty where the reply has none."""
     choices = reply.get("choices") or [{}]
-    generated = choices[0].get("token_ids") if isinstance(choices[0], Mapping) else None
-    return read_states(reply.get("kv_transfer_params"), prompt, generated or ())
+    ids = choices[0].get("token_ids") if isinstance(choices[0], Mapping) else None
+    return [int(i) for i in ids] if isinstance(ids, list) else []
 
 
 def read_states(given: Any, prompt: Sequence[int], generated: Sequence[int]) -> ServedStates:
@@ -119,6 +127,7 @@ class StatesServer:
         self.server = server
         self.tokenizer = tokenizer
         self.spent: Counter[str] = Counter()
+        self.drafts: OrderedDict[tuple[int, ...], list[int]] = OrderedDict()  # by prompt, without the end token
 
     @classmethod
     def connect(cls, config: LLMConfig, model: str) -> StatesServer:
@@ -165,6 +174,11 @@ class StatesServer:
         ids = None if isinstance(reply, PromptRefusal) else reply.get("prompt_token_ids")
         return [int(i) for i in ids] if isinstance(ids, list) and all(isinstance(i, int) for i in ids) else None
 
+    def check_prompts(self, own: OwnPrompts | None) -> bool:
+        """:meth:`check_template` of the plain prompt; ``own``: the product's templates."""
+        example = GateExample.ask("What is the capital of France?")
+        return self.check_template(asked_text(example, None, own), own.system if own else None)
+
     def check_template(self, text: str, system: str | None = None) -> bool:
         """True if the server's chat template gives the tokens of ours for a message; False where it returns no tokens.
 
@@ -187,28 +201,65 @@ class StatesServer:
 
     def read(self, prompts: Sequence[Sequence[int]], draft_tokens: int = 0) -> list[ServedStates]:
         """States of prompts (token ids), in their order, from one greedy request each. Raises :class:`UserError`."""
+        more = {"kv_transfer_params": state_request(draft_tokens)}
+        replies = self._replies(prompts, draft_tokens + 1, more)  # the state of a token exists once it is fed
+        served = [read_reply(reply, ids) for reply, ids in zip(replies, prompts, strict=True)]
+        if draft_tokens:
+            for states, ids in zip(served, prompts, strict=True):
+                self._keep_draft(ids, states.generated)
+        return served
+
+    def read_logprobs(
+        self, prompts: Sequence[Sequence[int]], tokens: int, of_tokens: Sequence[int] = ()
+    ) -> list[list[dict[int, float]]]:
+        """Log-probabilities at each token of greedy drafts of at most ``tokens`` tokens, by token id.
+
+        They are of the two most probable tokens, or of the generated one and ``of_tokens``; before temperature and
+        filters. Any vLLM gives them. Raises :class:`UserError`.
+        """
+        from kbtrain.llm.reply_samples import top_logprobs
+
+        more: dict[str, Any] = {"logprobs": 2, "return_tokens_as_token_ids": True, "return_token_ids": True}
+        if of_tokens:
+            more["logprob_token_ids"] = list(of_tokens)
+        drafts = []
+        for reply, ids in zip(self._replies(prompts, tokens, more), prompts, strict=True):
+            try:
+                tops = [{int(token.removeprefix("token_id:")): p for token, p in top} for top in top_logprobs(reply)]
+            except ValueError:
+                raise UserError(
+                    f"server {self.server.base}: gives no log-probabilities by token id, as vLLM does"
+                ) from None
+            if tokens > 1:
+                self._keep_draft(ids, _generated(reply))
+            drafts.append(tops)
+        return drafts
+
+    def _replies(self, prompts: Sequence[Sequence[int]], tokens: int, more: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Replies to greedy completions of at most ``tokens`` tokens. Drafts end at a line break."""
         from kbtrain.llm.openai_llm import post_all
         from kbtrain.llm.server_errors import PromptRefusal
 
-        bodies = [self._body(ids, draft_tokens) for ids in prompts]
-        served = []
-        for reply, ids in zip(run(post_all(self.server, bodies)), prompts, strict=True):
+        fields = {"model": self.server.model, "temperature": 0.0, "max_tokens": tokens, **more}
+        if tokens > 1:
+            fields |= {"stop_token_ids": line_break_tokens(self.tokenizer), "return_token_ids": True}
+        replies = []
+        for reply in run(post_all(self.server, [{**fields, "prompt": list(ids)} for ids in prompts])):
             if isinstance(reply, PromptRefusal):
                 raise UserError(f"server {self.server.base}: {reply.message}")
-            served.append(read_reply(reply, ids))
+            replies.append(reply)
         self.spent.update(
-            requests=len(served),
+            requests=len(replies),
             prompt_tokens=sum(map(len, prompts)),
-            tokens=sum(max(1, len(states.generated)) for states in served),
+            tokens=sum(max(1, len(_generated(reply))) for reply in replies),
         )
-        return served
+        return replies
 
-    def _body(self, ids: Sequence[int], draft_tokens: int) -> dict[str, Any]:
-        """A greedy completion. The state of a token exists once it is fed: one token more than the draft is drawn."""
-        body = {"model": self.server.model, "prompt": list(ids), "temperature": 0.0, "max_tokens": draft_tokens + 1}
-        if draft_tokens:
-            body |= {"stop_token_ids": line_break_tokens(self.tokenizer), "return_token_ids": True}
-        return {**body, "kv_transfer_params": state_request(draft_tokens)}
+    def _keep_draft(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        ended = bool(tokens) and tokens[-1] in self.tokenizer.all_special_ids
+        self.drafts[tuple(prompt)] = list(tokens[:-1] if ended else tokens)
+        while len(self.drafts) > KEPT_DRAFTS:
+            self.drafts.popitem(last=False)
 
 
 def state_request(draft_tokens: int) -> dict[str, Any]:

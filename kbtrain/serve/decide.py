@@ -63,8 +63,9 @@ class LoadedGate:
     (:mod:`kbtrain.gates.question_shift`).
     """
 
-    def __init__(self, gate: Gate, fingerprint: str) -> None:
+    def __init__(self, gate: Gate, fingerprint: str, states: StatesServer | None = None) -> None:
         self.gate = gate
+        self.states = states
         self.fingerprint = fingerprint
         self.own = gate.card.own_prompts() if gate.card else None  # the prompts that its labels are about
         self.titles: Titles = gate.card.titles() if gate.card else "missing"  # of passages, in these prompts
@@ -90,7 +91,7 @@ class LoadedGate:
         gate = load_gate(folder, key, dtype, device, states=states)
         if gate.needs_samples or gate.needs_evidence or gate.stage == "search":
             raise UserError(f"gate '{gate.name}': needs samples or retrieved text; it cannot decide before a search")
-        return cls(gate, fingerprint(folder))
+        return cls(gate, fingerprint(folder), states)
 
     def check(self, threshold: float, where: str) -> float:
         """The threshold. Raises :class:`Refused` for one that the gate's scores cannot be compared with."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from kbtrain.errors import UserError
-from kbtrain.gates.states_read import model_read
+from kbtrain.gates.states_read import model_asked, model_read
 from kbtrain.llm.dialect import Dialect, Server
 from kbtrain.llm.served_states import StatesServer
 from kbtrain.models.load import load_tokenizer
@@ -18,14 +18,15 @@ logger = logging.getLogger("kbtrain.serve")
 
 
 def states_server(config: ServeConfig) -> StatesServer | None:
-    """A client of the upstream for the states that the gate reads; None where they come from a copy of the model here.
+    """A client of the upstream for the states, or log-probabilities, that the gate reads; None where they come from a
+    copy of the model here.
 
-    Raises :class:`UserError` where the upstream's states are asked for by ``states: upstream`` and it gives none.
+    Raises :class:`UserError` where ``states: upstream`` asks for the upstream's and it gives none.
     """
-    model = None if config.upstream is None or config.states == "here" else model_read(config.gate)
+    model = None if config.upstream is None or config.states == "here" else model_asked(config.gate)
     if config.upstream is None or model is None:
         if config.states == "upstream":
-            raise UserError(f"key 'states': no upstream, or gate '{config.gate}' reads no states of a plain prompt")
+            raise UserError(f"key 'states': no upstream, or gate '{config.gate}' reads nothing that it gives")
         return None
     served = asyncio.run(served_models(config))
     name = served_name(served or (), model, config.any_model)
@@ -39,13 +40,23 @@ def states_server(config: ServeConfig) -> StatesServer | None:
             timeout=config.gate_deadline_s,
         )
         states = StatesServer(server, load_tokenizer(model))
-        problem = states.problem() or ""
+        problem = _problem(states, reads_states=model_read(config.gate) is not None)
         if not problem:
             return states
     if config.states == "upstream":
         raise UserError(f"key 'states': the upstream gives no states of '{model}': {problem}")
     logger.warning("the upstream gives no states (%s); the gate reads those of a copy of '%s' here", problem, model)
     return None
+
+
+def _problem(states: StatesServer, reads_states: bool) -> str:
+    """A short reason why the gate cannot be read from the server; empty where it can."""
+    if reads_states:
+        return states.problem() or ""
+    try:
+        return "" if states.chat_tokens("Hello") else "it returns no token ids, as vLLM does"
+    except UserError as error:
+        return str(error)
 
 
 def served_name(names: Sequence[str], model: str, any_model: bool) -> str | None:

@@ -21,6 +21,7 @@ from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import GateInput
 from kbtrain.serve.condense import resolve_follow_up
 from kbtrain.serve.cors import Header
+from kbtrain.serve.draft_reuse import continue_draft
 from kbtrain.serve.error_events import ErrorEvents
 from kbtrain.serve.exchange import ClientLeft, Exchange, Upload
 from kbtrain.serve.inject import with_evidence
@@ -170,6 +171,9 @@ def _with_passages(
     if evidence is None:
         course.hits = ()
     changed = _asked(service, path, body, found, evidence)
+    states = service.decider.loaded.states
+    if evidence is None and states is not None and path == "chat/completions":
+        changed = continue_draft(changed, states)
     return data if changed is body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
 
 

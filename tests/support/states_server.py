@@ -18,16 +18,20 @@ class StatesServer(Served):
     """``layers`` as in transformers' ``hidden_states``, None: an engine without the connector; ``noise`` on states.
 
     ``template``: a chat template in place of the tokenizer's. ``dies``: requests behind the n-th get no reply, as of a
-    process that ends.
+    process that ends. ``says``: the text that it generates behind any prompt, in place of the model's.
     """
 
-    def __init__(self, model, tokenizer, layers, name="tiny", noise=0.0, template=None, dies=None):
+    def __init__(self, model, tokenizer, layers, name="tiny", noise=0.0, template=None, dies=None, says=None):
         super().__init__(model, tokenizer)
         self.RequestHandlerClass = Replies
         self.layers, self.name, self.noise, self.template, self.dies = layers, name, noise, template, dies
+        self.says = None if says is None else tokenizer(says)["input_ids"] + [tokenizer.eos_token_id]
 
     def draft(self, ids, tokens, stop):
         """Greedy tokens, the last one perhaps a stop token."""
+        if self.says is not None:
+            begun = max(n for n in range(len(self.says)) if ids[len(ids) - n :] == self.says[:n])
+            return self.says[begun : begun + tokens]
         drawn = []
         while len(drawn) < tokens and (not drawn or drawn[-1] not in {*stop, self.tokenizer.eos_token_id}):
             drawn.append(int(self.model(torch.tensor([ids + drawn])).logits[0, -1].argmax()))
@@ -58,15 +62,21 @@ class Replies(Answers):
         body, server = json.loads(self.rfile.read(int(self.headers["content-length"]))), self.server
         server.asked.append({"path": self.path, **body})
         if "chat" in self.path:
-            options = {"date_string": "today", **body.get("chat_template_kwargs", {})}
+            options = {"date_string": "today", "add_generation_prompt": body.get("add_generation_prompt", True),
+                       "continue_final_message": body.get("continue_final_message", False),
+                       **body.get("chat_template_kwargs", {})}  # fmt: skip
             ids = server.tokenizer.apply_chat_template(
                 body["messages"],
-                add_generation_prompt=True,
                 chat_template=server.template,
                 return_dict=False,
                 **options,
             )
-            message = {"role": "assistant", "content": "Rabat"}
+            drawn = server.draft(ids, body["max_tokens"], ()) if server.says else server.tokenizer("Rabat")["input_ids"]
+            text = server.tokenizer.decode(drawn, skip_special_tokens=True)
+            message = {
+                "role": "assistant",
+                "content": (body["messages"][-1]["content"] if body.get("echo") else "") + text,
+            }
             reply = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
             self.reply(reply | {"prompt_token_ids": ids if body.get("return_token_ids") else None})
             return
@@ -82,7 +92,19 @@ class Replies(Answers):
             given = None if wish is None or server.layers is None else {"kbtrain_states": self.wished(ids, drawn, wish)}
         choice = {"index": 0, "text": server.tokenizer.decode(drawn), "finish_reason": "length"}
         choice["token_ids"] = drawn if body.get("return_token_ids") else None
+        if body.get("logprobs"):
+            choice["logprobs"] = {"top_logprobs": self.top_logprobs(ids, drawn, body.get("logprob_token_ids"))}
         self.reply({"choices": [choice], "kv_transfer_params": given})
+
+    def top_logprobs(self, ids, drawn, of_tokens):
+        """Of the two most probable tokens, or of the chosen and the generated one, by names as vLLM gives them."""
+        places = []
+        with torch.no_grad():
+            for i, token in enumerate(drawn):
+                values = self.server.model(torch.tensor([ids + drawn[:i]])).logits[0, -1].float().log_softmax(-1)
+                chosen = [*of_tokens, token] if of_tokens else values.topk(2).indices.tolist()
+                places.append({f"token_id:{one}": float(values[one]) for one in chosen})
+        return places
 
     def wished(self, ids, drawn, wish):
         fed = drawn[:-1][: wish["draft_tokens"]]

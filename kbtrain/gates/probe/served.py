@@ -15,7 +15,7 @@ from kbtrain.files import there
 from kbtrain.gates.probe.gate import WEIGHTS, DraftProbeCard, Probe, Reader, load_heads
 from kbtrain.gates.probe.states import prompt_states
 from kbtrain.llm.served_states import HOW, TOLERANCE, ServedStates, StatesServer, check_width, largest_difference
-from kbtrain.prompts.own import asked_fingerprint, asked_text
+from kbtrain.prompts.own import asked_fingerprint
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 Reference = tuple[list[int], list[int], "States"]  # a prompt, layers (ids of hidden_states), states (layers, width)
 REFERENCE = "reference_states.safetensors"
 N_REFERENCE = 3  # prompts
-ANY_QUESTION = "What is the capital of France?"
 
 
 class ServedReader(Reader):
@@ -79,7 +78,7 @@ def load_served(probe: type[Probe], folder: Path, server: StatesServer) -> Probe
     heads = load_heads(folder / WEIGHTS, card.keys)
     own = card.own_prompts()
     card.check_prompts(asked_fingerprint(server.tokenizer, own), folder, model=card.base_model)
-    server.check_template(asked_text(GateExample.ask(ANY_QUESTION), None, own), own.system if own else None)
+    server.check_prompts(own)
     tokens = card.tokens if isinstance(card, DraftProbeCard) else 0
     reader = ServedReader(server, own, tokens, next(iter(heads.values())).weight.shape[1])
     check_reference(folder, server)

@@ -8,7 +8,6 @@ from kbtrain.errors import UserError, at
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.probe.gate import ProbeCard
 from kbtrain.gates.probe.served import (
-    ANY_QUESTION,
     REFERENCE,
     Reference,
     compare_states,
@@ -19,10 +18,14 @@ from kbtrain.gates.states_read import layers_read, plain_probes
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import SHORT_PROMPT, TOLERANCE, StatesServer
 from kbtrain.models.load import load_model, load_tokenizer
-from kbtrain.prompts.own import OwnPrompts, asked_ids, asked_text
+from kbtrain.prompts.own import OwnPrompts, asked_ids
 from kbtrain.records import GateExample
 
-QUESTIONS = (ANY_QUESTION, "Who wrote Middlemarch?", "In which year did the first person walk on the moon?")
+QUESTIONS = (
+    "What is the capital of France?",
+    "Who wrote Middlemarch?",
+    "In which year did the first person walk on the moon?",
+)
 
 
 def compare_server(server: Server, source: str) -> list[str]:
@@ -40,7 +43,7 @@ def compare_server(server: Server, source: str) -> list[str]:
     (kept,) = client.read([SHORT_PROMPT])
     layers = of_gate or list(kept.layers)
     kept.of_layers(layers, draft=False)
-    same = client.check_template(asked_text(GateExample.ask(ANY_QUESTION), None, own), own.system if own else None)
+    same = client.check_prompts(own)
     noted = [(folder / REFERENCE, reference) for folder, _ in probes if (reference := read_reference(folder))]
     where, reference = noted[0] if noted else (None, _transformers_reference(model, card, own, layers))
     found = compare_states(client, reference)
