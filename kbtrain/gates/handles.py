@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbtrain.files import there
 from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, Stage, text_of
+from kbtrain.gates.probe.served import connect_states
 from kbtrain.gates.registry import GATES, QUESTION, TURN, check_parts, kind_of, load_gate, read_card
 from kbtrain.gates.stack.gate import StackCard
 from kbtrain.gates.states_read import model_read
@@ -20,9 +21,6 @@ from kbtrain.prompts.ragate import Shots, ragate_fingerprint
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Example, GateExample
 from kbtrain.trained_on import HELD_OUT, question_hash, read_held_out
-
-if TYPE_CHECKING:
-    from kbtrain.llm.served_states import StatesServer
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,9 @@ def handle(
     return GateHandle(
         tuple(stored.get(one, one) for one in given),
         _depends(folder, card) + (f":states of {served.served_name}" if served else ""),
-        lambda: load_gate(folder, dtype=dtype, device=device, states=_connect_states(served, model)),
+        lambda: load_gate(
+            folder, dtype=dtype, device=device, states=connect_states(served, model) if served and model else None
+        ),
         Opening(str(folder), dtype, device, name=name, states=states),
         own,
         kind.reads,
@@ -128,14 +128,6 @@ def handle(
         _asks_server(folder, card),
         tuple(sorted(_models(folder, card))),
     )
-
-
-def _connect_states(config: LLMConfig | None, model: str | None) -> StatesServer | None:
-    if config is None or model is None:
-        return None
-    from kbtrain.llm.served_states import StatesServer
-
-    return StatesServer.connect(config, model)
 
 
 def _models(folder: Path, card: GateCard) -> set[str]:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
 
-    from kbtrain.llm.backends import LLMConfig
     from kbtrain.llm.dialect import Server
 
     States = NDArray[np.float32]
@@ -128,20 +127,6 @@ class StatesServer:
         self.tokenizer = tokenizer
         self.spent: Counter[str] = Counter()
         self.drafts: OrderedDict[tuple[int, ...], list[int]] = OrderedDict()  # by prompt, without the end token
-
-    @classmethod
-    def connect(cls, config: LLMConfig, model: str) -> StatesServer:
-        """The server of a configuration as ``kbtrain check-server`` writes it, with the tokenizer of ``model``.
-
-        Raises :class:`UserError` for another back end, a server that does not answer, and one without that model.
-        """
-        from kbtrain.llm.backends import open_llm
-
-        if config.backend != "openai":
-            raise UserError(f"key 'backend': states come from a vLLM server (openai), not from '{config.backend}'")
-        named = {"model": model, "server_model": config.served_name, "server_alias": True}
-        llm: Any = open_llm(config.model_copy(update={**named, "server_endpoint": "completions"}))
-        return cls(llm.server, llm.tokenizer)
 
     def answer_within(self, seconds: float) -> None:
         """Wait for a reply at most this long, and try a failed request once more at once."""

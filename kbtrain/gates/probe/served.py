@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
+    from kbtrain.llm.backends import LLMConfig
     from kbtrain.prompts.own import OwnPrompts
 
     States = NDArray[np.float32]
@@ -61,6 +62,20 @@ class ServedReader(Reader):
     def answer_within(self, seconds: float) -> None:
         """Give up after so many seconds what is asked of the server."""
         self.server.answer_within(seconds)
+
+
+def connect_states(config: LLMConfig, model: str) -> StatesServer:
+    """The server of a configuration as ``kbtrain check-server`` writes it, with the tokenizer of ``model``.
+
+    Raises :class:`UserError` for another back end, a server that does not answer, and one without that model.
+    """
+    from kbtrain.llm.backends import open_llm
+
+    if config.backend != "openai":
+        raise UserError(f"key 'backend': states come from a vLLM server (openai), not from '{config.backend}'")
+    named = {"model": model, "server_model": config.served_name, "server_alias": True}
+    llm: Any = open_llm(config.model_copy(update={**named, "server_endpoint": "completions"}))
+    return StatesServer(llm.server, llm.tokenizer)
 
 
 def load_served(probe: type[Probe], folder: Path, server: StatesServer) -> Probe:
