@@ -75,7 +75,10 @@ def main(config: CrossValidateConfig) -> None:
     found = cv.measured(table.truth, made, drawn)
     plain = [name for name, parts in cv.CANDIDATES.items() if not any(part.annotated for part in parts)]
     chosen, text = cv.best(list(cv.CANDIDATES), found), cv.best(plain, found)
-    corrected = {text: cv.corrected(plain, drawn), chosen: cv.corrected(list(cv.CANDIDATES), drawn)}
+    inflations = cv.nested_inflations(table, repeats, drawn)
+    corrected = {
+        name: cv.corrected(names, drawn, inflations) for name, names in ((text, plain), (chosen, list(cv.CANDIDATES)))
+    }
     named, most = list(dict.fromkeys((chosen, text))), cv.fewest_dialogues(table, repeats)
     sizes, beyond = ([size for size in config.sizes if (size > most) == above] for above in (False, True))
     document = {
@@ -88,6 +91,7 @@ def main(config: CrossValidateConfig) -> None:
             name: {figure: dataclasses.asdict(value) for figure, value in values.items()}
             for name, values in corrected.items()
         },
+        "inflation": {name: inflations[name] for name in named},
         "encoder_files": digest(config.encoder),
         "thresholds": {name: cv.threshold(table, made[name]) for name in named},
         "candidates": {name: dataclasses.asdict(one) for name, one in found.items()},

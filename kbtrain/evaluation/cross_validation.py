@@ -25,7 +25,7 @@ from kbtrain.gates.turns.dialogue_state import C
 from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.gates.turns.structural import FEATURES, structure
 from kbtrain.metrics.calibration import calibration
-from kbtrain.metrics.choice import chosen_value
+from kbtrain.metrics.choice import chosen_value, nested_inflation
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.ranking import auroc
 from kbtrain.metrics.significance import Delta, cluster_counts, interval
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Numbers = Literal["none", "unannotated", "structural", "dialogue_state"]
 ANNOTATED = ("services_so_far", "new_service")  # of the structural gate's features; the others count words and turns
 DRAWS, SEED = 2000, 20_244
+_FOLD_DRAWS = 200  # of a fold's dialogues, for the variance of its AUROC
 MAX_LENGTH = 64  # tokens of one utterance that the encoder reads
 INSIDE = "chosen inside the folds"
 
@@ -245,10 +246,36 @@ def drawn_figures(truth: Bools, dialogues: Sequence[str], made: Mapping[str, Seq
     return Drawn(ranked, {name: values.mean(axis=0) for name, values in ranked.items()}, f1)
 
 
-def corrected(names: Sequence[str], drawn: Drawn) -> dict[str, Delta]:
-    """AUROC and F1 of the best by AUROC of several candidates, corrected for its choice among them."""
+def nested_inflations(table: TurnTable, repeats: Sequence[Sequence[Fold]], drawn: Drawn) -> dict[str, float]:
+    """Factor of each candidate by which draws of dialogues understate the spread of its cross-validated AUROC."""
+    figures: dict[str, list[list[tuple[float, float, float]]]] = {name: [] for name in CANDIDATES}
+    for repeat in repeats:
+        for rows in figures.values():
+            rows.append([])
+        for fold in repeat:
+            known, other = table.truth[fold.fitted], table.truth[fold.rest]
+            weights = cluster_counts([table.dialogues[i] for i in fold.rest], _FOLD_DRAWS, SEED)
+            for name, rows in figures.items():
+                of_fold = auroc(other, mean_of(fold.outer, name), weights)
+                inner = float(auroc(known, mean_of(fold.inner, name))[0])
+                rows[-1].append((inner, float(of_fold[0]), float(np.nanvar(of_fold[1:]))))
+    return {
+        name: nested_inflation(*np.moveaxis(np.array(rows), 2, 0), float(drawn.auroc[name][1:].var()))
+        for name, rows in figures.items()
+    }
+
+
+def corrected(names: Sequence[str], drawn: Drawn, inflations: Mapping[str, float]) -> dict[str, Delta]:
+    """AUROC and F1 of the best by AUROC of several candidates, corrected for its choice among them.
+
+    Both intervals are widened by AUROC's factor of :func:`nested_inflations`.
+    """
     areas, f1 = (np.stack([values[name] for name in names], axis=1) for values in (drawn.auroc, drawn.f1))
-    return {"auroc": chosen_value(areas).corrected, "f1": chosen_value(areas, f1).corrected}
+    factors = [inflations[name] for name in names]
+    return {
+        "auroc": chosen_value(areas, inflation=factors).corrected,
+        "f1": chosen_value(areas, f1, factors).corrected,
+    }
 
 
 def measured(truth: Bools, made: Mapping[str, Sequence[HeldOut]], drawn: Drawn) -> dict[str, Figures]:

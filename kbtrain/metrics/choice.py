@@ -1,6 +1,6 @@
 """Value of the best of several candidates, corrected for its choice by the same data (the winner's curse).
 
-No candidate is fitted again: all follows from the candidates' figures in bootstrap resamples. Two sources:
+No candidate is fitted again: all follows from the candidates' figures in bootstrap resamples. Three sources:
 
 - The estimate is that of BBC-CV (Tsamardinos, Greasidou and Borboudakis, Machine Learning 107, 2018): each resample
   chooses, and the chosen candidate is valued on the questions that the resample left out. For a mean over questions
@@ -8,10 +8,15 @@ No candidate is fitted again: all follows from the candidates' figures in bootst
 - The interval is the hybrid one of Andrews, Kitagawa and McCloskey, "Inference on Winners" (Quarterly Journal of
   Economics 139(1), 2024). The figures are taken as normal with the resamples' covariance. The chosen one's figure is
   then truncated by its being the greatest, and by the projection interval of all candidates.
+- Resamples do not see that cross-validated fits share their questions. :func:`nested_inflation` estimates by how much
+  their spread is too small: nested cross-validation of Bates, Hastie and Tibshirani, "Cross-validation: what does it
+  estimate and how well does it do it?" (Journal of the American Statistical Association 119, 2024).
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,13 +38,16 @@ class ChosenValue:
     corrected: Delta
 
 
-def chosen_value(criterion: Floats, value: Floats | None = None) -> ChosenValue:
+def chosen_value(
+    criterion: Floats, value: Floats | None = None, inflation: Sequence[float] | None = None
+) -> ChosenValue:
     """Corrected ``value`` of the candidate with the greatest ``criterion``; without ``value`` the criterion itself.
 
     Both are (1 + resamples, candidates): figures as observed, then those of bootstrap resamples of the same questions.
     Resamples with an undefined figure are left out. Ties go to the first candidate. The interval covers the chosen
-    candidate's true figure in 95 % of all data sets, as far as the figures are normal. For cross-validated fits it is
-    too narrow: resamples do not see how the fits vary.
+    candidate's true figure in 95 % of all data sets, as far as the figures are normal. ``inflation``: factor by which
+    the spread of each candidate's resamples is too small, for cross-validated fits (:func:`nested_inflation`); without
+    it their interval is too narrow (``benchmarks/choice_coverage.py``).
     """
     table = criterion if value is None else value
     place = int(np.argmax(criterion[0]))
@@ -49,6 +57,7 @@ def chosen_value(criterion: Floats, value: Floats | None = None) -> ChosenValue:
     spread = float(drawn_values[:, place].std(ddof=1))
     if not whole[0] or spread <= 0:
         return ChosenValue(place, apparent, apparent)
+    spread *= 1.0 if inflation is None else inflation[place]
     own = drawn_values[:, place] - drawn_values[:, place].mean()
     slopes = own @ (drawn - drawn.mean(axis=0)) / (own @ own)
     observed = float(table[0, place])
@@ -60,6 +69,20 @@ def chosen_value(criterion: Floats, value: Floats | None = None) -> ChosenValue:
     picked = np.argmax(drawn, axis=1)
     estimate = float((2 * table[0, picked] - drawn_values[np.arange(len(drawn)), picked]).mean())
     return ChosenValue(place, apparent, Delta(min(max(estimate, low), high), low, high))
+
+
+def nested_inflation(inner: Floats, outer: Floats, outer_variance: Floats, variance: float) -> float:
+    """Standard error of a cross-validated figure by nested cross-validation, divided by that of its resamples.
+
+    All three are (repeats, folds): the figure by cross-validation ``inner`` to the questions outside a fold, the figure
+    of the fold by a fit to these, and the variance of the latter over resamples of the fold's questions. ``variance``
+    is that of the whole figure. The factor lies between 1 and the root of the number of folds, as the source proposes.
+    """
+    count = outer.shape[1]
+    error = float(np.nanmean((inner - outer) ** 2 - outer_variance)) * (count - 1) / count
+    if variance <= 0 or not np.isfinite(error):
+        return 1.0
+    return float(np.clip(np.sqrt(max(error, 0.0) / variance), 1.0, np.sqrt(count)))
 
 
 def _tail() -> float:
@@ -83,8 +106,12 @@ def _projection_quantile(drawn: Floats) -> float:
     correlation = np.atleast_2d(np.corrcoef(varying, rowvar=False))
     values, vectors = np.linalg.eigh(correlation)
     root = vectors * np.sqrt(np.maximum(values, 0))
-    normal = np.random.default_rng(_SEED).normal(size=(_SIMULATED, len(values)))
-    return float(np.quantile(np.abs(normal @ root.T).max(axis=1), 1 - BETA))
+    return float(np.quantile(np.abs(_normal_draws(len(values)) @ root.T).max(axis=1), 1 - BETA))
+
+
+@functools.cache
+def _normal_draws(count: int) -> Floats:
+    return np.random.default_rng(_SEED).normal(size=(_SIMULATED, count))
 
 
 def _mean_at(probability: float, observed: float, spread: float, limits: tuple[float, float], reach: float) -> float:

@@ -40,6 +40,7 @@ AnyRule = Annotated[
     Literal["0.5", "best_f1", "best_accuracy", "ratio", "max_loss", "fewest_searches", "given"], BeforeValidator(_half)
 ]
 _READ_NO_DEV = ("0.5", "given")
+MARGIN = 1.0  # standard errors by which a threshold of best_accuracy must beat never and always on dev
 SMALL_LOSS = 0.02  # of All-RAG's accuracy: what the report's headline allows on dev
 
 
@@ -89,7 +90,8 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
     """The threshold for one gate. Of equally good cuts, the one with the fewest retrievals.
 
     ``0.5``: the fixed midpoint of the score's range; ``best_f1``: of "retrieval needed"; ``best_accuracy``: end to
-    end; ``ratio``: the attainable retrieval ratio nearest to ``target_ratio`` (equal scores can not be parted).
+    end, or the better of never and always (:func:`gains_beyond_margin`); ``ratio``: the attainable retrieval ratio
+    nearest to ``target_ratio`` (equal scores can not be parted).
     Raises :class:`UserError` without dev questions, or for best_f1 without a question that needs retrieval.
     """
     if rule != "0.5" and len(dev.scores) == 0:
@@ -104,11 +106,28 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
             raise UserError("threshold rule 'best_f1': no dev question needs retrieval; use another rule")
         goodness = 2 * _cumulated(dev.scores, dev.needed) / (searches + total)
     elif rule == "best_accuracy":
-        goodness = _cumulated(dev.scores, dev.rag - dev.llm)
+        goodness = gains_beyond_margin(dev, MARGIN)
     else:
         goodness = -np.abs(searches / len(dev.scores) - target_ratio)
     # rounding: sums of the same gains in another order must stay ties
     return chosen(float(values[np.argmax(goodness >= goodness.max() - 1e-9)]), rule, dev)
+
+
+def gains_beyond_margin(dev: Dev, margin: float) -> Floats:
+    """Right answers that each cut gains over never; the better of never and always gains most, unless the cut of most
+    right answers beats it by ``margin`` standard errors.
+
+    The standard error takes the mean squared gain of all questions: the few by which a cut differs may show no gain.
+    """
+    gain = dev.rag - dev.llm
+    won, searched = _cumulated(dev.scores, gain), _cumulated(dev.scores, np.ones_like(gain))
+    best = int(np.argmax(won >= won.max() - 1e-9))
+    always = won[-1] > 1e-9
+    differing = len(gain) - searched[best] if always else searched[best]
+    lead = won[best] - max(won[-1], 0.0)
+    if lead < margin * np.sqrt(differing * (gain**2).mean()):
+        won[-1 if always else 0] += lead + 1
+    return won
 
 
 def fewest_searches(dev: Dev, limit: float) -> float:

@@ -26,7 +26,7 @@ def made(tmp_path):
     for split, n in (("dev", 120), ("test", 150)):
         for i in range(n):
             known = i % 3 == 0
-            outcomes.append(Outcome(f"{split}{i}", split, "r", known, i % 10 != 0, None, None, 3, 3))
+            outcomes.append(Outcome(f"{split}{i}", split, "r", known, i % 10 > (2 if known else 0), None, None, 3, 3))
             scores.append(GateScore(f"{split}{i}", "seakr", (-4.0 if known else -2.0) + i / n))
     jsonl.write(tmp_path / "outcomes.jsonl", outcomes)
     jsonl.write(tmp_path / "scores.jsonl", scores)

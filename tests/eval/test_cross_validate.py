@@ -81,12 +81,12 @@ def test_the_value_of_the_best_of_equal_candidates_is_corrected_downwards() -> N
     rng = np.random.default_rng(0)
     truth, dialogues = np.tile([True, False], 60), [f"d{i}" for i in range(120)]
     made = {name: [cv.HeldOut(rng.normal(size=120), rng.random(120) < 0.5)] for name in "abcdefgh"}
-    drawn = cv.drawn_figures(truth, dialogues, made)
+    drawn, factors = cv.drawn_figures(truth, dialogues, made), dict.fromkeys(made, 1.0)
     found = cv.measured(truth, made, drawn)
-    best, corrected = found[cv.best(list(made), found)], cv.corrected(list(made), drawn)
+    best, corrected = found[cv.best(list(made), found)], cv.corrected(list(made), drawn, factors)
     assert best.auroc.mean > 0.52 and best.auroc.mean - corrected["auroc"].mean > 0.02
     assert corrected["auroc"].low < 0.5 < corrected["auroc"].high  # all are of chance
-    alone = cv.corrected(["a"], drawn)  # without a choice nothing is corrected
+    alone = cv.corrected(["a"], drawn, factors)  # without a choice nothing is corrected
     assert alone["auroc"].mean == pytest.approx(found["a"].auroc.mean, abs=0.005)
     assert alone["f1"].mean == pytest.approx(found["a"].f1.mean, abs=0.005)
 
@@ -120,6 +120,7 @@ def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
     assert set(found["corrected"]) == {found["chosen"], found["chosen_without_annotation"]}
     told = capsys.readouterr().out
     assert "Corrected for its choice: `" in told
+    assert all(1 <= factor <= 3**0.5 for factor in found["inflation"].values())
     assert "left out of the learning curve: 40; a fold has 32 dialogues to fit to\n" in told
     assert f"Chosen: `{found['chosen']}`" in told and (out / "cross_validation.svg").exists()
     assert not (out / "test.json").exists()

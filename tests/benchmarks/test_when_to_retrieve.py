@@ -1,0 +1,141 @@
+"""The open table: rows from files like the public ones, a stranger's score file ranked, errors in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import scripts
+
+from kbtrain.config import build
+from kbtrain.errors import UserError
+
+FOLDER = "benchmarks/when_to_retrieve"
+SETS = ("nq", "hotpotqa")
+
+
+def row(dataset: str, split: str, i: int) -> dict[str, object]:
+    """A search gains in every third question, harms in every third, as its first word says."""
+    kind = i % 3
+    verdict = {"none": int(kind == 1), "one": int(kind == 0), "many": 0}
+    return {
+        "id": f"{dataset}-{split}-{i}", "dataset": dataset, "split": split, "answers": ["x"],
+        "question": f"{('gain', 'harm', 'same')[kind]} number {i} of {dataset}?", "llms": {"m": verdict},
+        **({"seakr": {"eigen_score": -float(kind)}} if dataset == "nq" and split == "test" else {}),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    made = [row(dataset, split, i) for dataset in SETS for split in ("train", "test") for i in range(30)]
+    path.write_text("".join(json.dumps(one) + "\n" for one in made))
+    return path
+
+
+def table(tmp_path: Path, rows: Path, *gates: Path) -> dict[str, dict[str, object]]:
+    module = scripts.load(f"{FOLDER}/score_gates.py")
+    config = {"rows": [rows], "model": "m", "gates": list(gates), "out": tmp_path / "table"}
+    module.main(build(module.ScoreGatesConfig, None, config))
+    return json.loads((tmp_path / "table.json").read_text())["parts"]
+
+
+def test_a_strangers_csv_is_ranked_beside_fixed_policies_and_published_scores(tmp_path: Path, rows: Path) -> None:
+    lines = ["id,score,search,tokens"]
+    lines += [f"{s}-test-{i},{2 - i % 3 if i % 3 else 3},{i % 3 == 0},{i}" for s in SETS for i in range(30)]
+    (tmp_path / "stranger.csv").write_text("\n".join(lines) + "\n")
+    parts = table(tmp_path, rows, tmp_path / "stranger.csv")
+    whole = parts["all"]
+    assert whole["ranking"][0] == "stranger" and (whole["never"], whole["always"]) == pytest.approx((1 / 3, 1 / 3))
+    decided = whole["decisions"]["stranger"]
+    assert (decided["accuracy"], decided["searched"]) == pytest.approx((2 / 3, 1 / 3))
+    assert decided["minus_always"]["mean"] == pytest.approx(1 / 3)
+    page = (tmp_path / "table.md").read_text()
+    assert "| 1 | `stranger` |" in page and "| 66.7 % | 33.3 % | 0.50 |" in page and page.count("| 14 |") == 2
+    assert set(parts) == {"all", "nq"}  # SeaKR's scores are of one data set
+    assert "seakr" in parts["nq"]["ranking"] and "seakr" not in whole["ranking"] and parts["nq"]["n"] == 30
+
+
+def test_scores_of_train_questions_choose_the_threshold(tmp_path: Path, rows: Path) -> None:
+    names = [(s, split, i) for s in SETS for split in ("train", "test") for i in range(30)]
+    found = [{"id": f"{s}-{split}-{i}", "score": -float(i % 3 == 1)} for s, split, i in names]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(one) + "\n" for one in found))
+    decided = table(tmp_path, rows, tmp_path / "mine.jsonl")["all"]["decisions"]["mine"]
+    assert (decided["accuracy"], decided["searched"]) == pytest.approx((2 / 3, 2 / 3))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (['{"id": "nq-test-0", "score": 1}'], "29 of 30 test questions of 'nq' have no score; score them all, or none"),
+        (['{"id": "nq-test-0", "score": 1}'] * 2, r"bad\.jsonl:2: field 'id': duplicate 'nq-test-0', first on line 1"),
+        (['{"id": "other", "score": 1}'], r"bad\.jsonl:1: field 'id': the table has no question 'other'; leave"),
+        (['{"id": "nq-test-0", "score": "high"}'], r"bad\.jsonl:1: field 'score': expected a number"),
+    ],
+)
+def test_a_bad_score_file_is_one_line(tmp_path: Path, rows: Path, lines: list[str], message: str) -> None:
+    (tmp_path / "bad.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match=message):
+        table(tmp_path, rows, tmp_path / "bad.jsonl")
+
+
+def test_rivals_write_files_that_the_table_reads(tmp_path: Path, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = scripts.load(f"{FOLDER}/rivals.py")
+    vectors = np.array([[float(i % 3 == k) for k in range(3)] for _ in range(4) for i in range(30)])
+    monkeypatch.setattr(module, "kept_embeddings", lambda *_: vectors)
+    module.main(build(module.RivalsConfig, None, {"rows": rows, "model": "m", "out": tmp_path / "rivals"}))
+    whole = table(tmp_path, rows, tmp_path / "rivals")["all"]
+    assert set(whole["ranking"]) == {"data_set", "length", "tf_idf", "nearest_neighbours", "adaptive_rag_labels"}
+    assert whole["gates"]["nearest_neighbours"]["area"]["mean"] == pytest.approx(1.0)
+    assert whole["decisions"]["tf_idf"]["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_rows_are_built_from_commits_of_files_like_the_public_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = scripts.load(f"{FOLDER}/outcome_rows.py")
+    monkeypatch.setattr(module, "SETS", ("nq",))
+    monkeypatch.setattr(module, "ADARAGUE", "HEAD")
+    monkeypatch.setattr(module, "FLARE_AUG", "HEAD")
+    theirs, others = tmp_path / "theirs", tmp_path / "others"
+    answers = {"none": "Elton John", "one": "The Beatles!", "many": "nobody"}
+    files: dict[Path, str] = {}
+    for split, (_, file) in module.PARTS.items():
+        for retrievals, answer in answers.items():
+            path = theirs / module.prediction("nq", split, retrievals)
+            files[path] = json.dumps({f"q-{split}": answer})
+            files[path.with_name(path.name.replace("prediction__", "ground_truth__"))] = json.dumps(
+                {f"q-{split}": ["a Beatles"]}
+            )
+        chains = theirs / module.prediction("nq", split, "none").replace(".json", "_chains.txt")
+        files[chains] = f"\nq-{split}\nwho sings it\nQ: who sings it\nA: Elton John\n\n"
+        for model in module.OTHERS.values():
+            verdicts = [{"id": f"q-{split}", "total_answer": ["multiple", "zero"]}] if split == "train" else []
+            files[others / f"classifier/data/{model}/{file}.json"] = json.dumps(verdicts)
+    files[theirs / module.T5 / "nq/nq_option_with_probas.json"] = json.dumps(
+        {"q-test": {"option": "B", "probas": "0.25, 0.5, 0.25"}}
+    )
+    files[theirs / "SeaKR/results/outputs_nq_ours_3_1/direct.jsonl"] = '{"eigen_score": -2.5}\n'
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for clone in (theirs, others):
+        for command in (["init", "-q"], ["add", "."],
+                        ["-c", "user.name=n", "-c", "user.email=e@x", "commit", "-q", "-m", "m"]):  # fmt: skip
+            subprocess.run(["git", "-C", str(clone), *command], check=True, timeout=60)
+    config = {"adarague": theirs, "flare_aug": others, "out": tmp_path / "rows.jsonl"}
+    module.main(build(module.OutcomeRowsConfig, None, config))
+    train, test = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
+    assert (train["id"], train["question"], train["answers"]) == ("q-train", "who sings it", ["a Beatles"])
+    assert train["llms"]["llama-3-8b-instruct"] == {
+        "none": 0, "em_none": 0, "one": 1, "em_one": 1, "many": 0, "em_many": 0
+    }  # fmt: skip
+    assert train["llms"]["gpt-4o"] == {"none": 1, "one": 0, "many": 1}
+    assert test["llms"]["gpt-4o"] == {"none": 0, "one": 0, "many": 0}
+    assert test["adaptive_rag_t5"] == {"pA": 0.25, "pB": 0.5, "pC": 0.25, "option": "B"}
+    assert test["seakr"] == {"eigen_score": -2.5} and "seakr" not in train
+    with pytest.raises(UserError, match=r"of commit HEAD is missing \(.*\); clone the repository"):
+        module.main(build(module.OutcomeRowsConfig, None, {**config, "adarague": tmp_path}))
