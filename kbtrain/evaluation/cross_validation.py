@@ -259,10 +259,11 @@ def nested_inflations(table: TurnTable, repeats: Sequence[Sequence[Fold]], drawn
                 of_fold = auroc(other, mean_of(fold.outer, name), weights)
                 inner = float(auroc(known, mean_of(fold.inner, name))[0])
                 rows[-1].append((inner, float(of_fold[0]), float(np.nanvar(of_fold[1:]))))
-    return {
-        name: nested_inflation(*np.moveaxis(np.array(rows), 2, 0), float(drawn.auroc[name][1:].var()))
-        for name, rows in figures.items()
-    }
+    found = {}
+    for name, rows in figures.items():
+        inner_figures, outer_figures, variances = np.moveaxis(np.array(rows), 2, 0)
+        found[name] = nested_inflation(inner_figures, outer_figures, variances, float(drawn.auroc[name][1:].var()))
+    return found
 
 
 def corrected(names: Sequence[str], drawn: Drawn, inflations: Mapping[str, float]) -> dict[str, Delta]:

@@ -29,7 +29,7 @@ def made(tmp_path):
             outcomes.append(Outcome(f"{split}{i}", split, "r", known, i % 10 > (2 if known else 0), None, None, 3, 3))
             scores.append(GateScore(f"{split}{i}", "seakr", (-4.0 if known else -2.0) + i / n))
     jsonl.write(tmp_path / "outcomes.jsonl", outcomes)
-    jsonl.write(tmp_path / "scores.jsonl", scores)
+    jsonl.write(tmp_path / "scores" / "seakr.jsonl", scores)
     scale = Scale.of([1.0, 2.0], 20)
     measured = MeasuredScale(
         n=2, low=1.0, mean=1.5, high=2.0, floor=scale.floor, ceiling=scale.ceiling, mean_floor=scale.floor
@@ -51,7 +51,7 @@ def test_a_threshold_is_chosen_on_dev_and_noted_with_its_evidence(script, made, 
     assert -3.1 < noted["threshold"] <= -2.0 and noted["n_dev"] == 120
     e = noted["evidence"]
     assert e["accuracy"] > e["all_rag"] > e["llm_only"] and len(e["dev_scores"]) == 120
-    assert set(e["sha256"]) == {"scores.jsonl", "outcomes.jsonl"} and e["floor"] < noted["threshold"]
+    assert set(e["sha256"]) == {"seakr.jsonl", "outcomes.jsonl"} and e["floor"] < noted["threshold"]
     text = capsys.readouterr().out
     assert "seakr: retrieve if score > -" in text and "distributed as on dev" in text
 
