@@ -49,10 +49,11 @@ from kbtrain.evaluation.run_folder import (
     warn_of_rule,
 )
 from kbtrain.evaluation.savings import savings
+from kbtrain.files import there
 from kbtrain.metrics.ranking import oracles
 from kbtrain.metrics.thresholds import AnyRule, Rule
 from kbtrain.provenance import write_meta
-from kbtrain.records import Question
+from kbtrain.records import Evidence, Question
 from kbtrain.report.summary import loss_text, text_summary
 from kbtrain.report.tables import pipelines_text
 
@@ -104,7 +105,9 @@ def main(config: EndToEndConfig) -> None:
         for question in jsonl.read(Question, config.run / "questions.jsonl")
         if question.split == "train" and counts_as(question, config.yes_no)
     }
-    gates = gate_inputs.baselines(dev, test, labels, config.seed, trained)
+    found_for = config.run / "evidence.jsonl"
+    evidence = jsonl.read(Evidence, found_for) if there(found_for) else ()
+    gates = gate_inputs.baselines(dev, test, labels, config.seed, trained, evidence)
     gates += gate_inputs.scored(stored.by_gate, stored.meta, dev.outcomes, test.outcomes, stored.path)
     behind = sources(config.run, stored)
     gates = gate_inputs.in_report_order(with_noted(gates, behind, config.thresholds))
@@ -155,8 +158,9 @@ def main(config: EndToEndConfig) -> None:
         chosen = {one.gate: (one.threshold, str(one.threshold_rule)) for one in kept if one.threshold is not None}
         scores = {gate: stored.by_gate[gate] for gate in chosen if gate in stored.by_gate}
         figures = savings(
-            dev.outcomes, test.outcomes, scores, config.accuracy, seed=config.seed, clusters=clusters, noted=chosen
-        )
+            dev.outcomes, test.outcomes, scores, config.accuracy, seed=config.seed, clusters=clusters, noted=chosen,
+            after_search=stored.meta.get("after_search", {}),
+        )  # fmt: skip
         noted = note_thresholds(
             config.run, behind, gates, dev.outcomes, kept, settings, config.replace_thresholds, dev.questions, figures
         )

@@ -86,7 +86,8 @@ def main(config: ReportConfig) -> None:
     clusters = entities_of(questions) if results.meta.get("resample") == "entities" else None
     scored = {g.gate: scores[g.gate] for g in own}
     settings = noted_settings(sources(config.run, stored), own)
-    found = savings(dev, outcomes, scored, kind, seed=results.meta["seed"], clusters=clusters, noted=settings)
+    found = savings(dev, outcomes, scored, kind, seed=results.meta["seed"], clusters=clusters, noted=settings,
+                    after_search=stored.meta.get("after_search", {}))  # fmt: skip
     gate = main_gate(own, config.gate, found)
     first = first_screen(results, found, questions, gate)
     first = replace(first, sentences=[*first.sentences, *change_sentences(config, stored, own, outcomes)])

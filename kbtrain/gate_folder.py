@@ -59,6 +59,7 @@ Reads = Literal["question", "turn"]
 Stage = Literal["question", "prefill", "draft", "search"]
 STAGES: tuple[Stage, ...] = ("question", "prefill", "draft", "search")
 Unit = Literal["probability", "log odds"]
+Saves = Literal["searches", "passages"]  # what a gate leaves out: one that reads what was found saves no search
 
 
 class Pass(NamedTuple):
@@ -71,12 +72,14 @@ class Pass(NamedTuple):
 class TestFigures(BaseModel):
     """A threshold's figures on ``n`` questions that chose nothing: shares of the questions.
 
-    ``saved``: searches left out; ``change``: accuracy minus always searching's, with its 95 % interval.
+    ``saved``: searches left out, or passages as ``saves`` says; ``change``: accuracy minus always searching's, with its
+    95 % interval.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     __test__ = False  # no test of pytest's
     n: int
+    saves: Saves = "searches"
     accuracy: float
     saved: float
     change: float
@@ -87,7 +90,7 @@ class TestFigures(BaseModel):
         """The figures in words."""
         change, low, high = (f"{100 * value:+.1f}" for value in (self.change, self.low, self.high))
         return (
-            f"on {self.n} test questions {self.saved:.1%} of the searches saved, accuracy {self.accuracy:.1%}, "
+            f"on {self.n} test questions {self.saved:.1%} of the {self.saves} saved, accuracy {self.accuracy:.1%}, "
             f"{change} points [{low}, {high}] against always searching"
         )
 

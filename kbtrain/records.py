@@ -6,6 +6,7 @@ Every record is one JSON object a line (see :mod:`kbtrain.jsonl`); the field ord
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -240,9 +241,11 @@ class GateExample:
     soft_change: float | None = field(default=None, metadata=_RARE)
 
     @classmethod
-    def ask(cls, question: str, reference: str | None = None, language: Language = "en") -> GateExample:
-        """An example to be scored, from the bare text of a question."""
-        return cls(question, question, "test", question, language, reference)
+    def ask(
+        cls, question: str, reference: str | None = None, language: Language = "en", hits: Sequence[Hit] = ()
+    ) -> GateExample:
+        """An example to be scored, from the bare text of a question and the passages found for it."""
+        return cls(question, question, "test", question, language, reference, hits=tuple(hits))
 
 
 @dataclass(frozen=True)

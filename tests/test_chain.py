@@ -22,6 +22,7 @@ GATES = [
     "prompt",
     "relation_only",
     "form_only",
+    "retriever_score",
     "kbm_mastery",
     "kbm_certainty",
     "kbm_benefit",

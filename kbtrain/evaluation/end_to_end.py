@@ -34,7 +34,7 @@ from kbtrain.records import Outcome
 GRID = np.linspace(0.0, 1.0, 101)
 AREA_DRAWS = 2_000  # resamples for the areas' intervals: each one re-orders all questions
 ALPHA = 0.05  # chance that any gate is called better than random where none is
-BASELINES = ("relation_only", "form_only", "prompt")  # what a learnt gate is compared with
+BASELINES = ("relation_only", "form_only", "retriever_score", "prompt")  # what a learnt gate is compared with
 
 
 @dataclass(frozen=True)

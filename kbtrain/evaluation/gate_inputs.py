@@ -13,20 +13,23 @@ from kbtrain.evaluation.run_folder import Stored, in_order
 from kbtrain.evaluation.seen import seen_of
 from kbtrain.gate_folder import Gate
 from kbtrain.gates.registry import TABLE_ORDER
-from kbtrain.gates.simple import NEUTRAL, Always, FormOnly, Never, Oracle, Random, RelationOnly
+from kbtrain.gates.simple import NEUTRAL, Always, FormOnly, Never, Oracle, Random, RelationOnly, RetrieverScore
 from kbtrain.labeling.examples import example
-from kbtrain.records import Label, Outcome
+from kbtrain.records import Evidence, Label, Outcome
 
 
 def baselines(
-    dev: Stored, test: Stored, labels: Iterable[Label], seed: int, texts: Mapping[str, str]
-) -> list[GateInput]:
-    """LLM-only, All-RAG, random, oracle, relation-only and form-only. Raises :class:`UserError` (see
-    :class:`RelationOnly`).
+    dev: Stored, test: Stored, labels: Iterable[Label], seed: int, texts: Mapping[str, str],
+    evidence: Iterable[Evidence] = (),
+) -> list[GateInput]:  # fmt: skip
+    """LLM-only, All-RAG, random, oracle, relation-only, form-only and the retriever's score. Raises :class:`UserError`
+    (see :class:`RelationOnly`).
 
     ``texts``: the training questions that count, by id. Without any there is neither relation-only nor form-only: they
-    know what training questions gained, nothing else.
+    know what training questions gained, nothing else. ``evidence`` of all questions, or there is no retriever's score.
     """
+    found = RetrieverScore(evidence)
+    searched = found.knows(question.id for part in (dev, test) for question in part.questions)
     oracle = Oracle([*dev.outcomes, *test.outcomes])
     trained = [label for label in labels if label.split == "train" and label.question_id in texts]
     groups: list[Gate] = [RelationOnly(trained), FormOnly(trained, texts)] if trained else []
@@ -36,6 +39,7 @@ def baselines(
         _input(Random(seed), dev, test),
         _input(oracle, dev, test, fixed=0.0),
         *(_input(group, dev, test, midpoint=NEUTRAL) for group in groups),
+        *([_input(found, dev, test)] if searched else []),
     ]
 
 

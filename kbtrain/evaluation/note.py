@@ -141,6 +141,7 @@ def _test_figures(one: Saving) -> TestFigures:
     here = one.noted
     return TestFigures(
         n=one.n,
+        saves=one.saves,
         accuracy=round(here.accuracy, 6),
         saved=round(here.saved.mean, 6),
         change=round(here.change.mean, 6),

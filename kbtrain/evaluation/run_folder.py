@@ -126,7 +126,7 @@ def first_ids(ids: Sequence[str], unit: str = "question") -> str:
 
 
 BASELINES = frozenset(
-    {"llm_only", "all_rag", "random", "oracle", "relation_only", "form_only"}
+    {"llm_only", "all_rag", "random", "oracle", "relation_only", "form_only", "retriever_score"}
 )  # made by every evaluation
 
 

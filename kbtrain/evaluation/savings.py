@@ -10,7 +10,7 @@ more often (docs/lab/demo.md). What a gate saves and loses is measured on test, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
+from kbtrain.gate_folder import Saves
 from kbtrain.metrics import thresholds
 from kbtrain.metrics.ranking import Curve, normalised_area, oracle_curve, retrieval_curve
 from kbtrain.metrics.significance import Delta, delta, question_counts, resampled_means
@@ -63,6 +64,7 @@ class Saving:
     most_right: Setting
     as_all_rag: float
     within: float
+    saves: Saves = "searches"
 
     @property
     def other(self) -> tuple[str, Setting]:
@@ -87,12 +89,14 @@ def savings(
     seed: int = 0,
     clusters: Sequence[str] | None = None,
     noted: Mapping[str, tuple[float, str]] | None = None,
+    after_search: Collection[str] = (),
 ) -> list[Saving]:
     """Of every gate in ``scores`` (higher = retrieval more needed), best on dev first; intervals draw the test
     questions, or whole ``clusters`` of them.
 
-    ``noted``: threshold and rule by gate; without one the threshold with the most right answers on dev. The result is
-    empty without dev questions. Where dev was not sampled, its greedy answers stand for ``expected``.
+    ``noted``: threshold and rule by gate; without one the threshold with the most right answers on dev.
+    ``after_search``: gates that read what was found, which save passages alone. The result is empty without dev
+    questions. Where dev was not sampled, its greedy answers stand for ``expected``.
     """
     if not dev or not test or not scores:
         return []
@@ -125,7 +129,7 @@ def savings(
         found.append(
             Saving(
                 gate, limit, rule, len(dev), len(test), area, noted=at_noted, fewest=at_fewest, most_right=at_right,
-                as_all_rag=as_all_rag, within=within,
+                as_all_rag=as_all_rag, within=within, saves="passages" if gate in after_search else "searches",
             )
         )  # fmt: skip
     return sorted(found, key=lambda one: rank[one.gate], reverse=True)

@@ -196,7 +196,7 @@ GATES: dict[str, Kind] = {
 }
 # Rows of every table: what needs no gate's folder, then KBM and probe; further gates follow by name.
 TABLE_ORDER = (
-    *("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "form_only"),
+    *("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "form_only", "retriever_score"),
     *reversed(GATES["kbm"].headline),
     *reversed(GATES["probe"].headline),
 )

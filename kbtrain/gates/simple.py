@@ -1,19 +1,20 @@
-"""Gates without a model: All-RAG, LLM-only, random, the oracle, and those by the relation or the form alone.
+"""Gates without a model: All-RAG, LLM-only, random, the oracle; by the relation, the form, or the top passage alone.
 
 Random is the baseline ``Rnd`` of KBM, table 1; the oracle uses the outcome: an upper bound, never a method; the
-relation and the question's form are the baselines that a learnt gate has to beat.
+relation, the question's form and the retriever's top score are the baselines that a learnt gate has to beat.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, Reads
 from kbtrain.gates.features.question import question_form
-from kbtrain.records import Example, GateExample, Label, Outcome
+from kbtrain.records import Evidence, Example, GateExample, Label, Outcome
 
 
 class Always(Gate):
@@ -109,6 +110,28 @@ class FormOnly(Gate):
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""
         return [self.means.get(question_form(example.question), self.overall) for example in examples]
+
+
+class RetrieverScore(Gate):
+    """Score = the retriever's score of its best passage: asked after a search, it says which passages to leave out.
+
+    A question for which nothing was found is below all others.
+    """
+
+    name = "retriever_score"
+    needs_evidence = True
+
+    def __init__(self, evidence: Iterable[Evidence]) -> None:
+        self._scores = {one.question_id: max((hit.score for hit in one.hits), default=-math.inf) for one in evidence}
+        self._none = min((score for score in self._scores.values() if score > -math.inf), default=0.0) - 1
+
+    def knows(self, question_ids: Iterable[str]) -> bool:
+        """True if every one of these questions was searched for."""
+        return all(question_id in self._scores for question_id in question_ids)
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example. Raises KeyError for a question without evidence."""
+        return [max(self._scores[example.question_id], self._none) for example in examples]
 
 
 def _mean_benefits(gate: str, labels: Iterable[tuple[Label, str | None]]) -> tuple[float, dict[str, float]]:

@@ -175,9 +175,8 @@ def tell(axes: Axes, one: Saving, colour: str, narrow: bool) -> None:
     place = y + 0.63 * room if y + room <= 100 else y - 0.8 * room
     axes.set_ylim(min(low, place - 0.4 * room), max(high, place + 0.4 * room if place > y else high))
     aside = min(max(x if place > y else x + 18.0, 22.0), 78.0)  # below a rising curve there is room at its right
-    text = (
-        f"{gate_name(one.gate)}\nsaves {percent(here.saved.mean)} % of the searches\n{points(here.change.mean)} points"
-    )
+    saved = f"saves {percent(here.saved.mean)} % of the {one.saves}"
+    text = f"{gate_name(one.gate)}\n{saved}\n{points(here.change.mean)} points"
     axes.annotate(
         text, (x, y), (aside, place), fontsize=8 if narrow else 9.5, color=COLOURS["ink"], zorder=5, linespacing=1.35,
         horizontalalignment="center", verticalalignment="center",

@@ -21,6 +21,12 @@ HEAD = (
 )  # fmt: skip
 
 
+AFTER_SEARCH = (
+    "This gate reads what was found: every question is searched for, and the gate leaves the passages of some out of "
+    "the prompt. It saves tokens and wrong answers, no searches."
+)
+
+
 @dataclass(frozen=True)
 class FirstScreen:
     """``sentences``: what is saved; the same with intervals; whether it is certain; at the other threshold; when
@@ -82,13 +88,14 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
     lost = -here.change.mean
     cost = f"for {percent(lost)} points of accuracy" if lost > 0 else f"and gains {percent(-lost)} points of accuracy"
     return [
-        f"{who} saves {percent(here.saved.mean)} % of the searches {cost}: {percent(here.accuracy)} % right, "
+        f"{who} saves {percent(here.saved.mean)} % of the {saving.saves} {cost}: {percent(here.accuracy)} % right, "
         f"{percent(always)} % when always searching, {percent(named['llm_only'].accuracy)} % without search.",
-        f"On {saving.n} test questions, 95 % intervals: {percent_interval(here.saved)} % of the searches saved, "
+        f"On {saving.n} test questions, 95 % intervals: {percent_interval(here.saved)} % of the {saving.saves} saved, "
         f"accuracy {points_interval(here.change)} points. The threshold is {here.threshold:.6g} (rule {saving.rule}).",
         _certainty(saving),
         _at_other(saving),
         _reaches(saving, always),
+        *([AFTER_SEARCH] if saving.saves == "passages" else []),
     ]
 
 
@@ -128,8 +135,8 @@ def _at_other(saving: Saving) -> str:
         "few searches": f"with the fewest searches that lose at most {percent(saving.limit, 0)} points on dev",
     }[aim]
     return (
-        f"At the threshold {chosen} ({one.threshold:.6g}) it saves {percent(one.saved.mean)} % of the searches, and "
-        f"{percent(one.accuracy)} % are right: {gain}, against always searching."
+        f"At the threshold {chosen} ({one.threshold:.6g}) it saves {percent(one.saved.mean)} % of the {saving.saves}, "
+        f"and {percent(one.accuracy)} % are right: {gain}, against always searching."
     )
 
 
@@ -151,10 +158,18 @@ def table(results: Results, found: Sequence[Saving]) -> list[list[str]]:
             one = named[name]
             rows.append([gate_name(name), percent(1 - one.retrieval_ratio), percent(one.accuracy),
                          points(one.delta_vs_all_rag.mean) if name != "all_rag" else "-", "-", "-", "-"])  # fmt: skip
+    if "retriever_score" in named:
+        one = named["retriever_score"]
+        rows.append([
+            f"{gate_name(one.gate)} (saves passages)", percent(1 - one.retrieval_ratio), percent(one.accuracy),
+            *(f"{points(gain.mean)} {points_interval(gain)}" for gain in (one.delta_vs_all_rag, one.delta_vs_random)),
+            "-", "-",
+        ])  # fmt: skip
     for saving in found:
         here, few = saving.noted, saving.fewest
         rows.append([
-            gate_name(saving.gate) + named[saving.gate].seen.mark,
+            gate_name(saving.gate) + (" (saves passages)" if saving.saves == "passages" else "")
+            + named[saving.gate].seen.mark,
             f"{percent(here.saved.mean)} {percent_interval(here.saved)}",
             percent(here.accuracy),
             f"{points(here.change.mean)} {points_interval(here.change)}",
@@ -201,7 +216,7 @@ def closing_block(
         here, (aim, other) = saving.noted, saving.other
         gate_line = (
             f"{gate_name(saving.gate)}, {'best on' if best else 'by'} dev: {percent(here.saved.mean)} % of the "
-            f"searches saved, accuracy {percent(here.accuracy)} % ({points(here.change.mean)} points, "
+            f"{saving.saves} saved, accuracy {percent(here.accuracy)} % ({points(here.change.mean)} points, "
             f"{points_interval(here.change)}); set for {aim}: {percent(other.saved.mean)} % saved, "
             f"{percent(other.accuracy)} % ({points(other.change.mean)} points, {points_interval(other.change)})"
         )

@@ -16,6 +16,7 @@ _WHOLE = {
     "prompt": "asking the model itself",
     "relation_only": "relation alone",
     "form_only": "form of the question alone",
+    "retriever_score": "retriever's top score alone",
 }
 _PARTS = {"kbm": "KBM", "seakr": "SeaKR", "ragate": "RAGate", "mha": "MHA", "peft": "PEFT"}
 

@@ -9,16 +9,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kbtrain.answers.chinese import language_of
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate
+from kbtrain.gate_folder import Gate, Saves
 from kbtrain.gates.question_shift import vocabulary_of
 from kbtrain.gates.registry import load_gate
 from kbtrain.llm.served_states import StatesServer
-from kbtrain.records import Titles
+from kbtrain.records import GateExample, Hit, Titles
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.gate_states import states_server
 from kbtrain.serve.problem import Refused
@@ -86,12 +87,27 @@ class LoadedGate:
     ) -> LoadedGate:
         """``states``: server of the states that the gate reads.
 
-        Raises :class:`UserError` for no gate, and for one that needs more than a question or a dialogue.
+        Raises :class:`UserError` for no gate, and for one that needs samples, or text retrieved for a dialogue.
         """
         gate = load_gate(folder, key, dtype, device, states=states)
-        if gate.needs_samples or gate.needs_evidence or gate.stage == "search":
-            raise UserError(f"gate '{gate.name}': needs samples or retrieved text; it cannot decide before a search")
+        after_search = gate.needs_evidence or gate.stage == "search"
+        if gate.needs_samples or (after_search and "question" not in gate.reads):
+            raise UserError(f"gate '{gate.name}': needs samples, or text retrieved for a dialogue; it cannot be served")
         return cls(gate, fingerprint(folder), states)
+
+    @property
+    def after_search(self) -> bool:
+        """True for a gate that reads what a search found: it saves passages in prompts, no searches."""
+        return self.gate.needs_evidence or self.gate.stage == "search"
+
+    @property
+    def saves(self) -> Saves:
+        """Work that a decision against retrieval leaves out."""
+        return "passages" if self.after_search else "searches"
+
+    def example(self, question: str, hits: Sequence[Hit]) -> GateExample:
+        """A question with the passages found for it."""
+        return replace(GateExample.ask(question, language=language_of(question), hits=hits), titles=self.titles)
 
     def check(self, threshold: float, where: str) -> float:
         """The threshold. Raises :class:`Refused` for one that the gate's scores cannot be compared with."""
@@ -162,6 +178,9 @@ class Decider:
             )
         if c.gated != "auto" and c.gated not in loaded.gate.reads:
             raise UserError(f"key 'gated': gate '{loaded.gate.name}' does not read a {c.gated}")
+        if loaded.after_search and (c.shadow or c.search == "none"):
+            reason = "in shadow mode there is no search" if c.shadow else "give it a search (--search)"
+            raise UserError(f"gate '{loaded.gate.name}': reads what a search found; {reason}")
         loaded.gate.answer_within(c.gate_deadline_s)
         return loaded
 
@@ -175,7 +194,8 @@ class Decider:
     def warm_up(self) -> None:
         """Score one question, so that the first client does not wait for what is loaded late."""
         if "question" in self.loaded.gate.reads:
-            self._score(["What is the capital of France?"])
+            question, hit = "What is the capital of France?", Hit("1", "Paris", "Paris is the capital of France.", 1.0)
+            self._score([self.loaded.example(question, [hit]) if self.loaded.after_search else question])
 
     def threshold(self, loaded: LoadedGate, given: float | None = None, budget: float | None = None) -> float | None:
         """The request's threshold, else its budget's, else the configuration's, else the gate's own; None without any,

@@ -106,6 +106,9 @@ class GatedSearch:
         self.decider = Decider(config)
         if "question" not in self.decider.loaded.gate.reads:
             raise UserError(f"gate '{self.decider.loaded.gate.name}': reads dialogues; an MCP tool gets one question")
+        if self.decider.loaded.after_search:
+            name = self.decider.loaded.gate.name
+            raise UserError(f"gate '{name}': reads what a search found; an agent asks before the search")
         self.decider.warm_up()
         self.search: Search | None = open_search(config)
 

@@ -14,6 +14,7 @@ import json
 import logging
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 from kbtrain.prompts.kbm import evidence_text
@@ -48,7 +49,7 @@ async def proxy(service: Service, exchange: Exchange, path: str) -> None:
     found = _input(service, path, body)
     if policy.threshold is not None:
         service.decider.loaded.check(policy.threshold, "x-kbtrain-threshold")
-    course = Course(path, query=found.query)
+    course = Course(path, query=found.query, saves=service.decider.loaded.saves)
     work = _answer(service, exchange, path, data, body, found, policy, course)
     await record_course(service, exchange, policy, course, work)
 
@@ -92,10 +93,20 @@ async def _answer(
     service.upstream.check(path, _asked(service, path, body, found, None))
     exchange.moment = "gate"
     found = await resolve_follow_up(service, exchange, body, found, course) if policy.retrieve != "never" else found
-    await _decide(service, found, policy, course)
-    if course.wanted:
+    loaded, query = service.decider.loaded, found.searched or found.query or ""
+    if loaded.after_search and policy.retrieve == "auto" and found.kind is None and isinstance(found.value, str):
         exchange.moment = "search"
-        await _search(service, found.searched or found.query or "", course)
+        await _search(service, query, course)
+        if course.hits:
+            exchange.moment = "gate"
+            with_hits = replace(found, value=loaded.example(found.value, course.hits))
+            await _decide(service, with_hits, policy, course)
+            course.hits = course.hits if course.wanted else ()
+    else:
+        await _decide(service, found, policy, course)
+        if course.wanted:
+            exchange.moment = "search"
+            await _search(service, query, course)
     sent = _with_passages(service, path, data, body, found, course)
     exchange.moment = "first-token"
     await pass_on(service, exchange, path, sent, policy, course)
@@ -140,27 +151,17 @@ def _gate_failed(service: Service, error: Exception, course: Course) -> None:
 
 async def _search(service: Service, query: str, course: Course) -> None:
     """Sets the course's hits; a failure or a deadline leaves none, with the reason."""
-    assert service.search is not None
-    began, result = time.perf_counter(), "found"
+    began = time.perf_counter()
     try:
-        async with asyncio.timeout(service.config.search_deadline_s):
-            course.hits = tuple(await service.search.find(query, service.config.k))
+        course.hits = tuple(await service.find(query))
         if not course.hits:
-            course.reason, result = "no-passages", "nothing"
-    except TimeoutError:
-        result = "slow"
-    except Exception as error:  # noqa: BLE001 - of a service or of a function of the user's
-        result = "failed"
-        logger.warning("search: %s: %s", type(error).__name__, error if type(error).__name__ == "SearchFailed" else "")
-    course.search_seconds = time.perf_counter() - began
-    service.metrics.search_seconds.observe(course.search_seconds)
-    service.metrics.searches.labels(result).inc()
-    if service.search_check is not None:
-        service.search_check.note(result not in {"slow", "failed"})
-    if result in {"slow", "failed"}:
-        course.reason = f"search-{result}"
+            course.reason = "no-passages"
+    except Refused as refused:
+        course.reason = "search-slow" if refused.status == 504 else "search-failed"
         if service.config.on_search_failure == "error":
-            raise Refused(504 if result == "slow" else 502, "search_failed", "the search failed")
+            raise
+    finally:
+        course.search_seconds = time.perf_counter() - began
 
 
 def _with_passages(

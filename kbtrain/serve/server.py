@@ -100,6 +100,8 @@ def described(service: Service) -> list[str]:
     if service.upstream is not None:
         lines.append(f"prompt: {_prompt_in_words(config, loaded)}")
         lines.append(f"search: {service.search.name if service.search else 'none'}; passages: {config.k}")
+    if loaded.after_search:
+        lines.append("the gate reads what was found: it saves passages in prompts, no searches")
     return lines
 
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from prometheus_client import Gauge
 
 from kbtrain.errors import UserError
+from kbtrain.gate_folder import Saves
 from kbtrain.gates.question_shift import Asked, QuestionShift, asked, question_shift
 from kbtrain.metrics.calibration import Shift, shift
 from kbtrain.records import Hit, TurnExample
@@ -49,6 +50,7 @@ class Course:
     gate_seconds: float | None = None
     search_seconds: float | None = None
     hits: tuple[Hit, ...] = ()
+    saves: Saves = "searches"
     query: str | None = None
     context: str = ""  # of a follow-up: last, window, condensed, condense-failed; empty where the setting is last
     condense_seconds: float | None = None
@@ -68,6 +70,7 @@ class Course:
             "passages": str(len(self.hits)),
             "gate-ms": _ms(self.gate_seconds),
             "search-ms": _ms(self.search_seconds),
+            "saves": self.saves if d else "",
             "context": self.context,
             "condense-ms": _ms(self.condense_seconds),
             "schema": SCHEMA,
@@ -147,8 +150,11 @@ class Service:
         """Decisions for a route that has no other answer than the gate's, recorded: of all inputs, or of the first ones
         where the deadline came before the rest. Raises :class:`Refused`.
         """
+        read = inputs
+        if (loaded := self.decider.loaded).after_search:
+            read = [loaded.example(str(question), await self.find(str(question))) for question in inputs]
         try:
-            made: Sequence[Decision] = await self.decider.decide(inputs, threshold, budget, kinds)
+            made: Sequence[Decision] = await self.decider.decide(read, threshold, budget, kinds)
         except GateSlow as slow:
             made = slow.decisions
             if not made:
@@ -161,11 +167,35 @@ class Service:
         for value, decision in zip(inputs, made, strict=False):
             words = value.context[-1].text if isinstance(value, TurnExample) else str(value)
             course = Course(
-                route, decision.reason, decision.retrieve, decision, gate_seconds=decision.seconds, query=words
-            )
+                route, decision.reason, decision.retrieve, decision, gate_seconds=decision.seconds, query=words,
+                saves=self.decider.loaded.saves,
+            )  # fmt: skip
             self._count(course)
             self._write(course, "decided", 200)
         return list(made)
+
+    async def find(self, query: str) -> Sequence[Hit]:
+        """Passages, counted and within the deadline. Raises :class:`Refused`: 504 for a slow search, else 502."""
+        assert self.search is not None
+        began, result = time.perf_counter(), ""
+        try:
+            async with asyncio.timeout(self.config.search_deadline_s):
+                hits = await self.search.find(query, self.config.k)
+            result = "found" if hits else "nothing"
+            return hits
+        except TimeoutError:
+            result = "slow"
+            raise Refused(504, "search_failed", f"the search took over {self.config.search_deadline_s:g} s") from None
+        except Exception as error:  # noqa: BLE001 - of a service or of a function of the user's
+            result, name = "failed", type(error).__name__
+            logger.warning("search: %s: %s", name, error if name == "SearchFailed" else "")
+            raise Refused(502, "search_failed", "the search failed") from None
+        finally:
+            if result:  # else the client left
+                self.metrics.search_seconds.observe(time.perf_counter() - began)
+                self.metrics.searches.labels(result).inc()
+                if self.search_check is not None:
+                    self.search_check.note(result in {"found", "nothing"})
 
     def gate_slow(self, decided: int, inputs: int) -> Refused:
         """The error of a gate that the deadline overtook."""
@@ -234,6 +264,7 @@ class Service:
             "retrieve": None if d is None or d.threshold is None else d.retrieve,
             "reason": course.reason,
             "passages": len(course.hits),
+            "saves": course.saves,
             "gate_ms": course.gate_seconds and round(1000 * course.gate_seconds, 2),
             "context": course.context,
             "condense_ms": course.condense_seconds and round(1000 * course.condense_seconds, 2),

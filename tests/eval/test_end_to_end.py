@@ -37,7 +37,7 @@ from kbtrain.store import SampleStore
 
 Script = Callable[[str], ModuleType]
 NAMES = ["llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "form_only",
-         "kbm_mastery", "kbm_certainty", "kbm_benefit"]  # fmt: skip
+         "retriever_score", "kbm_mastery", "kbm_certainty", "kbm_benefit"]  # fmt: skip
 
 
 def evaluate(script: Script, folder: Path, **settings: Any) -> dict[str, Any]:

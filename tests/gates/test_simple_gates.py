@@ -8,8 +8,8 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate
-from kbtrain.gates.simple import Always, FormOnly, Never, Oracle, Random, RelationOnly
-from kbtrain.records import GateExample, Indicators, Label, Outcome, Split
+from kbtrain.gates.simple import Always, FormOnly, Never, Oracle, Random, RelationOnly, RetrieverScore
+from kbtrain.records import Evidence, GateExample, Hit, Indicators, Label, Outcome, Split
 
 
 def _example(question_id: str, relation: str | None = None) -> GateExample:
@@ -85,6 +85,15 @@ def test_form_only_is_the_mean_benefit_of_the_questions_form_in_the_training_set
     assert scores == pytest.approx([0.3, -0.3, 0.5, 0.2])
     with pytest.raises(UserError, match=r"gate 'form_only'.*sample condition 'rag'"):
         FormOnly([_label("a", None, None)], texts)
+
+
+def test_the_retriever_s_score_is_that_of_its_best_passage_and_nothing_found_is_below_all() -> None:
+    def found(name: str, *scores: float) -> Evidence:
+        return Evidence(name, "bm25", name, tuple(Hit(f"p{score}", "", "text", score) for score in scores))
+
+    gate = RetrieverScore([found("a", 2.0, 7.5), found("b", 0.5), found("c"), found("d", 3.0)])
+    assert gate.score([_example(name) for name in "abcd"]) == [7.5, 0.5, -0.5, 3.0]
+    assert gate.stage == "search" and gate.knows("ab") and not gate.knows("ae")
 
 
 def test_they_are_gates_that_need_nothing() -> None:
