@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import shlex
@@ -21,9 +22,18 @@ PAGE = (ROOT / "docs" / "tutorials" / "your-questions.md").read_text(encoding="u
 N = 96
 
 
+FENCES = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+
+
 def commands() -> list[list[str]]:
-    text = "\n".join(re.findall(r"```\n(.*?)```", PAGE, flags=re.DOTALL))
-    return [shlex.split(line) for line in text.splitlines() if line.startswith("kbtrain ")]
+    """The commands of the page up to the server, which would not end."""
+    lines = "\n".join(text for kind, text in FENCES if not kind).splitlines()
+    words = [shlex.split(line) for line in lines if line.startswith("kbtrain ")]
+    return list(itertools.takewhile(lambda command: command[1] != "serve", words))
+
+
+def without_numbers(text: str) -> str:
+    return re.sub(r"[+-]?\d[\d.,]*", "#", text)
 
 
 def write_files(folder: Path) -> dict[str, str]:
@@ -75,6 +85,12 @@ def test_six_commands_lead_from_two_files_to_a_decision(followed: Any) -> None:
     assert (folder / "runs" / "mine" / "report.html").is_file()
     decided = json.loads(done[-1].stdout.splitlines()[-1])
     assert isinstance(decided["retrieve"], bool) and 0 <= decided["score"] <= 1
+
+
+def test_the_outputs_that_are_shown_are_printed(followed: Any) -> None:
+    printed = {without_numbers(line) for one in followed[1] for line in one.stdout.splitlines()}
+    shown = [line for kind, text in FENCES[1:-1] if kind == "text" for line in text.splitlines()]
+    assert len(shown) > 8 and [line for line in shown if without_numbers(line) not in printed] == []
 
 
 def test_every_step_says_what_matters(followed: Any) -> None:

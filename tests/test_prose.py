@@ -1,4 +1,4 @@
-"""Docstrings name their subject: the first line is no question and no riddle; and every test asserts something."""
+"""Docstrings name their subject, pages are in plain language, and every test asserts something."""
 
 from __future__ import annotations
 
@@ -7,9 +7,58 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("kbtrain", "data_gen", "recipes", "eval")
 RIDDLE = re.compile(r"(What|Whether|How|Which|Where|Who|Why|When|Does)\b|.*\?$")
+
+
+PAGES = [
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if not {"lab", "_build"} & set(page.parts)),
+]
+MEAN, MOST = 22, 35  # words a sentence
+PRIVATE = re.compile(
+    r"\b(mend(s|ed|ing)?|made again|at hand|(is|are) told|what it is worth|stands? there|go(es)? on|went on|anew|whoever"
+    r"|nobody|since then|of before|was once|for certain|beyond chance|by the clock|is none|whichever|left out|ours"
+    r"|leaves? out)\b|\bis no\b|(?<![\w.])\.\d",
+    re.IGNORECASE,
+)
+
+
+def prose(page: str) -> str:
+    """The sentences of a page: no code, tables, headings, comments and addresses."""
+    page = re.sub(r"^ *```.*?^ *```$", "", page, flags=re.DOTALL | re.MULTILINE)
+    page = re.sub(r"<!--.*?-->", "", page, flags=re.DOTALL)
+    page = re.sub(r"^\s*(\||#).*$", "\n", page, flags=re.MULTILINE)
+    return re.sub(r"`[^`]*`", "CODE", re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", page))
+
+
+def sentences(page: str) -> list[str]:
+    blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", prose(page))
+    lines = [" ".join(re.sub(r"^\s*(?:[-*>]|\d+\.)\s+", "", block).split()).replace("**", "") for block in blocks]
+    parts = [part for line in lines for part in re.split(r"(?<=[.!?])\s+(?=[A-Z\"'(\[0-9])", line)]
+    return [part for part in parts if re.search(r"\w", part)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_is_in_plain_language(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    lengths = {sentence: len(sentence.split()) for sentence in sentences(text)}
+    assert [sentence for sentence, words in lengths.items() if words > MOST] == []
+    assert sum(lengths.values()) <= MEAN * len(lengths)
+    assert [match[0] for match in PRIVATE.finditer(prose(text))] == []
+
+
+def test_a_long_sentence_and_a_private_phrase_would_be_found() -> None:
+    assert [len(one.split()) for one in sentences("# Head\n\nA b c. D e\nf.\n\n- G `x.y z` h\n- I\n\n| t | u |\n")] == [
+        3,
+        3,
+        3,
+        1,
+    ]
+    assert PRIVATE.search("It goes on.") and PRIVATE.search("about .56") and not PRIVATE.search("0.56 and is not")
 
 
 def first_lines() -> Iterator[tuple[str, str]]:

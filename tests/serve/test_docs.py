@@ -1,4 +1,4 @@
-"""docs/howto/serve.md: its commands are read, its requests answered, by a tiny gate and a tiny model."""
+"""Pages about the server: their commands are read, their requests answered, by a tiny gate and a tiny model."""
 
 import re
 import shlex
@@ -15,11 +15,15 @@ from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.service import Course
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "serve.md").read_text(encoding="utf-8")
-BLOCKS = [block.partition("\n")[::2] for block in PAGE.replace("\\\n", " ").split("```")[1::2]]
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+NAMES = ("howto/serve.md", "howto/monitor.md", "howto/frameworks.md", "howto/agents.md")
+PAGE = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in NAMES)
+MORE = [*NAMES, "howto/own-retriever.md", "howto/share.md", "tutorials/your-questions.md", "../README.md"]
+TEXT = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in MORE)
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT.replace("\\\n", " "), flags=re.DOTALL | re.MULTILINE)
 LINES = [line for language, block in BLOCKS if not language for line in block.splitlines()]
 COMMANDS = [
-    shlex.split(line) for line in LINES if line.startswith("kbtrain ")
+    shlex.split(line) for line in LINES if re.match(r"kbtrain (serve|mcp|calibrate|decide|push) ", line)
 ]  # those of scripts: tests/test_readme.py
 REQUESTS = [shlex.split(block) for language, block in BLOCKS if language == "sh"]
 
@@ -35,7 +39,7 @@ def test_a_command_takes_its_arguments(command):
     args = _parser().parse_args(command[1:])
     if command[1] == "serve":
         config = parse_args(ServeConfig, [f"gate={args.arguments[0]}", *args.arguments[1:]])
-        assert str(config.gate) == ("runs/demo/kbm" if config.model else "runs/mine/features")
+        assert str(config.gate) == ("runs/demo/draft_probe" if config.model else "runs/mine/features")
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda words: words[-1][:40])
@@ -53,7 +57,7 @@ def test_the_client_s_code_runs(running, capsys, package, said):
     pytest.importorskip(package)
     (code,) = (block for language, block in BLOCKS if language == "py" and f"from {package} " in block)
     code = code.replace("http://127.0.0.1:8000", running.url).replace('"smollm2-135m-instruct"', "NAME")
-    exec(compile(code, "serve.md", "exec"), {"NAME": running.service.config.model})
+    exec(compile(code, "a page", "exec"), {"NAME": running.service.config.model})
     lines = capsys.readouterr().out.splitlines()
     assert [line[:2] for line in lines if line[:2] in {"0 ", "1 "}] and len(lines) >= said
 
