@@ -37,7 +37,6 @@ from kbtrain.files import (
 from kbtrain.gates.score_file import ScoreFile, Timing
 from kbtrain.io.artifact import Records
 from kbtrain.provenance import meta_path
-from kbtrain.questions.collect import PassageWriter
 from kbtrain.rag.seakr.trace import Spent, Trace, TraceFile
 from kbtrain.records import Evidence, GateScore, Hit, Passage
 from kbtrain.retrieval.retrieve_stage import open_index
@@ -107,12 +106,6 @@ def _evidence(path: Path) -> None:
         file.add(Evidence("q", "bm25", "a query", (Hit("p", "t", LONG, 1.0),)))
 
 
-def _passages(path: Path) -> None:
-    with PassageWriter(path) as file:
-        file.add([Passage("p", "t", LONG)])
-        file.finish()
-
-
 def _trace(path: Path) -> None:
     with TraceFile(path, {"a": 1}) as file:
         file.add(Trace("q", LONG, (), "seakr", 0.5, (), (), "done", "", False, 0.0, 0.0, Spent()))
@@ -123,7 +116,7 @@ def _response(path: Path) -> None:
         file.add(Response("t", LONG))
 
 
-@pytest.mark.parametrize("write", [_score, _evidence, _passages, _trace, _response])
+@pytest.mark.parametrize("write", [_score, _evidence, _trace, _response])
 def test_a_file_that_grows_names_itself_on_a_full_disk_and_goes_on_with_room(
     write: Callable[[Path], None], tmp_path: Path
 ) -> None:

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
 from kbtrain import jsonl
 from kbtrain.answers.chinese import language_of
 from kbtrain.errors import UserError, at
-from kbtrain.files import beside, errors_of, put_in_place
-from kbtrain.provenance import meta_path, read_meta
+from kbtrain.files import beside, put_in_place
+from kbtrain.provenance import meta_of, meta_path
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.gold import GoldCounts
@@ -43,55 +41,6 @@ def _add_up(shares: tuple[float, float, float]) -> tuple[float, float, float]:
 
 
 Shares = Annotated[tuple[float, float, float], BeforeValidator(_shares), AfterValidator(_add_up)]
-
-
-class PassageWriter:
-    """A context manager that appends to ``<path>.partial``; ``n`` counts the passages in it.
-
-    Without :meth:`finish` nothing is left behind.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.n = 0
-        self._partial = beside(path, ".partial")
-        self._seen = FirstSeen()
-
-    def __enter__(self) -> Self:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self._partial, "w", encoding="utf-8")  # closed in __exit__
-        return self
-
-    def add(self, passages: Iterable[Passage]) -> None:
-        for passage in passages:
-            if self._seen.add(passage.id, passage.id, self.n) is None:
-                with errors_of(self.path):
-                    self._file.write(jsonl.dump(passage) + "\n")
-                self.n += 1
-
-    def with_own(self, loaded: Loaded) -> Question:
-        """The question, after its passages went into the corpus."""
-        self.add(loaded.passages)
-        return loaded.question
-
-    def finish(self) -> None:
-        """Give the file its name. Without passages an earlier collecting's file goes: it belongs to other questions."""
-        if self.n:
-            with errors_of(self.path):
-                self._file.flush()
-                os.fsync(self._file.fileno())
-                put_in_place(self._partial, self.path)
-        elif meta_path(self.path).exists() and read_meta(self.path)["stage"] == "collect":
-            self.path.unlink(missing_ok=True)
-            meta_path(self.path).unlink()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        try:
-            with errors_of(self.path):  # what is still held is written here, or refused
-                self._file.close()
-        finally:
-            self._seen.__exit__(kind, error, tb)
-            self._partial.unlink(missing_ok=True)
 
 
 LostAnswers = Literal["drop", "refuse", "keep"]
@@ -255,22 +204,35 @@ def write_questions(
 ) -> tuple[int, int]:
     """Write ``questions.jsonl`` and, from the questions' own passages and ``corpus``, ``passages.jsonl``.
 
-    Returns how many of each. Memory does not grow with their number. Raises :class:`UserError` if no question is left;
-    then an earlier collecting's files stay.
+    Returns how many of each; a passage is written once. Memory does not grow with their number. Raises
+    :class:`UserError` if no question is left; then an earlier collecting's files stay.
     """
-    with PassageWriter(run / "passages.jsonl") as passages:
+    passages = run / "passages.jsonl"
+    collected = beside(passages, ".collected")  # without passages a file of the user's own stays
 
-        def asked() -> Iterator[Question]:
-            loaded = None
-            for loaded in stream:
-                yield passages.with_own(loaded)
-            if loaded is None:
-                raise UserError(f"no questions left to collect; {tally}")
+    def records() -> Iterator[tuple[str, Question | Passage]]:
+        loaded = None
+        for loaded in stream:
+            yield from (("passages", passage) for passage in loaded.passages if is_new(passage))
+            yield "questions", loaded.question
+        if loaded is None:
+            raise UserError(f"no questions left to collect; {tally}")
+        yield from (("passages", passage) for passage in corpus if is_new(passage))
 
-        n = jsonl.write(run / "questions.jsonl", asked())
-        passages.add(corpus)
-        passages.finish()
-    return n, passages.n
+    with FirstSeen() as seen:
+
+        def is_new(passage: Passage) -> bool:
+            return seen.add(passage.id, passage.id, 0) is None
+
+        n = jsonl.write_each({"questions": run / "questions.jsonl", "passages": collected}, records())
+    if n["passages"]:
+        put_in_place(collected, passages)
+    else:
+        collected.unlink()
+        if meta_of(passages).get("stage") == "collect":  # of other questions
+            passages.unlink(missing_ok=True)
+            meta_path(passages).unlink()
+    return n["questions"], n["passages"]
 
 
 def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool = True, chinese: int = 0) -> list[str]:

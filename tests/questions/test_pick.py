@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+import pytest
+
 from kbtrain import jsonl
+from kbtrain.errors import UserError
 from kbtrain.questions.base import Loaded, context
-from kbtrain.questions.collect import CollectCounts, PassageWriter, PickRule, picked
+from kbtrain.questions.collect import CollectCounts, PickRule, picked, write_questions
 from kbtrain.records import Passage, Question, Split
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -81,18 +84,17 @@ def test_a_draw_reads_its_source_twice_and_holds_no_questions() -> None:
 def test_a_passage_is_written_once(tmp_path: Path) -> None:
     first, second = context("d", "T", "x"), context("d", "T", "y")
     assert first.id != second.id and first == context("d", "T", "x")
-    with PassageWriter(tmp_path / "run" / "passages.jsonl") as file:
-        file.add([first, second, first])
-        file.add([second])
-        assert file.n == 2
-        file.finish()
+    of_each = (first, second, first), (second,)
+    stream = [dataclasses.replace(one, passages=own) for one, own in zip(QUESTIONS, of_each, strict=False)]
+    assert write_questions(tmp_path / "run", stream, [second], CollectCounts()) == (2, 2)
     assert list(jsonl.read(Passage, tmp_path / "run" / "passages.jsonl")) == [first, second]
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["passages.jsonl"]
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"passages.jsonl", "questions.jsonl"}
 
 
 def test_an_unfinished_corpus_leaves_the_older_one(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "passages.jsonl", [Passage("p", "t", "x")])
-    with PassageWriter(tmp_path / "passages.jsonl") as file:
-        file.add([context("d", "T", "x")])
+    with pytest.raises(UserError, match="no questions left to collect"):
+        write_questions(tmp_path, [], [context("d", "T", "x")], CollectCounts())
     assert [path.name for path in tmp_path.iterdir()] == ["passages.jsonl"]
+    assert write_questions(tmp_path, QUESTIONS[:1], [], CollectCounts()) == (1, 0)  # the user's own corpus stays
     assert [passage.id for passage in jsonl.read(Passage, tmp_path / "passages.jsonl")] == ["p"]
