@@ -9,7 +9,7 @@ from serve_support import serving
 from support.scripts import load
 from tiny_kbm import make_folder
 
-from kbtrain.cli import _parser
+from kbtrain.cli import _arguments
 from kbtrain.config import parse_args
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.metrics import Metrics
@@ -36,7 +36,7 @@ def running(gate, tmp_path_factory):
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_command_takes_its_arguments(command):
-    args = _parser().parse_args(command[1:])
+    args = _arguments(command[1:])
     if command[1] == "serve":
         config = parse_args(ServeConfig, [f"gate={args.arguments[0]}", *args.arguments[1:]])
         assert str(config.gate) == ("runs/demo/draft_probe" if config.model else "runs/mine/features")
