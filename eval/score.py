@@ -109,7 +109,7 @@ def with_evidence(
 
 def inputs_of(config: ScoreConfig, gate: GateHandle, hashes: Mapping[str, str]) -> dict[str, str]:
     """Inputs that a gate's stored scores depend on."""
-    own = {"gate": gate.depends, "dtype": config.dtype, "chunk": str(config.chunk)}
+    own = {"gate": gate.identity, "dtype": config.dtype, "chunk": str(config.chunk)}
     return {**hashes, **own, **files_of_models(score_path(config.run, gate.name), gate.models)}
 
 

@@ -50,7 +50,7 @@ def main(config: ScoreReferenceConfig) -> None:
     files = [config.run / "questions.jsonl", config.run / "evidence.jsonl"]
     examples = with_references(files, config.splits)
     source = handle(config.kbm or config.run / "kbm", config.dtype, config.device)
-    depends = {file.name: file_sha256(file) for file in files} | {"kbm": source.depends, "dtype": config.dtype}
+    depends = {file.name: file_sha256(file) for file in files} | {"kbm": source.identity, "dtype": config.dtype}
     out = config.run / "scores_reference.jsonl"
     depends |= {"chunk": str(config.chunk), **files_of_models(out, source.models)}
     with ScoreFile(out, depends) as scores:

@@ -246,7 +246,7 @@ class GateCard(BaseModel):
         A file whose size and time are as they were noted at its making is not read again, unless ``full``. Folders made
         before files were named pass, and in those of before others than weights were, these.
         """
-        noted = _noted_stamps(Path(folder))
+        noted = noted_stamps(Path(folder))
         for name, sha256 in self.weights_sha256.items():
             path = Path(folder) / name
             if not path.is_file():
@@ -388,7 +388,8 @@ def _scored_by(folder: Path) -> list[Path]:
     return [path for path in found if not path.relative_to(folder).parts[0].startswith("checkpoint")]
 
 
-def _noted_stamps(folder: Path) -> dict[str, Any]:
+def noted_stamps(folder: Path) -> dict[str, Any]:
+    """Size and time of these files as they were noted when the gate was made; empty where they were not."""
     noted = meta_of(folder / CARD).get("weights")
     return noted if isinstance(noted, dict) else {}
 

@@ -31,7 +31,7 @@ class ScoreWorker(RowWorker):
         wanted = json.loads(config)
         opening = _with_dtype(Opening(**wanted["opening"]))
         self.handle = reopened(opening)
-        if self.handle.depends != wanted["depends"]:
+        if self.handle.identity != wanted["identity"]:
             raise UserError(f"{opening.model}: other weights or settings here than where scoring was started")
         self.dtype = opening.dtype
         self.gate = self.handle.open()
@@ -53,7 +53,7 @@ class RayScoring(RayCluster):
             raise ValueError(f"gate {', '.join(handle.names)} has no opening: another process cannot open it")
         if handle.opening.prompt is None:  # here, before a cluster is looked for: a worker's refusal costs minutes
             check_bases(Path(handle.opening.model))
-        config = json.dumps({"opening": asdict(handle.opening), "depends": handle.depends})
+        config = json.dumps({"opening": asdict(handle.opening), "identity": handle.identity})
         rows = {number: json.dumps(asdict(chunk)) for number, chunk in enumerate(chunks)}
         dtypes = set()
         for _, text in self.map_rows(self.worker, config, rows, "chunk", gpus=int(handle.opening.device != "cpu")):

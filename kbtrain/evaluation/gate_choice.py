@@ -15,8 +15,7 @@ from kbtrain.files import there, writing
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.fitting import fitted
-from kbtrain.gates.handles import PROMPTED, GateHandle, handle, prompted, prompted_by_replies
-from kbtrain.gates.noted import card_hash
+from kbtrain.gates.handles import PROMPTED, GateHandle, gate_identity, handle, prompted, prompted_by_replies
 from kbtrain.gates.registry import GATES, load_gate
 from kbtrain.gates.score_stage import found_gates
 from kbtrain.gates.simple import Always
@@ -143,7 +142,7 @@ def make_average(config: ChoiceConfig) -> None:
     Their thresholds do not count, all else in their cards does.
     """
     folders, target = [config.run / member for member in config.members], config.run / "average" / CARD
-    made_of = {"gate": "average", "members": [[str(one), card_hash(config.run / one)] for one in config.members]}
+    made_of = {"gate": "average", "members": [[str(one), gate_identity(config.run / one)] for one in config.members]}
     average = Artifact(target, FIT, made_of, edited=True)
     if not average.is_current():
         with writing(target.parent):

@@ -8,8 +8,7 @@ from pathlib import Path
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.gate_folder import STAGES, Stage
-from kbtrain.gates.handles import GateHandle
-from kbtrain.gates.noted import card_hash
+from kbtrain.gates.handles import GateHandle, gate_identity
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.stack.gate import Member, make_members
 from kbtrain.gates.stack.linear import Columns
@@ -44,8 +43,8 @@ def _latest_stage(folder: Path, scores: Sequence[str]) -> Stage:
 def _check_of_member(file: Path, one: GateHandle) -> None:
     """Raise :class:`UserError` where a file notes another gate behind its scores than the one that will be asked."""
     folder = Path(one.opening.model) if one.opening else Path()
-    noted = {said.get("card") for name, said in meta_of(file).get("gates", {}).items() if name in one.names}
-    if noted - {None, card_hash(folder)}:
+    noted = {gate.get("identity") for name, gate in meta_of(file).get("gates", {}).items() if name in one.names}
+    if noted - {gate_identity(folder)}:
         raise UserError(
             f"{file}: scores of another gate than {folder} holds; run eval/score.py again, by its name there"
         )

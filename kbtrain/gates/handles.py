@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kbtrain.files import there
-from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, Stage, text_of
+from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, Stage, noted_stamps, text_of
 from kbtrain.gates.probe.served import connect_states
 from kbtrain.gates.registry import GATES, QUESTION, TURN, check_parts, kind_of, load_gate, read_card
 from kbtrain.gates.stack.gate import StackCard
 from kbtrain.gates.states_read import model_read
 from kbtrain.llm.backends import LLMConfig, read_llm_config
 from kbtrain.models.files_read import folder_of as model_folder
+from kbtrain.models.files_read import noted_sha256
 from kbtrain.prompts.kbm import need_fingerprint, need_prompt
 from kbtrain.prompts.ragate import Shots, ragate_fingerprint
 from kbtrain.provenance import file_sha256
@@ -40,11 +42,12 @@ class GateHandle:
     """A gate that is opened when there is something to score.
 
     ``name`` tells it from other gates of a run; ``names`` are those of its scores, all from one pass. ``stored``: the
-    names under which scores are kept that the gate itself calls otherwise. ``depends``: what the scores depend on.
+    names under which scores are kept that the gate itself calls otherwise. ``identity``: 12 hexadecimal digits of
+    all that the scores depend on beside the examples; no threshold is part of it.
     """
 
     names: tuple[str, ...]
-    depends: str
+    identity: str
     open: Callable[[], Gate]
     opening: Opening | None = None  # None: only this process can open it
     name: str = ""
@@ -113,7 +116,7 @@ def handle(
         stored = {given[0]: own}
     return GateHandle(
         tuple(stored.get(one, one) for one in given),
-        _depends(folder, card) + (f":states of {served.served_name}" if served else ""),
+        identity_of(_content(folder) + (f":states of {served.served_name}" if served else "")),
         lambda: load_gate(
             folder, dtype=dtype, device=device, states=connect_states(served, model) if served and model else None
         ),
@@ -174,15 +177,33 @@ def _renamed(name: str, kind: str, folder: str) -> str:
     return folder + name.removeprefix(kind) if name.startswith(kind) else f"{folder}_{name}"
 
 
-def _depends(folder: Path, card: GateCard) -> str:
-    """Hashes of card, weights and held-out scores; of a gate made of others: theirs."""
+def gate_identity(folder: Path) -> str:
+    """The :attr:`~GateHandle.identity` of a folder's gate: two trainings, or two versions of a folder, differ in it."""
+    return identity_of(_content(folder))
+
+
+def identity_of(content: str) -> str:
+    """12 hexadecimal digits of a text that says what scores depend on."""
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def _content(folder: Path) -> str:
+    """Card without thresholds, hashes of weights and held-out scores; of a gate made of others: theirs."""
+    card = read_card(folder)
     held_out = [file_sha256(path) for path in (folder / HELD_OUT,) if there(path)]
     if card.parts():
-        of_parts = (_depends(folder / part, read_card(folder / part)) for part in card.parts())
         own = [card.depends(), *held_out] if isinstance(card, StackCard) else []
-        return ":".join([*of_parts, *own])
-    weights = [file_sha256(file) for file in sorted(folder.rglob("*.safetensors"))]
-    return ":".join([card.depends(), *weights, *held_out])
+        return ":".join([*(_content(folder / part) for part in card.parts()), *own])
+    return ":".join([card.depends(), *_weights(folder, card), *held_out])
+
+
+def _weights(folder: Path, card: GateCard) -> Iterator[str]:
+    """Hashes of the weights. The card's own count for files whose size and time are as at their making."""
+    stamps = noted_stamps(folder)
+    for path in sorted(folder.rglob("*.safetensors")):
+        name = path.relative_to(folder).as_posix()
+        known = name in stamps and name in card.weights_sha256
+        yield noted_sha256(path, {**stamps[name], "sha256": card.weights_sha256[name]} if known else None)
 
 
 @dataclass(frozen=True)
@@ -231,7 +252,7 @@ def prompted(name: str, model: str, dtype: str = "auto", device: str = "auto") -
     kind = PROMPTED[name]
     return GateHandle(
         (name,),
-        f"{model}:{kind.wording()}",
+        identity_of(f"{model}:{kind.wording()}"),
         lambda: kind.open(model, dtype, device),
         Opening(model, dtype, device, name),
         name,
@@ -265,8 +286,9 @@ def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
         )
 
     return GateHandle(
-        ("prompt",), asked_how(of_replies(config), n), opened, name="prompt", reads=QUESTION, passes=passes,
-        server=config.backend == "openai", models=(config.model,) if config.backend == "transformers" else (),
+        ("prompt",), identity_of(asked_how(of_replies(config), n)), opened, name="prompt", reads=QUESTION,
+        passes=passes, server=config.backend == "openai",
+        models=(config.model,) if config.backend == "transformers" else (),
     )  # fmt: skip
 
 

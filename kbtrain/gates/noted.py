@@ -6,7 +6,6 @@ goes into the folder of the very gate that made the scores, under the gate's own
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,24 +13,17 @@ from typing import Any
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import CARD, Threshold, read_gate_json, set_threshold
-from kbtrain.gates.handles import GateHandle
-from kbtrain.gates.registry import read_card
+from kbtrain.gates.handles import GateHandle, gate_identity
 
 
 @dataclass(frozen=True)
 class Source:
-    """The gate behind stored scores: its ``folder``, its own ``name`` for them, and a hash of its card then."""
+    """The gate behind stored scores: its ``folder``, its own ``name`` for them, and its ``identity`` then (empty where
+    the scores do not note it)."""
 
     folder: Path
     name: str
-    card: str
-
-
-def card_hash(folder: Path) -> str:
-    """Hash of a folder's card without thresholds, and of the cards of its parts: told apart are any two trainings."""
-    card = read_card(folder)
-    parts = [card_hash(folder / part) for part in card.parts()]
-    return hashlib.sha256(":".join([card.depends(), *parts]).encode()).hexdigest()[:16]
+    identity: str
 
 
 def sources_of(gate: GateHandle, run: Path) -> dict[str, dict[str, str]]:
@@ -44,27 +36,29 @@ def sources_of(gate: GateHandle, run: Path) -> dict[str, dict[str, str]]:
     folder = Path(gate.opening.model).resolve()
     own = {stored: name for name, stored in gate.stored.items()}
     place = folder.relative_to(run.resolve()) if folder.is_relative_to(run.resolve()) else folder
-    said = {"folder": str(place), "card": card_hash(folder)}
-    return {name: {**said, "name": own.get(name, name)} for name in gate.names}
+    noted = {"folder": str(place), "identity": gate_identity(folder)}
+    return {name: {**noted, "name": own.get(name, name)} for name in gate.names}
 
 
 def source_of(run: Path, meta: Mapping[str, Any], gate: str) -> Source | None:
     """The gate behind stored scores, by their meta data (see ``StoredScores``); None where those do not say."""
-    said = meta.get("gates", {}).get(gate, {})
-    if not {"folder", "name", "card"} <= set(said):
+    noted = meta.get("gates", {}).get(gate, {})
+    if not {"folder", "name"} <= set(noted):
         return None
-    return Source(run / said["folder"], said["name"], said["card"])
+    return Source(run / noted["folder"], noted["name"], noted.get("identity", ""))
 
 
 def holds_another(source: Source) -> bool:
-    """True if the folder holds a gate, but not the one that made the scores: it was trained anew since."""
-    return (source.folder / CARD).exists() and card_hash(source.folder) != source.card
+    """True if the folder holds a gate, but not the one that made the scores, or they do not note which one did."""
+    return (source.folder / CARD).exists() and gate_identity(source.folder) != source.identity
 
 
 def missing_reason(source: Source) -> str:
     """Reason why no threshold can be noted for scores of this gate; empty if it is there as it was."""
     if not (source.folder / CARD).exists():
         return f"{source.folder} is not there any more"
+    if not source.identity:
+        return f"the scores do not note which gate of {source.folder} made them"
     if holds_another(source):
         return f"{source.folder} holds another gate than the one that made the scores"
     return ""

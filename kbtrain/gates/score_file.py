@@ -16,7 +16,7 @@ from typing import Any, Self
 from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
 from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, loads, put_in_place, there
-from kbtrain.gates.handles import GateHandle
+from kbtrain.gates.handles import GateHandle, identity_of
 from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.models.files_read import Noted, folder_of, note
 from kbtrain.records import GateScore, Split
@@ -200,7 +200,8 @@ def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     own, before = ({name for name in side if not name.endswith(".jsonl")} for side in (wanted, stored))
     if (before ^ own) - {MODEL_FILES, FILES_HERE}:
         return False
-    return all(stored.get(name, value) == value for name, value in wanted.items())
+    # notes of before have the text in the place of a gate's identity
+    return all(value in (noted := stored.get(name, value), identity_of(noted)) for name, value in wanted.items())
 
 
 def _rewrite_inputs(progress: Path, inputs: Mapping[str, str]) -> None:

@@ -61,7 +61,8 @@ def hashes_of(model: str, noted: Any = None) -> dict[str, str]:
 def note(model: str, noted: Any = None) -> Noted:
     """Size, time and SHA-256 of each of these files; the hash is taken from ``noted`` where the others are the same."""
     before = noted if isinstance(noted, Mapping) else {}
-    return {name: {**stamp(path), "sha256": _sha256(path, before.get(name))} for name, path in files_of(model).items()}
+    files = files_of(model).items()
+    return {name: {**stamp(path), "sha256": noted_sha256(path, before.get(name))} for name, path in files}
 
 
 def digest(model: str) -> str:
@@ -70,7 +71,8 @@ def digest(model: str) -> str:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest() if found else ""
 
 
-def _sha256(path: Path, noted: Any) -> str:
+def noted_sha256(path: Path, noted: Any) -> str:
+    """SHA-256 of a file: as ``noted`` where size and time are the same, else read, once in a process."""
     found = stamp(path)
     if isinstance(noted, Mapping) and all(noted.get(key) == value for key, value in found.items()):
         return str(noted.get("sha256"))

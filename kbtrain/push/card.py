@@ -9,7 +9,7 @@ from pathlib import Path
 from kbtrain.errors import UserError
 from kbtrain.evaluation.results import GateResult, Results, load
 from kbtrain.gate_folder import README, GateCard
-from kbtrain.gates.noted import card_hash
+from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.registry import kind_of, package_of
 from kbtrain.jsonl import read_json
 from kbtrain.metrics.significance import Delta
@@ -71,9 +71,9 @@ def figures(folder: Path) -> tuple[Results | None, list[GateResult]]:
     path = folder.resolve().parent / "results.json"
     if not path.exists():
         return None, []
-    results, own = load(path), card_hash(folder)
+    results, own = load(path), gate_identity(folder)
     sources = [stage.get("gates", {}) for stage in results.meta.get("stages", {}).values() if isinstance(stage, dict)]
-    names = {name for gates in sources for name, source in gates.items() if source.get("card") == own}
+    names = {name for gates in sources for name, source in gates.items() if source.get("identity") == own}
     return results, [gate for gate in results.gates if gate.gate in names]
 
 

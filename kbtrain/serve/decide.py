@@ -16,6 +16,7 @@ from typing import Any
 from kbtrain.answers.chinese import language_of
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Gate, Saves
+from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import vocabulary_of
 from kbtrain.gates.registry import load_gate
 from kbtrain.llm.served_states import StatesServer
@@ -23,7 +24,6 @@ from kbtrain.records import GateExample, Hit, Titles
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.gate_states import states_server
 from kbtrain.serve.problem import Refused
-from kbtrain.serve.traffic import fingerprint
 from kbtrain.serve.worker import GateWorker, Input, PartlyScored
 from kbtrain.utterances.kinds import UtteranceKind, decide_by, input_kind
 
@@ -93,7 +93,7 @@ class LoadedGate:
         after_search = gate.needs_evidence or gate.stage == "search"
         if gate.needs_samples or (after_search and "question" not in gate.reads):
             raise UserError(f"gate '{gate.name}': needs samples, or text retrieved for a dialogue; it cannot be served")
-        return cls(gate, fingerprint(folder), states)
+        return cls(gate, gate_identity(folder), states)
 
     @property
     def after_search(self) -> bool:

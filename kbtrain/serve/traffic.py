@@ -6,7 +6,6 @@ questions. Scores of another gate, or of another version of it, are counted and 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ import numpy as np
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import Threshold, read_gate_json, set_threshold
-from kbtrain.gates.handles import handle
+from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import Asked, question_shift, summed
 from kbtrain.gates.registry import kind_of, read_card
 from kbtrain.metrics.calibration import kept_scores, shift
@@ -45,14 +44,9 @@ class Traffic:
     ungated: int
 
 
-def fingerprint(folder: Path) -> str:
-    """12 hex digits of the card and weights that a gate's scores depend on; thresholds are not among them."""
-    return hashlib.sha256(handle(folder).depends.encode()).hexdigest()[:12]
-
-
 def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
     """The gate's scores in a log. Raises :class:`UserError` for fewer than :data:`LEAST` of them."""
-    mark = f"@{fingerprint(folder)}"
+    mark = f"@{gate_identity(folder)}"
     own = kind_of(folder)[1].names(read_card(folder))
     names = {f"{name}{mark}" for name in own if key is None or name.endswith(f"_{key}")}
     scores: dict[str, list[tuple[float, float, Asked | None, str | None]]] = {}

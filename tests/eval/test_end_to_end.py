@@ -26,9 +26,9 @@ from kbtrain.evaluation.results import check, load
 from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
 from kbtrain.evaluation.savings import savings
 from kbtrain.gate_folder import set_threshold
-from kbtrain.gates.handles import handle
+from kbtrain.gates.handles import gate_identity, handle
 from kbtrain.gates.kbm.gate import KBMCard
-from kbtrain.gates.noted import card_hash, sources_of
+from kbtrain.gates.noted import sources_of
 from kbtrain.labeling.verdicts import QuestionVerdicts, distinct_answers
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.provenance import file_sha256, meta_path, write_meta
@@ -407,7 +407,7 @@ def test_the_chosen_thresholds_are_noted_in_the_gate_folder(script: Script, run_
 def test_the_best_key_is_noted_and_is_the_report_s(script: Script, sampled_run: Path, accuracy: AccuracyKind) -> None:
     folder = made_gate(sampled_run / "kbm", sampled_run)
     assert KBMCard.read(folder).best_key() == "mastery"  # the first one
-    clean = card_hash(folder)
+    clean = gate_identity(folder)
     evaluate(script, sampled_run, accuracy=accuracy, threshold_rule="best_accuracy")
     dev = [o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl") if o.split == "dev"]
     scores, known = read_scores(sampled_run / "scores.jsonl"), dev_answers(dev, accuracy)
@@ -419,7 +419,7 @@ def test_the_best_key_is_noted_and_is_the_report_s(script: Script, sampled_run: 
     card = KBMCard.read(folder)
     assert card.best is not None and (card.best.key, card.best.n_dev) == (best, len(dev)) == (card.best_key(), len(dev))
     assert card.best.areas == pytest.approx(areas, abs=1e-6) and len(set(areas.values())) == 2
-    assert card_hash(folder) == clean  # no score depends on it
+    assert gate_identity(folder) == clean  # no score depends on it
     evaluate(script, sampled_run, accuracy=accuracy, threshold_rule="ratio", replace_thresholds=True)
     assert KBMCard.read(folder).best_key() == best  # whatever threshold is noted
     report = script("write_report")
@@ -527,7 +527,7 @@ def test_thresholds_go_where_the_score_file_says_and_nowhere_else(
     shutil.rmtree(theirs)
     made_gate(theirs, run_folder, seed=2)
     write_meta(run_folder / "scores.jsonl", stage="score", config=None, inputs=[], extra={
-        "gates": {"kbm_benefit": {"folder": str(theirs), "name": "kbm_benefit", "card": "0" * 16}}
+        "gates": {"kbm_benefit": {"folder": str(theirs), "name": "kbm_benefit", "identity": "0" * 12}}
     })  # fmt: skip
     capsys.readouterr()
     evaluate(script, run_folder)

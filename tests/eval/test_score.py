@@ -19,10 +19,10 @@ from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.evaluation.seen import Seen
 from kbtrain.gate_folder import Gate, Threshold, set_threshold
 from kbtrain.gates import score_file
-from kbtrain.gates.handles import GateHandle, Opening, prompted_by_replies
+from kbtrain.gates.handles import GateHandle, Opening, gate_identity, prompted_by_replies
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import Prompt
-from kbtrain.gates.noted import card_hash, source_of
+from kbtrain.gates.noted import source_of
 from kbtrain.labeling.examples import example
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.prompts.kbm import kbm_fingerprint
@@ -167,7 +167,7 @@ def test_questions_that_a_gate_was_trained_on_are_refused_or_counted(
     assert meta["trained_on"] == {"test": 2}
     behind = source_of(run_folder, meta, "kbm_benefit")
     assert behind is not None and (behind.folder, behind.name) == (tmp_path, "kbm_benefit")
-    assert behind.card == card_hash(tmp_path)
+    assert behind.identity == gate_identity(tmp_path)
 
 
 def test_entities_that_a_gate_was_trained_on_are_refused_or_counted_in_every_row(

@@ -11,9 +11,10 @@ from tiny_turns import turn
 
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import CARD, Threshold, set_threshold, with_thresholds
-from kbtrain.gates.handles import handle
+from kbtrain.gates.handles import handle, identity_of
 from kbtrain.gates.kbm.gate import KBMCard
-from kbtrain.gates.noted import missing_reason, note, note_calibrated, source_of, sources_of
+from kbtrain.gates.noted import holds_another, missing_reason, note, note_calibrated, source_of, sources_of
+from kbtrain.gates.score_file import ScoreFile
 from kbtrain.records import GateExample
 from kbtrain.trained_on import sharing_entities, trained_among, write_trained_on
 
@@ -95,6 +96,12 @@ def test_scores_name_their_gate_wherever_the_run_is_moved_and_no_other(folder, t
     assert source_of(moved, meta, "prompt") is None
 
 
+def test_scores_that_do_not_note_their_gate_are_refused_and_named(folder):
+    meta = {"gates": {"kbm_mastery": {"folder": "kbm", "name": "kbm_mastery", "card": "0" * 16}}}  # of before
+    found = source_of(folder.parent, meta, "kbm_mastery")
+    assert holds_another(found) and "the scores do not note which gate of" in missing_reason(found)
+
+
 def test_scores_of_a_second_folder_are_noted_under_the_gate_s_own_names(folder):
     second = shutil.copytree(folder, folder.parent / "lora")
     made = sources_of(handle(second), folder.parent)
@@ -145,3 +152,12 @@ def test_entities_of_a_training_before_are_not_those_of_the_folder_s_gate(tmp_pa
     write_trained_on(tmp_path, asked[:1])
     write_trained_on(tmp_path, asked[1:])
     assert sharing_entities(tmp_path, asked) == [] and trained_among(tmp_path, asked) == asked[1:]
+
+
+def test_scores_that_note_the_text_behind_an_identity_stay(tmp_path):
+    path, now = tmp_path / "a.jsonl", identity_of("card:weights")
+    for inputs, restarted in (({"gate": "card:weights"}, False), ({"gate": now}, False), ({"gate": "other"}, True)):
+        with ScoreFile(path, inputs) as file:
+            file.finish()
+            assert file.restarted == restarted
+        assert json.loads(path.with_name("a.jsonl.progress").read_text()) == inputs

@@ -74,14 +74,16 @@ def test_names_come_from_kind_and_folder(tmp_path):
 
 def test_scores_depend_on_card_and_weights_but_not_on_thresholds(tmp_path):
     DialogueStateGate.fit([turn(i) for i in range(40)]).card.write(tmp_path / "a")
-    before = handle(tmp_path / "a").depends
+    before = handle(tmp_path / "a").identity
     set_threshold(tmp_path / "a", "dialogue_state", Threshold(threshold=0, rule="x", dev_file_sha256="0", n_dev=1))
-    assert handle(tmp_path / "a").depends == before
+    assert handle(tmp_path / "a").identity == before
     (tmp_path / "a" / "model.safetensors").write_bytes(b"other")
-    assert handle(tmp_path / "a").depends != before
+    assert handle(tmp_path / "a").identity != before
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "gate.json").write_text('{"kind": "average", "members": ["../a", "../a"]}')
-    assert handle(tmp_path / "c").depends == ":".join([handle(tmp_path / "a").depends] * 2)
+    average = handle(tmp_path / "c").identity
+    (tmp_path / "a" / "model.safetensors").write_bytes(b"another")
+    assert handle(tmp_path / "c").identity != average
 
 
 def test_the_order_of_tables_is_as_ever():
@@ -167,8 +169,8 @@ def test_a_broken_entry_point_is_one_line(monkeypatch):
     [("prompt", "kbtrain.prompts.kbm._NEED"), ("ragate_prompt_in_context", "kbtrain.prompts.ragate._ASK")],
 )
 def test_scores_of_a_prompted_gate_are_made_again_when_its_prompt_has_other_words(name, where, monkeypatch):
-    before = prompted(name, "m").depends
-    assert prompted(name, "m").depends == before != prompted(name, "other").depends
+    before = prompted(name, "m").identity
+    assert prompted(name, "m").identity == before != prompted(name, "other").identity
     new = {"en": "other {query}", "zh": "other {query}"} if name == "prompt" else "other {context}{knowledge}"
     monkeypatch.setattr(where, new)
-    assert prompted(name, "m").depends != before
+    assert prompted(name, "m").identity != before

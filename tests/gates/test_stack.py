@@ -333,14 +333,14 @@ def test_a_question_without_one_of_the_labels_was_fitted_to_by_no_gate_of_that_l
 
 def test_other_weights_of_a_member_are_another_stack(run):
     stack(run)
-    before = handle(run / "stack").depends
+    before = handle(run / "stack").identity
     card = json.loads((run / "stack" / "gate.json").read_text())
     card["models"]["mastery"]["intercept"] += 1
     (run / "stack" / "gate.json").write_text(json.dumps(card))
-    own = handle(run / "stack").depends
+    own = handle(run / "stack").identity
     assert own != before
     fit(run, "features", index=run / "bm25", seed=1)  # other folds: the same weights, other held-out scores
-    assert handle(run / "stack").depends not in (own, before)
+    assert handle(run / "stack").identity not in (own, before)
 
 
 def test_scores_of_another_gate_than_the_member_teach_a_stack_nothing(run, tmp_path):

@@ -303,10 +303,10 @@ def test_a_pair_is_a_question_gate_too(recipe, data, tmp_path):
     source = scores_questions(recipe, data, tmp_path / "q", "average", probe="{}")
     card = json.loads((tmp_path / "q" / "gate.json").read_text())
     (tmp_path / "q" / "gate.json").write_text(json.dumps(card | {"thresholds": {}}))
-    assert handle(tmp_path / "q").depends == source.depends  # a threshold changes no score
+    assert handle(tmp_path / "q").identity == source.identity  # a threshold changes no score
     probe = json.loads((tmp_path / "q" / "probe" / "gate.json").read_text())
     (tmp_path / "q" / "probe" / "gate.json").write_text(json.dumps(probe | {"seed": 9}))
-    assert handle(tmp_path / "q").depends != source.depends
+    assert handle(tmp_path / "q").identity != source.identity
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from support.waiting import wait_until
 from kbtrain.cli import main
 from kbtrain.errors import UserError
 from kbtrain.gate_folder import CARD, Threshold, read_gate_json, set_threshold
+from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.noted import guaranteed
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.serve.decision_log import DecisionLog, read_log
-from kbtrain.serve.traffic import calibrate_traffic, fingerprint, threshold_of
+from kbtrain.serve.traffic import calibrate_traffic, threshold_of
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def write(path, scores, gate):
 
 
 def test_the_threshold_searches_for_the_wanted_share(folder, tmp_path):
-    name = f"encoder_probe@{fingerprint(folder)}"
+    name = f"encoder_probe@{gate_identity(folder)}"
     log = write(tmp_path / "log.jsonl", [i / 100 for i in range(100)], name)
     with open(log, "a") as file:
         file.write('{"gate": "other@0", "score": 0.5}\n' + json.dumps({"gate": name, "score": None}) + "\n")
@@ -41,7 +42,7 @@ def test_the_threshold_searches_for_the_wanted_share(folder, tmp_path):
     assert noted["evidence"]["dev_scores"][0] == 0.01  # what dev said stays
     assert "100 scores" in lines[0] and "1 of other gates, 1 ungated" in lines[0]
     assert "distributed as on dev" in lines[1] and "49.0% of them" in lines[2] and "30.0% of them" in lines[3]
-    assert fingerprint(folder) == name.partition("@")[2]  # a threshold is no part of it
+    assert gate_identity(folder) == name.partition("@")[2]  # a threshold is no part of it
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_a_threshold_from_traffic_promises_nothing_that_dev_said_of_another(fold
     (folder / "README.md").write_text("# A gate\n")
     was = Threshold(threshold=0.5, rule="on dev", dev_file_sha256="", n_dev=2, evidence=evidence, dev=dev)
     set_threshold(folder, "encoder_probe", was)
-    log = write(tmp_path / "log.jsonl", [i / 100 for i in range(100)], f"encoder_probe@{fingerprint(folder)}")
+    log = write(tmp_path / "log.jsonl", [i / 100 for i in range(100)], f"encoder_probe@{gate_identity(folder)}")
     for _ in range(2):  # a second time from one that came from traffic itself
         calibrate_traffic(folder, log, 0.3)
         noted = Threshold.model_validate(read_gate_json(folder)["thresholds"]["encoder_probe"])
@@ -74,7 +75,7 @@ def test_a_threshold_from_traffic_promises_nothing_that_dev_said_of_another(fold
 
 
 def test_shifted_scores_are_warned_of_and_check_changes_nothing(folder, tmp_path):
-    log = write(tmp_path / "log.jsonl", np.linspace(0.8, 0.9, 80).tolist(), f"encoder_probe@{fingerprint(folder)}")
+    log = write(tmp_path / "log.jsonl", np.linspace(0.8, 0.9, 80).tolist(), f"encoder_probe@{gate_identity(folder)}")
     before = (folder / "gate.json").read_text()
     assert any(line.startswith("warning: scores") for line in calibrate_traffic(folder, log, 0.0, check=True))
     assert (folder / "gate.json").read_text() == before
