@@ -25,7 +25,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.files import there
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_made_from, check_unchanged, git_state, meta_of, write_atomically, write_meta
+from kbtrain.provenance import check_current, check_unchanged, git_state, meta_of, write_atomically, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence
 from kbtrain.report.analysis.page import render_html, render_markdown, sections, to_json
@@ -75,9 +75,9 @@ def main(config: AnalyseConfig) -> None:
 def analyse_folder(config: AnalyseConfig, folder: Path) -> list[RunAnalysis]:
     """One analysis for each sampling run of a folder, then for each of its data sets, if there are several."""
     questions, evidence, judged = (folder / name for name in ("questions.jsonl", "evidence.jsonl", "verdicts.jsonl"))
-    check_unchanged(questions, evidence, *([judged] if config.verdicts else []))
+    check_unchanged(questions)
     for source in (evidence, *([judged] if config.verdicts else [])):
-        check_made_from(source, questions)
+        check_current(source, questions)
     total, found = sum(1 for _ in jsonl.lines(questions)), []
     with SampleStore(folder / "samples.db", read_only=True) as store:
         names = config.sampling_runs or store.runs()

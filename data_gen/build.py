@@ -29,7 +29,7 @@ from kbtrain.labeling.graded_by import check_rules, grading_sources
 from kbtrain.labeling.verdicts import side_by_side
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import DEFAULT_KEYS, evidence_text
-from kbtrain.provenance import check_made_from, check_unchanged, write_meta
+from kbtrain.provenance import check_current, check_unchanged, write_meta
 from kbtrain.questions.checks import find_leaks, refuse_leaks
 from kbtrain.records import OF_QUESTION, GateExample, Label, Split, Target
 from kbtrain.training.data import label_rule
@@ -87,9 +87,9 @@ def main(config: BuildConfig) -> None:
     started = time.monotonic()
     labels, evidence = config.labels, config.run / "evidence.jsonl" if config.with_reference else None
     inputs = [path for path in (config.run / "questions.jsonl", labels, evidence) if path is not None]
-    check_unchanged(*inputs)
+    check_unchanged(inputs[0])
     for source in inputs[1:]:
-        check_made_from(source, *grading_sources(config.run))
+        check_current(source, *grading_sources(config.run))
     rule = label_rule(labels) if labels else {}
     if labels:
         check_rules(labels, rule, inputs[0])

@@ -39,7 +39,7 @@ from kbtrain.labeling.label_stage import (
 )
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_made_from, check_unchanged, read_meta, write_meta
+from kbtrain.provenance import check_current, check_unchanged, read_meta, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Label, Question
 from kbtrain.store import SampleStore
@@ -93,9 +93,9 @@ def main(config: LabelConfig) -> None:
     draft, judged = beside(out, ".draft"), config.run / "verdicts.jsonl"
     meant = config.run / "meanings.jsonl"
     by_models = [*([judged] if config.verdicts else []), *([meant] if config.meanings else [])]
-    check_unchanged(source, *by_models)
+    check_unchanged(source)
     for path in by_models:
-        check_made_from(path, source)
+        check_current(path, source)
     tally, seen = LabelCounts(), Distribution()
     with SampleStore(store_path, read_only=True) as store:
         made_by = store.run_meta(config.sampling_run)

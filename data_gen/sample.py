@@ -38,7 +38,7 @@ from kbtrain.llm.silent_answers import SilentAnswers
 from kbtrain.models.files_read import note
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.own import Part, read_prompts
-from kbtrain.provenance import check_made_from, check_unchanged, file_sha256, meta_of, write_meta
+from kbtrain.provenance import check_current, check_unchanged, file_sha256, meta_of, write_meta
 from kbtrain.records import Condition, Split
 from kbtrain.store import SampleStore, writing
 
@@ -101,8 +101,8 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
 def main(config: SampleConfig) -> None:
     started, shard = time.monotonic(), Shard.parse(config.shard)
     questions, evidence = config.run / "questions.jsonl", config.run / "evidence.jsonl"
-    check_unchanged(questions, evidence)
-    check_made_from(evidence, questions)
+    check_unchanged(questions)
+    check_current(evidence, questions)
     counts = check_files(questions, evidence)
     own = read_prompts(config.prompts)
     plan = Plan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, own)

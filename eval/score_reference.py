@@ -29,7 +29,7 @@ from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.labeling.examples import reference_example
 from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import evidence_text
-from kbtrain.provenance import check_made_from, check_unchanged, file_sha256, write_meta
+from kbtrain.provenance import check_current, check_unchanged, file_sha256, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, GateExample, Split
 
@@ -72,8 +72,8 @@ def with_references(files: list[Path], splits: tuple[Split, ...]) -> list[GateEx
 
     Raises :class:`UserError` for questions that were not searched for, and for passages of other questions.
     """
-    check_unchanged(*files)
-    check_made_from(files[1], files[0])
+    check_unchanged(files[0])
+    check_current(files[1], files[0])
     found = {e.question_id: evidence_text(e.hits, e.titles) for e in jsonl.read(Evidence, files[1])}
     questions = [q for _, q in read_questions(files[0]) if q.split in splits]
     missing = [q.id for q in questions if q.id not in found]

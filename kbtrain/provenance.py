@@ -140,32 +140,31 @@ def unchanged(path: Path, appended: bool = False) -> bool:
 
 
 def check_unchanged(*paths: Path) -> None:
-    """Raise :class:`UserError` for the first file that is not what its meta data say; those that are missing pass."""
+    """As :func:`check_current`, of several files, whatever they were made from."""
     for path in paths:
-        if Path(path).exists() and not unchanged(path):
-            stage = read_meta(path).get("stage", "the stage that writes it")
-            raise UserError(
-                f"{at(path)}: was changed since {stage} made it; run that again, or delete {meta_path(path).name} to "
-                "keep the change"
-            )
+        check_current(path)
 
 
 def check_data(*paths: Path) -> None:
-    """As :func:`check_unchanged`, also for turns with features that were made from another turns.jsonl than lies beside
-    them."""
-    check_unchanged(*paths)
+    """As :func:`check_current`; turns with features come from the turns.jsonl beside them."""
     for path in paths:
-        if path.name != "turns.jsonl":
-            check_made_from(path, path.parent / "turns.jsonl")
+        check_current(path, *([path.parent / "turns.jsonl"] if path.name != "turns.jsonl" else []))
 
 
-def check_made_from(path: Path, *sources: Path, command: str | None = None) -> None:
-    """Raise :class:`UserError` for a file that notes another content of one of the files it was made from.
+def check_current(path: Path, *sources: Path, command: str | None = None) -> None:
+    """Raise :class:`UserError` for a file that was changed since it was made, or made from other ``sources``.
 
-    Sources that are not there, or that it does not note (a user's own file), pass. ``command`` makes the file again;
-    None: the script that a run folder's file names.
+    A missing file passes, and sources that are missing or that the file does not note. ``command`` makes the file
+    again; None: the script that a run folder's file names.
     """
-    noted = meta_of(path).get("inputs", {})
+    path = Path(path)
+    if path.exists() and not unchanged(path):
+        stage = read_meta(path).get("stage", "the stage that writes it")
+        raise UserError(
+            f"{at(path)}: was changed since {stage} made it; run that again, or delete {meta_path(path).name} to "
+            "keep the change"
+        )
+    noted = meta_of(path).get("inputs", {}) if sources else {}
     for source in sources:
         if source.name in noted and there(source) and known_sha256(source) != noted[source.name]:
             stage = command or maker(path) or read_meta(path).get("stage", "the stage that writes it")

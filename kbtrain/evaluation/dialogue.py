@@ -21,7 +21,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.files import there
 from kbtrain.metrics.text_generation import scores_of, text_parts
-from kbtrain.provenance import check_made_from, check_unchanged, file_sha256, meta_of, meta_path, read_meta
+from kbtrain.provenance import check_current, check_unchanged, file_sha256, meta_of, meta_path, read_meta
 from kbtrain.records import Evidence, Hit, TurnExample
 from kbtrain.retrieval.ranker import Candidates, recall
 
@@ -71,8 +71,8 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
     responses = {path.stem: _in_order(path, kept) for path in files}
     _check_keys(files, source)
     found_in = [folder / f"{ranker}{EVIDENCE}" for ranker in rankers]
-    check_unchanged(*files, *found_in, folder / VERDICTS)
-    check_made_from(folder / VERDICTS, source, *files)
+    check_unchanged(*files, *found_in)
+    check_current(folder / VERDICTS, source, *files)
     if len(files) == 1:
         raise UserError(f"{at(folder)}: no response with knowledge there; run data_gen/respond.py with a ranker")
     found = {ranker: _evidence(path) for ranker, path in zip(rankers, found_in, strict=True)}

@@ -31,7 +31,7 @@ from kbtrain.gates.registry import read_card
 from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.labeling.change import Equality, MeaningGroups, by_groups
 from kbtrain.metrics.significance import Delta, random_gate_p, wilson
-from kbtrain.provenance import check_made_from, check_unchanged, meta_of, read_document
+from kbtrain.provenance import check_current, check_unchanged, meta_of, read_document
 from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, Question, SampleSet, Split
 from kbtrain.store import SampleStore
@@ -124,8 +124,7 @@ def read_groups(run: Path) -> dict[str, MeaningGroups] | None:
     if not meta_of(run / "labels.jsonl").get("label_rule", {}).get("meanings"):
         return None
     path = run / "meanings.jsonl"
-    check_unchanged(path)
-    check_made_from(path, run / "questions.jsonl")
+    check_current(path, run / "questions.jsonl")
     return {record.question_id: record for record in jsonl.read(MeaningGroups, path)}
 
 

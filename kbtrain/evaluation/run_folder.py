@@ -26,7 +26,7 @@ from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample
 from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.gates.noted import Source, holds_another, missing_reason, source_of
 from kbtrain.labeling.graded_by import ByQuestion, check_rules, grading_sources, read_run_verdicts, verdicts_file
-from kbtrain.provenance import check_made_from, check_unchanged, meta_of, short_name
+from kbtrain.provenance import check_current, check_unchanged, meta_of, short_name
 from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, GATE_NAME, Condition, GateScore, Label, Outcome, Question, Split
 from kbtrain.store import SampleStore
@@ -247,8 +247,7 @@ def read_labels(path: Path) -> tuple[Label, Iterable[Label]]:
     Raises :class:`UserError` if empty, changed since it was made, graded by older rules, or made from other questions,
     answers or verdicts than lie beside it.
     """
-    check_unchanged(path)
-    check_made_from(path, *grading_sources(path.parent))
+    check_current(path, *grading_sources(path.parent))
     check_rules(path, meta_of(path).get("label_rule", {}), path.parent / "questions.jsonl")
     stream = jsonl.read(Label, path)
     first = next(stream, None)
@@ -286,8 +285,7 @@ def read_outcomes(run: Path) -> list[Outcome]:
     answers or verdicts than there.
     """
     path = run / "outcomes.jsonl"
-    check_unchanged(path)
-    check_made_from(path, *grading_sources(run))
+    check_current(path, *grading_sources(run))
     check_rules(path, meta_of(path).get("rules", {}), run / "questions.jsonl")
     return list(jsonl.read(Outcome, path))
 

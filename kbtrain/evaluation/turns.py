@@ -15,7 +15,7 @@ from kbtrain.files import there
 from kbtrain.gates.noted import holds_another, missing_reason, source_of
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.turns import SeedScores
-from kbtrain.provenance import check_made_from, check_unchanged, meta_of
+from kbtrain.provenance import check_current, check_unchanged, meta_of
 from kbtrain.records import GateScore, Split, TurnExample
 
 
@@ -46,8 +46,7 @@ def score_file(run: Path, gate: Path) -> Path:
 
 def _check_current(path: Path, run: Path) -> None:
     command = f"eval/score.py --run {run}"
-    check_unchanged(path)
-    check_made_from(path, run / "turns.jsonl", command=command)  # own scores, or of a file with features, pass
+    check_current(path, run / "turns.jsonl", command=command)  # own scores, or of a file with features, pass
     noted = meta_of(path)
     for name in noted.get("gates", {}):
         gate = source_of(run, noted, name)

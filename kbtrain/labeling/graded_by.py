@@ -11,7 +11,7 @@ from kbtrain.answers.grading import Verdicts, rules_of
 from kbtrain.errors import UserError, at
 from kbtrain.files import maker, there
 from kbtrain.labeling.verdicts import QuestionVerdicts
-from kbtrain.provenance import check_made_from, check_unchanged, meta_of
+from kbtrain.provenance import check_current, meta_of
 from kbtrain.records import Question
 
 ByQuestion = Mapping[str, Verdicts]
@@ -55,6 +55,5 @@ def read_run_verdicts(run: Path) -> ByQuestion | None:
     path = verdicts_file(run)
     if path is None:
         return None
-    check_unchanged(path)
-    check_made_from(path, run / "questions.jsonl")
+    check_current(path, run / "questions.jsonl")
     return {record.question_id: record.right for record in jsonl.read(QuestionVerdicts, path)}

@@ -28,7 +28,7 @@ from kbtrain.evaluation.groups import (
 from kbtrain.evaluation.outcomes import Resample, clusters_of, drawn_units
 from kbtrain.evaluation.run_folder import RunFolder, read_scores, seen_note
 from kbtrain.metrics.significance import Delta
-from kbtrain.provenance import check_made_from, meta_of
+from kbtrain.provenance import check_current, meta_of
 from kbtrain.records import Passage, Question
 from kbtrain.report.summary import drawn
 from kbtrain.report.tables import Column, Table, Value, beside
@@ -229,7 +229,7 @@ def _double(options: Options, runs: Sequence[RunFolder]) -> list[tuple[str, Doub
     for run in runs:
         path = run.path / options.references
         sources = (run.path / name for name in ("questions.jsonl", "evidence.jsonl"))
-        check_made_from(path, *sources, command="eval/score_reference.py")
+        check_current(path, *sources, command="eval/score_reference.py")
         again = replace(run, scores=read_scores(path), stored=replace(run.stored, meta=meta_of(path)))
         name = ", ".join(dict.fromkeys(question.dataset for question in run.test.questions))
         gates = [gate for gate in options.gates if gate in again.scores]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.provenance import check_made_from, check_unchanged
+from kbtrain.provenance import check_current
 from kbtrain.records import Evidence, Example, GateExample
 
 
@@ -18,8 +18,7 @@ def attach_hits(examples: Sequence[Example], evidence: Path) -> list[GateExample
     Raises :class:`UserError` for a question without a row in ``evidence``, for a file that was changed, and for a file
     made from other questions than those beside it.
     """
-    check_unchanged(evidence)
-    check_made_from(evidence, evidence.parent / "questions.jsonl")
+    check_current(evidence, evidence.parent / "questions.jsonl")
     questions = [example for example in examples if isinstance(example, GateExample)]
     wanted = {example.question_id for example in questions}
     found = {row.question_id: row for row in jsonl.read(Evidence, evidence) if row.question_id in wanted}

@@ -23,10 +23,11 @@ from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
-from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.io.artifact import MODEL_FILES, differing, plain
 from kbtrain.jsonl import read_json
 from kbtrain.models.files_read import check_noted, note
 from kbtrain.provenance import (
+    changed,
     check_data,
     device,
     file_sha256,
@@ -35,7 +36,6 @@ from kbtrain.provenance import (
     meta_path,
     package_versions,
     peak_rss_mb,
-    read_document,
     read_meta,
     stamp,
     unchanged,
@@ -44,7 +44,6 @@ from kbtrain.provenance import (
 
 RUN = "run.json"
 MEASURED = "settled"  # values measured at the first start
-_NOT_COMPARED = frozenset({MEASURED, MODEL_FILES})
 
 
 def run_key(config: Mapping[str, Any], train: Path, dev: Path | None, ignored: frozenset[str]) -> dict[str, Any]:
@@ -66,25 +65,19 @@ def claim_folder(
     an older version did not know yet counts as left at its default (``defaults``). Of ``places``, keys that say where
     something lies, only counts if they are given. Raises :class:`UserError` naming what differs.
     """
-    path = folder / RUN
-    if not path.exists():
-        write_atomically(path, json.dumps(run, ensure_ascii=False, indent=1, default=str) + "\n")
-        return
-    old = read_document(path, "", "choose another output folder")
-    if not isinstance(old, dict):
-        raise UserError(f"{at(path)}: expected a JSON object; choose another output folder")
-    new = json.loads(json.dumps(run, default=str))
-    old = {**{key: value for key, value in (defaults or {}).items() if key in new}, **old}
-    differing = [key for key in {**old, **new} if key not in _NOT_COMPARED and old.get(key) != new.get(key)]
-    differing = [key for key in differing if key not in places or None in (old.get(key), new.get(key))]
-    if differing and not trained_here(folder):
-        write_atomically(path, json.dumps(run, ensure_ascii=False, indent=1, default=str) + "\n")
-    elif differing:
-        key = differing[0]
-        raise UserError(
-            f"{at(path)}: another training is in this folder ({key} was {old.get(key)}, is {new.get(key)}); choose "
-            "another output, or delete the folder"
-        )
+    path, new = folder / RUN, plain(run)
+    if path.exists():
+        noted = {key: value for key, value in read_json(path).items() if key != MEASURED}
+        old = {**{key: value for key, value in (defaults or {}).items() if key in new}, **noted}
+        others = [one for one in differing(old, new) if one[0] not in places or None in one]
+        if not others:
+            return
+        if trained_here(folder):
+            raise UserError(
+                f"{at(path)}: another training is in this folder, with {changed(*others[0])}; choose another output, "
+                "or delete the folder"
+            )
+    write_atomically(path, json.dumps(new, ensure_ascii=False, indent=1) + "\n")
 
 
 def claim_model(folder: Path, model: str) -> None:

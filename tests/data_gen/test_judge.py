@@ -22,7 +22,7 @@ from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.llm import transformers_llm
 from kbtrain.models import load as loading
 from kbtrain.prompts import kbm
-from kbtrain.provenance import check_made_from, file_sha256, read_meta
+from kbtrain.provenance import check_current, file_sha256, read_meta
 from kbtrain.records import Label, Question, Sample, SampleSet
 from kbtrain.store import SampleStore
 
@@ -309,7 +309,7 @@ def test_graded_answers_do_not_take_the_name_of_the_questions_that_were_judged(r
         )
     noted = read_meta(run_folder / "verdicts.jsonl")
     assert noted["inputs"][str(graded)] == file_sha256(graded) and noted["agreement"]["n"] == 4
-    check_made_from(run_folder / "verdicts.jsonl", run_folder / "questions.jsonl")
+    check_current(run_folder / "verdicts.jsonl", run_folder / "questions.jsonl")
 
 
 def test_a_dry_run_counts_the_judgements_and_makes_none(run_folder: Path, script: Script) -> None:

@@ -317,7 +317,7 @@ def test_the_folder_is_bound_to_the_gate_and_its_settings_but_not_to_data_and_pl
     claim_fitted(config_of(folder, out), "features", frozenset({"index"}))  # nothing is there yet
     (out / "gate.json").write_text('{"kind": "features"}')
     (out / "gate.json.meta.json").write_text("{}")
-    with pytest.raises(UserError, match=r"run\.json: another training is in this folder \(knots was \d, is 3\)"):
+    with pytest.raises(UserError, match=r"run\.json: another training is in this folder, with knots = \d, now it is 3"):
         claim_fitted(config_of(folder, out, knots=3), "features", frozenset({"index"}))
     write(tmp_path / "fewer.jsonl", [question(i) for i in range(50)])
     elsewhere = config_of(folder, out, train=tmp_path / "fewer.jsonl", index=tmp_path)
@@ -349,7 +349,9 @@ def test_evidence_binds_the_folder_but_its_place_does_not(folder, tmp_path):
     moved = shutil.copy(folder / "evidence.jsonl", tmp_path / "moved.jsonl")
     fit(folder, tmp_path / "features", evidence=moved)
     assert kbtrain.load_gate(tmp_path / "features").needs_evidence
-    with pytest.raises(UserError, match=r"another training is in this folder \(evidence was .*jsonl, is None\)"):
+    with pytest.raises(
+        UserError, match=r'another training is in this folder, with evidence = ".*jsonl", now it is null'
+    ):
         fit(folder, tmp_path / "features")
 
 
