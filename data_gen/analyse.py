@@ -65,8 +65,7 @@ def main(config: AnalyseConfig) -> None:
     }
     for name, text in texts.items():
         write_atomically(out / name, text)
-        options = config.model_dump(mode="json")
-        write_meta(out / name, stage="analyse", config=options, inputs=inputs, started=started)
+        write_meta(out / name, stage="analyse", config=config, inputs=inputs, started=started)
     whole = [run for run in found if not run.dataset]
     n, seconds = sum(run.counts["questions"] for run in whole), time.monotonic() - started
     print(f"{len(whole)} sampling runs, {n} questions, {seconds:.0f} s -> {out}/analysis.html, .md, .json")

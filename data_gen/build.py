@@ -109,9 +109,8 @@ def main(config: BuildConfig) -> None:
     for counted in of_split.values():
         left_out.update(counted)
     extra = {"label_rule": rule, "train_classes": targets.as_dict(), "left_out": dict(left_out)}
-    settings = config.model_dump(mode="json")
     for out in outputs.values():
-        write_meta(out, stage="build", config=settings, inputs=inputs, extra=extra, started=started)
+        write_meta(out, stage="build", config=config, inputs=inputs, extra=extra, started=started)
     lost = ", ".join(f"{n} {what}" for what, n in left_out.items() if n) or "nothing"
     written = ", ".join(f"{n} {split}" for split, n in sizes.items())
     print(f"{written} examples; left out: {lost}; {time.monotonic() - started:.0f} s -> {config.run / config.folder}")

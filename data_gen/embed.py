@@ -56,8 +56,7 @@ def main(config: EmbedConfig) -> None:
     with progress_bar(total=total, desc="embed", unit="passages") as bar:
         for n in build.batches(config.batch):
             bar.update(n)
-    options = config.model_dump(mode="json")
-    write_meta(folder / CARD, stage="embed", config=options, inputs=[corpus], started=started)
+    write_meta(folder / CARD, stage="embed", config=config, inputs=[corpus], started=started)
     print(f"{build.done} passages by {config.server_model} -> {config.store or folder}; search them: "
           f"kbtrain serve GATE --search {folder}")  # fmt: skip
 

@@ -31,7 +31,7 @@ def main(config: ExportConfig) -> None:
     with SampleStore(config.store, read_only=True) as store:
         n = export(store, config.sampling_run, config.output)
         extra = {"sampling": store.run_meta(config.sampling_run), "n_records": n}
-    write_meta(config.output, stage="export", config=config.model_dump(mode="json"), inputs=[config.store], extra=extra,
+    write_meta(config.output, stage="export", config=config, inputs=[config.store], extra=extra,
                started=started)  # fmt: skip
     print(f"{n} records in {time.monotonic() - started:.0f} s -> {config.output}")
 

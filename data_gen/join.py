@@ -69,8 +69,7 @@ def main(config: JoinConfig) -> None:
     for split, rows in joined.items():
         out = config.output / "examples" / f"{split}.jsonl"
         jsonl.write(out, rows)
-        settings = config.model_dump(mode="json")
-        write_meta(out, stage="join", config=settings, inputs=files, extra=extra, started=started)
+        write_meta(out, stage="join", config=config, inputs=files, extra=extra, started=started)
     made = ", ".join(f"{len(joined[split])} {split}" for split in reversed(SPLITS))
     lost = ", ".join(f"{n} {what}" for what, n in left_out.items()) or "nothing"
     of = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())

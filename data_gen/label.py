@@ -139,8 +139,8 @@ def main(config: LabelConfig) -> None:
     if (titles := titles_shown(config.run / "evidence.jsonl", made_by)) != "missing":
         rule["titles"] = titles
     extra = {"label_rule": rule, "sampling": made_by, "counts": tally.as_dict(), "distribution": seen.as_dict()}
-    inputs, options = [source, store_path, *by_models], config.model_dump(mode="json")
-    write_meta(out, stage="label", config=options, inputs=inputs, extra=extra, started=started)
+    inputs = [source, store_path, *by_models]
+    write_meta(out, stage="label", config=config, inputs=inputs, extra=extra, started=started)
     print("\n".join([*seen.lines(), *tally.warnings(how)]))
     print(f"{n} labels, tau {tau_mastery:.3g} / {tau_certainty:.3g} / {tau_change:.3g} (mastery / certainty / change), "
           f"{tally.counts['questions_without_llm_samples']} questions without samples, {refused_note(tally)}"

@@ -46,7 +46,7 @@ def main(config: MergeConfig) -> None:
         return print(f"all {stored} question-conditions {shards} are in {target} already")
     meta, inputs = parts[0].meta, [part.path for part in parts]
     extra = {"questions": meta["questions"], "run_meta": meta, "n_gaps": n_gaps(parts)}
-    write_meta(target, stage="merge", config=config.model_dump(mode="json"), inputs=inputs, extra=extra,
+    write_meta(target, stage="merge", config=config, inputs=inputs, extra=extra,
                started=started)  # fmt: skip
     now = "" if new == stored else f", {new} of them now"
     print(f"{stored} question-conditions {shards}, {extra['n_gaps']} gaps{now} -> {target}")

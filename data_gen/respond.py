@@ -78,8 +78,8 @@ def main(config: RespondConfig) -> None:
         none = none or made
         bare = sum(not one for one in hits) if name != NONE else 0
         empty = sum(not one.text for one in made.values())
-        facts, options = {"without_snippets": bare, "empty": empty}, config.model_dump(mode="json")
-        write_meta(path, stage="respond", config=options, inputs=[source], extra=facts, started=started)
+        facts = {"without_snippets": bare, "empty": empty}
+        write_meta(path, stage="respond", config=config, inputs=[source], extra=facts, started=started)
         print(f"respond: {len(made)} {config.split} turns, {name}: {bare} found no snippet (their response is that of "
               f"none), {empty} responses are empty -> {path}")  # fmt: skip
 

@@ -140,7 +140,7 @@ def main(config: SampleConfig) -> None:
         key = {"questions": file_sha256(questions), "run_meta": store.run_meta(job.run)}
         if MODEL_FILES in key["run_meta"]:
             key[MODEL_FILES] = note(config.model, noted)
-    write_meta(target, stage="sample", config=config.model_dump(mode="json"), inputs=[questions, evidence],
+    write_meta(target, stage="sample", config=config, inputs=[questions, evidence],
                extra=key, started=started)  # fmt: skip
 
 

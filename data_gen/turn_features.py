@@ -88,11 +88,11 @@ def main(config: TurnFeaturesConfig) -> None:
         turns = [replace(turn, knowledge=hits) for turn, hits in zip(turns, found, strict=True)]
     jsonl.write(target, turns)
     without = {"knowledge": sum(turn.knowledge == () for turn in turns), "entities": sum(not t.entities for t in turns)}
-    options, inputs = config.model_dump(mode="json"), [source, *([config.corpus] if config.corpus else [])]
+    inputs = [source, *([config.corpus] if config.corpus else [])]
     if config.syn_resp:
         without["responses"] = silent
     extra = {"empty": without, "ner": entities_of(finders)}
-    write_meta(target, stage="turn_features", config=options, inputs=inputs, extra=extra, started=started)
+    write_meta(target, stage="turn_features", config=config, inputs=inputs, extra=extra, started=started)
     print(f"{len(turns)} turns; ner: {entities_of(finders)}; no entity in {without['entities']}, no knowledge for "
           f"{without['knowledge']}{f', empty responses {silent}' if silent else ''} -> {target}")  # fmt: skip
 

@@ -141,9 +141,8 @@ def run_variant(config: AblateSeakrConfig, name: str, thoughts: SharedThoughts, 
         pass
     traces = run.traces()
     write_atomically(run.out.with_suffix(".html"), render_traces(traces, f"{name}: {len(traces)} questions"))
-    settings = config.model_dump(mode="json")
     extra = {"threshold": traces[0].threshold}
-    write_meta(run.out, stage="ablate_seakr", config=settings, inputs=run.inputs, extra=extra, started=started)
+    write_meta(run.out, stage="ablate_seakr", config=config, inputs=run.inputs, extra=extra, started=started)
     return traces
 
 

@@ -42,7 +42,7 @@ def main(config: CompareConfig) -> None:
     runs = [read_finished(path, name) for path, name in zip(config.runs, names, strict=True)]
     write_atomically(config.out, render_comparison(runs, config.title))
     inputs = [path / "results.json" for path in config.runs]
-    write_meta(config.out, stage="compare", config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    write_meta(config.out, stage="compare", config=config, inputs=inputs, started=started)
     print("\n\n".join(text_comparison(runs[0], run) for run in runs[1:]))
     print(f"compared {len(runs)} runs in {time.monotonic() - started:.0f} s -> {config.out}")
 

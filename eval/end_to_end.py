@@ -149,9 +149,8 @@ def main(config: EndToEndConfig) -> None:
         jsonl.write(outcomes, [*dev.outcomes, *test.outcomes])
     save(out, results)
     rules = {"rules": rules_of(jsonl.read(Question, config.run / "questions.jsonl"))}
-    options = config.model_dump(mode="json")
     for path in (outcomes, out) if whole else (out,):
-        write_meta(path, stage="end_to_end", config=options, inputs=files, extra=rules, started=started)
+        write_meta(path, stage="end_to_end", config=config, inputs=files, extra=rules, started=started)
     noted = []
     if whole:
         kept = at_rule(found, config.noted_rule)

@@ -92,7 +92,7 @@ def main(config: ImportDecisionsConfig) -> None:
     write_meta(
         out,
         stage="import_decisions",
-        config=config.model_dump(mode="json"),
+        config=config,
         inputs=[config.path, questions],
         extra=facts,
         started=started,

@@ -44,7 +44,7 @@ def main(config: RunSeakrConfig) -> None:
     write_atomically(page, render_traces(traces, f"{run.name}: {len(traces)} questions"))
     extra = {"threshold": traces[0].threshold, "summary": dataclasses.asdict(found)}
     for path in (run.out, page):
-        write_meta(path, stage="run_seakr", config=config.model_dump(mode="json"), inputs=run.inputs, extra=extra,
+        write_meta(path, stage="run_seakr", config=config, inputs=run.inputs, extra=extra,
                    started=started)  # fmt: skip
     print(f"{run.name}: {found.line()} -> {page}")
 

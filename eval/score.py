@@ -148,8 +148,8 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
             MODEL_FILES: noted_models(out, gate.models),
         }
         scores.finish()
-    settings, files = config.model_dump(mode="json"), list(asked.files.values())
-    write_meta(out, stage="score", config=settings, inputs=files, extra=extra, started=begun)
+    files = list(asked.files.values())
+    write_meta(out, stage="score", config=config, inputs=files, extra=extra, started=begun)
     if asked.reads == "turn" and gate.opening and gate.opening.prompt is None and "dev" in splits:
         note_best_f1(Path(gate.opening.model), gate, out, asked.examples["dev"], asked.files["turns.jsonl"])
     return Scored(gate.names, total, scores.restarted)

@@ -62,7 +62,7 @@ def main(config: ScoreReferenceConfig) -> None:
                 bar.update(n)
         scores.finish()
         extra = {**scores.costs().facts(source.names, config.splits), MODEL_FILES: noted_models(out, source.models)}
-    write_meta(out, stage="score_reference", config=config.model_dump(mode="json"), inputs=files, extra=extra,
+    write_meta(out, stage="score_reference", config=config, inputs=files, extra=extra,
                started=started)  # fmt: skip
     print(f"scored {len(examples)} questions with their passages in {time.monotonic() - started:.0f} s -> {out}")
 

@@ -126,8 +126,7 @@ def main(config: ReportConfig) -> None:
     for name, text in texts.items():
         write_atomically(config.run / name, text)
     for name in ("report.html", "report.md"):
-        settings = config.model_dump(mode="json")
-        write_meta(config.run / name, stage="write_report", config=settings, inputs=files, started=started)
+        write_meta(config.run / name, stage="write_report", config=config, inputs=files, started=started)
     seconds = time.monotonic() - started
     print(f"wrote the report in {seconds:.0f} s -> {config.run}/report.html, report.md and {len(own)} pages in gates/")
     use = command(config.run, stored, found, gate)
@@ -190,8 +189,7 @@ def without_gold(config: ReportConfig, started: float) -> None:
     )
     for name, text in (("report.html", made.html()), ("report.md", made.markdown())):
         write_atomically(config.run / name, text)
-        settings = config.model_dump(mode="json")
-        write_meta(config.run / name, stage="write_report", config=settings, inputs=[source], started=started)
+        write_meta(config.run / name, stage="write_report", config=config, inputs=[source], started=started)
     print(f"wrote the report in {time.monotonic() - started:.0f} s -> {config.run}/report.html and report.md")
     behind_first = behind.get(first.gate)
     use = "" if behind_first is None or first.dev_skipped <= 0 else f"{decide_command(behind_first)}; "

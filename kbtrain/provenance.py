@@ -36,7 +36,7 @@ def write_meta(
     path: Path,
     *,
     stage: str,
-    config: Mapping[str, Any] | None,
+    config: BaseModel | Mapping[str, Any] | None,
     inputs: Sequence[Path],
     extra: Mapping[str, Any] | None = None,
     started: float | None = None,
@@ -50,7 +50,7 @@ def write_meta(
     meta: dict[str, Any] = {
         "schema": SCHEMA,
         "stage": stage,
-        "config": None if config is None else dict(config),
+        "config": config.model_dump(mode="json") if isinstance(config, BaseModel) else config and dict(config),
         "inputs": _hashes(inputs),
         "sha256": file_sha256(path),
         **stamp(path),
@@ -77,7 +77,7 @@ def write_result(
     """
     text = json.dumps({"schema": SCHEMA, **document}, ensure_ascii=False, indent=1, allow_nan=False)
     write_atomically(path, text + "\n")
-    write_meta(path, stage=stage, config=config.model_dump(mode="json"), inputs=inputs, started=started)
+    write_meta(path, stage=stage, config=config, inputs=inputs, started=started)
 
 
 def read_document(path: Path, if_missing: str, if_broken: str) -> Any:

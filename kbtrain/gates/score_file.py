@@ -17,7 +17,7 @@ from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
 from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, loads, put_in_place, there
 from kbtrain.gates.handles import GateHandle, identity_of
-from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.io.artifact import MODEL_FILES, differing
 from kbtrain.models.files_read import Noted, folder_of, note
 from kbtrain.records import GateScore, Split
 from kbtrain.text_files import read_text
@@ -197,11 +197,11 @@ def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     """Nothing that both depend on is different; a split that one of them lacks is no difference, nor are files of
     models that were not noted then, or are not here now.
     """
-    own, before = ({name for name in side if not name.endswith(".jsonl")} for side in (wanted, stored))
-    if (before ^ own) - {MODEL_FILES, FILES_HERE}:
-        return False
-    # notes of before have the text in the place of a gate's identity
-    return all(value in (noted := stored.get(name, value), identity_of(noted)) for name, value in wanted.items())
+    for name, before, now in differing(stored, wanted):
+        lacking = None in (before, now) and (name.endswith(".jsonl") or name in (MODEL_FILES, FILES_HERE))
+        if not lacking and now != identity_of(str(before)):  # notes of before have the text that an identity is of
+            return False
+    return True
 
 
 def _rewrite_inputs(progress: Path, inputs: Mapping[str, str]) -> None:

@@ -69,8 +69,9 @@ class Artifact:
     def finish(self, extra: Mapping[str, Any] | None = None) -> None:
         """Note the whole file in its meta data."""
         facts = {**({} if self.key is None else {"key": self.key}), **(extra or {})}
-        config, inputs = self._settings(), list(self.inputs)
-        write_meta(self.path, stage=self.stage, config=config, inputs=inputs, extra=facts, started=self.started)
+        write_meta(
+            self.path, stage=self.stage, config=self.config, inputs=self.inputs, extra=facts, started=self.started
+        )
 
     def _settings(self) -> dict[str, Any]:
         return self.config.model_dump(mode="json") if isinstance(self.config, BaseModel) else plain(self.config)
@@ -164,10 +165,14 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[s
     old, new = before.get(MODEL_FILES), now.get(MODEL_FILES)
     if isinstance(old, Mapping) and isinstance(new, Mapping) and old and new:
         files = sorted({*old, *new})
-        pairs += [(f"{MODEL_FILES} {name}", str(old.get(name))[:12], str(new.get(name))[:12]) for name in files]
+        pairs += [(f"{MODEL_FILES} {name}", old.get(name), new.get(name)) for name in files]
     elif old and new:
-        pairs.append((MODEL_FILES, str(old)[:12], str(new)[:12]))
-    return [setting for setting in pairs if setting[1] != setting[2]]
+        pairs.append((MODEL_FILES, old, new))
+    return [
+        (name, str(old)[:12], str(new)[:12]) if name.startswith(MODEL_FILES) else (name, old, new)
+        for name, old, new in pairs
+        if old != new
+    ]
 
 
 def plain(value: Mapping[str, Any]) -> dict[str, Any]:
