@@ -36,7 +36,7 @@ from kbtrain.files import there, writing
 from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.provenance import file_sha256, meta_of, stamp, write_atomically
+from kbtrain.provenance import Noted, file_sha256, meta_of, noted_sha256, write_atomically
 from kbtrain.records import Decision, Example, GateExample, Target, Titles, TurnExample
 from kbtrain.text_files import read_text
 from kbtrain.utterances.kinds import decide_by, input_kind
@@ -46,6 +46,7 @@ CARD = "gate.json"
 ADAPTER = "adapter"
 _SHOWN = 20  # gates of a folder that a message names
 README = "README.md"
+SAVED = "saved"  # files of the folder, in the meta data of its card
 _WEIGHTS = frozenset({".safetensors", ".jinja", ".model"})
 _BESIDE_WEIGHTS = frozenset({
     *("config.json", "adapter_config.json", "model.safetensors.index.json", "probe.json", "base.json", "tokens.json"),
@@ -246,14 +247,12 @@ class GateCard(BaseModel):
         A file whose size and time are as they were noted at its making is not read again, unless ``full``. Folders made
         before files were named pass, and in those of before others than weights were, these.
         """
-        noted = noted_stamps(Path(folder))
+        noted = {} if full else saved_files(Path(folder))
         for name, sha256 in self.weights_sha256.items():
             path = Path(folder) / name
             if not path.is_file():
                 raise UserError(f"{at(path)}: no such file; {CARD} names it, so the folder is not whole")
-            if not full and noted.get(name) == stamp(path):
-                continue
-            if file_sha256(path) != sha256:
+            if (file_sha256(path) if full else noted_sha256(path, noted.get(name))) != sha256:
                 what = "weights" if path.suffix == ".safetensors" else "file"
                 raise UserError(f"{at(path)}: not the {what} that {CARD} names; copy the folder again, or train again")
         if all(name.endswith(".safetensors") for name in self.weights_sha256):
@@ -377,20 +376,15 @@ def hash_weights(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): file_sha256(path) for path in _scored_by(folder)}
 
 
-def stamp_weights(folder: Path) -> dict[str, dict[str, int | None]]:
-    """Size and time of each of those files, by which :meth:`GateCard.check_weights` knows them again."""
-    return {path.relative_to(folder).as_posix(): stamp(path) for path in _scored_by(folder)}
-
-
 def _scored_by(folder: Path) -> list[Path]:
     """Weights, configuration and tokenizer."""
     found = sorted(path for path in folder.rglob("*") if path.suffix in _WEIGHTS or path.name in _BESIDE_WEIGHTS)
     return [path for path in found if not path.relative_to(folder).parts[0].startswith("checkpoint")]
 
 
-def noted_stamps(folder: Path) -> dict[str, Any]:
-    """Size and time of these files as they were noted when the gate was made; empty where they were not."""
-    noted = meta_of(folder / CARD).get("weights")
+def saved_files(folder: Path) -> Noted:
+    """Files of a gate's folder as its training noted them; empty where it did not."""
+    noted = meta_of(folder / CARD).get(SAVED)
     return noted if isinstance(noted, dict) else {}
 
 

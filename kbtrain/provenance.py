@@ -190,6 +190,27 @@ def stamp(path: Path) -> dict[str, int | None]:
     return {"bytes": found.st_size, "modified_ns": found.st_mtime_ns}
 
 
+Noted = dict[str, dict[str, Any]]  # by a file's name its size, time and SHA-256
+_known: dict[tuple[str, int | None, int | None], str] = {}  # one model serves several gates of a stage
+
+
+def note_files(files: Mapping[str, Path], noted: Any = None) -> Noted:
+    """Size, time and SHA-256 of each file; the hash is taken from ``noted`` where the others are the same."""
+    before = noted if isinstance(noted, Mapping) else {}
+    return {name: {**stamp(path), "sha256": noted_sha256(path, before.get(name))} for name, path in files.items()}
+
+
+def noted_sha256(path: Path, noted: Any) -> str:
+    """SHA-256 of a file: as ``noted`` where size and time are the same, else read, once in a process."""
+    now = stamp(path)
+    if isinstance(noted, Mapping) and isinstance(noted.get("sha256"), str) and noted == {**noted, **now}:
+        return str(noted["sha256"])
+    key = (str(path.resolve()), now["bytes"], now["modified_ns"])
+    if key not in _known:
+        _known[key] = file_sha256(path)
+    return _known[key]
+
+
 def flat(meta: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by dotted key, so that an error can name the one that differs: ``sampling.max_new_tokens``."""
     found: dict[str, Any] = {}

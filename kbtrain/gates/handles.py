@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kbtrain.files import there
-from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, Stage, noted_stamps, text_of
+from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, Stage, saved_files, text_of
 from kbtrain.gates.probe.served import connect_states
 from kbtrain.gates.registry import GATES, QUESTION, TURN, check_parts, kind_of, load_gate, read_card
 from kbtrain.gates.stack.gate import StackCard
 from kbtrain.gates.states_read import model_read
 from kbtrain.llm.backends import LLMConfig, read_llm_config
 from kbtrain.models.files_read import folder_of as model_folder
-from kbtrain.models.files_read import noted_sha256
 from kbtrain.prompts.kbm import need_fingerprint, need_prompt
 from kbtrain.prompts.ragate import Shots, ragate_fingerprint
-from kbtrain.provenance import file_sha256
+from kbtrain.provenance import file_sha256, noted_sha256
 from kbtrain.records import Example, GateExample
 from kbtrain.trained_on import HELD_OUT, question_hash, read_held_out
 
@@ -194,16 +193,9 @@ def _content(folder: Path) -> str:
     if card.parts():
         own = [card.depends(), *held_out] if isinstance(card, StackCard) else []
         return ":".join([*(_content(folder / part) for part in card.parts()), *own])
-    return ":".join([card.depends(), *_weights(folder, card), *held_out])
-
-
-def _weights(folder: Path, card: GateCard) -> Iterator[str]:
-    """Hashes of the weights. The card's own count for files whose size and time are as at their making."""
-    stamps = noted_stamps(folder)
-    for path in sorted(folder.rglob("*.safetensors")):
-        name = path.relative_to(folder).as_posix()
-        known = name in stamps and name in card.weights_sha256
-        yield noted_sha256(path, {**stamps[name], "sha256": card.weights_sha256[name]} if known else None)
+    weights, noted = sorted(folder.rglob("*.safetensors")), saved_files(folder)
+    hashes = (noted_sha256(path, noted.get(path.relative_to(folder).as_posix())) for path in weights)
+    return ":".join([card.depends(), *hashes, *held_out])
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from kbtrain.errors import UserError
 from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, loads, put_in_place, there
 from kbtrain.gates.handles import GateHandle, identity_of
 from kbtrain.io.artifact import MODEL_FILES, differing
-from kbtrain.models.files_read import Noted, folder_of, note
+from kbtrain.models.files_read import folder_of, note
+from kbtrain.provenance import Noted
 from kbtrain.records import GateScore, Split
 from kbtrain.text_files import read_text
 

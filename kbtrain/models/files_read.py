@@ -15,14 +15,12 @@ from typing import Any
 from kbtrain.errors import UserError
 from kbtrain.models.embedded import folder_of as embedded_folder
 from kbtrain.models.embedded import is_embedded
-from kbtrain.provenance import file_sha256, stamp
+from kbtrain.provenance import Noted, note_files
 
-Noted = dict[str, dict[str, Any]]  # by a file's name its size, time and SHA-256
 _SUFFIXES = frozenset({".safetensors", ".json", ".jinja", ".txt", ".model", ".tiktoken"})
 _ABOUT = frozenset(
     {"gate.json", "run.json", "environment.json", "trainer_state.json", "trained_on.txt", "complete.json"}
 )
-_known: dict[tuple[str, int | None, int | None], str] = {}  # one model serves several gates of a stage
 
 
 def folder_of(model: str) -> Path | None:
@@ -59,27 +57,14 @@ def hashes_of(model: str, noted: Any = None) -> dict[str, str]:
 
 
 def note(model: str, noted: Any = None) -> Noted:
-    """Size, time and SHA-256 of each of these files; the hash is taken from ``noted`` where the others are the same."""
-    before = noted if isinstance(noted, Mapping) else {}
-    files = files_of(model).items()
-    return {name: {**stamp(path), "sha256": noted_sha256(path, before.get(name))} for name, path in files}
+    """As :func:`~kbtrain.provenance.note_files`, of these files."""
+    return note_files(files_of(model), noted)
 
 
 def digest(model: str) -> str:
     """One SHA-256 of all these hashes; empty for a model that is not here."""
     found = hashes_of(model)
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest() if found else ""
-
-
-def noted_sha256(path: Path, noted: Any) -> str:
-    """SHA-256 of a file: as ``noted`` where size and time are the same, else read, once in a process."""
-    found = stamp(path)
-    if isinstance(noted, Mapping) and all(noted.get(key) == value for key, value in found.items()):
-        return str(noted.get("sha256"))
-    key = (str(path.resolve()), found["bytes"], found["modified_ns"])
-    if key not in _known:
-        _known[key] = file_sha256(path)
-    return _known[key]
 
 
 def check_noted(model: str, noted: Any, made: str, remedy: str) -> None:

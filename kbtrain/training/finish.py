@@ -18,11 +18,11 @@ from kbtrain.errors import UserError, at
 from kbtrain.files import errors_of, put_in_place, replacing
 from kbtrain.gate_folder import (
     CARD,
+    SAVED,
     ClassifierCard,
     Threshold,
     kept_thresholds,
     set_threshold,
-    stamp_weights,
 )
 from kbtrain.jsonl import read_json
 from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, intervals_of_examples, shown
@@ -33,7 +33,7 @@ from kbtrain.trained_on import write_trained_on
 from kbtrain.training.config import ClassifierConfig, FitConfig, FittedConfig, HeldOutConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled, read_examples
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN, ModelCard
-from kbtrain.training.run import SAVED, note_replacing, saved_files, write_run_files
+from kbtrain.training.run import note_replacing, note_saved, write_run_files
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -133,7 +133,7 @@ def finish(config: FitConfig | FittedConfig, state: TrainerState | None, ending:
     note(output)  # of a training before nothing stays
     write_run_files(output, config, ending.data, state.log_history if state else None)
     inputs = dict.fromkeys(path for name in ending.data if name != "test" and (path := getattr(config, name)))
-    facts = {**ending.facts, "weights": stamp_weights(output), SAVED: saved_files(output)}
+    facts = {**ending.facts, SAVED: note_saved(output)}
     write_meta(
         output / ending.last,
         stage=ending.stage,

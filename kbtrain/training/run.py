@@ -23,10 +23,12 @@ from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
+from kbtrain.gate_folder import SAVED
 from kbtrain.io.artifact import MODEL_FILES, differing, plain
 from kbtrain.jsonl import read_json
 from kbtrain.models.files_read import check_noted, note
 from kbtrain.provenance import (
+    Noted,
     changed,
     check_data,
     device,
@@ -34,10 +36,11 @@ from kbtrain.provenance import (
     git_state,
     meta_of,
     meta_path,
+    note_files,
+    noted_sha256,
     package_versions,
     peak_rss_mb,
     read_meta,
-    stamp,
     unchanged,
     write_atomically,
 )
@@ -102,7 +105,6 @@ def _has_meta(folder: Path) -> bool:
     return any(folder.glob("*.meta.json"))
 
 
-SAVED = "saved"
 BEING_REPLACED = "being_replaced"
 _CHANGED_LATER = ("checkpoints/", "states/", "saving/", "gate.json", "README.md", "scores", RUN)
 
@@ -113,12 +115,12 @@ def finished(folder: Path, *files: str) -> bool:
     return all((folder / name).exists() and meta_path(folder / name).exists() for name in files)
 
 
-def saved_files(folder: Path) -> dict[str, dict[str, Any]]:
+def note_saved(folder: Path) -> Noted:
     """Size, time and hash of what a training leaves in its folder and nobody changes later."""
     found = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
     names = {path.relative_to(folder).as_posix(): path for path in found if not path.name.endswith(".meta.json")}
     lasting = {name: path for name, path in names.items() if not name.startswith(_CHANGED_LATER)}
-    return {name: {**stamp(path), "sha256": file_sha256(path)} for name, path in lasting.items()}
+    return note_files(lasting)
 
 
 def note_replacing(path: Path) -> None:
@@ -134,7 +136,7 @@ def being_replaced(path: Path) -> bool:
 
 
 def check_saved(folder: Path, *files: str) -> None:
-    """Raise :class:`UserError` for a file that is not as the training saved it (see :func:`saved_files`), but for one
+    """Raise :class:`UserError` for a file that is not as the training saved it (see :func:`note_saved`), but for one
     that is being replaced.
 
     ``files``: those whose meta data may note it; trainings of before did not. Size and time are compared first.
@@ -145,17 +147,12 @@ def check_saved(folder: Path, *files: str) -> None:
         saved = read_meta(folder / file).get(SAVED)
         for name, noted in saved.items() if isinstance(saved, dict) else ():
             path = folder / name
-            if not (isinstance(noted, dict) and path.is_file() and _as_noted(path, noted)):
+            if not (isinstance(noted, dict) and path.is_file() and noted_sha256(path, noted) == noted.get("sha256")):
                 raise UserError(_other(path))
 
 
 def _other(path: Path) -> str:
     return f"{at(path)}: is not what the training saved; copy it again, or delete the folder to train again"
-
-
-def _as_noted(path: Path, noted: Mapping[str, Any]) -> bool:
-    same = all(noted.get(key) == value for key, value in stamp(path).items())
-    return same or noted.get("sha256") == file_sha256(path)
 
 
 def remember_once(folder: Path, name: str, measure: Callable[[], str]) -> str:

@@ -12,7 +12,7 @@ from transformers.cache_utils import DynamicLayer
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, set_threshold, stamp_weights
+from kbtrain.gate_folder import Threshold, set_threshold
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import Prompt
 from kbtrain.gates.true_false.forward import tree_mask, tree_positions, value_probabilities
@@ -22,6 +22,7 @@ from kbtrain.kernels.causal_blocks import NAME as blocks_name
 from kbtrain.kernels.causal_blocks import causal_blocks_attention
 from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.provenance import file_sha256, write_meta
+from kbtrain.training.run import note_saved
 
 KEYS = ("mastery", "certainty", "benefit")
 EXAMPLES = [example(i, reference=None if i % 3 else "It lies in the north. " * (i + 1)) for i in range(12)]
@@ -267,9 +268,11 @@ def test_a_gate_whose_layers_are_gone_is_refused_instead_of_scoring_with_noise(f
 
 
 def test_weights_of_another_training_are_refused_and_unchanged_ones_are_not_read_twice(folder, tokenizer, monkeypatch):
-    write_meta(folder / "gate.json", stage="train", config={}, inputs=[], extra={"weights": stamp_weights(folder)})
+    write_meta(folder / "gate.json", stage="train", config={}, inputs=[], extra={"saved": note_saved(folder)})
     hashed = []
-    monkeypatch.setattr("kbtrain.gate_folder.file_sha256", lambda path: hashed.append(path.name) or file_sha256(path))
+    for module in ("gate_folder", "provenance"):
+        counted = lambda path: hashed.append(path.name) or file_sha256(path)  # noqa: E731
+        monkeypatch.setattr(f"kbtrain.{module}.file_sha256", counted)
     kbtrain.load_gate(folder)
     assert hashed == []
     kbtrain.load_gate(folder, verify=True)
