@@ -211,29 +211,6 @@ def noted_sha256(path: Path, noted: Any) -> str:
     return _known[key]
 
 
-def flat(meta: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted key, so that an error can name the one that differs: ``sampling.max_new_tokens``."""
-    found: dict[str, Any] = {}
-    for key, value in meta.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return found
-
-
-class _Absent:
-    """The value of a setting that is missing, beside which null is another value."""
-
-
-ABSENT = _Absent()
-
-
-def changed(name: str, before: Any, now: Any) -> str:
-    """A setting that differs, for an error's line; :data:`ABSENT` shows as "not set"."""
-    was, found = (
-        "not set" if value is ABSENT else json.dumps(value, ensure_ascii=False)[:60] for value in (before, now)
-    )
-    return f"{name} = {was}, now it is {found}"
-
-
 def meta_path(path: Path) -> Path:
     """``F.meta.json`` for ``F``."""
     path = Path(path)

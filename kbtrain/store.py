@@ -28,7 +28,8 @@ from urllib.parse import quote
 from kbtrain import files, jsonl
 from kbtrain.errors import UserError, at, strike
 from kbtrain.files import beside, there
-from kbtrain.provenance import ABSENT, changed, file_sha256, flat, meta_path, read_meta, stamp
+from kbtrain.io.artifact import changed, differing
+from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp
 from kbtrain.records import GREEDY, REFUSED, Condition, Finish, Sample, SampleSet
 
 VERSION = 2
@@ -217,11 +218,9 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
                 f"DO UPDATE SET meta = excluded.meta, digest = excluded.digest WHERE {unanswered}",
                 (run, text, _digest_of_run(run, text, 0, 0)),
             )
-        stored, wanted = flat(self.run_meta(run)), flat(wanted)
-        for key in {**stored, **wanted}:
-            if (key in stored, stored.get(key)) != (key in wanted, wanted.get(key)):
-                other = changed(key, stored.get(key, ABSENT), wanted.get(key, ABSENT))
-                raise UserError(f"{at(self.path)}: run '{run}' was begun with {other}; set it back or name a new run")
+        for setting in differing(self.run_meta(run), wanted):
+            other = changed(*setting)
+            raise UserError(f"{at(self.path)}: run '{run}' was begun with {other}; set it back or name a new run")
 
     def run_meta(self, run: str) -> dict[str, Any]:
         """The meta data with which a run was created. Raises :class:`UserError` for an unknown run."""

@@ -17,7 +17,7 @@ from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
 from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, loads, put_in_place, there
 from kbtrain.gates.handles import GateHandle, identity_of
-from kbtrain.io.artifact import MODEL_FILES, differing
+from kbtrain.io.artifact import ABSENT, MODEL_FILES, differing
 from kbtrain.models.files_read import folder_of, note
 from kbtrain.provenance import Noted
 from kbtrain.records import GateScore, Split
@@ -199,7 +199,7 @@ def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     models that were not noted then, or are not here now.
     """
     for name, before, now in differing(stored, wanted):
-        lacking = None in (before, now) and (name.endswith(".jsonl") or name in (MODEL_FILES, FILES_HERE))
+        lacking = ABSENT in (before, now) and (name.endswith(".jsonl") or name in (MODEL_FILES, FILES_HERE))
         if not lacking and now != identity_of(str(before)):  # notes of before have the text that an identity is of
             return False
     return True

@@ -21,9 +21,10 @@ from kbtrain import jsonl
 from kbtrain.config import defaults_of
 from kbtrain.errors import UserError, at
 from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, errors_of, put_in_place, there
-from kbtrain.provenance import changed, file_sha256, flat, meta_of, unchanged, write_atomically, write_meta
+from kbtrain.provenance import file_sha256, meta_of, unchanged, write_atomically, write_meta
 
 MODEL_FILES = "model_files"  # a model's files with their hashes, in keys and meta data
+ABSENT: Any = object()  # the value of a setting that is missing
 
 
 @dataclass
@@ -158,21 +159,33 @@ def is_resumable(path: Path, note: Path, key: Mapping[str, Any], remedy: str = "
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Settings that differ, with both values: nested ones by dotted key, a model's files one by one.
 
-    A setting that is missing equals null. Files that one side lacks (not noted then, or not here now) do not differ.
+    A setting that is missing (:data:`ABSENT`) equals null. A model's files that one side lacks (not noted then, or not
+    here now) do not differ.
     """
     one, other = (flat({name: side[name] for name in side if name != MODEL_FILES}) for side in (before, now))
-    pairs = [(name, one.get(name), other.get(name)) for name in sorted({*one, *other})]
+    names = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+    settings = [(name, one.get(name, ABSENT), other.get(name, ABSENT)) for name in names]
     old, new = before.get(MODEL_FILES), now.get(MODEL_FILES)
-    if isinstance(old, Mapping) and isinstance(new, Mapping) and old and new:
-        files = sorted({*old, *new})
-        pairs += [(f"{MODEL_FILES} {name}", old.get(name), new.get(name)) for name in files]
-    elif old and new:
-        pairs.append((MODEL_FILES, old, new))
-    return [
-        (name, str(old)[:12], str(new)[:12]) if name.startswith(MODEL_FILES) else (name, old, new)
-        for name, old, new in pairs
-        if old != new
-    ]
+    if old and new and old != new:
+        was, files = (side if isinstance(side, Mapping) else {"": side} for side in (old, new))
+        for name in sorted({*was, *files}):
+            if was.get(name) != files.get(name):
+                settings.append((f"{MODEL_FILES} {name}".strip(), str(was.get(name))[:12], str(files.get(name))[:12]))
+    return settings
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted key, so that an error can name the one that differs: ``sampling.max_new_tokens``."""
+    values: dict[str, Any] = {}
+    for key, value in settings.items():
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return values
+
+
+def changed(name: str, before: Any, now: Any) -> str:
+    """A setting that differs, for an error's line; :data:`ABSENT` shows as "not set"."""
+    old, new = ("not set" if value is ABSENT else json.dumps(value, ensure_ascii=False)[:60] for value in (before, now))
+    return f"{name} = {old}, now it is {new}"
 
 
 def plain(value: Mapping[str, Any]) -> dict[str, Any]:

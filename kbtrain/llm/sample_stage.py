@@ -204,18 +204,14 @@ class SamplingJob:
         return sum((request.question.id, request.condition) in done for request in asked) if done else 0
 
     def _settings(self, store: SampleStore) -> dict[str, Any]:
-        """The settings, the model's files as stored where they were not noted then, or are not here now; so are the
-        numbers of answers where they differ in splits of none alone, which may be left out.
-        """
+        """The settings, the numbers of answers as stored where they differ in splits of none alone, which may be left
+        out."""
         there = sum(store.counts(self.run).values()) > 0 if self.run in store.runs() else False
         stored = store.run_meta(self.run) if there else dict(self.settings)
         settings = dict(self.settings)
         if _some_of(stored.get("samples")) == _some_of(settings["samples"]):
             settings["samples"] = stored["samples"]
-        if MODEL_FILES in stored and MODEL_FILES in settings:
-            return settings
-        kept = {name: value for name, value in settings.items() if name != MODEL_FILES}
-        return {**kept, **({MODEL_FILES: stored[MODEL_FILES]} if MODEL_FILES in stored else {})}
+        return settings
 
     def remaining_time(self, store: SampleStore) -> RemainingTime:
         """The estimate for what is not stored yet."""

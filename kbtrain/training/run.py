@@ -24,12 +24,11 @@ from pydantic import BaseModel
 from kbtrain.errors import UserError, at
 from kbtrain.files import there
 from kbtrain.gate_folder import SAVED
-from kbtrain.io.artifact import MODEL_FILES, differing, plain
+from kbtrain.io.artifact import ABSENT, MODEL_FILES, changed, differing, plain
 from kbtrain.jsonl import read_json
 from kbtrain.models.files_read import check_noted, note
 from kbtrain.provenance import (
     Noted,
-    changed,
     check_data,
     device,
     file_sha256,
@@ -72,7 +71,11 @@ def claim_folder(
     if path.exists():
         noted = {key: value for key, value in read_json(path).items() if key != MEASURED}
         old = {**{key: value for key, value in (defaults or {}).items() if key in new}, **noted}
-        others = [one for one in differing(old, new) if one[0] not in places or None in one]
+        others = [
+            (name, before, now)
+            for name, before, now in differing(old, new)
+            if name not in places or before in (None, ABSENT) or now in (None, ABSENT)
+        ]
         if not others:
             return
         if trained_here(folder):
