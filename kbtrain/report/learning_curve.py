@@ -17,6 +17,7 @@ def layout(points: Sequence[Point], n_test: int) -> Table:
     """
     columns = [Column("gate", "text"), Column("label", "text"), Column("questions", "count"), Column("draws", "count"),
                Column("area", "decimal"), Column("low", "decimal"), Column("high", "decimal"),
+               Column("best, corrected", "decimal"),
                Column("AUROC wrong", "decimal"), Column("AUROC needed", "decimal")]  # fmt: skip
     groups = dict.fromkeys((point.gate, point.key, point.n) for point in sorted(points, key=lambda p: (p.gate, p.key)))
     rows: list[list[Value]] = []
@@ -25,10 +26,12 @@ def layout(points: Sequence[Point], n_test: int) -> Table:
         areas = [point.area for point in part if point.area is not None]
         low, high = interval_of_draws(areas)
         wrong, needed = [p.auroc_wrong for p in part], [p.auroc_needed for p in part]
-        rows.append([gate, key, n, len(part), _mean(areas), low, high, _mean(wrong), _mean(needed)])
+        best = [point.corrected.mean for point in part if point.corrected is not None]
+        rows.append([gate, key, n, len(part), _mean(areas), low, high, _mean(best), _mean(wrong), _mean(needed)])
     note = (
         f"Means over draws of training questions, on {n_test} test questions; area: random order 0, oracle's order 1; "
-        "low and high: 95 % interval of the mean over the draws (the test questions' own chance is not in it). "
+        "low and high: 95 % interval of the mean over the draws (the test questions' own chance is not in it); "
+        "best, corrected: area in the draws in which the gate is the best, corrected for that choice. "
         + " ".join(_ranking(points, key) for key in dict.fromkeys(point.key for point in points))
     )
     return Table("learning_curve", "Learning curves", note, columns, rows)

@@ -1,9 +1,12 @@
 """Tables of learning curves: intervals over draws, and what they rank."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kbtrain.evaluation.learning_curve import Point
+from kbtrain.metrics.significance import Delta
 from kbtrain.report.learning_curve import first_by_draws, interval_of_draws, layout
 
 
@@ -38,3 +41,13 @@ def test_three_draws_of_one_curve_rank_gates_in_one_of_twenty() -> None:
         for _ in range(300)
     ]
     assert sum(gate is not None for gate in ranked) <= 15
+
+
+def test_the_best_gates_corrected_area_is_the_mean_over_the_draws_that_it_won() -> None:
+    made = points(50, features=(0.4, 0.2), probe=(0.3, 0.5))
+    won = {("features", 0): 0.36, ("probe", 1): 0.44}
+    found = [replace(p, corrected=Delta(won[p.gate, p.draw], 0.0, 1.0)) if (p.gate, p.draw) in won else p for p in made]
+    table = layout(found, 385)
+    place = [column.name for column in table.columns].index("best, corrected")
+    assert [(row[0], row[place]) for row in table.rows] == [("features", 0.36), ("probe", 0.44)]
+    assert [row[place] for row in layout(made, 385).rows] == [None, None]
