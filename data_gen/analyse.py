@@ -22,7 +22,7 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.config import Config, DifferentPaths, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import check_current, check_unchanged, git_state, meta_of, write_atomically, write_meta
@@ -55,7 +55,7 @@ def main(config: AnalyseConfig) -> None:
     found = [made for folder in config.runs for made in analyse_folder(config, folder)]
     out = config.out or config.runs[0]
     names = ("questions.jsonl", "samples.db", "evidence.jsonl", "verdicts.jsonl")
-    inputs = [p for folder in config.runs for name in names if there(p := folder / name)]
+    inputs = [p for folder in config.runs for name in names if path_exists(p := folder / name)]
     about = {"runs": ", ".join(map(str, config.runs)), "split": config.split, **git_state()}
     made = sections(found)
     texts = {
@@ -87,7 +87,7 @@ def analyse_folder(config: AnalyseConfig, folder: Path) -> list[RunAnalysis]:
             rows = (question for _, question in read_questions(questions))
             parts = made.read(
                 store, progress_bar(rows, total=total, desc=f"analyse {folder}/{name}", unit="questions"),
-                Aligned(Evidence, evidence) if there(evidence) else None,
+                Aligned(Evidence, evidence) if path_exists(evidence) else None,
                 Aligned(QuestionVerdicts, judged) if config.verdicts else None,
             )  # fmt: skip
             found += [made, *parts]

@@ -94,7 +94,7 @@ def main(config: BuildConfig) -> None:
     if labels:
         check_rules(labels, rule, inputs[0])
     known = jsonl.read(Label, labels) if labels else ()
-    benefit = BenefitTarget.of(known, config.tau_benefit, config.benefit_tail, config.benefit_greedy)
+    benefit = BenefitTarget.from_labels(known, config.tau_benefit, config.benefit_tail, config.benefit_greedy)
     rule |= {"benefit": dataclasses.asdict(benefit), "with_reference": config.with_reference}
     if config.on_leak == "fail":
         refuse_leaks(inputs[0])

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import did_you_mean
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.io.artifact import Artifact
 from kbtrain.llm.answered import check_replaceable
 from kbtrain.progress import progress_bar
@@ -76,7 +76,7 @@ class CollectConfig(Config):
     list: bool = Field(False, description="show the data sets and stop")
 
     @model_validator(mode="after")
-    def _known(self) -> CollectConfig:
+    def _check_data_set(self) -> CollectConfig:
         if self.dataset not in DATA_SETS:
             raise ValueError(f"unknown data set '{self.dataset}'; {did_you_mean(self.dataset, DATA_SETS)}")
         if self.limit is not None and not (self.train is self.dev is self.test is None):
@@ -110,7 +110,7 @@ def main(config: CollectConfig) -> None:
     columns = Columns(config.columns, config.answer_as, config.language, None, config.group_by, config.without_gold)
     reading = Reading(config.split, config.only, columns, config.subset, config.dev_share, config.shares or (),
                       config.placeholders)  # fmt: skip
-    stream = picked(lambda: load(config.dataset, config.path, reading), wanted(config), tally)
+    stream = picked(lambda: load(config.dataset, config.path, reading), pick_rule(config), tally)
     bar = progress_bar(stream, desc="collect", unit="questions")
     n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)
     near = [] if atlas else check_near(target, tally.splits, config.near_duplicates)
@@ -133,13 +133,13 @@ def main(config: CollectConfig) -> None:
 def corpus_whole(run: Path) -> bool:
     """True if the passages that came with the questions, if any did, are there as they were written."""
     corpus = run / "passages.jsonl"
-    if there(corpus):
+    if path_exists(corpus):
         return unchanged(corpus)
     # questions collected before the number was noted: the corpus' own meta data tell that there was one
-    return not read_meta(run / "questions.jsonl").get("n_passages", there(meta_path(corpus)))
+    return not read_meta(run / "questions.jsonl").get("n_passages", path_exists(meta_path(corpus)))
 
 
-def wanted(config: CollectConfig) -> PickRule:
+def pick_rule(config: CollectConfig) -> PickRule:
     by_split = {"train": config.train, "dev": config.dev, "test": config.test}
     limits = by_split if config.limit is None else {"all": config.limit}
     drop: dict[Gold, str] = {"none": config.impossible, "hidden": "keep" if config.without_gold else config.hidden}

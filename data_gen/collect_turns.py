@@ -24,7 +24,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.dialogue import History, load_turns
 from kbtrain.dialogue.responses import check_turns_replaceable
 from kbtrain.errors import UserError
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.io.artifact import Artifact
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import meta_of, meta_path, unchanged
@@ -61,7 +61,7 @@ def main(config: CollectTurnsConfig) -> None:
     if snippets:
         jsonl.write(known, snippets)
         replace(made, path=known).finish()
-    elif there(known) and meta_of(known).get("stage") == "collect_turns" and unchanged(known):  # of other turns
+    elif path_exists(known) and meta_of(known).get("stage") == "collect_turns" and unchanged(known):  # of other turns
         known.unlink()
         meta_path(known).unlink()
     made.finish(counts)

@@ -27,7 +27,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.decisions_file import added_gates
 from kbtrain.evaluation.run_folder import read_scores
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.io.artifact import Artifact
 from kbtrain.labeling.copied_gold import CopiedGold
 from kbtrain.labeling.imported import Imported
@@ -86,7 +86,7 @@ def main(config: ImportConfig) -> None:
     out = {name: config.run / name for name in ("questions.jsonl", "samples.db", "imported_scores.jsonl")}
     questions = Artifact(out["questions.jsonl"], "import_answers", config, [config.path])
     done = questions.is_current() and out["samples.db"].exists()
-    done = done and there(meta_path(out["samples.db"]))  # they go where another run was begun beside the answers
+    done = done and path_exists(meta_path(out["samples.db"]))  # they go where another run was begun beside the answers
     if done:
         check_unchanged(out["samples.db"])  # what it has of other answers would be taken for the file's
     if done and scores_there(config, replace(questions, path=out["imported_scores.jsonl"])):
@@ -98,7 +98,7 @@ def main(config: ImportConfig) -> None:
                             config.answers, config.stated,
                             config.scores, config.splits, config.grading, config.dev_share, config.shares,
                             config.placeholders, config.empty_answers)  # fmt: skip
-    met, others = Imported(), added(out["imported_scores.jsonl"], config.scores)
+    met, others = Imported(), added_scores(out["imported_scores.jsonl"], config.scores)
     run = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
            "columns": {"id": config.columns.get("id", "id")},  # the store finds an answer's question by it
            "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip
@@ -142,13 +142,13 @@ def scores_there(config: ImportConfig, scores: Artifact) -> bool:
     if not config.scores or scores.is_current():
         return True
     path = scores.path
-    beside = there(path) and meta_of(path).get("stage") == "import_decisions" and unchanged(path)
+    beside = path_exists(path) and meta_of(path).get("stage") == "import_decisions" and unchanged(path)
     return beside and set(config.scores) <= set(read_scores(path))
 
 
-def added(path: Path, own: Collection[str]) -> list[GateScore]:
+def added_scores(path: Path, own: Collection[str]) -> list[GateScore]:
     """Scores that eval/import_decisions.py added, which no import makes again; those of ``own`` gates are replaced."""
-    gates = added_gates(path) if there(path) else []
+    gates = added_gates(path) if path_exists(path) else []
     found = read_scores(path) if gates else {}
     return [
         GateScore(name, gate, score)

@@ -37,7 +37,7 @@ from kbtrain.labeling.verdicts import (
     Aligned,
     QuestionVerdicts,
     check_answers,
-    counted,
+    count_verdicts,
     distinct_answers,
     judged,
 )
@@ -80,7 +80,7 @@ def main(config: JudgeConfig) -> None:
     there = f"{out} is there already, judged from the same questions and answers by the same judge"
     if config.labelled is None and config.judge in MODELS and is_judged(verdicts_made, config):
         return print(there)
-    judge = opened(config)
+    judge = configured_judge(config)
     key["judge"] = judge.facts()
     extra: dict[str, Any] = {"judge": key["judge"]}
     if config.labelled is not None:
@@ -91,12 +91,12 @@ def main(config: JudgeConfig) -> None:
         if config.labelled is not None:
             note_agreement(out, config.labelled, extra["agreement"])
         return print(there)
-    known, remedy = known_of(verdicts_made, config), ANEW if config.judge in MODELS else ""
+    known_verdicts, remedy = known_of(verdicts_made, config), ANEW if config.judge in MODELS else ""
     with SampleStore(store_path, read_only=True) as store, verdicts_made.records(remedy) as file:
-        for record in verdicts(config, store, source, judge, file.n, known):
+        for record in verdicts(config, store, source, judge, file.n, known_verdicts):
             file.add(record)
             file.flush()
-    counts = counted(jsonl.read(QuestionVerdicts, out), (question for _, question in read_questions(source)))
+    counts = count_verdicts(jsonl.read(QuestionVerdicts, out), (question for _, question in read_questions(source)))
     verdicts_made.finish({**extra, "counts": counts})
     print(f"{file.n} questions, {counts['answers']} distinct answers judged by {judge.name}: {counts['right']} right, "
           f"abstained from {counts['abstained']}; {counts['choice_questions']} choice questions by their own rule, "
@@ -121,11 +121,11 @@ def look_ahead(config: JudgeConfig) -> None:
             yield asked_for(config, row.as_question(), row.prediction, row.id)
         if config.agreement_only:
             return
-        known = said_in(out) if stays else lambda question: {}
+        known_verdicts = said_in(out) if stays else lambda question: {}
         with SampleStore(store_path, read_only=True) as store:
             store.run_meta(config.sampling_run)
             for _, question in read_questions(source):
-                said = known(question)
+                said = known_verdicts(question)
                 if question.grading != "option" and question.answers:
                     for i, (key, text) in enumerate(distinct_answers(store, config.sampling_run, question).items()):
                         if key not in said:
@@ -166,10 +166,10 @@ def note_agreement(out: Path, labelled: Path, made: Mapping[str, Any]) -> None:
 def agree_only(config: JudgeConfig) -> None:
     """Say how far the judge agrees with people."""
     source = graded_by_people(config)
-    print(line(agreement(opened(config), read_labelled(source))))
+    print(line(agreement(configured_judge(config), read_labelled(source))))
 
 
-def opened(config: JudgeConfig) -> Judge:
+def configured_judge(config: JudgeConfig) -> Judge:
     """The judge, a rule or a model."""
     if config.judge in MODELS:
         return open_judge(config.judge, config)
@@ -203,24 +203,24 @@ def said_in(out: Path) -> Callable[[Question], grading.Verdicts]:
     """Verdicts of a file, asked for in the order of its questions."""
     file = Aligned(QuestionVerdicts, out)
 
-    def known(question: Question) -> grading.Verdicts:
+    def known_verdicts(question: Question) -> grading.Verdicts:
         found = file.of(question)
         return {} if found is None else found.right
 
-    return known
+    return known_verdicts
 
 
 def verdicts(
     config: JudgeConfig, store: SampleStore, source: Path, judge: Judge, skip: int,
-    known: Callable[[Question], grading.Verdicts],
+    known_verdicts: Callable[[Question], grading.Verdicts],
 ) -> Iterator[QuestionVerdicts]:  # fmt: skip
     """Those of all questions but the first ``skip``; ``known``: see :func:`known_of`."""
     total = sum(1 for _ in jsonl.lines(source))
     with progress_bar(total=total, initial=skip, desc="judge", unit="questions") as bar:
         questions = (question for _, question in read_questions(source))
         for question in itertools.islice(questions, skip):
-            known(question)
-        for made in judged(store, config.sampling_run, questions, judge, config.batch, known):
+            known_verdicts(question)
+        for made in judged(store, config.sampling_run, questions, judge, config.batch, known_verdicts):
             bar.update()
             yield made
 

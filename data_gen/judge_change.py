@@ -45,7 +45,7 @@ def main(config: JudgeChangeConfig) -> None:
     source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "meanings.jsonl"))
     check_unchanged(source)
     check_answers(store_path, config.sampling_run)
-    judge = opened(config)
+    judge = open_judge(config)
     key: dict[str, Any] = {
         "run": config.sampling_run,
         "questions": file_sha256(source),
@@ -70,7 +70,7 @@ def main(config: JudgeChangeConfig) -> None:
     return None
 
 
-def opened(config: JudgeChangeConfig) -> PairJudge:
+def open_judge(config: JudgeChangeConfig) -> PairJudge:
     """The judge that is asked for."""
     if config.judge == "entailment":
         return EntailmentJudge.load(config.model, config.dtype, config.device)

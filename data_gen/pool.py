@@ -33,7 +33,7 @@ from kbtrain.llm.answered import check_replaceable
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.collect import Shares
 from kbtrain.questions.near import NearRule, check_near
-from kbtrain.questions.pool import ACROSS, SPLITS, PoolRule, candidates, drawn, known
+from kbtrain.questions.pool import ACROSS, SPLITS, PoolRule, candidates, count_known, draw_evenly
 from kbtrain.records import Question
 from kbtrain.store import SampleStore
 
@@ -82,11 +82,11 @@ def main(config: PoolConfig) -> None:
     across: Counter[str] = Counter()
     polar = Counter[str]()
     groups = candidates(_every(config, polar), rule, across)
-    counts = {} if config.screened is None else known(_screening(config))
+    counts = {} if config.screened is None else count_known(_screening(config))
     admitted = {name for name, one in counts.items() if one.share >= config.min_known}
     left_out = sorted(name for name in groups if counts and name not in admitted)
     kept = {name: rows for name, rows in groups.items() if name not in left_out}
-    questions = drawn(kept, {"train": config.train, "dev": config.dev, "test": config.test})
+    questions = draw_evenly(kept, {"train": config.train, "dev": config.dev, "test": config.test})
     if not questions:
         gone = ", ".join(left_out) or "none"
         raise UserError(f"no questions left to pool; groups left out by --min-known {config.min_known:g}: {gone}")

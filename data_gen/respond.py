@@ -27,7 +27,7 @@ from kbtrain.dialogue.features import Know, KnowledgeConfig, kept_knowledge
 from kbtrain.dialogue.responder import CARD, Responder, read_responder_card
 from kbtrain.dialogue.responses import DEEPEST, NONE, WAYS, Way, augment, responses_path, snippets_of
 from kbtrain.errors import UserError
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.models.files_read import hashes_of
 from kbtrain.progress import progress_bar
@@ -61,11 +61,11 @@ def main(config: RespondConfig) -> None:
     if config.know != "none":
         path = out / f"{config.know}.evidence.jsonl"
         shown = functools.partial(progress_bar, desc=config.know, unit="turns")
-        was_read = any(there(responses_path(out, f"{config.know}_{way}")) for way in WAYS)
+        was_read = any(path_exists(responses_path(out, f"{config.know}_{way}")) for way in WAYS)
         given = (config.know, turns, DEEPEST, config.run, config.source, config.device)
         found = kept_knowledge(path, *given, shown, was_read)
         plan |= {f"{config.know}_{way}": [snippets_of(way, hits) for hits in found] for way in config.ways}
-    responder = functools.cache(lambda: opened(config))
+    responder = functools.cache(lambda: open_responder(config))
     key = {"turns": file_sha256(source), "model": file_sha256(config.model / CARD)}
     key |= {MODEL_FILES: hashes_of(str(config.model))}
     key |= {name: str(getattr(config, name)) for name in ("split", "batch_size", "dtype", "device")}
@@ -84,7 +84,7 @@ def main(config: RespondConfig) -> None:
               f"none), {empty} responses are empty -> {path}")  # fmt: skip
 
 
-def opened(config: RespondConfig) -> Responder:
+def open_responder(config: RespondConfig) -> Responder:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # transformers' own, of loading

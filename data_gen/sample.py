@@ -117,7 +117,7 @@ def main(config: SampleConfig) -> None:
 
     target = config.run / shard.store_name
     noted = meta_of(target).get(MODEL_FILES)
-    job = SamplingJob.of(config, config.sampling_run, plan, shard, total, noted)
+    job = SamplingJob.from_config(config, config.sampling_run, plan, shard, total, noted)
     with writing(target, job.run), SampleStore(target) as store:
         stored, silent = job.n_stored(store), SilentAnswers()
         silent.add(store.answers(job.run))

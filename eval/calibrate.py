@@ -41,7 +41,7 @@ from kbtrain.evaluation.cost import asking_of, stored_usage, thousand_questions
 from kbtrain.evaluation.fidelity import DELTA, MAX_CHANGE, change_threshold, read_changes
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.gate_folder import Threshold, read_gate_json
 from kbtrain.gates.noted import Source, missing_reason, note_calibrated, source_of
 from kbtrain.gates.question_shift import dev_questions
@@ -113,7 +113,7 @@ def main(config: CalibrateConfig) -> None:
     before = Threshold.model_validate(noted) if noted else None
     if before is None or not before.dev_scores:
         raise UserError(f"{folder}: no calibrated threshold of gate '{config.gate}'; run this without --check")
-    if not config.check and there(config.run / "samples.db"):
+    if not config.check and path_exists(config.run / "samples.db"):
         retrieve = np.array([scores[question] > before.threshold for question in of_dev], dtype=np.float64)
         used = stored_usage(config.run, config.sampling_run, of_dev)
         print(thousand_questions(used, retrieve, read_prices(config.prices), asking_of(stored, config.gate)))
@@ -139,7 +139,7 @@ def place(config: CalibrateConfig, source: Source | None) -> tuple[Path, str]:
 def asked_in(config: CalibrateConfig, ids: Collection[str]) -> list[Question]:
     """The questions with these ids; none for dialogues."""
     path = config.run / "questions.jsonl"
-    if not there(path):
+    if not path_exists(path):
         return []
     check_unchanged(path)
     wanted = set(ids)

@@ -34,7 +34,7 @@ from kbtrain.evaluation.run_folder import (
     stored_scores,
 )
 from kbtrain.evaluation.turns import labelled_turns, run_of, score_file, seen_in_files
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.metrics.turns import classify_turns, compare
 from kbtrain.provenance import meta_of, write_atomically, write_result
@@ -63,7 +63,7 @@ class ClassifyConfig(ThresholdConfig):
 
 def main(config: ClassifyConfig) -> None:
     """Read, classify, write, show."""
-    if there(config.run / "turns.jsonl"):
+    if path_exists(config.run / "turns.jsonl"):
         turns(config)
     elif config.gates or config.compare:
         raise UserError(f"{config.run}: questions; keys 'gates' and 'compare' are for turns")

@@ -33,12 +33,12 @@ from kbtrain.evaluation.run_folder import (
     stored_scores,
 )
 from kbtrain.evaluation.seen import seen_of
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.metrics.ranking import separations
 from kbtrain.provenance import check_unchanged, meta_of, write_result
 from kbtrain.records import Question, Split
 from kbtrain.report.selection import questions_of
-from kbtrain.report.summary import drawn
+from kbtrain.report.summary import bootstrap_units
 from kbtrain.report.tables import score_document, score_table
 
 
@@ -66,8 +66,8 @@ def main(config: CompareScoresConfig) -> None:
     started = time.monotonic()
     made = config.run / "outcomes.jsonl"
     imported = config.run / "imported_scores.jsonl"
-    own = stored_scores(config.run, required=not config.scores and not there(imported))
-    files = list(config.scores) or [*own.files, *([imported] if there(imported) else [])]
+    own = stored_scores(config.run, required=not config.scores and not path_exists(imported))
+    files = list(config.scores) or [*own.files, *([imported] if path_exists(imported) else [])]
     outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == config.split]
     given = read_score_files(files) if config.scores else with_imported(own, files[len(own.files) :])
     if config.dataset is not None:
@@ -103,7 +103,7 @@ def main(config: CompareScoresConfig) -> None:
     print("\n".join([score_table(found, areas, config.reference), *seen]))
     print("".join(f"left out: gate '{gate}' has a score for {n} of them\n" for gate, n in short.items()), end="")
     share = f"{truth.sum()} of {len(truth)} {config.split} questions positive ({config.positive})"
-    units = drawn({"resample": "questions" if clusters is None else "entities"})
+    units = bootstrap_units({"resample": "questions" if clusters is None else "entities"})
     print(f"{len(found)} scores, {share}; intervals draw {units}; in {time.monotonic() - started:.0f} s -> {out}")
 
 

@@ -49,7 +49,7 @@ from kbtrain.evaluation.run_folder import (
     warn_of_rule,
 )
 from kbtrain.evaluation.savings import savings
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.metrics.ranking import oracles
 from kbtrain.metrics.thresholds import AnyRule, Rule
 from kbtrain.provenance import write_meta
@@ -106,7 +106,7 @@ def main(config: EndToEndConfig) -> None:
         if question.split == "train" and counts_as(question, config.yes_no)
     }
     found_for = config.run / "evidence.jsonl"
-    evidence = jsonl.read(Evidence, found_for) if there(found_for) else ()
+    evidence = jsonl.read(Evidence, found_for) if path_exists(found_for) else ()
     gates = gate_inputs.baselines(dev, test, labels, config.seed, trained, evidence)
     gates += gate_inputs.scored(stored.by_gate, stored.meta, dev.outcomes, test.outcomes, stored.path)
     behind = sources(config.run, stored)

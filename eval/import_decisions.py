@@ -27,7 +27,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions_file import added_gates, read_decisions
 from kbtrain.evaluation.run_folder import check_gate_name, first_ids, read_scores
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.score_file import SCORES, score_path
 from kbtrain.provenance import check_unchanged, meta_of, write_meta
@@ -116,7 +116,7 @@ def costs(config: ImportDecisionsConfig) -> dict[str, Any]:
 
 def others_of(config: ImportDecisionsConfig) -> list[GateScore]:
     """Scores of other gates that were imported before."""
-    before = read_scores(config.beside) if there(config.beside) else {}
+    before = read_scores(config.beside) if path_exists(config.beside) else {}
     return [GateScore(id_, gate, score) for gate, scores in before.items() if gate != config.gate
             for id_, score in scores.items()]  # fmt: skip
 
@@ -133,10 +133,12 @@ def check_every_question(config: ImportDecisionsConfig, known: Mapping[str, str]
 
 def check_free(config: ImportDecisionsConfig) -> None:
     """Raise :class:`UserError` for the name of a gate of the run, or of one that was imported to be compared alone."""
-    folders = [path for path in (config.run / config.gate, config.run / "gates" / config.gate) if there(path / CARD)]
+    folders = [
+        path for path in (config.run / config.gate, config.run / "gates" / config.gate) if path_exists(path / CARD)
+    ]
     files = [path for path in (config.run / SCORES).glob("*.jsonl")
              if path != config.target or meta_of(path).get("stage") != "import_decisions"]  # fmt: skip
-    files += [config.beside] if there(config.beside) else []
+    files += [config.beside] if path_exists(config.beside) else []
     taken = [*folders, *(path for path in files if path == config.target or config.gate in read_scores(path))]
     if taken:
         raise UserError(f"key 'gate': '{config.gate}' is there already ({taken[0]}); import it under another name")

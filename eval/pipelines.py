@@ -26,7 +26,7 @@ from kbtrain.provenance import check_unchanged, write_result
 from kbtrain.questions.checks import read_questions
 from kbtrain.rag.pipelines import FOLDER
 from kbtrain.records import Split
-from kbtrain.report.summary import drawn
+from kbtrain.report.summary import bootstrap_units
 from kbtrain.report.tables import pipelines_text
 
 
@@ -55,7 +55,7 @@ def main(config: PipelinesConfig) -> None:
     inputs = [path, config.run / "samples.db", *sorted((config.run / FOLDER).glob("*.jsonl"))]
     write_result(out, document, stage="pipelines", config=config, inputs=inputs, started=started)
     print(pipelines_text(found))
-    units = drawn({"resample": drawn_units(config.resample, questions)})
+    units = bootstrap_units({"resample": drawn_units(config.resample, questions)})
     print(f"{len(found)} methods in {time.monotonic() - started:.0f} s, intervals draw {units} -> {out}")
 
 

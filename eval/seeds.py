@@ -68,7 +68,7 @@ def main(config: SeedsConfig) -> None:
     write_result(config.out, document, stage="seeds", config=config, inputs=inputs, started=started)
     print(table(found, {name: sum((g.seen for run in runs for g in run.results.gates if g.gate == name), Seen()).mark
                         for name in found}))  # fmt: skip
-    drawn = summary.drawn(runs[0].results.meta if entities else {})
+    drawn = summary.bootstrap_units(runs[0].results.meta if entities else {})
     seeds = f"{len(runs)} seeds by greedy answers"
     print(f"summarised {len(found)} gates over {seeds}, intervals draw {drawn} -> {config.out}")
 

@@ -24,7 +24,7 @@ from kbtrain.evaluation.transfer import By, Carried, between_models, by_dataset,
 from kbtrain.files import beside
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.provenance import write_atomically, write_result
-from kbtrain.report.summary import drawn
+from kbtrain.report.summary import bootstrap_units
 from kbtrain.report.tables import Column, Table, as_markdown, as_text
 from kbtrain.report.words import by_rule
 
@@ -56,7 +56,7 @@ def main(config: TransferConfig) -> None:
         found, without = matrix(config.gates, by_dataset(runs, config.gates, *how), rule, ratio)
     chosen = by_rule(rule, "the source's dev questions")
     units = drawn_units(config.resample, [question for run in runs for question in run.test.questions])
-    note = f"Thresholds {chosen}. Intervals draw {drawn({'resample': units})}."
+    note = f"Thresholds {chosen}. Intervals draw {bootstrap_units({'resample': units})}."
     table = layout(found, note + seen_note(runs, config.gates))
     out = beside(config.out, ".json")
     document = {"by": config.by, "cells": [dataclasses.asdict(cell) for cell in found]}

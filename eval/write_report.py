@@ -32,7 +32,7 @@ from kbtrain.evaluation.run_folder import (
     stored_scores,
 )
 from kbtrain.evaluation.savings import Saving, four_fold, order_curves, savings
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.gate_folder import KeyedCard
 from kbtrain.gates.noted import Source, missing_reason
 from kbtrain.gates.registry import read_card
@@ -69,7 +69,7 @@ class ReportConfig(Config):
 def main(config: ReportConfig) -> None:
     """Read, draw, write the page, its Markdown twin and a page for each gate."""
     started = time.monotonic()
-    if not there(config.run / "results.json") and there(config.run / "fidelity.json"):
+    if not path_exists(config.run / "results.json") and path_exists(config.run / "fidelity.json"):
         return without_gold(config, started)
     check_result(config.run / "results.json", config.sampling_run)
     results = load(config.run / "results.json")
@@ -103,7 +103,7 @@ def main(config: ReportConfig) -> None:
     pages = {g.gate: f"gates/{g.gate}.html" for g in own}
     chosen = select(questions, outcomes, cuts, scores, clusters or ())
     for name, inputs in (("cost.json", files[:1]), ("classify.json", [files[1], *stored.files])):
-        if there(config.run / name):
+        if path_exists(config.run / name):
             check_fresh(config.run / name, *inputs)
     bills = read_bills(config.run / "cost.json")
     shaded = None if gate is None else curve_band(gate, outcomes, scores[gate.gate], kind, clusters)

@@ -146,7 +146,7 @@ def _parser(kind: type[Config], description: str | None, prog: str | None = None
 def key_rows(kind: type[Config]) -> Iterator[tuple[str, str, str, str]]:
     """Name, values, default (as in YAML; "required", or empty for one that says nothing) and meaning of each key."""
     for name, field in kind.model_fields.items():
-        default = "required" if field.is_required() else _shown(field.get_default(call_default_factory=True))
+        default = "required" if field.is_required() else _format_default(field.get_default(call_default_factory=True))
         yield name, _choices(field.annotation), default, as_typed(field.description or name)
 
 
@@ -196,7 +196,7 @@ def _choices(annotation: Any) -> str:
     return names.get(annotation, "ANYTHING")
 
 
-def _shown(value: Any) -> str:
+def _format_default(value: Any) -> str:
     """A default as it stands in YAML; empty for one that says nothing (null, an empty list)."""
     if value is None or value == "" or (isinstance(value, Sized) and not value):
         return ""
@@ -336,7 +336,7 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     return values, lines
 
 
-def _written(config: Config) -> tuple[Path, ...]:
+def _files_to_lock(config: Config) -> tuple[Path, ...]:
     """Files to lock while the script runs: in the first of ranks that share its work, not where it only says what it
     would do. Raises :class:`UserError` in a launcher's further processes, if they would do the same work again."""
     further = os.environ.get("RANK", "0") != "0"
@@ -354,7 +354,7 @@ def run_script(main: Callable[[C], None], kind: type[C], description: str | None
 
     def work() -> None:
         config = parse_args(kind, sys.argv[1:], description)
-        with writing(*_written(config)):
+        with writing(*_files_to_lock(config)):
             main(config)
 
     code = exit_code(work, "what was finished is kept; run the same command again to go on")

@@ -126,7 +126,7 @@ def check_regular(path: Path | str) -> None:
         raise UserError(f"{at(path)}: is {kind}, expected a file")
 
 
-def there(path: Path | str) -> bool:
+def path_exists(path: Path | str) -> bool:
     """True if something lies at this path; a link that leads nowhere is something: it is told of."""
     return os.path.lexists(path)
 
@@ -137,12 +137,12 @@ def is_begun(path: Path | str) -> bool:
     Raises :class:`UserError` for a link that leads nowhere.
     """
     with errors_of(path):
-        return there(path) and os.stat(path).st_size > 0
+        return path_exists(path) and os.stat(path).st_size > 0
 
 
 def check_regular_or_absent(path: Path | str) -> None:
     """As :func:`check_regular`, of what is written where nothing stands yet."""
-    if there(path):
+    if path_exists(path):
         check_regular(path)
 
 
@@ -253,11 +253,11 @@ def check_replaceable(target: Path) -> None:
 
 def beside(path: Path, ending: str) -> Path:
     """``FILE.ending`` for ``FILE``, in the same folder; of a folder that is given as ``.`` by the name that it has."""
-    named = _named(path)
+    named = _absolute(path)
     return named.parent / (named.name + ending)
 
 
-def _named(path: Path) -> Path:
+def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path)) if path.name in ("", "..") else path
 
 
@@ -330,7 +330,7 @@ def writing(*targets: Path, what: str = "it", instead: str = "wait for it", key:
 
 @contextlib.contextmanager
 def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
-    target = _named(target)
+    target = _absolute(target)
     lock, made = target.with_name(f".{target.name}{key}.lock"), _missing_folders(target.parent)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -341,7 +341,7 @@ def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
             time.sleep(0.02)  # another process has taken it this moment, or given it back
             file = _acquired(lock)
     except OSError as error:
-        if isinstance(error, PermissionError) and there(lock):
+        if isinstance(error, PermissionError) and path_exists(lock):
             raise UserError(f"{at(lock)}: another user's lock; delete it if no process of theirs is at work") from None
         raise UserError(f"{at(target)}: cannot be locked: {problem(error)}") from None
     if file is None:

@@ -32,7 +32,7 @@ from pydantic import (
 from kbtrain.answers.chinese import language_of
 from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.files import there, writing
+from kbtrain.files import path_exists, writing
 from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
@@ -204,7 +204,7 @@ class GateCard(BaseModel):
 
         Raises :class:`UserError` for templates that do not fit the fingerprint noted beside them.
         """
-        return OwnPrompts.of(self.label_rule.get("own_prompts"))
+        return OwnPrompts.from_record(self.label_rule.get("own_prompts"))
 
     def titles(self) -> Titles:
         """Rule by which passages showed their titles in the answers that the labels are about; "missing" where none is
@@ -438,7 +438,9 @@ def set_best(folder: Path | str, best: BestKey) -> None:
 def _write_noted(folder: Path, data: dict[str, Any]) -> None:
     """Write ``gate.json``, and the section on thresholds of the README, if there is one."""
     readme, known = folder / README, _thresholds(data, folder / CARD)
-    text = with_thresholds(read_text(readme), known, (data.get("best") or {}).get("key")) if there(readme) else None
+    text = (
+        with_thresholds(read_text(readme), known, (data.get("best") or {}).get("key")) if path_exists(readme) else None
+    )
     write_atomically(folder / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
     if text is not None:
         write_atomically(readme, text)

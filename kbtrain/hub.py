@@ -48,7 +48,7 @@ def local_folder(place: Path | str, revision: str | None = None, more: Callable[
     ``more``: names of files that are fetched beside :data:`FILES`, asked for only then.
     """
     if is_hub_name(place):
-        return fetched(str(place), revision, more())
+        return fetch_gate(str(place), revision, more())
     if revision is not None:
         raise UserError(
             f"revision '{revision}': '{place}' is read from this machine, not from the hub; leave the revision out"
@@ -56,7 +56,7 @@ def local_folder(place: Path | str, revision: str | None = None, more: Callable[
     return Path(place)
 
 
-def fetched(name: str, revision: str | None = None, more: Iterable[str] = ()) -> Path:
+def fetch_gate(name: str, revision: str | None = None, more: Iterable[str] = ()) -> Path:
     """The folder of a hub's gate in the client's cache; what is not there yet is downloaded.
 
     ``revision``: branch, tag or commit; None: the main branch. Without network the cached one is taken. Raises
@@ -67,7 +67,7 @@ def fetched(name: str, revision: str | None = None, more: Iterable[str] = ()) ->
     check_name(name)
     with hub_errors(name, revision), quiet():
         given = token()
-        _check_listed(name, _listed(name, revision, given))
+        _check_listed(name, _list_files(name, revision, given))
         patterns = [pattern for file in (*FILES, *more) for pattern in (file, f"*/{file}")]
         folder = Path(snapshot_download(name, revision=revision, token=given, allow_patterns=patterns))
     for card in folder.rglob(CARD):
@@ -79,7 +79,7 @@ def fetched(name: str, revision: str | None = None, more: Iterable[str] = ()) ->
     return folder
 
 
-def _listed(name: str, revision: str | None, given: str | None) -> list[str]:
+def _list_files(name: str, revision: str | None, given: str | None) -> list[str]:
     """Files of a repository; none where the hub cannot be asked, as the cache may hold what is wanted."""
     import httpx2
     from huggingface_hub import HfApi

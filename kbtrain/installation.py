@@ -40,7 +40,7 @@ def as_typed(text: str) -> str:
         return text
     text = _LAUNCHED.sub(lambda m: _launched(m) if _is_shipped(m["script"]) else m[0], text)
     text = _RUN.sub(lambda m: f"kbtrain run {_stem(m['script'])}" if _is_shipped(m["script"]) else m[0], text)
-    text = _NAMED.sub(lambda m: _named(m) if _is_shipped(m["script"]) else m[0], text)
+    text = _NAMED.sub(lambda m: _installed_command(m) if _is_shipped(m["script"]) else m[0], text)
     text = _CONFIG.sub(lambda m: _stem(m["config"]) if _is_shipped(m["config"]) else m[0], text)
     text = _LAUNCH_FILE.sub(lambda m: f"--launch {m['name']}", text)
     return _LAUNCH_FOLDER.sub(lambda m: f"{SHIPPED / 'ds_configs'}/{m['file'] or ''}", text)
@@ -67,6 +67,6 @@ def _launched(match: re.Match[str]) -> str:
     return f"kbtrain run {_stem(match['script'])}{_LAUNCH_FILE.sub(lambda m: '--launch ' + m['name'], options)}"
 
 
-def _named(match: re.Match[str]) -> str:
+def _installed_command(match: re.Match[str]) -> str:
     command = f"kbtrain run {_stem(match['script'])}"
     return f"{match['quote']}{command}" if match["quote"] else f"'{command}'"

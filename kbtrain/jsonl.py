@@ -177,7 +177,7 @@ def write_each(paths: Mapping[K, Path | str], records: Iterable[tuple[K, Any]]) 
     counts = dict.fromkeys(paths, 0)
     with contextlib.ExitStack() as stack:
         partials = {key: stack.enter_context(replacing(Path(path))) for key, path in paths.items()}
-        files = {key: stack.enter_context(_opened(partials[key], path)) for key, path in paths.items()}
+        files = {key: stack.enter_context(_open_partial(partials[key], path)) for key, path in paths.items()}
         for key, record in records:
             counts[key] += 1
             line = dump(record) + "\n"
@@ -190,7 +190,7 @@ def write_each(paths: Mapping[K, Path | str], records: Iterable[tuple[K, Any]]) 
 
 
 @contextlib.contextmanager
-def _opened(partial: Path, target: Path | str) -> Iterator[TextIO]:
+def _open_partial(partial: Path, target: Path | str) -> Iterator[TextIO]:
     """A file to be written, closed in the end: what is refused then is refused to ``target``."""
     file = open(partial, "w", encoding="utf-8")  # noqa: SIM115 - closed below, whatever was raised on the way
     try:

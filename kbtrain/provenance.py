@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at, strike
-from kbtrain.files import BadField, beside, check_regular, errors_of, loads, maker, replacing, there
+from kbtrain.files import BadField, beside, check_regular, errors_of, loads, maker, path_exists, replacing
 from kbtrain.text_files import read_text
 
 SCHEMA = 1
@@ -82,7 +82,7 @@ def write_result(
 
 def read_document(path: Path, if_missing: str, if_broken: str) -> Any:
     """The content of a JSON file. Raises :class:`UserError` ending in one of the two remedies."""
-    if not there(path):
+    if not path_exists(path):
         raise UserError(f"{at(path)}: no such file; {if_missing}")
     try:
         return loads(read_text(path))
@@ -111,7 +111,7 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 def meta_of(path: Path) -> dict[str, Any]:
     """As :func:`read_meta`; empty where the file has none."""
-    return read_meta(path) if there(meta_path(path)) else {}
+    return read_meta(path) if path_exists(meta_path(path)) else {}
 
 
 def short_name(model: object) -> str:
@@ -125,7 +125,7 @@ def unchanged(path: Path, appended: bool = False) -> bool:
     ``appended``: what was added at its end does not count. Raises :class:`UserError` for broken meta data.
     """
     path = Path(path)
-    if not there(meta_path(path)):
+    if not path_exists(meta_path(path)):
         return True
     meta, found = read_meta(path), stamp(path)
     size = meta.get("bytes")
@@ -166,14 +166,14 @@ def check_current(path: Path, *sources: Path, command: str | None = None) -> Non
         )
     noted = meta_of(path).get("inputs", {}) if sources else {}
     for source in sources:
-        if source.name in noted and there(source) and known_sha256(source) != noted[source.name]:
+        if source.name in noted and path_exists(source) and known_sha256(source) != noted[source.name]:
             stage = command or maker(path) or read_meta(path).get("stage", "the stage that writes it")
             raise UserError(f"{at(path)}: made from another {source.name}; run {stage} again")
 
 
 def known_sha256(path: Path) -> str:
     """As :func:`file_sha256`, from the meta data where size and time are as they were noted."""
-    if there(meta_path(path)):
+    if path_exists(meta_path(path)):
         meta, found = read_meta(path), stamp(path)
         noted = meta.get("sha256")
         same = all(meta.get(name) == value for name, value in found.items())

@@ -76,10 +76,10 @@ def _one_pass() -> LayoutEngine:
 
 def page(figure: Figure) -> str:
     """A file of its own, on a white ground: the same bytes for the same figure."""
-    return _drawn(figure, transparent=False)
+    return _draw_svg(figure, transparent=False)
 
 
-def _drawn(figure: Figure, transparent: bool) -> str:
+def _draw_svg(figure: Figure, transparent: bool) -> str:
     """The figure as an SVG document. Its layout is solved here: savefig would draw all of it once more to do so."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -97,7 +97,7 @@ def _drawn(figure: Figure, transparent: bool) -> str:
 
 def render(figure: Figure, name: str) -> str:
     """The ``<svg>`` element; ``name`` keeps its ids apart from those of other figures on the page."""
-    text = _drawn(figure, transparent=True)
+    text = _draw_svg(figure, transparent=True)
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)

@@ -71,12 +71,12 @@ Opener = Callable[[Any], IO[bytes]]
 def _arrow_stream(codec: str) -> Opener:
     """Decompression by pyarrow, which brings the codecs that Python lacks."""
 
-    def opened(stream: IO[bytes]) -> IO[bytes]:
+    def open_decompressed(stream: IO[bytes]) -> IO[bytes]:
         import pyarrow
 
         return cast(IO[bytes], pyarrow.CompressedInputStream(stream, codec))
 
-    return opened
+    return open_decompressed
 
 
 _COMPRESSED: tuple[tuple[re.Pattern[bytes], Opener], ...] = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from kbtrain import jsonl
 from kbtrain.answers.grading import is_empty
 from kbtrain.answers.words import normalise
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.gate_folder import logistic
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Example, GateExample, GateScore
@@ -118,6 +118,6 @@ def read_held_out(folder: Path | str) -> dict[str, dict[str, float]]:
     """The scores that :func:`write_held_out` kept, by name and question's hash; empty where there are none."""
     found: dict[str, dict[str, float]] = {}
     path = Path(folder) / HELD_OUT
-    for row in jsonl.read(GateScore, path) if there(path) else ():
+    for row in jsonl.read(GateScore, path) if path_exists(path) else ():
         found.setdefault(row.gate, {})[row.question_id] = row.score
     return found

@@ -29,9 +29,9 @@ from kbtrain.files import (
     errors_of,
     is_begun,
     not_there,
+    path_exists,
     put_in_place,
     replacing,
-    there,
     writing,
 )
 from kbtrain.gates.score_file import ScoreFile, Timing
@@ -342,10 +342,10 @@ def test_a_path_to_be_written_may_be_absent_and_else_is_a_regular_file(tmp_path)
 
 
 def test_a_link_that_leads_nowhere_is_there(tmp_path):
-    assert not there(tmp_path / "new")
+    assert not path_exists(tmp_path / "new")
     for name, to in {"circle": "circle", "gone": "nothing"}.items():
         (tmp_path / name).symlink_to(to)
-        assert there(tmp_path / name)
+        assert path_exists(tmp_path / name)
         with pytest.raises(UserError, match=f"{name}: "):
             read_text(tmp_path / name)
 

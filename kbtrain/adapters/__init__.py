@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kbtrain.gate_folder import Gate
 
 
-def opened(gate: Gate | Path | str) -> Gate:
+def as_gate(gate: Gate | Path | str) -> Gate:
     """The gate of a folder; an open gate as it is. Raises :class:`~kbtrain.errors.UserError` for no gate's folder."""
     if isinstance(gate, Path | str):
         from kbtrain.gates.registry import load_gate

@@ -12,7 +12,7 @@ try:
 except ImportError as error:
     raise ImportError('DSPy is not installed; run: pip install "kbtrain[dspy]"') from error
 
-from kbtrain.adapters import opened
+from kbtrain.adapters import as_gate
 from kbtrain.gate_folder import Gate
 
 
@@ -23,7 +23,7 @@ class Gated(dspy.Module):
         self, gate: Gate | Path | str, search: Callable[[str], Sequence[str]], threshold: float | None = None
     ) -> None:
         super().__init__()
-        self._decide = opened(gate).decide
+        self._decide = as_gate(gate).decide
         self._search = search
         self._threshold = threshold
         self.plain = dspy.Predict("question -> answer")

@@ -10,7 +10,7 @@ try:
 except ImportError as error:
     raise ImportError('Haystack is not installed; run: pip install "kbtrain[haystack]"') from error
 
-from kbtrain.adapters import opened
+from kbtrain.adapters import as_gate
 from kbtrain.gate_folder import Gate
 
 
@@ -29,7 +29,7 @@ class RetrievalGate:
     def warm_up(self) -> None:
         """Open the gate, once."""
         if self._loaded is None:
-            self._loaded = opened(self.gate)
+            self._loaded = as_gate(self.gate)
 
     @component.output_types(search=str, answer=str, score=float)
     def run(self, query: str) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Filter:
         """The request with web search switched and knowledge taken out as the gate decides."""
         valves = self.valves
         try:
-            decision = await asyncio.wait_for(asyncio.to_thread(self._asked, body.get("messages")), valves.timeout_s)
+            decision = await asyncio.wait_for(asyncio.to_thread(self._decide, body.get("messages")), valves.timeout_s)
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:  # TimeoutError included
             if valves.on_failure == "leave":
                 return body
@@ -78,7 +78,7 @@ class Filter:
         known = file.get("type") in PASSAGES or bool(file.get("legacy"))
         return self.valves.knowledge == "all" or known
 
-    def _asked(self, messages: Any) -> dict[str, Any] | None:
+    def _decide(self, messages: Any) -> dict[str, Any] | None:
         """The gate's decision; None for a chat that passes ungated. Raises for no answer."""
         url = urllib.parse.urlsplit(self.valves.url.rstrip("/").removesuffix("/v1"))
         secure = url.scheme == "https"

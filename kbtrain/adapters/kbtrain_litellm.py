@@ -50,7 +50,7 @@ class KbtrainGate(CustomLogger):
         if call_type not in CHATS or not data.get("messages"):
             return None
         try:
-            decision = await asyncio.wait_for(asyncio.to_thread(self._asked, data["messages"]), self.timeout_s)
+            decision = await asyncio.wait_for(asyncio.to_thread(self._decide, data["messages"]), self.timeout_s)
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):  # TimeoutError included
             if self.on_failure == "leave":
                 return None
@@ -89,7 +89,7 @@ class KbtrainGate(CustomLogger):
             found["x-kbtrain-reason"] = decision["reason"]
         return found
 
-    def _asked(self, messages: list[dict[str, Any]]) -> dict[str, Any] | None:
+    def _decide(self, messages: list[dict[str, Any]]) -> dict[str, Any] | None:
         """The gate's decision; None for a chat that passes ungated. Raises for no answer."""
         url = urllib.parse.urlsplit(self.url)
         connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection

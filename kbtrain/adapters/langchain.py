@@ -13,7 +13,7 @@ try:
 except ImportError as error:
     raise ImportError('LangChain is not installed; run: pip install "kbtrain[langchain]"') from error
 
-from kbtrain.adapters import opened
+from kbtrain.adapters import as_gate
 from kbtrain.gate_folder import Gate
 
 
@@ -27,7 +27,7 @@ class GatedRetriever(BaseRetriever):
     def model_post_init(self, context: Any) -> None:
         """Open the gate, if a folder was given."""
         super().model_post_init(context)
-        self.gate = opened(self.gate)
+        self.gate = as_gate(self.gate)
 
     def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
         if not self.gate.needs_retrieval(query, self.threshold):
@@ -46,7 +46,7 @@ def edge(
     gate: Gate | Path | str, field: str = "question", threshold: float | None = None
 ) -> Callable[[Mapping[str, Any]], Literal["search", "answer"]]:
     """A path for LangGraph's ``add_conditional_edges``: "search" or "answer", by the question in the state's field."""
-    loaded = opened(gate)
+    loaded = as_gate(gate)
 
     def path(state: Mapping[str, Any]) -> Literal["search", "answer"]:
         return "search" if loaded.needs_retrieval(state[field], threshold) else "answer"

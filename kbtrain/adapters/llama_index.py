@@ -14,7 +14,7 @@ try:
 except ImportError as error:
     raise ImportError('LlamaIndex is not installed; run: pip install "kbtrain[llama-index]"') from error
 
-from kbtrain.adapters import opened
+from kbtrain.adapters import as_gate
 from kbtrain.gate_folder import Gate
 
 
@@ -23,7 +23,7 @@ class GateSelector(BaseSelector):
 
     def __init__(self, gate: Gate | Path | str, threshold: float | None = None) -> None:
         super().__init__()
-        self._gate = opened(gate)
+        self._gate = as_gate(gate)
         self._threshold = threshold
 
     def _select(self, choices: Sequence[Any], query: QueryBundle) -> SelectorResult:
@@ -54,7 +54,7 @@ class GatedQueryEngine(CustomQueryEngine):
     def model_post_init(self, context: Any) -> None:
         """Open the gate, if a folder was given."""
         super().model_post_init(context)
-        self.gate = opened(self.gate)
+        self.gate = as_gate(self.gate)
 
     def custom_query(self, query_str: str) -> Any:
         """The engine's response, or a text."""

@@ -141,7 +141,7 @@ def is_claimed(answer: str, golds: Iterable[str], question: str = "") -> bool:
     names = [needle for gold in golds for needle in _needles(gold)]
     if not _DOUBT.search(answer) and _PARTS.keys().isdisjoint(names):
         return True
-    marked, raw = _marked(answer), forms.unaccented(answer)
+    marked, raw = _words_with_ends(answer), forms.unaccented(answer)
     places = _places(marked, names)
     if not places:
         return True
@@ -154,9 +154,9 @@ def is_claimed(answer: str, golds: Iterable[str], question: str = "") -> bool:
     return bool(claimed) and not _several(marked, claimed, taken)
 
 
-def _marked(text: str) -> list[str]:
+def _words_with_ends(text: str) -> list[str]:
     """Words of an answer with the ends of its parts and sentences."""
-    text = forms.prepared(forms.unaccented(text))
+    text = forms.unify_spelling(forms.unaccented(text))
     text = _MARKS.sub(lambda mark: f" {_COMMA if mark['comma'] else _STOP} ", text)
     if "/" in text:
         text = re.sub(r"(?<=[a-z])/(?=[A-Z][a-z])", " or ", text)

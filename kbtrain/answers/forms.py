@@ -135,7 +135,7 @@ def unaccented(text: str) -> str:
     return text if text.isascii() else _ACCENTS.sub("", unicodedata.normalize("NFD", text.translate(_LETTERS)))
 
 
-def prepared(text: str) -> str:
+def unify_spelling(text: str) -> str:
     """Text in which everything is spelled in one way that punctuation or capitals decide."""
     if "." in text:
         text = _INITIALS.sub(lambda found: re.sub(r"[. ]", "", found[0]), text)
@@ -320,7 +320,7 @@ def readings(text: str) -> tuple[str, ...]:
     plain = words(text, CJK_OR_NUMERAL)
     if not plain:
         return (normalise(text),)
-    spelled = words(prepared(unaccented(text)), CJK_OR_NUMERAL)
+    spelled = words(unify_spelling(unaccented(text)), CJK_OR_NUMERAL)
     usual = converted(spelled)
     rows = [usual]
     if has_chinese(text):
@@ -332,7 +332,7 @@ def readings(text: str) -> tuple[str, ...]:
     return tuple(form for form in found if form)
 
 
-def joined(text: str) -> str | None:
+def join_word_parts(text: str) -> str | None:
     """Text without hyphens, apostrophes and dots inside of words (Hawai'i, Spider-Man); None if it has none."""
     plain = unaccented(text)
     made = _INSIDE.sub("", plain)
@@ -375,7 +375,7 @@ def gold_readings(text: str) -> tuple[str, ...]:
     spelled = text.translate(_SPELLED_TABLE)
     if spelled != text:
         found += readings(spelled)
-    if (other := joined(text)) is not None:
+    if (other := join_word_parts(text)) is not None:
         found += readings(other)
     bare = _YEARS.sub("", text)
     for other in (bare, _BEFORE.sub("", bare), *_short_names(bare)):
@@ -406,5 +406,5 @@ def all_readings(text: str) -> Iterator[str]:
     spelled = text.translate(_SPELLED_TABLE)
     if not text.isascii() and spelled != text:
         yield from readings(spelled)
-    if (other := joined(text)) is not None:
+    if (other := join_word_parts(text)) is not None:
         yield from readings(other)

@@ -166,19 +166,21 @@ def option_letter(answer: str, options: tuple[str, ...]) -> str | None:
     if _ONLY_LETTERS.fullmatch(text) and len(set(text) & set(letters)) > 1:
         return None
     head, _, rest = text.partition("\n")
-    if len(_listed(rest, letters, options)) > 1 and not _listed(head, letters, options):
+    if len(_list_options(rest, letters, options)) > 1 and not _list_options(head, letters, options):
         above = option_letter(head, options)  # "B", and the options told again below
-        if above and not _named(_CLAIMS, rest, letters):
+        if above and not _match_letters(_CLAIMS, rest, letters):
             return above
-    denied = _listed(text, letters, options, rf"[\s,;]*(?i:{_DENIED})")  # "C. Rome is incorrect; the answer is B."
-    first = _named((_FIRST,), text, letters) - denied
-    said = _named(_CLAIMS, text, letters)
+    denied = _list_options(
+        text, letters, options, rf"[\s,;]*(?i:{_DENIED})"
+    )  # "C. Rome is incorrect; the answer is B."
+    first = _match_letters((_FIRST,), text, letters) - denied
+    said = _match_letters(_CLAIMS, text, letters)
     claims = first | said
-    listed = _listed(text, letters, options) - denied
+    listed = _list_options(text, letters, options) - denied
     for found in (
         claims if said or len(listed) < 2 else listed,
         listed,
-        _named(_MENTIONS, text, letters) - denied,
+        _match_letters(_MENTIONS, text, letters) - denied,
         _by_text(text, letters, options) - denied,
     ):
         if found:
@@ -192,7 +194,7 @@ def _behind_prefix(text: str, letters: list[str], options: tuple[str, ...]) -> s
     rest = text[prefix.end() :] if prefix else ""
     if not rest or _same(rest, "A", options[0]):
         return None
-    found = _named((_FIRST, *_CLAIMS), rest, letters) | _listed(rest, letters, options)
+    found = _match_letters((_FIRST, *_CLAIMS), rest, letters) | _list_options(rest, letters, options)
     found |= {letter for letter, option in zip(letters, options, strict=True) if _same(rest, letter, option)}
     return next(iter(found)) if len(found) == 1 else None
 
@@ -212,7 +214,7 @@ def _same(text: str, letter: str, option: str) -> bool:
     return not _FIRST.match(text) and normalise(text) == normalise(option)
 
 
-def _named(patterns: Iterable[re.Pattern[str]], text: str, letters: list[str]) -> set[str]:
+def _match_letters(patterns: Iterable[re.Pattern[str]], text: str, letters: list[str]) -> set[str]:
     """The letters that patterns find, each with those that stand behind it in a list."""
     found = set()
     for match in (match for pattern in patterns for match in pattern.finditer(text)):
@@ -227,7 +229,7 @@ def _named(patterns: Iterable[re.Pattern[str]], text: str, letters: list[str]) -
     return found
 
 
-def _listed(text: str, letters: list[str], options: tuple[str, ...], behind: str = "") -> set[str]:
+def _list_options(text: str, letters: list[str], options: tuple[str, ...], behind: str = "") -> set[str]:
     """The options that stand in an answer with letter and text, and ``behind`` after them: "A. Spain B. Austria" lists
     two."""
     found = set()

@@ -134,7 +134,7 @@ def says_yes(answer: str, question: str) -> bool | None:
     """True for yes, False for no, None for an answer in which no rule can read either."""
     if has_chinese(answer):
         return _says_yes_in_chinese(simplified(answer), simplified(question))
-    text, question = forms.prepared(answer.strip()), forms.prepared(question)
+    text, question = forms.unify_spelling(answer.strip()), forms.unify_spelling(question)
     for _ in range(3):
         lead = _lead(text)
         if lead is not None:

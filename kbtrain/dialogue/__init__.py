@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from kbtrain.dialogue.base import Dialogue, History, checked, domain_of, turn_examples
+from kbtrain.dialogue.base import Dialogue, History, check_dialogues, domain_of, turn_examples
 from kbtrain.dialogue.dstc import dstc_dialogues
 from kbtrain.dialogue.ketod import ketod_joined, ketod_lines, ketod_released
 from kbtrain.dialogue.sgd import sgd_dialogues
@@ -50,7 +50,7 @@ def load_turns(
         yield from (replace(example, source=example.source or source) for example in _distinct(path, split))
         return
     dialogues = ketod_released(path, sgd, split) if sgd else _DIALOGUES[name](path, split)
-    for dialogue in checked(dialogues):
+    for dialogue in check_dialogues(dialogues):
         yield from dialogue.snippets
         if left_out is not None and dialogue.turns[0].said.speaker == "SYSTEM":
             left_out["opening system turns"] += 1

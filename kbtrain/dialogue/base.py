@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.jsonl import one_line, read_value
 from kbtrain.records import Snippet, Split, TurnExample, Utterance
 from kbtrain.text_files import plain_name
@@ -93,7 +93,7 @@ def domain_of(service: str) -> str:
     return service.rsplit("_", 1)[0].lower() if service.rpartition("_")[2].isdigit() else service.lower()
 
 
-def checked(dialogues: Iterable[Dialogue]) -> Iterator[Dialogue]:
+def check_dialogues(dialogues: Iterable[Dialogue]) -> Iterator[Dialogue]:
     """Pass them on. An id that another split gives to another dialogue, as SGD counts from 1_00000 in each, becomes
     ``SPLIT-ID``. Raises :class:`UserError` naming the dialogue if it stands there twice (in two splits: it would leak),
     if it has no turns, or if a turn is repeated. Parts of one dialogue in two splits are told at the end: they may be
@@ -149,7 +149,7 @@ def split_files(path: Path, ending: str, split: Split | None) -> list[tuple[Spli
 
     Raises :class:`UserError` if there is none, or if a single file's name says no split and none is given.
     """
-    if there(path) and not path.is_dir():
+    if path_exists(path) and not path.is_dir():
         return [(split or split_of(plain_name(path.name).removesuffix(ending), path), path)]
     found = sorted(path.glob(f"*{ending}*")) if path.is_dir() else []
     names = ((plain_name(file.name), file) for file in found)
@@ -175,7 +175,7 @@ def parsed(kind: type[M], data: Any, where: str) -> M:
         raise UserError(f"{where}: {one_line(error)}") from None
 
 
-def named(data: Any, number: int, path: Path) -> str:
+def dialogue_place(data: Any, number: int, path: Path) -> str:
     """File and dialogue for an error: the dialogue's id, or its number in the file (from 1)."""
     name = data.get("dialogue_id") if isinstance(data, dict) else None
     return f"{path}: dialogue '{name}'" if name else f"{path}: dialogue number {number}"

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from kbtrain.dialogue.base import Dialogue, Turn, load_list, parsed, split_of
 from kbtrain.dialogue.together import Together
 from kbtrain.errors import UserError, at
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.jsonl import read_value
 from kbtrain.records import Snippet, Speaker, Split, Utterance
 
@@ -66,7 +66,7 @@ def dstc_dialogues(path: Path, split: Split | None = None) -> Iterator[Dialogue]
 
 def _instances(folder: Path, split: Split, known: set[str], together: Together) -> Iterator[Dialogue]:
     logs = load_list(folder / "logs.json")
-    labels = load_list(folder / "labels.json") if there(folder / "labels.json") else [None] * len(logs)
+    labels = load_list(folder / "labels.json") if path_exists(folder / "labels.json") else [None] * len(logs)
     if len(logs) != len(labels):
         raise UserError(f"{at(folder)}: {len(logs)} dialogues in logs.json but {len(labels)} in labels.json")
     for i, (log, label) in enumerate(zip(logs, labels, strict=True)):

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.io.artifact import Artifact
 from kbtrain.jsonl import read, write
 from kbtrain.prompts.ragate import context_text
@@ -50,7 +50,7 @@ def annotated(example: TurnExample) -> tuple[Entity, ...]:
 
 def spacy_finder(model: str) -> Find:
     """A spaCy pipeline by package name or folder. Raises :class:`UserError` if spaCy or the model is missing."""
-    spacy = _needed("spacy", _INSTALL["spacy"])
+    spacy = _import_optional("spacy", _INSTALL["spacy"])
     try:
         pipeline: Any = spacy.load(model)
     except OSError:
@@ -65,7 +65,7 @@ def spacy_finder(model: str) -> Find:
 
 def gliner_finder(model: str) -> Find:
     """A GLiNER model by folder or hub id. Raises :class:`UserError` if GLiNER is missing."""
-    loaded: Any = _needed("gliner", _INSTALL["gliner"]).GLiNER.from_pretrained(model)
+    loaded: Any = _import_optional("gliner", _INSTALL["gliner"]).GLiNER.from_pretrained(model)
 
     def find(texts: Sequence[str]) -> list[tuple[Entity, ...]]:
         found = (loaded.predict_entities(text, _GLINER_TYPES) for text in texts)
@@ -83,7 +83,7 @@ def check_finders(finders: Sequence[Finder]) -> None:
     """Raise :class:`UserError` for one whose package is missing, before responses are generated for it."""
     for name in finders:
         if name != "sgd":
-            _needed(name, _INSTALL[name])
+            _import_optional(name, _INSTALL[name])
 
 
 def entities_of(finders: Sequence[Finder]) -> str:
@@ -114,7 +114,7 @@ def _distinct(parts: Iterable[tuple[str, str, str]]) -> tuple[Entity, ...]:
     return tuple(dict.fromkeys(Entity(*part) for part in parts))
 
 
-def _needed(package: str, command: str) -> Any:
+def _import_optional(package: str, command: str) -> Any:
     """An optional package, imported."""
     if importlib.util.find_spec(package) is None:
         raise UserError(f"package '{package}' is needed and not installed: {command}")
@@ -146,7 +146,7 @@ class KnowledgeConfig(Config):
 
 def by_rank(rank: Rank, candidates: Candidates, examples: Iterable[TurnExample], k: int) -> list[tuple[Hit, ...]]:
     """The ``k`` best of each turn's candidates; none where its dialogue has none."""
-    return [tuple(rank(example, candidates.of(example), k)) for example in examples]
+    return [tuple(rank(example, candidates.hits_of(example), k)) for example in examples]
 
 
 def by_index(searcher: Searcher, examples: Iterable[TurnExample], k: int) -> list[tuple[Hit, ...]]:
@@ -196,7 +196,11 @@ def kept_knowledge(
             return [kept[name] for name in ids]
     found = find_knowledge(know, shown(turns), k, run, source, device)
     rows = [Evidence(turn.id, know, context_text(turn.context), hits) for turn, hits in zip(turns, found, strict=True)]
-    if was_read and there(path) and list(map(_shown_texts, rows)) != list(map(_shown_texts, read(Evidence, path))):
+    if (
+        was_read
+        and path_exists(path)
+        and list(map(_shown_texts, rows)) != list(map(_shown_texts, read(Evidence, path)))
+    ):
         raise UserError(f"{at(path)}: other snippets are found now than those that stored responses have read; choose "
                         "another --out, or delete these responses")  # fmt: skip
     write(path, rows)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from kbtrain.dialogue.base import Dialogue, Turn, load_list, named, parsed, split_files
+from kbtrain.dialogue.base import Dialogue, Turn, dialogue_place, load_list, parsed, split_files
 from kbtrain.dialogue.sgd import (
     NativeDialogue,
     NativeTurn,
@@ -40,7 +40,7 @@ def ketod_joined(path: Path, split: Split | None = None) -> Iterator[Dialogue]:
     """Files train.json, dev.json and test.json as KETOD's script writes them, or one of them."""
     for name, file in split_files(path, ".json", split):
         for number, data in enumerate(load_list(file), 1):
-            where = named(data, number, file)
+            where = dialogue_place(data, number, file)
             yield _dialogue(parsed(NativeDialogue, data, where), name, where)
 
 
@@ -49,7 +49,7 @@ def ketod_lines(path: Path, split: Split | None = None) -> Iterator[Dialogue]:
     for name, file in split_files(path, ".jsonl", split):
         for number, line in lines(file):
             data = value(line, file, number)
-            where = named(data, number, file)
+            where = dialogue_place(data, number, file)
             yield _dialogue(parsed(NativeDialogue, data, where), name, where)
 
 
@@ -62,7 +62,7 @@ def ketod_released(path: Path, sgd: Path, split: Split | None = None) -> Iterato
     by_id = functools.cache(lambda name: _by_id(sgd, name))
     for name, file in split_files(path, "_ketod.json", split):
         for number, data in enumerate(load_list(file), 1):
-            where = named(data, number, file)
+            where = dialogue_place(data, number, file)
             released = parsed(_Released, data, where)
             base = by_id(name).get(released.dialogue_id)
             if base is None and (sgd / "train").is_dir():

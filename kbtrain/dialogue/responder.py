@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.jsonl import read_model
 from kbtrain.prompts.kbm import end_token
 from kbtrain.prompts.ragate import (
@@ -64,7 +64,7 @@ class ResponderCard(BaseModel):
 def read_responder_card(folder: Path | str) -> ResponderCard:
     """Raises :class:`UserError` for a folder without a generator, or one trained with another version's prompt."""
     path = Path(folder) / CARD
-    if not there(path):
+    if not path_exists(path):
         raise UserError(f"{at(path)}: no such file; is '{folder}' a folder of recipes/train_dialogue.py?")
     card = read_model(path, ResponderCard)
     if card.prompt_fingerprint != dialogue_fingerprint():

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from kbtrain import jsonl
 from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError
-from kbtrain.files import beside, is_begun, there
+from kbtrain.files import beside, is_begun, path_exists
 from kbtrain.io.artifact import Artifact, Records
 from kbtrain.llm.answered import check_same
 from kbtrain.llm.base import LLM, AnswerRequest
@@ -25,7 +25,7 @@ from kbtrain.provenance import known_sha256
 from kbtrain.records import Hit, Question, TurnExample
 
 
-def asked(example: TurnExample, words: int) -> Question:
+def history_question(example: TurnExample, words: int) -> Question:
     """The dialogue so far, its oldest turns cut away so that at most about so many words are left."""
     texts = [turn_text(utterance) for utterance in example.context]
     kept = min(first_kept([len(text.split()) for text in texts], words), len(texts) - 1)
@@ -37,7 +37,9 @@ def generated(llm: LLM, examples: Sequence[TurnExample], words: int) -> Iterator
 
     Raises :class:`UserError` if one is missing.
     """
-    requests: Iterable[AnswerRequest] = (AnswerRequest(asked(example, words), "llm", None, 0) for example in examples)
+    requests: Iterable[AnswerRequest] = (
+        AnswerRequest(history_question(example, words), "llm", None, 0) for example in examples
+    )
     missing = {example.id for example in examples}
     for group in llm.answer(requests):
         found = {one.question_id: one.greedy.text.strip() for one in group if one.greedy is not None}
@@ -125,8 +127,8 @@ def check_turns_replaceable(turns: Artifact, places: frozenset[str]) -> None:
     """As :func:`~kbtrain.llm.answered.check_replaceable`, for turns of a run folder that responses in it belong to."""
     folder = turns.path.parent
     stored = [folder / "responses.jsonl", *sorted((folder / "responses").glob("*.jsonl"))]
-    for path in stored if there(turns.path) else ():
-        begun = is_begun(path) and there(beside(path, ".key"))
+    for path in stored if path_exists(turns.path) else ():
+        begun = is_begun(path) and path_exists(beside(path, ".key"))
         if begun and read_key(path).get("turns") == known_sha256(turns.path):
             held = f"{path.relative_to(folder)} holds responses to these turns"
             check_same(turns, places, held)
@@ -170,9 +172,9 @@ def augment(
         pairs = list(zip(turns, hits, strict=True))
         bare = [replace(without[turn.id], augmentation=name) for turn, found in pairs if not found and without]
         store([response for response in bare if response.turn_id not in stored])
-        asked = [(turn, found) for turn, found in pairs if found or not without]
-        if any(turn.id not in stored for turn, _ in asked):
-            for responses in _generated(responder(), name, asked, stored, batch_size):
+        history_question = [(turn, found) for turn, found in pairs if found or not without]
+        if any(turn.id not in stored for turn, _ in history_question):
+            for responses in _generated(responder(), name, history_question, stored, batch_size):
                 store(responses)
     return stored
 
@@ -180,12 +182,12 @@ def augment(
 def _generated(
     responder: Responder,
     name: str,
-    asked: Sequence[tuple[TurnExample, Sequence[Hit]]],
+    history_question: Sequence[tuple[TurnExample, Sequence[Hit]]],
     made: Mapping[str, AugmentedResponse],
     batch_size: int,
 ) -> Iterator[list[AugmentedResponse]]:
     prompts: list[tuple[TurnExample, Sequence[Hit], ResponsePrompt]] = [
-        (turn, hits, responder.prompts.prompt(turn, hits)) for turn, hits in asked
+        (turn, hits, responder.prompts.prompt(turn, hits)) for turn, hits in history_question
     ]
     prompts.sort(key=lambda one: (-len(one[2].ids), one[0].id))
     for i in range(0, len(prompts), batch_size):

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from kbtrain.dialogue.base import Dialogue, Turn, load_list, named, parsed, split_of
+from kbtrain.dialogue.base import Dialogue, Turn, dialogue_place, load_list, parsed, split_of
 from kbtrain.errors import UserError, at
 from kbtrain.records import Entity, Speaker, Split, Utterance
 
@@ -95,7 +95,7 @@ def native_dialogues(files: list[Path]) -> Iterator[tuple[str, NativeDialogue]]:
     """Stream (where, dialogue) of SGD files."""
     for path in files:
         for number, data in enumerate(load_list(path), 1):
-            where = named(data, number, path)
+            where = dialogue_place(data, number, path)
             dialogue = parsed(NativeDialogue, data, where)
             alternating(dialogue.turns, where)
             yield where, dialogue

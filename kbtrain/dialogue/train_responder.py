@@ -60,7 +60,10 @@ def read_dialogue_data(
     """Raises :class:`UserError` for a file without turns of its split, a dialogue in both splits, or turns whose acts
     have no slots and values where they are to be read."""
     text = {s.id: Hit(s.id, s.title, s.text, 1.0) for s in read(Snippet, snippets)} if snippets else {}
-    turns: dict[Split, list[TurnExample]] = {"train": _of(path, "train"), "dev": _of(dev, "dev") if dev else []}
+    turns: dict[Split, list[TurnExample]] = {
+        "train": _read_split(path, "train"),
+        "dev": _read_split(dev, "dev") if dev else [],
+    }
     if act_values and not any(turn.response_actions for turn in turns["train"]):
         raise UserError(
             f"{at(path)}: no turn has 'response_actions'; collect the turns again (data_gen/collect_turns.py)"
@@ -74,7 +77,7 @@ def read_dialogue_data(
     return DialogueData(lessons["train"], lessons["dev"], lacking([*turns["train"], *turns["dev"]], lessons, know))
 
 
-def _of(path: Path, split: Split) -> list[TurnExample]:
+def _read_split(path: Path, split: Split) -> list[TurnExample]:
     found = [turn for turn in read(TurnExample, path) if turn.split == split]
     if not found:
         raise UserError(f"{at(path)}: no turn of split '{split}' in it")

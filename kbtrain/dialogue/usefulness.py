@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain import jsonl
-from kbtrain.dialogue.responses import AugmentedResponse, asked
+from kbtrain.dialogue.responses import AugmentedResponse, history_question
 from kbtrain.errors import UserError, at
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.labeling.judges import PromptJudge
 from kbtrain.prompts.kbm import SnippetsQuestion
 from kbtrain.records import Evidence, Hit, TurnExample
@@ -65,7 +65,7 @@ def verdicts_of(judge: PromptJudge, read: Sequence[ReadSnippets]) -> list[Useful
 
 
 def _question(turn: TurnExample, hits: Sequence[Hit], words: int) -> SnippetsQuestion:
-    context = asked(turn, words)
+    context = history_question(turn, words)
     shown = tuple(f"{hit.title}: {hit.text}" if hit.title else hit.text for hit in hits)
     return SnippetsQuestion(turn.id, context.text, (), turn.split, turn.dialogue_id, context_passages=shown)
 
@@ -83,5 +83,5 @@ def read_texts(path: Path, made: Sequence[AugmentedResponse]) -> dict[tuple[str,
 def read_verdicts(folder: Path) -> dict[tuple[str, str], bool | None]:
     """The stored verdicts of a folder of responses; empty where nothing was judged."""
     path = folder / VERDICTS
-    rows = jsonl.read(UsefulSnippets, path) if there(path) else ()
+    rows = jsonl.read(UsefulSnippets, path) if path_exists(path) else ()
     return {(row.turn_id, row.augmentation): row.useful for row in rows}

@@ -11,7 +11,7 @@ from pydantic import Field
 from kbtrain import jsonl
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.gate_folder import Reads
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.registry import read_card
@@ -57,7 +57,7 @@ class Asked:
 def read_asked(config: AskedConfig) -> Asked:
     """Turns where the run folder has turns.jsonl, else questions without a reference."""
     source = config.turns or config.run / "turns.jsonl"
-    if not there(source) and config.turns is None:
+    if not path_exists(source) and config.turns is None:
         files = {f"{split}.jsonl": config.run / "examples" / f"{split}.jsonl" for split in config.splits}
         examples = {split: plain_examples(files[f"{split}.jsonl"], split) for split in config.splits}
         return Asked("question", examples, files)

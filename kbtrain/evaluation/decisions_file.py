@@ -11,7 +11,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.provenance import meta_of
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.reading.files import data_files
-from kbtrain.questions.reading.rows import SourceRecord, shown
+from kbtrain.questions.reading.rows import SourceRecord, format_value
 from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
 
 WORDS: Mapping[str, float] = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
@@ -67,7 +67,7 @@ def _number(row: SourceRecord, column: str, value: Any, choices: Mapping[str, fl
     if choices:
         if str(value) not in choices:
             hint = did_you_mean(str(value), choices)
-            raise row.error(column, f"no number for {shown(value)} in choices; {hint}")
+            raise row.error(column, f"no number for {format_value(value)} in choices; {hint}")
         return choices[str(value)]
     if isinstance(value, bool):
         return float(value)

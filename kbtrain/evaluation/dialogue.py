@@ -19,7 +19,7 @@ from kbtrain.dialogue.responses import NONE, WAYS, AugmentedResponse, read_key, 
 from kbtrain.dialogue.usefulness import VERDICTS, read_verdicts
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.metrics.text_generation import scores_of, text_parts
 from kbtrain.provenance import check_current, check_unchanged, file_sha256, meta_of, meta_path, read_meta
 from kbtrain.records import Evidence, Hit, TurnExample
@@ -67,7 +67,7 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
     rankers = sorted(path.name.removesuffix(EVIDENCE) for path in folder.glob(f"*{EVIDENCE}"))
     names = [f"{ranker}_{way}" for ranker in rankers for way in WAYS]
     files = [responses_path(folder, name) for name in [NONE, *names]]
-    files = [path for path in files if there(path) or path.stem == NONE]
+    files = [path for path in files if path_exists(path) or path.stem == NONE]
     responses = {path.stem: _in_order(path, kept) for path in files}
     _check_keys(files, source)
     found_in = [folder / f"{ranker}{EVIDENCE}" for ranker in rankers]
@@ -99,7 +99,7 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
 
 def _judge(path: Path) -> str:
     """Judge of the stored verdicts, with its agreement with gold snippets where there are such; empty without."""
-    if not there(path) or not there(meta_path(path)):
+    if not path_exists(path) or not path_exists(meta_path(path)):
         return ""
     noted = read_meta(path)
     agreed, name = noted.get("agreement_with_gold", {}), noted.get("judge", {}).get("judge", "unknown")

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.asked import Asked, AskedConfig
-from kbtrain.files import there, writing
+from kbtrain.files import path_exists, writing
 from kbtrain.gate_folder import CARD
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.fitting import fitted
@@ -152,5 +152,5 @@ def make_average(config: ChoiceConfig) -> None:
 
 def to_fit(gate: Artifact) -> bool:
     """True unless the gate was fitted to these turns already, or a recipe made it: that one is the user's."""
-    made_by_recipe = there(meta_path(gate.path)) and read_meta(gate.path).get("stage") != FIT
+    made_by_recipe = path_exists(meta_path(gate.path)) and read_meta(gate.path).get("stage") != FIT
     return not made_by_recipe and not gate.is_current()

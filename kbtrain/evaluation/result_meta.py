@@ -14,7 +14,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import unmastered
 from kbtrain.evaluation.run_folder import Stored
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.provenance import (
     device,
@@ -69,7 +69,7 @@ def result_meta(
         "positives": {name: POSITIVES[name] for name in ("needed", second)},
         **{k: v for k, v in dataclasses.asdict(settings).items() if k not in ("kind", "rule")},
         "sampling": dict(sampling),
-        "gate": KBMCard.read(card.parent).model_dump(mode="json", exclude=without) if there(card) else None,
+        "gate": KBMCard.read(card.parent).model_dump(mode="json", exclude=without) if path_exists(card) else None,
         "stages": stages(run, scores),
         "packages": package_versions(),
         **git_state(),
@@ -85,7 +85,7 @@ def stages(run: Path, scores: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Meta data of each file of a run, as far as there is any; package versions are listed once in the result."""
     found = {}
     for name in (*STAGES, *(path.relative_to(run).as_posix() for path in scores)):
-        if there(meta_path(run / name)):
+        if path_exists(meta_path(run / name)):
             meta = read_meta(run / name)
             found[name] = {key: value for key, value in meta.items() if key != "packages"}
     return found
@@ -97,10 +97,10 @@ def check_result(path: Path, sampling_run: str | None = None) -> None:
     Inputs that are not there any more (a result that was copied elsewhere) are not looked for. ``sampling_run``: whose
     answers are to stand beside it; those of another run in the store than it was computed from are refused.
     """
-    if not there(path):
+    if not path_exists(path):
         raise UserError(f"{at(path)}: no such file; run eval/{STAGE_OF.get(path.name, 'end_to_end')}.py first")
     again = f"run eval/{STAGE_OF.get(path.name, 'end_to_end')}.py again"
-    if not there(meta_path(path)):
+    if not path_exists(meta_path(path)):
         raise UserError(f"{at(path)}: no meta data beside it that say where it is from; {again}")
     if not unchanged(path):
         raise UserError(f"{at(path)}: was changed since it was computed; {again}")

@@ -11,7 +11,7 @@ from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.evaluation.seen import Seen, seen_of
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.gates.noted import holds_another, missing_reason, source_of
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.turns import SeedScores
@@ -37,7 +37,7 @@ def score_file(run: Path, gate: Path) -> Path:
     """
     inside = run / gate / "scores.jsonl"
     stored = run / "scores" / f"{gate.name}.jsonl" if len(gate.parts) == 1 else inside
-    found = next((path for path in (stored, inside) if there(path)), None)
+    found = next((path for path in (stored, inside) if path_exists(path)), None)
     if found is None:
         raise UserError(f"{stored}: no such file, nor {inside}; run eval/score.py --run {run} first")
     _check_current(found, run)

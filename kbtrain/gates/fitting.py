@@ -62,7 +62,7 @@ def best_key(tried: Mapping[Key, Fitted], kept: KeptFeatures | None) -> tuple[Ke
     for key, one in tried.items():
         rows = tried.get("benefit", tried.get("change", one)).dev
         scores = by_kept(one.gate, kept).score([row.example for row in rows])
-        areas[key] = classifier_metrics([row.needed for row in rows], scores).get("auroc", 0.5)
+        areas[key] = classifier_metrics([row.is_needed for row in rows], scores).get("auroc", 0.5)
     return max(areas, key=lambda key: areas[key]), {str(key): area for key, area in areas.items()}
 
 

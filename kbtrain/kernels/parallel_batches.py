@@ -53,7 +53,7 @@ def parallel_batches(works: Sequence[Callable[[T], R]], items: Iterable[T]) -> I
     for work in works:
         free.put(work)
 
-    def made(item: T) -> R:
+    def run_item(item: T) -> R:
         work = free.get()
         try:
             return work(item)
@@ -64,7 +64,7 @@ def parallel_batches(works: Sequence[Callable[[T], R]], items: Iterable[T]) -> I
     begun: deque[Future[R]] = deque()
     try:
         for item in items:
-            begun.append(pool.submit(made, item))
+            begun.append(pool.submit(run_item, item))
             if len(begun) > len(works):  # one waits, so that nobody idles while a result is being stored
                 yield begun.popleft().result()
         while begun:

@@ -66,8 +66,8 @@ class BlockAttention(torch.autograd.Function):
         made = query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1])
         for start, end, span in _blocks(ctx.spans):
             rows, n = _grouped(query[span.row, :, start:end], key), end - start
-            weights = causal_weights(rows, _seen(key, span, end), above[:n, :n])
-            output = weights @ _seen(value, span, end)
+            weights = causal_weights(rows, _visible_states(key, span, end), above[:n, :n])
+            output = weights @ _visible_states(value, span, end)
             made[span.row, start:end] = output.view(query.shape[1], n, -1).transpose(0, 1)
         return made
 
@@ -78,7 +78,7 @@ class BlockAttention(torch.autograd.Function):
         of_key, of_value = (torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float)) for x in (key, value))
         for start, end, span in _blocks(ctx.spans):
             rows, n = _grouped(query[span.row, :, start:end], key), end - start
-            keys, values = _seen(key, span, end), _seen(value, span, end)
+            keys, values = _visible_states(key, span, end), _visible_states(value, span, end)
             weights = causal_weights(rows, keys, above[:n, :n])
             grad = _grouped(grads[0][span.row, start:end].transpose(0, 1), key)
             _add(of_value, span, end, weights.transpose(1, 2) @ grad)
@@ -106,7 +106,7 @@ def _blocks(spans: Sequence[Span]) -> Iterator[tuple[int, int, Span]]:
             yield start, min(span.end, start + BLOCK), span
 
 
-def _seen(states: Tensor, span: Span, end: int) -> Tensor:
+def _visible_states(states: Tensor, span: Span, end: int) -> Tensor:
     """(kv heads, seen, size): what the span's tokens before ``end`` see."""
     own = states[span.row, :, span.first : end]
     return torch.cat([states[span.row, :, : span.before], own], dim=1) if span.before else own

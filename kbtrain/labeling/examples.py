@@ -35,7 +35,7 @@ class BenefitTarget:
     greedy: float = 0.0
 
     @classmethod
-    def of(cls, labels: Iterable[Label], tau: float, tail: float, greedy: float = 0.0) -> BenefitTarget:
+    def from_labels(cls, labels: Iterable[Label], tau: float, tail: float, greedy: float = 0.0) -> BenefitTarget:
         """``low`` and ``high`` are the quantiles ``tail`` and 1 - ``tail`` of the training questions' benefits.
 
         They stay -1 and 1 when ``tail`` is 0, no training question has a benefit, or the quantiles fall together.

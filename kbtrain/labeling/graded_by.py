@@ -9,7 +9,7 @@ from typing import Any
 from kbtrain import jsonl
 from kbtrain.answers.grading import Verdicts, rules_of
 from kbtrain.errors import UserError, at
-from kbtrain.files import maker, there
+from kbtrain.files import maker, path_exists
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.provenance import check_current, meta_of
 from kbtrain.records import Question
@@ -27,7 +27,7 @@ def check_rules(path: Path, noted: Mapping[str, Any], questions: Path) -> None:
 
     A file that notes no rules passes, and a file without its questions beside it.
     """
-    if "normalisation" not in noted or not there(questions):
+    if "normalisation" not in noted or not path_exists(questions):
         return
     today = rules_of(jsonl.read(Question, questions))
     old = next((name for name, value in today.items() if noted.get(name) != value), None)

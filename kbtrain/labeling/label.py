@@ -179,9 +179,9 @@ def with_taus(made: Label, tau_mastery: float, tau_certainty: float, tau_change:
         made,
         tau_mastery=tau_mastery,
         tau_certainty=tau_certainty,
-        known=_known(made.llm, tau_mastery),
+        known=_is_known(made.llm, tau_mastery),
         certain=_certain(made.llm, tau_certainty),
-        known_rag=None if made.rag is None else _known(made.rag, tau_mastery),
+        known_rag=None if made.rag is None else _is_known(made.rag, tau_mastery),
         certain_rag=None if made.rag is None else _certain(made.rag, tau_certainty),
         tau_change=None if made.change is None else tau_change,
         changes=None if made.change is None else above(made.change, tau_change),
@@ -192,7 +192,7 @@ def _effect(without: float | None, with_retrieval: float | None) -> Effect | Non
     return None if without is None or with_retrieval is None else effect(without, with_retrieval)
 
 
-def _known(found: Indicators, tau: float) -> bool | None:
+def _is_known(found: Indicators, tau: float) -> bool | None:
     return None if found.mastery is None else found.mastery > tau
 
 

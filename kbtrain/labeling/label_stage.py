@@ -18,7 +18,7 @@ from kbtrain.answers import grading
 from kbtrain.answers.thoughts import is_left_out, silence
 from kbtrain.answers.words import words
 from kbtrain.errors import UserError
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.labeling.change import LONG, Change, MeaningGroups, by_groups, change
 from kbtrain.labeling.copied_gold import CopiedGold
 from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, counted_texts, indicators, label
@@ -115,8 +115,8 @@ def labels(
     counts, stored = tally.counts, Counter(store.counts(run))
     for question in questions:
         counts["questions"] += 1
-        groups = None if meanings is None else meanings.of(question) or MeaningGroups(question.id, {})
-        found, changed = _found(store, run, question, tally, stored, right_of(verdicts, question), rule, groups)
+        groups = None if meanings is None else meanings.record_of(question) or MeaningGroups(question.id, {})
+        found, changed = _indicators(store, run, question, tally, stored, right_of(verdicts, question), rule, groups)
         llm = found.get("llm")
         if llm is None:
             counts["questions_without_llm_samples"] += 1
@@ -147,11 +147,11 @@ def right_of(verdicts: Aligned[QuestionVerdicts] | None, question: Question) -> 
     """The judge's verdicts on the question's answers; None without a judge."""
     if verdicts is None:
         return None
-    found = verdicts.of(question)
+    found = verdicts.record_of(question)
     return {} if found is None else found.right
 
 
-def _found(
+def _indicators(
     store: SampleStore,
     run: str,
     question: Question,
@@ -286,7 +286,7 @@ Tau = Annotated[float, Field(ge=0, le=1)] | Quantile | Literal["middle"]  # midd
 def titles_shown(evidence: Path, sampling: Mapping[str, Any]) -> Titles:
     """Rule by which passages showed their titles in a run's answers (``sampling``: its meta data): that of the evidence
     they were drawn with; "missing" where that is not here any more."""
-    if not there(evidence) or sampling.get("evidence") != known_sha256(evidence):
+    if not path_exists(evidence) or sampling.get("evidence") != known_sha256(evidence):
         return "missing"
     first = next(jsonl.read(Evidence, evidence), None)
     return "missing" if first is None else first.titles

@@ -119,22 +119,22 @@ class _Question:
             places = range(len(self.firsts)) if self.next_group == 0 else ()
             same = next((i for i in places if grading.is_same(self.question, text, self.firsts[i])), None)
             if same is not None:
-                self._put(key, same)
+                self._assign(key, same)
             elif self.next_group < len(self.firsts):
                 return self.question, self.firsts[self.next_group], text
             else:
                 self.firsts.append(text)
-                self._put(key, len(self.firsts) - 1)
+                self._assign(key, len(self.firsts) - 1)
         return None
 
     def note(self, same: bool | None) -> None:
         """The model's verdict on :meth:`pair`; an abstention counts as different."""
         if same:
-            self._put(self.left[0][0], self.next_group)
+            self._assign(self.left[0][0], self.next_group)
         else:
             self.next_group += 1
 
-    def _put(self, key: str, group: int) -> None:
+    def _assign(self, key: str, group: int) -> None:
         self.group[key] = group
         self.left.pop(0)
         self.next_group = 0

@@ -90,7 +90,7 @@ def _judge(waiting: list[_Waiting], judge: Judge) -> Iterator[QuestionVerdicts]:
         yield QuestionVerdicts(question.id, {**said, **made})
 
 
-def counted(verdicts: Iterable[QuestionVerdicts], questions: Iterable[Question]) -> Counter[str]:
+def count_verdicts(verdicts: Iterable[QuestionVerdicts], questions: Iterable[Question]) -> Counter[str]:
     """Of all questions and their verdicts: ``answers``, ``right`` and ``abstained`` (of distinct answers), and
     ``choice_questions``.
     """
@@ -117,7 +117,7 @@ class Aligned(Generic[R]):
         self._next: R | None = None
         self._advance()
 
-    def of(self, question: Question) -> R | None:
+    def record_of(self, question: Question) -> R | None:
         """The question's record, or None. Raises :class:`UserError` for a label of another split."""
         record: R | None = self._next
         if record is None or record.question_id != question.id:
@@ -148,8 +148,8 @@ def side_by_side(questions: Path, labels: Path | None, evidence: Path | None) ->
     for _, question in read_questions(questions):
         yield (
             question,
-            None if label_file is None else label_file.of(question),
-            None if evidence_file is None else evidence_file.of(question),
+            None if label_file is None else label_file.record_of(question),
+            None if evidence_file is None else evidence_file.record_of(question),
         )
     if label_file is not None:
         label_file.finish()

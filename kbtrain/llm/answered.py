@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import is_begun, there
+from kbtrain.files import is_begun, path_exists
 from kbtrain.io.artifact import Artifact
 from kbtrain.provenance import known_sha256
 from kbtrain.store import SampleStore
@@ -24,7 +24,7 @@ def check_replaceable(questions: Artifact, places: frozenset[str] = frozenset())
     ``places``: options that decide no question, as where something lies. An option that an older version did not know
     counts as left at its default. The same questions are made again freely.
     """
-    if there(questions.path) and (store := _store_of(questions.path, "questions")):
+    if path_exists(questions.path) and (store := _store_of(questions.path, "questions")):
         check_same(questions, places, f"{store.name} holds answers to these questions")
 
 
@@ -38,7 +38,7 @@ def check_same(file: Artifact, places: frozenset[str], held: str) -> None:
 def check_passages_replaceable(evidence: Artifact) -> None:
     """Raise :class:`UserError` where other passages would take the place of those that stored answers were drawn with:
     their sampling run could not go on, and what a web search found may be gone for good."""
-    if there(evidence.path) and (store := _store_of(evidence.path, "evidence")):
+    if path_exists(evidence.path) and (store := _store_of(evidence.path, "evidence")):
         held = f"{store.name} holds answers that were drawn with these passages"
         raise UserError(f"{at(evidence.path)}: {held}, which were {evidence.why_not()}; {_REMEDY}")
 

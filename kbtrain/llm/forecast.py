@@ -116,7 +116,7 @@ def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]],
     found = Forecast(prompts.total(), sent, answers, round(read), answers * config.sampling().max_output_tokens, server)
     if not measure or not prompts:
         return found
-    return Forecast(**{**found.__dict__, "measured": measured(config, _spread(requests(), prompts, measure))})
+    return Forecast(**{**found.__dict__, "measured": time_requests(config, _spread(requests(), prompts, measure))})
 
 
 def _spread(requests: Iterable[AnswerRequest], counts: Mapping[str, int], measure: int) -> list[AnswerRequest]:
@@ -140,7 +140,7 @@ def _spread(requests: Iterable[AnswerRequest], counts: Mapping[str, int], measur
     return chosen
 
 
-def measured(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measured:
+def time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measured:
     """Draw the answers of a few requests and throw them away; opening the model is not counted."""
     llm = open_llm(config)
     begun = time.perf_counter()

@@ -22,7 +22,7 @@ from kbtrain.event_loop import EventLoop
 from kbtrain.llm.base import AnswerRequest, PromptTooLong, Sampling, cut_to_bytes, prompt_ids, request_seed
 from kbtrain.llm.dialect import NEUTRAL, Server, parts_of
 from kbtrain.llm.replies import Reading, is_opened_by_prompt, is_stopped_early
-from kbtrain.llm.reply_samples import counted, n_broken, protocol, samples, unusable_parts
+from kbtrain.llm.reply_samples import n_broken, protocol, samples, token_count, unusable_parts
 from kbtrain.llm.server_errors import PromptRefusal, read_error
 from kbtrain.llm.server_models import find_model, read_models
 from kbtrain.llm.server_requests import NoReply, ask_once, post, tls
@@ -166,11 +166,11 @@ class OpenAILLM:
         n_tokens = cut = 0
         try:
             prompt, n_tokens, cut = self._prompt(request)
-            greedy, counted = await self._greedy(client, request, prompt)
-            drawn, counted_too = await self._drawn(client, request, prompt)
+            greedy, token_count = await self._greedy(client, request, prompt)
+            drawn, counted_too = await self._draw_samples(client, request, prompt)
         except (PromptRefusal, PromptTooLong) as refusal:
             return SampleSet(*key, (), None, n_tokens, cut, refused=strike(str(refusal)))
-        return SampleSet(*key, drawn, greedy, n_tokens or counted or counted_too, cut)
+        return SampleSet(*key, drawn, greedy, n_tokens or token_count or counted_too, cut)
 
     async def _greedy(
         self, client: httpx2.AsyncClient, request: AnswerRequest, prompt: Mapping[str, Any]
@@ -179,15 +179,15 @@ class OpenAILLM:
         if not request.greedy:
             return None, 0
         how = {"temperature": 0.0} if self.server.dialect.greedy else self._how(request, GREEDY)
-        found, counted = await self._draw(client, {**prompt, **how}, GREEDY, 1)
-        return found[0], counted
+        found, token_count = await self._draw(client, {**prompt, **how}, GREEDY, 1)
+        return found[0], token_count
 
-    async def _drawn(
+    async def _draw_samples(
         self, client: httpx2.AsyncClient, request: AnswerRequest, prompt: Mapping[str, Any]
     ) -> tuple[tuple[Sample, ...], int]:
         """The drawn answers, numbered from 0, in as many requests as the server needs for them."""
         drawn: dict[int, Sample] = {}
-        most, counted = self._most, 0
+        most, token_count = self._most, 0
         while missing := [i for i in range(request.n) if i not in drawn]:
             parts = list(parts_of(missing, most))
             draws = (self._draw(client, {**prompt, **self._how(request, i)}, i, n) for i, n in parts)
@@ -198,10 +198,10 @@ class OpenAILLM:
                     raise found
                 else:
                     drawn |= {sample.index: sample for sample in found[0]}
-                    counted = found[1]
+                    token_count = found[1]
                     most = min(most, len(found[0])) if len(found[0]) < n else most
         self._most = min(self._most, most)
-        return tuple(drawn[i] for i in range(request.n)), counted
+        return tuple(drawn[i] for i in range(request.n)), token_count
 
     def _how(self, request: AnswerRequest, index: int) -> dict[str, Any]:
         """Fields by which an answer is drawn; ``index`` is that of the first one of a request."""
@@ -229,7 +229,7 @@ class OpenAILLM:
         made = samples(reply, first, n, how, self.tokenizer)
         self._unusable += unusable_parts(reply, self.server.dialect.logprobs)
         self._accepted = max(self._accepted, len(made))
-        return made, counted(reply, "prompt_tokens") or 0
+        return made, token_count(reply, "prompt_tokens") or 0
 
     async def _reply(self, client: httpx2.AsyncClient, body: Mapping[str, Any]) -> dict[str, Any]:
         assert self._gate is not None

@@ -44,7 +44,7 @@ def samples(
     """
     with protocol():
         choices = sorted(reply["choices"], key=lambda choice: int(choice.get("index") or 0))
-        used = counted(reply, "completion_tokens")
+        used = token_count(reply, "completion_tokens")
         outputs = [read_output(choice) for choice in choices]
         lengths = _lengths([output.thought + output.text for output in outputs], used)
         made = []
@@ -87,7 +87,7 @@ def n_broken(reply: Mapping[str, Any]) -> int:
         return sum(whole_text(read_output(choice).text)[1] for choice in reply["choices"])
 
 
-def counted(reply: Mapping[str, Any], key: str) -> int | None:
+def token_count(reply: Mapping[str, Any], key: str) -> int | None:
     """A number of tokens of the reply's usage; None where it has none that can be used."""
     usage = reply.get("usage")
     if not isinstance(usage, Mapping) or usage.get(key) is None or not _is_count(usage, key):

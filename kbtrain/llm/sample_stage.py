@@ -127,14 +127,14 @@ class Shard:
         return cls(int(match[1]), int(match[2]))
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """True if there is no other shard."""
         return self.count == 1
 
     @property
     def store_name(self) -> str:
         """The file of the run folder that this shard writes."""
-        return "samples.db" if self.whole else f"samples.shard-{self.index}-of-{self.count}.db"
+        return "samples.db" if self.is_whole else f"samples.shard-{self.index}-of-{self.count}.db"
 
     def windows(self, requests: Iterable[AnswerRequest], size: int) -> Iterator[list[AnswerRequest]]:
         """This shard's windows of ``size`` requests, in their order."""
@@ -173,17 +173,19 @@ class SamplingJob:
     settings: Mapping[str, Any]
 
     @classmethod
-    def of(cls, config: LLMConfig, run: str, plan: Plan, shard: Shard, total: int, noted: Any = None) -> SamplingJob:
+    def from_config(
+        cls, config: LLMConfig, run: str, plan: Plan, shard: Shard, total: int, noted: Any = None
+    ) -> SamplingJob:
         """The job with its settings; ``total`` counts the question-conditions of all shards. ``noted``: the model's
         files as an earlier start noted them (:mod:`kbtrain.models.files_read`)."""
         share = shard.n_requests(total, config.window)
         files = {"questions": file_sha256(plan.questions), "evidence": file_sha256(plan.evidence)}
         settings = {**config.run_settings(), "samples": dict(plan.samples), **files}
         if plan.prompts is not None:
-            settings["own_prompts"] = plan.prompts.noted()
+            settings["own_prompts"] = plan.prompts.as_record()
         if config.backend in ("transformers", "vllm") and (files := hashes_of(config.model, noted)):
             settings[MODEL_FILES] = files
-        if not shard.whole:
+        if not shard.is_whole:
             settings |= {"shard": f"{shard.index}/{shard.count}", "n_expected": share}
         return cls(config, run, plan, shard, share, settings)
 

@@ -129,8 +129,8 @@ class TransformersLLM:
 
     def _answers(self, sampler: BatchSampler, batch: _Batch) -> list[SampleSet]:
         """Answers of a batch that are still missing; the batch is drawn whole."""
-        found = zip(batch.prompts, self._drawn(sampler, batch.prompts), strict=True)
-        return [_set(p, made, batch.cut) for p, made in found if (p.question_id, p.condition) in batch.missing]
+        found = zip(batch.prompts, self._draw_batch(sampler, batch.prompts), strict=True)
+        return [_sample_set(p, made, batch.cut) for p, made in found if (p.question_id, p.condition) in batch.missing]
 
     def _prompt(self, request: AnswerRequest) -> tuple[PromptRows, int]:
         """The rows to draw, and how many tokens of evidence were cut from the tail to fit the prompt's room."""
@@ -138,7 +138,7 @@ class TransformersLLM:
         indices = (*([GREEDY] if request.greedy else []), *range(request.n))
         return PromptRows(request.question.id, request.condition, tuple(ids), indices), cut
 
-    def _drawn(self, sampler: BatchSampler, batch: Sequence[PromptRows]) -> list[tuple[int, list[Sample]]]:
+    def _draw_batch(self, sampler: BatchSampler, batch: Sequence[PromptRows]) -> list[tuple[int, list[Sample]]]:
         """Sample a batch; when memory runs out, in two halves, down to half of one prompt's rows."""
         try:
             return [(len(p.ids), s) for p, s in zip(batch, sampler.sample(batch), strict=True)]
@@ -150,7 +150,7 @@ class TransformersLLM:
             torch.cuda.empty_cache()
         if len(batch) > 1:
             half = len(batch) // 2
-            return self._drawn(sampler, batch[:half]) + self._drawn(sampler, batch[half:])
+            return self._draw_batch(sampler, batch[:half]) + self._draw_batch(sampler, batch[half:])
         return [self._half_rows(sampler, batch[0])]
 
     def _half_rows(self, sampler: BatchSampler, prompt: PromptRows) -> tuple[int, list[Sample]]:
@@ -158,7 +158,7 @@ class TransformersLLM:
             raise UserError(f"question '{prompt.question_id}': not enough memory for one answer; shorten the prompt")
         half = len(prompt.indices) // 2
         parts = (prompt.indices[:half], prompt.indices[half:])
-        found = [self._drawn(sampler, [dataclasses.replace(prompt, indices=part)])[0][1] for part in parts]
+        found = [self._draw_batch(sampler, [dataclasses.replace(prompt, indices=part)])[0][1] for part in parts]
         return len(prompt.ids), found[0] + found[1]
 
 
@@ -185,7 +185,7 @@ def _token_bytes(model: PreTrainedModel) -> int:
     return int(2 * config.num_hidden_layers * heads * size * model.dtype.itemsize)
 
 
-def _set(prompt: PromptRows, found: tuple[int, list[Sample]], cut: Mapping[tuple[str, str], int]) -> SampleSet:
+def _sample_set(prompt: PromptRows, found: tuple[int, list[Sample]], cut: Mapping[tuple[str, str], int]) -> SampleSet:
     n_tokens, samples = found
     greedy = next((s for s in samples if s.index == GREEDY), None)
     drawn = tuple(s for s in samples if s.index != GREEDY)

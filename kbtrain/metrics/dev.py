@@ -48,9 +48,9 @@ def intervals_of_examples(
     truth = np.asarray(need) > 0.5
     groups = [example.dialogue_id if isinstance(example, TurnExample) else example.id for example in examples]
     found, _ = classify_turns(truth, groups, {"gate": [run]})
-    return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {shown(v)} |" for k, v in found[0].metrics.items())
+    return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {format_delta(v)} |" for k, v in found[0].metrics.items())
 
 
-def shown(value: Delta) -> str:
+def format_delta(value: Delta) -> str:
     """``0.8140 [0.7712, 0.8521]``."""
     return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"

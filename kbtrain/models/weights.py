@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from kbtrain.errors import UserError
-from kbtrain.files import check_regular, errors_of, there
+from kbtrain.files import check_regular, errors_of, path_exists
 from kbtrain.jsonl import read_json
 from kbtrain.models.trial import check_by_trial
 from kbtrain.text_files import read_text
@@ -65,7 +65,7 @@ def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **op
         missing, unexpected = {name for name in missing if _of_body(name, loaded)}, set()
     for names, problem in ((missing, "lacks"), (unexpected, "has no place for")):
         if names:
-            raise UserError(f"model '{model}': {problem} {_listed(names)}; is the file whole, and of this model?")
+            raise UserError(f"model '{model}': {problem} {_list_tensors(names)}; is the file whole, and of this model?")
     if getattr(loaded.config, "quantization_config", None) is None:
         _check_numbers(weight_files(Path(where)).values(), model)
     opened: PreTrainedModel = loaded
@@ -141,7 +141,9 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
     expected = {name: tuple(value.shape) for name, value in adapter.items()}
     for names, problem in ((expected.keys() - stored, "lacks"), (stored.keys() - expected.keys(), "has no place for")):
         if names:
-            raise UserError(f"{folder / ADAPTER_WEIGHTS}: the adapter {problem} {_listed(names)}; is the file whole?")
+            raise UserError(
+                f"{folder / ADAPTER_WEIGHTS}: the adapter {problem} {_list_tensors(names)}; is the file whole?"
+            )
     _check_numbers([folder / ADAPTER_WEIGHTS], str(folder))
     _all_finite(adapter.items(), str(folder / ADAPTER_WEIGHTS))
     return model
@@ -229,13 +231,13 @@ def opening(where: Path | str, model: str, what: str = "") -> Iterator[None]:
 def _check_files(folder: Path) -> None:
     """Raise :class:`UserError` for small files of a model's folder that libraries would pass over in silence."""
     for name in _CONFIGS:
-        if there(folder / name) and (problem := _problem(folder / name)):
+        if path_exists(folder / name) and (problem := _problem(folder / name)):
             raise UserError(f"{folder / name}: {problem}; copy the whole folder again")
-        if there(folder / name):
+        if path_exists(folder / name):
             _check_fields(folder / name, json.loads(read_text(folder / name)))
     for path in sorted(set(weight_files(folder).values())):
         header_of(path)
-    if there(folder / _ADAPTER_CONFIG) and not there(folder / "config.json"):
+    if path_exists(folder / _ADAPTER_CONFIG) and not path_exists(folder / "config.json"):
         raise UserError(f"{folder / _ADAPTER_CONFIG}: an adapter without its base model; name the base, or merge both")
 
 
@@ -295,7 +297,7 @@ def weight_files(folder: Path) -> dict[str, Path]:
     Raises :class:`UserError` for a broken index, or one that names files outside the folder.
     """
     index = folder / _INDEX
-    if not there(index):
+    if not path_exists(index):
         return {name: path for path in sorted(folder.glob("*.safetensors")) for name in shapes_in(path)}
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):
@@ -319,7 +321,7 @@ def _refuse_pickles(where: str, model: str) -> None:
         )
 
 
-def _listed(names: Collection[str]) -> str:
+def _list_tensors(names: Collection[str]) -> str:
     first = sorted(names)[:_NAMED]
     rest = len(names) - len(first)
     return f"{len(names)} tensor{'s' * (len(names) > 1)} ({', '.join(first)}{', ...' * (rest > 0)})"

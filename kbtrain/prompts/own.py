@@ -48,12 +48,12 @@ class OwnPrompts:
         """16 hexadecimal digits that change with any character of the templates."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
-    def noted(self) -> dict[str, Any]:
+    def as_record(self) -> dict[str, Any]:
         """Templates and fingerprint, as stores, labels and gates keep them."""
         return {**asdict(self), "fingerprint": self.fingerprint()}
 
     @classmethod
-    def of(cls, noted: Mapping[str, Any] | None) -> OwnPrompts | None:
+    def from_record(cls, noted: Mapping[str, Any] | None) -> OwnPrompts | None:
         """From :meth:`noted`. Raises :class:`UserError` for templates that were changed there."""
         if not noted:
             return None

@@ -14,7 +14,7 @@ from kbtrain.gates.registry import kind_of, package_of
 from kbtrain.jsonl import read_json
 from kbtrain.metrics.significance import Delta
 from kbtrain.push.staging import Staged, without_paths
-from kbtrain.report.summary import KIND, drawn, interval
+from kbtrain.report.summary import KIND, bootstrap_units, interval
 from kbtrain.report.words import by_rule, percent
 from kbtrain.text_files import read_text
 from kbtrain.text_table import number, signed
@@ -80,7 +80,9 @@ def figures(folder: Path) -> tuple[Results | None, list[GateResult]]:
 def measured(results: Results) -> str:
     """The questions, kind of accuracy, rule of the thresholds and intervals of the table."""
     meta = results.meta
-    draws = f", {meta['bootstrap_draws']} bootstrap draws of {drawn(meta)}" if "bootstrap_draws" in meta else ""
+    draws = (
+        f", {meta['bootstrap_draws']} bootstrap draws of {bootstrap_units(meta)}" if "bootstrap_draws" in meta else ""
+    )
     return (
         f"{meta['n']} {meta['split']} questions; {KIND[meta['accuracy_kind']]}, thresholds "
         f"{by_rule(meta['threshold_rule'])}; differences and area (1: oracle, 0: random) with 95 % intervals{draws}."

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kbtrain.questions.reading.rows import SourceRecord, shown
+from kbtrain.questions.reading.rows import SourceRecord, format_value
 from kbtrain.records import Gold, Passage, Question
 
 
@@ -60,7 +60,7 @@ def answers_or_hidden(row: SourceRecord) -> tuple[tuple[str, ...], Gold]:
     return ("",) if "answer" in row.data else (), "hidden"
 
 
-def joined(sentences: tuple[str, ...]) -> str:
+def join_sentences(sentences: tuple[str, ...]) -> str:
     """Sentences as one text, whether or not they bring their own spaces."""
     return " ".join(sentence.strip() for sentence in sentences if sentence.strip())
 
@@ -82,7 +82,7 @@ def letter(row: SourceRecord, key: str, n_options: int) -> str:
     value = row.text(key).upper()
     valid = LETTERS[:n_options]
     if len(value) != 1 or value not in valid:
-        raise row.error(key, f"expected one of {', '.join(valid)}, found {shown(value)}")
+        raise row.error(key, f"expected one of {', '.join(valid)}, found {format_value(value)}")
     return value
 
 
@@ -91,5 +91,5 @@ def letters_of(row: SourceRecord, key: str, options: Sequence[str]) -> tuple[str
     text = row.text(key)
     found = tuple(LETTERS[i] for i, option in enumerate(options[: len(LETTERS)]) if option == text)
     if not found:
-        raise row.error(key, f"{shown(text)} is none of the options")
+        raise row.error(key, f"{format_value(text)} is none of the options")
     return found

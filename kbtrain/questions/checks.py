@@ -55,10 +55,10 @@ def _digest(key: str) -> bytes:
 
 def read_questions(path: Path | str) -> Iterator[tuple[int, Question]]:
     """Stream (line number, question) of a file in our own format, checked by :func:`checked`."""
-    yield from checked(jsonl.read_numbered(Question, path), path)
+    yield from check_questions(jsonl.read_numbered(Question, path), path)
 
 
-def checked(numbered: Iterable[tuple[int, Question]], path: Path | str) -> Iterator[tuple[int, Question]]:
+def check_questions(numbered: Iterable[tuple[int, Question]], path: Path | str) -> Iterator[tuple[int, Question]]:
     """Yield (line number, question). Raises :class:`UserError` naming file, line and field for a duplicate id, an empty
     text, missing or empty answers, and for multiple choice an answer that is no option's letter. No answer at all is
     right where ``gold`` allows it.

@@ -77,7 +77,7 @@ class CollectCounts:
     """Counts of the questions that were read, taken and dropped."""
 
     splits: Counter[str] = field(default_factory=Counter)
-    impossible: int = 0  # taken, and without an answer
+    impossible: int = 0  # is_taken, and without an answer
     chinese: int = 0  # taken as English, and with Chinese characters in them
     dropped: Counter[str] = field(default_factory=Counter)  # by ``gold``, "lost" answers, and "beyond" the limits
     gold: GoldCounts = field(default_factory=GoldCounts)
@@ -171,7 +171,7 @@ def draw(questions: Iterable[Question], limits: Limits, seed: int) -> Callable[[
             heapq.heappushpop(heap, key)
     highest = {group: -heap[0] for group, heap in heaps.items()}
 
-    def taken(question: Question) -> bool:
+    def is_taken(question: Question) -> bool:
         group = _group(limits, question)
         limit = limits.get(group)
         return limit is None or (limit > 0 and _hash(question.id, seed) <= highest[group])

@@ -27,7 +27,7 @@ def load(name: str, path: Path | None = None, reading: Reading | None = None) ->
     source = atlas_file("questions", name) if path is None else path
     given = reading or Reading()
     _refuse_ignored(name, given)
-    found = _checked(DATA_SETS[name].load(source, given), source, given.placeholders)
+    found = _check_gold(DATA_SETS[name].load(source, given), source, given.placeholders)
     if given.shares:
         return (in_split(loaded, split_of(_key(loaded), given.shares)) for loaded in found)
     return (_held_out(loaded, given.dev_share) for loaded in found) if given.dev_share else found
@@ -62,7 +62,7 @@ def _refuse_ignored(name: str, given: Reading) -> None:
         )
 
 
-def _checked(stream: Iterator[Loaded], source: Path, placeholders: tuple[str, ...]) -> Iterator[Loaded]:
+def _check_gold(stream: Iterator[Loaded], source: Path, placeholders: tuple[str, ...]) -> Iterator[Loaded]:
     """Leaves out empty gold answers and placeholders. Refuses what :func:`checks.problem_of` finds, ids that come
     twice, files of which only some records have the field of the answer, and a source without any question.
     """

@@ -128,7 +128,7 @@ def _subjects(question: Question) -> tuple[str, ...]:
     return question.entities or question.gold_passages
 
 
-def drawn(groups: Mapping[str, Sequence[Question]], limits: Mapping[Split, int]) -> list[Question]:
+def draw_evenly(groups: Mapping[str, Sequence[Question]], limits: Mapping[Split, int]) -> list[Question]:
     """Of each split as many questions as its limit, as evenly from the groups as their sizes allow.
 
     The groups take turns, so that any first part of a split (what is asked under ``mask``) holds all of them.
@@ -165,7 +165,7 @@ class Known:
         return (self.right / self.n - self.guessed) / (1 - self.guessed)
 
 
-def known(answers: Iterable[tuple[Question, bool]]) -> dict[str, Known]:
+def count_known(answers: Iterable[tuple[Question, bool]]) -> dict[str, Known]:
     """Group -> counts, from pooled questions and whether each one's answer is right."""
     found: dict[str, list[tuple[bool, float]]] = defaultdict(list)
     for question, right in answers:
@@ -178,10 +178,12 @@ def known(answers: Iterable[tuple[Question, bool]]) -> dict[str, Known]:
 
 
 def _least_popular(questions: Sequence[Question], dataset: str, share: float) -> float:
-    known = sorted((q.popularity for q in questions if q.dataset == dataset and q.popularity is not None), reverse=True)
-    if not known:
+    count_known = sorted(
+        (q.popularity for q in questions if q.dataset == dataset and q.popularity is not None), reverse=True
+    )
+    if not count_known:
         raise UserError(f"key 'popular': no question of data set '{dataset}' has a popularity; take '{dataset}' out")
-    return known[max(1, round(share * len(known))) - 1]
+    return count_known[max(1, round(share * len(count_known))) - 1]
 
 
 def _place(name: str, seed: int) -> bytes:

@@ -53,7 +53,7 @@ def answer(
     answering model's states to a gate's folder that reads them. Raises :class:`UserError` for a gate
     without a threshold, a text that is no question, and functions that take or give something else.
     """
-    asked = [_question(text, place) for place, text in enumerate(_listed(texts))]
+    asked = [_question(text, place) for place, text in enumerate(_as_list(texts))]
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise UserError(f"k: expected a number of passages from 1, found {k!r:.60}")
     if titles is not None and titles not in get_args(Titles):
@@ -70,7 +70,7 @@ def answer(
     return answer_questions(asked, opened, opened.threshold_or(threshold), model, finder, k, titles, second)
 
 
-def _listed(texts: object) -> list[object]:
+def _as_list(texts: object) -> list[object]:
     wrong = isinstance(texts, str | bytes | Mapping | Set)
     if wrong or not isinstance(texts, Iterable):
         raise UserError(f"rag.answer: expected a list of questions, found {texts!r:.60}; put it in a list")

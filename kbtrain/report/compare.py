@@ -74,7 +74,7 @@ def caption(first: FinishedRun, second: FinishedRun, found: Sequence[Difference]
     text = f"first: {first.name}, second: {second.name}; greedy answers of the {n} questions in both"
     if n < max(sizes):
         text += f" (of {sizes[0]} and {sizes[1]})"
-    drawn = summary.drawn(first.results.meta if draws_entities(first.decided, second.decided) else {})
+    drawn = summary.bootstrap_units(first.results.meta if draws_entities(first.decided, second.decided) else {})
     text += f", in percent; intervals draw {drawn}"
     names = [[g.gate for g in run.results.gates] for run in (first, second)]
     only = [name for name in names[0] + names[1] if (name in names[0]) != (name in names[1])]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain import jsonl
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Condition, Evidence, Hit, Outcome, Question
 from kbtrain.report.selection import Dimension
@@ -205,4 +205,4 @@ def worst_errors(
 
 def _evidence(path: Path) -> Iterator[Evidence]:
     """None where the answers were made elsewhere (data_gen/import_answers.py): what was read is not known then."""
-    return jsonl.read(Evidence, path) if there(path) else iter(())
+    return jsonl.read(Evidence, path) if path_exists(path) else iter(())

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.jsonl import read_value
 from kbtrain.labeling.distribution import BINS, EFFECTS, INTERVALS, Indicator, LabelStatistics
 from kbtrain.metrics.calibration import Calibrated, Calibration, equal_count_bins
@@ -94,7 +94,7 @@ def read_calibration(path: Path) -> dict[str, Calibrated]:
 
     Raises :class:`UserError` for a file that cannot be read.
     """
-    if not there(path):
+    if not path_exists(path):
         return {}
     try:
         document = read_value(path)

@@ -12,7 +12,7 @@ from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import Saving
 from kbtrain.provenance import short_name
 from kbtrain.records import Question
-from kbtrain.report.summary import KIND, drawn
+from kbtrain.report.summary import KIND, bootstrap_units
 from kbtrain.report.words import chosen_by, gate_name, percent, percent_interval, points, points_interval
 
 HEAD = (
@@ -185,7 +185,8 @@ def _note(saving: Saving | None, results: Results) -> str:
         return ""
     return (
         f"In percent of the {saving.n} {results.meta['split']} questions and in points, with 95 % intervals (bootstrap "
-        f"over {drawn(results.meta)}). Each gate's threshold is the one noted in its folder, or else the evaluation's "
+        f"over {bootstrap_units(results.meta)}). Each gate's threshold is the one noted in its folder, or else the "
+        "evaluation's "
         f"(the first gate's: rule {saving.rule}). Set for few searches: at the threshold with the fewest searches "
         f"on {saving.n_dev} dev questions that cost at most {percent(saving.limit, 0)} points of always searching's "
         "accuracy there. Gates stand in the order of their area on dev. "

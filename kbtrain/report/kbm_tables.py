@@ -30,7 +30,7 @@ from kbtrain.evaluation.run_folder import RunFolder, read_scores, seen_note
 from kbtrain.metrics.significance import Delta
 from kbtrain.provenance import check_current, meta_of
 from kbtrain.records import Passage, Question
-from kbtrain.report.summary import drawn
+from kbtrain.report.summary import bootstrap_units
 from kbtrain.report.tables import Column, Table, Value, beside
 from kbtrain.report.words import by_rule
 
@@ -179,7 +179,7 @@ def lay_out(options: Options, runs: Sequence[RunFolder], plug_in: Sequence[RunFo
     rule = options.cut.rule
     note = f"Model: {', '.join(dict.fromkeys(run.model for run in runs))}; thresholds {by_rule(rule)}."
     units = drawn_units(options.resample, questions_of(runs))
-    note += "" if options.layout in _NO_INTERVALS else f" Intervals draw {drawn({'resample': units})}."
+    note += "" if options.layout in _NO_INTERVALS else f" Intervals draw {bootstrap_units({'resample': units})}."
     note += seen_note([*runs, *(plug_in or ())], options.gates)
     if options.layout == "figure8":
         return double_judgement_table(_double(options, runs), note)

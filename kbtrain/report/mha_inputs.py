@@ -37,7 +37,7 @@ class TrainedInput:
     seconds: float
 
     @classmethod
-    def of(cls, folder: Path, inputs: str, seed: int) -> TrainedInput:
+    def from_card(cls, folder: Path, inputs: str, seed: int) -> TrainedInput:
         """From the card of a finished folder."""
         run = ClassifierCard.read(folder, "ragate_mha").run
         dev = run["dev"]
@@ -79,7 +79,7 @@ def _spread(values: Sequence[float]) -> str:
 
 def compared_inputs(folders: Mapping[tuple[str, int], Path], epochs: float, turns: Path | None) -> InputComparison:
     """``folders``: by input and seed; ``turns``: dev and test turns, None: nothing was scored on test."""
-    rows = [TrainedInput.of(folder, *key) for key, folder in folders.items()]
+    rows = [TrainedInput.from_card(folder, *key) for key, folder in folders.items()]
     if turns is None:
         return InputComparison(epochs, rows, [], [])
     examples: dict[Split, list[TurnExample]] = {

@@ -14,7 +14,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.cost import GateBill
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import fewest_searches
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.jsonl import read_value
 from kbtrain.llm.prices import Prices
 from kbtrain.metrics.ranking import Curve
@@ -91,7 +91,7 @@ def caption(results: Results) -> str:
         + chosen_by(meta["threshold_rule"], meta["n_dev"])
         + (f" {percent(meta['target_ratio'], 0)} %" if meta["threshold_rule"] == "ratio" else "")
         + (f" {percent(meta['max_loss'])} points" if meta["threshold_rule"] == "max_loss" else "")
-        + f"; intervals draw {drawn(meta)}"
+        + f"; intervals draw {bootstrap_units(meta)}"
         + (f"; area of the sampled answers' own benefit {percent(reachable)}" if reachable is not None else "")
         + (f"; {left_out} questions without stored answers left out" if left_out else "")
         + (f"; {no_verdict} questions without a verdict on an answer left out" if no_verdict else "")
@@ -101,7 +101,7 @@ def caption(results: Results) -> str:
     )
 
 
-def drawn(meta: Mapping[str, Any]) -> str:
+def bootstrap_units(meta: Mapping[str, Any]) -> str:
     """The units that the intervals' bootstrap draws, by results.json."""
     return "entities with all their questions" if meta.get("resample") == "entities" else "questions"
 
@@ -114,15 +114,15 @@ def verdicts(results: Results, naming: Callable[[str], str] = str) -> list[str]:
     scored = [gate for gate in results.gates if gate.threshold_rule is not None]
     tested = f"p < 0.05 after Holm's correction over {len(scored)} gates"
     beats = {naming(gate.gate): gate.beats_random for gate in scored}
-    lines = _sorted(beats, "random at their own retrieval ratio", tested)
+    lines = _comparison_lines(beats, "random at their own retrieval ratio", tested)
     for other in ("relation_only", "form_only", "retriever_score"):
         over = {naming(c.gate): c.gain.above_zero for c in results.comparisons if c.other == other}
         baseline = f"{naming(other)} (by what each gains over random)"
-        lines += _sorted(over, baseline, "95 % interval above 0, not corrected for the number of gates")
+        lines += _comparison_lines(over, baseline, "95 % interval above 0, not corrected for the number of gates")
     return lines
 
 
-def _sorted(beats: dict[str, bool], what: str, by: str) -> list[str]:
+def _comparison_lines(beats: dict[str, bool], what: str, by: str) -> list[str]:
     better = "; ".join(name for name, yes in beats.items() if yes)
     others = "; ".join(name for name, yes in beats.items() if not yes)
     lines = [f"Better than {what}, {by}: {better}."] if better else []
@@ -176,7 +176,7 @@ class Bills:
 
 def read_bills(path: Path) -> Bills | None:
     """None without the file. Raises :class:`UserError` for one of another version."""
-    if not there(path):
+    if not path_exists(path):
         return None
     try:
         document = read_value(path)

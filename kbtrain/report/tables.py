@@ -51,7 +51,7 @@ class Table:
         return {"name": self.name, "title": self.title, "note": self.note, "columns": columns, "rows": self.rows}
 
 
-def shown(value: Value, kind: Kind) -> str:
+def format_cell(value: Value, kind: Kind) -> str:
     """A cell's text; undefined is a dash."""
     if value is None:
         return "-"
@@ -69,7 +69,7 @@ def shown(value: Value, kind: Kind) -> str:
 def cells(table: Table) -> list[list[str]]:
     """All rows as text."""
     kinds = [column.kind for column in table.columns]
-    return [[shown(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in table.rows]
+    return [[format_cell(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in table.rows]
 
 
 def as_text(table: Table) -> str:
@@ -102,10 +102,10 @@ HEAD = ("answers", "n", "right", "EM", "F1", "searched", *COSTS, "right: method 
 
 def pipelines_text(results: Sequence[PipelineResult]) -> str:
     """A table for each pipeline."""
-    return "\n\n".join(_one(result) for result in results)
+    return "\n\n".join(_pipeline_note(result) for result in results)
 
 
-def _one(result: PipelineResult) -> str:
+def _pipeline_note(result: PipelineResult) -> str:
     if not result.rows:
         return f"method {result.method}: none of its {result.left_out} questions has stored answers here"
     note = f"; {result.left_out} questions without stored answers left out" if result.left_out else ""

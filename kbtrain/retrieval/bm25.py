@@ -76,7 +76,7 @@ class Postings:
     def add(self, texts: Iterable[str]) -> None:
         """Read the whole corpus."""
         for text in texts:
-            ids = self.words.of(text)
+            ids = self.words.ids_of(text)
             self._pending.extend(ids)
             self.lengths.append(len(ids))
             if len(self._pending) >= self._spill_words:
@@ -227,7 +227,7 @@ class BM25:
         """At most ``k`` hits for each query, best first; equal scores by passage id."""
         if k < 1:
             raise ValueError(f"k = {k}: at least 1")
-        words = [self._tokens.known(query, self._index.vocab_dict) for query in queries]
+        words = [self._tokens.known_words(query, self._index.vocab_dict) for query in queries]
         found: dict[int, tuple[Hit, ...]] = {}
         open_ = [i for i, known in enumerate(words) if known]
         reach = min(len(self), 2 * k + 8)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.jsonl import read, read_json
 from kbtrain.models.batching import like_length
 from kbtrain.models.encoders import has_segments, open_encoder, pad_id
@@ -47,7 +47,7 @@ class Ranker:
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Ranker:
         """Open the folder of a finished training. Raises :class:`UserError`."""
         path = Path(folder) / RANKER
-        if not there(path):
+        if not path_exists(path):
             raise UserError(f"{at(path)}: no such file; is '{folder}' the folder of a finished training?")
         max_length = read_json(path).get("max_length")
         if type(max_length) is not int or max_length < 1:
@@ -129,7 +129,7 @@ class Candidates:
             hit = Hit(snippet.id, snippet.title, snippet.text, 0.0)
             self._own.setdefault(snippet.dialogue_id, []).append(hit)
 
-    def of(self, example: TurnExample) -> list[Hit]:
+    def hits_of(self, example: TurnExample) -> list[Hit]:
         """In the order of the file; empty where the dialogue has none."""
         return [*self._own.get(example.dialogue_id, []), *self._own.get(None, [])]
 
@@ -150,7 +150,7 @@ def read_ranker_data(turns: Path, snippets: Path) -> tuple[dict[Split, list[Turn
     for example in read(TurnExample, turns):
         if not example.gold_snippets:
             continue
-        missing = set(example.gold_snippets) - {hit.passage_id for hit in candidates.of(example)}
+        missing = set(example.gold_snippets) - {hit.passage_id for hit in candidates.hits_of(example)}
         if missing:
             raise UserError(f"{at(turns)}: example '{example.id}': its snippet '{min(missing)}' is not in {snippets}")
         found[example.split].append(example)
@@ -162,7 +162,7 @@ def training_pairs(examples: Sequence[TurnExample], candidates: Candidates, nega
     fewer); a function of (seed, example) alone."""
     pairs = []
     for example in examples:
-        pool = candidates.of(example)
+        pool = candidates.hits_of(example)
         gold = [hit for hit in pool if hit.passage_id in example.gold_snippets]
         wrong = [hit for hit in pool if hit.passage_id not in example.gold_snippets]
         draw = random.Random(f"{seed}/{example.id}")
@@ -180,7 +180,7 @@ def recall(examples: Sequence[TurnExample], candidates: Candidates, rank: Rank) 
     one over the place of the first right one."""
     totals = dict.fromkeys([f"recall@{k}" for k in _CUTS] + ["mrr"], 0.0)
     for example in examples:
-        pool = candidates.of(example)
+        pool = candidates.hits_of(example)
         ids = [hit.passage_id for hit in rank(example, pool, len(pool))]
         gold = set(example.gold_snippets)
         for k in _CUTS:

@@ -75,7 +75,7 @@ class Tokens:
             return list(words)
         return [str(word) for word in _stemmer(self.stemmer).stemWords(list(words))]
 
-    def known(self, text: str, vocabulary: Container[str]) -> list[str]:
+    def known_words(self, text: str, vocabulary: Container[str]) -> list[str]:
         """The words that the vocabulary has: an index can only look for these."""
         return [word for word in self.words(text) if word in vocabulary]
 
@@ -137,7 +137,7 @@ class TokenIds:
         self.vocabulary: dict[str, int] = {}
         self._known: dict[str, int] = {}
 
-    def of(self, text: str) -> list[int]:
+    def ids_of(self, text: str) -> list[int]:
         """The words of a text as numbers, repeats kept."""
         surfaces = self.tokens.surfaces(text)
         ids = [self._known.get(word) for word in surfaces]

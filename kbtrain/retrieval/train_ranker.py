@@ -53,7 +53,7 @@ def finish_ranker(
 
     def difference(folder: Path) -> float:
         again = Ranker.load(folder, device=str(ranker.model.device))
-        ranks.update(measured(again, turns, candidates, snippets))
+        ranks.update(measure_recall(again, turns, candidates, snippets))
         return largest_difference(kept, again.score(rows[:_PROBE]))
 
     def readme(worst: float) -> str:
@@ -70,7 +70,7 @@ def finish_ranker(
     return [*_lines(ranks), sentence]
 
 
-def measured(
+def measure_recall(
     ranker: Ranker, turns: Mapping[Split, Sequence[TurnExample]], candidates: Candidates, snippets: Path
 ) -> dict[str, Any]:
     """Recall of the ranker and of TF-IDF on dev and test."""

@@ -104,7 +104,7 @@ class Embedder:
     async def vectors(self, texts: Sequence[str]) -> Vectors:
         """Shape (texts, dimensions), fp32."""
         parts = [texts[i : i + self._most] for i in range(0, max(1, len(texts)), self._most)]
-        return _joined([await self._vectors(part) for part in parts])
+        return _stack_rows([await self._vectors(part) for part in parts])
 
     async def _vectors(self, texts: Sequence[str]) -> Vectors:
         """Vectors of one request, or of its halves where the server refuses it."""
@@ -117,14 +117,14 @@ class Embedder:
         half = math.ceil(len(texts) / 2)
         first = await self._vectors(texts[:half])
         self._most = min(self._most, half)
-        return _joined([first, await self._vectors(texts[half:])])
+        return _stack_rows([first, await self._vectors(texts[half:])])
 
     async def close(self) -> None:
         """Release connections."""
         await self._client.aclose()
 
 
-def _joined(parts: Sequence[Vectors]) -> Vectors:
+def _stack_rows(parts: Sequence[Vectors]) -> Vectors:
     """The rows of all parts. Raises :class:`UserError` for parts of different lengths."""
     import numpy as np
 
@@ -184,16 +184,16 @@ class Store:
 
     def count(self) -> int | None:
         """Number of points; None where there is no such collection."""
-        if not self._asked(lambda: self._client.collection_exists(self._collection)):
+        if not self._call(lambda: self._client.collection_exists(self._collection)):
             return None
-        return int(self._asked(lambda: self._client.count(self._collection, exact=True)).count)
+        return int(self._call(lambda: self._client.count(self._collection, exact=True)).count)
 
     def create(self, dimensions: int) -> None:
         """Make the collection; vectors are compared by their cosine."""
         from qdrant_client import models
 
         layout = models.VectorParams(size=dimensions, distance=models.Distance.COSINE)
-        self._asked(lambda: self._client.create_collection(self._collection, vectors_config=layout))
+        self._call(lambda: self._client.create_collection(self._collection, vectors_config=layout))
 
     def add(self, first: int, passages: Sequence[Passage], vectors: Vectors) -> None:
         """Passages numbered from ``first``, one after the other: what a kill leaves is a beginning without holes."""
@@ -203,11 +203,11 @@ class Store:
             models.PointStruct(id=i, vector=row.tolist(), payload={"id": p.id, "title": p.title, "text": p.text})
             for i, (p, row) in enumerate(zip(passages, vectors, strict=True), first)
         ]
-        self._asked(lambda: self._client.upsert(self._collection, points, wait=True))
+        self._call(lambda: self._client.upsert(self._collection, points, wait=True))
 
     def nearest(self, vector: Vectors, k: int) -> tuple[Hit, ...]:
         """At most ``k`` hits, best first; the score is the cosine."""
-        found = self._asked(lambda: self._client.query_points(self._collection, query=vector.tolist(), limit=k))
+        found = self._call(lambda: self._client.query_points(self._collection, query=vector.tolist(), limit=k))
         hits = []
         for point in found.points:
             held = point.payload or {}
@@ -220,7 +220,7 @@ class Store:
         """Release connections, or the folder."""
         self._client.close()
 
-    def _asked(self, ask: Any) -> Any:
+    def _call(self, ask: Any) -> Any:
         from qdrant_client.http.exceptions import ApiException
 
         try:
@@ -370,13 +370,13 @@ class VectorBuild:
             with EventLoop() as loop:
                 embedder = Embedder(VectorCard(**self._made, dimensions=1))
                 try:
-                    yield from self._stored(store, embedder, loop, size)
+                    yield from self._store_rows(store, embedder, loop, size)
                 finally:
                     loop.run(embedder.close())
         finally:
             store.close()
 
-    def _stored(self, store: Store, embedder: Embedder, loop: EventLoop, size: int) -> Iterator[int]:
+    def _store_rows(self, store: Store, embedder: Embedder, loop: EventLoop, size: int) -> Iterator[int]:
         begun, there = is_index(self._folder), store.count()
         if there is not None and not begun:
             name = self._made["collection"]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import beside, cut_torn_line, put_in_place, there
+from kbtrain.files import beside, cut_torn_line, path_exists, put_in_place
 from kbtrain.jsonl import lines
 from kbtrain.trained_on import question_hash
 
@@ -41,7 +41,7 @@ class DecisionLog:
         self._limit, self._keep = int(max_mb * 2**20), keep
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if there(path):
+            if path_exists(path):
                 cut_torn_line(path)
             self._file = self._open()
         except OSError as error:

@@ -20,7 +20,7 @@ import httpx2
 from pydantic import ValidationError
 
 from kbtrain.errors import UserError, at, strike_all
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.jsonl import one_line
 from kbtrain.records import Hit
 from kbtrain.retrieval.base import hit_of
@@ -225,7 +225,7 @@ def automatic(config: ServeConfig) -> str | None:
 def index_beside(gate: Path) -> str | None:
     """The index of a gate's run folder: BM25 (a damaged one is an error when it is opened), else vectors."""
     run = gate.resolve().parent
-    if there(run / "bm25"):
+    if path_exists(run / "bm25"):
         return str(run / "bm25")
     return str(run / "vectors") if is_index(run / "vectors") else None
 

@@ -66,7 +66,7 @@ def read_data(train: Path, dev: Path | None, keys: Sequence[Target], labels: Lab
     return TrainingData(kept, held_out, len(given) - len(kept), dict(partial))
 
 
-def labelled(examples: Sequence[GateExample], key: Target, labels: Labels) -> list[GateExample]:
+def labelled_examples(examples: Sequence[GateExample], key: Target, labels: Labels) -> list[GateExample]:
     """Examples that have the key's label: the plain questions if there are any, else those with a reference.
 
     Plain questions are what a gate is asked about before anything is retrieved.
@@ -83,7 +83,7 @@ def label_rule(path: Path) -> dict[str, Any]:
 def own_prompts(rule: Mapping[str, Any], path: Path) -> OwnPrompts | None:
     """Own templates of the rule noted beside ``path``. Raises :class:`UserError` for templates changed there."""
     try:
-        return OwnPrompts.of(rule.get("own_prompts"))
+        return OwnPrompts.from_record(rule.get("own_prompts"))
     except UserError as error:
         raise UserError(f"{at(meta_path(path))}: {error}") from None
 
@@ -96,8 +96,8 @@ def check_dev(data: TrainingData, keys: Sequence[Target], labels: Labels, select
     if dev is None:
         raise UserError(f"key 'select': '{select}' needs a dev file; give --dev, or {instead}")
     for key in keys:
-        values = {getattr(e, key) for e in labelled(data.dev, key, "hard")}
-        if not labelled(data.dev, key, labels):
+        values = {getattr(e, key) for e in labelled_examples(data.dev, key, "hard")}
+        if not labelled_examples(data.dev, key, labels):
             raise UserError(
                 f"{at(dev)}: no example has a {labels} label for '{key}'; label dev questions, or {instead}"
             )
@@ -154,7 +154,7 @@ class Labelled:
     hard: bool | None = None
 
     @property
-    def needed(self) -> bool:
+    def is_needed(self) -> bool:
         """True if retrieval is needed by the hard label, of which dev's figures and thresholds are: a weak model's soft
         ones may all lie on one side of 1/2. Without one, by the more probable side."""
         return self.need > 0.5 if self.hard is None else self.hard
@@ -231,7 +231,7 @@ def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: L
     given = [row for row in given if not (isinstance(row.example, TurnExample) and row.example.dialogue_id in shared)]
     for labels_there, rows, path, split in (
         ({row.need for row in given}, given, train, "train"),  # what is taught
-        ({row.needed for row in held_out}, held_out, dev, "dev"),  # what dev's figures are of
+        ({row.is_needed for row in held_out}, held_out, dev, "dev"),  # what dev's figures are of
     ):
         if len(labels_there) < 2:
             raise UserError(

@@ -25,13 +25,13 @@ from kbtrain.gate_folder import (
     set_threshold,
 )
 from kbtrain.jsonl import read_json
-from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, intervals_of_examples, shown
+from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, format_delta, intervals_of_examples
 from kbtrain.metrics.ranking import separations
 from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_atomically, write_meta
 from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
 from kbtrain.trained_on import write_trained_on
 from kbtrain.training.config import ClassifierConfig, FitConfig, FittedConfig, HeldOutConfig
-from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled, read_examples
+from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled_examples, read_examples
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN, ModelCard
 from kbtrain.training.run import note_replacing, note_saved, write_run_files
 
@@ -197,7 +197,7 @@ class DevScores:
     @classmethod
     def of(cls, gate: ExampleGate, rows: Sequence[Labelled], path: Path) -> DevScores:
         """``path``: the dev file, whose hash goes into the threshold."""
-        examples, need = tuple(row.example for row in rows), tuple(float(row.needed) for row in rows)
+        examples, need = tuple(row.example for row in rows), tuple(float(row.is_needed) for row in rows)
         scores = gate.score(examples)
         best = best_f1_threshold(need, scores).value
         threshold = Threshold(threshold=best, rule="best_f1", dev_file_sha256=file_sha256(path), n_dev=len(rows))
@@ -253,18 +253,18 @@ def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[K, Sequ
     found = {}
     position = {example.id: i for i, example in enumerate(dev)}
     for key, column in probabilities.items():
-        used = labelled(dev, key, "hard")
+        used = labelled_examples(dev, key, "hard")
         truth = np.array([bool(getattr(example, key)) for example in used])
         if truth.any() and not truth.all():
             values = np.array([column[position[example.id]] for example in used], dtype=np.float64)
-            found[f"auroc_{key}"] = shown(separations(truth, {key: values}, key)[0].auroc)
+            found[f"auroc_{key}"] = format_delta(separations(truth, {key: values}, key)[0].auroc)
     return found
 
 
 def dev_metrics(gate: ExampleGate, data: ClassifierData) -> Callable[[], dict[str, float]]:
     """A function that scores dev with the gate as it then is, for a trainer to choose its checkpoint by."""
     examples, taught = [row.example for row in data.dev], [row.need for row in data.dev]
-    need = [float(row.needed) for row in data.dev]
+    need = [float(row.is_needed) for row in data.dev]
     return lambda: classifier_metrics(need, gate.score(examples), taught)
 
 

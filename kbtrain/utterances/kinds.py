@@ -127,13 +127,13 @@ _CHINESE_SMALL_TALK: dict[UtteranceKind, str] = {
 }
 
 
-def _joined(phrases: str) -> str:
+def _alternatives(phrases: str) -> str:
     return "|".join(line.strip() for line in phrases.splitlines() if line.strip())
 
 
 _PHRASE = re.compile(
     "|".join(
-        rf"(?P<{kind}>(?:{_joined(phrases)})(?![a-z0-9'])|{_joined(_CHINESE_SMALL_TALK[kind])})"
+        rf"(?P<{kind}>(?:{_alternatives(phrases)})(?![a-z0-9'])|{_alternatives(_CHINESE_SMALL_TALK[kind])})"
         for kind, phrases in _SMALL_TALK.items()
     )
 )

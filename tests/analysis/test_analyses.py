@@ -169,11 +169,11 @@ def test_the_least_certain_questions_show_their_answer_groups(
         question = dataclasses.replace(capital, id=name)
         made = answered(*answers.split(), question=name)
         keeper.add(question, made, graded_answers(question, made))
-    first, second = keeper.found()
+    first, second = keeper.spreads()
     assert (first.question_id, second.question_id) == ("a", "b")
     assert first.groups == (Group("Paris", 2, True), Group("Lyon", 1, False), Group("Rome", 1, False))
     assert (first.gold, first.n_answers, first.n_groups) == ("Paris", 4, 3)
-    assert LeastCertain(0).found() == []
+    assert LeastCertain(0).spreads() == []
 
 
 def test_the_least_certain_questions_are_sought_on_one_scale(
@@ -187,6 +187,6 @@ def test_the_least_certain_questions_are_sought_on_one_scale(
         made = answered(*answers, question=name)
         for keeper in (own, common):
             keeper.add(question, made, graded_answers(question, made))
-    assert [found.question_id for found in own.found()] == ["few"]
-    (found,) = common.found()
+    assert [found.question_id for found in own.spreads()] == ["few"]
+    (found,) = common.spreads()
     assert found.question_id == "many" and found.certainty == pytest.approx(4 / 9)

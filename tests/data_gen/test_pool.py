@@ -14,7 +14,7 @@ from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.provenance import read_meta
 from kbtrain.questions.collect import split_of
-from kbtrain.questions.pool import PoolRule, candidates, drawn, even_parts, known
+from kbtrain.questions.pool import PoolRule, candidates, count_known, draw_evenly, even_parts
 from kbtrain.records import Question, Sample, SampleSet
 from kbtrain.store import SampleStore
 
@@ -217,7 +217,7 @@ def test_pooled_questions_with_stored_answers_are_not_replaced_by_others(tmp_pat
 
 def test_any_first_part_of_a_split_holds_all_groups():
     groups = candidates([*questions("a", 60), *questions("b", 60)], PoolRule(THIRDS, {}))
-    taken = drawn(groups, {"train": 20, "dev": 0, "test": 4})
+    taken = draw_evenly(groups, {"train": 20, "dev": 0, "test": 4})
     assert Counter(row.split for row in taken) == {"train": 20, "test": 4}
     assert Counter(row.dataset for row in taken[:6]) == {"a": 3, "b": 3}
 
@@ -263,12 +263,12 @@ def test_no_group_left_and_a_screening_without_answers_are_one_line(tmp_path):
 def test_what_guessing_gives_is_not_known():
     choice = Question("1", "?", ("A",), "train", "mmlu", form="choice", grading="option", options=("a", "b", "c", "d"))
     always_a = [(replace(choice, id=str(i)), i % 4 == 0) for i in range(40)]  # right in a quarter of the questions
-    found = known([*always_a, *((row, i < 10) for i, row in enumerate(questions("nq", 40)))])
+    found = count_known([*always_a, *((row, i < 10) for i, row in enumerate(questions("nq", 40)))])
     assert found["mmlu"].right == found["nq"].right == 10 and found["mmlu"].guessed == 0.25
     assert found["mmlu"].share == 0 and found["nq"].share == 0.25
-    assert known([(choice, True)])["mmlu"].share == 1 and known([(choice, False)])["mmlu"].share == pytest.approx(
-        -1 / 3
-    )
+    assert count_known([(choice, True)])["mmlu"].share == 1 and count_known([(choice, False)])[
+        "mmlu"
+    ].share == pytest.approx(-1 / 3)
 
 
 def test_questions_of_yes_or_no_are_left_out_and_counted(tmp_path, capsys):

@@ -16,7 +16,7 @@ from kbtrain.dialogue.features import (
     spacy_finder,
     with_entities,
 )
-from kbtrain.dialogue.responses import all_responses, asked, generated
+from kbtrain.dialogue.responses import all_responses, generated, history_question
 from kbtrain.errors import UserError
 from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.llm.base import Sampling
@@ -92,12 +92,12 @@ def test_responses_are_generated_from_the_context_alone():
     assert found["train1:3"] == "Reply to train1:3"
     assert seen[1] == "USER: Find me a bus for 1 people please\nSYSTEM: Where do you want to go?\nUSER: Book 1 tickets"
     assert "SECRET" not in "".join(seen)
-    assert answer_prompt(asked(examples[0], 100), "llm").endswith("USER: Tell me about the museum\nSYSTEM: ")
+    assert answer_prompt(history_question(examples[0], 100), "llm").endswith("USER: Tell me about the museum\nSYSTEM: ")
 
 
 def test_a_long_dialogue_loses_its_oldest_turns_not_its_last():
-    assert asked(turn(2), 12).text == "SYSTEM: Where do you want to go?\nUSER: Book 2 tickets"
-    assert asked(turn(2), 1).text == "USER: Book 2 tickets"
+    assert history_question(turn(2), 12).text == "SYSTEM: Where do you want to go?\nUSER: Book 2 tickets"
+    assert history_question(turn(2), 1).text == "USER: Book 2 tickets"
 
 
 def test_an_interrupted_generation_goes_on(tmp_path):

@@ -20,7 +20,7 @@ TOTAL = 75  # question-conditions of the run folder
 def job(folder, **settings):
     plan = Plan(folder / "questions.jsonl", folder / "evidence.jsonl", ("llm", "rag", "mask"), {"train": 4, "test": 2})
     config = LLMConfig(backend="scripted", window=7, **settings)
-    return SamplingJob.of(config, "main", plan, Shard(), TOTAL)
+    return SamplingJob.from_config(config, "main", plan, Shard(), TOTAL)
 
 
 def nodes_alive():
@@ -66,7 +66,7 @@ def test_a_model_that_cannot_be_opened_is_one_line(cluster, make_run):
     folder = make_run("run")
     config = LLMConfig(backend="transformers", model="./no/such/folder")
     plan = Plan(folder / "questions.jsonl", folder / "evidence.jsonl", ("llm",), {})
-    made = SamplingJob.of(config, "main", plan, Shard(), 25)
+    made = SamplingJob.from_config(config, "main", plan, Shard(), 25)
     with SampleStore(folder / "samples.db") as store, pytest.raises(UserError, match="no such folder"):
         list(made.sample(store, RayEngine()))
 

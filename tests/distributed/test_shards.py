@@ -26,7 +26,7 @@ def test_windows_are_dealt_out_in_turn():
 
 
 def test_text_and_file_name():
-    assert Shard.parse(None) == Shard(1, 1) and Shard.parse(None).whole
+    assert Shard.parse(None) == Shard(1, 1) and Shard.parse(None).is_whole
     assert Shard.parse(" 3/8 ") == Shard(3, 8)
     assert Shard(3, 8).store_name == "samples.shard-3-of-8.db"
     assert Shard().store_name == Shard.parse("1/1").store_name == "samples.db"

@@ -35,7 +35,7 @@ def test_unstretched_a_benefit_is_half_of_one_plus_itself() -> None:
 
 def test_the_tails_of_the_training_questions_become_0_and_1(made: Callable[..., Label]) -> None:
     labels = [made(b / 10) for b in range(-2, 8)]  # ten: the 20 % quantile is -0.1, the 80 % one 0.5
-    target = BenefitTarget.of([*labels, made(-1.0, "dev"), made(1.0, "test"), made(None)], 0.1, 0.2)
+    target = BenefitTarget.from_labels([*labels, made(-1.0, "dev"), made(1.0, "test"), made(None)], 0.1, 0.2)
     assert target == BenefitTarget(0.1, -0.1, 0.5)
     assert [target.soft(b) for b in (-0.2, -0.1, 0.2, 0.5, 0.7)] == pytest.approx([0, 0, 0.5, 1, 1])
     assert (target.hard(0.1), target.hard(0.11)) == (False, True)
@@ -43,7 +43,7 @@ def test_the_tails_of_the_training_questions_become_0_and_1(made: Callable[..., 
 
 @pytest.mark.parametrize("values", [[], [0.3, 0.3, 0.3]])
 def test_without_a_range_nothing_is_stretched(made: Callable[..., Label], values: list[float]) -> None:
-    assert BenefitTarget.of([made(b) for b in values], 0.2, 0.05) == BenefitTarget(0.2)
+    assert BenefitTarget.from_labels([made(b) for b in values], 0.2, 0.05) == BenefitTarget(0.2)
 
 
 def test_the_greedy_answers_have_their_weight(made: Callable[..., Label]) -> None:
@@ -63,8 +63,8 @@ def test_the_greedy_answers_have_their_weight(made: Callable[..., Label]) -> Non
     assert half.gain(with_greedy(0.2, True, None)) is None and half.gain(made(0.2)) is None
     assert PLAIN.gain(with_greedy(0.2, True, False)) == 0.2
     labels = [with_greedy(0.0, False, True), with_greedy(0.0, True, False), with_greedy(0.0, True, True)]
-    assert BenefitTarget.of(labels, 0.0, 0.01, 1.0) == BenefitTarget(0.0, -0.5, 0.5, 1.0)
+    assert BenefitTarget.from_labels(labels, 0.0, 0.01, 1.0) == BenefitTarget(0.0, -0.5, 0.5, 1.0)
 
 
 def test_without_tails_nothing_is_stretched(made: Callable[..., Label]) -> None:
-    assert BenefitTarget.of([made(0.1), made(0.6)], 0.0, 0.0) == PLAIN
+    assert BenefitTarget.from_labels([made(0.1), made(0.6)], 0.0, 0.0) == PLAIN

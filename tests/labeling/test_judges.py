@@ -16,7 +16,7 @@ from kbtrain.labeling.agreement import LabelledAnswer, agreement, line, read_lab
 from kbtrain.labeling.judges import LLMJudge, Opinion, RuleJudge, judgement, parse_reply
 from kbtrain.labeling.label import indicators, label
 from kbtrain.labeling.mastery import grade
-from kbtrain.labeling.verdicts import QuestionVerdicts, counted, judged
+from kbtrain.labeling.verdicts import QuestionVerdicts, count_verdicts, judged
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.metrics.significance import wilson
@@ -124,7 +124,7 @@ def test_each_distinct_answer_is_judged_once(
     assert seen == ["Lyon", "Paris", "Rome"]
     assert made[0] == QuestionVerdicts("q1", {"lyon": False, "paris": True, "rome": False})
     assert made[1] == QuestionVerdicts("q9", {"x": None, "y": None})  # no gold answer to compare with
-    assert counted(made, [capital, other]) == {"answers": 5, "right": 1, "abstained": 2}
+    assert count_verdicts(made, [capital, other]) == {"answers": 5, "right": 1, "abstained": 2}
 
 
 ROWS = [("Paris", True), ("It is Paris", True), ("Parisian", False), ("Lyon", False), ("City of Light", True)]

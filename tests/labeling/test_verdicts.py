@@ -12,7 +12,7 @@ from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.labeling.judges import RuleJudge
 from kbtrain.labeling.label import indicators, label
-from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, counted, distinct_answers, judged
+from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, count_verdicts, distinct_answers, judged
 from kbtrain.records import Label, Question, SampleSet
 from kbtrain.store import SampleStore
 
@@ -28,7 +28,7 @@ def test_greedy_answers_are_judged_too_and_blank_ones_before_no_judge(
         assert distinct_answers(store, "main", capital) == {"paris": "Paris", "rome": "Rome"}
         made = list(judged(store, "main", [capital, choice], RuleJudge(), 1))
     assert made[1] == QuestionVerdicts("q2", {})  # multiple choice keeps its own rule
-    assert counted(made, [capital, choice]) == {"answers": 2, "right": 1, "abstained": 0, "choice_questions": 1}
+    assert count_verdicts(made, [capital, choice]) == {"answers": 2, "right": 1, "abstained": 0, "choice_questions": 1}
 
 
 def test_questions_of_which_all_is_known_do_not_wait_for_one_another(

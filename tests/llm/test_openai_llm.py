@@ -18,7 +18,7 @@ from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
 from kbtrain.llm.dialect import Dialect, Server
 from kbtrain.llm.openai_llm import OpenAILLM
 from kbtrain.llm.replies import Reading
-from kbtrain.llm.reply_samples import counted, samples, top_logprobs, unusable_parts
+from kbtrain.llm.reply_samples import samples, token_count, top_logprobs, unusable_parts
 from kbtrain.prompts.kbm import answer_prompt, encode
 from kbtrain.servers import Retry, retry_after
 
@@ -346,7 +346,7 @@ def test_a_usage_that_cannot_be_used_costs_itself_alone(usage, wrong):
     reply = {"choices": [{"text": "abcdefgh", "logprobs": None}], "usage": usage}
     assert unusable_parts(reply, False)["usage"] == wrong
     assert samples(reply, 0, 1, Reading(), None)[0].n_tokens == (3 if usage == {"completion_tokens": 3} else 2)
-    assert counted(reply, "prompt_tokens") is None
+    assert token_count(reply, "prompt_tokens") is None
 
 
 def test_top_log_probabilities_may_lack_some():

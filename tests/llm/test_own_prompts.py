@@ -49,9 +49,9 @@ def test_values_are_put_in_and_nothing_else_is_touched(tmp_path: Path) -> None:
     for file in files(tmp_path).values():  # as Windows saves them
         file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
     assert read_prompts({name: tmp_path / f"{name}.txt" for name in ("llm", "rag", "system")}) == own
-    assert OwnPrompts.of(own.noted()) == own and OwnPrompts.of(None) is None
+    assert OwnPrompts.from_record(own.as_record()) == own and OwnPrompts.from_record(None) is None
     with pytest.raises(UserError, match="they were changed"):
-        OwnPrompts.of({**own.noted(), "llm": "other {question}"})
+        OwnPrompts.from_record({**own.as_record(), "llm": "other {question}"})
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_run_is_asked_with_them_keeps_them_and_refuses_others(
         assert len(server.requests) == n
         with SampleStore(tmp_path / "samples.db", read_only=True) as store:
             own = read_prompts(found)
-            assert own is not None and store.run_meta("main")["own_prompts"] == own.noted()
+            assert own is not None and store.run_meta("main")["own_prompts"] == own.as_record()
         with pytest.raises(UserError, match="own_prompts"):
             sample(*address)
         found["llm"].write_text("Other: {question}")
@@ -122,7 +122,7 @@ def probe(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i in range(24)
     ]
     jsonl.write(home / "train.jsonl", rows)
-    rule = {"label_rule": {"own_prompts": OWN.noted()}}
+    rule = {"label_rule": {"own_prompts": OWN.as_record()}}
     write_meta(home / "train.jsonl", stage="build", config={}, inputs=[], extra=rule, started=0.0)
     Recipe("probe")(["--model", model, "--train", str(home / "train.jsonl"), "--output", str(home / "probe"),
                      "--keys", "[mastery]", "--dtype", "fp32", "--device", "cpu"])  # fmt: skip
@@ -132,7 +132,7 @@ def probe(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_files(folder: Path) -> dict[str, Path]:
     found = {name: folder / f"{name}.txt" for name in ("llm", "rag", "system")}
     for name, path in found.items():
-        path.write_text(OWN.noted()[name])
+        path.write_text(OWN.as_record()[name])
     return found
 
 
@@ -191,7 +191,7 @@ def test_a_gate_whose_templates_were_changed_is_refused_in_one_line(
     (tmp_path / "probe" / "gate.json").write_text(json.dumps(card))
     with pytest.raises(UserError, match=r"gate.json: own prompts: fingerprint does not fit .* changed$"):
         kbtrain.load_gate(tmp_path / "probe")
-    card["label_rule"]["own_prompts"] = OwnPrompts("A {question}", "B {question} {evidence}").noted()
+    card["label_rule"]["own_prompts"] = OwnPrompts("A {question}", "B {question} {evidence}").as_record()
     (tmp_path / "probe" / "gate.json").write_text(json.dumps(card))
     with pytest.raises(UserError, match=r"gate.json: prompt fingerprint .* trained with other prompts"):
         kbtrain.load_gate(tmp_path / "probe")
@@ -209,7 +209,7 @@ def test_a_run_of_other_prompts_does_not_score_the_gate(probe: Path, tmp_path: P
     asked = score.read_asked(config)
     with pytest.raises(UserError, match=f"prompts {OWN.fingerprint()}, the run's answers are to the project's"):
         score.check_own_prompts(asked, score.chosen(config, asked))
-    meta.write_text(json.dumps({"schema": SCHEMA, "label_rule": {"own_prompts": OWN.noted()}}))
+    meta.write_text(json.dumps({"schema": SCHEMA, "label_rule": {"own_prompts": OWN.as_record()}}))
     score.check_own_prompts(asked, score.chosen(config, asked))
 
 

@@ -138,10 +138,12 @@ def test_a_search_gets_k_only_where_it_is_meant() -> None:
 def test_a_gate_trained_with_own_prompts_asks_with_them() -> None:
     own = OwnPrompts("Ask: {question}", "Read {evidence}. Ask: {question}", "Be brief.")
     gate = Digits()
-    gate.card = GateCard(kind="digits", label_rule={"own_prompts": own.noted()})
+    gate.card = GateCard(kind="digits", label_rule={"own_prompts": own.as_record()})
     found = rag.answer(["a 1", "b 9"], gate, llm=echo, search=lambda text: ["it"], threshold=0.5)
     assert [one.text for one in found] == ["Be brief.\nAsk: a 1", "Be brief.\nRead it. Ask: b 9"]
-    gate.card = GateCard(kind="digits", label_rule={"own_prompts": {**own.noted(), "rag": "{evidence} {question}!"}})
+    gate.card = GateCard(
+        kind="digits", label_rule={"own_prompts": {**own.as_record(), "rag": "{evidence} {question}!"}}
+    )
     with pytest.raises(UserError, match="they were changed"):
         rag.answer(["b 9"], gate, llm=echo, search=lambda text: ["it"], threshold=0.5)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbtrain.report.tables import Column, Table, as_markdown, as_text, beside, shown
+from kbtrain.report.tables import Column, Table, as_markdown, as_text, beside, format_cell
 
 COLUMNS = [Column("set", "text"), Column("n", "count"), Column("A/E"), Column("gain", "points"), Column("p", "decimal")]
 TABLE = Table(
@@ -11,9 +11,17 @@ TABLE = Table(
 
 
 def test_values_are_shown_by_kind() -> None:
-    assert [shown(0.60094, "percent"), shown(-0.012, "points"), shown(None, "points")] == ["60.1", "-1.2", "-"]
-    assert [shown(12, "count"), shown("x", "percent"), shown(0.000123, "decimal")] == ["12", "x", "0.000123"]
-    assert shown(-0.0004, "points") == "+0.0"  # no minus zero
+    assert [format_cell(0.60094, "percent"), format_cell(-0.012, "points"), format_cell(None, "points")] == [
+        "60.1",
+        "-1.2",
+        "-",
+    ]
+    assert [format_cell(12, "count"), format_cell("x", "percent"), format_cell(0.000123, "decimal")] == [
+        "12",
+        "x",
+        "0.000123",
+    ]
+    assert format_cell(-0.0004, "points") == "+0.0"  # no minus zero
 
 
 def test_text_and_markdown_have_every_row_and_the_note() -> None:

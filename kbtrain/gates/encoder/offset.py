@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateGate
 from kbtrain.jsonl import read_model
 from kbtrain.provenance import write_atomically
@@ -70,7 +70,7 @@ class OffsetGate(BaseModel):
     @staticmethod
     def load(folder: Path) -> OffsetGate:
         """Raises :class:`UserError` for a missing or broken file."""
-        if not there(folder / BASE):
+        if not path_exists(folder / BASE):
             raise UserError(f"{at(folder / BASE)}: no such file; the gate adds to its base, copy the whole folder")
         return read_model(folder / BASE, OffsetGate)
 

@@ -76,7 +76,7 @@ def describe(config: ClassifierConfig, base: Base, act_weight: float, method: st
     fitted, _ = fit_base(None if method == "probe" else base, data, (no, yes))
     acts = common_acts(data.train) if act_weight else ()
     start = f"adds to {base}, slope {fitted.slope:.2f}" if fitted else f"base: {base or 'none'}"
-    counts = (f"{sum(r.needed for r in rows)} of {len(rows)}" for rows in (data.train, data.dev))
+    counts = (f"{sum(r.is_needed for r in rows)} of {len(rows)}" for rows in (data.train, data.dev))
     steps = "" if method == "probe" else f"{-(-len(data.train) // rows_a_step)} steps an epoch and process; "
     return (
         f"{' in train, '.join(counts)} in dev need retrieval; class weights {no:.2f}, {yes:.2f}; {steps}"

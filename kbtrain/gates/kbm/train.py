@@ -29,7 +29,7 @@ from kbtrain.training.answer_rows import IGNORE, Row
 from kbtrain.training.answer_trainer import AnswerTrainer
 from kbtrain.training.checks import estimate, open_without_weights
 from kbtrain.training.config import TrainingConfig
-from kbtrain.training.data import Labels, TrainingData, labelled, target
+from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
 from kbtrain.training.finish import (
     COMPARED,
     Ending,
@@ -56,11 +56,11 @@ def dev_metrics(
     found: dict[str, float] = {}
     position = {e.id: i for i, e in enumerate(examples)}
     for key, column in probabilities.items():
-        used = labelled(examples, key, labels)
+        used = labelled_examples(examples, key, labels)
         if used:
             targets = [target(e, key, labels) or 0.0 for e in used]
             found[f"loss_{key}"] = log_loss(targets, [column[position[e.id]] for e in used])
-        used = labelled(examples, key, "hard")
+        used = labelled_examples(examples, key, "hard")
         truth = np.array([bool(getattr(e, key)) for e in used], dtype=bool)
         if truth.any() and not truth.all():
             found[f"auroc_{key}"] = float(auroc(truth, np.array([column[position[e.id]] for e in used]))[0])

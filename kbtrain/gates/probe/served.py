@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.gates.probe.gate import WEIGHTS, DraftProbeCard, Probe, Reader, load_heads
 from kbtrain.gates.probe.states import prompt_states
 from kbtrain.llm.served_states import HOW, TOLERANCE, ServedStates, StatesServer, check_width, largest_difference
@@ -121,7 +121,7 @@ def read_reference(folder: Path) -> list[Reference]:
     from safetensors.numpy import load_file
 
     path = folder / REFERENCE
-    if not there(path):
+    if not path_exists(path):
         return []
     try:
         tensors = load_file(str(path))

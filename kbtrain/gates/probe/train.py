@@ -29,7 +29,7 @@ from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Target
 from kbtrain.svg import COLOURS, new_figure, page
 from kbtrain.trained_on import HeldOut, question_hash, write_held_out
-from kbtrain.training.data import Labels, TrainingData, labelled, target
+from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
 from kbtrain.training.finish import COMPARED, Ending, finish, intervals_of_keys, largest_difference, save_checked
 from kbtrain.training.folds import groups_of
 from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
@@ -78,12 +78,12 @@ def fit(
         raise UserError(f"key 'layers': {unknown[0]} is not in 0 to {depth - 1}, the layers of this model")
     rows: dict[tuple[str, ...], list[Target]] = {}
     for key in keys:
-        used = labelled(examples, key, labels)
+        used = labelled_examples(examples, key, labels)
         check_labels([_label(e, key, labels) for e in used], f"key '{key}'")
         rows.setdefault(tuple(e.id for e in used), []).append(key)
     fitted: dict[Target, Fitted] = {}
     for together in rows.values():  # states are decomposed once for all keys of the same questions
-        used = labelled(examples, together[0], labels)
+        used = labelled_examples(examples, together[0], labels)
         prompts = [prompt_key(ids) for ids in reader.prompts(used)]
         read = lambda layer, prompts=prompts: store.layer(prompts, layer).astype(np.float64)  # noqa: E731
         truth = [np.array([_label(e, key, labels) for e in used]) for key in together]

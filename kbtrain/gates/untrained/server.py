@@ -158,7 +158,7 @@ class ServerGate(UntrainedGate):
     async def _replies(self, bodies: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Top]]:
         """Top log-probabilities of each reply's tokens, in the order of the requests; many under way at once."""
         from kbtrain.llm.openai_llm import post_all
-        from kbtrain.llm.reply_samples import counted, top_logprobs
+        from kbtrain.llm.reply_samples import token_count, top_logprobs
         from kbtrain.llm.server_errors import PromptRefusal
 
         replies = await post_all(self.llm.server, bodies)
@@ -169,7 +169,7 @@ class ServerGate(UntrainedGate):
         self._spent["requests"] += len(bodies)
         self._spent["refused"] += len(refusals)
         self._spent["prompt_tokens"] += sum(
-            counted(reply, "prompt_tokens") or len(body.get("prompt", ()))
+            token_count(reply, "prompt_tokens") or len(body.get("prompt", ()))
             for reply, body in zip(replies, bodies, strict=True)
             if not isinstance(reply, PromptRefusal)
         )

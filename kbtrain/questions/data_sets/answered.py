@@ -21,7 +21,7 @@ from kbtrain.questions.collect import LostAnswers, share_of, split_of
 from kbtrain.questions.data_sets.columns import Columns, mapped, reach
 from kbtrain.questions.gold import without_placeholders
 from kbtrain.questions.reading.files import DataFile, data_files
-from kbtrain.questions.reading.rows import SourceRecord, plain_answer, shown
+from kbtrain.questions.reading.rows import SourceRecord, format_value, plain_answer
 from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import GREEDY, Condition, GateScore, Question, Sample, SampleSet, Split
 
@@ -155,7 +155,9 @@ def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
     column = columns.questions.names.get("split", "split")
     word = reach(row, str(column))
     if not isinstance(word, str) or word not in columns.splits:
-        raise row.error(str(column), f"no split for {shown(word)} in splits; {did_you_mean(str(word), columns.splits)}")
+        raise row.error(
+            str(column), f"no split for {format_value(word)} in splits; {did_you_mean(str(word), columns.splits)}"
+        )
     return columns.splits[word]
 
 
@@ -167,8 +169,8 @@ def _answer(row: SourceRecord, column: str) -> ReadAnswer:
 def _text(row: SourceRecord, column: str) -> str:
     value = plain_answer(reach(row, column))
     if not isinstance(value, str):
-        raise row.error(column, f"expected an answer (text), found {type(value).__name__} {shown(value)}")
-    return row.checked(column, value)
+        raise row.error(column, f"expected an answer (text), found {type(value).__name__} {format_value(value)}")
+    return row.check_text(column, value)
 
 
 def _verdict(row: SourceRecord, column: str) -> bool | None:

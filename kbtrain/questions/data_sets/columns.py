@@ -17,10 +17,10 @@ from pydantic import AfterValidator
 
 from kbtrain import jsonl
 from kbtrain.errors import did_you_mean
-from kbtrain.questions.base import LETTERS, Loaded, context, ids, joined, letter, letters_of
+from kbtrain.questions.base import LETTERS, Loaded, context, ids, join_sentences, letter, letters_of
 from kbtrain.questions.reading.files import SPLITS, DataFile, split_word
 from kbtrain.questions.reading.parquet import PARQUET
-from kbtrain.questions.reading.rows import SourceRecord, listed, plain, plain_answer, shown
+from kbtrain.questions.reading.rows import SourceRecord, as_rows, format_value, plain, plain_answer
 from kbtrain.questions.reading.tables import any_rows, python_list, table_rows
 from kbtrain.records import Form, Grading, Language, Passage, Question, Split
 
@@ -70,12 +70,12 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
     row = _renamed(native, columns)
     _check_needed(row, native, columns.without_gold)
     # letters count places: an option that is there twice keeps both
-    options = cell_texts(row, "options", repeats=True) if _filled(row, "options") else ()
+    options = cell_texts(row, "options", repeats=True) if _has_value(row, "options") else ()
     form: Form = "choice" if options else "open"
     dataset, language = row.text_or_empty("dataset") or dataset, _language(row, columns.language)
     passages = _passages(row, dataset)
     question = Question(
-        id=row.identifier("id") if _filled(row, "id") else name,
+        id=row.identifier("id") if _has_value(row, "id") else name,
         text=row.text("text"),
         answers=() if columns.without_gold else _accepted(row, options, columns.answer_as, language),
         gold="hidden" if columns.without_gold else "given",
@@ -86,13 +86,13 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
         grading=_grading(row, form),
         options=options,
         relation=row.text_or_empty("relation") or None,
-        hops=_whole(row, "hops") if _filled(row, "hops") else None,
-        popularity=row.number("popularity") if _filled(row, "popularity") else None,
-        entities=cell_texts(row, "entities") if _filled(row, "entities") else (),
+        hops=_read_integer(row, "hops") if _has_value(row, "hops") else None,
+        popularity=row.number("popularity") if _has_value(row, "popularity") else None,
+        entities=cell_texts(row, "entities") if _has_value(row, "entities") else (),
         gold_passages=ids(tuple(passage for passage, is_gold in passages if is_gold)),
         fact_type=row.text_or_empty("fact_type") or None,
-        false_premise=row.flag("false_premise") if _filled(row, "false_premise") else None,
-        needs_knowledge=row.flag("needs_knowledge") if _filled(row, "needs_knowledge") else None,
+        false_premise=row.flag("false_premise") if _has_value(row, "false_premise") else None,
+        needs_knowledge=row.flag("needs_knowledge") if _has_value(row, "needs_knowledge") else None,
         context_passages=ids(tuple(passage for passage, _ in passages)),
     )
     group = "" if columns.group_by is None else _group(native, columns.group_by)
@@ -132,7 +132,7 @@ def _map(data: Mapping[str, Any]) -> str:
 def _group(row: SourceRecord, column: str) -> str:
     value = reach(row, column)
     if not isinstance(value, str | int | float) or not str(value).strip():
-        raise row.error(column, f"group_by needs a text or number, found {shown(value)}")
+        raise row.error(column, f"group_by needs a text or number, found {format_value(value)}")
     return str(value).strip()
 
 
@@ -183,7 +183,7 @@ def _flat(values: Sequence[Any]) -> list[Any]:
     return [value for values in lists for value in values if value is not None]
 
 
-def _filled(row: SourceRecord, key: str) -> bool:
+def _has_value(row: SourceRecord, key: str) -> bool:
     value = row.data.get(key)
     return value is not None and not (isinstance(value, str) and not value.strip())
 
@@ -194,7 +194,7 @@ def cell_texts(row: SourceRecord, key: str, repeats: bool = False) -> tuple[str,
         raise row.error(key, "missing")
     value = row.data[key]
     if _is_list(value):
-        return row.having({key: [plain(cell) for cell in _listed(row, key)]}).texts(key, repeats)
+        return row.having({key: [plain(cell) for cell in _read_list(row, key)]}).texts(key, repeats)
     return (row.having({key: plain(value)}).text(key),)
 
 
@@ -206,7 +206,7 @@ def _gold_answers(row: SourceRecord, language: Language) -> tuple[str, ...]:
     """Accepted answers in the forms of :func:`cell_texts`; null is an empty list. Empty texts stay in it."""
     value = row.data["answers"]
     if _is_list(value):
-        texts = [plain_answer(answer, language) for answer in _listed(row, "answers")]
+        texts = [plain_answer(answer, language) for answer in _read_list(row, "answers")]
         return row.having({"answers": texts}).gold_answers("answers")
     if value is None:
         return ()
@@ -217,7 +217,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("["))
 
 
-def _listed(row: SourceRecord, key: str) -> list[Any]:
+def _read_list(row: SourceRecord, key: str) -> list[Any]:
     value = row.data[key]
     if isinstance(value, list):
         return value
@@ -235,13 +235,13 @@ def _letters(row: SourceRecord, options: tuple[str, ...], answer_as: AnswerAs) -
         texts = cell_texts(row, "answers")
         return tuple(letter(row.having({"answers": one}), "answers", len(options)) for one in texts)
     first = 1 if answer_as == "number" else 0
-    place = _whole(row, "answers") - first
+    place = _read_integer(row, "answers") - first
     if not 0 <= place < min(len(options), len(LETTERS)):
         raise row.error("answers", f"expected {first} to {len(options) + first - 1}, found {place + first}")
     return (LETTERS[place],)
 
 
-def _whole(row: SourceRecord, key: str) -> int:
+def _read_integer(row: SourceRecord, key: str) -> int:
     number = row.number(key)
     if number != int(number):
         raise row.wrong(key, "a whole number")
@@ -249,16 +249,16 @@ def _whole(row: SourceRecord, key: str) -> int:
 
 
 def _split(row: SourceRecord, split: Split) -> Split:
-    if not _filled(row, "split"):
+    if not _has_value(row, "split"):
         return split
     word = split_word(row.text("split").replace("/", " "), SPLITS, f"{row.file}:{row.line}: field 'split'")
     if not word:
-        raise row.error("split", f"expected train, dev or test, found {shown(row.data['split'])}")
+        raise row.error("split", f"expected train, dev or test, found {format_value(row.data['split'])}")
     return SPLITS[word]
 
 
 def _language(row: SourceRecord, default: Language) -> Language:
-    if not _filled(row, "language"):
+    if not _has_value(row, "language"):
         return default
     return "zh" if row.one_of("language", ("en", "zh")) == "zh" else "en"
 
@@ -266,17 +266,17 @@ def _language(row: SourceRecord, default: Language) -> Language:
 def _grading(row: SourceRecord, form: Form) -> Grading:
     if form == "choice":
         return "option"
-    if not _filled(row, "grading"):
+    if not _has_value(row, "grading"):
         return "contains"
     return "exact" if row.one_of("grading", ("exact", "contains")) == "exact" else "contains"
 
 
 def _passages(row: SourceRecord, dataset: str) -> list[tuple[Passage, bool]]:
     """Texts, or objects with a title, a text or sentences, and a mark of those that support the answer."""
-    if not _filled(row, "contexts"):
+    if not _has_value(row, "contexts"):
         return []
-    value = listed(row.data["contexts"])
-    values = value if isinstance(value, list) else _listed(row, "contexts") if _is_list(value) else [value]
+    value = as_rows(row.data["contexts"])
+    values = value if isinstance(value, list) else _read_list(row, "contexts") if _is_list(value) else [value]
     objects = [{"text": inner} if isinstance(inner, str) else inner for inner in values]
     found = []
     for inner in row.having({"contexts": objects}).rows("contexts"):
@@ -288,7 +288,7 @@ def _passages(row: SourceRecord, dataset: str) -> list[tuple[Passage, bool]]:
 
 def _passage_text(row: SourceRecord) -> str:
     key = next((key for key in ("text", "paragraph_text", "sentences", "content", "contents") if row.has(key)), "text")
-    return joined(row.texts(key, repeats=True)) if isinstance(row.data.get(key), list) else row.text(key)
+    return join_sentences(row.texts(key, repeats=True)) if isinstance(row.data.get(key), list) else row.text(key)
 
 
 def csv_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:

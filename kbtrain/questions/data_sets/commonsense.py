@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from kbtrain.questions.base import LETTERS, Loaded
 from kbtrain.questions.reading.files import DataFile
-from kbtrain.questions.reading.rows import SourceRecord, shown
+from kbtrain.questions.reading.rows import SourceRecord, format_value
 from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Question
 
@@ -43,5 +43,5 @@ def _letter(row: SourceRecord, n_options: int) -> str:
     value = row.text("answer")
     found = _KEY.match(value)
     if not found or not 1 <= int(found.group(1)) <= n_options:
-        raise row.error("answer", f"expected answer1 to answer{n_options}, found {shown(value)}")
+        raise row.error("answer", f"expected answer1 to answer{n_options}, found {format_value(value)}")
     return LETTERS[int(found.group(1)) - 1]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.reading.files import SPLITS, DataFile
-from kbtrain.questions.reading.rows import SourceRecord, shown, unique
+from kbtrain.questions.reading.rows import SourceRecord, format_value, unique
 from kbtrain.questions.reading.tables import csv_rows
 from kbtrain.records import Question
 
@@ -22,7 +22,7 @@ def freshqa(file: DataFile) -> Iterator[Loaded]:
     for row in csv_rows(file, _NEEDED, rows_before_header=_NOTICE_ROWS):
         word = row.text("split").lower()
         if word not in SPLITS:
-            raise row.error("split", f"expected TRAIN, DEV or TEST, found {shown(word)}")
+            raise row.error("split", f"expected TRAIN, DEV or TEST, found {format_value(word)}")
         question = Question(
             id=f"freshqa/{row.identifier('id')}",
             text=row.text("question"),

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from kbtrain.questions.base import Loaded, answers_or_hidden, context, ids, joined
+from kbtrain.questions.base import Loaded, answers_or_hidden, context, ids, join_sentences
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import any_rows
@@ -56,7 +56,7 @@ def titled_passages(row: SourceRecord, dataset: str) -> tuple[Passage, ...]:
             raise row.error(key, "expected [title, [sentence, ...]]")
         parts = {f"{key}[0]": title} | {f"{key}[1][{j}]": sentence for j, sentence in enumerate(sentences)}
         texts = [_sentence(row.having(parts), name) for name in parts]
-        if text := joined(tuple(texts[1:])):  # a few paragraphs of the release are empty
+        if text := join_sentences(tuple(texts[1:])):  # a few paragraphs of the release are empty
             found.append(context(dataset, _title(texts[0]), text))
     return tuple(found)
 
@@ -79,7 +79,7 @@ def _title(text: str) -> str:
 def _sentence(parts: SourceRecord, name: str) -> str:
     if not isinstance(parts.data[name], str):
         raise parts.wrong(name, "text")
-    return parts.checked(name, parts.data[name])
+    return parts.check_text(name, parts.data[name])
 
 
 def supporting(row: SourceRecord, passages: tuple[Passage, ...]) -> tuple[str, ...]:

@@ -46,11 +46,11 @@ def _splits(path: Path, reading: Reading) -> Mapping[str, Iterable[dict[str, Any
         if path.is_dir() and any((path / name).exists() for name in _SAVED):
             loaded = datasets.load_from_disk(str(path))
         else:  # datasets calls a single file "train", whatever its name
-            files = {_told(path.name, path, reading): path.name} if path.is_file() else None
+            files = {_split_word(path.name, path, reading): path.name} if path.is_file() else None
             place = path.resolve().parent if files else path
             loaded = datasets.load_dataset(str(place), name=reading.subset, data_files=files, streaming=True)
     found: Mapping[str, Iterable[dict[str, Any]]] = (
-        loaded if isinstance(loaded, Mapping) else {_told(str(loaded.split), path, reading): loaded}
+        loaded if isinstance(loaded, Mapping) else {_split_word(str(loaded.split), path, reading): loaded}
     )
     wanted = {name: rows for name, rows in found.items() if fnmatch.fnmatch(name, reading.only or "*")}
     if not wanted:
@@ -58,7 +58,7 @@ def _splits(path: Path, reading: Reading) -> Mapping[str, Iterable[dict[str, Any
     return wanted
 
 
-def _told(name: str, path: Path, reading: Reading) -> str:
+def _split_word(name: str, path: Path, reading: Reading) -> str:
     """The word that tells a split, "test" where there is none."""
     return (not reading.split and split_word(name, SPLITS, str(path))) or "test"
 

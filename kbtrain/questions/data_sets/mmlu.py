@@ -32,7 +32,7 @@ def mmlu(file: DataFile) -> Iterator[Loaded]:
         row = SourceRecord(dict(zip(_MMLU, cells, strict=False)), file.name, line)
         if len(cells) != len(_MMLU):
             raise row.error(_MMLU[min(len(cells), 5)], f"expected {len(_MMLU)} columns, found {len(cells)}")
-        yield _loaded(file, row, str(number), "mmlu", "en")
+        yield _load_row(file, row, str(number), "mmlu", "en")
 
 
 def _hub_rows(file: DataFile) -> Iterator[Loaded]:
@@ -43,7 +43,7 @@ def _hub_rows(file: DataFile) -> Iterator[Loaded]:
         if len(options) != len(_OPTIONS) or not 0 <= answer < len(_OPTIONS):
             raise row.error("answer", f"expected the place of one of {len(_OPTIONS)} choices, from 0")
         cells = dict(zip(_MMLU, (row.text("question"), *options, _OPTIONS[answer]), strict=True))
-        yield _loaded(file, row.having(cells), str(places[subject]), "mmlu", "en", subject)
+        yield _load_row(file, row.having(cells), str(places[subject]), "mmlu", "en", subject)
         places[subject] += 1
 
 
@@ -51,7 +51,7 @@ def ceval(file: DataFile) -> Iterator[Loaded]:
     """The test answers are not published."""
     needed = ("id", "question", *_OPTIONS)
     for row in any_rows(file) if file.suffix == PARQUET else csv_rows(file, needed):
-        yield _loaded(file, row, row.identifier("id"), "ceval", "zh", hidden=not row.text_or_empty("answer"))
+        yield _load_row(file, row, row.identifier("id"), "ceval", "zh", hidden=not row.text_or_empty("answer"))
 
 
 def cmmlu(file: DataFile) -> Iterator[Loaded]:
@@ -60,10 +60,10 @@ def cmmlu(file: DataFile) -> Iterator[Loaded]:
     for number, row in enumerate(rows):
         plain = {"question" if key == "Question" else "answer" if key == "Answer" else key: row.data[key]
                  for key in row.data}  # fmt: skip
-        yield _loaded(file, SourceRecord(plain, row.file, row.line), str(number), "cmmlu", "zh")
+        yield _load_row(file, SourceRecord(plain, row.file, row.line), str(number), "cmmlu", "zh")
 
 
-def _loaded(
+def _load_row(
     file: DataFile,
     row: SourceRecord,
     number: str,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from kbtrain.questions.base import LETTERS, Loaded, context, ids
 from kbtrain.questions.reading.files import DataFile
-from kbtrain.questions.reading.rows import SourceRecord, shown
+from kbtrain.questions.reading.rows import SourceRecord, format_value
 from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Passage, Question
 
@@ -44,7 +44,7 @@ def _letter(row: SourceRecord, choices: tuple[SourceRecord, ...]) -> str:
     labels = [choice.text("label") for choice in choices]
     key = row.text("answerKey")
     if labels.count(key) != 1:
-        raise row.error("answerKey", f"expected one of {', '.join(labels)}, found {shown(key)}")
+        raise row.error("answerKey", f"expected one of {', '.join(labels)}, found {format_value(key)}")
     return LETTERS[labels.index(key)]
 
 

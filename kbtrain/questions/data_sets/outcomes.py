@@ -15,7 +15,7 @@ from typing import Literal, cast
 from kbtrain.errors import UserError, at
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.reading.files import DataFile, data_files
-from kbtrain.questions.reading.rows import SourceRecord, shown
+from kbtrain.questions.reading.rows import SourceRecord, format_value
 from kbtrain.questions.reading.tables import OBJECTS, any_rows
 from kbtrain.records import Question, Split
 
@@ -121,7 +121,7 @@ def _verdict(row: SourceRecord, key: str) -> bool:
     if value is None:
         raise row.wrong(key, "1 or 0")
     if value not in (0, 1):
-        raise row.error(key, f"expected 1 or 0, found {shown(value)}")
+        raise row.error(key, f"expected 1 or 0, found {format_value(value)}")
     return bool(value)
 
 

@@ -26,7 +26,7 @@ def webqa(file: DataFile) -> Iterator[Loaded]:
     for key, row in rows_by_key(file):
         name = key or row.identifier("id")
         found = _evidences(row) if "evidences" in row.data else _passages(row, "webqa")
-        yield _loaded(file, row, "webqa", name, row.text("question"), found)
+        yield _load_row(file, row, "webqa", name, row.text("question"), found)
 
 
 def sogouqa(file: DataFile) -> Iterator[Loaded]:
@@ -34,13 +34,13 @@ def sogouqa(file: DataFile) -> Iterator[Loaded]:
     for row in any_rows(file):
         if "query" in row.data:
             name, text, found = row.identifier("query_id"), row.text("query"), _contest(row)
-            yield _loaded(file, row, "sogouqa", name, text, found, (row.gold_answer("answer"),))
+            yield _load_row(file, row, "sogouqa", name, text, found, (row.gold_answer("answer"),))
         else:
             name, text, found = row.identifier("id"), row.text("question"), _passages(row, "sogouqa")
-            yield _loaded(file, row, "sogouqa", name, text, found)
+            yield _load_row(file, row, "sogouqa", name, text, found)
 
 
-def _loaded(
+def _load_row(
     file: DataFile, row: SourceRecord, dataset: str, name: str, text: str, found: Found, answers: tuple[str, ...] = ()
 ) -> Loaded:
     answers = answers or unique(answer for _, its_answers in found for answer in its_answers)

@@ -40,7 +40,7 @@ class SourceRecord:
         if key not in self.data:
             return self.error(key, "missing")
         value = self.data[key]
-        found = "null" if value is None else f"{type(value).__name__} {shown(value)}"
+        found = "null" if value is None else f"{type(value).__name__} {format_value(value)}"
         return self.error(key, f"expected {expected}, found {found}")
 
     def has(self, key: str) -> bool:
@@ -61,7 +61,7 @@ class SourceRecord:
             raise self.wrong(key, "text")
         if is_blank(value):
             raise self.error(key, "empty")
-        return self.checked(key, value.strip())
+        return self.check_text(key, value.strip())
 
     def text_or_empty(self, key: str) -> str:
         """As :meth:`text`, "" where the field is missing, null or blank."""
@@ -70,7 +70,7 @@ class SourceRecord:
             return ""
         return self.text(key)
 
-    def checked(self, key: str, value: str) -> str:
+    def check_text(self, key: str, value: str) -> str:
         """Refuses what no text of a data set has: characters that cannot be written, or zero bytes."""
         if not value.isascii():
             try:
@@ -115,7 +115,7 @@ class SourceRecord:
 
     def values(self, key: str) -> list[Any]:
         """A list, also as a dictionary of lists or as JSON text."""
-        value = listed(self.data.get(key))
+        value = as_rows(self.data.get(key))
         if not isinstance(value, list):
             raise self.wrong(key, "a list")
         return value
@@ -131,7 +131,7 @@ class SourceRecord:
 
     def _inner(self, key: str, value: Any) -> SourceRecord:
         if not isinstance(value, dict):
-            raise self.error(key, f"expected an object, found {type(value).__name__} {shown(value)}")
+            raise self.error(key, f"expected an object, found {type(value).__name__} {format_value(value)}")
         return SourceRecord(value, self.file, self.line, f"{self.path}{self.columns.get(key, key)}.")
 
     def number(self, key: str) -> float:
@@ -155,7 +155,7 @@ class SourceRecord:
     def one_of(self, key: str, valid: Iterable[str]) -> str:
         value, names = self.text(key), list(valid)
         if value not in names:
-            raise self.error(key, f"expected {' or '.join(names)}, found {shown(value)}")
+            raise self.error(key, f"expected {' or '.join(names)}, found {format_value(value)}")
         return value
 
 
@@ -167,7 +167,7 @@ def flag_of(value: Any) -> bool | None:
     return _FLAGS.get(str(value).strip().lower()) if isinstance(value, str | int | float) else None
 
 
-def listed(value: Any) -> Any:
+def as_rows(value: Any) -> Any:
     """A dictionary of lists of one length as the list of its rows, and the list in a JSON text; else the value itself.
 
     Hugging Face's ``datasets`` keeps a list of objects as one object of lists.
@@ -183,7 +183,7 @@ def listed(value: Any) -> Any:
     return value
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value in a message: on one line, and short."""
     text = value[:80] if isinstance(value, str | list) else value
     return f"{text!r:.60}"

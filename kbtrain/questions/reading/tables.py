@@ -19,7 +19,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.questions.reading.files import DataFile, text_lines
 from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.parquet import PARQUET, parquet_rows
-from kbtrain.questions.reading.rows import SourceRecord, shown
+from kbtrain.questions.reading.rows import SourceRecord, format_value
 
 if TYPE_CHECKING:
     from _csv import Reader
@@ -58,14 +58,14 @@ def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
     line = 0
 
-    def counted() -> Iterator[str]:
+    def count_lines() -> Iterator[str]:
         nonlocal line
         for line, text in text_lines(file):  # noqa: B007
             yield text
 
     start = 1
     try:
-        for cells in reader_of(counted(), delimiter):
+        for cells in reader_of(count_lines(), delimiter):
             if cells and not (start == 1 and is_told(cells)):
                 yield start, cells
             start = line + 1
@@ -127,9 +127,9 @@ def python_list(row: SourceRecord, key: str) -> list[Any]:
     try:
         value = ast.literal_eval(_with_commas(text))
     except (ValueError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError):
-        raise row.error(key, f"expected a list like ['a', 'b'], found {shown(text)}") from None
+        raise row.error(key, f"expected a list like ['a', 'b'], found {format_value(text)}") from None
     if not isinstance(value, list):
-        raise row.error(key, f"expected a list, found {type(value).__name__} {shown(text)}")
+        raise row.error(key, f"expected a list, found {type(value).__name__} {format_value(text)}")
     return value
 
 

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from kbtrain import jsonl
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.gates.seakr.engine import Thought, Uncertainty
 from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
@@ -269,7 +269,7 @@ def dev_threshold(
     It is written to ``note``, with the ``key`` it depends on, and read from there the next time. Raises
     :class:`UserError` without dev questions.
     """
-    if there(note):
+    if path_exists(note):
         noted = jsonl.read_json(note).get("threshold")
         if not isinstance(noted, int | float):
             raise UserError(f"{at(note, field='threshold')}: no number; delete the file and run the same command again")

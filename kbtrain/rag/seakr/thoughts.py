@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Protocol, TextIO
 
 from kbtrain import jsonl
-from kbtrain.files import append, cut_torn_line, there
+from kbtrain.files import append, cut_torn_line, path_exists
 from kbtrain.gates.seakr.engine import Thought
 from kbtrain.rag.seakr.self_aware import AnswerEngine, GenerationRequest, PromptEngine, Reply
 
@@ -85,7 +85,7 @@ class SharedThoughts(contextlib.AbstractContextManager["SharedThoughts"]):
     def _open(self) -> tuple[PromptEngine, TextIO]:
         engine, path = self._open_engine(), self._path
         path.parent.mkdir(parents=True, exist_ok=True)
-        if there(path):
+        if path_exists(path):
             cut_torn_line(path)  # what was being written when the process was killed
             for number, line in jsonl.lines(path):
                 self._lines[jsonl.parse(KeptThought, line, path, number).prompt] = line

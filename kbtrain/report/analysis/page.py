@@ -209,7 +209,7 @@ def _least_certain(runs: Sequence[RunAnalysis], names: Sequence[str]) -> list[Se
     made = []
     for run, name in zip(runs, names, strict=True):
         rows = []
-        for found in run.least_certain.found():
+        for found in run.least_certain.spreads():
             mark = {True: "right", False: "wrong", None: "abstained"}
             groups = "; ".join(f"{g.text or '(empty)'} x{g.times} {mark[g.right]}" for g in found.groups)
             more = found.n_groups - len(found.groups)
@@ -298,7 +298,7 @@ def _run(run: RunAnalysis, name: str) -> dict[str, Any]:
             "fewer": run.stability.fewer,
             "sizes": {str(size): _numbers(at) for size, at in sorted(run.stability.sizes.items())},
         },
-        "least_certain": [dataclasses.asdict(found) for found in run.least_certain.found()],
+        "least_certain": [dataclasses.asdict(found) for found in run.least_certain.spreads()],
         "sampling": dict(run.meta),
     }
 

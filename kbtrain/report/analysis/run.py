@@ -96,7 +96,7 @@ class RunAnalysis:
         """
         parts: dict[str, RunAnalysis] = {}
         for question in questions:
-            found = None if evidence is None else evidence.of(question)
+            found = None if evidence is None else evidence.record_of(question)
             right = right_of(verdicts, question)
             if self.split not in ("all", question.split):
                 continue

@@ -58,10 +58,10 @@ class Stability:
             self.fewer += 1
             return
         self.n += 1
-        for size in self._used():
+        for size in self._sizes():
             self._at(self.sizes.setdefault(size, AtSize()), size, llm, rag)
 
-    def _used(self) -> list[int]:
+    def _sizes(self) -> list[int]:
         return [size for size in SIZES if size < self.largest] + [self.largest]
 
     def _at(self, at: AtSize, size: int, llm: GradedAnswers, rag: GradedAnswers | None) -> None:
@@ -224,7 +224,7 @@ class LeastCertain:
         elif key > self._heap[0][:2]:
             heapq.heapreplace(self._heap, (*key, spread(question, made, answers, value)))
 
-    def found(self) -> list[Spread]:
+    def spreads(self) -> list[Spread]:
         """Least certain first."""
         return [made for _, _, made in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
 
