@@ -176,7 +176,7 @@ def draw(questions: Iterable[Question], limits: Limits, seed: int) -> Callable[[
         limit = limits.get(group)
         return limit is None or (limit > 0 and _hash(question.id, seed) <= highest[group])
 
-    return taken
+    return is_taken
 
 
 def split_of(key: str, shares: Sequence[float]) -> Split:
