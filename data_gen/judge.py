@@ -204,7 +204,7 @@ def said_in(out: Path) -> Callable[[Question], grading.Verdicts]:
     file = Aligned(QuestionVerdicts, out)
 
     def known_verdicts(question: Question) -> grading.Verdicts:
-        found = file.of(question)
+        found = file.record_of(question)
         return {} if found is None else found.right
 
     return known_verdicts

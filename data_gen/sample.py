@@ -110,7 +110,7 @@ def main(config: SampleConfig) -> None:
     print(f"{sum(counts.values())} questions, {total} question-conditions under {', '.join(config.conditions)}")
     if "mask" in config.conditions and (leaks := mask_leaks(evidence)):
         print(f"condition mask: an accepted answer shows through the mask of {leaks} questions")
-    if not shard.whole:
+    if not shard.is_whole:
         print(f"shard {config.shard}: {shard.check(total, config.window)} of them")
     if config.dry_run:
         return look_ahead(config, plan, shard)

@@ -79,7 +79,7 @@ def main(config: MakeSeakrConfig) -> None:
         dtype=name_of(model.dtype),
         prompt_fingerprint=asked_fingerprint(tokenizer, own),
         settings=settings,
-        label_rule={} if own is None else {"own_prompts": own.noted()},
+        label_rule={} if own is None else {"own_prompts": own.as_record()},
         measured=measured,
         run={**sources, **git_state(), "empty_samples": gate.spent["empty_samples"]},
         versions=package_versions(),

@@ -97,7 +97,7 @@ def main(config: MakeUntrainedConfig) -> None:
         "base_model": config.model,
         "run": {**git_state(), "config": config.model_dump(mode="json")},
         "versions": package_versions(),
-        "label_rule": {} if own is None else {"own_prompts": own.noted()},
+        "label_rule": {} if own is None else {"own_prompts": own.as_record()},
     }
     opened = [gate for gate in config.gates if gate != "server"]
     cards = cards_of_model(chosen, about, own, config.tokens, config.dtype, config.device) if opened else {}

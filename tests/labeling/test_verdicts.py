@@ -58,12 +58,12 @@ def test_a_label_of_another_split_and_one_whose_question_did_not_come_are_one_li
     path = tmp_path / "labels.jsonl"
     jsonl.write(path, [label(capital, {"llm": found}, 0.5, 0.5)])
     stream = Aligned(Label, path)
-    assert stream.of(dataclasses.replace(capital, id="q0")) is None  # a question without a label is passed over
+    assert stream.record_of(dataclasses.replace(capital, id="q0")) is None  # a question without a label is passed over
     with pytest.raises(
         UserError, match=r"labels\.jsonl:1: field 'split': question 'q1' is in dev now, its label says train"
     ):
-        stream.of(dataclasses.replace(capital, split="dev"))
+        stream.record_of(dataclasses.replace(capital, split="dev"))
     with pytest.raises(UserError, match=r"question 'q1' is missing, repeated or out of order"):
         stream.finish()
-    assert stream.of(capital) is not None
+    assert stream.record_of(capital) is not None
     stream.finish()

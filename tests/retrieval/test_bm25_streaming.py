@@ -64,9 +64,9 @@ def test_the_size_of_the_pieces_does_not_change_the_postings(
 
 def test_word_numbers_survive_a_full_memory_of_spellings(monkeypatch: pytest.MonkeyPatch) -> None:
     words = TokenIds(Tokens())
-    before = words.of("The cats are running to a cat, runs!")
+    before = words.ids_of("The cats are running to a cat, runs!")
     monkeypatch.setattr(TokenIds, "REMEMBERED", 2)
-    assert words.of("The cats are running to a cat, runs!") == before == [0, 1, 0, 1]
+    assert words.ids_of("The cats are running to a cat, runs!") == before == [0, 1, 0, 1]
     assert list(words.vocabulary) == ["cat", "run"]
 
 

@@ -82,7 +82,7 @@ def test_recall_is_the_share_of_gold_snippets_among_the_first_k():
 
 def test_tfidf_finds_the_words_of_the_context_and_breaks_ties_by_id():
     rank, pool = TfIdfRank(snippets(4)), Candidates(snippets(4))
-    found = rank(turn(4), pool.of(turn(4)), 4)
+    found = rank(turn(4), pool.hits_of(turn(4)), 4)
     assert found[0].passage_id == "train4/1" and found[0].score > 0
     assert [hit.passage_id for hit in found[1:]] == ["train4/0", "train4/2", "train4/3"]
     assert recall([gold(4, 1)], pool, rank)["recall@1"] == 1
@@ -122,8 +122,8 @@ def test_the_first_of_many_candidates_are_those_of_all_of_them_in_order():
     known = [Snippet(f"s{i}", None, "", f"{PLACES[i * i % 3]} opens {i % 5}") for i in range(60)]
     rank, pool = TfIdfRank(known), Candidates(known)
     for one in (turn(0), turn(4), turn(1)):
-        whole = rank(one, pool.of(one), 60)
-        assert len(whole) == 60 and all(rank(one, pool.of(one), k) == whole[:k] for k in (1, 3, 20, 59))
+        whole = rank(one, pool.hits_of(one), 60)
+        assert len(whole) == 60 and all(rank(one, pool.hits_of(one), k) == whole[:k] for k in (1, 3, 20, 59))
 
 
 def test_dev_turns_of_another_file_are_refused_and_not_passed_over(tmp_path):

@@ -230,7 +230,7 @@ def test_a_gate_opened_again_with_prompts_that_the_model_is_not_shown_is_left(tm
     with serving(probe, model=str(folder), search="serve_support:echo") as server:
         before = server.service.decider.loaded.name
         server.service.upstream.tokenizer.chat_template = NO_SYSTEM
-        own = OwnPrompts("Q: {question}", "{evidence} Q: {question}", "Be brief.").noted()
+        own = OwnPrompts("Q: {question}", "{evidence} Q: {question}", "Be brief.").as_record()
         card = json.loads((probe / CARD).read_text())
         (probe / CARD).write_text(json.dumps({**card, "label_rule": {"own_prompts": own}}))
         server.service.decider.reload()

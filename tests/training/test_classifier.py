@@ -179,7 +179,7 @@ def test_soft_labels_are_taught_and_dev_is_measured_by_the_hard_ones(tmp_path):
         write(tmp_path / f"{split}.jsonl", rows)
     data = read_classifier_data(tmp_path / "train.jsonl", tmp_path / "dev.jsonl", "mastery", "soft")
     assert [row.need for row in data.train] == pytest.approx([1 - m for m in masteries])
-    assert [row.needed for row in data.dev] == [True, True, True, False, False, False]
+    assert [row.is_needed for row in data.dev] == [True, True, True, False, False, False]
 
     class Gate:
         name = "gate"
