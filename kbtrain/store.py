@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 from kbtrain import files, jsonl
 from kbtrain.errors import UserError, at, strike
-from kbtrain.files import beside, there
+from kbtrain.files import beside, path_exists
 from kbtrain.io.artifact import changed, differing
 from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp
 from kbtrain.records import GREEDY, REFUSED, Condition, Finish, Sample, SampleSet
@@ -184,7 +184,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         self.path = Path(path)
         self.read_only = read_only
         self._counted: set[str] = set()  # runs whose number of question-conditions was found to be right
-        if read_only or there(self.path):
+        if read_only or path_exists(self.path):
             files.check_regular(self.path)
         else:
             with files.errors_of(self.path):
@@ -398,9 +398,9 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         Where that changes the file, its meta data go, as in :meth:`put`: a run that ended while this one had the log
         open noted the bytes without it.
         """
-        before = None if self.read_only or not there(self.path) else stamp(self.path)
+        before = None if self.read_only or not path_exists(self.path) else stamp(self.path)
         self._db.close()
-        if before is not None and there(self.path) and stamp(self.path) != before:
+        if before is not None and path_exists(self.path) and stamp(self.path) != before:
             with files.errors_of(self.path):
                 meta_path(self.path).unlink(missing_ok=True)
 

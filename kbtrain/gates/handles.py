@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, Stage, saved_files, text_of
 from kbtrain.gates.probe.served import connect_states
 from kbtrain.gates.registry import GATES, QUESTION, TURN, check_parts, kind_of, load_gate, read_card
@@ -189,7 +189,7 @@ def identity_of(content: str) -> str:
 def _content(folder: Path) -> str:
     """Card without thresholds, hashes of weights and held-out scores; of a gate made of others: theirs."""
     card = read_card(folder)
-    held_out = [file_sha256(path) for path in (folder / HELD_OUT,) if there(path)]
+    held_out = [file_sha256(path) for path in (folder / HELD_OUT,) if path_exists(path)]
     if card.parts():
         own = [card.depends(), *held_out] if isinstance(card, StackCard) else []
         return ":".join([*(_content(folder / part) for part in card.parts()), *own])

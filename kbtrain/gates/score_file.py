@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
-from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, loads, put_in_place, there
+from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, loads, path_exists, put_in_place
 from kbtrain.gates.handles import GateHandle, identity_of
 from kbtrain.io.artifact import ABSENT, MODEL_FILES, differing
 from kbtrain.models.files_read import folder_of, note
@@ -179,7 +179,7 @@ def _progress(path: Path) -> Path:
 
 def _inputs(path: Path) -> dict[str, str] | None:
     """Inputs that stored scores depend on; None if they were not noted."""
-    if not there(_progress(path)):
+    if not path_exists(_progress(path)):
         return None
     try:
         found = loads(next((line for _, line in jsonl.lines(_progress(path))), "null"))
@@ -239,7 +239,7 @@ def is_finished(run: Path, gate: GateHandle) -> bool:
     """True if a gate's stored scores are as a scoring that came to its end left them: none is under way or was killed,
     which may leave half a line, and nobody changed them since."""
     path = score_path(run, gate.name)
-    return there(path) and there(provenance.meta_path(path)) and provenance.unchanged(path)
+    return path_exists(path) and path_exists(provenance.meta_path(path)) and provenance.unchanged(path)
 
 
 SCORES = "scores"

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from kbtrain import jsonl
 from kbtrain.config import defaults_of
 from kbtrain.errors import UserError, at
-from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, errors_of, put_in_place, there
+from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, errors_of, path_exists, put_in_place
 from kbtrain.provenance import file_sha256, meta_of, unchanged, write_atomically, write_meta
 
 MODEL_FILES = "model_files"  # a model's files with their hashes, in keys and meta data
@@ -138,10 +138,10 @@ def is_resumable(path: Path, note: Path, key: Mapping[str, Any], remedy: str = "
     A torn last line is cut off. Raises :class:`UserError` ending in ``remedy``, if there is one, for lines by another
     key, or by one that is missing: they took hours or money.
     """
-    if not (there(path) and cut_torn_line(path)):
+    if not (path_exists(path) and cut_torn_line(path)):
         return False
     new = plain(key)
-    old = jsonl.read_json(note) if there(note) else None
+    old = jsonl.read_json(note) if path_exists(note) else None
     if old is not None and not (others := differing(old, new)):
         if old != {**old, **new}:
             write_atomically(note, json.dumps({**old, **new}, sort_keys=True))

@@ -22,7 +22,7 @@ import yaml
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.gate_folder import SAVED
 from kbtrain.io.artifact import ABSENT, MODEL_FILES, changed, differing, plain
 from kbtrain.jsonl import read_json
@@ -129,7 +129,7 @@ def note_saved(folder: Path) -> Noted:
 def note_replacing(path: Path) -> None:
     """Note in a file's meta data that the file is about to be replaced, and these after it: whoever is killed between
     the two leaves a file that its meta data do not fit, which is no damage."""
-    if there(meta_path(path)):
+    if path_exists(meta_path(path)):
         write_atomically(meta_path(path), json.dumps({**read_meta(path), BEING_REPLACED: True}, indent=1) + "\n")
 
 

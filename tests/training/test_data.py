@@ -6,7 +6,7 @@ from tiny_kbm import example, labelled
 from kbtrain.errors import UserError
 from kbtrain.jsonl import write
 from kbtrain.training.data import check_dev, read_data, target
-from kbtrain.training.data import labelled as with_label
+from kbtrain.training.data import labelled_examples as with_label
 
 KEYS = ("mastery", "certainty", "benefit")
 
@@ -22,11 +22,11 @@ def files(tmp_path):
     return make
 
 
-TRAIN = [labelled_examples(i) for i in range(6)]
+TRAIN = [labelled(i) for i in range(6)]
 
 
 def test_what_has_no_label_is_left_out_and_counted(files):
-    partly = dataclasses.replace(labelled_examples(6, reference="r"), benefit=None, soft_benefit=None)
+    partly = dataclasses.replace(labelled(6, reference="r"), benefit=None, soft_benefit=None)
     data = read_data(*files([*TRAIN, example(7, "train"), partly]), KEYS, "hard")
     assert [e.id for e in data.train] == [e.id for e in [*TRAIN, partly]]
     assert data.unlabelled == 1
@@ -34,7 +34,7 @@ def test_what_has_no_label_is_left_out_and_counted(files):
 
 
 def test_targets_are_hard_labels_or_sampled_shares():
-    item = labelled_examples(0)
+    item = labelled(0)
     assert [target(item, key, "hard") for key in KEYS] == [1.0, 1.0, 0.0]
     assert [target(item, key, "soft") for key in KEYS] == pytest.approx([0.9, 0.9, 0.1])
     assert target(example(0), "mastery", "hard") is None
@@ -45,13 +45,13 @@ def test_targets_are_hard_labels_or_sampled_shares():
     [
         ([], None, "train.jsonl: no examples in it"),
         ([example(0, "train")], None, "none of its 1 examples has a hard label"),
-        ([labelled_examples(0), labelled_examples(3)], None, "key 'mastery' is True in all 2 labelled examples"),
-        ([labelled_examples(0), labelled_examples(0)], None, "id 'train0' stands there twice"),
-        ([labelled_examples(0, "dev")], None, "of split 'dev', expected 'train'"),
-        (TRAIN, [labelled_examples(0)], "of split 'train', expected 'dev'"),
+        ([labelled(0), labelled(3)], None, "key 'mastery' is True in all 2 labelled examples"),
+        ([labelled(0), labelled(0)], None, "id 'train0' stands there twice"),
+        ([labelled(0, "dev")], None, "of split 'dev', expected 'train'"),
+        (TRAIN, [labelled(0)], "of split 'train', expected 'dev'"),
         (
             TRAIN,
-            [dataclasses.replace(labelled_examples(1, "dev"), question="what is THE currency of place 0??")],
+            [dataclasses.replace(labelled(1, "dev"), question="what is THE currency of place 0??")],
             "example 'train1' asks the same as 'dev1'",
         ),
         ([dataclasses.replace(e, benefit=None) for e in TRAIN], None, "no example has a hard label 'benefit'"),
@@ -70,7 +70,7 @@ def test_a_soft_target_that_never_varies_is_refused(files):
 
 
 def test_plain_questions_decide_on_dev_if_there_are_any():
-    plain, read = labelled_examples(0, "dev"), labelled_examples(1, "dev", reference="r")
+    plain, read = labelled(0, "dev"), labelled(1, "dev", reference="r")
     assert with_label([plain, read, example(2)], "mastery", "hard") == [plain]
     assert with_label([read, example(2)], "mastery", "hard") == [read]
 
@@ -80,7 +80,7 @@ def test_plain_questions_decide_on_dev_if_there_are_any():
     [
         (None, "loss", "'loss' needs a dev file"),
         ([example(0)], "loss", "no example has a hard label for 'mastery'"),
-        ([labelled_examples(0, "dev")], "auroc", "only one class of 'mastery'"),
+        ([labelled(0, "dev")], "auroc", "only one class of 'mastery'"),
     ],
 )
 def test_dev_examples_that_cannot_choose_a_checkpoint_are_refused(files, dev, select, message):
