@@ -14,10 +14,10 @@ Examples:
   kbtrain public data --answers 4              the same with fewer answers to learn from
   kbtrain finish runs/mine                     from sampled answers to a gate, its threshold and a report
   kbtrain decide runs/demo/probe "What is the capital of France?"
-  kbtrain serve runs/demo/kbm --model smollm2-135m-instruct
-  kbtrain mcp runs/demo/kbm                    the gate and its run's index for agents, over standard input
-  kbtrain calibrate runs/demo/kbm --log decisions.jsonl --ratio 0.3
-  kbtrain push runs/demo/kbm USER/NAME --dry-run
+  kbtrain serve runs/demo/draft_probe --model smollm2-135m-instruct
+  kbtrain mcp runs/demo/draft_probe            the gate and its run's index for agents, over standard input
+  kbtrain calibrate runs/demo/draft_probe --log decisions.jsonl --ratio 0.3
+  kbtrain push runs/demo/draft_probe USER/NAME --dry-run
   kbtrain env                                  versions and devices, for a report of a fault
 """
 
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(parsers)
     _add_finish(parsers)
     evidence = _command(
-        parsers, "evidence", "gates on published answers and dialogue turns: docs/lab/evidence.md's numbers"
+        parsers, "evidence", "gates on published answers and dialogue turns: the numbers of docs/lab/evidence.md"
     )
     evidence.add_argument(
         "data", metavar="DATA", help="folder with llm_outcomes/, closed_book/, ketod/ and passages.jsonl"

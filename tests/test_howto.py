@@ -1,4 +1,4 @@
-"""Files and code of the how-tos: a search of one's own, the containers, the frameworks' names."""
+"""Files and code of the how-tos: an own search, an own gate, the containers, the frameworks' names."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import yaml
 from support.scripts import load
 
 from kbtrain.config import build
+from kbtrain.records import GateExample
 from kbtrain.retrieval.web import WebSearch, WebService
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -75,3 +76,15 @@ def test_the_frameworks_page_imports_what_the_adapters_have() -> None:
         assert re.search(rf"^(class|def) {name}\b", source, flags=re.MULTILINE), (module, name)
     for code in re.findall(r"^```py\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
         compile(code, "frameworks.md", "exec")
+
+
+def test_the_gate_of_the_contributing_page_is_fitted_and_opened_again(tmp_path: Path) -> None:
+    page = (DOCS.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {"__name__": "length_gate"}
+    exec(compile(code, "CONTRIBUTING.md", "exec", dont_inherit=True), names)
+    examples = [GateExample.ask(text) for text in ("a", "abc")]
+    fitted = names["KIND"].fit(examples, [0.0, 1.0])
+    fitted.card.write(tmp_path)
+    opened = names["KIND"].open(tmp_path, "auto", "cpu")
+    assert fitted.score_examples(examples) == opened.score_examples(examples) == [1.0, 3.0]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 USAGE = """Put a gate in front of a model: an OpenAI-compatible server that searches only where it is needed.
 
 Examples:
-  kbtrain serve runs/demo/kbm --model smollm2-135m-instruct
+  kbtrain serve runs/demo/draft_probe --model smollm2-135m-instruct
   kbtrain serve runs/mine/features --upstream http://127.0.0.1:8001/v1 --port 8080
   kbtrain serve runs/mine/features --config serve.yaml
 """
