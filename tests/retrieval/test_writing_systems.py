@@ -21,6 +21,7 @@ from kbtrain.questions.load import load_questions
 from kbtrain.records import Passage, Question
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.corpus import word_spans
+from kbtrain.retrieval.index_note import write_note
 from kbtrain.retrieval.retrieve_stage import open_index
 from kbtrain.retrieval.tfidf import TfIdf
 from kbtrain.retrieval.tokens import Tokens
@@ -154,11 +155,10 @@ def test_an_index_of_an_older_rule_is_refused_with_the_command_and_built_again(t
     corpus, folder = tmp_path / "c.jsonl", tmp_path / "bm25"
     corpus.write_text('{"id": "a", "title": "", "text": "भारत"}\n')
     open_index("bm25", corpus, folder)
-    for name in ("tokens.json", "built_from.json"):
-        noted = json.loads((folder / name).read_text())
-        (noted if name == "tokens.json" else noted["tokens"]).pop("rule")
-        older = {key: value for key, value in noted.items() if key not in ("bytes", "sha256")}
-        (folder / name).write_text(json.dumps(older))
+    rule, note = (json.loads((folder / name).read_text()) for name in ("tokens.json", "built_from.json"))
+    del rule["rule"], note["tokens"]["rule"]
+    (folder / "tokens.json").write_text(json.dumps(rule))
+    write_note(folder, {key: value for key, value in note.items() if key not in ("bytes", "sha256")})
     with pytest.raises(
         UserError, match=r"words cut by another rule than today's; build the index again by data_gen/ret"
     ):
