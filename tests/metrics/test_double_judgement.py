@@ -68,8 +68,10 @@ def test_the_interval_of_the_gain_is_that_of_a_resample_worked_out_on_its_own() 
 
 def test_the_second_threshold_is_the_best_one_among_the_searched_dev_questions() -> None:
     searched = np.array([False, True, True, True])
-    # question 1 needs its chunks, question 2 is harmed by them
-    assert second_threshold("ratio", searched, np.array([0.0, 0.2, 0.8, 0.1]), READ) == pytest.approx(0.5)
+    # question 1 needs its chunks, question 2 is harmed by them: twenty times, which is beyond the margin
+    read = StoredAnswers(*(np.tile(column, 20) for column in (READ.llm, READ.rag, READ.llm_tokens, READ.rag_tokens)))
+    scores = np.tile([0.0, 0.2, 0.8, 0.1], 20)
+    assert second_threshold("ratio", np.tile(searched, 20), scores, read) == pytest.approx(0.5)
     assert second_threshold("0.5", searched, np.zeros(4), READ) == 0.5
     assert second_threshold("ratio", np.zeros(4, dtype=bool), np.zeros(4), READ) == 0.5
 
