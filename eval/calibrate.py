@@ -5,13 +5,15 @@ accuracy, at most max_loss of All-RAG's accuracy lost (guaranteed with probabili
 same kind, as long as the dev questions chose nothing else of the gate: --dev-share 0.5 takes a half of them that other
 choices can leave alone; several questions about one entity are warned of, since each counts as drawn by itself), at
 most max_change of the answers different from always searching (guaranteed likewise; it reads stored answers, and no
-accepted ones), or a threshold given by hand. The folder is the one that the score file names; a guarantee noted there
+accepted ones), a budget of money, tokens or milliseconds for a thousand questions (by the price list), or a threshold
+given by hand. The folder is the one that the score file names; a guarantee noted there
 stays, unless --replace. A threshold under a SeaKR gate's floor is refused. Scores of the test split, or of
 --new-scores, that are distributed otherwise are warned about; no answer of theirs is looked at.
 
 Examples:
   python eval/calibrate.py --run runs/demo --gate seakr
   python eval/calibrate.py --run runs/demo --gate kbm_mastery --goal max_loss --max-loss 0.05
+  python eval/calibrate.py --run runs/demo --gate features_benefit --goal budget --budget "2.5 USD"
   python eval/calibrate.py --run runs/logs --gate features_change --goal max_change --max-change 0.05
   python eval/calibrate.py --run runs/demo --gate seakr --check --new-scores new/scores.jsonl
 """
@@ -35,9 +37,10 @@ from kbtrain.evaluation.calibrate import (
     calibrate,
     calibrate_change,
     dev_table,
+    place_of,
     warn_of_dependence,
 )
-from kbtrain.evaluation.cost import asking_of, stored_usage, thousand_questions
+from kbtrain.evaluation.cost import Usage, asking_of, bill, stored_usage, thousand_questions
 from kbtrain.evaluation.fidelity import DELTA, MAX_CHANGE, change_threshold, read_changes
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
@@ -46,7 +49,7 @@ from kbtrain.gate_folder import Threshold, read_gate_json
 from kbtrain.gates.noted import Source, missing_reason, note_calibrated, source_of
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.seakr.gate import scale_of
-from kbtrain.llm.prices import PRICES, read_prices
+from kbtrain.llm.prices import PRICES, Amount, read_prices
 from kbtrain.metrics.calibration import shift
 from kbtrain.metrics.thresholds import Dev
 from kbtrain.provenance import check_unchanged, file_sha256
@@ -57,8 +60,11 @@ class CalibrateConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder")
     gate: str = Field(..., description="name of the gate in the score file")
     folder: Path | None = Field(None, description="the gate's folder; without it the one that the score file names")
-    goal: Goal | Literal["max_change"] = Field(
-        "ratio", description="ratio, best_accuracy, max_loss, max_change or given"
+    goal: Goal | Literal["max_change", "budget"] = Field(
+        "ratio", description="ratio, best_accuracy, max_loss, max_change, budget or given"
+    )
+    budget: str | None = Field(
+        None, description="goal 'budget': of a thousand questions, such as '2.5 USD', '900000 tokens' or '400000 ms'"
     )
     ratio: float = Field(0.5, ge=0, le=1, description="goal 'ratio': share of questions to retrieve for")
     max_loss: float = Field(0.05, gt=0, lt=1, description="goal 'max_loss': accuracy that may be lost against All-RAG")
@@ -81,6 +87,9 @@ class CalibrateConfig(Config):
     @model_validator(mode="after")
     def _keys_count(self) -> CalibrateConfig:
         check_counts(self, "goal", "given", "threshold")
+        check_counts(self, "goal", "budget", "budget")
+        if self.goal == "budget" and self.budget is None:
+            raise ValueError("key 'budget': goal 'budget' needs an amount, such as '2.5 USD'")
         check_counts(self, "goal", "max_loss", "max_loss")
         check_counts(self, "goal", "max_change", "max_change")
         if self.goal != "max_change":
@@ -171,8 +180,14 @@ def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Pat
     if scale is not None and config.goal == "given" and config.threshold is not None:
         scale.check(config.threshold)
     assert config.goal != "max_change"
-    wanted = CalibrationGoal(config.goal, config.ratio, config.max_loss, config.delta, config.threshold)
-    chosen = calibrate(dev, wanted, None if scale is None or config.goal == "given" else scale.floor)
+    floor = None if scale is None or config.goal == "given" else scale.floor
+    if config.goal == "budget":
+        value = within_budget(config, dev, [outcome.question_id for outcome in outcomes if outcome.split == "dev"])
+        chosen = calibrate(dev, CalibrationGoal("given", given=value), floor)
+        chosen = replace(chosen, rule=f"budget {config.budget} a thousand questions")
+    else:
+        wanted = CalibrationGoal(config.goal, config.ratio, config.max_loss, config.delta, config.threshold)
+        chosen = calibrate(dev, wanted, floor)
     asked = asked_in(config, [outcome.question_id for outcome in outcomes if outcome.split == "dev"])
     if config.goal == "max_loss":
         warn_of_dependence(asked)
@@ -190,6 +205,34 @@ def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Pat
     print(f"{config.gate}: {chosen.line()} -> {folder}")
     replaced = noted.line(config.gate, folder)
     print(replaced, end="\n" if replaced else "")
+
+
+def within_budget(config: CalibrateConfig, dev: Dev, ids: Sequence[str]) -> float:
+    """The threshold with the most searches whose bill of a thousand dev questions is within the budget.
+
+    Raises :class:`UserError` where the answers without any search cost more, and where their tokens are not known.
+    """
+    prices = read_prices(config.prices)
+    amount = Amount.read(config.budget or "", prices.currency, "budget")
+    ids = [name for name in ids if place_of(name) < config.dev_share]
+    used = Usage(*np.zeros((4, len(ids))))
+    if there(config.run / "samples.db"):
+        used = stored_usage(config.run, config.sampling_run, ids)
+    if amount.unit != "money" and not (used.llm_in.all() and used.rag_in.all()):
+        raise UserError(
+            f"{config.run / 'samples.db'}: tokens of some dev answers are not known; give the budget as money"
+        )
+    asking = asking_of(stored_scores(config.run), config.gate)
+    cuts = [float(dev.scores.min()) - 1, *np.unique(dev.scores).tolist()]  # from all searches to none
+    for cut in cuts:
+        made = bill(used, (dev.scores > cut).astype(np.float64), prices, asking)
+        costs = {"money": made.money, "tokens": made.prompt_tokens + made.completion_tokens, "ms": 1000 * made.seconds}
+        if 1000 * costs[amount.unit] <= amount.value:
+            return cut
+    raise UserError(
+        f"key 'budget': a thousand questions without any search cost {1000 * costs[amount.unit]:,.2f} "
+        f"{prices.currency if amount.unit == 'money' else amount.unit}; give more"
+    )
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from kbtrain.config import check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation import gate_inputs
 from kbtrain.evaluation.calibrate import warn_of_dependence
+from kbtrain.evaluation.cost import added_tokens
 from kbtrain.evaluation.end_to_end import Settings, evaluate
 from kbtrain.evaluation.note import at_rule, note_thresholds, sources, with_noted
 from kbtrain.evaluation.outcomes import AccuracyKind, answers, clusters_of, drawn_units, has_expected, summarise
@@ -161,8 +162,9 @@ def main(config: EndToEndConfig) -> None:
             after_search=stored.meta.get("after_search", {}),
         )  # fmt: skip
         noted = note_thresholds(
-            config.run, behind, gates, dev.outcomes, kept, settings, config.replace_thresholds, dev.questions, figures
-        )
+            config.run, behind, gates, dev.outcomes, kept, settings, config.replace_thresholds, dev.questions, figures,
+            added_tokens(config.run, config.sampling_run, [outcome.question_id for outcome in dev.outcomes]),
+        )  # fmt: skip
     print(text_summary(results, [*folder.notes, *noted]))
     print(loss_text(results.gates), end="\n" if dev.outcomes else "")
     print(pipelines_text(methods), end="\n" if methods else "")

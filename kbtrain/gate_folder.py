@@ -6,6 +6,7 @@ above its threshold, which is chosen on dev questions afterwards and noted in th
 
 from __future__ import annotations
 
+import bisect
 import copy
 import json
 import math
@@ -96,6 +97,53 @@ class TestFigures(BaseModel):
         )
 
 
+class Outlook(BaseModel):
+    """Worth of a search by a gate's score: ``helps``, the probability that the answer is right with passages and
+    wrong without; ``gain``, the expected difference of right answers, from -1 to 1. Both rise with ``scores``, linearly
+    between them, and are fitted on ``n`` dev questions.
+
+    ``ece_before``, ``ece``: calibration error of the score as a probability, and of ``helps``, cross-fitted.
+    ``search_tokens``: mean of the prompt tokens that passages add.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    n: int
+    scores: tuple[float, ...]
+    helps: tuple[float, ...]
+    gain: tuple[float, ...]
+    ece_before: float | None = None
+    ece: float | None = None
+    search_tokens: float | None = None
+
+    def at(self, score: float) -> tuple[float, float]:
+        """Probability that a search helps, and the expected gain."""
+        place = bisect.bisect_left(self.scores, score)
+        if place in (0, len(self.scores)):
+            end = max(place - 1, 0)
+            return self.helps[end], self.gain[end]
+        before, after = self.scores[place - 1], self.scores[place]
+        share = (score - before) / (after - before)
+        chance, gain = (row[place - 1] + share * (row[place] - row[place - 1]) for row in (self.helps, self.gain))
+        return chance, gain
+
+    def above(self, gain: float) -> float:
+        """The threshold above which a search gains more than this; infinite where none does, or all do."""
+        place = bisect.bisect_right(self.gain, gain)
+        if place == len(self.gain):
+            return math.inf
+        if place == 0:
+            return -math.inf
+        low, high = self.gain[place - 1], self.gain[place]
+        before, after = self.scores[place - 1], self.scores[place]
+        return before + (gain - low) / (high - low) * (after - before)
+
+    def line(self) -> str:
+        """The calibration error in words."""
+        before = "" if self.ece_before is None else f", {self.ece_before:.3f} of the score itself"
+        after = "not measured" if self.ece is None else f"{self.ece:.3f}"
+        return f"P(search helps) from {self.n} dev questions: calibration error {after}{before}"
+
+
 class BestKey(BaseModel):
     """The key that decides where none is given, and the ``rule`` that chose it among ``areas`` on ``n_dev`` questions:
     None where no order of them gains anything.
@@ -114,7 +162,7 @@ class Threshold(BaseModel):
     ``evidence`` is what ``eval/calibrate.py`` saw there: ratio, accuracies, a guarantee, the scores' distribution; of a
     threshold from logged questions their ``traffic``. ``dev``: ``scores`` and ``questions``
     (:mod:`kbtrain.gates.question_shift`), by which a later shift is seen. ``test``: figures of the threshold on
-    questions that chose nothing.
+    questions that chose nothing. ``outlook``: of the gate's scores, whatever the threshold.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -125,11 +173,12 @@ class Threshold(BaseModel):
     evidence: dict[str, Any] = {}
     dev: dict[str, Any] = {}
     test: TestFigures | None = None
+    outlook: Outlook | None = None
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = handler(self)
-        return {name: value for name, value in fields.items() if name not in {"dev", "test"} or value}
+        return {name: value for name, value in fields.items() if name not in {"dev", "test", "outlook"} or value}
 
     @property
     def dev_scores(self) -> list[float]:
@@ -422,7 +471,10 @@ def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
     """
     with writing(Path(folder) / CARD):  # read and written again: another process's threshold would be lost
         data = read_gate_json(folder)
-        known = {**_thresholds(data, Path(folder) / CARD), gate: threshold}
+        known = _thresholds(data, Path(folder) / CARD)
+        if threshold.outlook is None and gate in known:  # it is of the scores: another threshold changes none of it
+            threshold = threshold.model_copy(update={"outlook": known[gate].outlook})
+        known[gate] = threshold
         data["thresholds"] = {name: one.model_dump(mode="json") for name, one in known.items()}
         _write_noted(Path(folder), data)
 
@@ -537,6 +589,12 @@ class Gate(ABC):
         """The promise of its own threshold for new questions, in words; empty where there is none."""
         chosen = self.card.thresholds.get(self.name) if self.card else None
         return chosen.promise if chosen else ""
+
+    @property
+    def outlook(self) -> Outlook | None:
+        """The worth of a search by the score; None before an evaluation noted it."""
+        chosen = self.card.thresholds.get(self.name) if self.card else None
+        return None if chosen is None else chosen.outlook
 
     @property
     def threshold(self) -> float | None:

@@ -150,6 +150,13 @@ def stored_usage(run: Path, sampling_run: str, ids: Sequence[str]) -> Usage:
     return Usage(*(np.array(column, dtype=np.float64) for column in columns))
 
 
+def added_tokens(run: Path, sampling_run: str, ids: Sequence[str]) -> float | None:
+    """Mean of the prompt tokens that passages add to a question; None where they are not known."""
+    used = stored_usage(run, sampling_run, ids)
+    known = (used.llm_in > 0) & (used.rag_in > 0)
+    return float((used.rag_in - used.llm_in)[known].mean()) if known.any() else None
+
+
 def asking_of(stored: StoredScores, gate: str) -> Asking:
     """Cost of asking a gate about a test question, as it was measured while scoring."""
     seconds = stored.meta.get("seconds_per_question", {}).get(gate, {}).get("test", 0.0)

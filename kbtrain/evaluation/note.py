@@ -13,6 +13,7 @@ from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate
 from kbtrain.evaluation.decisions import GateInput, dev_table
 from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import AccuracyKind, dev_answers, entities_of
+from kbtrain.evaluation.outlook import fit_outlook
 from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import StoredScores
 from kbtrain.evaluation.savings import Saving, dev_rank
@@ -70,16 +71,20 @@ def note_thresholds(
     replacing: bool,
     questions: Sequence[Question] = (),
     savings: Sequence[Saving] = (),
+    search_tokens: float | None = None,
 ) -> list[str]:
     """Note the threshold of every gate that its score file names, and the best of several keys, in that gate's folder;
     what was done, in lines.
 
     ``questions``: the dev questions, of which numbers are kept beside the scores. ``savings``: figures of the same
-    thresholds on test. A calibrated threshold stays unless ``replacing``; see :func:`kbtrain.gates.noted.note`.
+    thresholds on test; ``search_tokens``: see :class:`~kbtrain.gate_folder.Outlook`. A calibrated threshold stays
+    unless ``replacing``; see :func:`kbtrain.gates.noted.note`.
     """
     tested = {one.gate: _test_figures(one) for one in savings}
     inputs, lines, noted = {gate.name: gate for gate in gates}, [], dict[Path, list[str]]()
     texts, entities = [question.text for question in questions], len(set(entities_of(questions)))
+    answers = dev_answers(dev, settings.kind) if dev else None
+    groups = entities_of(questions) if questions else [outcome.question_id for outcome in dev]
     asked = {"questions": dev_questions(texts, entities)} if questions else {}
     chosen = [gate for gate in results if gate.threshold is not None and gate.threshold_rule is not None]
     for result in chosen:
@@ -91,7 +96,8 @@ def note_thresholds(
             lines.append(f"{result.gate}: its threshold is not noted, {reason}")
             continue
         threshold = _threshold(run, result, gate, dev, settings, asked)
-        threshold = threshold.model_copy(update={"test": tested.get(result.gate)})
+        outlook = fit_outlook(gate.dev, answers, groups, search_tokens) if answers else None
+        threshold = threshold.model_copy(update={"test": tested.get(result.gate), "outlook": outlook})
         done = note(source.folder, source.name, threshold, replacing)
         line = done.line(result.gate, source.folder)
         lines += [line] if line else []

@@ -99,14 +99,22 @@ def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> N
     found = read_gate_json(folder).get("thresholds", {}).get(name)
     old = None if found is None else Threshold.model_validate(found)
     if old is not None and chosen.rule == "given" and not chosen.evidence and chosen.threshold == old.threshold:
-        if chosen.test is not None and chosen.test != old.test:
-            set_threshold(folder, name, old.model_copy(update={"test": chosen.test}))
+        _update(folder, name, old, chosen, "test", "outlook")
         return Noted(old, True, old)
     calibrated = old is not None and bool(old.evidence) and not chosen.evidence
     kept = old is not None and not replace and (calibrated or (guaranteed(old) and not guaranteed(chosen)))
     if not kept:
         set_threshold(folder, name, chosen)
+    elif old is not None:
+        _update(folder, name, old, chosen, "outlook")
     return Noted(chosen, kept, old)
+
+
+def _update(folder: Path, name: str, old: Threshold, chosen: Threshold, *fields: str) -> None:
+    """Note these fields of ``chosen`` beside the threshold that stays."""
+    new = {field: value for field in fields if (value := getattr(chosen, field)) is not None}
+    if any(value != getattr(old, field) for field, value in new.items()):
+        set_threshold(folder, name, old.model_copy(update=new))
 
 
 def note_calibrated(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> Noted:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
 from kbtrain.config import Config, build
+from kbtrain.errors import UserError
 from kbtrain.scripts import find
 
 PRICES = Path("eval/configs/prices.yaml")
@@ -24,6 +27,35 @@ class Prices(Config):
     search_seconds: float = Field(ge=0, description="one search takes so long")
     seconds_per_1000_tokens_in: float = Field(ge=0, description="reading a thousand prompt tokens takes so long")
     seconds_per_1000_tokens_out: float = Field(ge=0, description="generating a thousand tokens takes so long")
+
+
+@dataclass(frozen=True)
+class Amount:
+    """An amount of money, prompt tokens or milliseconds."""
+
+    value: float
+    unit: Literal["money", "tokens", "ms"]
+
+    @classmethod
+    def read(cls, text: str, currency: str, key: str) -> Amount:
+        """``2.5 USD``, ``3000 tokens``, ``800 ms``. Raises :class:`UserError`."""
+        found = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e-?[0-9]+)?|\.[0-9]+)\s*([A-Za-z]+|[^\w\s])\s*", text)
+        units: dict[str, Literal["money", "tokens", "ms"]] = {currency.lower(): "money", "tokens": "tokens", "ms": "ms"}
+        unit = None if found is None else units.get(found[2].lower())
+        if found is None or unit is None:
+            wanted = f"2.5 {currency}, 3000 tokens or 800 ms"
+            raise UserError(f"key '{key}': expected an amount such as {wanted}, found {text!r:.40}")
+        return cls(float(found[1].replace(",", "").replace("_", "")), unit)
+
+
+def search_cost(prices: Prices, tokens: float | None, unit: Literal["money", "tokens", "ms"]) -> float:
+    """Cost of one search with the ``tokens`` that its passages add to the prompt."""
+    read = tokens or 0.0
+    if unit == "tokens":
+        return read
+    if unit == "ms":
+        return 1000 * prices.search_seconds + read * prices.seconds_per_1000_tokens_in
+    return prices.search + read * prices.million_tokens_in / 1e6
 
 
 @dataclass(frozen=True)

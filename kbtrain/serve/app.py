@@ -15,9 +15,10 @@ from kbtrain.answers.writing import is_blank
 from kbtrain.records import TurnExample
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import gate_input
-from kbtrain.serve.decide import Decision
+from kbtrain.serve.decide import Aim, Decision
 from kbtrain.serve.exchange import Endpoint, Exchange, Handle
 from kbtrain.serve.forward import forward, passes_all
+from kbtrain.serve.policy import AIMS
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.proxy import proxy
 from kbtrain.serve.request_forms import FORMS
@@ -85,20 +86,22 @@ def _endpoint(path: str, handle: Handle, service: Service) -> Endpoint:
 async def gate_route(service: Service, exchange: Exchange) -> None:
     """Many questions, or one chat, to decisions with all scores; nothing is searched."""
     body = read_object(await exchange.body())
-    unknown = set(body) - {"questions", "messages", "threshold", "budget"}
+    unknown = set(body) - {"questions", "messages", *AIMS}
     if unknown:
-        allowed = "questions or messages, threshold or budget"
+        allowed = f"questions or messages, and one of {', '.join(AIMS)}"
         raise Refused(400, "body", f"unknown field '{min(unknown):.40}'; allowed: {allowed}", f"{min(unknown):.40}")
-    threshold, budget = _number(body, "threshold"), _number(body, "budget")
-    if threshold is not None and budget is not None:
-        raise Refused(400, "body", "give a threshold or a budget, not both", "budget")
-    if budget is not None and not 0 <= budget <= 1:
+    aims = {name: value for name in AIMS if (value := _number(body, name)) is not None}
+    if len(aims) > 1:
+        raise Refused(400, "body", f"give one of {', '.join(AIMS)}", max(aims))
+    if not 0 <= aims.get("budget", 0) <= 1:
         raise Refused(400, "body", "field 'budget': expected a share of searches, from 0 to 1", "budget")
+    if not -1 <= aims.get("price", 0) <= 1:
+        raise Refused(400, "body", "field 'price': expected a share of right answers, from -1 to 1", "price")
     inputs, kinds = _inputs(service, body)
 
     async def work() -> None:
         exchange.moment = "gate"
-        made = await service.decisions("gate", inputs, threshold, budget, kinds)
+        made = await service.decisions("gate", inputs, Aim(**aims), kinds)
         shown = [_shown(value, decision) for value, decision in zip(inputs, made, strict=False)]
         fields = {"gate": made[0].gate, "decisions": shown, "seconds": round(made[0].seconds, 6)}
         if len(made) < len(inputs):
@@ -154,6 +157,8 @@ def _shown(value: Input, decision: Decision) -> dict[str, Any]:
         "reason": decision.reason,
         "score": decision.score,
         "probability": decision.probability,
+        "helps": decision.helps,
+        "gain": decision.gain,
         "threshold": decision.threshold,
         "scores": dict(decision.scores),
     }

@@ -19,6 +19,7 @@ from kbtrain.gate_folder import Gate, Saves
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import vocabulary_of
 from kbtrain.gates.registry import load_gate
+from kbtrain.llm.prices import Amount, read_prices, search_cost
 from kbtrain.llm.served_states import StatesServer
 from kbtrain.records import GateExample, Hit, Titles
 from kbtrain.serve.config import ServeConfig
@@ -31,11 +32,23 @@ logger = logging.getLogger("kbtrain.serve")
 
 
 @dataclass(frozen=True)
+class Aim:
+    """A threshold, a share of searches (``budget``) or the gain that a search must exceed (``price``); at most one."""
+
+    threshold: float | None = None
+    budget: float | None = None
+    price: float | None = None
+
+
+NO_AIM = Aim()
+
+
+@dataclass(frozen=True)
 class Decision:
     """``retrieve`` where ``score`` > ``threshold``, unless there is none or ``reason`` is a kind of utterance.
 
     ``gate``: name@fingerprint; ``scores``: of the gate's one pass, by name; ``seconds`` from the question to the score,
-    waiting included.
+    waiting included. ``helps``, ``gain``: calibrated on dev, see :class:`~kbtrain.gate_folder.Outlook`.
     """
 
     score: float
@@ -46,6 +59,8 @@ class Decision:
     reason: str
     seconds: float
     scores: Mapping[str, float] = field(default_factory=dict)
+    helps: float | None = None
+    gain: float | None = None
 
 
 class GateSlow(TimeoutError):
@@ -68,6 +83,7 @@ class LoadedGate:
         self.gate = gate
         self.states = states
         self.fingerprint = fingerprint
+        self.price: float | None = None  # the configuration's, of a search
         self.own = gate.card.own_prompts() if gate.card else None  # the prompts that its labels are about
         self.titles: Titles = gate.card.titles() if gate.card else "missing"  # of passages, in these prompts
         self.name = f"{gate.name}@{fingerprint}"
@@ -125,13 +141,26 @@ class LoadedGate:
         if not self.dev_scores:
             message = f"gate '{self.gate.name}' has no calibration to take a threshold for a budget from"
             raise Refused(400, "no_calibration", message, "x-kbtrain-budget")
-        beyond = 1.0 if self.gate.unit == "probability" else sys.float_info.max
+        beyond = self._beyond
         allowed = math.floor(share * len(self.dev_scores) + 1e-9)
         if share == 0:
             return beyond
         if allowed == len(self.dev_scores):
             return -beyond
         return self.dev_scores[len(self.dev_scores) - allowed - 1]
+
+    def at_price(self, gain: float) -> float:
+        """The threshold above which a search gains more than this. Raises :class:`Refused` without an outlook."""
+        outlook = self.gate.outlook
+        if outlook is None:
+            message = f"gate '{self.gate.name}' has no map of what a search gains; run eval/end_to_end.py"
+            raise Refused(400, "no_calibration", message, "x-kbtrain-price")
+        return min(max(outlook.above(gain), -self._beyond), self._beyond)
+
+    @property
+    def _beyond(self) -> float:
+        """A threshold that no score passes."""
+        return 1.0 if self.gate.unit == "probability" else sys.float_info.max
 
     def share_above(self, threshold: float) -> float | None:
         """Share of the dev scores above a threshold; None where none are noted."""
@@ -171,6 +200,12 @@ class Decider:
                 loaded.check(c.threshold, "threshold")
             except Refused as refused:
                 raise UserError(f"key 'threshold': {refused}") from None
+        elif c.price is not None or c.worth is not None:
+            try:
+                loaded.at_price(0.0)
+                loaded.price = self._price(loaded)
+            except Refused as refused:
+                raise UserError(f"key '{'worth' if c.price is None else 'price'}': {refused}") from None
         elif loaded.gate.threshold is None and not c.shadow:
             raise UserError(
                 f"gate '{loaded.gate.name}': no threshold in its folder; choose one on dev questions "
@@ -197,25 +232,42 @@ class Decider:
             question, hit = "What is the capital of France?", Hit("1", "Paris", "Paris is the capital of France.", 1.0)
             self._score([self.loaded.example(question, [hit]) if self.loaded.after_search else question])
 
-    def threshold(self, loaded: LoadedGate, given: float | None = None, budget: float | None = None) -> float | None:
-        """The request's threshold, else its budget's, else the configuration's, else the gate's own; None without any,
-        in shadow mode.
+    def threshold(self, loaded: LoadedGate, aim: Aim = NO_AIM) -> float | None:
+        """The request's threshold, or its budget's or price's, else the configuration's, else the gate's own; None
+        without any, in shadow mode.
         """
-        if given is not None:
-            return loaded.check(given, "threshold")
-        if budget is not None:
-            return loaded.at_budget(budget)
+        if aim.threshold is not None:
+            return loaded.check(aim.threshold, "threshold")
+        if aim.budget is not None:
+            return loaded.at_budget(aim.budget)
+        price = loaded.price if aim.price is None else aim.price
+        if price is not None:
+            return loaded.at_price(price)
         return self.config.threshold if self.config.threshold is not None else loaded.gate.threshold
 
+    def _price(self, loaded: LoadedGate) -> float | None:
+        """The configuration's price of a search: a gain, or by what a right answer is worth; None without one.
+
+        Raises :class:`UserError` for an amount that cannot be.
+        """
+        c = self.config
+        if c.worth is None:
+            return c.price
+        prices = read_prices(c.prices)
+        worth = Amount.read(c.worth, prices.currency, "worth")
+        if worth.value <= 0:
+            raise UserError("key 'worth': expected more than 0")
+        tokens = None if loaded.gate.outlook is None else loaded.gate.outlook.search_tokens
+        return search_cost(prices, tokens, worth.unit) / worth.value
+
     async def decide(
-        self, inputs: Sequence[Input], threshold: float | None = None, budget: float | None = None,
-        kinds: Sequence[UtteranceKind | None] | None = None,
-    ) -> list[Decision]:  # fmt: skip
+        self, inputs: Sequence[Input], aim: Aim = NO_AIM, kinds: Sequence[UtteranceKind | None] | None = None
+    ) -> list[Decision]:
         """One decision an input. ``kinds``: of the messages behind them; None: those of the inputs.
 
         Raises :class:`Refused` (a threshold that cannot be, no room), :class:`GateSlow`, and errors of the gate.
         """
-        self.threshold(self.loaded, threshold, budget)  # a bad one is refused before anything is scored
+        self.threshold(self.loaded, aim)  # a bad one is refused before anything is scored
         began = time.perf_counter()
         scored: Sequence[Scored]
         try:
@@ -226,19 +278,21 @@ class Decider:
         if kinds is None:
             kinds = [input_kind(value) if self.config.utterance_rules else None for value in inputs]
         pairs = zip(scored, kinds, strict=False)
-        decisions = [self._decision(one, threshold, budget, seconds, kind) for one, kind in pairs]
+        decisions = [self._decision(one, aim, seconds, kind) for one, kind in pairs]
         if len(decisions) < len(inputs):
             raise GateSlow(decisions)
         return decisions
 
-    def _decision(
-        self, scored: Scored, threshold: float | None, budget: float | None, seconds: float, kind: UtteranceKind | None
-    ) -> Decision:
+    def _decision(self, scored: Scored, aim: Aim, seconds: float, kind: UtteranceKind | None) -> Decision:
         loaded = scored.loaded
-        limit, score = self.threshold(loaded, threshold, budget), scored.scores[loaded.gate.name]
+        limit, score = self.threshold(loaded, aim), scored.scores[loaded.gate.name]
         retrieve, reason = (False, kind or "no-threshold") if limit is None else decide_by(score, limit, kind)
+        outlook = loaded.gate.outlook
+        helps, gain = (None, None) if outlook is None else outlook.at(score)
         return Decision(
             score=score,
+            helps=helps,
+            gain=gain,
             probability=loaded.gate.probability(score),
             threshold=limit,
             retrieve=retrieve,

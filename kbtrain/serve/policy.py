@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from kbtrain.serve.decide import NO_AIM, Aim
 from kbtrain.serve.problem import Refused
 
 Retrieve = Literal["auto", "always", "never"]
 PREFIX = b"x-kbtrain-"
-KNOWN = ("retrieve", "threshold", "budget", "debug")
+KNOWN = ("retrieve", "threshold", "budget", "price", "debug")
 
 
 @dataclass(frozen=True)
 class Policy:
-    """``retrieve`` auto: as the gate decides. ``threshold`` and ``budget`` (a share of searches) exclude each other."""
+    """``retrieve`` auto: as the gate decides, by ``aim``."""
 
     retrieve: Retrieve = "auto"
-    threshold: float | None = None
-    budget: float | None = None
+    aim: Aim = NO_AIM
     debug: bool = False
 
     @classmethod
@@ -36,12 +36,12 @@ class Policy:
             if key in given:
                 raise _refused(key, "given twice")
             given[key] = value.decode("latin-1").strip()
-        if "threshold" in given and "budget" in given:
-            raise _refused("budget", "give a threshold or a budget, not both")
+        aims = {key: read(given[key]) for key, read in AIMS.items() if key in given}
+        if len(aims) > 1:
+            raise _refused(max(aims), f"give one of {', '.join(AIMS)}")
         return cls(
             retrieve=cast(Retrieve, _choice("retrieve", given.get("retrieve", "auto"), ("auto", "always", "never"))),
-            threshold=_number("threshold", given["threshold"]) if "threshold" in given else None,
-            budget=_share(given["budget"]) if "budget" in given else None,
+            aim=Aim(**aims),
             debug=_choice("debug", given.get("debug", "false"), ("true", "false", "1", "0")) in {"true", "1"},
         )
 
@@ -71,3 +71,15 @@ def _share(value: str) -> float:
     if not 0 <= share <= 1:
         raise _refused("budget", "expected a share of searches, from 0 to 1")
     return share
+
+
+def _gain(value: str) -> float:
+    gain = _number("price", value)
+    if not -1 <= gain <= 1:
+        raise _refused("price", "expected a share of right answers, from -1 to 1")
+    return gain
+
+
+AIMS: dict[str, Callable[[str], float]] = {
+    "threshold": lambda value: _number("threshold", value), "budget": _share, "price": _gain
+}  # fmt: skip

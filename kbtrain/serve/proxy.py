@@ -47,8 +47,8 @@ async def proxy(service: Service, exchange: Exchange, path: str) -> None:
     data = await exchange.body()
     body = read_object(data)
     found = _input(service, path, body)
-    if policy.threshold is not None:
-        service.decider.loaded.check(policy.threshold, "x-kbtrain-threshold")
+    if policy.aim.threshold is not None:
+        service.decider.loaded.check(policy.aim.threshold, "x-kbtrain-threshold")
     course = Course(path, query=found.query, saves=service.decider.loaded.saves)
     work = _answer(service, exchange, path, data, body, found, policy, course)
     await record_course(service, exchange, policy, course, work)
@@ -125,9 +125,7 @@ async def _decide(service: Service, found: GateInput, policy: Policy, course: Co
     else:
         began = time.perf_counter()
         try:
-            (course.decision,) = await service.decider.decide(
-                [found.value], policy.threshold, policy.budget, [found.kind]
-            )
+            (course.decision,) = await service.decider.decide([found.value], policy.aim, [found.kind])
             course.reason, course.wanted = course.decision.reason, course.decision.retrieve
         except Refused:
             raise

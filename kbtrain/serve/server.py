@@ -127,12 +127,16 @@ def _threshold_lines(service: Service) -> list[str]:
     card = loaded.gate.card
     noted = card.thresholds.get(loaded.gate.name) if card and config.threshold is None else None
     origin = "--threshold" if noted is None else f"rule {noted.rule}"
+    price = loaded.price
+    if price is not None:
+        noted, origin = None, f"a search must gain more than {100 * price:.3g} points"
     share = loaded.share_above(threshold)
     searched = "" if share is None else f": searches for {share:.0%} of the dev questions"
     figures = "its savings on test questions are not noted; eval/end_to_end.py measures them"
     if noted is not None and noted.test is not None:
         figures = noted.test.line()
-    return [f"threshold {threshold:.6g} ({origin}){searched}", figures]
+    mapped = [] if loaded.gate.outlook is None else [loaded.gate.outlook.line()]
+    return [f"threshold {threshold:.6g} ({origin}){searched}", figures, *mapped]
 
 
 def _prompt_in_words(config: ServeConfig, loaded: LoadedGate) -> str:

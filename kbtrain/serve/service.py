@@ -18,7 +18,7 @@ from kbtrain.gates.question_shift import Asked, QuestionShift, asked, question_s
 from kbtrain.metrics.calibration import Shift, shift
 from kbtrain.records import Hit, TurnExample
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.decide import Decider, Decision, GateSlow, LoadedGate
+from kbtrain.serve.decide import Aim, Decider, Decision, GateSlow, LoadedGate
 from kbtrain.serve.decision_log import DecisionLog
 from kbtrain.serve.exchange import Endpoint, Exchange, Keys
 from kbtrain.serve.gate_model import gate_model
@@ -80,7 +80,8 @@ class Course:
                 values["question"] = quote(self.query, errors="replace")[:LONGEST_IDS]
             names = (quote(hit.passage_id, safe="", errors="replace") for hit in self.hits)
             values["passage-ids"] = ",".join(names)[:LONGEST_IDS]
-            values["probability"] = f"{d.probability:.6g}" if d and d.probability is not None else ""
+            about = {name: getattr(d, name, None) for name in ("probability", "helps", "gain")}
+            values |= {name: "" if value is None else f"{value:.6g}" for name, value in about.items()}
         return {f"x-kbtrain-{name}": value for name, value in values.items() if value}
 
 
@@ -144,9 +145,8 @@ class Service:
             raise UserError(f"key 'injection': '{where}' with {self.upstream.name}: {refused}") from None
 
     async def decisions(
-        self, route: str, inputs: Sequence[Input], threshold: float | None, budget: float | None,
-        kinds: Sequence[UtteranceKind | None] | None = None,
-    ) -> list[Decision]:  # fmt: skip
+        self, route: str, inputs: Sequence[Input], aim: Aim, kinds: Sequence[UtteranceKind | None] | None = None
+    ) -> list[Decision]:
         """Decisions for a route that has no other answer than the gate's, recorded: of all inputs, or of the first ones
         where the deadline came before the rest. Raises :class:`Refused`.
         """
@@ -154,7 +154,7 @@ class Service:
         if (loaded := self.decider.loaded).after_search:
             read = [loaded.example(str(question), await self.find(str(question))) for question in inputs]
         try:
-            made: Sequence[Decision] = await self.decider.decide(read, threshold, budget, kinds)
+            made: Sequence[Decision] = await self.decider.decide(read, aim, kinds)
         except GateSlow as slow:
             made = slow.decisions
             if not made:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from kbtrain.answers.words import normalise
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import gate_input
-from kbtrain.serve.decide import Decision
+from kbtrain.serve.decide import NO_AIM, Decision
 from kbtrain.serve.exchange import Exchange
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.service import Service
@@ -74,19 +74,25 @@ def _questions(body: dict[str, Any], shape: type[T], name: str) -> T:
 
 
 async def _decided(service: Service, exchange: Exchange, route: str, value: Input) -> tuple[Decision, float]:
-    """The decision and its probability. Raises :class:`Refused` for a gate whose score is none."""
-    if service.decider.loaded.gate.unit is None:
-        message = f"the score of gate '{service.decider.loaded.gate.name}' is no probability; ask /v1/gate"
+    """The decision and its probability: that a search helps where dev taught it, else the gate's own.
+
+    Raises :class:`Refused` for a gate without either.
+    """
+    gate = service.decider.loaded.gate
+    if gate.unit is None and gate.outlook is None:
+        message = f"the score of gate '{gate.name}' is no probability; ask /v1/gate"
         raise Refused(400, "no_probability", message)
     exchange.moment = "gate"
-    (decision,) = await service.decisions(route, [value], None, None)
-    assert decision.probability is not None
-    return decision, decision.probability
+    (decision,) = await service.decisions(route, [value], NO_AIM)
+    probability = decision.probability if decision.helps is None else decision.helps
+    assert probability is not None
+    return decision, probability
 
 
 def _raw(decision: Decision) -> dict[str, Any]:
     return {"gate": decision.gate, "score": decision.score, "threshold": decision.threshold,
-            "retrieve": None if decision.threshold is None else decision.retrieve}  # fmt: skip
+            "retrieve": None if decision.threshold is None else decision.retrieve,
+            "helps": decision.helps, "gain": decision.gain}  # fmt: skip
 
 
 def _model(service: Service, body: dict[str, Any]) -> str:

@@ -161,3 +161,19 @@ def test_it_serves_any_gate_s_folder(script, made):
     module = script("calibrate")
     module.main(module.CalibrateConfig(run=made, gate="seakr", folder=made / "kbm"))
     assert read_gate_json(made / "kbm")["thresholds"]["seakr"]["rule"] == "ratio 0.5"
+
+
+def test_a_budget_of_money_tokens_or_time_chooses_the_most_searches_it_pays_for(script, made, capsys):
+    (made / "prices.yaml").write_text(
+        "{search: 0.01, million_tokens_in: 0, million_tokens_out: 0, machine_hour: 0, search_seconds: 0.5, "
+        "seconds_per_1000_tokens_in: 0, seconds_per_1000_tokens_out: 0}"
+    )
+    for budget, share in (("2.5 USD", 0.25), ("10 USD", 1.0), ("0 USD", 0.0)):
+        module, chosen = config(script, made, goal="budget", budget=budget, prices=made / "prices.yaml")
+        module.main(chosen)
+        noted = read_gate_json(made / "seakr")["thresholds"]["seakr"]
+        assert noted["rule"] == f"budget {budget} a thousand questions"
+        assert noted["evidence"]["retrieval_ratio"] == pytest.approx(share)
+    module, chosen = config(script, made, goal="budget", budget="500 tokens", prices=made / "prices.yaml")
+    with pytest.raises(UserError, match="tokens of some dev answers are not known; give the budget as money"):
+        module.main(chosen)

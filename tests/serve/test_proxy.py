@@ -180,7 +180,7 @@ def test_policy_of_a_request(proxy, policy, text, retrieved, reason):
         ({"threshold": "nan"}, "expected a number"),
         ({"budget": "2"}, "from 0 to 1"),
         ({"budget": "-1"}, "from 0 to 1"),
-        ({"threshold": "0.5", "budget": "0.5"}, "not both"),
+        ({"threshold": "0.5", "budget": "0.5"}, "give one of threshold, budget, price"),
         ({"debug": "maybe"}, "allowed: true, false"),
         ({"treshold": "0.5"}, "unknown header; allowed: x-kbtrain-retrieve"),
     ],
