@@ -216,7 +216,7 @@ def within_budget(config: CalibrateConfig, dev: Dev, ids: Sequence[str]) -> floa
     amount = Amount.read(config.budget or "", prices.currency, "budget")
     ids = [name for name in ids if place_of(name) < config.dev_share]
     used = Usage(*np.zeros((4, len(ids))))
-    if there(config.run / "samples.db"):
+    if path_exists(config.run / "samples.db"):
         used = stored_usage(config.run, config.sampling_run, ids)
     if amount.unit != "money" and not (used.llm_in.all() and used.rag_in.all()):
         raise UserError(
