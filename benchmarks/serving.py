@@ -111,7 +111,7 @@ def main(config: ServingBenchmarkConfig) -> None:
 
 def probe(folder: Path) -> Path:
     """A probe on the embedded encoder, for questions of the atlas; its labels are made up, its cost is any probe's."""
-    from kbtrain.gate_folder import ClassifierCard, Threshold
+    from kbtrain.gate.card import ClassifierCard, Threshold
     from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput
     from kbtrain.models.encoders import open_body
     from kbtrain.records import GateExample

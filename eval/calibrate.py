@@ -45,7 +45,7 @@ from kbtrain.evaluation.fidelity import DELTA, MAX_CHANGE, change_threshold, rea
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
 from kbtrain.files import path_exists
-from kbtrain.gate_folder import Threshold, read_gate_json
+from kbtrain.gate.card import Threshold, read_gate_json
 from kbtrain.gates.noted import Source, missing_reason, note_calibrated, source_of
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.seakr.gate import scale_of

@@ -28,7 +28,7 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions_file import added_gates, read_decisions
 from kbtrain.evaluation.run_folder import check_gate_name, first_ids, read_scores
 from kbtrain.files import path_exists
-from kbtrain.gate_folder import CARD
+from kbtrain.gate.card import CARD
 from kbtrain.gates.score_file import SCORES, score_path
 from kbtrain.provenance import check_unchanged, meta_of, write_meta
 from kbtrain.records import GateScore, Question

@@ -33,7 +33,7 @@ from kbtrain.evaluation.run_folder import (
 )
 from kbtrain.evaluation.savings import Saving, four_fold, order_curves, savings
 from kbtrain.files import path_exists
-from kbtrain.gate_folder import KeyedCard
+from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.noted import Source, missing_reason
 from kbtrain.gates.registry import read_card
 from kbtrain.labeling.distribution import statistics

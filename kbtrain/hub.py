@@ -14,7 +14,7 @@ from typing import Any
 
 from kbtrain.credentials import key_from_environment
 from kbtrain.errors import UserError, at, never_show
-from kbtrain.gate_folder import CARD, README, read_gate_json
+from kbtrain.gate.card import CARD, README, read_gate_json
 from kbtrain.trained_on import TRAINED_ENTITIES, TRAINED_ON
 
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable

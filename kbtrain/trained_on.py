@@ -13,7 +13,7 @@ from kbtrain import jsonl
 from kbtrain.answers.grading import is_empty
 from kbtrain.answers.words import normalise
 from kbtrain.files import path_exists
-from kbtrain.gate_folder import logistic
+from kbtrain.gate.gate import logistic
 from kbtrain.provenance import write_atomically
 from kbtrain.records import Example, GateExample, GateScore
 from kbtrain.text_files import read_text

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from kbtrain.config import run_script
-from kbtrain.gate_folder import CARD
+from kbtrain.gate.card import CARD
 from kbtrain.gates.encoder.input import EncoderInput, Feature
 from kbtrain.gates.encoder.offset import turns_only
 from kbtrain.gates.encoder.pair import TunedConfig, train_pair, train_probe

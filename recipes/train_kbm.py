@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import check_each_once, run_script
-from kbtrain.gate_folder import CARD
+from kbtrain.gate.card import CARD
 from kbtrain.models.adapters import Adapter, base_fingerprint, compute_of, open_trainable
 from kbtrain.prompts.kbm import DEFAULT_KEYS, KBMPrompt, Key, kbm_fingerprint
 from kbtrain.training.config import TrainingConfig, training_arguments

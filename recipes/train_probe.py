@@ -36,7 +36,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import check_counts, check_each_once, run_script
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
-from kbtrain.gate_folder import CARD
+from kbtrain.gate.card import CARD
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, Asked
 from kbtrain.gates.probe.head import Method
 from kbtrain.prompts.kbm import DEFAULT_KEYS

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.gate_folder import CARD
+from kbtrain.gate.card import CARD
 from kbtrain.gates.late_scores import score_late_test
 from kbtrain.gates.ragate.mha import Inputs, RagateMHA, input_folder
 from kbtrain.gates.ragate.train_mha import MHAConfig, mha_input, mha_rows, new_gate

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.gate_folder import CARD
+from kbtrain.gate.card import CARD
 from kbtrain.gates.late_scores import score_late_test
 from kbtrain.models.adapters import Adapter, compute_of, open_trainable
 from kbtrain.prompts.ragate import PeftFeature

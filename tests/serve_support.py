@@ -19,7 +19,7 @@ NEEDS, KNOWN = "Tell me about the museum", "Book 3 tickets"
 
 def probe_folder(folder: Path, threshold: float | None = 0.5, dev_scores: list[float] | None = None) -> Path:
     """An encoder probe on a tiny random BERT, fitted to ask for a search where a sight is asked about."""
-    from kbtrain.gate_folder import ClassifierCard, Threshold
+    from kbtrain.gate.card import ClassifierCard, Threshold
     from kbtrain.gates.encoder.probe import HEAD, EncoderProbe, ProbeInput
     from kbtrain.models.encoders import open_body
 

@@ -26,7 +26,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"config", "credentials", "jsonl", "provenance", "prompts", "answers"}),
     frozenset({"utterances"}),
     frozenset({"io"}),
-    frozenset({"store", "gate_folder", "models", "questions"}),
+    frozenset({"store", "gate", "models", "questions"}),
     frozenset({"trained_on"}),
     frozenset({"hub", "kernels", "metrics"}),
     frozenset({"llm", "training"}),

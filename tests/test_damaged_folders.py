@@ -14,7 +14,7 @@ from tiny_turns import turn
 from torture.folders import KINDS, NOTED, campaign, verdict, without_hashes
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import set_threshold
+from kbtrain.gate.card import set_threshold
 from kbtrain.gates.registry import GATES, load_gate
 from kbtrain.jsonl import write
 from kbtrain.records import Passage

@@ -14,7 +14,7 @@ from support import gate_folders
 
 from kbtrain.commands import launch_of
 from kbtrain.config import Config, parse_args
-from kbtrain.gate_folder import Threshold, set_threshold
+from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.scripts import find, of_launcher
 
 ROOT = Path(__file__).parent.parent

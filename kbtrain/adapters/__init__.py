@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kbtrain.gate_folder import Gate
+    from kbtrain.gate.gate import Gate
 
 
 def as_gate(gate: Gate | Path | str) -> Gate:

@@ -13,7 +13,7 @@ except ImportError as error:
     raise ImportError('DSPy is not installed; run: pip install "kbtrain[dspy]"') from error
 
 from kbtrain.adapters import as_gate
-from kbtrain.gate_folder import Gate
+from kbtrain.gate.gate import Gate
 
 
 class Gated(dspy.Module):

@@ -11,7 +11,7 @@ except ImportError as error:
     raise ImportError('Haystack is not installed; run: pip install "kbtrain[haystack]"') from error
 
 from kbtrain.adapters import as_gate
-from kbtrain.gate_folder import Gate
+from kbtrain.gate.gate import Gate
 
 
 @component

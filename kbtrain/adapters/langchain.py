@@ -14,7 +14,7 @@ except ImportError as error:
     raise ImportError('LangChain is not installed; run: pip install "kbtrain[langchain]"') from error
 
 from kbtrain.adapters import as_gate
-from kbtrain.gate_folder import Gate
+from kbtrain.gate.gate import Gate
 
 
 class GatedRetriever(BaseRetriever):

@@ -15,7 +15,7 @@ except ImportError as error:
     raise ImportError('LlamaIndex is not installed; run: pip install "kbtrain[llama-index]"') from error
 
 from kbtrain.adapters import as_gate
-from kbtrain.gate_folder import Gate
+from kbtrain.gate.gate import Gate
 
 
 class GateSelector(BaseSelector):

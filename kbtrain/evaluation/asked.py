@@ -12,7 +12,7 @@ from kbtrain import jsonl
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError
 from kbtrain.files import path_exists
-from kbtrain.gate_folder import Reads
+from kbtrain.gate.gate import Reads
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.score_stage import plain_examples

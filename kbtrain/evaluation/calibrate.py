@@ -15,7 +15,7 @@ from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import answers, entities_of, needed
 from kbtrain.evaluation.run_folder import in_order
-from kbtrain.gate_folder import promise_text
+from kbtrain.gate.card import promise_text
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.significance import delta, resampled_means
 from kbtrain.metrics.thresholds import Dev, choose, control, unchanged

@@ -19,7 +19,7 @@ import numpy as np
 
 from kbtrain.errors import UserError
 from kbtrain.files import replacing
-from kbtrain.gate_folder import logistic
+from kbtrain.gate.gate import logistic
 from kbtrain.gates.encoder.probe import SPREAD, fit_head
 from kbtrain.gates.turns.dialogue_state import C
 from kbtrain.gates.turns.features import dialogue_features

@@ -24,7 +24,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.calibrate import Chosen, calibrate_change, place_of
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import first_ids
-from kbtrain.gate_folder import KeyedCard, Threshold
+from kbtrain.gate.card import KeyedCard, Threshold
 from kbtrain.gates.noted import Source, missing_reason
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.registry import read_card

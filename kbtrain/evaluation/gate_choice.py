@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.asked import Asked, AskedConfig
 from kbtrain.files import path_exists, writing
-from kbtrain.gate_folder import CARD
+from kbtrain.gate.card import CARD
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.fitting import fitted
 from kbtrain.gates.handles import PROMPTED, GateHandle, gate_identity, handle, prompted, prompted_by_replies

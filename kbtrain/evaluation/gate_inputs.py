@@ -11,7 +11,7 @@ import numpy as np
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.run_folder import Stored, in_order
 from kbtrain.evaluation.seen import seen_of
-from kbtrain.gate_folder import Gate
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import TABLE_ORDER
 from kbtrain.gates.simple import NEUTRAL, Always, FormOnly, Never, Oracle, Random, RelationOnly, RetrieverScore
 from kbtrain.labeling.examples import example

@@ -23,7 +23,7 @@ from kbtrain.arrays import Bools, Floats
 from kbtrain.config import read_yaml
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import Correctness, answers, needed
-from kbtrain.gate_folder import logistic
+from kbtrain.gate.gate import logistic
 from kbtrain.gates.encoder.probe import ProbeInput, embeddings, fit_head
 from kbtrain.gates.features.additive import LEAST, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.frequencies import Frequencies

@@ -17,7 +17,7 @@ from kbtrain.evaluation.outlook import fit_outlook
 from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import StoredScores
 from kbtrain.evaluation.savings import Saving, dev_rank
-from kbtrain.gate_folder import BestKey, KeyedCard, TestFigures, Threshold, read_gate_json, set_best
+from kbtrain.gate.card import BestKey, KeyedCard, TestFigures, Threshold, read_gate_json, set_best
 from kbtrain.gates.noted import Source, missing_reason, note, source_of
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.registry import read_card
@@ -77,7 +77,7 @@ def note_thresholds(
     what was done, in lines.
 
     ``questions``: the dev questions, of which numbers are kept beside the scores. ``savings``: figures of the same
-    thresholds on test; ``search_tokens``: see :class:`~kbtrain.gate_folder.Outlook`. A calibrated threshold stays
+    thresholds on test; ``search_tokens``: see :class:`~kbtrain.gate.card.Outlook`. A calibrated threshold stays
     unless ``replacing``; see :func:`kbtrain.gates.noted.note`.
     """
     tested = {one.gate: _test_figures(one) for one in savings}

@@ -8,7 +8,7 @@ import numpy as np
 
 from kbtrain.arrays import Floats
 from kbtrain.evaluation.outcomes import Correctness
-from kbtrain.gate_folder import Outlook
+from kbtrain.gate.card import Outlook
 from kbtrain.metrics.calibration import calibration, is_probability
 
 LEAST = 50  # dev questions; fewer teach no map

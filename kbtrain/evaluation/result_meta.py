@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kbtrain import gate_folder as gate_folder
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import unmastered
 from kbtrain.evaluation.run_folder import Stored
 from kbtrain.files import path_exists
+from kbtrain.gate.card import CARD
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.provenance import (
     device,
@@ -50,7 +50,7 @@ def result_meta(
     """``meta`` of ``results.json``: what was measured how, and the meta data of every stage before, of the files of
     ``scores`` too."""
     second, _ = unmastered(test.outcomes, settings.tau_mastery)
-    card = run / "kbm" / gate_folder.CARD
+    card = run / "kbm" / CARD
     without = {"thresholds", "best"}  # this evaluation notes them: run again, it would find its own
     return {
         "date": time.strftime("%Y-%m-%d"),

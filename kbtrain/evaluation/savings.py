@@ -18,7 +18,7 @@ import numpy as np
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
-from kbtrain.gate_folder import Saves
+from kbtrain.gate.card import Saves
 from kbtrain.metrics import thresholds
 from kbtrain.metrics.ranking import Curve, normalised_area, oracle_curve, retrieval_curve
 from kbtrain.metrics.significance import Delta, delta, question_counts, resampled_means

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.run_folder import read_scores
-from kbtrain.gate_folder import STAGES, Stage
+from kbtrain.gate.card import STAGES, Stage
 from kbtrain.gates.handles import GateHandle, gate_identity
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.stack.gate import Member, make_members

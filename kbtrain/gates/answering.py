@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import CARD
+from kbtrain.gate.card import CARD
 from kbtrain.models.batching import BatchLimits, batches
 
 if TYPE_CHECKING:

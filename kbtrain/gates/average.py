@@ -11,7 +11,8 @@ from typing import Literal
 from pydantic import Field
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, GateCard, logistic
+from kbtrain.gate.card import GateCard
+from kbtrain.gate.gate import Gate, logistic
 from kbtrain.gates.combination import ByName, Combination
 from kbtrain.records import Example
 from kbtrain.training.model_card import write_made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from kbtrain.gate_folder import Gate
+from kbtrain.gate.gate import Gate
 from kbtrain.records import Example
 
 ByName = Mapping[str, Sequence[float]]  # scores of one gate by its own names, each in the examples' order

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.gate_folder import Gate, KeyedCard
+from kbtrain.gate.card import KeyedCard
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import GATES, Kind, kinds
 from kbtrain.metrics.dev import classifier_metrics
 from kbtrain.prompts.kbm import Key

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.files import path_exists
-from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, Stage, saved_files, text_of
+from kbtrain.gate.card import GateCard, Pass, Stage, saved_files, text_of
+from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.probe.served import connect_states
 from kbtrain.gates.registry import GATES, QUESTION, TURN, check_parts, kind_of, load_gate, read_card
 from kbtrain.gates.stack.gate import StackCard

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import CARD, Threshold, read_gate_json, set_threshold
+from kbtrain.gate.card import CARD, Threshold, read_gate_json, set_threshold
 from kbtrain.gates.handles import GateHandle, gate_identity
 
 

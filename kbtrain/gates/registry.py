@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.gate_folder import CARD, ClassifierCard, Gate, GateCard, KeyedCard, KeyedGate, Reads, read_gate_json
+from kbtrain.gate.card import CARD, ClassifierCard, GateCard, KeyedCard, read_gate_json
+from kbtrain.gate.gate import Gate, KeyedGate, Reads
 from kbtrain.gates.average import AverageCard, AverageGate
 from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe, embedded
@@ -52,7 +53,7 @@ class Kind:
     scores, from the card: one a key for a KBM, one a signal for SeaKR. ``made_by``: the script that makes such folders.
     ``headline``: names that stand with the baselines in every table, the last first. ``fit``: of gates that are fitted
     in seconds (recipes/fit_gate.py): from examples and the probability in [0, 1] of each that retrieval is needed;
-    where the card is a :class:`~kbtrain.gate_folder.KeyedCard`, the label's name is ``key``. ``features``: of such a
+    where the card is a :class:`~kbtrain.gate.card.KeyedCard`, the label's name is ``key``. ``features``: of such a
     gate whose features are dear: (n, d) numbers of examples. They are kept for the next fit; ``fit`` gets them as its
     third argument, and the gate has ``score_features(features)``. ``files``: names of files in its folder that go to
     the hub and come from there, beside :data:`kbtrain.hub.FILES`. ``open_served``: of a folder and a server that gives

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import CARD, Gate, Threshold, set_threshold
+from kbtrain.gate.card import CARD, Threshold, set_threshold
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_of, kinds, read_card
 from kbtrain.gates.score_file import ScoreFile, Timing, score_path, stored_inputs

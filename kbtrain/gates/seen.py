@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Reads
+from kbtrain.gate.gate import Reads
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.registry import read_card
 from kbtrain.records import Example, Split

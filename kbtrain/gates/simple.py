@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, Reads
+from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.features.question import question_form
 from kbtrain.records import Evidence, Example, GateExample, Label, Outcome
 

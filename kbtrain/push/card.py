@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.results import GateResult, Results, load
-from kbtrain.gate_folder import README, GateCard
+from kbtrain.gate.card import README, GateCard
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.registry import kind_of, package_of
 from kbtrain.jsonl import read_json

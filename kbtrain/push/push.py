@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import README, Gate
+from kbtrain.gate.card import README
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import load_gate, read_card
 from kbtrain.hub import FILES, TOKEN, check_name, hub_errors, quiet, token
 from kbtrain.push.card import card_text

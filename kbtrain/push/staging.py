@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import CARD, README, GateCard
+from kbtrain.gate.card import CARD, README, GateCard
 from kbtrain.gates.registry import check_parts, kind_of, read_card
 from kbtrain.hub import FILES, pickle_in
 from kbtrain.models.embedded import is_embedded

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.answering import PlainAnswers
 from kbtrain.gates.probe.gate import Probe
 from kbtrain.labeling.examples import example, reference_example

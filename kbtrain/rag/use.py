@@ -17,7 +17,7 @@ from kbtrain.answers.chinese import language_of
 from kbtrain.answers.thoughts import read_answer, split_thought
 from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import load_gate
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.llm.served_states import StatesServer

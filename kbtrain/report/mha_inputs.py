@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from kbtrain.evaluation.turns import labelled_turns, run_of
-from kbtrain.gate_folder import ClassifierCard
+from kbtrain.gate.card import ClassifierCard
 from kbtrain.gates.ragate.mha import Inputs, input_folder
 from kbtrain.metrics.turns import GateDifference, GateTurns, classify_turns, compare
 from kbtrain.provenance import write_atomically

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kbtrain.gate_folder import ClassifierCard
+from kbtrain.gate.card import ClassifierCard
 from kbtrain.provenance import write_atomically
 from kbtrain.svg import COLOURS, new_figure, render
 from kbtrain.text_table import aligned, number

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbtrain.answers.writing import is_blank
-from kbtrain.gate_folder import Reads
+from kbtrain.gate.gate import Reads
 from kbtrain.records import TurnExample, Utterance
 from kbtrain.serve.client_tasks import is_client_task
 from kbtrain.serve.config import ServeConfig

@@ -15,7 +15,8 @@ from typing import Any
 
 from kbtrain.answers.chinese import language_of
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, Saves
+from kbtrain.gate.card import Saves
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import vocabulary_of
 from kbtrain.gates.registry import load_gate
@@ -48,7 +49,7 @@ class Decision:
     """``retrieve`` where ``score`` > ``threshold``, unless there is none or ``reason`` is a kind of utterance.
 
     ``gate``: name@fingerprint; ``scores``: of the gate's one pass, by name; ``seconds`` from the question to the score,
-    waiting included. ``helps``, ``gain``: calibrated on dev, see :class:`~kbtrain.gate_folder.Outlook`.
+    waiting included. ``helps``, ``gain``: calibrated on dev, see :class:`~kbtrain.gate.card.Outlook`.
     """
 
     score: float

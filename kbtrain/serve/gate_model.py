@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import GateCard
+from kbtrain.gate.card import GateCard
 from kbtrain.gates.registry import read_card
 from kbtrain.provenance import meta_of, short_name
 from kbtrain.serve.config import ServeConfig

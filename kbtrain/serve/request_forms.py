@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from kbtrain.answers.chinese import language_of
-from kbtrain.gate_folder import Reads
+from kbtrain.gate.gate import Reads
 from kbtrain.prompts.kbm import background, render_chat
 from kbtrain.serve.chat import GateInput, gate_input
 from kbtrain.serve.config import ServeConfig

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError, require
 from kbtrain.garbage import set_aside
-from kbtrain.gate_folder import KeyedCard
+from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.registry import folder_of
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.gate_model import is_of_demo

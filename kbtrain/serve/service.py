@@ -13,7 +13,7 @@ from urllib.parse import quote
 from prometheus_client import Gauge
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Saves
+from kbtrain.gate.card import Saves
 from kbtrain.gates.question_shift import Asked, QuestionShift, asked, question_shift
 from kbtrain.metrics.calibration import Shift, shift
 from kbtrain.records import Hit, TurnExample

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, read_gate_json, set_threshold
+from kbtrain.gate.card import Threshold, read_gate_json, set_threshold
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import Asked, question_shift, summed
 from kbtrain.gates.registry import kind_of, read_card

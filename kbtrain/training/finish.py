@@ -16,14 +16,7 @@ import numpy as np
 from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.files import errors_of, put_in_place, replacing
-from kbtrain.gate_folder import (
-    CARD,
-    SAVED,
-    ClassifierCard,
-    Threshold,
-    kept_thresholds,
-    set_threshold,
-)
+from kbtrain.gate.card import CARD, SAVED, ClassifierCard, Threshold, kept_thresholds, set_threshold
 from kbtrain.jsonl import read_json
 from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, format_delta, intervals_of_examples
 from kbtrain.metrics.ranking import separations

@@ -10,7 +10,8 @@ from typing import Any
 
 from kbtrain.config import defaults_of
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import CARD, Gate, GateCard, KeyedCard
+from kbtrain.gate.card import CARD, GateCard, KeyedCard
+from kbtrain.gate.gate import Gate
 from kbtrain.jsonl import read_json
 from kbtrain.provenance import check_data, git_state, package_versions, peak_rss_mb
 from kbtrain.records import Example, GateExample, Split, Target

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import replacing
-from kbtrain.gate_folder import Gate
+from kbtrain.gate.gate import Gate
 from kbtrain.provenance import file_sha256
 from kbtrain.records import Example
 

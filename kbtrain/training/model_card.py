@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kbtrain.gate_folder import README, THRESHOLD_HEADING, GateCard, kept_thresholds
+from kbtrain.gate.card import README, THRESHOLD_HEADING, GateCard, kept_thresholds
 from kbtrain.installation import as_typed
 from kbtrain.provenance import write_atomically
 

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import path_exists
-from kbtrain.gate_folder import SAVED
+from kbtrain.gate.card import SAVED
 from kbtrain.io.artifact import ABSENT, MODEL_FILES, changed, differing, plain
 from kbtrain.jsonl import read_json
 from kbtrain.models.files_read import check_noted, note

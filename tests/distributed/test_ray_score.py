@@ -22,7 +22,7 @@ from kbtrain.config import parse_args
 from kbtrain.distributed.ray_cluster import RayCluster
 from kbtrain.distributed.scoring import RayScoring, ScoreWorker
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.average import AverageCard
 from kbtrain.gates.handles import GateHandle, Opening, handle, prompted
 from kbtrain.gates.kbm.gate import KBMCard
@@ -83,7 +83,7 @@ def write_classifiers(folder):
     import torch
     from tiny_turns import bert_folder
 
-    from kbtrain.gate_folder import ClassifierCard
+    from kbtrain.gate.card import ClassifierCard
     from kbtrain.gates.ragate.mha import train_tokenizer
     from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
     from kbtrain.models.encoders import open_encoder

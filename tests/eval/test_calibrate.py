@@ -9,7 +9,7 @@ import pytest
 from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import read_gate_json
+from kbtrain.gate.card import read_gate_json
 from kbtrain.gates.seakr.engine import SeakrSettings
 from kbtrain.gates.seakr.gate import MeasuredScale, SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale

@@ -25,7 +25,7 @@ from kbtrain.evaluation.outcomes import AccuracyKind, dev_answers
 from kbtrain.evaluation.results import check, load
 from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
 from kbtrain.evaluation.savings import savings
-from kbtrain.gate_folder import set_threshold
+from kbtrain.gate.card import set_threshold
 from kbtrain.gates.handles import gate_identity, handle
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.noted import sources_of

@@ -16,7 +16,7 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.calibrate import calibrate_change
 from kbtrain.evaluation.fidelity import Changes, fidelity, left_out_lines, read_changes
-from kbtrain.gate_folder import read_gate_json
+from kbtrain.gate.card import read_gate_json
 from kbtrain.records import Question, Sample, SampleSet
 from kbtrain.report.fidelity import beside_accuracy, sentences
 from kbtrain.store import SampleStore

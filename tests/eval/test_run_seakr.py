@@ -15,7 +15,7 @@ from yaml import safe_load
 
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import read_gate_json
+from kbtrain.gate.card import read_gate_json
 from kbtrain.gates.score_file import ScoreFile
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.labeling.examples import example

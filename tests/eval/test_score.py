@@ -17,7 +17,8 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.evaluation.seen import Seen
-from kbtrain.gate_folder import Gate, Threshold, set_threshold
+from kbtrain.gate.card import Threshold, set_threshold
+from kbtrain.gate.gate import Gate
 from kbtrain.gates import score_file
 from kbtrain.gates.handles import GateHandle, Opening, gate_identity, prompted_by_replies
 from kbtrain.gates.kbm.gate import KBM, KBMCard

@@ -196,7 +196,7 @@ def test_each_runs_answers_are_decided_by_its_own_scores(
 def test_figure_8_reads_the_second_scores(
     script: Script, varied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kbtrain.gate_folder import Gate
+    from kbtrain.gate.gate import Gate
     from kbtrain.gates.handles import GateHandle
 
     class Lengths(Gate):

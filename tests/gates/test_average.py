@@ -15,7 +15,8 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.member_scores import from_members
 from kbtrain.files import beside
-from kbtrain.gate_folder import Gate, Threshold, set_threshold
+from kbtrain.gate.card import Threshold, set_threshold
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.average import AverageCard, AverageGate, mean_log_odds
 from kbtrain.gates.handles import Opening, handle
 from kbtrain.gates.registry import read_card

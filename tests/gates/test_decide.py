@@ -12,7 +12,8 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain import cli
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import BestKey, Gate, Threshold, set_best, set_threshold
+from kbtrain.gate.card import BestKey, Threshold, set_best, set_threshold
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.decide import arriving, read_inputs
 from kbtrain.gates.kbm.gate import KBMCard

@@ -12,7 +12,7 @@ from transformers.cache_utils import DynamicLayer
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, set_threshold
+from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import Prompt
 from kbtrain.gates.true_false.forward import tree_mask, tree_positions, value_probabilities
@@ -270,7 +270,7 @@ def test_a_gate_whose_layers_are_gone_is_refused_instead_of_scoring_with_noise(f
 def test_weights_of_another_training_are_refused_and_unchanged_ones_are_not_read_twice(folder, tokenizer, monkeypatch):
     write_meta(folder / "gate.json", stage="train", config={}, inputs=[], extra={"saved": note_saved(folder)})
     hashed = []
-    for module in ("gate_folder", "provenance"):
+    for module in ("gate.card", "provenance"):
         counted = lambda path: hashed.append(path.name) or file_sha256(path)  # noqa: E731
         monkeypatch.setattr(f"kbtrain.{module}.file_sha256", counted)
     kbtrain.load_gate(folder)

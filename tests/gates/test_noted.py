@@ -10,7 +10,7 @@ import pytest
 from tiny_turns import turn
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import CARD, Threshold, set_threshold, with_thresholds
+from kbtrain.gate.card import CARD, Threshold, set_threshold, with_thresholds
 from kbtrain.gates.handles import handle, identity_of
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.noted import holds_another, missing_reason, note, note_calibrated, source_of, sources_of

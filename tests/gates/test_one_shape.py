@@ -14,17 +14,8 @@ from tiny_turns import turn
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import (
-    BestKey,
-    Gate,
-    GateCard,
-    KeyedCard,
-    Threshold,
-    logistic,
-    set_best,
-    set_threshold,
-    text_of,
-)
+from kbtrain.gate.card import BestKey, GateCard, KeyedCard, Threshold, set_best, set_threshold, text_of
+from kbtrain.gate.gate import Gate, logistic
 from kbtrain.gates.handles import handle
 from kbtrain.gates.registry import GATES, QUESTION, TURN
 from kbtrain.records import Decision, GateExample

@@ -10,7 +10,7 @@ from tiny_kbm import make_folder, make_model, make_tokenizer
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, set_threshold
+from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.handles import handle
 from kbtrain.gates.untrained import draft, p_yes
 from kbtrain.gates.untrained.forward import answer_ids

@@ -135,7 +135,7 @@ def test_older_turns_are_cut_away_and_counted():
 
 
 def test_a_folder_gives_the_same_scores_again(tmp_path):
-    from kbtrain.gate_folder import ClassifierCard
+    from kbtrain.gate.card import ClassifierCard
 
     one = gate("contx+know")
     one.model.save_pretrained(tmp_path)

@@ -12,7 +12,7 @@ from tiny_turns import turn
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, set_threshold
+from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.handles import handle, prompted
 from kbtrain.gates.registry import GATES, TABLE_ORDER, kinds, read_card
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
@@ -104,7 +104,8 @@ def test_an_unknown_kind_is_one_line_with_the_nearest(tmp_path):
 
 
 SOURCE = '''
-from kbtrain.gate_folder import Gate, GateCard
+from kbtrain.gate.card import GateCard
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import Kind
 
 class Card(GateCard):

@@ -15,7 +15,7 @@ from transformers import FalconConfig, FalconForCausalLM
 import kbtrain
 from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, read_gate_json, set_threshold
+from kbtrain.gate.card import Threshold, read_gate_json, set_threshold
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.gates.seakr.gate import (

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.simple import Always, FormOnly, Never, Oracle, Random, RelationOnly, RetrieverScore
 from kbtrain.records import Evidence, GateExample, Hit, Indicators, Label, Outcome, Split
 

@@ -7,7 +7,7 @@ import pytest
 
 from kbtrain.evaluation.outcomes import Correctness
 from kbtrain.evaluation.outlook import fit_outlook
-from kbtrain.gate_folder import Outlook, Threshold, read_gate_json, set_threshold
+from kbtrain.gate.card import Outlook, Threshold, read_gate_json, set_threshold
 
 MAP = Outlook(n=60, scores=(0.0, 1.0, 3.0), helps=(0.1, 0.3, 0.7), gain=(-0.2, 0.0, 0.4))
 

@@ -1,7 +1,7 @@
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import GateCard
+from kbtrain.gate.card import GateCard
 from kbtrain.gates.simple import Always, Never
 from kbtrain.rag.three_steps import SecondJudgement, answer
 from kbtrain.records import Hit, Question, Sample, SampleSet

@@ -9,7 +9,8 @@ import pytest
 
 from kbtrain import rag
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, GateCard, Threshold
+from kbtrain.gate.card import GateCard, Threshold
+from kbtrain.gate.gate import Gate
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt, evidence_text

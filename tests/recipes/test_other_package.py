@@ -19,7 +19,8 @@ from kbtrain.records import GateExample, GateScore
 
 SOURCE = '''
 import numpy as np
-from kbtrain.gate_folder import Gate, GateCard
+from kbtrain.gate.card import GateCard
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import Kind
 
 extracted = []  # questions, in the order in which their features were asked for

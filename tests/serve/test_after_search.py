@@ -7,7 +7,7 @@ from serve_support import serving
 from stub_upstream import StubUpstream
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, set_threshold
+from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features
 from kbtrain.records import GateExample, Hit

@@ -5,7 +5,7 @@ from serve_support import KNOWN, NEEDS, echo, serving
 from stub_upstream import StubUpstream
 from support import gate_folders
 
-from kbtrain.gate_folder import BestKey, TestFigures, Threshold, set_best, set_threshold
+from kbtrain.gate.card import BestKey, TestFigures, Threshold, set_best, set_threshold
 from kbtrain.serve import readiness
 from kbtrain.serve.server import described
 

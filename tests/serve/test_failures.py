@@ -408,7 +408,7 @@ def test_a_client_that_leaves_later_ends_the_upstream_s_work(gate, stub, tmp_pat
 def test_a_reload_puts_the_new_gate_in_place_without_a_dropped_request(tmp_path, stub):
     from serve_support import probe_folder
 
-    from kbtrain.gate_folder import CARD
+    from kbtrain.gate.card import CARD
 
     folder = probe_folder(tmp_path / "probe")
     with serving(folder, upstream=stub.url) as server:
@@ -437,7 +437,7 @@ def test_a_reload_puts_the_new_gate_in_place_without_a_dropped_request(tmp_path,
 def test_a_shift_is_looked_for_among_scores_of_the_gate_in_place_alone(tmp_path, stub):
     from serve_support import probe_folder
 
-    from kbtrain.gate_folder import CARD
+    from kbtrain.gate.card import CARD
 
     folder = probe_folder(tmp_path / "probe")
     with serving(folder, upstream=stub.url) as server:

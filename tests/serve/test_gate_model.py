@@ -9,7 +9,7 @@ from stub_upstream import StubUpstream
 from support import gate_folders
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, set_threshold
+from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.registry import read_card
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.gate_model import GateModel, is_same_model, models_read

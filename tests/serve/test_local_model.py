@@ -9,7 +9,7 @@ from support.waiting import wait_until
 from tiny_kbm import CHAT, make_folder, make_tokenizer
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import CARD
+from kbtrain.gate.card import CARD
 from kbtrain.prompts.own import OwnPrompts
 
 

@@ -7,7 +7,7 @@ from serve_support import KNOWN, NEEDS, serving
 from stub_upstream import StubUpstream
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Outlook, Threshold, set_threshold
+from kbtrain.gate.card import Outlook, Threshold, set_threshold
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import Decider
 

@@ -11,7 +11,7 @@ from support.waiting import wait_until
 
 from kbtrain.cli import main
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import CARD, Threshold, read_gate_json, set_threshold
+from kbtrain.gate.card import CARD, Threshold, read_gate_json, set_threshold
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.noted import guaranteed
 from kbtrain.gates.question_shift import dev_questions

@@ -60,7 +60,7 @@ def draft_probe(folder: Path) -> None:
 def encoder(folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-    from kbtrain.gate_folder import ClassifierCard
+    from kbtrain.gate.card import ClassifierCard
 
     base = bert_folder(folder.parent / "bert")
     tokenizer = AutoTokenizer.from_pretrained(base)
@@ -138,7 +138,7 @@ def server(folder: Path, url: str) -> None:
 def ragate_mha(folder: Path) -> None:
     import torch
 
-    from kbtrain.gate_folder import ClassifierCard
+    from kbtrain.gate.card import ClassifierCard
     from kbtrain.gates.ragate.mha import MHAInput, train_tokenizer
     from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
 
@@ -154,7 +154,7 @@ def ragate_mha(folder: Path) -> None:
 def ragate_peft(folder: Path) -> None:
     from peft import LoraConfig, get_peft_model
 
-    from kbtrain.gate_folder import ADAPTER
+    from kbtrain.gate.card import ADAPTER
     from kbtrain.gates.ragate.peft import RagatePeftCard, peft_fingerprint
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.load import load_model

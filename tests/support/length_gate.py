@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from kbtrain.gate_folder import Gate, GateCard
+from kbtrain.gate.card import GateCard
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import Kind
 from kbtrain.records import GateExample
 

@@ -10,7 +10,7 @@ def long_question_gate(folder: Path, middle: int = 30, steep: float = 3.0, run: 
     """A gate of kind ``features`` with its card, words, a threshold of .5, hashes and the files that lie beside it."""
     import numpy as np
 
-    from kbtrain.gate_folder import Threshold
+    from kbtrain.gate.card import Threshold
     from kbtrain.gates.features.additive import Additive, Curve
     from kbtrain.gates.features.frequencies import Frequencies
     from kbtrain.gates.features.gate import FeaturesCard

@@ -14,7 +14,7 @@ from support.gate_folders import FOLDERS, server
 from tiny_turns import turn
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, set_threshold
+from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.average import AverageCard
 from kbtrain.gates.handles import handle
 from kbtrain.gates.registry import load_gate

@@ -8,7 +8,7 @@ import pytest
 from transformers import TrainerState
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, set_threshold
+from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.training.finish import finish, largest_difference, save_checked
 from kbtrain.training.model_card import ModelCard, table
 

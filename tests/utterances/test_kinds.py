@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain.gate_folder import Gate
+from kbtrain.gate.gate import Gate
 from kbtrain.rag.use import answer
 from kbtrain.records import TurnExample, Utterance
 from kbtrain.utterances.kinds import decide_by, input_kind, utterance_kind

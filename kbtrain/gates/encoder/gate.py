@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kbtrain.gate_folder import ClassifierCard, Gate, Reads
+from kbtrain.gate.card import ClassifierCard
+from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.encoder.input import EncoderInput, Segments
 from kbtrain.gates.encoder.offset import OffsetGate
 from kbtrain.models.batching import like_length

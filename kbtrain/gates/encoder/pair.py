@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from kbtrain.gate_folder import CARD, set_threshold
+from kbtrain.gate.card import CARD, set_threshold
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.encoder.train import fit_probe
 from kbtrain.gates.late_scores import score_late_test

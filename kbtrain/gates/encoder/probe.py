@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict
 
 from kbtrain.cores import one_thread
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import ClassifierCard, Gate, Reads, logistic
+from kbtrain.gate.card import ClassifierCard
+from kbtrain.gate.gate import Gate, Reads, logistic
 from kbtrain.gates.encoder.offset import turns_only
 from kbtrain.gates.turns.dialogue_state import LEAST_TURNS, C, feature_table
 from kbtrain.gates.turns.features import dialogue_features

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
-from kbtrain.gate_folder import KeyedCard, KeyedGate, Pass, Stage, logistic
+from kbtrain.gate.card import KeyedCard, Pass, Stage
+from kbtrain.gate.gate import KeyedGate, logistic
 from kbtrain.gates.features.additive import KNOTS, Additive, Row, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies

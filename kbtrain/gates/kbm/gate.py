@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from kbtrain.gate_folder import ADAPTER, CARD, KeyedCard, KeyedGate, Pass
+from kbtrain.gate.card import ADAPTER, CARD, KeyedCard, Pass
+from kbtrain.gate.gate import KeyedGate
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.models.adapters import check_base_of_adapter, compute_of, open_beside, open_merged

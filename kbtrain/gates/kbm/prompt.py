@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kbtrain.gate_folder import Gate
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import NEED_TEMPLATE, Encoder
 from kbtrain.records import GateExample

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kbtrain.answers.chinese import CJK
 from kbtrain.answers.thoughts import without_thought
-from kbtrain.gate_folder import Gate
+from kbtrain.gate.gate import Gate
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import NeedQuestion, fingerprint, need_prompt
 from kbtrain.records import GateExample

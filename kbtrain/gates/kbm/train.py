@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
-from kbtrain.gate_folder import ADAPTER
+from kbtrain.gate.card import ADAPTER
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.true_false.template import Encoded, Encoder, kbm_template
 from kbtrain.metrics.classification import log_loss

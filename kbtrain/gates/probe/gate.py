@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import CARD, KeyedCard, KeyedGate, Pass, Stage, logistic
+from kbtrain.gate.card import CARD, KeyedCard, Pass, Stage
+from kbtrain.gate.gate import KeyedGate, logistic
 from kbtrain.gates.answering import drafted_together, open_base_model
 from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import prompt_states

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import CARD
+from kbtrain.gate.card import CARD
 from kbtrain.gates.probe.gate import ProbeCard
 from kbtrain.gates.probe.served import (
     REFERENCE,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError
 from kbtrain.files import beside, put_in_place
-from kbtrain.gate_folder import ClassifierCard, Gate, Reads
+from kbtrain.gate.card import ClassifierCard
+from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.encoder.input import knowledge_text, require_feature
 from kbtrain.models.batching import like_length
 from kbtrain.prompts.ragate import first_kept, turn_text

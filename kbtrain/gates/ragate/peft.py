@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from kbtrain.gate_folder import ADAPTER, CARD, Gate, GateCard, Reads
+from kbtrain.gate.card import ADAPTER, CARD, GateCard
+from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.encoder.input import require_feature
 from kbtrain.gates.ragate.prompt import TurnPrompts
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer

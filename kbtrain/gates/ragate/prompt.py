@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, Reads
+from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.encoder.input import knowledge_text
 from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import Encoded, Encoder, PromptTemplate

@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import ADAPTER
+from kbtrain.gate.card import ADAPTER
 from kbtrain.gates.kbm.train import KBMTrainer, make_row
 from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, peft_fingerprint, peft_prompts
 from kbtrain.gates.ragate.prompt import TurnPrompts

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, GateCard, Pass, Stage, read_gate_json
+from kbtrain.gate.card import GateCard, Pass, Stage, read_gate_json
+from kbtrain.gate.gate import Gate
 from kbtrain.gates.answering import open_answering
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import SIGNALS

@@ -10,7 +10,8 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import STAGES, Gate, KeyedCard, KeyedGate, Stage, logistic
+from kbtrain.gate.card import STAGES, KeyedCard, Stage
+from kbtrain.gate.gate import Gate, KeyedGate, logistic
 from kbtrain.gates.combination import ByName, Combination
 from kbtrain.gates.stack.linear import Columns, Linear
 from kbtrain.records import Example, GateExample, Target

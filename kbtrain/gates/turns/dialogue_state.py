@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, logistic
+from kbtrain.gate.card import GateCard, Pass
+from kbtrain.gate.gate import Gate, Reads, logistic
 from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.records import TurnExample
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from kbtrain.gate_folder import Gate, GateCard, Pass, Reads, logistic
+from kbtrain.gate.card import GateCard, Pass
+from kbtrain.gate.gate import Gate, Reads, logistic
 from kbtrain.gates.turns.dialogue_state import labelled
 from kbtrain.records import TurnExample
 

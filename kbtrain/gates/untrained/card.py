@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Gate, GateCard
+from kbtrain.gate.card import GateCard
+from kbtrain.gate.gate import Gate
 
 
 class UntrainedCard(GateCard):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from pydantic import Field
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Pass, Stage
+from kbtrain.gate.card import Pass, Stage
 from kbtrain.gates.answering import drafted_together, drawn, open_answering
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.prompts.own import asked_fingerprint, asked_ids, asked_whole

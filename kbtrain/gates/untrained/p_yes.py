@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Pass, Unit
+from kbtrain.gate.card import Pass
+from kbtrain.gate.gate import Unit
 from kbtrain.gates.answering import open_answering
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.models.batching import like_length, n_alike

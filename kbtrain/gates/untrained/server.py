@@ -19,7 +19,7 @@ from pydantic import Field
 
 from kbtrain.errors import UserError
 from kbtrain.event_loop import run
-from kbtrain.gate_folder import Pass, Stage
+from kbtrain.gate.card import Pass, Stage
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.gates.untrained.draft import TOKENS
 from kbtrain.llm.dialect import Dialect
