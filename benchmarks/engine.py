@@ -32,7 +32,6 @@ from kbtrain.engine.vllm_args import serve_flags
 from kbtrain.errors import UserError
 from kbtrain.llm.server_requests import NoReply, ask_once
 from kbtrain.models.embedded import path_of
-from kbtrain.models.load import load_tokenizer
 from kbtrain.prompts.kbm import answer_prompt, encode
 from kbtrain.records import Question
 from kbtrain.text_table import aligned
@@ -78,6 +77,8 @@ def measure(
     config: EngineBenchmarkConfig, kinds: Sequence[Kind], processes: dict[str, psutil.Process]
 ) -> list[list[str]]:
     """A row for each kind; ratios are to the kind before it."""
+    from kbtrain.models.load import load_tokenizer  # imports torch
+
     tokenizer = load_tokenizer(config.model)
     numbers = iter(range(10**6))
 

@@ -27,7 +27,7 @@ FENCES = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILI
 
 def commands() -> list[list[str]]:
     """The commands of the page up to the server, which would not end."""
-    lines = "\n".join(text for kind, text in FENCES if not kind).splitlines()
+    lines = "\n".join(text for kind, text in FENCES if not kind).replace("\\\n", " ").splitlines()
     words = [shlex.split(line) for line in lines if line.startswith("kbtrain ")]
     return list(itertools.takewhile(lambda command: command[1] != "serve", words))
 
