@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Self
 from kbtrain.answers.chinese import language_of
 from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.gate.card import CARD, GateCard, Stage
+from kbtrain.gate.card import CARD, GateCard, Outlook, Stage
 from kbtrain.records import Decision, Example, GateExample, Target, TurnExample
 from kbtrain.utterances.kinds import decide_by, input_kind
 
