@@ -4,7 +4,8 @@ Reads files of questions with right and wrong by model without and with one retr
 a corpus for
 words' frequencies; a small encoder and a small language model, which only read the question (the models that answered
 are others). Everything is chosen by cross-validation on the train questions; the test questions are looked at once.
-Writes OUT/evidence.json, OUT/evidence.md and figures; states and index are kept in OUT and used again.
+Writes OUT/evidence.json, OUT/evidence.md, figures, and each gate's scores for the open table
+(OUT/scores/MODEL/GATE.jsonl, benchmarks/when_to_retrieve); states and index are kept in OUT and used again.
 
 Examples:
   python eval/evidence.py --corpus $KBTRAIN_TEST_DATA/passages.jsonl --path \\
@@ -13,6 +14,7 @@ Examples:
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,8 +23,16 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from kbtrain.config import Config, run_script
-from kbtrain.evaluation.evidence_sheet import sheet_of
-from kbtrain.evaluation.evidence_tables import Fits, between_models, claims, learning, model_table, models_of
+from kbtrain.evaluation.evidence_sheet import Sheet, sheet_of
+from kbtrain.evaluation.evidence_tables import (
+    Fits,
+    GateScores,
+    between_models,
+    claims,
+    learning,
+    model_table,
+    models_of,
+)
 from kbtrain.gates.features.additive import LEAST
 from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.evidence import learning_figure, markdown, transfer_figure
@@ -55,6 +65,8 @@ def main(config: EvidenceConfig) -> None:
     sheet = sheet_of(config.path, config.corpus, config.reader, config.encoder, config.out, config.model)
     fits = Fits(sheet)
     tables = {model: model_table(fits, model) for model in models_of(sheet)}
+    for model in tables:
+        write_scores(config.out / "scores" / model, sheet, fits.scores(model, "published"))
     document = {
         "model": config.model,
         "tables": tables,
@@ -72,6 +84,16 @@ def main(config: EvidenceConfig) -> None:
     print(markdown(document))
     print(f"{len(sheet.train)} training and {len(sheet.test)} test questions in {time.monotonic() - started:.0f} s "
           f"-> {config.out}")  # fmt: skip
+
+
+def write_scores(folder: Path, sheet: Sheet, scores: GateScores) -> None:
+    """One file a gate: held-out scores of the train questions, then those of the test questions."""
+    ids = [sheet.rows[i].question.id for i in (*sheet.train, *sheet.test)]
+    for gate in scores.test:
+        if gate != "data_set":  # the table fits it itself
+            values = [*scores.left_out[gate].tolist(), *scores.test[gate].tolist()]
+            lines = [json.dumps({"id": name, "score": value}) for name, value in zip(ids, values, strict=True)]
+            write_atomically(folder / f"{gate}.jsonl", "\n".join(lines) + "\n")
 
 
 def defined(value: Any) -> Any:

@@ -25,11 +25,10 @@ from pydantic import Field, field_validator
 from kbtrain.arrays import Bools, Floats
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.evaluation.evidence import RIVAL, of_set
+from kbtrain.evaluation.evidence import RIVAL, best_threshold, of_set
 from kbtrain.evaluation.evidence_tables import part_figures
 from kbtrain.files import beside
 from kbtrain.metrics.significance import Delta, holm, two_sided_p
-from kbtrain.metrics.thresholds import Dev, choose
 from kbtrain.provenance import write_atomically, write_result
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.data_sets.outcomes import Judged, read_judged
@@ -157,8 +156,7 @@ def decided(gate: Gate, verdicts: Verdicts) -> Gate:
     train = ~verdicts.test
     if gate.search is not None or not np.isfinite(gate.scores[train]).all():
         return gate
-    none, one = verdicts.none[train], verdicts.one[train]
-    threshold = choose("best_accuracy", Dev(gate.scores[train], none, one, one - none)).value
+    threshold = best_threshold(gate.scores[train], verdicts.none[train], verdicts.one[train])
     return Gate(gate.scores, (gate.scores > threshold).astype(float), gate.tokens)
 
 

@@ -18,6 +18,7 @@ from kbtrain.gates.features.additive import Row, fit_additive, fit_logistic
 from kbtrain.gates.probe import head
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import Delta, delta, interval, resampled_areas, resampled_means
+from kbtrain.metrics.thresholds import Dev, choose
 from kbtrain.training.folds import folds
 
 if TYPE_CHECKING:
@@ -132,15 +133,8 @@ def area_draws(scores: Mapping[str, Floats], none: Floats, one: Floats, seed: in
 
 
 def best_threshold(scores: Floats, none: Floats, one: Floats) -> float:
-    """The threshold of most right answers, retrieving above it; infinite: never, or always. Ties: fewer searches."""
-    order = np.argsort(-scores, kind="stable")
-    gained = np.concatenate([[0.0], np.cumsum((one - none)[order])])
-    ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True)) + 1
-    allowed = np.concatenate([[0], ends])
-    best = int(allowed[int(np.argmax(gained[allowed]))])
-    if best == 0:
-        return float("inf")
-    return float("-inf") if best == len(scores) else float((scores[order[best - 1]] + scores[order[best]]) / 2)
+    """The threshold of rule ``best_accuracy``."""
+    return choose("best_accuracy", Dev(scores, none, one, one - none)).value
 
 
 @dataclass(frozen=True)
@@ -170,9 +164,8 @@ def at_decisions(searches: Floats, none: Floats, one: Floats, threshold: float |
     never, always, chance = (delta(float(values[0]), values[1:]) for values in (won, won - whole, won - ratio * whole))
     spread = float(((searches - share) * (gain - gain.mean())).std(ddof=1))
     needed = int(np.ceil((Z80 * spread / 0.02) ** 2))
-    finite = threshold if threshold is not None and np.isfinite(threshold) else None
     accuracy = float(none.mean() + won[0])
-    return AtThreshold(finite, accuracy, share, never, always, chance, needed)
+    return AtThreshold(threshold, accuracy, share, never, always, chance, needed)
 
 
 def kappa(first: Floats, second: Floats) -> Delta:

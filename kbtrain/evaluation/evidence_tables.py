@@ -99,7 +99,7 @@ def model_table(fits: Fits, model: str) -> dict[str, Any]:
             for name, value in values.items()
         },
         "parts": _parts(sheet, scored, decisions, none[test], one[test]),
-        "thresholds": {name: value if np.isfinite(value) else None for name, value in thresholds.items()},
+        "thresholds": thresholds,
     }
 
 

@@ -24,14 +24,6 @@ NONE = np.array([1.0, 0.0, 0.0, 1.0])
 ONE = np.array([0.0, 1.0, 1.0, 1.0])
 
 
-def test_the_best_threshold_is_that_of_most_right_answers() -> None:
-    assert ev.best_threshold(np.array([0.1, 0.9, 0.8, 0.2]), NONE, ONE) == pytest.approx(0.5)
-    assert ev.best_threshold(np.array([0.9, 0.1, 0.1, 0.1]), ONE, NONE) == pytest.approx(0.5)
-    assert ev.best_threshold(np.zeros(4), NONE, ONE) == -np.inf  # one block of equal scores: all or none
-    assert ev.best_threshold(np.zeros(4), ONE, NONE) == np.inf
-    assert ev.best_threshold(np.arange(4.0), NONE, NONE) == np.inf  # nothing gained: the fewest searches
-
-
 def test_decisions_are_beside_never_always_and_random_by_hand() -> None:
     made = ev.at_decisions(np.array([0.0, 1.0, 1.0, 0.0]), NONE, ONE, 0.5)
     assert (made.accuracy, made.searched) == (1.0, 0.5)
@@ -176,6 +168,8 @@ def test_the_script_writes_its_page_and_uses_what_it_kept_only_for_the_same_inpu
     assert [minus for *of, minus in compared if of[0] == "small"] == fixed * 3
     assert all(one["p_holm"] >= one["p"] for family in found["claims"].values() for one in family)
     assert {point["n"] for point in found["learning_curve"]} == {40, 100}
+    lines = [json.loads(line) for line in (out / "scores/big/features.jsonl").read_text().splitlines()]
+    assert len(lines) == 150 and set(lines[0]) == {"id", "score"} and not (out / "scores/big/data_set.jsonl").exists()
     page = (out / "evidence.md").read_text()
     assert f"| big | `{main['chosen']}` | " in page and (out / "transfer.svg").exists()
     assert page.count("\n## ") == 10 and "| big | hotpotqa | 25 | " in page
