@@ -30,13 +30,17 @@ from kbtrain.gates.probe.head import Head
 from kbtrain.gates.probe.sampled_states import KeptStates
 from kbtrain.gates.probe.served import check_reference, write_reference
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
+from kbtrain.gates.untrained.draft import DraftCard
+from kbtrain.gates.untrained.p_yes import PYesCard
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import StatesServer, largest_difference
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.load import load_model, load_tokenizer
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt, encode
+from kbtrain.prompts.yes_no import yes_no_fingerprint
 from kbtrain.records import Evidence, GateExample, Question
+from kbtrain.serve.draft_reuse import continue_draft
 from kbtrain.store import SampleStore
 
 pytestmark = pytest.mark.skipif(not VLLM_PYTHON, reason="needs vLLM's own environment: make test-vllm")
@@ -153,6 +157,28 @@ def test_scores_of_a_served_gate_equal_those_here(engine, model, kind, tmp_path)
     assert np.allclose(served.score(TEXTS), here.score(TEXTS), atol=1e-3 * np.std(here.score(TEXTS)))
 
 
+def test_an_answer_that_continues_its_draft_is_the_whole_answer(engine, prompts):
+    engine.read(prompts[:4], DRAFT)
+    for text in TEXTS[:4]:
+        plain = answer_prompt(Question("q", text, ("x",), "test", "t"), "llm", None)
+        chat = {"model": MODEL, "messages": [{"role": "user", "content": plain}], "temperature": 0, "max_tokens": 24}
+        continued = continue_draft(chat, engine)
+        assert continued["echo"] and continued["max_tokens"] < 24
+        whole, again = (ask(engine, body, path="chat/completions") for body in (chat, continued))
+        assert again["choices"][0]["message"]["content"] == whole["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("kind", ["draft", "p_yes"])
+def test_untrained_scores_by_log_probabilities_equal_those_here(kind, engine, model, tmp_path):
+    (tmp_path / kind).mkdir()
+    fingerprint = answer_fingerprint(model[1]) if kind == "draft" else yes_no_fingerprint(model[1])
+    signal = "draft_margin" if kind == "draft" else "p_yes"
+    card = DraftCard if kind == "draft" else PYesCard
+    card(base_model=MODEL, dtype="fp32", prompt_fingerprint=fingerprint, signal=signal).write(tmp_path / kind)
+    served, here = kbtrain.load_gate(tmp_path / kind, states=engine), kbtrain.load_gate(tmp_path / kind)
+    assert np.allclose(served.score(TEXTS), here.score(TEXTS), atol=1e-4)
+
+
 @pytest.mark.parametrize("backend", ["vllm", "server"])
 def test_sampling_keeps_the_states_that_a_probe_reads(backend, engine_of_all_layers, model, tmp_path):
     questions = [Question(f"q{i}", text, ("x",), "train", "t") for i, text in enumerate(TEXTS)]
@@ -193,9 +219,9 @@ def test_flags_without_the_method_are_refused(engine):
     assert "kbtrain's connector needs method extract_hidden_states" in run_to_end(MODEL, without)
 
 
-def ask(engine, body, seconds=60.0):
+def ask(engine, body, seconds=60.0, path="completions"):
     request = urllib.request.Request(
-        f"{engine.server.url}/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+        f"{engine.server.url}/{path}", json.dumps(body).encode(), {"content-type": "application/json"}
     )
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=seconds) as reply:
         return json.load(reply)
