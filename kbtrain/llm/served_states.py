@@ -199,8 +199,8 @@ class StatesServer:
     ) -> list[list[dict[int, float]]]:
         """Log-probabilities at each token of greedy drafts of at most ``tokens`` tokens, by token id.
 
-        They are of the two most probable tokens, or of the generated one and ``of_tokens``; before temperature and
-        filters. Any vLLM gives them. Raises :class:`UserError`.
+        They are of the two most probable tokens, or of ``of_tokens``, before temperature and filters. Raises
+        :class:`UserError`, also for an engine that gives none of chosen tokens: vLLM 0.32 beside extract_hidden_states.
         """
         from kbtrain.llm.reply_samples import top_logprobs
 
@@ -212,9 +212,9 @@ class StatesServer:
             try:
                 tops = [{int(token.removeprefix("token_id:")): p for token, p in top} for top in top_logprobs(reply)]
             except ValueError:
-                raise UserError(
-                    f"server {self.server.base}: gives no log-probabilities by token id, as vLLM does"
-                ) from None
+                raise UserError(f"server {self.server.base}: names no token ids beside log-probabilities") from None
+            if not all(set(of_tokens) <= top.keys() for top in tops):
+                raise UserError(f"server {self.server.base}: gives no log-probabilities of chosen tokens")
             if tokens > 1:
                 self._keep_draft(ids, _generated(reply))
             drafts.append(tops)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 from kbtrain.errors import UserError
+from kbtrain.gates.registry import load_gate
 from kbtrain.gates.states_read import model_asked, model_read
 from kbtrain.llm.dialect import Dialect, Server
 from kbtrain.llm.served_states import StatesServer
@@ -40,7 +42,7 @@ def states_server(config: ServeConfig) -> StatesServer | None:
             timeout=config.gate_deadline_s,
         )
         states = StatesServer(server, load_tokenizer(model))
-        problem = _problem(states, reads_states=model_read(config.gate) is not None)
+        problem = _problem(states, config.gate)
         if not problem:
             return states
     if config.states == "upstream":
@@ -49,14 +51,15 @@ def states_server(config: ServeConfig) -> StatesServer | None:
     return None
 
 
-def _problem(states: StatesServer, reads_states: bool) -> str:
+def _problem(states: StatesServer, gate: Path) -> str:
     """A short reason why the gate cannot be read from the server; empty where it can."""
-    if reads_states:
+    if model_read(gate) is not None:
         return states.problem() or ""
     try:
-        return "" if states.chat_tokens("Hello") else "it returns no token ids, as vLLM does"
+        load_gate(gate, states=states)
     except UserError as error:
         return str(error)
+    return ""
 
 
 def served_name(names: Sequence[str], model: str, any_model: bool) -> str | None:

@@ -31,6 +31,14 @@ def test_scores_through_the_server_equal_those_of_the_model_here(kind, tmp_path)
         served = kbtrain.load_gate(folder, states=StatesServer(Server(engine.url, "tiny"), load_tokenizer(base)))
         assert np.allclose(served.score(QUESTIONS), here.score(QUESTIONS), atol=1e-5)
         assert served.name == here.name and served.unit == here.unit
+    if kind == "p_yes":
+        with (
+            Engine(*load_model(base, "fp32", "cpu"), layers=[2]) as engine,
+            pytest.raises(
+                UserError, match=r"status 500 .*p_yes needs log-probabilities of chosen tokens: take a vLLM wi"
+            ),
+        ):
+            kbtrain.load_gate(folder, states=StatesServer(Server(engine.url, "tiny"), load_tokenizer(base)))
     noted = json.loads((folder / "gate.json").read_text())
     (folder / "gate.json").write_text(json.dumps(noted | {"signal": "draft_entropy", "kind": "draft", "tokens": 2}))
     with pytest.raises(

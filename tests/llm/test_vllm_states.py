@@ -31,14 +31,12 @@ from kbtrain.gates.probe.sampled_states import KeptStates
 from kbtrain.gates.probe.served import check_reference, write_reference
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
 from kbtrain.gates.untrained.draft import DraftCard
-from kbtrain.gates.untrained.p_yes import PYesCard
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import StatesServer, largest_difference
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.load import load_model, load_tokenizer
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt, encode
-from kbtrain.prompts.yes_no import yes_no_fingerprint
 from kbtrain.records import Evidence, GateExample, Question
 from kbtrain.serve.draft_reuse import continue_draft
 from kbtrain.store import SampleStore
@@ -168,14 +166,10 @@ def test_an_answer_that_continues_its_draft_is_the_whole_answer(engine, prompts)
         assert again["choices"][0]["message"]["content"] == whole["choices"][0]["message"]["content"]
 
 
-@pytest.mark.parametrize("kind", ["draft", "p_yes"])
-def test_untrained_scores_by_log_probabilities_equal_those_here(kind, engine, model, tmp_path):
-    (tmp_path / kind).mkdir()
-    fingerprint = answer_fingerprint(model[1]) if kind == "draft" else yes_no_fingerprint(model[1])
-    signal = "draft_margin" if kind == "draft" else "p_yes"
-    card = DraftCard if kind == "draft" else PYesCard
-    card(base_model=MODEL, dtype="fp32", prompt_fingerprint=fingerprint, signal=signal).write(tmp_path / kind)
-    served, here = kbtrain.load_gate(tmp_path / kind, states=engine), kbtrain.load_gate(tmp_path / kind)
+def test_draft_margins_by_log_probabilities_equal_those_here(engine, model, tmp_path):
+    fingerprint = answer_fingerprint(model[1])
+    DraftCard(base_model=MODEL, dtype="fp32", prompt_fingerprint=fingerprint, signal="draft_margin").write(tmp_path)
+    served, here = kbtrain.load_gate(tmp_path, states=engine), kbtrain.load_gate(tmp_path)
     assert np.allclose(served.score(TEXTS), here.score(TEXTS), atol=1e-4)
 
 

@@ -92,6 +92,9 @@ class Replies(Answers):
             given = None if wish is None or server.layers is None else {"kbtrain_states": self.wished(ids, drawn, wish)}
         choice = {"index": 0, "text": server.tokenizer.decode(drawn), "finish_reason": "length"}
         choice["token_ids"] = drawn if body.get("return_token_ids") else None
+        if body.get("logprob_token_ids") and server.layers:  # vLLM 0.32 beside extract_hidden_states
+            self.send_error(500, "list index out of range")
+            return
         if body.get("logprobs"):
             choice["logprobs"] = {"top_logprobs": self.top_logprobs(ids, drawn, body.get("logprob_token_ids"))}
         self.reply({"choices": [choice], "kv_transfer_params": given})

@@ -1,7 +1,8 @@
 """The gates ``draft`` and ``p_yes`` of a served model: log-probabilities come from vLLM, the model is not opened here.
 
-vLLM returns the log-probabilities of chosen tokens and of the two most probable ones, so the scores ``p_yes`` and
-``draft_margin`` are those of the model. Their other signals need whole distributions or hidden states.
+vLLM returns the log-probabilities of the two most probable tokens, and of chosen ones, so the scores ``draft_margin``
+and ``p_yes`` are those of the model. Other signals need whole distributions or hidden states. vLLM 0.32 fails to return
+those of chosen tokens beside extract_hidden_states: ``p_yes`` needs a server without the flags of vllm-args.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,11 +18,12 @@ from kbtrain.errors import UserError, at
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate
 from kbtrain.gates.untrained.draft import DraftCard
 from kbtrain.gates.untrained.p_yes import PYesCard
-from kbtrain.llm.served_states import StatesServer
+from kbtrain.llm.served_states import SHORT_PROMPT, StatesServer
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
 from kbtrain.prompts.yes_no import can_you_answer, yes_no_fingerprint
 from kbtrain.records import GateExample
+from kbtrain.servers import Retry
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,6 +44,9 @@ class _Served(UntrainedGate):
         self.server = server
         self.card = card
         self.own = card.own_prompts()
+
+    def check(self) -> None:
+        """Raise :class:`UserError` for a server that gives no such log-probabilities; every vLLM gives the highest."""
 
     @property
     def spent(self) -> Counter[str]:
@@ -77,6 +83,17 @@ class ServedPYes(_Served):
         """Fingerprint of the question whether the model can answer."""
         return yes_no_fingerprint(tokenizer)
 
+    def check(self) -> None:
+        """Raise :class:`UserError` for a server that gives no log-probabilities of chosen tokens."""
+        once = StatesServer(replace(self.server.server, retry=Retry(tries=1)), self.server.tokenizer)
+        try:
+            once.read_logprobs([SHORT_PROMPT], 1, SHORT_PROMPT)
+        except UserError as error:
+            raise UserError(
+                f"{error!s:.200}; p_yes needs log-probabilities of chosen tokens: take a vLLM without the flags of "
+                "`kbtrain vllm-args`, or a model here"
+            ) from None
+
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example, from one prefill each."""
         from kbtrain.gates.untrained.forward import answer_ids
@@ -102,7 +119,9 @@ def load_served(gate: type[ServedDraft] | type[ServedPYes], folder: Path, server
     found = gate.fingerprint(server.tokenizer, card.own_prompts())
     card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
     server.check_prompts(card.own_prompts())
-    return gate(server, card)
+    opened = gate(server, card)
+    opened.check()
+    return opened
 
 
 def mean_ratio(draft: Sequence[dict[int, float]]) -> float:
