@@ -69,8 +69,12 @@ def claim_folder(
     """
     path, new = folder / RUN, plain(run)
     if path.exists():
-        noted = {key: value for key, value in read_json(path).items() if key != MEASURED}
-        old = {**{key: value for key, value in (defaults or {}).items() if key in new}, **noted}
+        try:
+            noted = read_json(path)
+        except UserError as error:
+            raise UserError(f"{error}; choose another output folder") from None
+        old = {key: value for key, value in {**(defaults or {}), **noted}.items() if key in new or key in noted}
+        old.pop(MEASURED, None)
         others = [
             (name, before, now)
             for name, before, now in differing(old, new)

@@ -339,7 +339,7 @@ def test_a_folder_of_another_kind_or_with_a_broken_note_is_not_written_to(recipe
         Recipe(recipe)(arguments)
     (out / "gate.json").unlink()
     (out / "run.json").write_bytes(content.encode(errors="surrogateescape"))
-    with pytest.raises(UserError, match=r"run\.json(: .*choose another output|:1: not UTF-8)"):
+    with pytest.raises(UserError, match=r"run\.json:.*choose another output"):
         Recipe(recipe)(arguments)
     assert [path.name for path in out.iterdir()] == ["run.json"]
 

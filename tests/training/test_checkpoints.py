@@ -68,7 +68,7 @@ def test_a_first_attempt_that_left_nothing_binds_nothing(tmp_path):
     claim_folder(tmp_path, {"train_sha256": "of a file with a broken line", "epochs": 3})
     claim_folder(tmp_path, {"train_sha256": "of the mended one", "epochs": 3})
     make(tmp_path / "checkpoints", 5)
-    with pytest.raises(UserError, match="train_sha256 was of the mended one, is another"):
+    with pytest.raises(UserError, match='with train_sha256 = "of the mended one", now it is "another"'):
         claim_folder(tmp_path, {"train_sha256": "another", "epochs": 3})
 
 
@@ -76,7 +76,7 @@ def test_another_training_in_the_same_folder_is_refused_by_the_key_that_differs(
     claim_folder(tmp_path, {"epochs": 3, "seed": 0})
     claim_folder(tmp_path, {"epochs": 3, "seed": 0})
     make(tmp_path / "checkpoints", 5)
-    with pytest.raises(UserError, match="epochs was 3, is 4"):
+    with pytest.raises(UserError, match="with epochs = 3, now it is 4"):
         claim_folder(tmp_path, {"epochs": 4, "seed": 0})
 
 
@@ -91,7 +91,7 @@ def test_a_training_by_a_version_without_some_option_goes_on_where_that_is_left_
     claim_folder(tmp_path, {"epochs": 3})
     make(tmp_path / "checkpoints", 5)
     claim_folder(tmp_path, {"epochs": 3, "label_smoothing": 0.0}, defaults)
-    with pytest.raises(UserError, match=r"label_smoothing was 0.0, is 0.1"):
+    with pytest.raises(UserError, match=r"with label_smoothing = 0\.0, now it is 0\.1"):
         claim_folder(tmp_path, {"epochs": 3, "label_smoothing": 0.1}, defaults)
 
 
