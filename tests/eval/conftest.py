@@ -105,8 +105,8 @@ def make_run(folder: Path, sizes: dict[Split, int] | None = None, sampled: tuple
     for split in ("train", "dev", "test"):
         rows = [example(q, None) for q in questions if q.split == split]
         jsonl.write(folder / "examples" / f"{split}.jsonl", rows)
-    jsonl.write(folder / "scores.jsonl", _scores(rng, questions, chances))
-    for name in ("questions.jsonl", "labels.jsonl", "scores.jsonl"):
+    jsonl.write(folder / "scores/gates.jsonl", _scores(rng, questions, chances))
+    for name in ("questions.jsonl", "labels.jsonl", "scores/gates.jsonl"):
         write_meta(folder / name, stage="made-up", config={"seed": 0}, inputs=[], started=time.monotonic())
     return folder
 

@@ -28,7 +28,7 @@ def test_the_table_equals_scikit_learn_for_each_definition(
     gate = next(g for g in document["gates"] if g["gate"] == "kbm_mastery")
     outcomes = [o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl") if o.split == "test"]
     scores = {
-        s.question_id: s.score for s in jsonl.read(GateScore, sampled_run / "scores.jsonl") if s.gate == gate["gate"]
+        s.question_id: s.score for s in jsonl.read(GateScore, sampled_run / "scores/gates.jsonl") if s.gate == gate["gate"]
     }
     values = [scores[o.question_id] for o in outcomes]
     truths = {
@@ -50,7 +50,7 @@ def test_scores_of_ones_own_are_classified_without_meta_data(
 ) -> None:
     evaluate, classify, own = script("end_to_end"), script("classify"), run_folder / "own.jsonl"
     evaluate.main(build(evaluate.EndToEndConfig, None, {"run": run_folder, "bootstrap_draws": 100}))
-    own.write_text((run_folder / "scores.jsonl").read_text().replace("kbm_mastery", "ours"))
+    own.write_text((run_folder / "scores/gates.jsonl").read_text().replace("kbm_mastery", "ours"))
     capsys.readouterr()
     for rule, said in (("0.5", "by rule '0.5' ->"), ("best_f1", "by rule 'best_f1' on dev ->")):
         given = {"run": run_folder, "scores": own, "threshold_rule": rule}

@@ -18,7 +18,7 @@ def made(tmp_path):
     jsonl.write(tmp_path / "outcomes.jsonl", outcomes)
     perfect = [GateScore(o.question_id, "seakr", float(not o.llm_correct)) for o in outcomes]
     useless = [GateScore(o.question_id, "perplexity", 1.0) for o in outcomes]
-    jsonl.write(tmp_path / "scores.jsonl", perfect + useless)
+    jsonl.write(tmp_path / "scores/gates.jsonl", perfect + useless)
     return tmp_path
 
 
@@ -40,7 +40,7 @@ def test_a_reference_that_is_given_and_not_there_is_one_line(script, made):
 
 def test_scores_in_files_that_are_named_say_what_their_training_knew(script, made, tmp_path):
     named = tmp_path / "named.jsonl"
-    (made / "scores.jsonl").rename(named)
+    (made / "scores/gates.jsonl").rename(named)
     known = {"seakr": {"test": {"questions": 3, "entities": 0}}}
     write_meta(named, stage="score", config={}, inputs=[], extra={"seen": known})
     module = script("compare_scores")
@@ -99,13 +99,13 @@ def test_one_data_set_alone(script, made, capsys):
 @pytest.mark.parametrize(
     ("name", "settings", "file"),
     [
-        ("end_to_end", {"bootstrap_draws": 100}, "scores.jsonl"),
-        ("compare_scores", {}, "scores.jsonl"),
+        ("end_to_end", {"bootstrap_draws": 100}, "scores/gates.jsonl"),
+        ("compare_scores", {}, "scores/gates.jsonl"),
         ("compare_scores", {}, "outcomes.jsonl"),
         ("compare_scores", {"dataset": "made-up"}, "questions.jsonl"),
         ("calibrate", {"gate": "kbm_mastery", "folder": "kbm"}, "outcomes.jsonl"),
-        ("calibrate", {"gate": "kbm_mastery", "folder": "kbm"}, "scores.jsonl"),
-        ("tables", {"layout": "table1", "gates": ["kbm_mastery"]}, "scores.jsonl"),
+        ("calibrate", {"gate": "kbm_mastery", "folder": "kbm"}, "scores/gates.jsonl"),
+        ("tables", {"layout": "table1", "gates": ["kbm_mastery"]}, "scores/gates.jsonl"),
         ("tables", {"layout": "table1", "gates": ["kbm_mastery"]}, "questions.jsonl"),
         ("transfer", {"gates": ["kbm_mastery"]}, "questions.jsonl"),
         ("classify", {}, "outcomes.jsonl"),
@@ -144,7 +144,7 @@ def test_intervals_draw_entities_where_asked_to(script, made, capsys):
     jsonl.write(made / "questions.jsonl", [Question(o.question_id, "q", ("a",), "test", "nq", entities=(f"e{i // 8}",))
                                            for i, o in enumerate(rows)])  # fmt: skip
     better = [GateScore(o.question_id, "early", float(i < 16) * (1 - 2 * o.llm_correct)) for i, o in enumerate(rows)]
-    jsonl.write(made / "scores.jsonl", better)
+    jsonl.write(made / "scores/gates.jsonl", better)
     module, found = script("compare_scores"), {}
     for unit in ("questions", "entities"):
         module.main(module.CompareScoresConfig(run=made, resample=unit, out=made / f"{unit}.json"))

@@ -47,10 +47,10 @@ def pair(script: Script, run_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
         o.question_id: float(o.rag_correct and not o.llm_correct)
         for o in jsonl.read(Outcome, second / "outcomes.jsonl")
     }
-    scores = list(jsonl.read(GateScore, second / "scores.jsonl"))
+    scores = list(jsonl.read(GateScore, second / "scores/gates.jsonl"))
     best = [dataclasses.replace(s, score=needed[s.question_id]) if s.gate == "kbm_mastery" else s for s in scores]
-    jsonl.write(second / "scores.jsonl", best)
-    note_change(second / "scores.jsonl")
+    jsonl.write(second / "scores/gates.jsonl", best)
+    note_change(second / "scores/gates.jsonl")
     evaluate(script, second, threshold_rule="best_accuracy")
     return run_folder, second
 
@@ -58,9 +58,9 @@ def pair(script: Script, run_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
 def test_the_bill_has_every_gate_and_its_own_seconds(
     script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    meta = json.loads((run_folder / "scores.jsonl.meta.json").read_text())
+    meta = json.loads((run_folder / "scores/gates.jsonl.meta.json").read_text())
     meta["seconds_per_question"] = {"kbm_mastery": {"test": 0.5, "dev": 0.5}}
-    (run_folder / "scores.jsonl.meta.json").write_text(json.dumps(meta))
+    (run_folder / "scores/gates.jsonl.meta.json").write_text(json.dumps(meta))
     evaluate(script, run_folder)
     module = script("cost")
     module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
@@ -92,12 +92,12 @@ def test_the_oracle_is_billed_as_it_was_measured(script: Script, sampled_run: Pa
 
 
 def test_the_bill_of_a_gate_that_asks_a_server_is_its_tokens(script: Script, run_folder: Path) -> None:
-    meta = json.loads((run_folder / "scores.jsonl.meta.json").read_text())
+    meta = json.loads((run_folder / "scores/gates.jsonl.meta.json").read_text())
     meta["seconds_per_question"] = {name: {"test": 0.5, "dev": 0.5} for name in ("prompt", "kbm_mastery")}
     spent = {"prompt_tokens": 900.0, "tokens": 60.0}
     meta["spent_per_question"] = {name: {"test": spent, "dev": spent} for name in ("prompt", "kbm_mastery")}
     meta["server"] = {"prompt": True}
-    (run_folder / "scores.jsonl.meta.json").write_text(json.dumps(meta))
+    (run_folder / "scores/gates.jsonl.meta.json").write_text(json.dumps(meta))
     evaluate(script, run_folder)
     module = script("cost")
     module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
@@ -109,8 +109,8 @@ def test_the_bill_of_a_gate_that_asks_a_server_is_its_tokens(script: Script, run
 
 
 def test_the_bill_of_a_gate_after_the_search_has_every_search(script: Script, run_folder: Path) -> None:
-    meta = json.loads((run_folder / "scores.jsonl.meta.json").read_text())
-    (run_folder / "scores.jsonl.meta.json").write_text(json.dumps({**meta, "after_search": {"kbm_mastery": True}}))
+    meta = json.loads((run_folder / "scores/gates.jsonl.meta.json").read_text())
+    (run_folder / "scores/gates.jsonl.meta.json").write_text(json.dumps({**meta, "after_search": {"kbm_mastery": True}}))
     evaluate(script, run_folder)
     module = script("cost")
     module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
@@ -186,9 +186,9 @@ def test_thresholds_are_carried_between_data_sets(script: Script, run_folder: Pa
 
 def test_thresholds_are_carried_between_models(script: Script, run_folder: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(run_folder, tmp_path / "other"))
-    scores = list(jsonl.read(GateScore, other / "scores.jsonl"))
-    jsonl.write(other / "scores.jsonl", [dataclasses.replace(s, score=s.score + 2) for s in scores])
-    note_change(other / "scores.jsonl")
+    scores = list(jsonl.read(GateScore, other / "scores/gates.jsonl"))
+    jsonl.write(other / "scores/gates.jsonl", [dataclasses.replace(s, score=s.score + 2) for s in scores])
+    note_change(other / "scores/gates.jsonl")
     module = script("transfer")
     values = {
         "runs": [str(run_folder), str(other)],
@@ -293,12 +293,12 @@ def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path], capsys: py
         dataclasses.replace(o, question_id="x" + o.question_id) for o in jsonl.read(Outcome, pair[1] / "outcomes.jsonl")
     ]
     scores = [
-        dataclasses.replace(s, question_id="x" + s.question_id) for s in jsonl.read(GateScore, pair[1] / "scores.jsonl")
+        dataclasses.replace(s, question_id="x" + s.question_id) for s in jsonl.read(GateScore, pair[1] / "scores/gates.jsonl")
     ]
     jsonl.write(pair[1] / "outcomes.jsonl", outcomes)
     note_change(pair[1] / "outcomes.jsonl")
-    jsonl.write(pair[1] / "scores.jsonl", scores)
-    note_change(pair[1] / "scores.jsonl")
+    jsonl.write(pair[1] / "scores/gates.jsonl", scores)
+    note_change(pair[1] / "scores/gates.jsonl")
     write_meta(pair[1] / "results.json", stage="end_to_end", config={}, inputs=[])
     assert command(["compare", str(pair[0]), str(pair[1])]) == 2
     assert "have no evaluated question in common" in capsys.readouterr().err
@@ -330,7 +330,7 @@ def test_seeds_are_a_second_source_of_variance(
     script: Script, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = [Path(shutil.copytree(run_folder, tmp_path / f"seed{i}")) for i in range(3)]
-    scores = list(jsonl.read(GateScore, run_folder / "scores.jsonl"))
+    scores = list(jsonl.read(GateScore, run_folder / "scores/gates.jsonl"))
     for seed, run in enumerate(runs):  # kbm_mastery differs by seed, the others do not; prompt parts no questions
         noise = random.Random(seed)
         noisy = [
@@ -338,8 +338,8 @@ def test_seeds_are_a_second_source_of_variance(
             for s in scores
         ]
         noisy = [dataclasses.replace(s, score=0.5) if s.gate == "prompt" else s for s in noisy]
-        jsonl.write(run / "scores.jsonl", noisy)
-        note_change(run / "scores.jsonl")
+        jsonl.write(run / "scores/gates.jsonl", noisy)
+        note_change(run / "scores/gates.jsonl")
         evaluate(script, run)
     module = script("seeds")
     values = {"runs": [str(run) for run in runs], "out": str(tmp_path / "seeds.json"), "bootstrap_draws": 500}

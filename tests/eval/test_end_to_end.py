@@ -92,7 +92,7 @@ def test_each_score_file_is_read_once(script: Script, run_folder: Path, monkeypa
     read: list[Path] = []
     monkeypatch.setattr(folder_module, "read_scores", lambda path: read.append(path) or read_scores(path))
     evaluate(script, run_folder)
-    assert read == [run_folder / "scores.jsonl"]
+    assert read == [run_folder / "scores/gates.jsonl"]
 
 
 def test_questions_without_gold_answers_are_left_out_of_accuracy_and_counted(
@@ -192,7 +192,7 @@ def test_the_numbers_are_those_of_the_outcomes(script: Script, run_folder: Path)
     assert gates["oracle"]["oracle_normalised_area"] == pytest.approx(1)
     kbm = gates["kbm_benefit"]
     scores = {
-        s.question_id: s.score for s in jsonl.read(GateScore, run_folder / "scores.jsonl") if s.gate == kbm["gate"]
+        s.question_id: s.score for s in jsonl.read(GateScore, run_folder / "scores/gates.jsonl") if s.gate == kbm["gate"]
     }
     retrieved = [scores[o.question_id] > kbm["threshold"] for o in outcomes]
     right = [o.rag_correct if r else o.llm_correct for o, r in zip(outcomes, retrieved, strict=True)]
@@ -210,10 +210,10 @@ def test_the_numbers_are_those_of_the_outcomes(script: Script, run_folder: Path)
 
 def test_thresholds_come_from_dev_only(script: Script, run_folder: Path) -> None:
     before = {g["gate"]: g["threshold"] for g in evaluate(script, run_folder, threshold_rule="best_f1")["gates"]}
-    scores = list(jsonl.read(GateScore, run_folder / "scores.jsonl"))
+    scores = list(jsonl.read(GateScore, run_folder / "scores/gates.jsonl"))
     changed = [GateScore(s.question_id, s.gate, 0.5) if s.question_id.startswith("test") else s for s in scores]
-    jsonl.write(run_folder / "scores.jsonl", changed)
-    note_change(run_folder / "scores.jsonl")
+    jsonl.write(run_folder / "scores/gates.jsonl", changed)
+    note_change(run_folder / "scores/gates.jsonl")
     after = {g["gate"]: g["threshold"] for g in evaluate(script, run_folder, threshold_rule="best_f1")["gates"]}
     assert after == before
 
@@ -311,17 +311,17 @@ def test_labels_of_other_questions_or_answers_are_made_again_first(
 
 
 def test_bad_input_is_one_line(script: Script, run_folder: Path) -> None:
-    scores = (run_folder / "scores.jsonl").read_text().splitlines()
-    (run_folder / "scores.jsonl").write_text("\n".join(scores[:-1]) + "\n")
-    note_change(run_folder / "scores.jsonl")
+    scores = (run_folder / "scores/gates.jsonl").read_text().splitlines()
+    (run_folder / "scores/gates.jsonl").write_text("\n".join(scores[:-1]) + "\n")
+    note_change(run_folder / "scores/gates.jsonl")
     with pytest.raises(UserError, match=r"gate 'kbm_benefit' has no score for 1 question \(test-199\)"):
         evaluate(script, run_folder)
-    (run_folder / "scores.jsonl").write_text("\n".join([*scores, scores[0]]) + "\n")
-    note_change(run_folder / "scores.jsonl")
-    with pytest.raises(UserError, match=r"scores.jsonl:\d+: second score of gate 'prompt' for question 'dev-0'"):
+    (run_folder / "scores/gates.jsonl").write_text("\n".join([*scores, scores[0]]) + "\n")
+    note_change(run_folder / "scores/gates.jsonl")
+    with pytest.raises(UserError, match=r"gates.jsonl:\d+: second score of gate 'prompt' for question 'dev-0'"):
         evaluate(script, run_folder)
-    (run_folder / "scores.jsonl").write_text("\n".join(scores) + "\n")
-    note_change(run_folder / "scores.jsonl")
+    (run_folder / "scores/gates.jsonl").write_text("\n".join(scores) + "\n")
+    note_change(run_folder / "scores/gates.jsonl")
     with pytest.raises(UserError, match="use 'greedy'"):
         evaluate(script, run_folder, accuracy="expected")
     (run_folder / "labels.jsonl").write_text("")
@@ -379,7 +379,7 @@ def made_gate(folder: Path, run: Path, seed: int = 0) -> Path:
     folder.mkdir()
     card.write(folder)
     extra = {"gates": sources_of(handle(folder, name="kbm"), run)}
-    write_meta(run / "scores.jsonl", stage="score", config=None, inputs=[], extra=extra)
+    write_meta(run / "scores/gates.jsonl", stage="score", config=None, inputs=[], extra=extra)
     return folder
 
 
@@ -410,7 +410,7 @@ def test_the_best_key_is_noted_and_is_the_report_s(script: Script, sampled_run: 
     clean = gate_identity(folder)
     evaluate(script, sampled_run, accuracy=accuracy, threshold_rule="best_accuracy")
     dev = [o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl") if o.split == "dev"]
-    scores, known = read_scores(sampled_run / "scores.jsonl"), dev_answers(dev, accuracy)
+    scores, known = read_scores(sampled_run / "scores/gates.jsonl"), dev_answers(dev, accuracy)
     areas = {
         key: normalised_area(np.array([scores[f"kbm_{key}"][o.question_id] for o in dev]), known.llm, known.rag)
         for key in ("mastery", "benefit")
@@ -437,7 +437,7 @@ def test_a_noted_threshold_has_its_figures_on_test_and_those_are_the_headline(
     noted = card.thresholds[f"kbm_{card.best_key()}"]
     assert noted.rule == "best_accuracy" and noted.test is not None
     test = [o for o in jsonl.read(Outcome, run_folder / "outcomes.jsonl") if o.split == "test"]
-    of = read_scores(run_folder / "scores.jsonl")[f"kbm_{card.best_key()}"]
+    of = read_scores(run_folder / "scores/gates.jsonl")[f"kbm_{card.best_key()}"]
     searched = [of[o.question_id] > noted.threshold for o in test]
     right = [o.rag_correct if s else o.llm_correct for o, s in zip(test, searched, strict=True)]
     assert noted.test.saved == pytest.approx(1 - sum(searched) / len(test), abs=1e-6)
@@ -460,7 +460,7 @@ def test_the_threshold_of_the_headline_can_be_the_one_that_is_noted(script: Scri
     gates = {gate["gate"]: gate for gate in document["gates"]}
     outcomes = list(jsonl.read(Outcome, run_folder / "outcomes.jsonl"))
     dev, test = ([o for o in outcomes if o.split == split] for split in ("dev", "test"))
-    scores = read_scores(run_folder / "scores.jsonl")
+    scores = read_scores(run_folder / "scores/gates.jsonl")
     headline = {one.gate: one for one in savings(dev, test, {name: scores[name] for name in ("kbm_mastery",)})}
     noted = KBMCard.read(run_folder / "kbm").thresholds["kbm_mastery"]
     assert (noted.rule, noted.threshold) == ("best_accuracy", headline["kbm_mastery"].noted.threshold)
@@ -526,7 +526,7 @@ def test_thresholds_go_where_the_score_file_says_and_nowhere_else(
     assert set(KBMCard.read(theirs).thresholds) == {"kbm_mastery", "kbm_benefit"}
     shutil.rmtree(theirs)
     made_gate(theirs, run_folder, seed=2)
-    write_meta(run_folder / "scores.jsonl", stage="score", config=None, inputs=[], extra={
+    write_meta(run_folder / "scores/gates.jsonl", stage="score", config=None, inputs=[], extra={
         "gates": {"kbm_benefit": {"folder": str(theirs), "name": "kbm_benefit", "identity": "0" * 12}}
     })  # fmt: skip
     capsys.readouterr()
@@ -596,7 +596,7 @@ def test_rows_of_at_most_so_much_lost_are_chosen_on_dev_and_counted_on_test(
     gates = {gate["gate"]: gate for gate in evaluate(script, run_folder)["gates"]}
     assert not gates["llm_only"]["loss_rows"]
     outcomes = list(jsonl.read(Outcome, run_folder / "outcomes.jsonl"))
-    stored = jsonl.read(GateScore, run_folder / "scores.jsonl")
+    stored = jsonl.read(GateScore, run_folder / "scores/gates.jsonl")
     scores = {s.question_id: s.score for s in stored if s.gate == "kbm_mastery"}
     rows = gates["kbm_mastery"]["loss_rows"]
     assert [row["limit"] for row in rows] == [0.01, 0.02, 0.05]

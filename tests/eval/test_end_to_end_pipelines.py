@@ -25,9 +25,9 @@ def trace(i):
 
 def test_a_method_stands_beside_stored_answers_with_all_its_costs(script, run_folder, capsys):
     jsonl.write(run_folder / "methods" / "seakr_multi_hop.jsonl", [trace(i) for i in range(50)])
-    meta = read_meta(run_folder / "scores.jsonl")
+    meta = read_meta(run_folder / "scores/gates.jsonl")
     meta["spent_per_question"] = {"kbm_mastery": {"test": {"requests": 1.0, "samples": 20.0, "tokens": 90.0}}}
-    meta_path(run_folder / "scores.jsonl").write_text(json.dumps(meta))
+    meta_path(run_folder / "scores/gates.jsonl").write_text(json.dumps(meta))
     module = script("end_to_end")
     module.main(module.EndToEndConfig(run=run_folder, bootstrap_draws=200, random_draws=100))
     results = load(run_folder / "results.json")

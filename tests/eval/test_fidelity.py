@@ -99,7 +99,7 @@ def test_the_script_measures_every_gate_and_reads_no_accepted_answer(
             condition: {made.question_id: made.greedy.text for made in store.iterate("main", condition) if made.greedy}
             for condition in ("llm", "rag")
         }
-    lines = (run_folder / "scores.jsonl").read_text().splitlines()
+    lines = (run_folder / "scores/gates.jsonl").read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if row["gate"] == "kbm_benefit"]
     scores = {row["question_id"]: row["score"] for row in rows}
     one = next(gate for gate in found["gates"] if gate["gate"] == "kbm_benefit")

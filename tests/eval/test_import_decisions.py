@@ -92,7 +92,7 @@ def as_gate(run: Path, rows: list[tuple[str, float]], *more: Any) -> Any:
 def test_as_a_gate_it_stands_in_the_results_with_all_that_they_say_of_a_gate(
     script: Callable[[str], ModuleType], run_folder: Path
 ) -> None:
-    rows = list(read_scores(run_folder / "scores.jsonl")["kbm_benefit"].items())
+    rows = list(read_scores(run_folder / "scores/gates.jsonl")["kbm_benefit"].items())
     assert as_gate(run_folder, rows, "--seconds", 0.5).returncode == 0
     end_to_end = script("end_to_end")
     end_to_end.main(end_to_end.EndToEndConfig(run=run_folder, bootstrap_draws=200))
@@ -107,7 +107,7 @@ def test_as_a_gate_it_stands_in_the_results_with_all_that_they_say_of_a_gate(
 
 
 def test_as_a_gate_its_costs_are_asked_for_and_it_may_be_imported_again(run_folder: Path) -> None:
-    rows = list(read_scores(run_folder / "scores.jsonl")["prompt"].items())
+    rows = list(read_scores(run_folder / "scores/gates.jsonl")["prompt"].items())
     for _ in range(2):
         done = as_gate(run_folder, rows)
         assert done.returncode == 0 and "tables of costs count nothing for its decisions; --seconds" in done.stdout
@@ -128,7 +128,7 @@ def test_as_a_gate_its_costs_are_asked_for_and_it_may_be_imported_again(run_fold
 def test_as_a_gate_it_takes_every_question_and_a_name_of_its_own(
     run_folder: Path, spoil: Callable[..., object], more: tuple[Any, ...], says: str
 ) -> None:
-    rows = list(read_scores(run_folder / "scores.jsonl")["prompt"].items())
+    rows = list(read_scores(run_folder / "scores/gates.jsonl")["prompt"].items())
     (run_folder / "own").mkdir()
     (run_folder / "own" / "gate.json").write_text("{}")
     write(run_folder / "scores" / "kbm.jsonl", [GateScore("dev-0", "kbm_other", 1.0)])

@@ -94,7 +94,7 @@ def test_an_interrupted_scoring_goes_on_to_the_same_bytes(
 def test_a_dry_run_counts_the_replies_that_a_server_is_asked_for(
     script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (run_folder / "scores.jsonl").unlink(missing_ok=True)
+    (run_folder / "scores/gates.jsonl").unlink(missing_ok=True)
     for server_n, requests in ((True, 280), (False, 2800)):
         config = LLMConfig(model="m", backend="openai", server_n=server_n, max_new_tokens=20)
         gate = prompted_by_replies(config, 10)
@@ -398,7 +398,7 @@ def test_scores_of_0_1_are_taken_over_where_their_inputs_are_the_same(
 ) -> None:
     """One file for all gates, ``scores.jsonl``, and what it was made from in one line beside it."""
     run(script, run_folder, Scripted(), monkeypatch)
-    new, old = run_folder / "scores" / "kbm.jsonl", run_folder / "scores.jsonl"
+    new, old = run_folder / "scores" / "kbm.jsonl", run_folder / "scores/gates.jsonl"
     inputs = json.loads((run_folder / "scores" / "kbm.jsonl.progress").read_text().splitlines()[0])
     first = {name: value for name, value in inputs.items() if name != "gate"} | {"kbm_mastery": "weights-1"}
     timing = {"gates": ["kbm_mastery", "kbm_benefit"], "split": "test", "n": 10, "seconds": 5.0, "spent": {}}
@@ -442,7 +442,7 @@ def test_an_edited_score_is_refused_where_it_is_scored_and_where_it_is_read(
 def test_a_dry_run_says_what_is_left_and_writes_nothing(
     script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (run_folder / "scores.jsonl").unlink()
+    (run_folder / "scores/gates.jsonl").unlink()
     run(script, run_folder, Scripted(), monkeypatch, dry_run=True)
     assert "kbm: 280 of 280 questions to score" in capsys.readouterr().out and not (run_folder / "scores").exists()
     run(script, run_folder, Scripted(), monkeypatch, dry_run=True, measure=5)

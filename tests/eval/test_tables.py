@@ -138,10 +138,10 @@ def test_table_4_takes_the_gates_of_one_model_and_the_answers_of_another(
     script: Script, varied: Path, tmp_path: Path
 ) -> None:
     other = Path(shutil.copytree(varied, tmp_path / "other"))
-    scores = [s for s in jsonl.read(GateScore, other / "scores.jsonl")]
+    scores = [s for s in jsonl.read(GateScore, other / "scores/gates.jsonl")]
     turned = [GateScore(s.question_id, s.gate, s.score if s.gate == "prompt" else 1 - s.score) for s in scores]
-    jsonl.write(other / "scores.jsonl", turned)  # gates that are wrong about everything
-    note_change(other / "scores.jsonl")
+    jsonl.write(other / "scores/gates.jsonl", turned)  # gates that are wrong about everything
+    note_change(other / "scores/gates.jsonl")
     own = make(script, "table1", [varied], tmp_path)
     found = make(script, "table4", [other], tmp_path, gate_runs=[str(varied)])
     assert [row[0] for row in found["rows"]] == [f"{name}, made-up" for name in ("freshqa", "hotpotqa", "nq_open")]
@@ -158,7 +158,7 @@ def two_models(varied: Path, tmp_path: Path) -> list[Path]:
     folders = [Path(shutil.copytree(varied, tmp_path / name)) for name in ("one", "two")]
     for folder in folders:
         note_model(folder, f"/models/{folder.name}")
-    path = folders[1] / "scores.jsonl"
+    path = folders[1] / "scores/gates.jsonl"
     scores = list(jsonl.read(GateScore, path))
     jsonl.write(path, [dataclasses.replace(s, score=11 - s.score) if s.gate == "prompt" else s for s in scores])
     note_change(path)
@@ -304,21 +304,21 @@ def test_another_models_gates_do_not_decide_for_figure_8(script: Script, varied:
 def test_bad_input_is_one_line(script: Script, varied: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no scores of gate 'kbm_mastry'; did you mean 'kbm_mastery'\?"):
         make(script, "table1", [varied], tmp_path, gates=["kbm_mastry"])
-    scores = list(jsonl.read(GateScore, varied / "scores.jsonl"))
-    jsonl.write(varied / "scores.jsonl", [s for s in scores if s.question_id not in ("test-3", "test-8")])
-    note_change(varied / "scores.jsonl")
+    scores = list(jsonl.read(GateScore, varied / "scores/gates.jsonl"))
+    jsonl.write(varied / "scores/gates.jsonl", [s for s in scores if s.question_id not in ("test-3", "test-8")])
+    note_change(varied / "scores/gates.jsonl")
     with pytest.raises(UserError, match=r"gate 'kbm_mastery' has no score for 2 questions \(test-3, test-8\)"):
         make(script, "table1", [varied], tmp_path)
-    jsonl.write(varied / "scores.jsonl", [GateScore("other/" + s.question_id, s.gate, s.score) for s in scores])
-    note_change(varied / "scores.jsonl")
+    jsonl.write(varied / "scores/gates.jsonl", [GateScore("other/" + s.question_id, s.gate, s.score) for s in scores])
+    note_change(varied / "scores/gates.jsonl")
     with pytest.raises(
         UserError, match=r"gate 'prompt' was scored on other questions: none of 280 questions \(other/dev"
     ):
         make(script, "table1", [varied], tmp_path)
     plain = [dataclasses.replace(q, hops=None, popularity=None, fact_type=None)
              for q in jsonl.read(Question, varied / "questions.jsonl")]  # fmt: skip
-    jsonl.write(varied / "scores.jsonl", scores)
-    note_change(varied / "scores.jsonl")
+    jsonl.write(varied / "scores/gates.jsonl", scores)
+    note_change(varied / "scores/gates.jsonl")
     jsonl.write(varied / "questions.jsonl", plain)
     for layout, what in (("table2", "a kind of change"), ("table3", "two or more hops"), ("figure6", "a popularity")):
         with pytest.raises(UserError, match=f"{layout}: no test question has {what}"):

@@ -85,7 +85,7 @@ def chosen_on_dev(folder: Path) -> tuple[Chosen, list[dict[str, Any]]]:
     """Gate -> (the highest cut that loses at most 2 points on dev, its scores), worked here; rows of outcomes.jsonl."""
     rows = [json.loads(line) for line in (folder / "outcomes.jsonl").read_text().splitlines()]
     scores: dict[str, dict[str, float]] = {}
-    for line in (folder / "scores.jsonl").read_text().splitlines():
+    for line in (folder / "scores/gates.jsonl").read_text().splitlines():
         record = json.loads(line)
         scores.setdefault(record["gate"], {})[record["question_id"]] = record["score"]
     chosen: Chosen = {}
