@@ -290,12 +290,11 @@ def lengths(config: PlannedTraining, train: Path) -> tuple[int, float]:
     from kbtrain.gates.true_false.template import Encoder, kbm_template
     from kbtrain.jsonl import read
     from kbtrain.models.load import load_tokenizer
-    from kbtrain.prompts.kbm import PAPER_KEYS
     from kbtrain.records import GateExample
 
     encoder = Encoder(
         load_tokenizer(config.model),
-        kbm_template(config.keys or PAPER_KEYS, config.prompt or "paper"),
+        kbm_template(config.keys, config.prompt),
         config.max_length,
     )
     found = [encoder.encode(example).length for example in read(GateExample, train)]

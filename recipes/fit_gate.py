@@ -29,20 +29,20 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.errors import UserError
-from kbtrain.gates.fitting import Fitted, best_key, fit_kind, kind_to_fit, names_to_fit, plain
+from kbtrain.gates.fit_kind import FittedGate, best_key, fit_kind, kind_to_fit, names_to_fit, plain_rows
 from kbtrain.gates.registry import Kind
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
-from kbtrain.training.config import FittedConfig
+from kbtrain.training.config import FitConfig
 from kbtrain.training.data import read_classifier_data, read_examples
-from kbtrain.training.fitted import claim_fitted, finish_single
+from kbtrain.training.fit import SingleEnding, claim_fit_folder
 from kbtrain.training.kept_features import KeptFeatures
 
 KEYS: tuple[Key, ...] = ("benefit", "mastery", "certainty")  # of equally good ones, the first
 WITHOUT_GOLD: tuple[Key, ...] = ("change", "certainty")
 
 
-class FitGateConfig(FittedConfig):
+class FitGateConfig(FitConfig):
     """Settings of this script."""
 
     gate: str = Field(description=f"kind of gate: {names_to_fit()}, or the name of an entry point")
@@ -79,15 +79,15 @@ def main(config: FitGateConfig) -> None:
     """Look the gate up, bind the folder to this run, fit by each key, write the best."""
     started = time.monotonic()
     kind = kind_to_fit(config.gate)
-    claim_fitted(config, config.gate, frozenset({"features", "run"}))
+    claim_fit_folder(config, config.gate, frozenset({"features", "run"}))
     kept = kept_features(config, kind)
     tried = fit_by_keys(config, kind, kept)
     key, areas = best_key(tried, kept)
     best, chosen = tried[key], {"key": key} | ({"dev_auroc_by_key": areas} if len(areas) > 1 else {})
-    said = finish_single(
+    ending = SingleEnding(
         config, best.gate, lambda folder: kind.open(folder, "auto", "auto"), best.train, best.dev, started, chosen, kept
     )
-    print("fit_gate: " + said)
+    print("fit_gate: " + ending.finish())
     if kept is not None:
         print(f"features of {len(kept)} examples in {kept.path}, {kept.extracted} of them extracted now")
 
@@ -100,7 +100,7 @@ def kept_features(config: FitGateConfig, kind: Kind) -> KeptFeatures | None:
     return KeptFeatures(path, kind.features, config.gate)
 
 
-def fit_by_keys(config: FitGateConfig, kind: Kind, kept: KeptFeatures | None) -> dict[Key, Fitted]:
+def fit_by_keys(config: FitGateConfig, kind: Kind, kept: KeptFeatures | None) -> dict[Key, FittedGate]:
     """A gate for the key asked for, or for each whose labels have both classes in both files (turns have one label).
 
     Raises :class:`UserError` if there is none, naming what the first lacks.
@@ -121,17 +121,17 @@ def fit_by_keys(config: FitGateConfig, kind: Kind, kept: KeptFeatures | None) ->
 
 def _fit(
     keys: tuple[Key, ...], config: FitGateConfig, kind: Kind, kept: KeptFeatures | None, problems: list[UserError]
-) -> dict[Key, Fitted]:
+) -> dict[Key, FittedGate]:
     """A gate for each key with both classes in both files; for the other keys their problem is added."""
-    found: dict[Key, Fitted] = {}
+    found: dict[Key, FittedGate] = {}
     for key in keys:
         try:
             data = read_classifier_data(config.train, config.dev, key, config.labels)
         except UserError as error:
             problems.append(error)
             continue
-        train, dev = plain(data.train), plain(data.dev)
-        found[key] = Fitted(fit_kind(config.gate, kind, key, train, kept), train, dev)
+        train, dev = plain_rows(data.train), plain_rows(data.dev)
+        found[key] = FittedGate(fit_kind(config.gate, kind, key, train, kept), train, dev)
     return found
 
 

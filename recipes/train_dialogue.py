@@ -80,10 +80,10 @@ def main(config: TrainDialogueConfig) -> None:
 
     model = trainer.plain_model(lambda: open_base(config.model, "full", recipe.device, facts["compute"])[0])
     if recipe.first:
-        from kbtrain.dialogue.train_responder import finish_dialogue
+        from kbtrain.dialogue.train_responder import ResponderEnding
 
         responder, rows = Responder(model, tokenizer, config.reads()), trainer.dev or trainer.rows
-        recipe.say(finish_dialogue(config, responder, data, rows, trainer.state, recipe.facts(**facts)))
+        recipe.say(ResponderEnding(config, responder, data, rows, trainer.state, recipe.facts(**facts)).finish())
     return recipe.leave()
 
 

@@ -35,7 +35,7 @@ from kbtrain.gates.encoder.train import describe, encoder_rows, fit_base, traini
 from kbtrain.gates.late_scores import score_late_test
 from kbtrain.training.config import classifier_arguments
 from kbtrain.training.data import ClassifierData, class_weights, common_acts, read_classifier_data
-from kbtrain.training.finish import SCORES, dev_metrics, finish_classifier, held_out_examples
+from kbtrain.training.finish import SCORES, ClassifierEnding, dev_metrics, held_out_examples
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def train_one(config: TrainEncoderConfig, data: ClassifierData) -> None:
     if recipe.first:
         model: Any = trainer.plain_model()
         gate.model = (model.merge_and_unload() if config.method == "lora" else model).float()
-        recipe.say(finish_classifier(config, "encoder", gate, data, trainer.state, recipe.facts(**facts)))
+        recipe.say(ClassifierEnding(config, "encoder", gate, data, trainer.state, recipe.facts(**facts)).finish())
     recipe.leave()
 
 

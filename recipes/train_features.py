@@ -28,7 +28,7 @@ from kbtrain.prompts.kbm import Key
 from kbtrain.retrieval.attach_hits import attach_hits
 from kbtrain.training.config import KeyedFitConfig
 from kbtrain.training.data import Labelled
-from kbtrain.training.fitted import FittedGate, KeyedData, claim_fitted, finish_fitted, read_keyed
+from kbtrain.training.fit import KeyedData, KeyedEnding, KeyedFit, claim_fit_folder, read_keyed
 
 
 class TrainFeaturesConfig(KeyedFitConfig):
@@ -45,14 +45,14 @@ class TrainFeaturesConfig(KeyedFitConfig):
 def main(config: TrainFeaturesConfig) -> None:
     """Bind the folder to this gate, read, fit, score the training questions held out, write."""
     started = time.monotonic()
-    claim_fitted(config, "features", frozenset({"index"}), frozenset({"evidence"}))
+    claim_fit_folder(config, "features", frozenset({"index"}), frozenset({"evidence"}))
     data = read_keyed(config)
     if config.evidence:
         data = with_evidence(data, config.evidence)
     frequencies = Frequencies.of_index(config.index, config.least_passages)
     after_search = config.evidence is not None
     gate = Features.fit(frequencies, data.train, config.labels, after_search, config.knots, config.seed)
-    made = FittedGate(
+    fit = KeyedFit(
         card=gate.card,
         write=frequencies.save,
         dev=gate.score_all(data.questions("dev")),
@@ -71,7 +71,7 @@ def main(config: TrainFeaturesConfig) -> None:
         limits="it knows this corpus and this model's answers; with another of either it is to be trained again.",
         inputs=[config.index, *([config.evidence] if config.evidence else [])],
     )
-    print("train_features: " + finish_fitted(config, data, made, started))
+    print("train_features: " + KeyedEnding(config, data, fit, started).finish())
 
 
 def with_evidence(data: KeyedData, evidence: Path) -> KeyedData:

@@ -19,9 +19,9 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import check_each_once, run_script
 from kbtrain.gate.card import CARD
-from kbtrain.models.adapters import Adapter, base_fingerprint, compute_of, open_trainable
+from kbtrain.models.adapters import base_fingerprint, compute_of, open_trainable
 from kbtrain.prompts.kbm import DEFAULT_KEYS, KBMPrompt, Key, kbm_fingerprint
-from kbtrain.training.config import TrainingConfig, training_arguments
+from kbtrain.training.config import LanguageModelConfig, training_arguments
 from kbtrain.training.data import Labels, TrainingData, check_dev, label_rule, read_data, smoothed_targets
 from kbtrain.training.recipe import Recipe
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kbtrain.gates.kbm.train import KBMTrainer
 
 
-class TrainKBMConfig(TrainingConfig):
+class TrainKBMConfig(LanguageModelConfig):
     keys: tuple[Key, ...] = Field(DEFAULT_KEYS, description="what the gate learns to say, in this order")
     labels: Labels = Field("hard", description="hard: True/False as in the paper; soft: the sampled shares")
     label_smoothing: float = Field(0, ge=0, lt=1, description="share of each target that is replaced by 1/2")
@@ -40,23 +40,11 @@ class TrainKBMConfig(TrainingConfig):
     prompt: KBMPrompt = Field(
         "paper", description="figure 14 of the paper, or answer: the project's prompt for an answer (no own templates)"
     )
-    max_length: int = Field(1580, ge=64, description="tokens of prompt and answer; a longer reference loses its tail")
-    method: Literal["full", "lora", "qlora"] = Field(
-        "full", description="train all weights, low-rank adapters, or these beside weights in 4 bits (NF4)"
-    )
-    lora_rank: int = Field(16, ge=1, description="rank of the adapters")
-    lora_alpha: int = Field(32, ge=1, description="scale of the adapters")
-    lora_dropout: float = Field(0.05, ge=0, lt=1, description="dropout before the adapters")
-    merge_adapter: bool = Field(True, description="also save merged weights, so that the folder needs no base model")
 
     @model_validator(mode="after")
     def _possible(self) -> TrainKBMConfig:
         check_each_once("keys", self.keys)
         return self
-
-    def adapter(self) -> Adapter | None:
-        full = self.method == "full"
-        return None if full else Adapter(self.lora_rank, self.lora_alpha, self.lora_dropout, self.seed)
 
 
 def main(config: TrainKBMConfig) -> None:
@@ -74,10 +62,10 @@ def main(config: TrainKBMConfig) -> None:
     trainer, compute = train(recipe, config, data)
     model = trainer.plain_model(lambda: opened(config, recipe.device, compute)[0])
     if recipe.first:
-        from kbtrain.gates.kbm.train import finish_kbm
+        from kbtrain.gates.kbm.train import KBMEnding
 
         card = card_of(config, trainer, compute)
-        recipe.say(finish_kbm(config, trainer, model, card, data, recipe.facts(compute=compute)))
+        recipe.say(KBMEnding(config, trainer, model, card, data, recipe.facts(compute=compute)).finish())
     recipe.leave()
 
 
@@ -85,6 +73,7 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
     from kbtrain.gates.kbm.gate import KBM
     from kbtrain.gates.kbm.train import KBMTrainer, make_row
     from kbtrain.gates.true_false.template import Encoder, kbm_template
+    from kbtrain.training.answer_trainer import answer_loss
     from kbtrain.training.checks import check_base, check_fits, check_rows
     from kbtrain.training.plan.plan import planned
 
@@ -100,7 +89,8 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
     model, tokenizer = opened(config, recipe.device, compute)
     kbm = KBM(model, tokenizer, config.keys, config.max_length, prompt=config.prompt)
     arguments = training_arguments(config, compute, recipe.device, bool(data.dev))
-    trainer = KBMTrainer(kbm, arguments, rows, data.dev, config.labels, recipe.bar())
+    # Cross-entropy of the answer's tokens alone; a soft label weighs True against False. A mean over the step's tokens.
+    trainer = KBMTrainer(kbm, arguments, rows, data.dev, config.labels, recipe.bar(), loss=answer_loss)
     recipe.train_to_end(trainer)
     return trainer, compute
 

@@ -41,13 +41,13 @@ from kbtrain.gates.probe.gate import DRAFT_TOKENS, Asked
 from kbtrain.gates.probe.head import Method
 from kbtrain.prompts.kbm import DEFAULT_KEYS
 from kbtrain.records import DtypeName, Target
-from kbtrain.training.config import FitConfig
+from kbtrain.training.config import RecipeConfig
 from kbtrain.training.data import Labels, label_rule, own_prompts, read_data
 from kbtrain.training.recipe import Recipe
 
 
-class TrainProbeConfig(FitConfig, EngineConfig):
-    not_part_of_a_run = FitConfig.not_part_of_a_run | {"states", *EngineConfig.model_fields}
+class TrainProbeConfig(RecipeConfig, EngineConfig):
+    not_part_of_a_run = RecipeConfig.not_part_of_a_run | {"states", *EngineConfig.model_fields}
 
     model: str = Field(description="the model that answers: embedded name, local folder or hub id")
     answered_by: str | None = Field(
@@ -101,7 +101,7 @@ def main(config: TrainProbeConfig) -> None:
         state_facts,
     )
     from kbtrain.gates.probe.states import StateStore, prompt_key, read_all, stored_dtype
-    from kbtrain.gates.probe.train import finish_probe, fit
+    from kbtrain.gates.probe.train import ProbeEnding, fit
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.load import load_model, name_of
     from kbtrain.progress import progress_bar
@@ -135,7 +135,7 @@ def main(config: TrainProbeConfig) -> None:
         **({"tokens": config.tokens} if draft else {}),
         **config.model_dump(include={"answered_by", "condition", "method", "labels", "keys"}),
     )
-    recipe.say(finish_probe(config, gate, card, data, fitted, recipe.facts() | {"states_dtype": states_dtype}))
+    recipe.say(ProbeEnding(config, gate, card, data, fitted, recipe.facts(states_dtype=states_dtype)).finish())
     return None
 
 

@@ -33,7 +33,7 @@ from kbtrain.gates.ragate.train_mha import MHAConfig, mha_input, mha_rows, new_g
 from kbtrain.report.mha_sweep import Shape, grid, train_sweep
 from kbtrain.training.config import classifier_arguments
 from kbtrain.training.data import ClassifierData, class_weights, read_classifier_data
-from kbtrain.training.finish import SCORES, dev_metrics, finish_classifier, held_out_examples
+from kbtrain.training.finish import SCORES, ClassifierEnding, dev_metrics, held_out_examples
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def train_one(config: TrainRagateMHAConfig, data: ClassifierData, shape: Shape, 
     gate, trainer = train(recipe, config, data)
     if recipe.first:
         gate.model = trainer.plain_model()
-        recipe.say(finish_classifier(config, "ragate_mha", gate, data, trainer.state, recipe.facts()))
+        recipe.say(ClassifierEnding(config, "ragate_mha", gate, data, trainer.state, recipe.facts()).finish())
     recipe.leave()
 
 

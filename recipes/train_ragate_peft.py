@@ -25,10 +25,10 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.gate.card import CARD
 from kbtrain.gates.late_scores import score_late_test
-from kbtrain.models.adapters import Adapter, compute_of, open_trainable
+from kbtrain.models.adapters import compute_of, open_trainable
 from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.records import TurnExample
-from kbtrain.training.config import HeldOutConfig, training_arguments
+from kbtrain.training.config import HeldOutConfig, LanguageModelConfig, LoraAlpha, LoraDropout, training_arguments
 from kbtrain.training.data import ClassifierData
 from kbtrain.training.finish import SCORES, held_out_examples
 from kbtrain.training.recipe import Recipe
@@ -37,15 +37,16 @@ if TYPE_CHECKING:
     from kbtrain.gates.ragate.train_peft import RagatePeftTrainer
 
 
-class TrainRagatePeftConfig(HeldOutConfig):
+class TrainRagatePeftConfig(HeldOutConfig, LanguageModelConfig):
     features: tuple[PeftFeature, ...] = Field(
         (), description="what is read beside the context: resp, syn-resp, ner, know, source"
     )
     max_length: int = Field(512, ge=64, description="tokens of prompt and answer; the oldest turns are left out")
-    method: Literal["lora", "qlora"] = Field("qlora", description="adapters beside 16-bit weights, or beside NF4")
-    lora_rank: int = Field(16, ge=1, description="rank of the adapters")
-    lora_alpha: int = Field(64, ge=1, description="scale of the adapters")
-    lora_dropout: float = Field(0.1, ge=0, lt=1, description="dropout before the adapters")
+    method: Literal["lora", "qlora"] = Field(  # type: ignore[assignment]
+        "qlora", description="adapters beside 16-bit weights, or beside NF4"
+    )
+    lora_alpha: LoraAlpha = 64
+    lora_dropout: LoraDropout = 0.1
     merge_adapter: bool = Field(False, description="also write 16-bit weights with the adapter in them")
 
     @model_validator(mode="after")
@@ -53,9 +54,6 @@ class TrainRagatePeftConfig(HeldOutConfig):
         if len(set(self.features)) < len(self.features):
             raise ValueError("features must name each one once")
         return self
-
-    def adapter(self) -> Adapter:
-        return Adapter(self.lora_rank, self.lora_alpha, self.lora_dropout, self.seed)
 
 
 def main(config: TrainRagatePeftConfig) -> None:
@@ -75,14 +73,14 @@ def main(config: TrainRagatePeftConfig) -> None:
     model = trainer.plain_model(lambda: opened(config, recipe.device, compute)[0])
     if recipe.first:
         from kbtrain.gates.ragate.peft import RagatePeft
-        from kbtrain.gates.ragate.train_peft import finish_peft, new_card
+        from kbtrain.gates.ragate.train_peft import PeftEnding, new_card
 
         tokenizer = trainer.kbm.scorer.encoder.tokenizer
         gate = RagatePeft(model, tokenizer, config.features, config.max_length)
         run = recipe.facts(compute=compute, turns_cut=trainer.turns_truncated)
         settings = config.model_dump(include={"method", "max_length", "seed"})
         card = new_card(config, compute, config.features, tokenizer, merged=config.merge_adapter, **settings)
-        recipe.say(finish_peft(config, gate, card, data, trainer.state, run))
+        recipe.say(PeftEnding(config, gate, card, data, trainer.state, run).finish())
     return recipe.leave()
 
 
@@ -91,6 +89,7 @@ def train(
 ) -> tuple[RagatePeftTrainer, str]:
     from kbtrain.gates.ragate.peft import RagatePeft, peft_prompts
     from kbtrain.gates.ragate.train_peft import RagatePeftTrainer, peft_arguments, turn_row, turns_of
+    from kbtrain.training.answer_trainer import answer_loss
     from kbtrain.training.checks import check_base, check_fits, check_rows
     from kbtrain.training.plan.plan import planned
 
@@ -108,7 +107,8 @@ def train(
     arguments = training_arguments(config, compute, recipe.device, has_dev=True)
     gate = RagatePeft(model, tokenizer, config.features, config.max_length)
     arguments = peft_arguments(arguments, config.select, recipe.device)
-    trainer = RagatePeftTrainer(gate, arguments, rows, turns_of(data.dev), "hard", recipe.bar())
+    # Cross-entropy of the one token that reads True or False: a mean over the step's turns.
+    trainer = RagatePeftTrainer(gate, arguments, rows, turns_of(data.dev), "hard", recipe.bar(), loss=answer_loss)
     trainer.turns_truncated = turns_truncated
     recipe.train_to_end(trainer)
     return trainer, compute

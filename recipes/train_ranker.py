@@ -24,7 +24,7 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError, at
 from kbtrain.records import TurnExample
 from kbtrain.retrieval.ranker import Candidates, Pair, Ranker, read_ranker_data, recall, training_pairs
-from kbtrain.retrieval.train_ranker import RANKS, finish_ranker
+from kbtrain.retrieval.train_ranker import RANKS, RankerEnding
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.data import shared_dialogues
 from kbtrain.training.recipe import Recipe
@@ -74,7 +74,9 @@ def main(config: TrainRankerConfig) -> None:
     ranker, trainer = train(recipe, config, turns["dev"], candidates, pairs)
     if recipe.first:
         data = (config.snippets, turns, candidates)
-        for line in finish_ranker(config, *data, ranker, trainer.rows, trainer.state, recipe.facts()):
+        ending = RankerEnding(config, *data, ranker, trainer.rows, trainer.state, recipe.facts())
+        sentence = ending.finish()
+        for line in (*ending.lines(), sentence):
             recipe.say(line)
     return recipe.leave()
 

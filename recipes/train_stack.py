@@ -31,7 +31,7 @@ from kbtrain.gates.stack.linear import fit_linear, held_out_log_odds
 from kbtrain.records import GateExample
 from kbtrain.trained_on import held_out_rows
 from kbtrain.training.config import KeyedFitConfig
-from kbtrain.training.fitted import FittedGate, KeyedData, claim_fitted, finish_fitted, read_keyed
+from kbtrain.training.fit import KeyedData, KeyedEnding, KeyedFit, claim_fit_folder, read_keyed
 from kbtrain.training.folds import groups_of
 
 
@@ -47,7 +47,7 @@ class TrainStackConfig(KeyedFitConfig):
 def main(config: TrainStackConfig) -> None:
     """Read scores, fit, score the same questions held out, write."""
     started = time.monotonic()
-    claim_fitted(config, "stack", frozenset({"run"}))
+    claim_fit_folder(config, "stack", frozenset({"run"}))
     data = read_keyed(config)
     if config.fit_on == "dev":
         data = KeyedData(data.dev, data.dev)
@@ -74,7 +74,7 @@ def main(config: TrainStackConfig) -> None:
             read, stored.of(data.questions("dev")), card.keys
         )  # fmt: skip
 
-    made = FittedGate(
+    fit = KeyedFit(
         card=card,
         write=lambda folder: None,
         dev=dev,
@@ -96,7 +96,7 @@ def main(config: TrainStackConfig) -> None:
         inputs=files,
         members=list(handles),
     )
-    print("train_stack: " + finish_fitted(config, data, made, started))
+    print("train_stack: " + KeyedEnding(config, data, fit, started).finish())
 
 
 if __name__ == "__main__":

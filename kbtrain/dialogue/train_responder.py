@@ -27,7 +27,7 @@ from kbtrain.training.answer_trainer import AnswerTrainer, answer_loss
 from kbtrain.training.checks import count_steps
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import shared_dialogues
-from kbtrain.training.finish import Ending, finish, save_checked, steps_of
+from kbtrain.training.finish import Ending, steps_of
 from kbtrain.training.model_card import ModelCard, table
 
 if TYPE_CHECKING:
@@ -192,57 +192,68 @@ TOLERANCE = 1e-5  # nats a token, between the trained model and the one opened f
 _PROBE, _SHOWN = 24, 4  # rows whose loss is compared, and turns whose responses are
 
 
-def finish_dialogue(
-    config: TrainingConfig,
-    responder: Responder,
-    data: DialogueData,
-    rows: Sequence[Row],
-    state: TrainerState,
-    run: Mapping[str, Any],
-) -> str:
-    """End a response generator's training (weights are saved in fp32); returns the sentence to be said.
+class ResponderEnding(Ending):
+    """The end of a response generator's training; weights are saved in fp32.
 
     ``rows`` are those whose loss is compared: dev's, or train's without dev.
     """
-    dev = [log["eval_loss"] for log in state.log_history if "eval_loss" in log]
-    facts: dict[str, Any] = {"lacking": data.lacking, "train_turns": len(data.train), "dev_turns": len(data.dev)}
-    facts |= {**steps_of(state, config.epochs), "dev_loss": min(dev) if dev else None}
-    card = ResponderCard(
-        base_model=config.model,
-        reads=responder.prompts.reads,
-        prompt_fingerprint=dialogue_fingerprint(),
-        seed=config.seed,
-        run={**run, **facts, "peak_rss_mb": peak_rss_mb()},
-        versions=package_versions(),
-    )
-    model = responder.model.float().eval()
-    probe = sorted(rows, key=lambda row: len(row.ids))[:_PROBE]
-    shown = [responder.prompts.prompt(one.turn, one.hits).ids for one in (data.dev or data.train)[:_SHOWN]]
 
-    def write(folder: Path) -> None:
-        model.save_pretrained(folder)
-        responder.tokenizer.save_pretrained(folder)
-        write_atomically(folder / CARD, card.model_dump_json(indent=1) + "\n")
+    data = ("train", "dev", "snippets")
+    last = CARD
+    compared = "responses the same, losses equal"
+    tolerance = TOLERANCE
 
-    def difference(folder: Path) -> float:
-        again = Responder.load(folder, "fp32", model.device.type)
-        if responder.respond(shown) != again.respond(shown):
+    def __init__(
+        self,
+        config: TrainingConfig,
+        responder: Responder,
+        data: DialogueData,
+        rows: Sequence[Row],
+        state: TrainerState,
+        run: Mapping[str, Any],
+    ) -> None:
+        super().__init__(config, state)
+        dev = [log["eval_loss"] for log in state.log_history if "eval_loss" in log]
+        self.facts = {
+            "lacking": data.lacking,
+            "train_turns": len(data.train),
+            "dev_turns": len(data.dev),
+            **steps_of(state, config.epochs),
+            "dev_loss": min(dev) if dev else None,
+        }
+        self.figures = {"loss": min(dev)} if dev else {}
+        self.run = {**run, **self.facts, "peak_rss_mb": peak_rss_mb()}
+        self.card = ResponderCard(
+            base_model=config.model,
+            reads=responder.prompts.reads,
+            prompt_fingerprint=dialogue_fingerprint(),
+            seed=config.seed,
+            run=self.run,
+            versions=package_versions(),
+        )
+        self.trained_on = f"{len(data.train)} turns"
+        self.responder, self.model = responder, responder.model.float().eval()
+        self.rows = sorted(rows, key=lambda row: len(row.ids))[:_PROBE]
+        shown = (data.dev or data.train)[:_SHOWN]
+        self.prompts = [responder.prompts.prompt(lesson.turn, lesson.hits).ids for lesson in shown]
+
+    def write(self, folder: Path) -> None:
+        """As in the base class."""
+        self.model.save_pretrained(folder)
+        self.responder.tokenizer.save_pretrained(folder)
+        write_atomically(folder / CARD, self.card.model_dump_json(indent=1) + "\n")
+
+    def difference(self, folder: Path) -> float:
+        """As in the base class, of losses. Raises :class:`UserError` where a response differs."""
+        again = Responder.load(folder, "fp32", self.model.device.type)
+        if self.responder.respond(self.prompts) != again.respond(self.prompts):
             raise UserError(f"{folder}: what was saved responds differently from the trained model; nothing was kept")
-        losses = zip(row_losses(model, probe), row_losses(again.model, probe), probe, strict=True)
-        return max(abs(one - other) / answer_tokens(row) for one, other, row in losses)
+        losses = zip(row_losses(self.model, self.rows), row_losses(again.model, self.rows), self.rows, strict=True)
+        return max(abs(first - second) / answer_tokens(row) for first, second, row in losses)
 
-    page = _model_card(card, facts, len(probe), len(shown))
-    figures = {"loss": min(dev)} if dev else {}
-    ending = Ending(
-        save=lambda note: (save_checked(config.output, write, difference, TOLERANCE, page.text, CARD, note), figures),
-        trained_on=f"{len(data.train)} turns",
-        run=card.run,
-        facts=facts,
-        data=("train", "dev", "snippets"),
-        last=CARD,
-        compared="responses the same, losses equal",
-    )
-    return finish(config, state, ending)
+    def readme(self, worst: float) -> str:
+        """As in the base class."""
+        return _model_card(self.card, self.facts, len(self.rows), len(self.prompts)).text(worst)
 
 
 def _model_card(card: ResponderCard, facts: Mapping[str, Any], n_probe: int, n_shown: int) -> ModelCard:

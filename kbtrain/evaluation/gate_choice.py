@@ -14,7 +14,7 @@ from kbtrain.evaluation.asked import Asked, AskedConfig
 from kbtrain.files import path_exists, writing
 from kbtrain.gate.card import CARD
 from kbtrain.gates.average import AverageGate
-from kbtrain.gates.fitting import fitted
+from kbtrain.gates.fit_kind import fit_and_write
 from kbtrain.gates.handles import PROMPTED, GateHandle, gate_identity, handle, prompted, prompted_by_replies
 from kbtrain.gates.registry import GATES, load_gate
 from kbtrain.gates.score_stage import found_gates
@@ -129,7 +129,7 @@ def make_turn_gates(config: ChoiceConfig, asked: Asked) -> None:
             with writing(target.parent):
                 shared = unnamed_in_both(labelled, asked.dev, source)
                 train = [turn for turn in labelled if turn.dialogue_id not in shared]
-                fitted(name, train, target.parent)
+                fit_and_write(name, train, target.parent)
                 write_trained_on(target.parent, train)
                 gate.finish()
     if config.members:

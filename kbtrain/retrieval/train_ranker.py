@@ -11,7 +11,7 @@ from kbtrain.provenance import file_sha256, package_versions, write_atomically
 from kbtrain.records import Split, TurnExample
 from kbtrain.retrieval.ranker import RANKER, Candidates, Ranker, TfIdfRank, read_snippets, recall
 from kbtrain.training.config import TrainingConfig
-from kbtrain.training.finish import Ending, Note, finish, largest_difference, save_checked, steps_of
+from kbtrain.training.finish import Ending, largest_difference, save_checked, steps_of
 from kbtrain.training.model_card import ModelCard, table
 
 if TYPE_CHECKING:
@@ -24,50 +24,74 @@ TOLERANCE = 1e-5  # of a log-odds, between the trained ranker and the one opened
 _PROBE = 64  # pairs whose scores are compared
 
 
-def finish_ranker(
-    config: TrainingConfig,
-    snippets: Path,
-    turns: Mapping[Split, Sequence[TurnExample]],
-    candidates: Candidates,
-    ranker: Ranker,
-    rows: Sequence[ClassifierRow],
-    state: TrainerState,
-    run: Mapping[str, Any],
-) -> list[str]:
-    """End a ranker's training: saved in fp32, measured as opened from its folder; returns the lines to be said.
+class RankerEnding(Ending):
+    """The end of a ranker's training: saved in fp32, measured as opened from its folder.
 
     ``rows`` are the training pairs, some of which are scored to compare.
     """
-    ranker.model.float()
-    kept = ranker.score(rows[:_PROBE])
-    facts = {"pairs": len(rows), **steps_of(state, config.epochs)}
-    about = {**run, **facts}
-    ranks: dict[str, Any] = {}
-
-    def write(folder: Path) -> None:
-        ranker.model.save_pretrained(folder)
-        ranker.tokenizer.save_pretrained(folder)
-        settings = {"kind": "ranker", "base_model": config.model, "max_length": ranker.max_length}
-        text = json.dumps({**settings, "run": about, "versions": package_versions()})
-        write_atomically(folder / RANKER, text + "\n")
-
-    def difference(folder: Path) -> float:
-        again = Ranker.load(folder, device=str(ranker.model.device))
-        ranks.update(measure_recall(again, turns, candidates, snippets))
-        return largest_difference(kept, again.score(rows[:_PROBE]))
-
-    def readme(worst: float) -> str:
-        return _model_card(config.model, ranker.max_length, ranks, about, min(len(rows), _PROBE)).text(worst)
-
-    def save(note: Note) -> tuple[float, dict[str, float]]:
-        worst = save_checked(config.output, write, difference, TOLERANCE, readme, RANKER, note)
-        write_atomically(config.output / RANKS, json.dumps(ranks, indent=1) + "\n")
-        return worst, ranks["dev"]["ranker"]
 
     data = ("train", "snippets")
-    ending = Ending(save, f"{len(rows)} pairs", about, facts, data, last=RANKS, stage="train_ranker")
-    sentence = finish(config, state, ending)
-    return [*_lines(ranks), sentence]
+    last = RANKS
+    stage = "train_ranker"
+    tolerance = TOLERANCE
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        snippets: Path,
+        turns: Mapping[Split, Sequence[TurnExample]],
+        candidates: Candidates,
+        ranker: Ranker,
+        rows: Sequence[ClassifierRow],
+        state: TrainerState,
+        run: Mapping[str, Any],
+    ) -> None:
+        super().__init__(config, state)
+        self.base_model, self.snippets, self.turns, self.candidates = config.model, snippets, turns, candidates
+        self.ranker, self.rows = ranker, rows[:_PROBE]
+        ranker.model.float()
+        self.kept = ranker.score(self.rows)
+        self.facts = {"pairs": len(rows), **steps_of(state, config.epochs)}
+        self.run = {**run, **self.facts}
+        self.trained_on = f"{len(rows)} pairs"
+        self.ranks: dict[str, Any] = {}
+
+    def write(self, folder: Path) -> None:
+        """As in the base class."""
+        ranker = self.ranker
+        ranker.model.save_pretrained(folder)
+        ranker.tokenizer.save_pretrained(folder)
+        settings = {"kind": "ranker", "base_model": self.base_model, "max_length": ranker.max_length}
+        text = json.dumps({**settings, "run": self.run, "versions": package_versions()})
+        write_atomically(folder / RANKER, text + "\n")
+
+    def difference(self, folder: Path) -> float:
+        """As in the base class; measures the ranker of the folder."""
+        again = Ranker.load(folder, device=str(self.ranker.model.device))
+        self.ranks = measure_recall(again, self.turns, self.candidates, self.snippets)
+        self.figures = self.ranks["dev"]["ranker"]
+        return largest_difference(self.kept, again.score(self.rows))
+
+    def readme(self, worst: float) -> str:
+        """As in the base class."""
+        return _model_card(self.base_model, self.ranker.max_length, self.ranks, self.run, len(self.rows)).text(worst)
+
+    def save(self) -> float:
+        """As in the base class; ``ranks.json`` marks the folder as whole."""
+        worst = save_checked(
+            self.config.output, self.write, self.difference, self.tolerance, self.readme, RANKER, self.note
+        )
+        write_atomically(self.config.output / RANKS, json.dumps(self.ranks, indent=1) + "\n")
+        return worst
+
+    def lines(self) -> list[str]:
+        """Recall of the ranker and of TF-IDF on dev and test, in words."""
+        return [
+            f"{split} ({self.ranks[split]['turns']} turns): {name}: "
+            + ", ".join(f"{key} {value:.3f}" for key, value in self.ranks[split][name].items())
+            for split in ("dev", "test")
+            for name in ("ranker", "tfidf")
+        ]
 
 
 def measure_recall(
@@ -82,15 +106,6 @@ def measure_recall(
         found[split] = {"turns": len(turns[split]), "ranker": mine, "tfidf": recall(turns[split], candidates, tfidf)}
     found["snippets_sha256"] = file_sha256(snippets)
     return found
-
-
-def _lines(ranks: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{split} ({ranks[split]['turns']} turns): {name}: "
-        + ", ".join(f"{key} {value:.3f}" for key, value in ranks[split][name].items())
-        for split in ("dev", "test")
-        for name in ("ranker", "tfidf")
-    ]
 
 
 def _model_card(

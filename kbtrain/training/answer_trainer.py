@@ -36,6 +36,9 @@ def answer_loss(logits: torch.Tensor, labels: torch.Tensor, other: torch.Tensor,
     return losses[counted].sum()
 
 
+AnswerLoss = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+
+
 class AnswerTrainer(BaseTrainer):
     """``inner`` is the model itself, whatever wraps it. Losses are means over all answer tokens of a step."""
 
@@ -47,6 +50,7 @@ class AnswerTrainer(BaseTrainer):
         rows: Sequence[Row],
         dev: Sequence[Any],
         on_log: OnLog = lambda step, steps, logs: None,
+        loss: AnswerLoss = answer_loss,
     ) -> None:
         pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         super().__init__(
@@ -57,7 +61,7 @@ class AnswerTrainer(BaseTrainer):
             train_dataset=list(rows),
             eval_dataset=list(dev) or None,
         )
-        self.inner = model
+        self.inner, self.loss = model, loss
         self.split = is_zero3(self.accelerator)
         if self.split and getattr(model, "is_quantized", False):
             raise UserError("launcher: ZeRO-3 cannot split 4-bit weights; use ds_configs/zero2.json for method qlora")
@@ -99,7 +103,7 @@ class AnswerTrainer(BaseTrainer):
                 use_cache=False,
             )
         count = (labels != IGNORE).sum() if num_items_in_batch is None else num_items_in_batch
-        loss = answer_loss(outputs.logits, labels, other, weight) / count
+        loss = self.loss(outputs.logits, labels, other, weight) / count
         if num_items_in_batch is not None:
             loss = loss * self.accelerator.num_processes  # the ranks' gradients are averaged, the count is of all
         return (loss, outputs) if return_outputs else loss

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from kbtrain.config import Config, check_each_once
 from kbtrain.errors import UserError, require
+from kbtrain.models.adapters import Adapter
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import DtypeName
 from kbtrain.training.data import Labels
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 
-class FitConfig(Config):
-    """Settings of everything that learns from examples, in steps or in closed form."""
+class RecipeConfig(Config):
+    """Settings of every recipe that reads a model, whether it trains in steps or in closed form."""
 
     # keys that do not decide the result: a run may go on, or be moved, with others
     not_part_of_a_run: ClassVar[frozenset[str]] = frozenset(
@@ -38,7 +39,7 @@ class FitConfig(Config):
         return (self.output,)
 
 
-class FittedConfig(Config):
+class FitConfig(Config):
     """Settings of every recipe that fits a gate in seconds."""
 
     train: Path = Field(description="training examples (JSONL)")
@@ -50,7 +51,7 @@ class FittedConfig(Config):
         return (self.output,)
 
 
-class KeyedFitConfig(FittedConfig):
+class KeyedFitConfig(FitConfig):
     """Settings of every such recipe for gates with several keys."""
 
     keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels that are learnt")
@@ -62,7 +63,7 @@ class KeyedFitConfig(FittedConfig):
         return self
 
 
-class TrainingConfig(FitConfig):
+class TrainingConfig(RecipeConfig):
     """Settings of every training; a recipe adds its own.
 
     Whatever ``dtype`` is, weights are kept in fp32 (DeepSpeed keeps its own copy): AdamW's updates at 1e-5 are smaller
@@ -157,6 +158,29 @@ def _checkpoints(config: TrainingConfig, has_dev: bool) -> dict[str, Any]:
         found |= {"load_best_model_at_end": True, "metric_for_best_model": config.select}
         found["greater_is_better"] = config.select == "auroc"
     return found
+
+
+LoraRank = Annotated[int, Field(ge=1, description="rank of the adapters")]
+LoraAlpha = Annotated[int, Field(ge=1, description="scale of the adapters")]
+LoraDropout = Annotated[float, Field(ge=0, lt=1, description="dropout before the adapters")]
+
+
+class LanguageModelConfig(TrainingConfig):
+    """Settings of every fine-tuning of a causal language model, whole or by adapters."""
+
+    max_length: int = Field(1580, ge=64, description="tokens of prompt and answer; a longer reference loses its tail")
+    method: Literal["full", "lora", "qlora"] = Field(
+        "full", description="train all weights, low-rank adapters, or these beside weights in 4 bits (NF4)"
+    )
+    lora_rank: LoraRank = 16
+    lora_alpha: LoraAlpha = 32
+    lora_dropout: LoraDropout = 0.05
+    merge_adapter: bool = Field(True, description="also save merged weights, so that the folder needs no base model")
+
+    def adapter(self) -> Adapter | None:
+        """The adapters that are trained; None for method full."""
+        full = self.method == "full"
+        return None if full else Adapter(self.lora_rank, self.lora_alpha, self.lora_dropout, self.seed)
 
 
 class HeldOutConfig(TrainingConfig):

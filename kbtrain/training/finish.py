@@ -1,11 +1,12 @@
-"""The ending of every training: weights saved, opened again, compared, described, checkpoints removed.
+"""The end of every training: weights saved, opened again, compared, described, checkpoints removed.
 
-A method hands in its own part as an :class:`Ending`; gates that score examples get dev's figures and threshold here.
+A method's own part is a subclass of :class:`Ending`; gates that score examples get dev's figures and threshold here.
 """
 
 from __future__ import annotations
 
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from kbtrain.metrics.ranking import separations
 from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_atomically, write_meta
 from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
 from kbtrain.trained_on import write_trained_on
-from kbtrain.training.config import ClassifierConfig, FitConfig, FittedConfig, HeldOutConfig
+from kbtrain.training.config import ClassifierConfig, FitConfig, HeldOutConfig, RecipeConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled_examples, read_examples
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN, ModelCard
 from kbtrain.training.run import note_replacing, note_saved, write_run_files
@@ -81,71 +82,88 @@ def save_checked(
     return worst
 
 
-@dataclass(frozen=True)
-class Ending:
-    """A method's own part of :func:`finish`.
+TOLERANCE = 1e-6  # of a probability, between the trained model and the one opened from its folder
 
-    ``save``: puts the model, with the note it is given, into the output folder; returns the largest difference found on
-    opening it again, and dev's figures. ``trained_on``: how many of what; ``run``: all that the card says of the run,
-    ``facts`` the method's own of it; ``data``: keys of the config that name data files; ``last``: the file that marks
-    the folder as whole; ``score``: writes scores of dev and test, once the folder is whole; ``compared``: the result of
-    the comparison on opening again, in words; ``questions``: the training examples, whose hashes stand in the folder,
-    and ``members``: folders of gates that it is made of; ``inputs``: further files it was made from; ``started``: the
-    stage's ``time.monotonic()`` at its begin.
+
+class Ending(ABC):
+    """The end of a training: writes the folder, opens it again, compares, describes it.
+
+    A method's subclass defines :meth:`write`, :meth:`difference` and :meth:`readme`, and sets ``trained_on`` (how many
+    of what), ``run`` (all that the card says of the run), ``facts`` (the method's own of it) and ``figures`` (of dev).
+    ``state``: transformers' trainer state, None where nothing was trained in steps.
     """
 
-    save: Callable[[Note], tuple[float, Mapping[str, float]]]
+    data: tuple[str, ...] = ("train", "dev")  # keys of the config that name data files
+    last: str = CARD  # the file that marks the folder as whole
+    stage: str = "train"
+    compared: str = "scores equal"  # result of the comparison, in words
+    tolerance: float = TOLERANCE
+    questions: Sequence[Example] = ()  # training examples, whose hashes stand in the folder
+    members: Sequence[Path] = ()  # folders of gates that it is made of
+    inputs: Sequence[Path] = ()  # further files that it was made from
+    scored: tuple[HeldOutConfig, ExampleGate, DevScores] | None = None  # gate that scores dev and test at the end
+    started: float | None = None  # the stage's ``time.monotonic()`` at its begin
     trained_on: str
     run: Mapping[str, Any]
     facts: Mapping[str, Any]
-    data: tuple[str, ...] = ("train", "dev")
-    last: str = CARD
-    stage: str = "train"
-    score: Callable[[], None] | None = None
-    compared: str = "scores equal"
-    questions: Sequence[Example] = ()
-    members: Sequence[Path] = ()
-    inputs: Sequence[Path] = ()
-    started: float | None = None
+    figures: Mapping[str, float]
 
+    def __init__(self, config: RecipeConfig | FitConfig, state: TrainerState | None = None) -> None:
+        self.config = config
+        self.state = state
 
-def finish(config: FitConfig | FittedConfig, state: TrainerState | None, ending: Ending) -> str:
-    """Save, write run files, meta data and scores, drop the checkpoints; returns the sentence to be said.
+    @abstractmethod
+    def write(self, folder: Path) -> None:
+        """Write weights, tokenizer and card into an empty folder."""
 
-    ``state`` is transformers' trainer state, None where nothing was trained in steps.
-    """
-    output, run = config.output, ending.run
-    if state is not None:
-        with replacing(output / "trainer_state.json") as partial:
-            state.save_to_json(str(partial))
+    @abstractmethod
+    def difference(self, folder: Path) -> float:
+        """Largest difference of a score between the model in memory and the one opened from ``folder``."""
 
-    def note(folder: Path) -> None:
-        write_trained_on(folder, ending.questions, ending.members)
+    @abstractmethod
+    def readme(self, worst: float) -> str:
+        """The model card; ``worst``: the difference on opening the folder again."""
 
-    worst, dev = ending.save(note)
-    note(output)  # of a training before nothing stays
-    write_run_files(output, config, ending.data, state.log_history if state else None)
-    inputs = dict.fromkeys(path for name in ending.data if name != "test" and (path := getattr(config, name)))
-    facts = {**ending.facts, SAVED: note_saved(output)}
-    write_meta(
-        output / ending.last,
-        stage=ending.stage,
-        config=run,
-        inputs=[*inputs, *ending.inputs],
-        extra=facts,
-        started=ending.started,
-    )
-    if ending.score:
-        ending.score()
-    if not getattr(config, "keep_checkpoints", False):
-        shutil.rmtree(output / "checkpoints", ignore_errors=state is None)
-    compute = f" ({run['compute']})" if "compute" in run else ""
-    how = f"{state.global_step} steps" if state else "fitted"
-    figures = ", ".join(f"{name} {value:.3f}" for name, value in dev.items()) or "none"
-    return (
-        f"{ending.trained_on}, {how} in {run['seconds']} s{compute}; dev: {figures}; saved, opened again, "
-        f"{ending.compared} (to {worst:.0e}) -> {output}"
-    )
+    def note(self, folder: Path) -> None:
+        """Note the questions that the model was trained on."""
+        write_trained_on(folder, self.questions, self.members)
+
+    def save(self) -> float:
+        """Put the model into the output folder; returns the difference on opening it again."""
+        return save_checked(
+            self.config.output, self.write, self.difference, self.tolerance, self.readme, self.last, self.note
+        )
+
+    def finish(self) -> str:
+        """Save, write run files, meta data and scores, drop the checkpoints; returns the sentence to be said."""
+        output, config, state = self.config.output, self.config, self.state
+        if state is not None:
+            with replacing(output / "trainer_state.json") as partial:
+                state.save_to_json(str(partial))
+        worst = self.save()
+        self.note(output)  # replaces the note of an earlier training
+        write_run_files(output, config, self.data, state.log_history if state else None)
+        inputs = dict.fromkeys(path for name in self.data if name != "test" and (path := getattr(config, name)))
+        facts = {**self.facts, SAVED: note_saved(output)}
+        write_meta(
+            output / self.last,
+            stage=self.stage,
+            config=self.run,
+            inputs=[*inputs, *self.inputs],
+            extra=facts,
+            started=self.started,
+        )
+        if self.scored is not None:
+            score_held_out(*self.scored)
+        if not getattr(config, "keep_checkpoints", False):
+            shutil.rmtree(output / "checkpoints", ignore_errors=state is None)
+        compute = f" ({self.run['compute']})" if "compute" in self.run else ""
+        how = f"{state.global_step} steps" if state else "fitted"
+        figures = ", ".join(f"{name} {value:.3f}" for name, value in self.figures.items()) or "none"
+        return (
+            f"{self.trained_on}, {how} in {self.run['seconds']} s{compute}; dev: {figures}; saved, opened again, "
+            f"{self.compared} (to {worst:.0e}) -> {output}"
+        )
 
 
 def steps_of(state: TrainerState | None, epochs: float) -> dict[str, Any]:
@@ -287,59 +305,63 @@ def write_scores(
     write_meta(output / SCORES, stage="score", config=None, inputs=inputs, extra={"gates": {gate: facts}})
 
 
-TOLERANCE = 1e-6  # of a probability, between the trained model and the one opened from its folder
+class ClassifierEnding(Ending):
+    """The end of an encoder, its probe or RAGate-MHA; ``gate`` has its best weights."""
 
+    data = ("train", "dev", "test")
 
-def finish_classifier(
-    config: ClassifierConfig,
-    kind: str,
-    gate: Any,
-    data: ClassifierData,
-    state: TrainerState | None,
-    run: Mapping[str, Any],
-) -> str:
-    """End the training of an encoder, a probe or RAGate-MHA: ``gate`` has its best weights; returns the sentence."""
-    gate.cut = 0
-    dev = DevScores.of(gate, data.dev, config.dev)
-    facts: dict[str, Any] = {"train_examples": len(data.train), "dev_examples": len(dev.need)}
-    facts |= {"without_label": data.unlabelled, "dev_turns_cut": gate.cut, "dev": dev.metrics}
-    facts |= steps_of(state, config.epochs)
-    card = ClassifierCard(
-        kind=kind,
-        base_model=config.model,
-        reads=gate.reader.settings,
-        labels=config.labels,
-        key=config.key,
-        base=gate.base.kind if getattr(gate, "base", None) else None,
-        seed=config.seed,
-        thresholds={gate.name: dev.threshold},
-        label_rule=label_rule(config.train),
-        run={**run, **facts, "peak_rss_mb": peak_rss_mb()},
-        versions=package_versions(),
-    )
+    def __init__(
+        self,
+        config: ClassifierConfig,
+        kind: str,
+        gate: Any,
+        data: ClassifierData,
+        state: TrainerState | None,
+        run: Mapping[str, Any],
+    ) -> None:
+        super().__init__(config, state)
+        self.gate = gate
+        gate.cut = 0
+        self.dev = DevScores.of(gate, data.dev, config.dev)
+        self.scored = config, gate, self.dev
+        self.figures, self.questions = self.dev.metrics, [row.example for row in data.train]
+        self.trained_on = f"{len(data.train)} examples"
+        self.facts = {
+            "train_examples": len(data.train),
+            "dev_examples": len(self.dev.need),
+            "without_label": data.unlabelled,
+            "dev_turns_cut": gate.cut,
+            "dev": self.dev.metrics,
+            **steps_of(state, config.epochs),
+        }
+        self.run = {**run, **self.facts, "peak_rss_mb": peak_rss_mb()}
+        self.card = ClassifierCard(
+            kind=kind,
+            base_model=config.model,
+            reads=gate.reader.settings,
+            labels=config.labels,
+            key=config.key,
+            base=gate.base.kind if getattr(gate, "base", None) else None,
+            seed=config.seed,
+            thresholds={gate.name: self.dev.threshold},
+            label_rule=label_rule(config.train),
+            run=self.run,
+            versions=package_versions(),
+        )
 
-    def write(folder: Path) -> None:
-        gate.save_beside(folder)
-        card.write(folder)
+    def write(self, folder: Path) -> None:
+        """As in the base class."""
+        self.gate.save_beside(folder)
+        self.card.write(folder)
 
-    def difference(folder: Path) -> float:
-        again = type(gate).load(folder, device=str(gate.model.device))
-        return largest_difference(dev.scores, again.score(dev.examples))
+    def difference(self, folder: Path) -> float:
+        """As in the base class."""
+        again = type(self.gate).load(folder, device=str(self.gate.model.device))
+        return largest_difference(self.dev.scores, again.score(self.dev.examples))
 
-    page = _classifier_card(card, dev)
-    ending = Ending(
-        save=lambda note: (
-            save_checked(config.output, write, difference, TOLERANCE, page.text, note=note),
-            dev.metrics,
-        ),
-        trained_on=f"{len(data.train)} examples",
-        run=card.run,
-        facts=facts,
-        data=("train", "dev", "test"),
-        score=lambda: score_held_out(config, gate, dev),
-        questions=[row.example for row in data.train],
-    )
-    return finish(config, state, ending)
+    def readme(self, worst: float) -> str:
+        """As in the base class."""
+        return _classifier_card(self.card, self.dev).text(worst)
 
 
 def _classifier_card(card: ClassifierCard, dev: DevScores) -> ModelCard:

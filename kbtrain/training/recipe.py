@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
     from transformers import Trainer
 
-    from kbtrain.training.config import FitConfig
+    from kbtrain.training.config import RecipeConfig
 
 OnLog = Callable[[int, int, Mapping[str, float]], None]  # step, all steps, what was logged at it
 
@@ -44,7 +44,7 @@ class Recipe:
     After :meth:`claim`: ``key`` is all that decides the result, ``device`` and ``processes`` what computes it.
     """
 
-    def __init__(self, name: str, config: FitConfig, label: str = "") -> None:
+    def __init__(self, name: str, config: RecipeConfig, label: str = "") -> None:
         self.name = name
         self.config = config
         self.label = label

@@ -31,7 +31,7 @@ from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
 from kbtrain.trained_on import sharing_entities, trained_among
 from kbtrain.training.data import Labelled
-from kbtrain.training.fitted import claim_fitted
+from kbtrain.training.fit import claim_fit_folder
 from kbtrain.training.folds import folds
 
 PLACES = ("Rome", "Lima", "Oslo", "Kyiv", "Bern", "Cairo")
@@ -313,15 +313,15 @@ def config_of(folder, output, **changes):
 
 def test_the_folder_is_bound_to_the_gate_and_its_settings_but_not_to_data_and_places(folder, tmp_path):
     out = tmp_path / "features"
-    claim_fitted(config_of(folder, out, knots=4), "features", frozenset({"index"}))
-    claim_fitted(config_of(folder, out), "features", frozenset({"index"}))  # nothing is there yet
+    claim_fit_folder(config_of(folder, out, knots=4), "features", frozenset({"index"}))
+    claim_fit_folder(config_of(folder, out), "features", frozenset({"index"}))  # nothing is there yet
     (out / "gate.json").write_text('{"kind": "features"}')
     (out / "gate.json.meta.json").write_text("{}")
     with pytest.raises(UserError, match=r"run\.json: another training is in this folder, with knots = \d, now it is 3"):
-        claim_fitted(config_of(folder, out, knots=3), "features", frozenset({"index"}))
+        claim_fit_folder(config_of(folder, out, knots=3), "features", frozenset({"index"}))
     write(tmp_path / "fewer.jsonl", [question(i) for i in range(50)])
     elsewhere = config_of(folder, out, train=tmp_path / "fewer.jsonl", index=tmp_path)
-    claim_fitted(elsewhere, "features", frozenset({"index"}))
+    claim_fit_folder(elsewhere, "features", frozenset({"index"}))
 
 
 @pytest.mark.parametrize("content", ["[]", "{", "\udcff"])

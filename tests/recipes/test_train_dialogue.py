@@ -152,7 +152,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_weights_bit_for_bit(recipe, d
 
 def test_killed_after_its_last_step_it_takes_no_further_one(recipe, data, tmp_path, monkeypatch):
     """Also where that step is no epoch's end: 5 steps are one epoch and a half."""
-    import kbtrain.dialogue.train_responder as finish
+    import kbtrain.training.finish as finish
 
     recipe(arguments(data, tmp_path / "whole", epochs=1.5))
     save = finish.save_checked

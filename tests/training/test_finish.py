@@ -2,14 +2,12 @@
 
 import json
 import os
-from types import SimpleNamespace
 
 import pytest
-from transformers import TrainerState
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
-from kbtrain.training.finish import finish, largest_difference, save_checked
+from kbtrain.training.finish import largest_difference, save_checked
 from kbtrain.training.model_card import ModelCard, table
 
 
@@ -88,11 +86,3 @@ def test_a_model_card_fills_every_slot():
     )
     assert text.endswith("## Run\n| | |\n|---|---|\n| steps | 3 |\n\n## Versions\n| | |\n|---|---|\n| torch | 2 |\n")
     assert "base_model" not in text and table({}) == ""
-
-
-def test_a_pipe_in_the_place_of_the_trainer_s_state_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "trainer_state.json")
-    reader = os.open(tmp_path / "trainer_state.json", os.O_RDONLY | os.O_NONBLOCK)  # so that no writer would wait here
-    with pytest.raises(UserError, match=r"trainer_state\.json: is a pipe"):
-        finish(SimpleNamespace(output=tmp_path, keep_checkpoints=True), TrainerState(), SimpleNamespace(run={}))
-    os.close(reader)

@@ -15,9 +15,9 @@ from kbtrain.gates.encoder.train import fit_probe
 from kbtrain.gates.late_scores import score_late_test
 from kbtrain.gates.registry import load_gate
 from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
-from kbtrain.training.config import ClassifierConfig
+from kbtrain.training.config import ClassifierConfig, LoraAlpha, LoraRank
 from kbtrain.training.data import ClassifierData
-from kbtrain.training.finish import SCORES, DevScores, Ending, Note, finish, finish_classifier, score_held_out
+from kbtrain.training.finish import SCORES, ClassifierEnding, DevScores, Ending
 from kbtrain.training.model_card import ModelCard
 from kbtrain.training.recipe import Recipe
 
@@ -78,8 +78,8 @@ class TunedConfig(PairConfig):
     layer_decay: float = Field(1.0, gt=0, le=1, description="each layer learns so much slower than the one above it")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="hard labels are taken this much less seriously")
     act_weight: float = Field(0.0, ge=0, description="turns only: weight of foreseeing what the system will do next")
-    lora_rank: int = Field(16, ge=1, description="rank of the adapters")
-    lora_alpha: int = Field(32, ge=1, description="scale of the adapters")
+    lora_rank: LoraRank = 16
+    lora_alpha: LoraAlpha = 32
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -101,36 +101,49 @@ def train_pair(name: str, config: Pair, data: ClassifierData, train: Callable[[P
         train(member, data)
     if recipe.first:
         folders = [member.output for member in config.members()]
-        recipe.say(finish_pair(config, folders, data, recipe.device, recipe.facts()))
+        recipe.say(PairEnding(config, folders, data, recipe.device, recipe.facts()).finish())
 
 
-def finish_pair(
-    config: ClassifierConfig, members: Sequence[Path], data: ClassifierData, device: str, run: Mapping[str, Any]
-) -> str:
-    """Write ``config.output``: a gate of ``members`` (folders inside it), threshold, scores of dev and test, card.
+class PairEnding(Ending):
+    """The end of a pair: ``config.output`` becomes a gate of ``members``, folders inside it."""
 
-    Returns the sentence to be said.
-    """
-    # its members as opened from their folders: nothing is left to be compared
-    gate = AverageGate.of(config.output, members, lambda member: load_gate(member, device=device))
-    dev = DevScores.of(gate, data.dev, config.dev)
-    about = {**run, "train_examples": len(data.train), "dev_examples": len(dev.need), "peak_rss_mb": peak_rss_mb()}
+    data = ("train", "dev", "test")
 
-    def save(note: Note) -> tuple[float, dict[str, float]]:
-        set_threshold(config.output, gate.name, dev.threshold)
-        text = _model_card([member.name for member in members], dev, about).text(0.0)
-        write_atomically(config.output / "README.md", text)
-        return 0.0, dev.metrics
+    def __init__(
+        self,
+        config: ClassifierConfig,
+        members: Sequence[Path],
+        data: ClassifierData,
+        device: str,
+        run: Mapping[str, Any],
+    ) -> None:
+        super().__init__(config)
+        self.names = [member.name for member in members]
+        self.gate = AverageGate.of(config.output, members, lambda member: load_gate(member, device=device))
+        self.dev = DevScores.of(self.gate, data.dev, config.dev)
+        self.scored = config, self.gate, self.dev
+        self.facts, self.figures = {"dev": self.dev.metrics}, self.dev.metrics
+        counts = {"train_examples": len(data.train), "dev_examples": len(self.dev.need)}
+        self.run = {**run, **counts, "peak_rss_mb": peak_rss_mb()}
+        self.trained_on = f"average of {' and '.join(self.names)}"
 
-    ending = Ending(
-        save=save,
-        trained_on=f"average of {' and '.join(member.name for member in members)}",
-        run=about,
-        facts={"dev": dev.metrics},
-        data=("train", "dev", "test"),
-        score=lambda: score_held_out(config, gate, dev),
-    )
-    return finish(config, None, ending)
+    def write(self, folder: Path) -> None:
+        """As in the base class, into the folder that has the members."""
+        set_threshold(folder, self.gate.name, self.dev.threshold)
+
+    def difference(self, folder: Path) -> float:
+        """0: the members were opened from their folders."""
+        return 0.0
+
+    def readme(self, worst: float) -> str:
+        """As in the base class."""
+        return _model_card(self.names, self.dev, self.run).text(worst)
+
+    def save(self) -> float:
+        """Write beside the members, without a folder to move."""
+        self.write(self.config.output)
+        write_atomically(self.config.output / "README.md", self.readme(0.0))
+        return 0.0
 
 
 def _model_card(members: Sequence[str], dev: DevScores, run: Mapping[str, object]) -> ModelCard:
@@ -151,4 +164,4 @@ def train_probe(recipe: Recipe, config: PairConfig, data: ClassifierData) -> Non
     if recipe.first:
         body = (config.model, config.dtype, recipe.device, config.max_length)
         probe = fit_probe(*body, config.base, data, config.class_weight)
-        recipe.say(finish_classifier(config, "encoder_probe", probe, data, None, recipe.facts()))
+        recipe.say(ClassifierEnding(config, "encoder_probe", probe, data, None, recipe.facts()).finish())

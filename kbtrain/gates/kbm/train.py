@@ -26,18 +26,15 @@ from kbtrain.prompts.kbm import KBMPrompt, Key
 from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import GateExample, Target
 from kbtrain.training.answer_rows import IGNORE, Row
-from kbtrain.training.answer_trainer import AnswerTrainer
+from kbtrain.training.answer_trainer import AnswerLoss, AnswerTrainer, answer_loss
 from kbtrain.training.checks import estimate, open_without_weights
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
 from kbtrain.training.finish import (
     COMPARED,
     Ending,
-    Note,
-    finish,
     intervals_of_keys,
     largest_difference,
-    save_checked,
     steps_of,
 )
 from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
@@ -141,8 +138,9 @@ class KBMTrainer(AnswerTrainer):
         dev: Sequence[GateExample],
         labels: Labels,
         on_log: OnLog = lambda step, steps, logs: None,
+        loss: AnswerLoss = answer_loss,
     ) -> None:
-        super().__init__(kbm.scorer.model, kbm.scorer.encoder.tokenizer, args, rows, dev, on_log)
+        super().__init__(kbm.scorer.model, kbm.scorer.encoder.tokenizer, args, rows, dev, on_log, loss)
         self.kbm = kbm
         self.labels = labels
 
@@ -208,47 +206,57 @@ def reload_difference(
     return max(largest_difference(kept[key], again[key]) for key in kept)
 
 
-def finish_kbm(
-    config: TrainingConfig,
-    trainer: KBMTrainer,
-    model: Any,
-    card: KBMCard,
-    data: TrainingData,
-    run: Mapping[str, Any],
-) -> str:
-    """End a KBM's training: ``model`` has its best weights, ``card`` all but the run; returns the sentence to be said.
+class KBMEnding(Ending):
+    """The end of a KBM's training: ``model`` has its best weights, ``card`` all but the run.
 
     What is compared are the probabilities of some dev examples, or of training examples where there are none.
     """
-    tokenizer, compared = trainer.kbm.scorer.encoder.tokenizer, (data.dev or data.train)[:COMPARED]
-    n_truncated = sum(row.n_truncated for row in trainer.rows)
-    facts: dict[str, Any] = {"train_examples": len(data.train), "dev_examples": len(data.dev)}
-    facts |= {"without_label": data.unlabelled, "reference_tokens_cut": n_truncated}
-    facts |= steps_of(trainer.state, config.epochs)
-    about = {"run": {**run, **facts, "peak_rss_mb": peak_rss_mb()}, "versions": package_versions()}
-    card = card.model_copy(update=about)
-    kept: dict[Target, list[float]] = {}
-    of_dev: dict[Target, list[float]] = {}
 
-    def write(folder: Path) -> None:
-        plain = write_gate(folder, model, tokenizer, card).eval()  # scored as a gate, no longer as one in training
-        kbm = KBM(plain, tokenizer, card.keys, card.max_length, prompt=card.asked_by)
-        of_dev.update(kbm.probabilities(data.dev))
-        kept.update(kbm.probabilities(compared))
+    tolerance = TOLERANCE
 
-    def difference(folder: Path) -> float:
-        return reload_difference(folder, kept, compared, str(model.device))
+    def __init__(
+        self,
+        config: TrainingConfig,
+        trainer: KBMTrainer,
+        model: Any,
+        card: KBMCard,
+        data: TrainingData,
+        run: Mapping[str, Any],
+    ) -> None:
+        super().__init__(config, trainer.state)
+        self.model, self.tokenizer, self.examples = model, trainer.kbm.scorer.encoder.tokenizer, data.dev
+        self.compared_examples = (data.dev or data.train)[:COMPARED]
+        n_truncated = sum(row.n_truncated for row in trainer.rows)
+        self.facts = {
+            "train_examples": len(data.train),
+            "dev_examples": len(data.dev),
+            "without_label": data.unlabelled,
+            "reference_tokens_cut": n_truncated,
+            **steps_of(trainer.state, config.epochs),
+        }
+        self.run, self.figures, self.questions = {**run, **self.facts, "peak_rss_mb": peak_rss_mb()}, {}, data.train
+        self.card = card.model_copy(update={"run": self.run, "versions": package_versions()})
+        left_out = f"{data.unlabelled} without a label left out, {n_truncated} reference tokens cut"
+        self.trained_on = f"{len(data.train)} examples ({left_out})"
+        self.kept: dict[Target, list[float]] = {}
+        self.of_dev: dict[Target, list[float]] = {}
 
-    def readme(worst: float) -> str:
-        return _model_card(card, data.dev, of_dev, len(compared)).text(worst)
+    def write(self, folder: Path) -> None:
+        """As in the base class; scores as a gate does, no longer as a model in training."""
+        card = self.card
+        plain = write_gate(folder, self.model, self.tokenizer, card).eval()
+        kbm = KBM(plain, self.tokenizer, card.keys, card.max_length, prompt=card.asked_by)
+        self.of_dev = kbm.probabilities(self.examples)
+        self.kept = kbm.probabilities(self.compared_examples)
+        self.figures = dev_metrics(self.examples, self.of_dev, card.labels) if self.examples else {}
 
-    def save(note: Note) -> tuple[float, dict[str, float]]:
-        worst = save_checked(config.output, write, difference, TOLERANCE, readme, note=note)
-        return worst, dev_metrics(data.dev, of_dev, card.labels) if data.dev else {}
+    def difference(self, folder: Path) -> float:
+        """As in the base class."""
+        return reload_difference(folder, self.kept, self.compared_examples, str(self.model.device))
 
-    left_out = f"{data.unlabelled} without a label left out, {n_truncated} reference tokens cut"
-    trained_on = f"{len(data.train)} examples ({left_out})"
-    return finish(config, trainer.state, Ending(save, trained_on, card.run, facts, questions=data.train))
+    def readme(self, worst: float) -> str:
+        """As in the base class."""
+        return _model_card(self.card, self.examples, self.of_dev, len(self.compared_examples)).text(worst)
 
 
 def _model_card(

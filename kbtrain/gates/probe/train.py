@@ -30,12 +30,12 @@ from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Target
 from kbtrain.svg import COLOURS, new_figure, page
 from kbtrain.trained_on import HeldOut, question_hash, write_held_out
 from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
-from kbtrain.training.finish import COMPARED, Ending, finish, intervals_of_keys, largest_difference, save_checked
+from kbtrain.training.finish import COMPARED, Ending, intervals_of_keys, largest_difference
 from kbtrain.training.folds import groups_of
 from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
 
 if TYPE_CHECKING:
-    from kbtrain.training.config import FitConfig
+    from kbtrain.training.config import RecipeConfig
 
 FIGURE = "layers.svg"
 ALONE = 16  # examples that are read alone and in a batch
@@ -43,7 +43,7 @@ TOLERANCE = 1e-5  # of a score, between the fitted probe and the one opened from
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedHead:
     """A key's head, the figures of every layer that was tried, and its scores of the training questions."""
 
     head: Head
@@ -66,7 +66,7 @@ def fit(
     n_layers: int | None,
     layers: Sequence[int] | None = None,
     done: Callable[[], object] = lambda: None,
-) -> dict[Target, Fitted]:
+) -> dict[Target, FittedHead]:
     """A head for each key, from stored states. ``layers``: those to be tried, None: all; ``done`` after each key.
 
     Raises :class:`UserError` for a layer that the model lacks, for too few questions, and for one class alone.
@@ -81,7 +81,7 @@ def fit(
         used = labelled_examples(examples, key, labels)
         check_labels([_label(e, key, labels) for e in used], f"key '{key}'")
         rows.setdefault(tuple(e.id for e in used), []).append(key)
-    fitted: dict[Target, Fitted] = {}
+    fitted: dict[Target, FittedHead] = {}
     for together in rows.values():  # states are decomposed once for all keys of the same questions
         used = labelled_examples(examples, together[0], labels)
         prompts = [prompt_key(ids) for ids in reader.prompts(used)]
@@ -94,7 +94,7 @@ def fit(
             head = fit_head(method, fits, n_layers, read, values)
             figures = tuple(_figures(fit_, used, key, head) for fit_ in fits)
             scores = as_scores(predicted.tolist(), key, method)
-            fitted[key] = Fitted(head, figures, tuple(zip(hashes, scores, strict=True)))
+            fitted[key] = FittedHead(head, figures, tuple(zip(hashes, scores, strict=True)))
             done()
     return {key: fitted[key] for key in keys}
 
@@ -117,50 +117,55 @@ def _figures(fit_: LayerFit, examples: Sequence[GateExample], key: Target, head:
     )
 
 
-def finish_probe(
-    config: FitConfig,
-    gate: Probe,
-    card: ProbeCard,
-    data: TrainingData,
-    fitted: Mapping[Target, Fitted],
-    run: dict[str, Any],
-) -> str:
-    """End a probe's training; returns the sentence to be said.
+class ProbeEnding(Ending):
+    """The end of a probe's training.
 
     Dev is scored as a question in use is, not from stored states. Some of dev, or of training, is compared.
     """
-    dev = used_examples(data.dev, card.condition)
-    scores = gate.score_all(dev)
-    compared = (dev or used_examples(data.train, card.condition))[:COMPARED]
-    kept = {name: values[: len(compared)] for name, values in scores.items()} if dev else gate.score_all(compared)
-    facts = {"train_examples": len(data.train), "dev_examples": len(dev), "without_label": data.unlabelled}
-    agreement = batch_agreement(gate, compared[:ALONE])
-    about = {"run": {**run, **facts, "batch": asdict(agreement), "peak_rss_mb": peak_rss_mb()}}
-    card = card.model_copy(update={**about, "versions": package_versions()})
-    figures = _dev_figures(dev, scores, gate)
 
-    def write(folder: Path) -> None:
-        save_heads(folder / WEIGHTS, gate.heads)
-        write_atomically(folder / FIGURE, layer_figure(card))
-        write_reference(folder, gate, compared[:N_REFERENCE])
-        if card.condition != "rag":
-            write_held_out(folder, {f"{card.PREFIX}_{key}": one.left_out for key, one in fitted.items()})
-        card.write(folder)
+    tolerance = TOLERANCE
 
-    def difference(folder: Path) -> float:
-        again = type(gate).load(folder, device=str(gate.reader.model.device)).score_all(compared)
-        return max(largest_difference(kept[name], again[name]) for name in kept)
+    def __init__(
+        self,
+        config: RecipeConfig,
+        gate: Probe,
+        card: ProbeCard,
+        data: TrainingData,
+        fitted: Mapping[Target, FittedHead],
+        run: Mapping[str, Any],
+    ) -> None:
+        super().__init__(config)
+        dev = used_examples(data.dev, card.condition)
+        scores = gate.score_all(dev)
+        self.gate, self.fitted = gate, fitted
+        self.examples = (dev or used_examples(data.train, card.condition))[:COMPARED]
+        n = len(self.examples)
+        self.kept = {name: values[:n] for name, values in scores.items()} if dev else gate.score_all(self.examples)
+        self.intervals = _dev_figures(dev, scores, gate)
+        self.figures = {f"auroc_{key}": float(text.split()[0]) for key, text in self.intervals.items()}
+        self.facts = {"train_examples": len(data.train), "dev_examples": len(dev), "without_label": data.unlabelled}
+        batch = asdict(batch_agreement(gate, self.examples[:ALONE]))
+        self.run = {**run, **self.facts, "batch": batch, "peak_rss_mb": peak_rss_mb()}
+        self.card = card.model_copy(update={"run": self.run, "versions": package_versions()})
+        self.trained_on, self.questions = f"{len(data.train)} examples", data.train
 
-    readme = _model_card(card, gate, figures, len(compared))
-    medians = {f"auroc_{key}": float(text.split()[0]) for key, text in figures.items()}
-    ending = Ending(
-        save=lambda note: (save_checked(config.output, write, difference, TOLERANCE, readme.text, note=note), medians),
-        trained_on=f"{len(data.train)} examples",
-        run=card.run,
-        facts=facts,
-        questions=data.train,
-    )
-    return finish(config, None, ending)
+    def write(self, folder: Path) -> None:
+        """As in the base class."""
+        save_heads(folder / WEIGHTS, self.gate.heads)
+        write_atomically(folder / FIGURE, layer_figure(self.card))
+        write_reference(folder, self.gate, self.examples[:N_REFERENCE])
+        if self.card.condition != "rag":
+            write_held_out(folder, {f"{self.card.PREFIX}_{key}": head.left_out for key, head in self.fitted.items()})
+        self.card.write(folder)
+
+    def difference(self, folder: Path) -> float:
+        """As in the base class."""
+        again = type(self.gate).load(folder, device=str(self.gate.reader.model.device)).score_all(self.examples)
+        return max(largest_difference(self.kept[name], again[name]) for name in self.kept)
+
+    def readme(self, worst: float) -> str:
+        """As in the base class."""
+        return _model_card(self.card, self.gate, self.intervals, len(self.examples)).text(worst)
 
 
 @dataclass(frozen=True)

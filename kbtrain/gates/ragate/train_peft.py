@@ -28,10 +28,7 @@ from kbtrain.training.data import ClassifierData, label_rule, read_classifier_da
 from kbtrain.training.finish import (
     DevScores,
     Ending,
-    finish,
     largest_difference,
-    save_checked,
-    score_held_out,
     steps_of,
 )
 from kbtrain.training.model_card import ModelCard
@@ -110,9 +107,6 @@ class RagatePeftTrainer(KBMTrainer):
         return classifier_metrics(need, probabilities["need"])
 
 
-TOLERANCE = 1e-6  # of a probability, between the trained gate and the one opened from its folder
-
-
 def write_merged(folder: Path, card: RagatePeftCard, adapter: Path, device: str, tokenizer: Any) -> None:
     """A model of its own in 16 bits, for other software. Its scores differ from the gate's by rounding."""
     import torch
@@ -141,49 +135,55 @@ def new_card(
     )
 
 
-def finish_peft(
-    config: HeldOutConfig,
-    gate: RagatePeft,
-    card: RagatePeftCard,
-    data: ClassifierData,
-    state: TrainerState,
-    run: Mapping[str, Any],
-) -> str:
-    """End RAGate-PEFT's training: ``card`` lacks run and threshold; returns the sentence to be said."""
-    adapters_in_fp32(gate.scorer.model)
-    dev = DevScores.of(gate, data.dev, config.dev)
-    facts: dict[str, Any] = {"train_examples": len(data.train), "dev_examples": len(dev.need), "dev": dev.metrics}
-    facts |= {"without_label": data.unlabelled, **steps_of(state, config.epochs)}
-    about: dict[str, Any] = {"run": {**run, **facts, "peak_rss_mb": peak_rss_mb()}, "versions": package_versions()}
-    card = card.model_copy(update={**about, "thresholds": {gate.name: dev.threshold}})
-    model, tokenizer = gate.scorer.model, gate.prompts.encoder.tokenizer
-    device = model.device.type
+class PeftEnding(Ending):
+    """The end of RAGate-PEFT's training: ``card`` lacks run and threshold."""
 
-    def write(folder: Path) -> None:
+    data = ("train", "dev", "test")
+
+    def __init__(
+        self,
+        config: HeldOutConfig,
+        gate: RagatePeft,
+        card: RagatePeftCard,
+        data: ClassifierData,
+        state: TrainerState,
+        run: Mapping[str, Any],
+    ) -> None:
+        super().__init__(config, state)
+        adapters_in_fp32(gate.scorer.model)
+        self.gate, self.dev_turns = gate, turns_of(data.dev)
+        self.dev = DevScores.of(gate, data.dev, config.dev)
+        self.scored = config, gate, self.dev
+        self.figures, self.questions = self.dev.metrics, turns_of(data.train)
+        self.trained_on = f"{len(data.train)} turns"
+        self.facts = {
+            "train_examples": len(data.train),
+            "dev_examples": len(self.dev.need),
+            "dev": self.dev.metrics,
+            "without_label": data.unlabelled,
+            **steps_of(state, config.epochs),
+        }
+        self.run = {**run, **self.facts, "peak_rss_mb": peak_rss_mb()}
+        about = {"run": self.run, "versions": package_versions(), "thresholds": {gate.name: self.dev.threshold}}
+        self.card = card.model_copy(update=about)
+
+    def write(self, folder: Path) -> None:
+        """As in the base class."""
+        model, tokenizer = self.gate.scorer.model, self.gate.prompts.encoder.tokenizer
         save_adapter(model, folder / ADAPTER)
         tokenizer.save_pretrained(folder)
-        card.write(folder)
-        if card.merged:
-            write_merged(folder / MERGED, card, folder / ADAPTER, device, tokenizer)
+        self.card.write(folder)
+        if self.card.merged:
+            write_merged(folder / MERGED, self.card, folder / ADAPTER, model.device.type, tokenizer)
 
-    def difference(folder: Path) -> float:
-        again = RagatePeft.load(folder, device=device)
-        return largest_difference(dev.scores, again.score(turns_of(data.dev)))
+    def difference(self, folder: Path) -> float:
+        """As in the base class."""
+        again = RagatePeft.load(folder, device=self.gate.scorer.model.device.type)
+        return largest_difference(self.dev.scores, again.score(self.dev_turns))
 
-    page = _model_card(card, dev)
-    ending = Ending(
-        save=lambda note: (
-            save_checked(config.output, write, difference, TOLERANCE, page.text, note=note),
-            dev.metrics,
-        ),
-        trained_on=f"{len(data.train)} turns",
-        run=card.run,
-        facts=facts,
-        data=("train", "dev", "test"),
-        score=lambda: score_held_out(config, gate, dev),
-        questions=turns_of(data.train),
-    )
-    return finish(config, state, ending)
+    def readme(self, worst: float) -> str:
+        """As in the base class."""
+        return _model_card(self.card, self.dev).text(worst)
 
 
 def _model_card(card: RagatePeftCard, dev: DevScores) -> ModelCard:

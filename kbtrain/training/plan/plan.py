@@ -10,13 +10,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain.config import build
 from kbtrain.models.shapes import config_of, parameters_of
-from kbtrain.training.config import TrainingConfig
+from kbtrain.prompts.kbm import PAPER_KEYS, KBMPrompt, Key
+from kbtrain.training.config import LanguageModelConfig, TrainingConfig
 from kbtrain.training.plan.memory import (
     CONTEXT,
     LAYOUTS,
@@ -35,26 +36,23 @@ if TYPE_CHECKING:
 
     from kbtrain.models.adapters import Adapter
 
-Method = Literal["full", "lora", "qlora"]
+# Keys of the two recipes on which neither memory nor time depends.
+_UNPLANNED = frozenset({"labels", "label_smoothing", "loss_on", "features", "test"})
 
 
-class PlannedTraining(TrainingConfig):
+class PlannedTraining(LanguageModelConfig):
     """A recipe of a causal language model (train_kbm.py, train_ragate_peft.py), with or without its files."""
 
     train: Path | None = Field(None, description="training examples")  # type: ignore[assignment]
     output: Path | None = Field(None, description="folder")  # type: ignore[assignment]
-    max_length: int = Field(1580, ge=16, description="tokens of prompt and answer")
-    method: Method = Field("full", description="what is trained")
-    lora_rank: int = Field(16, ge=1, description="rank of the adapters")
-    lora_alpha: int = Field(32, ge=1, description="scale of the adapters")
-    lora_dropout: float = Field(0.05, ge=0, lt=1, description="dropout before the adapters")
-    merge_adapter: bool = Field(True, description="also save merged weights")
     select: str = Field("loss", description="checkpoint kept")  # type: ignore[assignment]
-    keys: Any = None
-    prompt: Any = None
-    labels: Any = None
-    features: Any = None
-    test: Any = None
+    keys: tuple[Key, ...] = Field(PAPER_KEYS, description="what a KBM learns to say")
+    prompt: KBMPrompt = Field("paper", description="a KBM's prompt")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _planned(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if name not in _UNPLANNED}
 
 
 def read_planned(path: Path, changes: dict[str, Any] | None = None) -> PlannedTraining:

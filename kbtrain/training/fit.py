@@ -1,4 +1,4 @@
-"""Gates that are fitted in seconds: data of several keys, and what they hand to the ending of every training."""
+"""Recipes that fit a gate in seconds: data by key, the output folder, the ends of their fits."""
 
 from __future__ import annotations
 
@@ -16,16 +16,9 @@ from kbtrain.jsonl import read_json
 from kbtrain.provenance import check_data, git_state, package_versions, peak_rss_mb
 from kbtrain.records import Example, GateExample, Split, Target
 from kbtrain.trained_on import HeldOut, write_held_out
-from kbtrain.training.config import FittedConfig, KeyedFitConfig
+from kbtrain.training.config import FitConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
-from kbtrain.training.finish import (
-    TOLERANCE,
-    DevScores,
-    Ending,
-    finish,
-    largest_difference,
-    save_checked,
-)
+from kbtrain.training.finish import DevScores, Ending, largest_difference
 from kbtrain.training.kept_features import EXTRACTED_ANEW, KeptFeatures, by_kept
 from kbtrain.training.model_card import USE_QUESTION, ModelCard
 from kbtrain.training.run import claim_folder
@@ -60,8 +53,8 @@ def read_keyed(config: KeyedFitConfig) -> KeyedData:
 DATA = frozenset({"output", "train", "dev"})  # keys of paths
 
 
-def claim_fitted(
-    config: FittedConfig, kind: str, paths: frozenset[str] = frozenset(), optional: frozenset[str] = frozenset()
+def claim_fit_folder(
+    config: FitConfig, kind: str, paths: frozenset[str] = frozenset(), optional: frozenset[str] = frozenset()
 ) -> None:
     """Bind the output folder to a gate's kind and settings.
 
@@ -83,8 +76,8 @@ Scores = Mapping[str, Sequence[float]]  # by name, of all dev questions in their
 
 
 @dataclass(frozen=True)
-class FittedGate:
-    """A fitted gate, ready to be put into its folder.
+class KeyedFit:
+    """A gate fitted to several keys, ready to be put into its folder.
 
     ``write``: writes what the folder needs beside its card. ``dev``: scores of the dev questions; ``again``: the same
     by the gate of a folder. ``held_out``: by name of the score, those of training questions by gates fitted without
@@ -116,96 +109,101 @@ class _Known:
         return [self.by_id[example.id] for example in examples]
 
 
-def finish_fitted(config: KeyedFitConfig, data: KeyedData, made: FittedGate, started: float) -> str:
-    """Write the folder, open it again, compare, describe; returns the sentence to be said."""
-    ids = [example.id for example in data.questions("dev")]
-    dev = {}
-    for key, name in zip(made.card.keys, made.card.names(), strict=True):
-        known = _Known(name, dict(zip(ids, made.dev[name], strict=True)))
-        dev[key] = DevScores.of(known, data.dev[key], config.dev)
-    counts = {
-        "train_questions": {key: len(rows) for key, rows in data.train.items()},
-        "dev_questions": {key: len(rows) for key, rows in data.dev.items()},
-    }
-    run = {**config.model_dump(mode="json"), **_measured(counts, started)}
-    thresholds = {name: dev[key].threshold for key, name in zip(made.card.keys, made.card.names(), strict=True)}
-    about = {"run": run, "label_rule": label_rule(config.train), "versions": package_versions()}
-    card = made.card.model_copy(update={"thresholds": thresholds, **about})
+class KeyedEnding(Ending):
+    """The end of a fit to several keys."""
 
-    def write(folder: Path) -> None:
-        made.write(folder)
-        write_held_out(folder, made.held_out)
-        card.write(folder)
+    def __init__(self, config: KeyedFitConfig, data: KeyedData, fit: KeyedFit, started: float) -> None:
+        super().__init__(config)
+        self.fit, self.started = fit, started
+        ids, keys, names = [example.id for example in data.questions("dev")], fit.card.keys, fit.card.names()
+        self.dev: dict[Target, DevScores] = {}
+        for key, name in zip(keys, names, strict=True):
+            known = _Known(name, dict(zip(ids, fit.dev[name], strict=True)))
+            self.dev[key] = DevScores.of(known, data.dev[key], config.dev)
+        counts = {
+            "train_questions": {key: len(rows) for key, rows in data.train.items()},
+            "dev_questions": {key: len(rows) for key, rows in data.dev.items()},
+        }
+        self.run = {**config.model_dump(mode="json"), **_measured(counts, started)}
+        self.facts = {"dev": {key: scores.metrics for key, scores in self.dev.items()}}
+        areas = {key: scores.metrics["auroc"] for key, scores in self.dev.items() if "auroc" in scores.metrics}
+        self.figures = {f"auroc_{key}": area for key, area in areas.items()}
+        self.trained_on = f"{len(data.questions())} questions"
+        self.questions, self.members, self.inputs = fit.trained_on, fit.members, fit.inputs
+        thresholds = {name: self.dev[key].threshold for key, name in zip(keys, names, strict=True)}
+        about = {"run": self.run, "label_rule": label_rule(config.train), "versions": package_versions()}
+        self.card = fit.card.model_copy(update={"thresholds": thresholds, **about})
 
-    def difference(folder: Path) -> float:
-        again = made.again(folder)
-        return max(largest_difference(made.dev[name], again[name]) for name in card.names())
+    def write(self, folder: Path) -> None:
+        """As in the base class."""
+        self.fit.write(folder)
+        write_held_out(folder, self.fit.held_out)
+        self.card.write(folder)
 
-    page = _model_card(card, made, dev)
-    figures = {f"auroc_{key}": one.metrics["auroc"] for key, one in dev.items() if "auroc" in one.metrics}
-    ending = Ending(
-        save=lambda note: (save_checked(config.output, write, difference, TOLERANCE, page.text, note=note), figures),
-        trained_on=f"{len(data.questions())} questions",
-        run=run,
-        facts={"dev": {key: of_key.metrics for key, of_key in dev.items()}},
-        questions=made.trained_on,
-        members=made.members,
-        inputs=made.inputs,
-        started=started,
-    )
-    return finish(config, None, ending)
+    def difference(self, folder: Path) -> float:
+        """As in the base class."""
+        again = self.fit.again(folder)
+        return max(largest_difference(self.fit.dev[name], again[name]) for name in self.card.names())
+
+    def readme(self, worst: float) -> str:
+        """As in the base class."""
+        return _model_card(self.card, self.fit, self.dev).text(worst)
 
 
-def finish_single(
-    config: FittedConfig,
-    gate: Gate,
-    open_again: Callable[[Path], Gate],
-    train: Sequence[Labelled],
-    rows: Sequence[Labelled],
-    started: float,
-    chosen: Mapping[str, Any],
-    kept: KeptFeatures | None = None,
-) -> str:
-    """End the fitting of a gate with one score, whose card has what it learnt; ``rows``: of dev; ``chosen``: settings
-    that dev chose, for card and model card; ``kept``: the gate's features, where they are kept.
+class SingleEnding(Ending):
+    """The end of a fit of a gate with one score, whose card has what it learnt.
 
-    A gate with weights writes them by ``save_beside(folder)``; of ``chosen``, a field of its card is taken over.
-    Returns the sentence to be said.
+    ``dev``: dev's rows; ``chosen``: settings that dev chose, for card and model card; ``kept``: the gate's features,
+    where they are kept. A gate with weights writes them by ``save_beside(folder)``; of ``chosen``, a field of its card
+    is taken over.
     """
-    dev, fitted_card = DevScores.of(by_kept(gate, kept), rows, config.dev), gate.card
-    if fitted_card is None:
-        raise UserError(f"gate '{gate.name}': no card to write")
-    counts = {"train_examples": len(train), "dev_examples": len(rows)}
-    run = {**fitted_card.run, **config.model_dump(mode="json"), **chosen, **_measured(counts, started)}
-    about = {"label_rule": label_rule(config.train), "versions": package_versions(), "labels": config.labels, **chosen}
-    fields = type(fitted_card).model_fields.keys() - fitted_card.ABSENT
-    known = {name: value for name, value in about.items() if name in fields}
-    card = fitted_card.model_copy(update={"run": run, "thresholds": {gate.name: dev.threshold}, **known})
 
-    def write(folder: Path) -> None:
-        if hasattr(gate, "save_beside"):
-            gate.save_beside(folder)
-        card.write(folder)
+    def __init__(
+        self,
+        config: FitConfig,
+        gate: Gate,
+        open_again: Callable[[Path], Gate],
+        train: Sequence[Labelled],
+        dev: Sequence[Labelled],
+        started: float,
+        chosen: Mapping[str, Any],
+        kept: KeptFeatures | None = None,
+    ) -> None:
+        super().__init__(config)
+        if gate.card is None:
+            raise UserError(f"gate '{gate.name}': no card to write")
+        self.gate, self.open_again, self.kept, self.started = gate, open_again, kept, started
+        self.dev = DevScores.of(by_kept(gate, kept), dev, config.dev)
+        counts = {"train_examples": len(train), "dev_examples": len(dev)}
+        self.run = {**gate.card.run, **config.model_dump(mode="json"), **chosen, **_measured(counts, started)}
+        about = {"label_rule": label_rule(config.train), "versions": package_versions(), "labels": config.labels}
+        fields = type(gate.card).model_fields.keys() - gate.card.ABSENT
+        known = {name: value for name, value in {**about, **chosen}.items() if name in fields}
+        self.card = gate.card.model_copy(
+            update={"run": self.run, "thresholds": {gate.name: self.dev.threshold}, **known}
+        )
+        self.figures, self.facts = self.dev.metrics, {"dev": self.dev.metrics}
+        self.trained_on, self.questions = f"{len(train)} examples", [row.example for row in train]
+        self.page = _single_card(config, gate, gate.card, chosen, self.run, self.dev)
 
-    def difference(folder: Path) -> float:
-        again = open_again(folder)
-        found = by_kept(again, kept).score(dev.examples)
-        few = again.score(dev.examples[:EXTRACTED_ANEW])  # kept features of another extraction show here
-        return max(largest_difference(dev.scores, found), largest_difference(dev.scores[: len(few)], few))
+    def write(self, folder: Path) -> None:
+        """As in the base class."""
+        if hasattr(self.gate, "save_beside"):
+            self.gate.save_beside(folder)
+        self.card.write(folder)
 
-    page = _single_card(config, gate, fitted_card, chosen, run, dev)
-    ending = Ending(
-        save=lambda note: (
-            save_checked(config.output, write, difference, TOLERANCE, page.text, note=note),
-            dev.metrics,
-        ),
-        trained_on=f"{len(train)} examples",
-        run=run,
-        facts={"dev": dev.metrics},
-        questions=[row.example for row in train],
-        started=started,
-    )
-    return finish(config, None, ending)
+    def difference(self, folder: Path) -> float:
+        """As in the base class; some examples with features extracted again, where they are kept."""
+        again, examples = self.open_again(folder), self.dev.examples
+        by_stored = by_kept(again, self.kept).score(examples)
+        anew = again.score(examples[:EXTRACTED_ANEW])
+        return max(
+            largest_difference(self.dev.scores, by_stored), largest_difference(self.dev.scores[: len(anew)], anew)
+        )
+
+    def readme(self, worst: float) -> str:
+        """As in the base class."""
+        return self.page.text(worst)
 
 
 def _measured(counts: Mapping[str, Any], started: float) -> dict[str, Any]:
@@ -215,7 +213,7 @@ def _measured(counts: Mapping[str, Any], started: float) -> dict[str, Any]:
 
 
 def _single_card(
-    config: FittedConfig,
+    config: FitConfig,
     gate: Gate,
     fitted: GateCard,
     chosen: Mapping[str, Any],
@@ -238,16 +236,16 @@ def _single_card(
     )
 
 
-def _model_card(card: KeyedCard, made: FittedGate, dev: Mapping[Target, DevScores]) -> ModelCard:
+def _model_card(card: KeyedCard, fit: KeyedFit, dev: Mapping[Target, DevScores]) -> ModelCard:
     sections = {f"{key} on dev ({found.counts('questions')})": found.table
                 for key, found in list(dev.items())[1:]}  # fmt: skip
     first = next(iter(dev.values()))
     return ModelCard(
         title=f"Retrieval gate (`{card.kind}`)",
-        what=made.what,
+        what=fit.what,
         use=USE_QUESTION,
-        points=made.points,
-        limits=made.limits,
+        points=fit.points,
+        limits=fit.limits,
         of_dev=f"{card.keys[0]}; {first.counts('questions')}",
         metrics=first.table,
         threshold="\n".join(found.threshold_text for found in dev.values()),

@@ -1,4 +1,4 @@
-"""Fitting of gates that take seconds: the kind's own ``fit``, on the labels that tell the gate best."""
+"""Fits of registered kinds that take seconds, to each label, and the choice among them on dev."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kbtrain.training.model_card import write_made
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedGate:
     """A gate and the rows that it was fitted to and is measured on."""
 
     gate: Gate
@@ -53,7 +53,7 @@ def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled], kept: Ke
     return gate
 
 
-def best_key(tried: Mapping[Key, Fitted], kept: KeptFeatures | None) -> tuple[Key, dict[str, float]]:
+def best_key(tried: Mapping[Key, FittedGate], kept: KeptFeatures | None) -> tuple[Key, dict[str, float]]:
     """The key whose gate ranks dev best, and each one's AUROC.
 
     All are measured on the same labels: benefit's (a search was needed), without accepted answers change's, and on
@@ -67,12 +67,12 @@ def best_key(tried: Mapping[Key, Fitted], kept: KeptFeatures | None) -> tuple[Ke
     return max(areas, key=lambda key: areas[key]), {str(key): area for key, area in areas.items()}
 
 
-def plain(rows: tuple[Labelled, ...]) -> list[Labelled]:
+def plain_rows(rows: tuple[Labelled, ...]) -> list[Labelled]:
     """The rows without retrieved text, if there are any: what a gate is asked about before a search."""
     return [row for row in rows if getattr(row.example, "reference", None) is None] or list(rows)
 
 
-def fitted(name: str, train: Sequence[TurnExample], folder: Path) -> Gate:
+def fit_and_write(name: str, train: Sequence[TurnExample], folder: Path) -> Gate:
     """Fit a gate that is fitted in seconds to labelled turns; write its folder.
 
     Raises :class:`UserError` for a single class, and for kinds that have a recipe instead.
