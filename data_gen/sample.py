@@ -81,9 +81,9 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
     def _states(self) -> SampleConfig:
         if not self.keep_states:
             return self
-        if self.backend == "scripted" or self.engine != "local":
+        if not self.kind.states or self.engine != "local":
             raise ValueError("key 'keep_states': a backend with a model, and engine local, read states")
-        if self.backend == "openai" and (self.dtype == "auto" or self.server_endpoint != "completions"):
+        if self.kind.server and (self.dtype == "auto" or self.server_endpoint != "completions"):
             raise ValueError(
                 "key 'keep_states': of a server name its number format (dtype: bf16, fp16 or fp32) and ask its "
                 "completions endpoint, whose prompts are token ids"

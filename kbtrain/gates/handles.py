@@ -265,7 +265,7 @@ def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
     """The gate ``prompt`` of any model that answers, by ``n`` replies to a question; only this process can open it."""
     from kbtrain.gates.kbm.prompt_sampled import SampledPrompt, asked_how, of_replies
 
-    together = config.server_n or config.backend != "openai"  # all replies to one prompt
+    together = config.server_n or not config.kind.server  # all replies to one prompt
 
     def opened() -> Gate:
         from kbtrain.llm.backends import open_llm
@@ -280,8 +280,8 @@ def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
 
     return GateHandle(
         ("prompt",), identity_of(asked_how(of_replies(config), n)), opened, name="prompt", reads=QUESTION,
-        passes=passes, server=config.backend == "openai",
-        models=(config.model,) if config.backend == "transformers" else (),
+        passes=passes, server=config.kind.server,
+        models=(config.model,) if config.kind.passes else (),
     )  # fmt: skip
 
 

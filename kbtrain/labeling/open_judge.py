@@ -33,7 +33,7 @@ class ModelJudgeConfig(LLMConfig):
         """Refuse what the judge that is asked for would not heed: other verdicts than were wanted would be paid for."""
         check_counts(self, "judge", "llm", "votes")
         check_counts(self, "judge", "token", "margin")
-        if getattr(self, "judge", "") == "token" and self.backend != "transformers":
+        if getattr(self, "judge", "") == "token" and not self.kind.passes:
             raise ValueError(
                 "key 'backend': judge token opens its model here, by transformers; set judge: llm, or leave the key out"
             )
@@ -71,8 +71,7 @@ def is_judged(verdicts: Artifact, config: ModelJudgeConfig) -> bool:
 
 def _prompts(kind: ModelJudge, config: ModelJudgeConfig) -> str:
     """Fingerprint of the prompts as the model's part of the judge's facts has it."""
-    unseen = config.backend == "scripted" or (config.backend == "openai" and config.server_endpoint == "chat")
-    if kind == "llm" and unseen:
+    if kind == "llm" and not config.sees_prompts:
         return answer_fingerprint(None)
     from kbtrain.models.load import load_tokenizer
 

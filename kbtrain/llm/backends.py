@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from kbtrain.config import Config, build, read_yaml
 from kbtrain.credentials import check_url, hide_values
+from kbtrain.errors import did_you_mean
 from kbtrain.llm.base import LLM, Sampling
 from kbtrain.llm.dialect import Dialect, KeyHeader, LimitName
 from kbtrain.models.files_read import digest
@@ -17,14 +19,86 @@ from kbtrain.records import DtypeName
 from kbtrain.servers import LONGEST_ASKED
 
 
+@dataclass(frozen=True)
+class Backend:
+    """A back end: how it opens a model, and what its users can rely on. A new one is a function and a line below.
+
+    ``open``: imports what it needs. ``model_files``: the model's files are read on this machine; their hashes are noted
+    with the answers. ``server``: another process answers, paid by the token. ``passes``: the model's passes run in this
+    process and can be observed. ``states``: hidden states can be read. ``only_keys``: keys of this back end alone.
+    """
+
+    description: str
+    open: Callable[[LLMConfig], LLM]
+    model_files: bool = False
+    server: bool = False
+    passes: bool = False
+    states: bool = False
+    only_keys: tuple[str, ...] = ()
+
+
+def _open_transformers(config: LLMConfig) -> LLM:
+    from kbtrain.llm.transformers_llm import TransformersLLM
+    from kbtrain.models.batching import BatchLimits
+
+    limits = BatchLimits(config.batch_rows, config.batch_prompt_tokens, config.window)
+    return TransformersLLM.load(config.model, config.sampling(), config.dtype, config.device, limits)
+
+
+def _open_vllm(config: LLMConfig) -> LLM:
+    from kbtrain.llm.vllm_llm import VllmLLM
+
+    return VllmLLM.load(
+        config.model, config.sampling(), config.dtype, config.tensor_parallel, config.batch_rows, config.window,
+        config.vllm_extra,
+    )  # fmt: skip
+
+
+def _open_server(config: LLMConfig) -> LLM:
+    from kbtrain.llm.dialect import Server
+    from kbtrain.llm.openai_llm import OpenAILLM
+    from kbtrain.servers import Retry
+
+    server = Server(
+        url=config.server_url,
+        model=config.served_name,
+        chat=config.server_endpoint == "chat",
+        concurrency=config.server_concurrency,
+        opened=config.server_thought_opened,
+        alias=config.server_alias,
+        timeout=config.server_timeout,
+        key_env=config.server_key_env,
+        dialect=config.dialect(),
+        retry=Retry(tries=config.server_tries, patience=config.server_patience),
+    )
+    return OpenAILLM.connect(config.model, config.sampling(), server)
+
+
+def _open_scripted(config: LLMConfig) -> LLM:
+    from kbtrain.llm.scripted import ScriptedLLM
+
+    return ScriptedLLM(config.model, config.sampling())
+
+
+BACKENDS: dict[str, Backend] = {
+    "transformers": Backend("transformers", _open_transformers, model_files=True, passes=True, states=True),
+    "vllm": Backend("vllm", _open_vllm, model_files=True, states=True, only_keys=("vllm_extra",)),
+    "openai": Backend(
+        "openai (a server that speaks its protocol)",
+        _open_server,
+        server=True,
+        states=True,
+        only_keys=("server_url", "server_model", "server_extra"),
+    ),
+    "scripted": Backend("scripted (no model)", _open_scripted),
+}
+
+
 class LLMConfig(Config):
     """Model, back end, how answers are drawn. A script's own config is a child of it."""
 
     model: str = Field("smollm2-135m-instruct", description="embedded name, local folder or hub id")
-    backend: Literal["transformers", "vllm", "openai", "scripted"] = Field(
-        "transformers",
-        description="transformers, vllm, openai (a server that speaks its protocol), scripted (no model)",
-    )
+    backend: str = Field("transformers", description=", ".join(kind.description for kind in BACKENDS.values()))
     dtype: DtypeName = Field("auto", description="auto: by the processor; vllm: the model's own")
     device: str = Field("auto", description="transformers: auto, cpu, cuda, cuda:1, ...")
     seed: str = Field("0", description="names the run's random numbers")
@@ -76,6 +150,16 @@ class LLMConfig(Config):
     server_extra: dict[str, Any] = Field({}, description="openai: more fields of each request; null takes one out")
 
     @property
+    def kind(self) -> Backend:
+        """The back end."""
+        return BACKENDS[self.backend]
+
+    @property
+    def sees_prompts(self) -> bool:
+        """True if prompts are rendered here, with the model's own tokenizer; a server's chat endpoint renders them."""
+        return self.kind.model_files or (self.kind.server and self.server_endpoint != "chat")
+
+    @property
     def served_name(self) -> str:
         """The model's name on the server."""
         return self.server_model or self.model
@@ -88,6 +172,13 @@ class LLMConfig(Config):
             limit=self.server_limit, greedy=self.server_greedy, most=most, logprobs=self.server_logprobs,
             extra=self.server_extra, key_header=self.server_key_header,
         )  # fmt: skip
+
+    @field_validator("backend")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in BACKENDS:
+            raise ValueError(f"unknown '{name}'; {did_you_mean(name, BACKENDS)}")
+        return name
 
     @model_validator(mode="after")
     def _possible(self) -> LLMConfig:
@@ -105,11 +196,10 @@ class LLMConfig(Config):
         By value: a copy of a config, as workers get it, has every key.
         """
         fields = LLMConfig.model_fields
-        servers = [key for key in _OF_SERVER if getattr(self, key) != fields[key].get_default()]
-        if self.backend != "openai" and servers:
-            raise ValueError(f"key '{servers[0]}': backend {self.backend} asks no server; set backend: openai")
-        if self.backend != "vllm" and self.vllm_extra:
-            raise ValueError("key 'vllm_extra': counts with backend: vllm alone; give that, or leave it out")
+        for name, kind in BACKENDS.items():
+            for key in kind.only_keys if name != self.backend else ():
+                if getattr(self, key) != fields[key].get_default():
+                    raise ValueError(f"key '{key}': counts with backend: {name} alone; give that, or leave it out")
 
     def _draws_as_it_says(self) -> None:
         """Raise ValueError for a setting of the draws that ``server_extra`` takes out of every request."""
@@ -149,7 +239,6 @@ def later_defaults() -> dict[str, Any]:
     return {key: LLMConfig.model_fields[key].get_default() for key in _LATER}
 
 
-_OF_SERVER = ("server_url", "server_model", "server_extra")  # who answers, and how
 _LATER = (
     "backend", "max_thought_tokens", "window", "vllm_extra", "server_model", "server_endpoint", "server_thought_opened",
     "server_logprobs", "server_limit", "server_greedy", "server_extra",
@@ -158,55 +247,4 @@ _LATER = (
 
 def open_llm(config: LLMConfig) -> LLM:
     """The language model that a config describes, ready to answer. Raises :class:`~kbtrain.errors.UserError`."""
-    return BACKENDS[config.backend](config)
-
-
-def _transformers(config: LLMConfig) -> LLM:
-    from kbtrain.llm.transformers_llm import TransformersLLM
-    from kbtrain.models.batching import BatchLimits
-
-    limits = BatchLimits(config.batch_rows, config.batch_prompt_tokens, config.window)
-    return TransformersLLM.load(config.model, config.sampling(), config.dtype, config.device, limits)
-
-
-def _vllm(config: LLMConfig) -> LLM:
-    from kbtrain.llm.vllm_llm import VllmLLM
-
-    return VllmLLM.load(
-        config.model, config.sampling(), config.dtype, config.tensor_parallel, config.batch_rows, config.window,
-        config.vllm_extra,
-    )  # fmt: skip
-
-
-def _openai(config: LLMConfig) -> LLM:
-    from kbtrain.llm.dialect import Server
-    from kbtrain.llm.openai_llm import OpenAILLM
-    from kbtrain.servers import Retry
-
-    server = Server(
-        url=config.server_url,
-        model=config.served_name,
-        chat=config.server_endpoint == "chat",
-        concurrency=config.server_concurrency,
-        opened=config.server_thought_opened,
-        alias=config.server_alias,
-        timeout=config.server_timeout,
-        key_env=config.server_key_env,
-        dialect=config.dialect(),
-        retry=Retry(tries=config.server_tries, patience=config.server_patience),
-    )
-    return OpenAILLM.connect(config.model, config.sampling(), server)
-
-
-def _scripted(config: LLMConfig) -> LLM:
-    from kbtrain.llm.scripted import ScriptedLLM
-
-    return ScriptedLLM(config.model, config.sampling())
-
-
-BACKENDS: dict[str, Callable[[LLMConfig], LLM]] = {
-    "transformers": _transformers,
-    "vllm": _vllm,
-    "openai": _openai,
-    "scripted": _scripted,
-}
+    return config.kind.open(config)

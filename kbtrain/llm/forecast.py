@@ -103,7 +103,7 @@ def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]],
 
     ``requests`` is called twice for that. Raises :class:`UserError` as the back end does.
     """
-    server = config.backend == "openai"
+    server = config.kind.server
     most = config.dialect().most
     prompts, sent, answers = Counter[str](), 0, 0
     read = 0.0

@@ -183,7 +183,7 @@ class SamplingJob:
         settings = {**config.run_settings(), "samples": dict(plan.samples), **files}
         if plan.prompts is not None:
             settings["own_prompts"] = plan.prompts.as_record()
-        if config.backend in ("transformers", "vllm") and (files := hashes_of(config.model, noted)):
+        if config.kind.model_files and (files := hashes_of(config.model, noted)):
             settings[MODEL_FILES] = files
         if not shard.is_whole:
             settings |= {"shard": f"{shard.index}/{shard.count}", "n_expected": share}

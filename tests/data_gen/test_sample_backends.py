@@ -151,9 +151,9 @@ def test_a_back_end_that_is_not_installed_names_its_extra(make_run, tiny_model):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"server_url": "http://h:8000/v1"}, "key 'server_url': backend transformers asks no server; set"),
-        ({"server_model": "gpt-4o-mini", "backend": "vllm"}, "key 'server_model': backend vllm asks no server"),
-        ({"server_extra": {"min_p": 0.1}}, "key 'server_extra': backend transformers asks no server"),
+        ({"server_url": "http://h:8000/v1"}, "key 'server_url': counts with backend: openai alone; give"),
+        ({"server_model": "gpt-4o-mini", "backend": "vllm"}, "key 'server_model': counts with backend: openai alone"),
+        ({"server_extra": {"min_p": 0.1}}, "key 'server_extra': counts with backend: openai alone"),
         ({"vllm_extra": {"enforce_eager": True}}, "key 'vllm_extra': counts with backend: vllm alone"),
     ],
 )

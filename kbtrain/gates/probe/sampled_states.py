@@ -51,7 +51,7 @@ def keeping_states(run: Path) -> Engine:
     def engine(
         config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
     ) -> Iterator[Answered]:
-        if config.backend != "transformers":
+        if not config.kind.passes:
             yield from _answered_beside(run, config, windows, done)
             return
         llm = cast(TransformersLLM, open_llm(config))
@@ -82,7 +82,7 @@ def _answered_beside(
 
     llm: Any = open_llm(with_states(config))
     layers = list(range(1, n_layers(config.model) + 1))
-    server = None if config.backend == "vllm" else StatesServer(llm.server, llm.tokenizer)
+    server = StatesServer(llm.server, llm.tokenizer) if config.kind.server else None
     read: Callable[..., list[ServedStates]] = llm.read_states if server is None else server.read
     kept = KeptStates.in_folder(run, config.model, llm.facts().get("dtype", config.dtype))
     prompts: dict[str, list[int]] = {}
@@ -118,7 +118,7 @@ def with_states(config: LLMConfig) -> LLMConfig:
 
     Its log-probabilities are at temperature 1: after temperature and filters vLLM (0.32) gives NaN with this method.
     """
-    if config.backend != "vllm":
+    if config.kind.server:
         return config
     arguments = engine_arguments(range(1, n_layers(config.model) + 1))
     extra = {**arguments, "logprobs_mode": "raw_logprobs", **config.vllm_extra}

@@ -71,7 +71,7 @@ def connect_states(config: LLMConfig, model: str) -> StatesServer:
     """
     from kbtrain.llm.backends import open_llm
 
-    if config.backend != "openai":
+    if not config.kind.server:
         raise UserError(f"key 'backend': states come from a vLLM server (openai), not from '{config.backend}'")
     named = {"model": model, "server_model": config.served_name, "server_alias": True}
     llm: Any = open_llm(config.model_copy(update={**named, "server_endpoint": "completions"}))
