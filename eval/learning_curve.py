@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.config import check_each_once, run_script
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.learning_curve import (
     EncoderLearner,
     FeaturesLearner,
@@ -48,24 +49,61 @@ from kbtrain.report.tables import as_markdown, as_text
 from kbtrain.scripts import find
 from kbtrain.training.data import label_rule, own_prompts
 
-Name = Literal["features", "encoder_probe", "probe", "draft_probe", "kbm"]
 
-READ_BY: Mapping[str, tuple[Name, ...]] = {
-    "index": ("features",),
-    "encoder": ("encoder_probe",),
-    "model": ("probe", "draft_probe"),
-    "states": ("probe",),
-    "dtype": ("probe", "draft_probe"),
-    "kbm_config": ("kbm",),
+def features_learner(config: LearningCurveConfig, train: Sequence[GateExample], test: Sequence[GateExample]) -> Learner:
+    """The gate ``features``, by the corpus frequencies of the run's index."""
+    return FeaturesLearner(Frequencies.of_index(config.index or config.run / "bm25"), train, test)
+
+
+def encoder_learner(config: LearningCurveConfig, train: Sequence[GateExample], test: Sequence[GateExample]) -> Learner:
+    """The gate ``encoder_probe``."""
+    return EncoderLearner.open(config.encoder, config.device, train, test)
+
+
+def probe_learner(
+    condition: Asked, config: LearningCurveConfig, train: Sequence[GateExample], test: Sequence[GateExample]
+) -> Learner:
+    """A probe of the answering model under a prompt. Raises :class:`UserError` without a model."""
+    if config.model is None:
+        raise UserError("key 'model': a probe reads the answering model; name it")
+    source = config.run / "examples" / "train.jsonl"
+    states = (config.states if condition == "llm" else None) or state_folder(config.run, condition)
+    own = own_prompts(label_rule(source), source)
+    probe = ProbeLearner.open(config.model, config.dtype, config.device, own, states, test, condition)
+    read_all(probe.extract([*train, *test]), len(train) + len(test))
+    return probe
+
+
+def kbm_learner(config: LearningCurveConfig, train: Sequence[GateExample], test: Sequence[GateExample]) -> Learner:
+    """Trains by the recipe, in a process of its own, all keys of the curve at once. Raises :class:`UserError`."""
+    recipe, settings = find("train_kbm", "recipes", what="recipe"), find(config.kbm_config, "configs", what="config")
+    base, dev = config.out or config.run / "learning_curve", config.run / "examples" / "dev.jsonl"
+    kept = beside(base, ".kbm")
+    return KBMLearner.by_recipe(recipe, settings, dev, kept, config.keys, test, config.device)
+
+
+@dataclass(frozen=True)
+class LearnerKind:
+    """A learner: its opener, and the config keys that it alone reads."""
+
+    open: Callable[[LearningCurveConfig, Sequence[GateExample], Sequence[GateExample]], Learner]
+    keys: tuple[str, ...]
+
+
+LEARNERS = {
+    "features": LearnerKind(features_learner, ("index",)),
+    "encoder_probe": LearnerKind(encoder_learner, ("encoder",)),
+    "probe": LearnerKind(partial(probe_learner, "llm"), ("model", "states", "dtype")),
+    "draft_probe": LearnerKind(partial(probe_learner, "draft"), ("model", "dtype")),
+    "kbm": LearnerKind(kbm_learner, ("kbm_config",)),
 }
-CONDITIONS: Mapping[Name, Asked] = {"probe": "llm", "draft_probe": "draft"}
 
 
 class LearningCurveConfig(StoredAnswersConfig):
     """Settings of this script."""
 
     run: Path = Field(Path("runs/demo"), description="run folder")
-    gates: tuple[Name, ...] = Field(("features",), min_length=1, description=f"of {', '.join(get_args(Name))}")
+    gates: tuple[str, ...] = Field(("features",), min_length=1, description=f"of {', '.join(LEARNERS)}")
     keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels that are learnt")
     sizes: tuple[int, ...] = Field(
         (50, 100, 200, 400, 800, 1400), min_length=1, description="training questions; all are added"
@@ -84,7 +122,10 @@ class LearningCurveConfig(StoredAnswersConfig):
     @model_validator(mode="after")
     def _read(self) -> LearningCurveConfig:
         check_each_once("keys", self.keys)
-        for key, gates in READ_BY.items():
+        if unknown := [name for name in self.gates if name not in LEARNERS]:
+            raise ValueError(f"key 'gates': unknown '{unknown[0]}'; {did_you_mean(unknown[0], LEARNERS)}")
+        for key in {key for kind in LEARNERS.values() for key in kind.keys}:
+            gates = [name for name, kind in LEARNERS.items() if key in kind.keys]
             if key in self.model_fields_set and getattr(self, key) is not None and not set(gates) & set(self.gates):
                 raise ValueError(f"key '{key}': counts for {' and '.join(gates)} alone; name one in gates")
         return self
@@ -109,7 +150,7 @@ def main(config: LearningCurveConfig) -> None:
             )
     folder = read_run(config.run, config.sampling_run, config.allow_missing, scores=False)
     test = [example(question, None) for question in folder.test.questions]
-    learners = [learner(config, name, train, test) for name in config.gates]
+    learners = [LEARNERS[name].open(config, train, test) for name in config.gates]
     counts = [config.draws if n < len(train) else 1 for n in sizes_of(len(train), config.sizes, path)]
     total = sum(counts) * len(config.keys) * len(learners)
     with progress_bar(total=total, desc="learning curve", unit="fits") as bar:
@@ -128,34 +169,6 @@ def main(config: LearningCurveConfig) -> None:
     write_result(out, document, stage="learning_curve", config=config, inputs=inputs, started=started)
     print(as_text(table))
     print(f"{len(points)} points in {time.monotonic() - started:.0f} s -> {out}, .svg and .md")
-
-
-def learner(
-    config: LearningCurveConfig, name: Name, train: Sequence[GateExample], test: Sequence[GateExample]
-) -> Learner:
-    """A learner with what its kind of gate needs. Raises :class:`UserError`."""
-    if name == "features":
-        return FeaturesLearner(Frequencies.of_index(config.index or config.run / "bm25"), train, test)
-    if name == "encoder_probe":
-        return EncoderLearner.open(config.encoder, config.device, train, test)
-    if name == "kbm":
-        return kbm_learner(config, test)
-    if config.model is None:
-        raise UserError(f"key 'model': the gate '{name}' reads the answering model; name it")
-    source, condition = config.run / "examples" / "train.jsonl", CONDITIONS[name]
-    states = (config.states if condition == "llm" else None) or state_folder(config.run, condition)
-    own = own_prompts(label_rule(source), source)
-    probe = ProbeLearner.open(config.model, config.dtype, config.device, own, states, test, condition)
-    read_all(probe.extract([*train, *test]), len(train) + len(test))
-    return probe
-
-
-def kbm_learner(config: LearningCurveConfig, test: Sequence[GateExample]) -> KBMLearner:
-    """Trains by the recipe, in a process of its own, all keys of the curve at once. Raises :class:`UserError`."""
-    recipe, settings = find("train_kbm", "recipes", what="recipe"), find(config.kbm_config, "configs", what="config")
-    base, dev = config.out or config.run / "learning_curve", config.run / "examples" / "dev.jsonl"
-    kept = beside(base, ".kbm")
-    return KBMLearner.by_recipe(recipe, settings, dev, kept, config.keys, test, config.device)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,9 @@ from kbtrain.evaluation.asked import Asked, check_own_prompts, read_asked, with_
 from kbtrain.evaluation.gate_choice import ChoiceConfig, chosen, prompted_model
 from kbtrain.evaluation.member_scores import from_members
 from kbtrain.files import writing
-from kbtrain.gates.handles import PROMPTED, GateHandle
+from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.noted import sources_of
+from kbtrain.gates.prompted import PROMPTED
 from kbtrain.gates.score_file import ScoreFile, files_of_models, is_finished, noted_models, score_path
 from kbtrain.gates.score_stage import (
     Engine,

@@ -38,6 +38,7 @@ class Config(BaseModel):
     """Base of all script configs: frozen, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+    unread_keys: ClassVar[frozenset[str]] = frozenset()  # keys of a file for another script, which this one passes over
     shared_work: ClassVar[bool] = False  # True: several processes of a launcher do the script's work together
 
     @model_validator(mode="before")
@@ -297,7 +298,7 @@ DifferentPaths = Annotated[tuple[Path, ...], AfterValidator(_each_once)]  # of a
 
 def unknown_keys(kind: type[Config], path: Path, lines: Mapping[str, int]) -> list[str]:
     """A message for each key of a file (key -> line) that the config does not have."""
-    wrong = [key for key in lines if key not in kind.model_fields]
+    wrong = [key for key in lines if key not in kind.model_fields and key not in kind.unread_keys]
     return [f"{at(path, lines[key])}: unknown key '{key}'; {did_you_mean(key, kind.model_fields)}" for key in wrong]
 
 

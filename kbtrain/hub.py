@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kbtrain.credentials import key_from_environment
-from kbtrain.errors import UserError, at, never_show
-from kbtrain.gate.card import CARD, README, read_gate_json
+from kbtrain.errors import UserError, never_show
+from kbtrain.gate.card import CARD, README
 from kbtrain.trained_on import TRAINED_ENTITIES, TRAINED_ON
 
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
@@ -42,13 +42,19 @@ def check_name(name: str) -> None:
         raise UserError(f"'{name}': no name of a repository on the hub; expected USER/NAME (letters, digits, ., _, -)")
 
 
-def local_folder(place: Path | str, revision: str | None = None, more: Callable[[], Iterable[str]] = tuple) -> Path:
+def local_folder(
+    place: Path | str,
+    revision: str | None = None,
+    more: Callable[[], Iterable[str]] = tuple,
+    check: Callable[[Path], None] = lambda folder: None,
+) -> Path:
     """A gate's folder as given, or fetched from the hub for ``USER/NAME``. Raises :class:`UserError`.
 
-    ``more``: names of files that are fetched beside :data:`FILES`, asked for only then.
+    ``more``: names of files that are fetched beside :data:`FILES`, asked for only then; ``check``: of each gate's
+    folder that was fetched.
     """
     if is_hub_name(place):
-        return fetch_gate(str(place), revision, more())
+        return fetch_gate(str(place), revision, more(), check)
     if revision is not None:
         raise UserError(
             f"revision '{revision}': '{place}' is read from this machine, not from the hub; leave the revision out"
@@ -56,7 +62,12 @@ def local_folder(place: Path | str, revision: str | None = None, more: Callable[
     return Path(place)
 
 
-def fetch_gate(name: str, revision: str | None = None, more: Iterable[str] = ()) -> Path:
+def fetch_gate(
+    name: str,
+    revision: str | None = None,
+    more: Iterable[str] = (),
+    check: Callable[[Path], None] = lambda folder: None,
+) -> Path:
     """The folder of a hub's gate in the client's cache; what is not there yet is downloaded.
 
     ``revision``: branch, tag or commit; None: the main branch. Without network the cached one is taken. Raises
@@ -71,11 +82,7 @@ def fetch_gate(name: str, revision: str | None = None, more: Iterable[str] = ())
         patterns = [pattern for file in (*FILES, *more) for pattern in (file, f"*/{file}")]
         folder = Path(snapshot_download(name, revision=revision, token=given, allow_patterns=patterns))
     for card in folder.rglob(CARD):
-        if read_gate_json(card.parent)["kind"] == "server":
-            raise UserError(
-                f"{at(card)}: a gate of kind 'server' names an address and a key of the environment to send there; it "
-                "is not opened from the hub: read its gate.json, copy the folder, open the copy"
-            )
+        check(card.parent)
     return folder
 
 

@@ -17,7 +17,7 @@ from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import GateInput, decide
 from kbtrain.evaluation.seen import NOTHING, Seen
 from kbtrain.metrics.calibration import Calibrated, calibrated
-from kbtrain.metrics.classification import Classification, classify
+from kbtrain.metrics.classification import Classification, classify, further_metrics
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import Delta, interval, resampled_areas
 from kbtrain.metrics.thresholds import Rule
@@ -26,7 +26,7 @@ from kbtrain.records import Outcome, Question
 
 @dataclass(frozen=True)
 class GateClassification:
-    """One gate at the threshold chosen on dev; ``calibration`` by the name of each definition."""
+    """One gate at the threshold chosen on dev; ``calibration`` and ``further`` metrics by each definition's name."""
 
     gate: str
     threshold: float
@@ -35,6 +35,7 @@ class GateClassification:
     definitions: list[Classification]
     calibration: dict[str, Calibrated] = field(default_factory=dict)
     seen: Seen = NOTHING
+    further: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
 
 def classify_gates(
@@ -61,7 +62,8 @@ def classify_gates(
         }
         ratio = float(retrieved.mean())
         value = decision.threshold.value
-        found.append(GateClassification(gate.name, value, rule, ratio, definitions, probable, gate.seen))
+        further = {name: further_metrics(truth, gate.test, retrieved) for name, truth in truths}
+        found.append(GateClassification(gate.name, value, rule, ratio, definitions, probable, gate.seen, further))
     return found
 
 

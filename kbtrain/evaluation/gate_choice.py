@@ -15,7 +15,8 @@ from kbtrain.files import path_exists, writing
 from kbtrain.gate.card import CARD
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.fit_kind import fit_and_write
-from kbtrain.gates.handles import PROMPTED, GateHandle, gate_identity, handle, prompted, prompted_by_replies
+from kbtrain.gates.handles import GateHandle, gate_identity, handle, prompted, prompted_by_replies
+from kbtrain.gates.prompted import PROMPTED
 from kbtrain.gates.registry import GATES, load_gate
 from kbtrain.gates.score_stage import found_gates
 from kbtrain.gates.simple import Always

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kbtrain import jsonl
-from kbtrain.gates.average import AverageCard
 from kbtrain.gates.combination import ByName
 from kbtrain.gates.handles import GateHandle, Opening, handle
-from kbtrain.gates.registry import read_card
+from kbtrain.gates.registry import kind_of, read_card
 from kbtrain.gates.score_file import Costs, Timing, costs_of, score_path
 from kbtrain.gates.score_stage import Chunk, Engine, ScoredChunk, scored_id
-from kbtrain.gates.stack.gate import StackCard
 from kbtrain.records import GateScore
+
+FromMembers = Callable[[Sequence[ByName]], dict[str, list[float]]]
 
 
 @dataclass(frozen=True)
@@ -47,19 +48,20 @@ def from_members(opening: Opening, run: Path, stored: Callable[[GateHandle], boo
     which of them it decides may change with a threshold noted later. Costs are the sum of the members'.
     """
     folder = Path(opening.model)
-    card = read_card(folder)
-    if not isinstance(card, StackCard | AverageCard):
+    card, kind = read_card(folder), kind_of(folder)[1]
+    if kind.of_members is None:
         return None
+    score: FromMembers = partial(kind.of_members, card)
     found = []
     for part in card.parts():
         one = handle(folder / part, opening.dtype, states=opening.states)
-        if not stored(one) or (isinstance(card, AverageCard) and len(one.names) > 1):
+        if not stored(one) or (kind.one_score and len(one.names) > 1):
             return None
         found.append(_read(one, run))
 
     def engine(gate: GateHandle, chunks: Sequence[Chunk]) -> Iterator[ScoredChunk]:
         for chunk in chunks:
-            yield _scored(card, found, gate, chunk)
+            yield _scored(score, found, gate, chunk)
 
     return engine
 
@@ -71,8 +73,8 @@ def _read(one: GateHandle, run: Path) -> _Stored:
     return _Stored(names, {(row.gate, row.question_id): row.score for row in rows}, costs_of(run, one))
 
 
-def _scored(card: StackCard | AverageCard, members: Sequence[_Stored], gate: GateHandle, chunk: Chunk) -> ScoredChunk:
-    made = gate.named(card.of_members([one.of(chunk) for one in members]), chunk.examples)
+def _scored(score: FromMembers, members: Sequence[_Stored], gate: GateHandle, chunk: Chunk) -> ScoredChunk:
+    made = gate.named(score([one.of(chunk) for one in members]), chunk.examples)
     scores = [GateScore(scored_id(e), n, made[n][i]) for n in gate.names for i, e in enumerate(chunk.examples)]
     seconds, spent = 0.0, Counter[str]()
     for one in members:

@@ -25,6 +25,8 @@ from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample, grade, has_expected, outcome
 from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.gates.noted import Source, holds_another, missing_reason, source_of
+from kbtrain.gates.prompted import PROMPTED
+from kbtrain.gates.registry import GATES
 from kbtrain.labeling.graded_by import ByQuestion, check_rules, grading_sources, read_run_verdicts, verdicts_file
 from kbtrain.provenance import check_current, check_unchanged, meta_of, short_name
 from kbtrain.questions.checks import leak_key
@@ -196,7 +198,9 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     or if a gate stands in two files.
     """
     folder = run / "scores"
-    files = sorted(folder.glob("*.jsonl"), key=lambda path: (path.stem != "prompt", path.stem != "kbm", path.stem))
+    order = [*PROMPTED, *GATES]  # other stems follow by name
+    rank = {name: place for place, name in enumerate(order)}
+    files = sorted(folder.glob("*.jsonl"), key=lambda path: (rank.get(path.stem, len(rank)), path.stem))
     by_gate = read_score_files(files)
     meta: dict[str, dict[str, Any]] = {key: {} for key in _OF_GATES}
     for path in reversed(files):

@@ -13,13 +13,11 @@ from kbtrain.files import path_exists
 from kbtrain.gate.card import GateCard, Pass, Stage, saved_files, text_of
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.probe.served import connect_states
-from kbtrain.gates.registry import GATES, QUESTION, TURN, check_parts, kind_of, load_gate, read_card
-from kbtrain.gates.stack.gate import StackCard
+from kbtrain.gates.prompted import PROMPTED, need_passes
+from kbtrain.gates.registry import GATES, QUESTION, check_parts, kind_named, kind_of, load_gate, read_card
 from kbtrain.gates.states_read import model_read
 from kbtrain.llm.backends import LLMConfig, read_llm_config
 from kbtrain.models.files_read import folder_of as model_folder
-from kbtrain.prompts.kbm import need_fingerprint, need_prompt
-from kbtrain.prompts.ragate import Shots, ragate_fingerprint
 from kbtrain.provenance import file_sha256, noted_sha256
 from kbtrain.records import Example, GateExample
 from kbtrain.trained_on import HELD_OUT, question_hash, read_held_out
@@ -135,7 +133,8 @@ def handle(
 
 def _models(folder: Path, card: GateCard) -> set[str]:
     """The gate's own folder, which holds configuration and tokenizer, its base model, and those of its parts."""
-    own = {str(folder), *([card.base_model] if card.base_model and card.kind != "server" else [])}
+    opened_here = card.base_model and not kind_named(card.kind).server
+    own = {str(folder), *([card.base_model] if card.base_model and opened_here else [])}
     return own.union(*(_models(folder / part, read_card(folder / part)) for part in card.parts()))
 
 
@@ -143,7 +142,7 @@ def _asks_server(folder: Path, card: GateCard) -> bool:
     """True for a gate of a server, and for one made of such and of gates without a model: its tokens are its price.
     Beside a member whose model runs here its seconds are.
     """
-    kinds = {(one.kind == "server", one.base_model is not None) for one in _single(folder, card)}
+    kinds = {(kind_named(one.kind).server, one.base_model is not None) for one in _single(folder, card)}
     return any(asks for asks, _ in kinds) and (False, True) not in kinds
 
 
@@ -192,52 +191,11 @@ def _content(folder: Path) -> str:
     card = read_card(folder)
     held_out = [file_sha256(path) for path in (folder / HELD_OUT,) if path_exists(path)]
     if card.parts():
-        own = [card.depends(), *held_out] if isinstance(card, StackCard) else []
+        own = [] if kind_named(card.kind).one_score else [card.depends(), *held_out]
         return ":".join([*(_content(folder / part) for part in card.parts()), *own])
     weights, noted = sorted(folder.rglob("*.safetensors")), saved_files(folder)
     hashes = (noted_sha256(path, noted.get(path.relative_to(folder).as_posix())) for path in weights)
     return ":".join([card.depends(), *hashes, *held_out])
-
-
-@dataclass(frozen=True)
-class Prompted:
-    """A gate that asks an untrained language model: it has no folder, but is opened by the model's name.
-
-    ``wording``: a fingerprint of its prompt's text.
-    """
-
-    open: Callable[[str, str, str], Gate]
-    reads: frozenset[Reads]
-    wording: Callable[[], str]
-
-
-def _prompt(model: str, dtype: str, device: str) -> Gate:
-    from kbtrain.gates.kbm.prompt import Prompt
-
-    return Prompt.load(model, dtype, device)
-
-
-def _ragate(shots: Shots, know: bool) -> Callable[[str, str, str], Gate]:
-    def opened(model: str, dtype: str, device: str) -> Gate:
-        from kbtrain.gates.ragate.prompt import RagatePrompt
-        from kbtrain.models.load import load_model
-
-        return RagatePrompt(*load_model(model, dtype, device), shots, know)
-
-    return opened
-
-
-def _ragate_kind(shots: Shots, know: bool = False) -> Prompted:
-    return Prompted(_ragate(shots, know), TURN, lambda: ragate_fingerprint(shots))
-
-
-PROMPTED: dict[str, Prompted] = {
-    "prompt": Prompted(_prompt, QUESTION, need_fingerprint),
-    "ragate_prompt_zero_shot": _ragate_kind("zero_shot"),
-    "ragate_prompt_in_context": _ragate_kind("in_context"),
-    "ragate_prompt_zero_shot_know": _ragate_kind("zero_shot", know=True),
-    "ragate_prompt_in_context_know": _ragate_kind("in_context", know=True),
-}
 
 
 def prompted(name: str, model: str, dtype: str = "auto", device: str = "auto") -> GateHandle:
@@ -252,13 +210,8 @@ def prompted(name: str, model: str, dtype: str = "auto", device: str = "auto") -
         kind.reads,
         {name.removesuffix("_know"): name},
         models=(model,),
-        passes=need_passes if name == "prompt" else lambda example: [Pass(text_of(example))],
+        passes=kind.passes,
     )
-
-
-def need_passes(example: GateExample) -> list[Pass]:
-    """One over the prompt that asks if more information is needed; its answers are read, not generated."""
-    return [Pass(need_prompt(example.question, example.language))]
 
 
 def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:

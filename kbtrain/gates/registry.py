@@ -16,6 +16,7 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate.card import CARD, ClassifierCard, GateCard, KeyedCard, read_gate_json
 from kbtrain.gate.gate import Gate, KeyedGate, Reads
 from kbtrain.gates.average import AverageCard, AverageGate
+from kbtrain.gates.combination import ByName
 from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe, embedded
 from kbtrain.gates.features.gate import Features, FeaturesCard
@@ -57,7 +58,10 @@ class Kind:
     gate whose features are dear: (n, d) numbers of examples. They are kept for the next fit; ``fit`` gets them as its
     third argument, and the gate has ``score_features(features)``. ``files``: names of files in its folder that go to
     the hub and come from there, beside :data:`kbtrain.hub.FILES`. ``open_served``: of a folder and a server that gives
-    the states of the answering model, which is then not opened here.
+    the states of the answering model, which is then not opened here. ``server``: scores come from a server whose
+    address and key its card names: the folder is neither sent to the hub nor opened from there. ``of_members``: of the
+    card and its members' scores, of a kind that is computed from those; ``one_score``: each member has one, to
+    which the card adds nothing.
     """
 
     card: type[GateCard]
@@ -70,6 +74,9 @@ class Kind:
     features: Callable[[Sequence[Any]], Any] | None = None
     files: tuple[str, ...] = ()
     open_served: Callable[[Path, StatesServer], Gate] | None = None
+    server: bool = False
+    of_members: Callable[[Any, Sequence[ByName]], dict[str, list[float]]] | None = None
+    one_score: bool = False
 
     @property
     def unasked(self) -> bool:
@@ -170,7 +177,12 @@ GATES: dict[str, Kind] = {
         open_served=lambda folder, states: load_untrained(ServedDraft, folder, states),
     ),
     "server": Kind(
-        server.ServerCard, server.ServerGate.load, QUESTION, _named(*server.SIGNALS), "recipes/make_untrained.py"
+        server.ServerCard,
+        server.ServerGate.load,
+        QUESTION,
+        _named(*server.SIGNALS),
+        "recipes/make_untrained.py",
+        server=True,
     ),
     "ragate_mha": Kind(
         ClassifierCard, RagateMHA.load, QUESTION | TURN, _named("ragate_mha"), "recipes/train_ragate_mha.py"
@@ -192,8 +204,24 @@ GATES: dict[str, Kind] = {
         FIT_GATE,
         fit=StructuralGate.fit,
     ),
-    "stack": Kind(StackCard, _stack, QUESTION, StackCard.names, "recipes/train_stack.py", open_served=_stack_served),
-    "average": Kind(AverageCard, _average, QUESTION | TURN, _named("average"), "eval/score.py"),
+    "stack": Kind(
+        StackCard,
+        _stack,
+        QUESTION,
+        StackCard.names,
+        "recipes/train_stack.py",
+        open_served=_stack_served,
+        of_members=StackCard.of_members,
+    ),
+    "average": Kind(
+        AverageCard,
+        _average,
+        QUESTION | TURN,
+        _named("average"),
+        "eval/score.py",
+        of_members=AverageCard.of_members,
+        one_score=True,
+    ),
 }
 # Rows of every table: what needs no gate's folder, then KBM and probe; further gates follow by name.
 TABLE_ORDER = (
@@ -231,13 +259,16 @@ def package_of(kind: str) -> str | None:
 def kind_of(folder: Path | str) -> tuple[str, Kind]:
     """Name and kind of a folder's gate. Raises :class:`UserError` for none, a broken one, or an unknown kind."""
     name = str(read_gate_json(folder)["kind"])
-    if name in GATES:
-        return name, GATES[name]
-    known = kinds()
-    if name not in known:
-        what = f"unknown kind '{name}'; {did_you_mean(name, known)}; one of another package needs that installed"
-        raise UserError(f"{at(Path(folder) / CARD)}: {what}")
-    return name, known[name]
+    try:
+        return name, kind_named(name)
+    except KeyError:
+        what = f"unknown kind '{name}'; {did_you_mean(name, kinds())}; one of another package needs that installed"
+        raise UserError(f"{at(Path(folder) / CARD)}: {what}") from None
+
+
+def kind_named(name: str) -> Kind:
+    """A kind by its name. Raises ``KeyError``."""
+    return GATES[name] if name in GATES else kinds()[name]
 
 
 def read_card(folder: Path | str) -> GateCard:
@@ -311,4 +342,14 @@ def check_parts(folder: Path, card: GateCard, above: tuple[Path, ...] = ()) -> N
 
 def folder_of(place: Path | str, revision: str | None = None) -> Path:
     """A gate's folder as given, or fetched from the hub for ``USER/NAME``. Raises :class:`UserError`."""
-    return local_folder(place, revision, lambda: [file for kind in kinds().values() for file in kind.files])
+    return local_folder(place, revision, lambda: [f for kind in kinds().values() for f in kind.files], _check_fetched)
+
+
+def _check_fetched(folder: Path) -> None:
+    """Raise :class:`UserError` for a gate from the hub that would send a key of this machine's environment."""
+    name, kind = kind_of(folder)
+    if kind.server:
+        raise UserError(
+            f"{at(folder / CARD)}: a gate of kind '{name}' has an address and a key of the environment to send there; "
+            "it is not opened from the hub: read its gate.json, copy the folder, open the copy"
+        )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.metrics.ranking import auroc, average_precision
+from kbtrain.metrics.registry import METRICS, Decided
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,23 @@ class Classification:
 
 def classify(positive: str, truth: Bools, scores: Floats, retrieved: Bools) -> Classification:
     """Compare scores and decisions (both: higher / True = retrieve) with ``truth``."""
-    hits, n_positive, n_retrieved = int((truth & retrieved).sum()), int(truth.sum()), int(retrieved.sum())
-    precision = hits / n_retrieved if n_retrieved else None
+    decided = Decided(truth, scores, retrieved, np.ones((1, len(truth))))
+    n_positive = int(truth.sum())
     ranked = 0 < n_positive < len(truth)
-    return Classification(
-        positive=positive,
-        n=len(truth),
-        n_positive=n_positive,
-        precision=precision,
-        recall=hits / n_positive if n_positive else None,
-        f1=2 * hits / (n_positive + n_retrieved) if n_positive + n_retrieved else None,
-        fdr=None if precision is None else 1 - precision,
-        auroc=float(auroc(truth, scores)[0]) if ranked else None,
-        average_precision=float(average_precision(truth, scores)[0]) if ranked else None,
-        reasons=_reasons(truth, retrieved),
-    )
+    value = {name: _number(float(METRICS[name].of(decided)[0])) for name in ("precision", "recall", "f1", "fdr")}
+    order = {name: float(METRICS[name].of(decided)[0]) if ranked else None for name in ("auroc", "average_precision")}
+    return Classification(positive, len(truth), n_positive, **value, **order, reasons=_reasons(truth, retrieved))
+
+
+def further_metrics(truth: Bools, scores: Floats, retrieved: Bools) -> dict[str, float | None]:
+    """Registered metrics beside those of :class:`Classification`; None where undefined."""
+    decided = Decided(truth, scores, retrieved, np.ones((1, len(truth))))
+    names = [name for name in METRICS if name not in Classification.__dataclass_fields__]
+    return {name: _number(float(METRICS[name].of(decided)[0])) for name in names}
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 _FLOOR = 1e-6  # a probability of exactly 0 or 1 would make the log loss infinite

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.metrics.ranking import auroc, average_precision
+from kbtrain.metrics.registry import METRICS, Decided
 from kbtrain.metrics.significance import Delta, cluster_counts, delta, resampled_means
-
-METRICS = ("precision", "recall", "f1", "auroc", "average_precision", "fdr")
 
 
 @dataclass(frozen=True)
@@ -52,19 +50,9 @@ class GateDifference:
 
 
 def weighted_metrics(truth: Bools, run: SeedScores, weights: Floats) -> dict[str, Floats]:
-    """Each of :data:`METRICS` for each row of ``weights``. Precision without retrievals is 0, FDR then 1."""
-    kept = run.scores > run.threshold
-    hits = weights @ (truth & kept)
-    positive, retrieved = weights @ truth.astype(float), weights @ kept.astype(float)
-    precision = np.divide(hits, retrieved, out=np.zeros_like(hits), where=retrieved > 0)
-    found = {
-        "precision": precision,
-        "recall": np.divide(hits, positive, out=np.zeros_like(hits), where=positive > 0),
-        "f1": np.divide(2 * hits, retrieved + positive, out=np.zeros_like(hits), where=retrieved + positive > 0),
-        "fdr": 1 - precision,
-    }
-    ranking = {"auroc": auroc, "average_precision": average_precision}
-    return found | {name: metric(truth, run.scores, weights) for name, metric in ranking.items()}
+    """Each of :data:`~kbtrain.metrics.registry.METRICS` for each row of ``weights``."""
+    decided = Decided(truth, run.scores, run.scores > run.threshold, weights)
+    return {name: metric.filled(decided) for name, metric in METRICS.items()}
 
 
 def classify_turns(

@@ -73,10 +73,9 @@ def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = T
 
 def _check(folder: Path, card: GateCard) -> None:
     """Raise :class:`UserError` for a gate that is not sent: a server's, one that is not whole, one with pickles."""
-    if card.kind == "server":
-        raise UserError(
-            f"{at(folder / CARD)}: a gate of kind 'server' is an address of yours and a key; it is not sent"
-        )
+    if kind_of(folder)[1].server:
+        what = f"a gate of kind '{card.kind}' is an address of yours and a key; it is not sent"
+        raise UserError(f"{at(folder / CARD)}: {what}")
     check_parts(folder, card)
     pickle = pickle_in(path.relative_to(folder).as_posix() for path in _own_files(folder))
     if pickle:

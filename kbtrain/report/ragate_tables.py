@@ -14,8 +14,9 @@ from kbtrain.dialogue import domain_of
 from kbtrain.dialogue.responses import NONE
 from kbtrain.evaluation.dialogue import DialogueInputs, FigureRow, Figures, Recall, block, figures, parts_of
 from kbtrain.evaluation.snippet_use import Correlation, Usefulness, correlations, useful, useful_by_judge
+from kbtrain.metrics.registry import METRICS
 from kbtrain.metrics.text_generation import bleu_signature
-from kbtrain.metrics.turns import METRICS, GateTurns, SeedScores, classify_turns
+from kbtrain.metrics.turns import GateTurns, SeedScores, classify_turns
 from kbtrain.records import TurnExample
 from kbtrain.report.page import escape_markdown, page
 from kbtrain.report.tables import Column, Table, Value, as_markdown, cells

@@ -14,9 +14,11 @@ from typing import Any, Literal
 
 from kbtrain.evaluation.classify import GateClassification
 from kbtrain.evaluation.pipelines import COSTS, DRAWS, PipelineResult, PipelineRow
+from kbtrain.metrics.classification import Classification
 from kbtrain.metrics.ranking import Separation
+from kbtrain.metrics.registry import METRICS
 from kbtrain.metrics.significance import Delta
-from kbtrain.metrics.turns import METRICS, GateDifference, GateTurns
+from kbtrain.metrics.turns import GateDifference, GateTurns
 from kbtrain.report.words import gate_name, points_interval
 from kbtrain.text_table import aligned, number, signed
 
@@ -192,8 +194,9 @@ def _signal_cells(one: Separation, areas: Areas) -> list[str]:
 
 def question_table(found: Sequence[GateClassification]) -> str:
     """Gates on questions, one row per gate and definition of "retrieval needed"."""
+    further = [name for name in METRICS if name not in Classification.__dataclass_fields__]
     head = ("gate", "positive", "share", "retrieved", "precision", "recall", "F1", "FDR", "AUC", "AP", "Brier", "ECE",
-            "temperature", "isotonic")  # fmt: skip
+            "temperature", "isotonic", *(METRICS[name].title for name in further))  # fmt: skip
     rows = []
     for gate in found:
         for d in gate.definitions:
@@ -201,7 +204,9 @@ def question_table(found: Sequence[GateClassification]) -> str:
             made = gate.calibration.get(d.positive)
             kinds = (made.raw, made.at_temperature, made.isotonic) if made else (None, None, None)
             errors = [kinds[0].brier if kinds[0] else None, *(kind.ece if kind else None for kind in kinds)]
-            rows.append([gate.gate + gate.seen.mark, d.positive, *map(number, (*values, d.average_precision, *errors))])
+            more = [gate.further[d.positive][name] for name in further]
+            figures = (*values, d.average_precision, *errors, *more)
+            rows.append([gate.gate + gate.seen.mark, d.positive, *map(number, figures)])
     return aligned(head, rows) + "\nECE as scored, and after a temperature or isotonic regression fitted on dev"
 
 
@@ -215,7 +220,7 @@ def gate_table(found: Sequence[GateTurns]) -> str:
             sd = "" if spread is None else f" sd {spread:.3f}"
             cells.append(f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]{sd}")
         rows.append([gate.gate, str(len(gate.thresholds)), f"{gate.retrieved:.3f}", *cells])
-    return aligned(("gate", "seeds", "retrieved", "precision", "recall", "F1", "AUC", "AP", "FDR"), rows)
+    return aligned(("gate", "seeds", "retrieved", *(metric.title for metric in METRICS.values())), rows)
 
 
 def difference_table(differences: Sequence[GateDifference]) -> str:

@@ -215,7 +215,7 @@ def test_bad_input_is_one_line(labelled_run, script):
         run(keys=("mastery", "mastery"))
     with pytest.raises(UserError, match="key 'sizes': 10 questions; 20 at least"):
         run(sizes=(10, 50))
-    with pytest.raises(UserError, match="key 'model': the gate 'probe' reads the answering model"):
+    with pytest.raises(UserError, match="key 'model': a probe reads the answering model"):
         run(gates=("probe",))
     path = labelled_run / "examples" / "train.jsonl"
     whole = path.read_text()

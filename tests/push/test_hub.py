@@ -326,7 +326,7 @@ def test_a_gate_that_would_send_a_key_of_the_environment_is_neither_sent_nor_ope
     )
     hub.repositories[NAME] = Repository()
     hub.repositories[NAME].commit({"gate.json": text.encode()})
-    with pytest.raises(UserError, match="kind 'server' names an address and a key of the environment"):
+    with pytest.raises(UserError, match="kind 'server' has an address and a key of the environment"):
         kbtrain.load_gate(NAME)
     (gate / "gate.json").write_text(text)
     with pytest.raises(UserError, match="is not sent"):

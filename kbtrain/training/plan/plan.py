@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
     from kbtrain.models.adapters import Adapter
 
-# Keys of the two recipes on which neither memory nor time depends.
-_UNPLANNED = frozenset({"labels", "label_smoothing", "loss_on", "features", "test"})
-
 
 class PlannedTraining(LanguageModelConfig):
     """A recipe of a causal language model (train_kbm.py, train_ragate_peft.py), with or without its files."""
+
+    # neither memory nor time depends on these keys of the two recipes
+    unread_keys = frozenset({"labels", "label_smoothing", "loss_on", "features", "test"})
 
     train: Path | None = Field(None, description="training examples")  # type: ignore[assignment]
     output: Path | None = Field(None, description="folder")  # type: ignore[assignment]
@@ -52,7 +52,7 @@ class PlannedTraining(LanguageModelConfig):
     @model_validator(mode="before")
     @classmethod
     def _planned(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if name not in _UNPLANNED}
+        return {name: value for name, value in values.items() if name not in cls.unread_keys}
 
 
 def read_planned(path: Path, changes: dict[str, Any] | None = None) -> PlannedTraining:
