@@ -2,9 +2,9 @@
 
 Reads the rows of outcome_rows.py, and a score file for each gate (README.md has the format): an id and a score for
 each test question, as JSON Lines or CSV. A file with scores of train questions too gets its threshold from these; one
-with a column ``search`` has decided itself. Beside them: never, always, the oracle, the data set's mean gain, and the
-published scores of Adaptive-RAG's T5 and of SeaKR where the rows have them. A gate that scored only whole data sets is
-compared on these. Nothing is fitted to test questions. Writes OUT.json and OUT.md.
+with a column ``search`` has decided itself. Beside them: never, always, the oracle, the data set's mean gain, and for
+the Llama, for which they were made, the published scores of Adaptive-RAG's T5 and of SeaKR. A gate that scored only
+whole data sets is compared on these. Nothing is fitted to test questions. Writes OUT.json and OUT.md.
 
 Examples:
   python benchmarks/when_to_retrieve/score_gates.py --rows runs/when_to_retrieve/rows.jsonl --gates my_gate.jsonl
@@ -42,6 +42,7 @@ FIXED = ("never", "always", "oracle")
 class ScoreGatesConfig(Config):
     rows: tuple[Path, ...] = Field(min_length=1, description="files of outcome_rows.py")
     model: str = Field("llama-3-8b-instruct", description="answering model whose verdicts count")
+    rivals_of: str = Field("llama-3-8b-instruct", description="model that the published rivals were made for")
     gates: tuple[Path, ...] = Field((), description="score files, or folders of them; a file's name is the gate's")
     out: Path | None = Field(None, description="name of the files, without their ends; null: table-MODEL")
 
@@ -86,7 +87,7 @@ def main(config: ScoreGatesConfig) -> None:
     started = time.monotonic()
     verdicts = read_verdicts(config.rows, config.model)
     files = list(score_files(config.gates))
-    gates = published_gates(verdicts)
+    gates = published_gates(verdicts, rivals=config.model == config.rivals_of)
     for path in files:
         if path.stem in (*gates, *FIXED):
             raise UserError(f"{at(path)}: a gate '{path.stem}' is in the table already; rename the file")
@@ -136,12 +137,14 @@ def score_files(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
 
 
-def published_gates(verdicts: Verdicts) -> dict[str, Gate]:
-    """The data set's mean gain, and the rivals whose numbers the rows carry."""
+def published_gates(verdicts: Verdicts, rivals: bool) -> dict[str, Gate]:
+    """The data set's mean gain, and with ``rivals`` those whose numbers the rows carry."""
     train = np.flatnonzero(~verdicts.test)
     everywhere = range(len(verdicts.rows))
     mean = of_set(verdicts.sets)(train.tolist(), (verdicts.one - verdicts.none)[train], everywhere)
     gates = {"data_set": decided(Gate(mean), verdicts)}
+    if not rivals:
+        return gates
     chances = np.array([[row.scores.get(f"{RIVAL}.{kind}", np.nan) for kind in ("pA", "pB", "pC")]
                         for row in verdicts.rows])  # fmt: skip
     if np.isfinite(chances[verdicts.test]).all():

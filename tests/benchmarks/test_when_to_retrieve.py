@@ -38,7 +38,7 @@ def rows(tmp_path: Path) -> Path:
 
 def table(tmp_path: Path, rows: Path, *gates: Path) -> dict[str, dict[str, object]]:
     module = scripts.load(f"{FOLDER}/score_gates.py")
-    config = {"rows": [rows], "model": "m", "gates": list(gates), "out": tmp_path / "table"}
+    config = {"rows": [rows], "model": "m", "rivals_of": "m", "gates": list(gates), "out": tmp_path / "table"}
     module.main(build(module.ScoreGatesConfig, None, config))
     return json.loads((tmp_path / "table.json").read_text())["parts"]
 
