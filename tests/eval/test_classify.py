@@ -28,7 +28,9 @@ def test_the_table_equals_scikit_learn_for_each_definition(
     gate = next(g for g in document["gates"] if g["gate"] == "kbm_mastery")
     outcomes = [o for o in jsonl.read(Outcome, sampled_run / "outcomes.jsonl") if o.split == "test"]
     scores = {
-        s.question_id: s.score for s in jsonl.read(GateScore, sampled_run / "scores/gates.jsonl") if s.gate == gate["gate"]
+        s.question_id: s.score
+        for s in jsonl.read(GateScore, sampled_run / "scores/gates.jsonl")
+        if s.gate == gate["gate"]
     }
     values = [scores[o.question_id] for o in outcomes]
     truths = {

@@ -110,7 +110,9 @@ def test_the_bill_of_a_gate_that_asks_a_server_is_its_tokens(script: Script, run
 
 def test_the_bill_of_a_gate_after_the_search_has_every_search(script: Script, run_folder: Path) -> None:
     meta = json.loads((run_folder / "scores/gates.jsonl.meta.json").read_text())
-    (run_folder / "scores/gates.jsonl.meta.json").write_text(json.dumps({**meta, "after_search": {"kbm_mastery": True}}))
+    (run_folder / "scores/gates.jsonl.meta.json").write_text(
+        json.dumps({**meta, "after_search": {"kbm_mastery": True}})
+    )
     evaluate(script, run_folder)
     module = script("cost")
     module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
@@ -293,7 +295,8 @@ def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path], capsys: py
         dataclasses.replace(o, question_id="x" + o.question_id) for o in jsonl.read(Outcome, pair[1] / "outcomes.jsonl")
     ]
     scores = [
-        dataclasses.replace(s, question_id="x" + s.question_id) for s in jsonl.read(GateScore, pair[1] / "scores/gates.jsonl")
+        dataclasses.replace(s, question_id="x" + s.question_id)
+        for s in jsonl.read(GateScore, pair[1] / "scores/gates.jsonl")
     ]
     jsonl.write(pair[1] / "outcomes.jsonl", outcomes)
     note_change(pair[1] / "outcomes.jsonl")

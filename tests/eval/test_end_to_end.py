@@ -192,7 +192,9 @@ def test_the_numbers_are_those_of_the_outcomes(script: Script, run_folder: Path)
     assert gates["oracle"]["oracle_normalised_area"] == pytest.approx(1)
     kbm = gates["kbm_benefit"]
     scores = {
-        s.question_id: s.score for s in jsonl.read(GateScore, run_folder / "scores/gates.jsonl") if s.gate == kbm["gate"]
+        s.question_id: s.score
+        for s in jsonl.read(GateScore, run_folder / "scores/gates.jsonl")
+        if s.gate == kbm["gate"]
     }
     retrieved = [scores[o.question_id] > kbm["threshold"] for o in outcomes]
     right = [o.rag_correct if r else o.llm_correct for o, r in zip(outcomes, retrieved, strict=True)]

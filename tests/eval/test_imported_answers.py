@@ -49,7 +49,9 @@ def run(tmp_path: Path) -> Path:
     stage("data_gen/label.py", run=folder, by="greedy")
     stage("data_gen/build.py", run=folder, keys=("mastery", "benefit"))
     held_out = [e for split in ("dev", "test") for e in jsonl.read(GateExample, folder / f"examples/{split}.jsonl")]
-    jsonl.write(folder / "scores/gates.jsonl", [GateScore(e.id, "ours", float(int(e.id[1:]) % 3 == 0)) for e in held_out])
+    jsonl.write(
+        folder / "scores/gates.jsonl", [GateScore(e.id, "ours", float(int(e.id[1:]) % 3 == 0)) for e in held_out]
+    )
     write_meta(folder / "scores/gates.jsonl", stage="made-up", config={}, inputs=[])
     stage("eval/end_to_end.py", run=folder, bootstrap_draws=200)
     return folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,13 @@ from kbtrain.records import GateExample, GateScore, Question
 from kbtrain.trained_on import write_trained_on
 
 Script = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def run_folder(run_folder: Path) -> Path:
+    """A run that is not scored yet."""
+    shutil.rmtree(run_folder / "scores")
+    return run_folder
 
 
 class Scripted(Gate):
@@ -94,7 +101,6 @@ def test_an_interrupted_scoring_goes_on_to_the_same_bytes(
 def test_a_dry_run_counts_the_replies_that_a_server_is_asked_for(
     script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (run_folder / "scores/gates.jsonl").unlink(missing_ok=True)
     for server_n, requests in ((True, 280), (False, 2800)):
         config = LLMConfig(model="m", backend="openai", server_n=server_n, max_new_tokens=20)
         gate = prompted_by_replies(config, 10)
@@ -194,7 +200,7 @@ def test_entities_that_a_gate_was_trained_on_are_refused_or_counted_in_every_row
     assert f"kbm_benefit {mark}" in capsys.readouterr().out
     by_name = {found.gate: found for found in load(run_folder / "results.json").gates}
     assert by_name["kbm_benefit"].seen == by_name["kbm_mastery"].seen == Seen(1, 1)
-    assert by_name["prompt"].seen == by_name["all_rag"].seen == Seen()
+    assert by_name["all_rag"].seen == Seen()
     module = script("write_report")
     module.main(module.ReportConfig(run=run_folder))
     text = (run_folder / "report.md").read_text(encoding="utf-8")
@@ -393,35 +399,6 @@ def test_another_gate_is_scored_alone(script: Script, run_folder: Path, monkeypa
     assert {row.gate for row in jsonl.read(GateScore, run_folder / "scores" / "other.jsonl")} == {"kbm_mastery2"}
 
 
-def test_scores_of_0_1_are_taken_over_where_their_inputs_are_the_same(
-    script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One file for all gates, ``scores.jsonl``, and what it was made from in one line beside it."""
-    run(script, run_folder, Scripted(), monkeypatch)
-    new, old = run_folder / "scores" / "kbm.jsonl", run_folder / "scores/gates.jsonl"
-    inputs = json.loads((run_folder / "scores" / "kbm.jsonl.progress").read_text().splitlines()[0])
-    first = {name: value for name, value in inputs.items() if name != "gate"} | {"kbm_mastery": "weights-1"}
-    timing = {"gates": ["kbm_mastery", "kbm_benefit"], "split": "test", "n": 10, "seconds": 5.0, "spent": {}}
-    finished = new.read_bytes()
-    for path in new.parent.iterdir():
-        path.unlink()
-    prompt = jsonl.dump(GateScore("dev-0", "prompt", 0.5)) + "\n"
-    old.write_bytes(prompt.encode() + finished)
-    write_meta(old, stage="score", config={}, inputs=[])
-    old.with_name("scores.jsonl.progress").write_text(f"{json.dumps(first)}\n{json.dumps(timing)}\n")
-    idle = Scripted()
-    run(script, run_folder, idle, monkeypatch)
-    assert (idle.opened, new.read_bytes()) == (0, finished)
-    assert read_meta(new)["seconds_per_question"]["kbm_mastery"]["test"] == 0.5
-    found = stored_scores(run_folder)
-    assert found.by_gate["prompt"] == {"dev-0": 0.5} and len(found.by_gate["kbm_benefit"]) == 280
-    for path in new.parent.iterdir():
-        path.unlink()
-    other = Scripted(depends="weights-2")
-    run(script, run_folder, other, monkeypatch)
-    assert other.calls == 10
-
-
 def test_an_edited_score_is_refused_where_it_is_scored_and_where_it_is_read(
     script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,7 +419,6 @@ def test_an_edited_score_is_refused_where_it_is_scored_and_where_it_is_read(
 def test_a_dry_run_says_what_is_left_and_writes_nothing(
     script: Script, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (run_folder / "scores/gates.jsonl").unlink()
     run(script, run_folder, Scripted(), monkeypatch, dry_run=True)
     assert "kbm: 280 of 280 questions to score" in capsys.readouterr().out and not (run_folder / "scores").exists()
     run(script, run_folder, Scripted(), monkeypatch, dry_run=True, measure=5)
