@@ -51,7 +51,7 @@ def write_files(folder: Path) -> dict[str, str]:
 
 
 def replies(answers: dict[str, str]) -> Any:
-    """A model that knows the famous things in nine of ten draws, and reads the rest in its passages."""
+    """A model that knows the famous things in nine of ten draws, unless passages mislead it, and reads the rest."""
 
     def say(body: dict[str, Any], place: int) -> str:
         prompt = body["messages"][0]["content"]
@@ -60,7 +60,8 @@ def replies(answers: dict[str, str]) -> Any:
             return f"town {body.get('seed')}"
         gold, known = answers[asked[1]], "famous" in asked[1]
         reads = gold in prompt.split("question: ")[0].split()
-        return gold if reads or (known and (body.get("seed", 1) + place) % 10) else "no idea"
+        misled = known and reads and int(gold.removeprefix("ans")) % 4 == 0  # half of the known
+        return gold if (reads or (known and (body.get("seed", 1) + place) % 10)) and not misled else "no idea"
 
     return say
 
