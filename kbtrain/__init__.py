@@ -1,22 +1,84 @@
 """kbtrain: train and use gates that know when a language model needs retrieval.
 
-Importing the package is light: nothing that needs torch is imported before it is used.
+Importing the package is light: a name's module is imported when the name is first read. Names that are not listed in
+``__all__`` may change.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kbtrain.gates.registry import load_gate
+    from kbtrain.answers.grading import is_correct
+    from kbtrain.errors import UserError
+    from kbtrain.gate.card import GateCard, KeyedCard, Threshold, set_threshold
+    from kbtrain.gate.gate import Gate, KeyedGate
+    from kbtrain.gates.registry import Kind, load_gate
+    from kbtrain.llm.backends import LLMConfig, open_llm
+    from kbtrain.rag.use import answer
+    from kbtrain.records import (
+        Decision,
+        GateExample,
+        Hit,
+        Label,
+        Passage,
+        Question,
+        Sample,
+        SampleSet,
+        TurnExample,
+        Utterance,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load_gate"]
+__all__ = [
+    "Decision",
+    "Gate",
+    "GateCard",
+    "GateExample",
+    "Hit",
+    "KeyedCard",
+    "KeyedGate",
+    "Kind",
+    "LLMConfig",
+    "Label",
+    "Passage",
+    "Question",
+    "Sample",
+    "SampleSet",
+    "Threshold",
+    "TurnExample",
+    "UserError",
+    "Utterance",
+    "__version__",
+    "answer",
+    "is_correct",
+    "load_gate",
+    "open_llm",
+    "set_threshold",
+]
+
+_MODULES = {
+    "answers.grading": ("is_correct",),
+    "errors": ("UserError",),
+    "gate.card": ("GateCard", "KeyedCard", "Threshold", "set_threshold"),
+    "gate.gate": ("Gate", "KeyedGate"),
+    "gates.registry": ("Kind", "load_gate"),
+    "llm.backends": ("LLMConfig", "open_llm"),
+    "rag.use": ("answer",),
+    "records": (
+        *("Decision", "GateExample", "Hit", "Label", "Passage", "Question", "Sample", "SampleSet", "TurnExample"),
+        "Utterance",
+    ),
+}
+_MODULE_OF = {name: f"kbtrain.{module}" for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load_gate":
-        from kbtrain.gates.registry import load_gate
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'kbtrain' has no attribute '{name}'")
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
-        return load_gate
-    raise AttributeError(f"module 'kbtrain' has no attribute '{name}'")
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

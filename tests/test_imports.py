@@ -65,10 +65,10 @@ def test_a_stage_loads_what_it_needs_and_no_evaluation(stage):
     assert int(done.stdout) < 70
 
 
-def test_load_gate_is_found_when_it_is_asked_for():
-    from kbtrain.gates.registry import load_gate
-
-    assert kbtrain.load_gate is load_gate
+@pytest.mark.parametrize("name", [name for name in kbtrain.__all__ if name != "__version__"])
+def test_a_public_name_is_its_module_s(name):
+    found = getattr(kbtrain, name)
+    assert found.__module__.startswith("kbtrain.") and found.__name__ == name and found.__doc__
 
 
 def test_an_unknown_attribute_is_an_attribute_error():

@@ -10,13 +10,14 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config, check_each_once
 from kbtrain.errors import UserError, require
-from kbtrain.models.adapters import Adapter
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import DtypeName
 from kbtrain.training.data import Labels
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
+
+    from kbtrain.models.adapters import Adapter
 
 
 class RecipeConfig(Config):
@@ -179,6 +180,8 @@ class LanguageModelConfig(TrainingConfig):
 
     def adapter(self) -> Adapter | None:
         """The adapters that are trained; None for method full."""
+        from kbtrain.models.adapters import Adapter
+
         full = self.method == "full"
         return None if full else Adapter(self.lora_rank, self.lora_alpha, self.lora_dropout, self.seed)
 
