@@ -18,7 +18,14 @@ from kbtrain.serve.service import Course
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NAMES = ("howto/serve.md", "howto/monitor.md", "howto/frameworks.md", "howto/agents.md")
 PAGE = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in NAMES)
-MORE = [*NAMES, "howto/own-retriever.md", "howto/share.md", "tutorials/your-questions.md", "../README.md"]
+MORE = [
+    *NAMES,
+    "howto/own-retriever.md",
+    "howto/thresholds-and-cost.md",
+    "howto/share.md",
+    "tutorials/your-questions.md",
+    "../README.md",
+]
 TEXT = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in MORE)
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT.replace("\\\n", " "), flags=re.DOTALL | re.MULTILINE)
 LINES = [line for language, block in BLOCKS if not language for line in block.splitlines()]
@@ -63,7 +70,7 @@ def test_the_client_s_code_runs(running, capsys, package, said):
 
 
 def test_every_header_setting_and_metric_that_is_named_exists():
-    headers = {f"x-kbtrain-{name}" for name in ("retrieve", "threshold", "budget", "debug", "saves")}
+    headers = {f"x-kbtrain-{name}" for name in ("retrieve", "threshold", "budget", "price", "debug", "saves")}
     seconds = {"gate_seconds": 1.0, "search_seconds": 1.0, "condense_seconds": 1.0}
     course = Course("x", "forced", query="q", context="condensed", **seconds)
     headers |= set(course.headers("g", True)) | {"x-kbtrain-score"}
