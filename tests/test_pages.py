@@ -29,7 +29,8 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
         "tested            model m · 4 test questions",
         "without search    25.0 % right",
         "always searching  50.0 % right",
-        "with the gate     probe benefit, best on dev: 40.0 % of the searches saved, accuracy 60.0 % (+10.0 points)",
+        "with the gate     probe benefit, best on dev: 40.0 % of the searches saved, accuracy 60.0 % (+10.0 points, "
+        "[+7.0, +12.0])",
         "is that real?     This is certain.",
         "next              kbtrain decide runs/demo/probe; open /home/me/runs/demo/report.html",
     )
@@ -42,6 +43,10 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
     assert demo["gates"] == {"columns": ["gate", "searches saved, %"], "rows": [["probe benefit", "40.0 [30.0, 50.0]"]]}
     assert demo["closing"][-1].endswith("open runs/demo/report.html")
     assert demo["right"] == {"never search": "25.0", "always search": "50.0", "probe benefit": "60.0"}
+    figures.store_resplits(store, [["right answers", "41.0 %", "-1.0", "+2.0", "3% of the re-splits"]])
+    claim = next(claim for claim in store["claims"] if claim["theme"] == "demo")
+    assert (claim["effect"], claim["interval"]) == ("+10.0 points", "[+7.0, +12.0]")
+    assert claim["holds elsewhere"] == "**no**: -1.0 points and 41.0 % skipped, mean of 300 re-splits"
     costs = figures.render("demo-cost", store).splitlines()
     assert costs[3] == "| probe benefit | 600 | USD 0.60 | USD 0.11 | USD 0.01 | USD 0.71 | 60.0 % |"
 

@@ -97,10 +97,10 @@ def test_files_of_the_map_exist():
 
 def test_the_code_of_the_front_page_runs(tmp_path, monkeypatch, capsys):
     (code,) = re.findall(r"^```python\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
-    folder = tmp_path / "runs" / "demo" / "draft_probe"
-    gate_folders.draft_probe(folder)
+    folder = tmp_path / "runs" / "demo" / "stack"
+    gate_folders.stack(folder, "benefit")
     noted = Threshold(threshold=0.5, rule="best_accuracy", dev_file_sha256="0" * 64, n_dev=1)
-    set_threshold(folder, "draft_probe_benefit", noted)
+    set_threshold(folder, "stack_benefit", noted)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
     shown = re.findall(r"^# (\S+) (True|False)$", code, flags=re.MULTILINE)

@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +103,7 @@ def _best_of_kinds(rows: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
 
 
 def store_run(store: dict[str, Any], run: Path) -> None:
-    """Put the closing block, the gates' table and the costs of a run into the store. The re-splits stay: edit them."""
+    """Put the closing block, the gates' table and the costs of a run into the store."""
     demo = store["demo"]
     lines = (run / "chain.log").read_text(encoding="utf-8").splitlines()
     start = max(i for i, line in enumerate(lines) if line.startswith("tested  "))
@@ -124,12 +126,40 @@ def store_run(store: dict[str, Any], run: Path) -> None:
     demo["note"] = ""
 
 
+def resplits_of(run: Path, gate: str) -> list[list[str]]:
+    """What the gate's thresholds do on other splits (benchmarks/resplits.py); ``gate`` as the report names it."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    resplits = import_module("resplits")
+    config = resplits.ResplitsConfig(run=run, gate=gate.replace(",", "").replace(" ", "_"))
+    return list(resplits.resplit_rows(config))
+
+
+def store_resplits(store: dict[str, Any], rows: Sequence[list[str]]) -> None:
+    """Put the re-splits into the store, and both thresholds into the demo's first two claims."""
+    demo = store["demo"]
+    demo["resplits"]["rows"] = rows
+    line = next(line for line in demo["closing"] if line.startswith("with the gate"))
+    pattern = r"([\d.]+) % (?:of the searches )?saved,.*?\(([-+][\d.]+) points, (\[[^\]]*\])\)"
+    claims = [claim for claim in store["claims"] if claim["theme"] == "demo"]
+    names = (f"best gate: {demo['best']}", "the same gate")
+    for claim, name, figures, row in zip(claims, names, re.findall(pattern, line), rows, strict=False):
+        skipped, effect, interval = figures
+        holds = not row[2].startswith("-")
+        what = f"threshold for {row[0]}: {skipped} % of the searches skipped, against always searching"
+        claim["setting"] = f"demo, {name}, {what}"
+        claim["effect"], claim["interval"] = f"{effect} points", interval
+        claim["holds elsewhere"] = (
+            f"{'yes' if holds else '**no**'}: {row[2]} points and {row[1]} skipped, mean of 300 re-splits"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the blocks of the pages from docs/results/figures.json.")
     parser.add_argument("--run", type=Path, help="run folder of the demo, whose figures are stored first")
     store, run = read_store(), parser.parse_args().run
     if run:
         store_run(store, run)
+        store_resplits(store, resplits_of(run, store["demo"]["best"]))
         STORE.write_text(json.dumps(store, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for page in pages():
         text = page.read_text(encoding="utf-8")

@@ -8,6 +8,8 @@ from pathlib import Path
 from tiny_kbm import make_folder, make_tokenizer
 from tiny_turns import bert_folder, turn
 
+from kbtrain.records import Target
+
 KEYS = ("mastery", "certainty", "benefit")
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2}
 
@@ -186,16 +188,16 @@ def structural(folder: Path) -> None:
     card.write(folder)
 
 
-def stack(folder: Path) -> None:
+def stack(folder: Path, key: Target = "mastery") -> None:
     from kbtrain.gates.stack.gate import Member, StackCard
     from kbtrain.gates.stack.linear import Input, Linear
 
-    folder.mkdir()
+    folder.mkdir(parents=True)
     features(folder / "one")
     member = Member(folder="one", scores=("features_mastery",), stage="question")
     read = {"one/features_mastery": Input(low=0.0, high=1.0, log_odds=True, slope=2.0)}
     model = Linear(intercept=0.1, inputs=read, strength=1.0)
-    StackCard(keys=("mastery",), members=(member,), labels="soft", models={"mastery": model}).write(folder)
+    StackCard(keys=(key,), members=(member,), labels="soft", models={key: model}).write(folder)
 
 
 def average(folder: Path) -> None:
