@@ -26,7 +26,9 @@ from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.probe.states import prompt_states
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows, Row
+from kbtrain.llm.sampler.observer import Observer
+from kbtrain.llm.sampler.rows import PromptRows, Row
+from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.models.batching import BatchLimits, batches
 from kbtrain.models.load import load_tokenizer
@@ -40,21 +42,25 @@ LEAST_P = 1e-4  # of the chi-square of draws, whose random numbers are the same 
 LIMITS = BatchLimits(rows=248, prompt_tokens=16384)
 
 
-class TokenSampler(BatchSampler):
-    """The sampler as it is, which also notes each answer's tokens. ``ends`` False: no token ends an answer."""
+class Tokens(Observer):
+    """Notes each answer's tokens, by prompt's name and index."""
 
-    def __init__(self, model: Any, tokenizer: Any, tokens: int, ends: bool = True) -> None:
-        problem = prefix_problem(model, 2048 + tokens)
-        if problem:
-            raise Wrong(f"the shared prefix does not hold: {problem}")
-        super().__init__(model, tokenizer, Sampling(max_new_tokens=tokens, stop=()))
+    def __init__(self) -> None:
         self.noted: dict[tuple[str, int], list[int]] = {}
-        if not ends:
-            self.stopper.eos = frozenset()
 
-    def after_draw(self, rows: Sequence[Row], logits: torch.Tensor, drawn: Any) -> None:
-        """Note the rows' tokens."""
-        self.noted |= {(row.question_id, row.index): row.tokens for row in rows}
+    def done(self, row: Row) -> None:
+        """Note a row's tokens."""
+        self.noted[row.prompt.question_id, row.index] = row.tokens
+
+
+def endless_sampler(model: Any, tokenizer: Any, tokens: int) -> BatchSampler:
+    """The sampler as it is, but no token ends an answer before ``tokens``."""
+    problem = prefix_problem(model, 2048 + tokens)
+    if problem:
+        raise Wrong(f"the shared prefix does not hold: {problem}")
+    sampler = BatchSampler(model, tokenizer, Sampling(max_new_tokens=tokens, stop=()))
+    sampler.stopper.eos = frozenset()
+    return sampler
 
 
 def rows_of(prompts: Sequence[Sequence[int]], indices: Sequence[int]) -> list[PromptRows]:
@@ -67,11 +73,11 @@ def greedy(here: Here, dtype: str) -> Figures:
     model, tokenizer = here.open(dtype)
     tokens = 4 if here.tiny else 24
     prompts = here.prompts(4, 2, 120 if here.tiny else 1100)
-    sampler = TokenSampler(model, tokenizer, tokens, ends=False)
-    sampler.sample(rows_of(prompts, (GREEDY,)))
+    tokens_of = Tokens()
+    endless_sampler(model, tokenizer, tokens).observed(tokens_of).sample(rows_of(prompts, (GREEDY,)))
     below, equal = 0.0, 0
     for i, ids in enumerate(prompts):
-        answer = sampler.noted[str(i), GREEDY]
+        answer = tokens_of.noted[str(i), GREEDY]
         with torch.inference_mode():
             whole = torch.tensor([[*ids, *answer]], device=model.device)
             logits = model(input_ids=whole, logits_to_keep=len(answer) + 1).logits[0, :-1].float()
@@ -91,8 +97,8 @@ def draws(here: Here) -> Figures:
 
     model, tokenizer = here.open("fp32")
     n, (ids,) = 2_000 if here.tiny else 20_000, here.prompts(1, 0, 0)
-    sampler = TokenSampler(model, tokenizer, 1, ends=False)
-    sampler.sample(rows_of([ids], range(n)))
+    tokens_of = Tokens()
+    endless_sampler(model, tokenizer, 1).observed(tokens_of).sample(rows_of([ids], range(n)))
     with torch.inference_mode():
         shares = model(input_ids=torch.tensor([ids], device=model.device)).logits[0, -1].double().softmax(-1).cpu()
     order = shares.argsort(descending=True)
@@ -101,7 +107,7 @@ def draws(here: Here) -> Figures:
     bins[order] = (shares[order].cumsum(0) * (n / 20)).clamp(max=n / 20 - 1e-6).floor().long()
     _, dense = bins.unique(return_inverse=True)
     expected = torch.zeros(int(dense.max()) + 1, dtype=torch.double).index_add_(0, dense, shares) * n
-    tokens = torch.tensor([sampler.noted["0", i][0] for i in range(n)])
+    tokens = torch.tensor([tokens_of.noted["0", i][0] for i in range(n)])
     seen = torch.bincount(dense[tokens], minlength=len(expected)).double()
     p = float(chisquare(seen.numpy(), (expected * (n / expected.sum())).numpy()).pvalue)
     if not p > LEAST_P:
@@ -139,7 +145,7 @@ def speed(here: Here, model: Any, tokenizer: Any, length: int) -> Figures:
         length = min(length, 120)
     made: Prompts = short_prompts(tokenizer, count) if length < 100 else long_prompts(tokenizer, count, length)
     rows, device = rows_of(made.ids, range(n)), here.device
-    sampler = TokenSampler(model, tokenizer, tokens, ends=False)
+    sampler = endless_sampler(model, tokenizer, tokens)
 
     def ours() -> None:
         for batch in batches(rows, LIMITS):

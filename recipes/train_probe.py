@@ -96,8 +96,8 @@ def main(config: TrainProbeConfig) -> None:
         DraftProbeCard,
         Probe,
         ProbeCard,
+        Reader,
         dtype_in_use,
-        open_reader,
         state_facts,
     )
     from kbtrain.gates.probe.states import StateStore, prompt_key, read_all, stored_dtype
@@ -108,7 +108,7 @@ def main(config: TrainProbeConfig) -> None:
     from kbtrain.prompts.own import asked_fingerprint
 
     model, tokenizer = load_model(config.model, dtype_in_use(config.dtype, recipe.device), recipe.device)
-    reader = open_reader(config.condition, model, tokenizer, own, config.tokens)
+    reader = Reader(model, tokenizer, config.condition, own, config.tokens)
     fingerprint, dtype = base_fingerprint(config.model), recipe.compute(lambda: name_of(model.dtype))
     taught, folder = used_examples(data.train, config.condition), config.states or config.output / "states"
     states_dtype = stored_dtype(folder) or dtype  # those of the answers' own passes are in the answers' format
@@ -117,7 +117,7 @@ def main(config: TrainProbeConfig) -> None:
     extractor = reader
     if cluster is None and states_dtype != dtype and any(prompt_key(ids) not in store for ids in prompts):
         other = load_model(config.model, states_dtype, recipe.device)
-        extractor = open_reader(config.condition, *other, own, config.tokens)
+        extractor = Reader(*other, config.condition, own, config.tokens)
     read = ReadModel(config.model, fingerprint, states_dtype, config.device, config.tokens if draft else 0)
     here = store.extract(extractor.model, prompts, extractor.read)
     read_all(here if cluster is None else cluster.extract(store, read, prompts), len(taught))

@@ -129,6 +129,56 @@ def test_a_kind_of_gate_has_a_room_a_recipe_a_test_and_a_section(name):
     assert sum(f"\n## `{name}`\n" in page for page in pages) == 1
 
 
+SAMPLER = PACKAGE / "llm" / "sampler"
+SCRIPTS = ("data_gen", "recipes", "eval", "benchmarks", "studies", "tools")
+
+
+@functools.cache
+def sampler_classes() -> dict[str, set[str]]:
+    """Classes of the sampler's room but its observers, and the private names of their methods."""
+    classes: dict[str, set[str]] = {}
+    for path in SAMPLER.glob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and "sampler" in node.name.lower():
+                methods = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
+                classes[node.name] = {name for name in methods if name.startswith("_") and not name.endswith("__")}
+    return classes
+
+
+def sampler_intrusions(tree: ast.Module) -> list[str]:
+    """Subclasses of a sampler, and uses of a sampler's private method on another object than ``self``."""
+    classes = sampler_classes()
+    private = set().union(*classes.values())
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases}
+            found += [f"class {node.name}({base})" for base in sorted(bases & set(classes))]
+        elif (
+            isinstance(node, ast.Attribute) and node.attr in private and ast.unparse(node.value) not in {"self", "cls"}
+        ):
+            found.append(f"{ast.unparse(node)}, line {node.lineno}")
+    return found
+
+
+def test_the_sampler_s_private_methods_are_used_in_its_room_alone():
+    """Others read its passes by observers (:mod:`kbtrain.llm.sampler.observer`)."""
+    assert {"LockstepSampler", "BatchSampler", "StateSampler"} <= set(sampler_classes())
+    paths = [path for folder in (PACKAGE, *(ROOT / name for name in SCRIPTS)) for path in folder.rglob("*.py")]
+    texts = {path: path.read_text(encoding="utf-8") for path in paths if SAMPLER not in path.parents}
+    users = {path: text for path, text in texts.items() if "sampler" in text}
+    found = {
+        str(path): intrusions for path, text in users.items() if (intrusions := sampler_intrusions(ast.parse(text)))
+    }
+    assert len(users) > 10 and found == {}
+
+
+def test_an_intrusion_into_the_sampler_would_be_found():
+    code = "class Mine(BatchSampler):\n    def _prefill(self): super()._prefill()\nsampler._draw([])\nself._draw([])"
+    expected = ["class Mine(BatchSampler)", "sampler._draw, line 3", "super()._prefill, line 2"]
+    assert sampler_intrusions(ast.parse(code)) == expected
+
+
 def test_a_circle_would_be_found():
     assert circle({"a": {"b"}, "b": {"a"}}) != []
     assert circle({"a": {"b"}, "b": set()}) == []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kbtrain.distributed.ray_cluster import RayCluster, RowWorker
 from kbtrain.errors import UserError
-from kbtrain.gates.probe.gate import open_reader
+from kbtrain.gates.probe.gate import Reader
 from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.batching import windows
@@ -50,7 +50,7 @@ class StateWorker(RowWorker):
         if base_fingerprint(wanted.name) != wanted.fingerprint:
             raise UserError(f"{wanted.name}: other weights here than where the extraction was started")
         model, tokenizer = load_model(wanted.name, wanted.dtype, wanted.device)
-        self.reader = open_reader("draft" if wanted.draft else "llm", model, tokenizer, tokens=wanted.draft)
+        self.reader = Reader(model, tokenizer, "draft" if wanted.draft else "llm", draft_tokens=wanted.draft)
 
     def do(self, row: str) -> str:
         """Prompts (lists of token ids, JSON) -> shape and bf16 bytes of their states."""

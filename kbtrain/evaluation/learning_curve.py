@@ -29,7 +29,7 @@ from kbtrain.gates.features.additive import LEAST, check_need, fit_additive, hel
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import feature_rows
 from kbtrain.gates.kbm.gate import KBM
-from kbtrain.gates.probe.gate import Asked, DraftProbe, Probe, Reader, open_reader, state_facts
+from kbtrain.gates.probe.gate import Asked, DraftProbe, Probe, Reader, state_facts
 from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.gates.probe.train import fit as fit_probe
 from kbtrain.gates.stack import linear
@@ -154,7 +154,7 @@ class ProbeLearner:
         from kbtrain.models.load import load_model, name_of
 
         opened, tokenizer = load_model(model, dtype, device)
-        reader = open_reader(condition, opened, tokenizer, own)
+        reader = Reader(opened, tokenizer, condition, own)
         facts = state_facts(base_fingerprint(model), name_of(opened.dtype), model) | reader.facts
         return cls(reader, StateStore(states, facts), test)
 

@@ -28,7 +28,7 @@ from kbtrain.jsonl import one_line, read_json
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.provenance import Noted, file_sha256, meta_of, noted_sha256, write_atomically
-from kbtrain.records import Example, Target, Titles, TurnExample
+from kbtrain.records import Example, Statistic, Target, Titles, TurnExample
 from kbtrain.text_files import read_text
 
 T = TypeVar("T")
@@ -319,6 +319,16 @@ class GateCard(BaseModel):
         Of most kinds one pass over the example's own text; none for a gate without a model.
         """
         return [Pass(text_of(example))]
+
+    @property
+    def statistics(self) -> frozenset[Statistic]:
+        """Statistics of the answering model's passes without retrieval that the scores are computed from; without those
+        of parts."""
+        return frozenset()
+
+    def layers_read(self, folder: Path) -> set[int]:
+        """Layers, from 0, whose states among :attr:`statistics` the gate in ``folder`` reads."""
+        return set()
 
     @property
     def within_answer(self) -> bool:

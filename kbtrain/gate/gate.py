@@ -28,14 +28,13 @@ Unit = Literal["probability", "log odds"]
 class Gate(ABC):
     """Scores questions or dialogue turns, and decides by its threshold which of them need retrieval.
 
-    A kind of gate sets ``name`` and defines :meth:`score_examples`. ``needs_samples``: answers sampled from the model;
-    ``needs_evidence``: examples carry retrieved text. ``reads``: the examples it takes. ``unit``: of the score; None
+    A kind of gate sets ``name`` and defines :meth:`score_examples`. ``needs_evidence``: examples
+    carry retrieved text. ``reads``: the examples it takes. ``unit``: of the score; None
     where it is neither a probability nor log odds. ``spent`` counts the prompt tokens read, where a gate tells them;
     requests, samples and tokens of a gate that needs more, or less, than one forward pass an example. ``card`` is None
     for gates without a folder. ``gates``: those that it is made of.
     """
 
-    needs_samples: bool = False
     needs_evidence: bool = False
     reads: frozenset[Reads] = frozenset({"question"})
     unit: Unit | None = None
@@ -109,11 +108,11 @@ class Gate(ABC):
         """One decision per text or example. ``threshold`` None: the gate's own.
 
         Small talk, instructions about a text and sums are never searched for (:mod:`kbtrain.utterances.kinds`).
-        Raises :class:`UserError` if there is none, and for gates that need samples or retrieved text.
+        Raises :class:`UserError` if there is none, and for gates that need retrieved text.
         """
         chosen, given = self.threshold_or(threshold), self._listed(inputs)
-        if self.needs_samples or (self.needs_evidence and any(isinstance(value, str) for value in given)):
-            raise UserError(f"gate '{self.name}': needs samples or retrieved text; a bare question is not enough")
+        if self.needs_evidence and any(isinstance(value, str) for value in given):
+            raise UserError(f"gate '{self.name}': needs retrieved text; a bare question is not enough")
         return [
             Decision(score, self.probability(score), chosen, *decide_by(score, chosen, input_kind(value)))
             for score, value in zip(self.score(given), given, strict=True)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD
@@ -15,11 +15,10 @@ from kbtrain.models.batching import BatchLimits, batches
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from kbtrain.llm.sampler.sampler import LockstepSampler, PromptRows
+    from kbtrain.llm.sampler.rows import PromptRows, Row
+    from kbtrain.llm.sampler.sampler import LockstepSampler
     from kbtrain.prompts.own import OwnPrompts
     from kbtrain.records import SampleSet
-
-T = TypeVar("T")
 
 
 class AnsweringCard(Protocol):
@@ -74,13 +73,13 @@ def drafted_together(model: PreTrainedModel, longest: int) -> tuple[bool, int | 
     return problem is None, sliding_window(model)
 
 
-def drawn(sampler: LockstepSampler[Any, T], prompts: Sequence[PromptRows]) -> list[T]:
-    """The first answer to each prompt, in their order, drawn in batches of like length."""
-    place, found = {id(prompt): i for i, prompt in enumerate(prompts)}, {}
+def first_rows(sampler: LockstepSampler, prompts: Sequence[PromptRows]) -> list[Row]:
+    """The first answer to each prompt with what is noted of it, in their order, drawn in batches of like length."""
+    place, rows = {id(prompt): i for i, prompt in enumerate(prompts)}, {}
     for batch in batches(list(prompts), BatchLimits()):
-        for prompt, answers in zip(batch, sampler.sample(batch), strict=True):
-            found[place[id(prompt)]] = answers[0]
-    return [found[i] for i in range(len(prompts))]
+        for prompt, answers in zip(batch, sampler.draw(batch), strict=True):
+            rows[place[id(prompt)]] = answers[0]
+    return [rows[i] for i in range(len(prompts))]
 
 
 @dataclass(frozen=True)

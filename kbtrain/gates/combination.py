@@ -17,7 +17,6 @@ class Combination(Gate):
     def __init__(self, gates: Sequence[Gate]) -> None:
         self.gates = list(gates)
         self.needs_evidence = any(gate.needs_evidence for gate in gates)
-        self.needs_samples = any(gate.needs_samples for gate in gates)
         self.reads = frozenset.intersection(*(gate.reads for gate in gates))
         self._spent: Counter[str] = Counter()
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from kbtrain.errors import UserError, at
-from kbtrain.gates.probe.gate import WEIGHTS, ProbeCard, load_heads
+from kbtrain.gate_folder import GateCard
 from kbtrain.gates.registry import read_card
-from kbtrain.gates.untrained.served import ServedDraft, ServedPYes
+
+STATES = frozenset({"prompt_states", "draft_states"})
+SERVED = STATES | {"logprobs"}  # statistics that an engine behind a server gives
 
 
 def model_asked(folder: Path) -> str | None:
     """The answering model of a gate that can be read from a server: its states, or its log-probabilities."""
     card = read_card(folder)
-    for served in (ServedDraft, ServedPYes):
-        if isinstance(card, served.card_type) and card.signal == served.signal:
-            return card.base_model
-    return model_read(folder)
+    return card.base_model if card.statistics and card.statistics <= SERVED else model_read(folder)
 
 
 def model_read(folder: Path) -> str | None:
     """The answering model whose states a gate, or a part of it, reads at its plain prompt; None without such a part."""
-    return next((card.base_model for _, card in plain_probes(folder)), None)
+    return next((card.base_model for _, card in state_readers(folder)), None)
 
 
 def layers_read(folder: Path) -> list[int]:
@@ -29,16 +28,15 @@ def layers_read(folder: Path) -> list[int]:
 
     Raises :class:`UserError` for a gate that reads no states of the plain prompt.
     """
-    probes = plain_probes(folder)
-    if not probes:
+    readers = state_readers(folder)
+    if not readers:
         raise UserError(f"{at(folder)}: this gate reads no states of the answering model's plain prompt; it needs none")
-    heads = [head for path, card in probes for head in load_heads(path / WEIGHTS, card.keys).values()]
-    return sorted({layer + 1 for head in heads for layer in head.layers})
+    return sorted({layer + 1 for path, card in readers for layer in card.layers_read(path)})
 
 
-def plain_probes(folder: Path) -> list[tuple[Path, ProbeCard]]:
-    """Folders and cards of the probes of the plain prompt that a gate is made of."""
+def state_readers(folder: Path) -> list[tuple[Path, GateCard]]:
+    """Folders and cards of the gates that read states, of those that a gate is made of."""
     card = read_card(folder)
-    if isinstance(card, ProbeCard):
-        return [(folder, card)] if card.answered_by is None and card.condition != "rag" else []
-    return [probe for part in card.parts() for probe in plain_probes(folder / part)]
+    if card.statistics & STATES:
+        return [(folder, card)]
+    return [reader for part in card.parts() for reader in state_readers(folder / part)]

@@ -1,5 +1,5 @@
-"""Hidden states in a model's middle: the output of one layer's MLP, the residual stream behind that layer, and how
-spread its attention is.
+"""Hidden states of a model: the residual stream behind its layers; of one layer the output of its MLP, and how spread
+its attention is.
 
 SeaKR (section 3.1) reads the MLP's output *before* it is added to the residual: for 32 layers that of layer 15 (from
 0), which is not ``hidden_states[16]``. A hook finds it in any model whose layers are built as usual.
@@ -7,15 +7,20 @@ SeaKR (section 3.1) reads the MLP's output *before* it is added to the residual:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from kbtrain.errors import UserError, did_you_mean
+from kbtrain.models.weights import no_numbers
+
+States = NDArray[np.float32]
 
 
 @dataclass
@@ -74,6 +79,53 @@ class StateTap:
         finally:
             for handle in handles:
                 handle.remove()
+
+
+@dataclass
+class LastStates:
+    """A pass's states after each of some layers, at the last token of each prompt: by layer, parts of (prompts, d)."""
+
+    model: PreTrainedModel
+    parts: list[list[torch.Tensor]]
+
+    def array(self) -> States:
+        """(prompts, layers, d) in fp32. Raises :class:`UserError` for NaN or infinity."""
+        states: States = torch.stack([torch.cat(parts) for parts in self.parts], dim=1).float().cpu().numpy()
+        if not np.isfinite(states).all():
+            raise no_numbers(self.model, "the model's states are no numbers; try dtype fp32")
+        return states
+
+
+@contextmanager
+def last_states(model: PreTrainedModel, layers: Sequence[int], last: Sequence[int]) -> Iterator[LastStates]:
+    """Context of a pass whose states after each of ``layers`` are read at the prompts' last tokens.
+
+    ``last`` are their places in what is fed, padded on the right; or the prompts are fed one by one.
+    """
+    reading = LastStates(model, [[] for _ in layers])
+    blocks = decoder_layers(model)
+    places = torch.tensor(last, device=model.device)
+    rows = torch.arange(len(last), device=model.device)
+
+    def keep(parts: list[torch.Tensor], output: Any) -> None:
+        states: torch.Tensor = output[0] if isinstance(output, tuple) else output
+        if states.ndim != 3:  # Gemma 3n's layers carry several streams
+            raise UserError(
+                f"{type(model).__name__}: its layers' states have {states.ndim} axes, expected prompts, tokens and "
+                "width; a probe cannot read them"
+            )
+        together = len(states) == len(last)
+        parts.append(states[rows, places].clone() if together else states[:, -1].clone())
+
+    handles = [
+        blocks[layer].register_forward_hook(lambda module, given, output, parts=parts: keep(parts, output))
+        for layer, parts in zip(layers, reading.parts, strict=True)
+    ]
+    try:
+        yield reading
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def attention_entropy(weights: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,9 @@ from kbtrain.errors import UserError
 from kbtrain.kernels.memory import FreedMemory, machine_memory, warn_if_short
 from kbtrain.kernels.parallel_batches import n_parallel, parallel_batches
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
-from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
+from kbtrain.llm.sampler.observer import Observer
+from kbtrain.llm.sampler.rows import PromptRows
+from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.llm.sampler.shared_prefix_check import sharing
 from kbtrain.models.batching import BatchLimits, batches, windows
 from kbtrain.models.load import load_model, name_of
@@ -93,12 +95,13 @@ class TransformersLLM:
             yield answers
             freed.check()
 
-    def draw_with(self, sampler: BatchSampler) -> None:
-        """Answer by another sampler of the same model from now on."""
-        self._sampler, self._replicas = sampler, []
+    def observe(self, observer: Observer) -> None:
+        """Let an observer read all passes from now on."""
+        self._sampler, self._replicas = self._sampler.observed(observer), []
 
-    def answer_by(self, sampler: BatchSampler, requests: Iterable[AnswerRequest]) -> Iterator[list[SampleSet]]:
-        """As :meth:`answer`, by another sampler of the same model, one batch after the other."""
+    def answer_observed(self, requests: Iterable[AnswerRequest], *observers: Observer) -> Iterator[list[SampleSet]]:
+        """As :meth:`answer`, one batch after the other, whose passes the observers read."""
+        sampler = self._sampler.observed(*observers)
         for batch in self._batches(requests, frozenset()):
             yield self._answers(sampler, batch)
 

@@ -72,7 +72,7 @@ def tried_here(folder: Path, copy: Path) -> str:
 
 def tried(gate: Gate) -> str:
     """The decision on the snippet's question, for gates that need nothing else. Raises :class:`UserError`."""
-    if "question" not in gate.reads or gate.needs_samples or gate.needs_evidence or gate.stage in ("draft", "search"):
+    if "question" not in gate.reads or gate.needs_evidence or gate.stage in ("draft", "search"):
         return ""
     score = gate.score([ASKED])[0]
     if gate.threshold is None:

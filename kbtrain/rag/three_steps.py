@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.answering import PlainAnswers
-from kbtrain.gates.probe.gate import Probe
+from kbtrain.gates.states_read import STATES
 from kbtrain.labeling.examples import example, reference_example
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import evidence_text
@@ -23,6 +23,7 @@ from kbtrain.retrieval.base import Searcher
 from kbtrain.utterances.kinds import decide_by, utterance_kind
 
 if TYPE_CHECKING:
+    from kbtrain.gates.probe.gate import Probe
     from kbtrain.llm.transformers_llm import TransformersLLM
 
 
@@ -88,11 +89,11 @@ def answer(
     All known and all unknown questions go to the model in one stream; a probe of the answering model itself decides
     between their prefill and their first token, or behind a draft, so that known questions pass through the model
     once. ``titles`` None: by the rule of the gate's card. ``second``: passages are passed on iff the score with them is
-    not above its threshold. Raises :class:`UserError` for a gate that needs samples or evidence, which are not there
+    not above its threshold. Raises :class:`UserError` for a gate that needs retrieved text, which is not there
     before the search.
     """
-    if gate.needs_samples or gate.needs_evidence:
-        raise UserError(f"gate '{gate.name}' needs samples or evidence; three-step inference scores the bare question")
+    if gate.needs_evidence:
+        raise UserError(f"gate '{gate.name}' needs retrieved text; three-step inference scores the bare question")
     card = getattr(gate, "card", None)  # what only scores, like a rule of one's own, has none
     own = card.own_prompts() if card else None  # the labels are about these prompts
     shown: Titles = titles or (card.titles() if card else "missing")
@@ -119,11 +120,12 @@ def answer(
 
 def _first_judgement(questions: Sequence[Question], gate: Gate, threshold: float, llm: LLM) -> PlainAnswers:
     """Scores, and the answers that came with them: a probe of the answering model reads their own passes."""
-    if isinstance(gate, Probe):
+    card = getattr(gate, "card", None)
+    if card is not None and card.statistics & STATES:
         from kbtrain.gates.probe.reuse import plain_answers, reads_its_model
 
         if reads_its_model(gate, llm):
-            return plain_answers(questions, gate, threshold, cast("TransformersLLM", llm))
+            return plain_answers(questions, cast("Probe", gate), threshold, cast("TransformersLLM", llm))
     return PlainAnswers(gate.score([example(question, None) for question in questions]), {}, {})
 
 

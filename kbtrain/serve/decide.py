@@ -104,12 +104,12 @@ class LoadedGate:
     ) -> LoadedGate:
         """``states``: server of the states that the gate reads.
 
-        Raises :class:`UserError` for no gate, and for one that needs samples, or text retrieved for a dialogue.
+        Raises :class:`UserError` for no gate, and for one that needs text retrieved for a dialogue.
         """
         gate = load_gate(folder, key, dtype, device, states=states)
         after_search = gate.needs_evidence or gate.stage == "search"
-        if gate.needs_samples or (after_search and "question" not in gate.reads):
-            raise UserError(f"gate '{gate.name}': needs samples, or text retrieved for a dialogue; it cannot be served")
+        if after_search and "question" not in gate.reads:
+            raise UserError(f"gate '{gate.name}': needs text retrieved for a dialogue; it cannot be served")
         return cls(gate, gate_identity(folder), states)
 
     @property

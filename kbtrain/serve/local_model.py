@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import itertools
 import json
 import logging
@@ -22,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 from kbtrain.answers.thoughts import may_open_thought
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.draw import Drawn
-from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows, Row
+from kbtrain.llm.sampler.observer import Observer
+from kbtrain.llm.sampler.rows import PromptRows, Row
+from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.models.load import load_model
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS
@@ -66,15 +67,16 @@ class _Stopped(Exception):
     """The client left."""
 
 
-class _TokenSampler(BatchSampler):
-    """Calls ``on_token`` with each token as it is drawn; True ends the answer there."""
+class _Tokens(Observer):
+    """Calls ``ends`` with the answer at each token as it is drawn; True ends it there."""
 
-    on_token: Callable[[Row], bool]
+    def __init__(self, ends: Callable[[Row], bool]) -> None:
+        self.ends = ends
 
-    def after_draw(self, rows: Sequence[Row], logits: torch.Tensor, drawn: Drawn) -> None:
+    def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: Drawn) -> None:
         """As in the base class."""
         (row,) = rows
-        if self.on_token(row):
+        if self.ends(row):
             row.finish, row.feed = row.finish or "stop", []
 
 
@@ -111,7 +113,7 @@ class LocalModel:
         config = self.model.config.get_text_config()
         self.room = int(getattr(config, "max_position_embeddings", None) or 2048)
         shared = prefix_problem(self.model, self.room) is None
-        self.sampler = _TokenSampler(self.model, self.tokenizer, Sampling(stop=()), shared)
+        self.sampler = BatchSampler(self.model, self.tokenizer, Sampling(stop=()), shared)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._waiting = 0
         self._numbers = itertools.count(1)
@@ -170,16 +172,14 @@ class LocalModel:
 
     def _draw(self, job: _Job) -> Sample:
         request, sent = job.request, ""
-        sampler: _TokenSampler = copy.copy(self.sampler)
-        sampler.sampling = request.sampling
         # The end of the text may be the beginning of a stop string: it waits for the next tokens.
         held = max((len(stop) - 1 for stop in request.stop), default=0)
 
-        def on_token(row: Row) -> bool:
+        def ends(row: Row) -> bool:
             nonlocal sent
             if job.stopped.is_set():
                 raise _Stopped
-            so_far = sampler.stopper.text(row.tokens, row.opened)
+            so_far = self.sampler.stopper.text(row.tokens, row.opened)
             cut = _cut(so_far, request.stop)
             ended = row.finish is not None or len(cut) < len(so_far)
             ready = cut if ended else cut[: max(0, len(cut) - held)].rstrip("\ufffd")
@@ -190,7 +190,8 @@ class LocalModel:
                 sent = ready
             return len(cut) < len(so_far)
 
-        sampler.on_token = on_token
+        sampler = self.sampler.observed(_Tokens(ends))
+        sampler.sampling = request.sampling
         index = GREEDY if request.greedy else 0
         ((sample,),) = sampler.sample([PromptRows("request", "llm", request.ids, (index,))])
         return sample

@@ -105,7 +105,7 @@ def test_wrong_arguments_are_one_line(folder, tmp_path):
         kbtrain.load_gate(tmp_path / "dialogue_state", "mastery")
     with pytest.raises(UserError, match=r"reads records TurnExample .kbtrain.records., found str at place 0"):
         state.score(["Who wrote it?"])
-    with pytest.raises(UserError, match=r"gate 'all'.* needs samples or retrieved text"):
+    with pytest.raises(UserError, match=r"gate 'all'.* needs retrieved text"):
         AllKnowing().decide(["Who wrote it?"], 0.5)
 
 

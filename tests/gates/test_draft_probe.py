@@ -11,12 +11,13 @@ from tiny_kbm import KINDS, make_folder, make_model, make_tokenizer
 import kbtrain
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
-from kbtrain.gates.probe.draft_states import DraftStateSampler, draft_states
-from kbtrain.gates.probe.gate import WEIGHTS, DraftReader, state_facts, state_folder
+from kbtrain.gates.probe.gate import WEIGHTS, Reader, state_facts, state_folder
 from kbtrain.gates.probe.head import scaled
-from kbtrain.gates.probe.states import StateStore
+from kbtrain.gates.probe.states import StateStore, draft_states
 from kbtrain.jsonl import write
 from kbtrain.llm.base import Sampling
+from kbtrain.llm.sampler.observer import Observer
+from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.metrics.ranking import auroc
 from kbtrain.records import GateExample
 
@@ -58,11 +59,11 @@ def drafted(model, ids, tokens, stopper=None):
 def test_states_are_those_of_a_plain_pass_over_prompt_and_draft(kind):
     tokenizer = make_tokenizer()
     model = make_model(kind, len(tokenizer))
-    reader = DraftReader(model, tokenizer, tokens=TOKENS)
+    reader = Reader(model, tokenizer, "draft", draft_tokens=TOKENS)
     prompts = reader.prompts(questions(5))
     together = reader.read(prompts)
     for ids, states in zip(prompts, together, strict=True):
-        answer, passed = drafted(model, ids, TOKENS, reader._sampler.stopper)
+        answer, passed = drafted(model, ids, TOKENS, reader.sampler.stopper)
         at_prompt, mean, last = np.split(states, 3, axis=-1)
         assert at_prompt == pytest.approx(passed[:, len(ids) - 1], abs=1e-5)
         own = passed[:, len(ids) :] if answer else passed[:, -1:]
@@ -77,18 +78,19 @@ def test_prompts_that_fit_into_a_sliding_window_are_drafted_together_and_longer_
     """Whether they fit is asked of each prompt, not of the longest one that might come."""
     tokenizer = make_tokenizer()
     rows = [*questions(4), replace(questions(1, start=4)[0], question="Which city is near the river? " * 3)]
-    ids = DraftReader(make_model(kind, len(tokenizer)), tokenizer, tokens=TOKENS).prompts(rows)
+    ids = Reader(make_model(kind, len(tokenizer)), tokenizer, "draft", draft_tokens=TOKENS).prompts(rows)
     mixed = {} if kind == "mistral" else {"layer_types": ["sliding_attention", "full_attention"]}
     window = max(map(len, ids[:4])) + TOKENS + 1
     assert len(ids[4]) > window
     model = make_model(kind, len(tokenizer), sliding_window=window, **mixed)
-    reader = DraftReader(model, tokenizer, tokens=TOKENS)
-    batches, prefill = [], reader._sampler._prefill
-    reader._sampler._prefill = lambda prompts, room: batches.append(len(prompts)) or prefill(prompts, room)
+    reader = Reader(model, tokenizer, "draft", draft_tokens=TOKENS)
+    batches, counter = [], Observer()
+    counter.on_prefill = lambda rows, read: batches.append(len(rows)) or rows
+    reader.sampler = reader.sampler.observed(counter)
     found = reader.read(ids)
     assert sorted(batches) == [1, 4]
     for one, states in zip(ids, found, strict=True):
-        answer, passed = drafted(model, one, TOKENS, reader._sampler.stopper)
+        answer, passed = drafted(model, one, TOKENS, reader.sampler.stopper)
         own = passed[:, len(one) :] if answer else passed[:, -1:]
         expected = np.concatenate([passed[:, len(one) - 1], own.mean(1), passed[:, -1]], -1)
         assert states == pytest.approx(expected, abs=1e-5)
@@ -97,18 +99,18 @@ def test_prompts_that_fit_into_a_sliding_window_are_drafted_together_and_longer_
 def test_a_draft_that_ends_is_read_to_its_last_word_and_an_empty_one_at_the_prompt():
     tokenizer = make_tokenizer()
     model = make_model("llama", len(tokenizer))
-    reader = DraftReader(model, tokenizer, tokens=TOKENS)
+    reader = Reader(model, tokenizer, "draft", draft_tokens=TOKENS)
     (ids,) = reader.prompts(questions(1))
     whole, _ = drafted(model, ids, TOKENS)
     place = next(i for i in range(1, TOKENS) if whole[i] not in whole[:i])  # a token that first comes there ends it
     for end, words in ((whole[place], whole[:place]), (whole[0], [])):
         model.generation_config.eos_token_id = end
-        sampler = DraftStateSampler(model, tokenizer, Sampling(max_new_tokens=TOKENS), TOKENS)
-        (draft,) = draft_states(sampler, [ids])
+        sampler = BatchSampler(model, tokenizer, Sampling(max_new_tokens=TOKENS))
+        states, tokens = draft_states(sampler, [ids])
         _, passed = drafted(model, ids, len(words))
         own = passed[:, len(ids) :] if words else passed[:, -1:]
-        assert draft.tokens == len(words) + 1  # the end token was drawn
-        assert draft.states == pytest.approx(
+        assert tokens == [len(words) + 1]  # the end token was drawn
+        assert states[0] == pytest.approx(
             np.concatenate([passed[:, len(ids) - 1], own.mean(1), own[:, -1]], -1), abs=1e-5
         )
 
@@ -124,7 +126,7 @@ def data(folder, tmp_path_factory):
     from kbtrain.models.load import load_model
 
     rows = [*questions(160), *questions(60, "dev", 200)]
-    reader = DraftReader(*load_model(str(folder), "fp32", "cpu"), tokens=TOKENS)
+    reader = Reader(*load_model(str(folder), "fp32", "cpu"), "draft", draft_tokens=TOKENS)
     mean = np.split(reader.read(reader.prompts(rows)), 3, axis=-1)[1][:, 1]
     value = scaled(mean)[0] @ np.random.default_rng(0).normal(size=mean.shape[1])
     soft = 1 / (1 + np.exp(-value / value.std()))

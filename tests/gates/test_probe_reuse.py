@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_kbm import make_folder
 
-from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, DraftReader, Probe, ProbeCard, Reader
+from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, Probe, ProbeCard, Reader
 from kbtrain.gates.probe.head import Head
 from kbtrain.gates.probe.reuse import plain_answers, reads_its_model
 from kbtrain.llm.base import AnswerRequest, Sampling
@@ -119,7 +119,7 @@ def draft_gate(request, llm):
         base_model=llm.name, base_fingerprint=base_fingerprint(llm.name), dtype="fp32", prompt_fingerprint="",
         method="ridge", labels="soft", keys=("mastery",), heads={"mastery": ()}, tokens=request.param,
     )  # fmt: skip
-    reader = DraftReader(llm.model, llm.tokenizer, tokens=min(request.param, 6))
+    reader = Reader(llm.model, llm.tokenizer, "draft", draft_tokens=min(request.param, 6))
     return DraftProbe(reader, {"mastery": head}, "ridge", card)
 
 
@@ -137,7 +137,7 @@ def test_a_draft_that_is_not_searched_for_goes_on_as_the_answer_and_another_one_
         assert (one.greedy.text, one.greedy.n_tokens) == (plain[name].greedy.text, plain[name].greedy.n_tokens)
         assert one.greedy.logprob == pytest.approx(plain[name].greedy.logprob, abs=1e-4)
     assert set(first.drafted) == {question.id for question in QUESTIONS} - set(first.said)
-    assert all(0 < n <= draft_gate.reader.tokens for n in first.drafted.values())
+    assert all(0 < n <= draft_gate.reader.draft_tokens for n in first.drafted.values())
 
 
 def test_three_steps_count_the_drafts_of_searched_questions(llm, draft_gate, monkeypatch):
@@ -147,7 +147,7 @@ def test_three_steps_count_the_drafts_of_searched_questions(llm, draft_gate, mon
     found = answer(QUESTIONS, draft_gate, float(np.median(scores)), llm, Finder(), k=1)
     assert [one.retrieved for one in found] == [score > float(np.median(scores)) for score in scores]
     assert all(one.llm_requests == 1 + one.retrieved for one in found)
-    longest = draft_gate.reader.tokens
+    longest = draft_gate.reader.draft_tokens
     assert all(one.generated_tokens > (longest if one.retrieved and longest == 3 else 0) for one in found)
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import shutil
 import signal
-import types
 import warnings
 from pathlib import Path
 
@@ -19,12 +18,13 @@ import kbtrain.gates.probe.sampled_states
 from kbtrain import jsonl
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
-from kbtrain.gates.probe.gate import DRAFT_TOKENS, DraftReader, Reader, draft_facts, state_facts, state_folder
-from kbtrain.gates.probe.sampled_states import KeepingSampler
+from kbtrain.gates.probe.gate import DRAFT_TOKENS, Reader, draft_facts, state_facts, state_folder
+from kbtrain.gates.probe.sampled_states import KeptStates
 from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.gates.probe.train import fit
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
+from kbtrain.llm.sampler.rows import PromptRows
+from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.load import load_model
 from kbtrain.records import GREEDY, Evidence, GateExample, Hit, Question
@@ -45,8 +45,7 @@ def examples():
 def drawn_by_both(model, tokenizer):
     """Answers of the plain sampler and of the keeping one, what the latter kept, and the plain prompts."""
     sampling = Sampling(max_new_tokens=DRAFT_TOKENS + 5)
-    llm = types.SimpleNamespace(model=model, tokenizer=tokenizer, sampling=sampling, shared_prefix=True, window=None)
-    prompts = DraftReader(model, tokenizer).prompts(examples())
+    prompts = Reader(model, tokenizer, "draft").prompts(examples())
     batch = [
         PromptRows(f"q{i}", condition, tuple(ids), (GREEDY, 0, 1, 2))
         for condition in ("llm", "rag")
@@ -54,11 +53,14 @@ def drawn_by_both(model, tokenizer):
     ]
     kept = {}
     asked = {f"q{i}" for i in range(len(TEXTS) - 1)}
-    keeping = KeepingSampler(llm, asked, lambda _, ids, states: kept.setdefault(tuple(ids), []).append(states))
+    plain = BatchSampler(model, tokenizer, sampling)
+    store = KeptStates.__new__(KeptStates)
+    store.add = lambda _, ids, states: kept.setdefault(tuple(ids), []).append(states)
+    keeping = plain.observed(store.observer(asked))
     replica, rag = keeping.replica(), batch[len(prompts) :]
     assert replica.stopper.tokenizer is replica.tokenizer is not tokenizer  # threads share none
     watched = keeping.sample(batch), replica.sample(rag)
-    return BatchSampler(model, tokenizer, sampling).sample(batch), watched, kept, prompts
+    return plain.sample(batch), watched, kept, prompts
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,7 +70,7 @@ def test_what_is_kept_is_what_a_draft_reader_reads_and_answers_stay_the_same(kin
     plain, (watched, of_replica), kept, prompts = drawn_by_both(model, tokenizer)
     assert watched == plain and of_replica == plain[len(prompts) :]
     assert sorted(kept) == sorted(map(tuple, prompts[:-1]))  # of those that were named, plain, once each
-    expected = DraftReader(model, tokenizer).read(prompts)
+    expected = Reader(model, tokenizer, "draft").read(prompts)
     for ids, states in zip(prompts[:-1], expected, strict=False):
         (found,) = kept[tuple(ids)]
         assert found == pytest.approx(states, abs=1e-5)
@@ -78,14 +80,14 @@ def test_what_is_kept_is_what_a_draft_reader_reads_and_answers_stay_the_same(kin
 def test_an_answer_that_ends_before_or_behind_the_draft_is_read_as_the_draft_is(place):
     tokenizer = make_tokenizer()
     model = make_model("llama", len(tokenizer))
-    ids = DraftReader(model, tokenizer).prompts(examples()[:1])[0]
+    ids = Reader(model, tokenizer, "draft").prompts(examples()[:1])[0]
     with torch.no_grad():
         answer = []
         while len(answer) <= place:
             answer.append(int(model(torch.tensor([[*ids, *answer]])).logits[0, -1].argmax()))
     model.generation_config.eos_token_id = answer[place]
     _, _, kept, prompts = drawn_by_both(model, tokenizer)
-    for ids, states in zip(prompts[:-1], DraftReader(model, tokenizer).read(prompts), strict=False):
+    for ids, states in zip(prompts[:-1], Reader(model, tokenizer, "draft").read(prompts), strict=False):
         assert kept[tuple(ids)][0] == pytest.approx(states, abs=1e-5)
 
 
@@ -96,7 +98,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def home(tmp_path):
-    asked = [Question(f"q{i}", text, ("Peru",), ("train", "test")[i % 2], "t") for i, text in enumerate(TEXTS)]
+    splits = ("train", "test", "train", "dev") * 2
+    asked = [Question(f"q{i}", text, ("Peru",), splits[i], "t") for i, text in enumerate(TEXTS)]
     hits = (Hit("p", "T", "The town is in Peru.", 1.0),)
     jsonl.write(tmp_path / "questions.jsonl", asked)
     jsonl.write(tmp_path / "evidence.jsonl", [Evidence(q.id, "bm25", q.text, hits) for q in asked])
@@ -123,12 +126,12 @@ def test_a_run_s_probes_find_their_states_after_sampling(home, folder):
     facts = state_facts(base_fingerprint(str(folder)), "fp32", str(folder))
     for condition, reader, more in (
         ("llm", Reader(model, tokenizer), {}),
-        ("draft", DraftReader(model, tokenizer), draft_facts(DRAFT_TOKENS)),
+        ("draft", Reader(model, tokenizer, "draft"), draft_facts(DRAFT_TOKENS)),
     ):
         store = StateStore(state_folder(home, condition), facts | more)
         prompts = reader.prompts(examples())
-        test = {prompt_key(ids) for ids in prompts[1::2]}
-        assert not any(key in store for key in test)  # their scores' time is measured
+        others = {prompt_key(ids) for ids in prompts[1::2]}
+        assert not any(key in store for key in others)  # a probe scores dev and test by passes of its own
         prompts = prompts[::2]
         assert list(store.extract(model, prompts, reader.read)) == []  # nothing is missing
         found = store.layers([prompt_key(ids) for ids in prompts], range(3))
@@ -229,9 +232,9 @@ def die(name, n, when):
 def fitted_scores(home, folder, condition):
     """Weights and held-out scores of a probe's head on the run's states; nothing is read beside these."""
     model, tokenizer = load_model(str(folder), "fp32", "cpu")
-    reader, more = {"llm": (Reader, {}), "draft": (DraftReader, draft_facts(DRAFT_TOKENS))}[condition]
-    facts = state_facts(base_fingerprint(str(folder)), "fp32", str(folder)) | more
-    store, opened = StateStore(state_folder(home, condition), facts), reader(model, tokenizer)
+    opened = Reader(model, tokenizer, condition)
+    facts = state_facts(base_fingerprint(str(folder)), "fp32", str(folder)) | opened.facts
+    store = StateStore(state_folder(home, condition), facts)
     found = fit(opened, store, [labelled(i) for i in range(N_QUESTIONS)], ["mastery"], "soft", "ridge", 1)["mastery"]
     return found.head.weight.tobytes(), found.head.intercept, found.left_out
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from support.drawn_tokens import DrawnTokens
 from support.scripts import load
 from tiny_kbm import example, make_folder, make_model, make_tokenizer
 from transformers import FalconConfig, FalconForCausalLM
@@ -28,7 +29,7 @@ from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.seakr.uncertainty import floor
 from kbtrain.llm.sampler import sampler
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
-from kbtrain.llm.sampler.state_sampler import StateSampler
+from kbtrain.llm.sampler.state_sampler import TAIL_TOKENS
 from kbtrain.models.batching import BatchLimits
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt
 from kbtrain.prompts.own import asked_text
@@ -56,7 +57,7 @@ def test_scores_lie_between_floor_and_ceiling_and_every_signal_has_one(gate):
         assert set(t.signals) == set(SIGNALS) and t.uncertainty == t.signals["seakr"]
         assert scale.floor <= t.uncertainty <= scale.ceiling
     assert scale.mean_floor == floor(scale.mean, 4) and scale.low < scale.mean < scale.high
-    assert gate.name == "seakr" and not gate.needs_samples and not gate.needs_evidence
+    assert gate.name == "seakr" and not gate.needs_evidence
 
 
 def test_alpha_is_that_of_the_settings(parts):
@@ -115,14 +116,14 @@ def test_states_that_are_no_numbers_name_the_question_in_one_line(parts):
     with pytest.raises(UserError, match=r"^'dev0': hidden states are not numbers; try dtype fp32[^\n]*$"):
         gate.score([example(0)])
     handle.remove()
-    whole = gate.engine._sampler.sample
+    whole = gate.engine._sampler.sample_with_states
 
     def one_bad(batch):  # states alone, while the logits are numbers
         found = whole(batch)
         found[0][1].mlp[3] = float("nan")
         return found
 
-    gate.engine._sampler.sample = one_bad
+    gate.engine._sampler.sample_with_states = one_bad
     with pytest.raises(UserError, match=r"^'dev0': hidden states of 1 of 4 samples are not numbers[^\n]*$"):
         gate.score([example(0)])
 
@@ -209,7 +210,7 @@ def test_prompts_that_fit_into_a_sliding_window_share_theirs_and_longer_ones_are
         monkeypatch.setattr(sampler, name, lambda *args, made=made, **more: used.append(made) or made(*args, **more))
     head = tokenizer("Answer: ")["input_ids"]
     short, long = ([*head, *tokenizer("question 1 " * n)["input_ids"]] for n in (1, 8))
-    room = SETTINGS.max_new_tokens + StateSampler.tail_tokens
+    room = SETTINGS.max_new_tokens + TAIL_TOKENS
     model = make_model(kind, len(tokenizer), sliding_window=len(short) + room)
     with pytest.warns(UserWarning, match=f"prompts of more than {len(short)} tokens are copied for every answer"):
         engine = Uncertainty(model, tokenizer, SETTINGS)
@@ -284,17 +285,16 @@ def test_the_uncertainty_of_a_sentence_is_that_of_what_is_kept(parts):
     def three_characters(text):
         return text.strip()[:3].strip()
 
-    fed: dict[str, list[list[int]]] = {}
-    finished = engine._sampler._finished
-    engine._sampler._finished = lambda row: (fed.setdefault(row.question_id, []).append(row.tokens), finished(row))[1]
+    drawn = DrawnTokens()
+    engine._sampler = engine._sampler.observed(drawn)
     cut = engine.think(asked, three_characters)
     assert all(len(thought.text) <= 3 for thought in cut)
+    cut_tokens = list(drawn.tokens.values())
     for thought, whole in zip(cut, engine.think(asked), strict=True):
         assert whole.text.startswith(thought.text) and whole.generated_tokens > thought.generated_tokens
         assert whole.uncertainty != thought.uncertainty
-    for rows in fed.values():  # no answer goes on behind the token that shows that more begins
-        for tokens in rows[:5]:
-            assert len(three_characters(tokenizer.decode(tokens[:-1]))) == len(tokenizer.decode(tokens[:-1]).strip())
+    for tokens in cut_tokens:  # no answer goes on behind the token that shows that more begins
+        assert len(three_characters(tokenizer.decode(tokens[:-1]))) == len(tokenizer.decode(tokens[:-1]).strip())
 
 
 @pytest.mark.parametrize("room", [1, 3, 9])

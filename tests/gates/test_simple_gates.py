@@ -100,4 +100,4 @@ def test_they_are_gates_that_need_nothing() -> None:
     gates: list[Gate] = [Always(), Never(), Random(), Oracle([]), RelationOnly([_label("a", "b", 0.0)])]
     gates += [FormOnly([_label("a", "b", 0.0)], {"a": "Why?"})]
     assert [gate.name for gate in gates] == ["all_rag", "llm_only", "random", "oracle", "relation_only", "form_only"]
-    assert not any(gate.needs_samples or gate.needs_evidence for gate in gates)
+    assert not any(gate.needs_evidence for gate in gates)

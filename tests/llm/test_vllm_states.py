@@ -14,7 +14,6 @@ from support.vllm_server import KEEP_SMALL, ROOT, VLLM_PYTHON, run_to_end, vllm_
 import kbtrain
 from kbtrain import jsonl
 from kbtrain.engine.vllm_args import serve_flags
-from kbtrain.gates.probe.draft_states import DraftStateSampler, draft_states
 from kbtrain.gates.probe.gate import (
     DRAFT_TOKENS,
     WEIGHTS,
@@ -29,10 +28,11 @@ from kbtrain.gates.probe.gate import (
 from kbtrain.gates.probe.head import Head
 from kbtrain.gates.probe.sampled_states import KeptStates
 from kbtrain.gates.probe.served import check_reference, write_reference
-from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
+from kbtrain.gates.probe.states import StateStore, draft_states, prompt_key, prompt_states
 from kbtrain.gates.untrained.draft import DraftCard
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.dialect import Server
+from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.llm.served_states import StatesServer, largest_difference
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.load import load_model, load_tokenizer
@@ -81,15 +81,16 @@ def engine_of_all_layers():
 def expected(model, prompts):
     """(prompts, layers, 3 d) of transformers, each prompt alone."""
     layers = [layer - 1 for layer in LAYERS]
-    sampler = DraftStateSampler(*model, Sampling(max_new_tokens=DRAFT), DRAFT, layers)
-    return [draft_states(sampler, [ids])[0] for ids in prompts]
+    sampler = BatchSampler(*model, Sampling(max_new_tokens=DRAFT))
+    drafts = (draft_states(sampler, [ids], layers) for ids in prompts)
+    return [(states[0], tokens[0]) for states, tokens in drafts]
 
 
 def differences(served, expected):
     return [
         max(largest_difference(part, whole) for part, whole in zip(
-            np.split(one.of_layers(LAYERS, draft=True), 3, axis=-1), np.split(other.states, 3, axis=-1), strict=True))
-        for one, other in zip(served, expected, strict=True)
+            np.split(one.of_layers(LAYERS, draft=True), 3, axis=-1), np.split(other, 3, axis=-1), strict=True))
+        for one, (other, _) in zip(served, expected, strict=True)
     ]  # fmt: skip
 
 
@@ -98,7 +99,7 @@ def test_states_equal_those_of_transformers_alone_in_a_batch_and_from_the_prefix
     assert max(differences(alone, expected)) < EXACT
     again = engine.read(prompts * 2, DRAFT)  # 16 at once, every prompt twice, all of them cached
     assert max(differences(again, expected * 2)) < EXACT
-    assert all(one.draft_tokens in {other.tokens, other.tokens - 1} for one, other in zip(alone, expected, strict=True))
+    assert all(one.draft_tokens in {tokens, tokens - 1} for one, (_, tokens) in zip(alone, expected, strict=True))
 
 
 def test_the_prompt_alone_takes_one_token(engine, prompts, model):
@@ -198,13 +199,13 @@ def test_sampling_keeps_the_states_that_a_probe_reads(backend, engine_of_all_lay
     kept = KeptStates.in_folder(tmp_path, MODEL, "fp32")
     prompts = [encode(model[1], answer_prompt(question, "llm", None)) for question in questions]
     assert not any(map(kept.lacks, prompts))
-    sampler = DraftStateSampler(*model, Sampling(max_new_tokens=DRAFT_TOKENS), DRAFT_TOKENS)
-    expected = draft_states(sampler, prompts[:3])
+    sampler = BatchSampler(*model, Sampling(max_new_tokens=DRAFT_TOKENS))
+    expected, _ = draft_states(sampler, prompts[:3])
     facts = state_facts(base_fingerprint(MODEL), "fp32", MODEL) | draft_facts(DRAFT_TOKENS)
     store = StateStore(state_folder(tmp_path, "draft"), facts)
     stored = store.layers([prompt_key(ids) for ids in prompts[:3]], range(30))
     for one, other in zip(stored, expected, strict=True):
-        assert largest_difference(one, other.states) < 0.02  # states are stored in bf16
+        assert largest_difference(one, other) < 0.02  # states are stored in bf16
 
 
 def test_flags_without_the_method_are_refused(engine):

@@ -10,7 +10,7 @@ from kbtrain.records import Hit, Question, Sample, SampleSet
 class ByText:
     """Scores 1 - the digit at the end of the question / 10."""
 
-    name, needs_samples, needs_evidence = "by_text", False, False
+    name, needs_evidence = "by_text", False
 
     def score(self, examples):
         assert all(e.reference is None for e in examples)
@@ -80,7 +80,7 @@ def test_never_searches_nothing_at_all():
 def test_a_gate_that_needs_more_than_the_question_is_refused():
     gate = ByText()
     gate.needs_evidence = True
-    with pytest.raises(UserError, match="'by_text' needs samples or evidence"):
+    with pytest.raises(UserError, match="'by_text' needs retrieved text"):
         answer(QUESTIONS, gate, 0.5, Echo(), Shelf())
 
 

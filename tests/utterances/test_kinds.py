@@ -102,7 +102,7 @@ def test_a_kind_wins_over_the_score():
 
 class AlwaysNeeded(Gate):
     name, unit, reads, card = "always", "probability", frozenset({"question"}), None
-    needs_samples = needs_evidence = False
+    needs_evidence = False
 
     def score_examples(self, examples):
         return [1.0] * len(examples)

@@ -2,7 +2,7 @@
 
 One prefill of the prompt, which the answer needs anyway, and a dot product. Source: "No Answer Needed" (arXiv
 2509.10625) predicts whether the answer will be right; soft labels and the head for benefit are ours. A draft probe
-reads on while the model begins its answer (:mod:`kbtrain.gates.probe.draft_states`).
+reads on while the model begins its answer (:mod:`kbtrain.llm.sampler.states_observer`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
@@ -20,17 +21,19 @@ from kbtrain.gate.card import CARD, KeyedCard, Pass, Stage
 from kbtrain.gate.gate import KeyedGate, logistic
 from kbtrain.gates.answering import drafted_together, open_base_model
 from kbtrain.gates.probe.head import Head, Method
-from kbtrain.gates.probe.states import prompt_states
+from kbtrain.gates.probe.states import draft_states, prompt_states
 from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.models.files_read import digest
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids, asked_whole
-from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Target
+from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Statistic, Target
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from kbtrain.llm.sampler.sampler import BatchSampler
 
 WEIGHTS = "probe.safetensors"
 _PARTS = ("weight", "layers", "intercept")  # tensors of a head
@@ -62,6 +65,7 @@ class ProbeCard(KeyedCard):
     """
 
     PREFIX = "probe"
+    STATISTIC: ClassVar[Statistic] = "prompt_states"
     NO_SCORE = frozenset({"thresholds", "heads", "run", "answered_by"})
     kind: Literal["probe"] = "probe"
     base_model: str
@@ -87,17 +91,28 @@ class ProbeCard(KeyedCard):
 
     @property
     def stage(self) -> Stage:
-        """After the prefill of the answer's own prompt, or of the one with what the search found; a reader's pass needs
-        nothing of the model that answers.
+        """After the prefill of the answer's own prompt or its draft, or after the search; a reader's pass needs nothing
+        of the model that answers.
         """
         if self.condition == "rag":
             return "search"
-        return "prefill" if self.answered_by is None else "question"
+        moments: dict[Statistic, Stage] = {"prompt_states": "prefill", "draft_states": "draft"}
+        return moments[self.STATISTIC] if self.statistics else "question"
+
+    @property
+    def statistics(self) -> frozenset[Statistic]:
+        """States of the plain prompt where ``base_model`` answers; else the probe has a pass of its own."""
+        return frozenset() if self.condition == "rag" or self.answered_by is not None else frozenset({self.STATISTIC})
+
+    def layers_read(self, folder: Path) -> set[int]:
+        """Layers of the heads, from 0."""
+        heads = load_heads(folder / WEIGHTS, self.keys)
+        return {layer for head in heads.values() for layer in head.layers}
 
     @property
     def within_answer(self) -> bool:
         """Of the plain prompt of the model that answers, in fp32: in 16 bits a probe has a pass of its own."""
-        return self.stage in {"prefill", "draft"} and self.dtype == "fp32"
+        return bool(self.statistics) and self.dtype == "fp32"
 
     def passes(self, example: Any) -> list[Pass]:
         """One over the prompt that asks for the answer."""
@@ -108,14 +123,10 @@ class DraftProbeCard(ProbeCard):
     """The card of a probe that reads a draft of ``tokens`` tokens at most."""
 
     PREFIX = "draft_probe"
+    STATISTIC = "draft_states"
     kind: Literal["draft_probe"] = "draft_probe"  # type: ignore[assignment]  # narrower: the card cannot be changed
     condition: Literal["draft"] = "draft"  # type: ignore[assignment]
     tokens: int = Field(DRAFT_TOKENS, ge=1, le=64)
-
-    @property
-    def stage(self) -> Stage:
-        """After the draft; a reader's draft needs nothing of the model that answers."""
-        return "draft" if self.answered_by is None else "question"
 
     def passes(self, example: Any) -> list[Pass]:
         """A draft of the answer."""
@@ -133,8 +144,8 @@ def read_reference(example: GateExample, condition: Asked) -> str | None:
 class Reader:
     """The answering model as a reader: prompts of examples, and their states at some layers.
 
-    ``own``: the product's templates, if the model answers to such. ``spent``: requests and tokens, of readers that
-    count them.
+    Condition ``draft`` also reads the model's draft of its answer, of at most ``draft_tokens`` tokens. ``own``: the
+    product's templates, if the model answers to such. ``spent`` counts drafts and their generated tokens.
     """
 
     def __init__(
@@ -143,11 +154,13 @@ class Reader:
         tokenizer: PreTrainedTokenizerBase,
         condition: Asked = "llm",
         own: OwnPrompts | None = None,
+        draft_tokens: int = DRAFT_TOKENS,
     ) -> None:
         self.own = own
         self.model = model
         self.tokenizer = tokenizer
         self.condition = condition
+        self.draft_tokens = draft_tokens if condition == "draft" else 0
         self.spent: Counter[str] = Counter()
 
     def prompts(self, examples: Sequence[GateExample]) -> list[list[int]]:
@@ -176,64 +189,38 @@ class Reader:
 
     @property
     def width(self) -> int:
-        """Numbers of a layer's states."""
-        return int(self.model.config.get_text_config().hidden_size)
+        """Numbers of a layer's states: those of the prompt's, the draft's mean and the draft's last state together."""
+        from kbtrain.llm.sampler.states_observer import PARTS
+
+        return int(self.model.config.get_text_config().hidden_size) * (PARTS if self.draft_tokens else 1)
 
     @property
     def facts(self) -> dict[str, str]:
         """Facts that its states depend on beside model, number format and prompt."""
-        return {}
+        return draft_facts(self.draft_tokens) if self.draft_tokens else {}
 
-    def read(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """(prompts, layers, width) of every layer, in batches: for training, and for scores in fp32."""
-        return prompt_states(self.model, prompts)
-
-
-class DraftReader(Reader):
-    """As a :class:`Reader` of the plain prompt, with the states of the model's draft of its answer beside.
-
-    ``spent`` counts drafts and their generated tokens.
-    """
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        own: OwnPrompts | None = None,
-        tokens: int = DRAFT_TOKENS,
-    ) -> None:
-        from kbtrain.gates.probe.draft_states import DraftStateSampler
+    @cached_property
+    def sampler(self) -> BatchSampler:
+        """The sampler that draws drafts."""
         from kbtrain.llm.base import Sampling
+        from kbtrain.llm.sampler.sampler import BatchSampler
 
-        super().__init__(model, tokenizer, "draft", own)
-        self.tokens = tokens
-        self.sampling, (shared, window) = Sampling(max_new_tokens=tokens), drafted_together(model, MAX_DRAFTED + tokens)
-        self._sampler = DraftStateSampler(model, tokenizer, self.sampling, tokens, None, shared, window)
-
-    @property
-    def width(self) -> int:
-        """That of the prompt's, the draft's mean and the draft's last states together."""
-        from kbtrain.gates.probe.draft_states import PARTS
-
-        return PARTS * super().width
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """The longest draft."""
-        return draft_facts(self.tokens)
+        shared, window = drafted_together(self.model, MAX_DRAFTED + self.draft_tokens)
+        return BatchSampler(self.model, self.tokenizer, Sampling(max_new_tokens=self.draft_tokens), shared, window)
 
     def read(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """(prompts, layers, width) of every layer. Raises :class:`UserError` for a prompt that is too long."""
-        import numpy as np
+        """(prompts, layers, width) of every layer, in batches: for training, and for scores in fp32.
 
-        from kbtrain.gates.probe.draft_states import draft_states
-
+        Raises :class:`UserError` for a prompt that is too long to be drafted behind.
+        """
+        if not self.draft_tokens:
+            return prompt_states(self.model, prompts)
         longest = max(map(len, prompts), default=0)
         if longest > MAX_DRAFTED:
             raise UserError(f"a prompt of {longest} tokens; there is room for {MAX_DRAFTED} before a draft")
-        drafts = draft_states(self._sampler, prompts)
-        self.spent.update(requests=len(drafts), tokens=sum(draft.tokens for draft in drafts))
-        return np.stack([draft.states for draft in drafts])
+        states, tokens = draft_states(self.sampler, prompts)
+        self.spent.update(requests=len(tokens), tokens=sum(tokens))
+        return states
 
 
 def batches_alike(model: PreTrainedModel) -> bool:
@@ -247,19 +234,6 @@ def dtype_in_use(dtype: str, device: str) -> str:
     On a CPU batches in fp32 take less time than passes one by one in bf16, and their scores are better.
     """
     return "fp32" if dtype == "auto" and device == "cpu" else dtype
-
-
-def open_reader(
-    condition: Asked,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    own: OwnPrompts | None = None,
-    tokens: int = DRAFT_TOKENS,
-) -> Reader:
-    """The reader of a condition; ``tokens``: longest draft."""
-    if condition == "draft":
-        return DraftReader(model, tokenizer, own, tokens)
-    return Reader(model, tokenizer, condition, own)
 
 
 class Probe(KeyedGate):
@@ -301,8 +275,7 @@ class Probe(KeyedGate):
         model, tokenizer = open_base_model(card, folder, dtype, device)
         own = card.own_prompts()
         card.check_prompts(asked_fingerprint(tokenizer, own), folder, model=card.base_model)
-        tokens = card.tokens if isinstance(card, DraftProbeCard) else 0
-        reader = open_reader(card.condition, model, tokenizer, own, tokens)
+        reader = Reader(model, tokenizer, card.condition, own, getattr(card, "tokens", 0))
         check_layers(heads, reader, Path(folder) / WEIGHTS)
         return cls(reader, heads, card.method, card, card.best_key())
 

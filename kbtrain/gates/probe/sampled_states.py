@@ -9,31 +9,26 @@ states (the folder was deleted, or an earlier run kept none) is drawn again in i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from kbtrain.engine.vllm_args import engine_arguments
-from kbtrain.gates.probe.draft_states import PARTS, DraftStateSampler, StatesRow
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, draft_facts, state_facts, state_folder
 from kbtrain.gates.probe.states import PER_FILE, StateStore, prompt_key
 from kbtrain.llm.backends import open_llm
 from kbtrain.llm.base import AnswerRequest, prompt_ids
 from kbtrain.llm.sample_stage import Answered, Engine, answered_by
-from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows, Row
-from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
+from kbtrain.llm.sampler.rows import Row
+from kbtrain.llm.sampler.states_observer import PARTS, StatesObserver
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.adapters import base_fingerprint
-from kbtrain.models.load import name_of
 from kbtrain.records import GREEDY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from transformers import DynamicCache
 
     from kbtrain.llm.backends import LLMConfig
 
@@ -43,65 +38,56 @@ if TYPE_CHECKING:
 def keeping_states(run: Path) -> Engine:
     """The engine of one process, which also keeps states in the run folder.
 
-    For answers that begin as drafts do: longer ones, stopped by the same texts. Test questions' are not kept: a gate
-    scores these by passes of its own, whose time is what a decision costs. Back ends vllm and openai read the states by
-    a short request a question, beside the answers' (:mod:`kbtrain.engine`).
+    For answers that begin as drafts do: longer ones, stopped by the same texts. Where states are missing, the back end
+    transformers draws the answer again in its own batch; vllm and openai read the states of each question by a short
+    request beside its answers' (:mod:`kbtrain.engine`).
     """
 
     def engine(
         config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
     ) -> Iterator[Answered]:
-        if not config.kind.passes:
-            yield from _answered_beside(run, config, windows, done)
-            return
-        llm = cast(TransformersLLM, open_llm(config))
-        kept, questions = KeptStates.of(llm, run), set[str]()
-        llm.draw_with(KeepingSampler(llm, questions, kept.add))
-        complete = set(done)  # pairs with an answer, and with states where these are kept
+        llm: Any = open_llm(with_states(config))
+        kept = KeptStates.in_folder(run, config.model, llm.facts().get("dtype", config.dtype))
+        complete, prompts = set(done), dict[str, list[int]]()  # of questions without states
+        here = config.kind.passes
+        if here:
+            llm.observe(kept.observer(prompts))
+        request_states = None if here else served_states(llm, config)
+
+        def keep(questions: Sequence[str]) -> None:
+            if request_states is not None:
+                lacking = {name: prompts[name] for name in questions if name in prompts and kept.lacks(prompts[name])}
+                for (name, ids), states in zip(lacking.items(), request_states([*lacking.values()]), strict=True):
+                    kept.add(name, ids, states)
+            kept.write(questions)
+            for name in questions:
+                prompts.pop(name, None)
 
         def watched() -> Iterator[list[AnswerRequest]]:
             for window in windows:
-                for request in filter(has_states, window):
-                    questions.add(request.question.id)
-                    if (pair := (request.question.id, "llm")) in complete and kept.lacks(prompt_of(llm, request)):
-                        complete.remove(pair)
+                asked = {request.question.id: prompt_of(llm, request) for request in filter(has_states, window)}
+                prompts.update({name: ids for name, ids in asked.items() if kept.lacks(ids)})
+                lacking = [name for name in asked if (name, "llm") in complete and name in prompts]
+                if here:
+                    complete.difference_update((name, "llm") for name in lacking)
+                else:
+                    keep(lacking)
                 yield window
 
         for facts, sets in answered_by(llm, config, watched(), complete):
-            kept.write([made.question_id for made in sets if made.condition == "llm"])
+            keep([made.question_id for made in sets if made.condition == "llm"])
             yield facts, [made for made in sets if (made.question_id, made.condition) not in done]
 
     return engine
 
 
-def _answered_beside(
-    run: Path, config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
-) -> Iterator[Answered]:
-    """Answers of vLLM, in this process or as a server, whose states are read by requests of their own."""
-    from kbtrain.llm.served_states import ServedStates, StatesServer
+def served_states(llm: Any, config: LLMConfig) -> Callable[[Sequence[Sequence[int]]], list[States]]:
+    """A function that reads the states of all layers at prompts and their drafts from vLLM, offline or as a server."""
+    from kbtrain.llm.served_states import StatesServer
 
-    llm: Any = open_llm(with_states(config))
+    read = StatesServer(llm.server, llm.tokenizer).read if config.kind.server else llm.read_states
     layers = list(range(1, n_layers(config.model) + 1))
-    server = StatesServer(llm.server, llm.tokenizer) if config.kind.server else None
-    read: Callable[..., list[ServedStates]] = llm.read_states if server is None else server.read
-    kept = KeptStates.in_folder(run, config.model, llm.facts().get("dtype", config.dtype))
-    prompts: dict[str, list[int]] = {}
-
-    def keep(questions: Sequence[str]) -> None:
-        lacking = [name for name in questions if name in prompts and kept.lacks(prompts[name])]
-        for name, states in zip(lacking, read([prompts[name] for name in lacking], DRAFT_TOKENS), strict=True):
-            kept.add(name, prompts[name], states.of_layers(layers, draft=True))
-        kept.write(lacking)
-
-    def watched() -> Iterator[list[AnswerRequest]]:
-        for window in windows:
-            prompts.update((request.question.id, prompt_of(llm, request)) for request in filter(has_states, window))
-            keep([request.question.id for request in window if (request.question.id, "llm") in done])
-            yield window
-
-    for facts, sets in answered_by(llm, config, watched(), done):
-        keep([made.question_id for made in sets if made.condition == "llm"])
-        yield facts, sets
+    return lambda prompts: [states.of_layers(layers, draft=True) for states in read(prompts, DRAFT_TOKENS)]
 
 
 def n_layers(model: str) -> int:
@@ -126,8 +112,11 @@ def with_states(config: LLMConfig) -> LLMConfig:
 
 
 def has_states(request: AnswerRequest) -> bool:
-    """True for the requests whose states are kept."""
-    return request.condition == "llm" and request.question.split != "test"
+    """True for the requests whose states are kept: a probe is fitted to those of training questions.
+
+    It scores dev and test questions by passes of its own, in the number format of its use.
+    """
+    return request.condition == "llm" and request.question.split == "train"
 
 
 def prompt_of(llm: Any, request: AnswerRequest) -> list[int]:
@@ -150,7 +139,7 @@ def count_lacking(config: LLMConfig, dtype: str, run: Path, requests: Iterable[A
 class KeptStates:
     """States by prompt in two folders, written batch by batch; threads may add to it.
 
-    The states of a draft begin with those of its prompt (:data:`~kbtrain.gates.probe.draft_states.PARTS`): one row
+    The states of a draft begin with those of its prompt (:data:`~kbtrain.llm.sampler.states_observer.PARTS`): one row
     serves both folders.
     """
 
@@ -159,13 +148,11 @@ class KeptStates:
         self._drawn: dict[str, tuple[str, States]] = {}  # by question: its prompt's key, and states of both folders
 
     @classmethod
-    def of(cls, llm: TransformersLLM, run: Path) -> KeptStates:
-        """Those of a run folder. Raises :class:`UserError` if it holds states of another model or number format."""
-        return cls.in_folder(run, llm.name, name_of(llm.model.dtype))
-
-    @classmethod
     def in_folder(cls, run: Path, model: str, dtype: str) -> KeptStates:
-        """As :meth:`of`, by the model's name and its number format."""
+        """Those of a run folder, of a model by its name and number format.
+
+        Raises :class:`UserError` if it holds states of another model or number format.
+        """
         facts = state_facts(base_fingerprint(model), dtype, model)
         drafts = StateStore(state_folder(run, "draft"), facts | draft_facts(DRAFT_TOKENS))
         return cls(StateStore(state_folder(run, "llm"), facts), drafts)
@@ -179,6 +166,20 @@ class KeptStates:
         """``states`` (layers, 3 d) of a question's prompt and of its draft; written by :meth:`write`."""
         if self.lacks(ids):
             self._drawn[question] = (prompt_key(ids), states)
+
+    def observer(self, questions: Container[str]) -> StatesObserver:
+        """Adds what the passes show of the greedy answer to each of ``questions`` without retrieval."""
+
+        def reads(row: Row) -> bool:
+            prompt = row.prompt
+            return row.index == GREEDY and prompt.condition == "llm" and prompt.question_id in questions
+
+        def add(rows: Sequence[Row], states: States) -> list[bool]:
+            for row, of_row in zip(rows, states, strict=True):
+                self.add(row.prompt.question_id, row.prompt.ids, of_row)
+            return [True] * len(rows)
+
+        return StatesObserver(DRAFT_TOKENS, None, add, reads)
 
     def write(self, questions: Sequence[str]) -> None:
         """Write the states of these questions, durable when this returns.
@@ -197,8 +198,8 @@ class JoiningStore:
     """A folder of states that gets a small file a batch, and one file in their place once they hold as many prompts as
     :data:`~kbtrain.gates.probe.states.PER_FILE`.
 
-    ``part``: how many of a row's :data:`~kbtrain.gates.probe.draft_states.PARTS` the folder keeps. A process joins its
-    own files only: shards of a run share the folder.
+    ``part``: how many of a row's :data:`~kbtrain.llm.sampler.states_observer.PARTS` the folder keeps. A process joins
+    its own files only: shards of a run share the folder.
     """
 
     def __init__(self, store: StateStore, part: int) -> None:
@@ -223,63 +224,3 @@ class JoiningStore:
                 if path != joined:
                     path.unlink(missing_ok=True)
         self._small, self._rows = [], {}
-
-
-@dataclass
-class KeptRow(StatesRow):
-    """One answer while it is drawn; ``ids``: its prompt's token ids if its states are kept, else none."""
-
-    ids: tuple[int, ...] = ()
-
-
-class KeepingSampler(DraftStateSampler):
-    """Draws as :class:`~kbtrain.llm.sampler.sampler.BatchSampler` does.
-
-    ``keep(question, ids, states)`` gets the states of the greedy answer to each of ``questions`` (ids) without
-    retrieval; ``ids``: token ids of its prompt.
-    """
-
-    row_type = KeptRow
-    tail_tokens = 0  # answers are longer than drafts: whatever is read is fed anyway
-
-    def __init__(
-        self, llm: TransformersLLM, questions: Collection[str], keep: Callable[[str, Sequence[int], States], None]
-    ) -> None:
-        super().__init__(llm.model, llm.tokenizer, llm.sampling, DRAFT_TOKENS, None, llm.shared_prefix, llm.window)
-        self.questions = questions
-        self.keep = keep
-        self._kept: list[KeptRow] = []
-
-    def _decode(self, prompts: Sequence[PromptRows], rows: list[Row]) -> None:
-        self._kept = []
-        for row in cast("list[KeptRow]", rows):
-            prompt = prompts[row.sequence]
-            if row.index == GREEDY and prompt.condition == "llm" and prompt.question_id in self.questions:
-                row.ids = prompt.ids
-                self._kept.append(row)
-        super()._decode(prompts, rows)
-
-    def _prefill(self, prompts: Sequence[Sequence[int]], room: int) -> tuple[DynamicCache, torch.Tensor]:
-        return super()._prefill(prompts, room) if self._kept else BatchSampler._prefill(self, prompts, room)
-
-    def wanted(self, rows: list[Row]) -> list[Row]:
-        """All of them."""
-        super().wanted(cast("list[Row]", self._kept))
-        return rows
-
-    def _step(self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: torch.Tensor) -> torch.Tensor:
-        drafting = any(row.feed and row.fed < self.tokens for row in self._kept)
-        return super()._step(decoder, newest) if drafting else BatchSampler._step(self, decoder, newest)
-
-    def after_step(self, rows: Sequence[Row]) -> None:
-        """Note the states of drafts that are kept."""
-        super().after_step([row for row in rows if cast(KeptRow, row).ids])
-
-    def tail(self, row: Row) -> list[int]:
-        """Nothing."""
-        return []
-
-    def drafted(self, row: StatesRow) -> None:
-        """Hand on the states of an answer that is done."""
-        if ids := cast(KeptRow, row).ids:
-            self.keep(row.question_id, ids, row.states())

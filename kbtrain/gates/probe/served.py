@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import path_exists
-from kbtrain.gates.probe.gate import WEIGHTS, DraftProbeCard, Probe, Reader, load_heads
+from kbtrain.gates.probe.gate import WEIGHTS, Probe, Reader, load_heads
 from kbtrain.gates.probe.states import prompt_states
 from kbtrain.llm.served_states import HOW, TOLERANCE, ServedStates, StatesServer, check_width, largest_difference
 from kbtrain.prompts.own import asked_fingerprint
@@ -94,8 +94,7 @@ def load_served(probe: type[Probe], folder: Path, server: StatesServer) -> Probe
     own = card.own_prompts()
     card.check_prompts(asked_fingerprint(server.tokenizer, own), folder, model=card.base_model)
     server.check_prompts(own)
-    tokens = card.tokens if isinstance(card, DraftProbeCard) else 0
-    reader = ServedReader(server, own, tokens, next(iter(heads.values())).weight.shape[1])
+    reader = ServedReader(server, own, getattr(card, "tokens", 0), next(iter(heads.values())).weight.shape[1])
     check_reference(folder, server)
     return probe(reader, heads, card.method, card, card.best_key())
 

@@ -1,4 +1,5 @@
-"""Residual stream of the answering model at the last token of its own prompt, after every layer, in one prefill.
+"""Residual stream of the answering model at the last token of its own prompt, after every layer, in one prefill; and
+at the tokens of its draft of the answer (:mod:`kbtrain.llm.sampler.states_observer`).
 
 Source: "No Answer Needed" (arXiv 2509.10625) reads the last token of the question's prompt before any answer token.
 State i is transformers' ``hidden_states[i + 1]`` (0: after the first layer), but for the last layer, whose state is
@@ -13,24 +14,24 @@ import json
 import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
 from kbtrain.files import replacing
+from kbtrain.gates.answering import first_rows
 from kbtrain.io.artifact import differing
 from kbtrain.models.batching import common_start, like_length, padded, windows
-from kbtrain.models.weights import no_numbers
 from kbtrain.progress import progress_bar
+from kbtrain.records import GREEDY
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
     from kbtrain.llm.sampler.prefill import SharedPrefixCache
+    from kbtrain.llm.sampler.sampler import BatchSampler
 
     States = NDArray[np.float32]
     ReadStates = Callable[[Sequence[Sequence[int]]], States]  # of prompts' token ids
@@ -76,7 +77,7 @@ def _common_start(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> S
 def _of_batch(model: PreTrainedModel, prompts: Sequence[Sequence[int]], start: SharedPrefixCache | None) -> States:
     import torch
 
-    from kbtrain.llm.hidden_states import decoder_layers
+    from kbtrain.llm.hidden_states import decoder_layers, last_states
 
     before = 0 if start is None else len(start.ids)
     ids, _ = padded([prompt[before:] for prompt in prompts], 0)  # any id serves: nothing read depends on padding
@@ -90,56 +91,26 @@ def _of_batch(model: PreTrainedModel, prompts: Sequence[Sequence[int]], start: S
             places = torch.arange(before, before + ids.shape[1], device=model.device).expand(len(ids), -1)
             cache = start.before(len(ids))
             body(input_ids=ids.to(model.device), position_ids=places, past_key_values=cache, use_cache=True)
-    return as_array(model, read)
+    return read.array()
 
 
-@contextmanager
-def last_states(
-    model: PreTrainedModel, layers: Sequence[int], last: Sequence[int]
-) -> Iterator[list[list[torch.Tensor]]]:
-    """Within it, a pass's states after each of ``layers`` at the prompts' last tokens: by layer, (prompts, d) parts.
+def draft_states(
+    sampler: BatchSampler, prompts: Sequence[Sequence[int]], layers: Sequence[int] | None = None
+) -> tuple[States, list[int]]:
+    """(prompts, layers, 3 d) in fp32 (:data:`~kbtrain.llm.sampler.states_observer.PARTS`) of the longest drafts that
+    ``sampler`` draws, and the tokens that each has; ``layers`` None: all.
 
-    ``last`` are their places in what is fed, padded on the right; or the prompts are fed one by one.
+    Raises :class:`UserError` for states that are NaN or infinite.
     """
-    import torch
-
-    from kbtrain.llm.hidden_states import decoder_layers
-
-    read: list[list[torch.Tensor]] = [[] for _ in layers]
-    blocks = decoder_layers(model)
-    places = torch.tensor(last, device=model.device)
-    rows = torch.arange(len(last), device=model.device)
-
-    def keep(into: list[torch.Tensor], output: Any) -> None:
-        states: torch.Tensor = output[0] if isinstance(output, tuple) else output
-        if states.ndim != 3:  # Gemma 3n's layers carry several streams
-            raise UserError(
-                f"{type(model).__name__}: its layers' states have {states.ndim} axes, expected prompts, tokens and "
-                "width; a probe cannot read them"
-            )
-        together = len(states) == len(last)
-        into.append(states[rows, places].clone() if together else states[:, -1].clone())
-
-    handles = [
-        blocks[layer].register_forward_hook(lambda module, given, output, into=into: keep(into, output))
-        for layer, into in zip(layers, read, strict=True)
-    ]
-    try:
-        yield read
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def as_array(model: PreTrainedModel, read: Sequence[Sequence[torch.Tensor]]) -> States:
-    """(prompts, layers, d) in fp32, of what :func:`last_states` read. Raises :class:`UserError` for no numbers."""
     import numpy as np
-    import torch
 
-    found: States = torch.stack([torch.cat(list(parts)) for parts in read], dim=1).float().cpu().numpy()
-    if not np.isfinite(found).all():
-        raise no_numbers(model, "the model's states are no numbers; try dtype fp32")
-    return found
+    from kbtrain.llm.sampler.rows import PromptRows
+    from kbtrain.llm.sampler.states_observer import StatesObserver
+
+    observer = StatesObserver(sampler.sampling.max_output_tokens, layers)
+    asked = [PromptRows(f"prompt {n}", "llm", tuple(ids), (GREEDY,)) for n, ids in enumerate(prompts)]
+    rows = first_rows(sampler.observed(observer), asked)
+    return np.stack([row.notes[observer].states() for row in rows]), [len(row.tokens) for row in rows]
 
 
 def prompt_key(ids: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD
@@ -14,7 +15,7 @@ from kbtrain.gates.probe.served import (
     read_reference,
     reference_states,
 )
-from kbtrain.gates.states_read import layers_read, plain_probes
+from kbtrain.gates.states_read import layers_read, state_readers
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import SHORT_PROMPT, TOLERANCE, StatesServer
 from kbtrain.models.load import load_model, load_tokenizer
@@ -36,7 +37,7 @@ def compare_server(server: Server, source: str) -> list[str]:
     and a difference above :data:`TOLERANCE`.
     """
     of_gate = layers_read(Path(source)) if (Path(source) / CARD).exists() else []
-    probes = plain_probes(Path(source)) if of_gate else []
+    probes = cast("list[tuple[Path, ProbeCard]]", state_readers(Path(source)) if of_gate else [])
     card = probes[0][1] if probes else None
     model, own = (source, None) if card is None else (card.base_model, card.own_prompts())
     client = StatesServer(server, load_tokenizer(model))

@@ -19,7 +19,8 @@ from kbtrain.records import GREEDY, Sample
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
+    from kbtrain.llm.sampler.rows import PromptRows
+    from kbtrain.llm.sampler.sampler import BatchSampler
     from kbtrain.llm.sampler.state_sampler import AnswerWithStates
     from kbtrain.models.batching import BatchLimits
 
@@ -83,7 +84,7 @@ class Uncertainty:
     ) -> None:
         from kbtrain.llm.hidden_states import StateTap
         from kbtrain.llm.sampler.shared_prefix_check import sharing
-        from kbtrain.llm.sampler.state_sampler import StateSampler
+        from kbtrain.llm.sampler.state_sampler import TAIL_TOKENS, StateSampler
         from kbtrain.models.batching import BatchLimits
 
         if settings.signal not in signals.SIGNALS:
@@ -94,7 +95,7 @@ class Uncertainty:
         self.tokenizer = tokenizer
         self.limits = limits or BatchLimits()
         sampling = self.settings.sampling()
-        room = sampling.max_new_tokens + StateSampler.tail_tokens
+        room = sampling.max_new_tokens + TAIL_TOKENS
         shared, window, told = sharing(model, sampling.max_prompt_tokens, room)
         if told:
             warnings.warn(told, stacklevel=2)
@@ -121,7 +122,7 @@ class Uncertainty:
         ``first`` gives the part of a text that counts (None: all of it): answers end behind it, and the uncertainty is
         that of what is kept. Raises :class:`UserError` for a prompt that is too long, or whose states are not numbers.
         """
-        from kbtrain.llm.sampler.sampler import PromptRows
+        from kbtrain.llm.sampler.rows import PromptRows
         from kbtrain.models.batching import batches
 
         indices = (GREEDY, *range(self.settings.k))
@@ -141,7 +142,8 @@ class Uncertainty:
 
     def complete(self, prompts: Sequence[tuple[str, Sequence[int]]], tokens: int, stop: Sequence[str]) -> list[Thought]:
         """The greedy texts, of at most ``tokens`` tokens, without samples. Raises as :meth:`think`."""
-        from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
+        from kbtrain.llm.sampler.rows import PromptRows
+        from kbtrain.llm.sampler.sampler import BatchSampler
         from kbtrain.llm.sampler.shared_prefix_check import sharing
         from kbtrain.models.batching import batches
 
@@ -180,7 +182,7 @@ class Uncertainty:
         from kbtrain.llm.transformers_llm import is_memory_error
 
         try:
-            yield from self._sampler.sample(batch)
+            yield from self._sampler.sample_with_states(batch)
             return
         except (MemoryError, RuntimeError) as error:
             if not is_memory_error(error):

@@ -17,7 +17,7 @@ from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.seakr.uncertainty import Scale, floor
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids, asked_whole
-from kbtrain.records import Example, GateExample
+from kbtrain.records import Example, GateExample, Statistic
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -61,6 +61,11 @@ class SeakrCard(GateCard):
     def stage(self) -> Stage:
         """After answers, its samples."""
         return "draft"
+
+    @property
+    def statistics(self) -> frozenset[Statistic]:
+        """Of sampled answers."""
+        return frozenset({"end_states", "entropies"})
 
     def passes(self, example: Any) -> list[Pass]:
         """One prompt, to which the greedy answer and all samples are generated."""

@@ -134,7 +134,6 @@ def like_lengths(rows: Sequence[Encoded], tokens_per_batch: int) -> list[list[in
     return like_length(lengths, tokens_per_batch, [row.tree for row in rows])
 
 
-_LEAST = 8  # tokens from which on it pays
 _PROBES = (
     GateExample("1", "1", "test", "Who?", "en", None),
     GateExample("2", "2", "test", "an", "en", "It is."),
@@ -151,13 +150,10 @@ class PrefixCache:
 
     def of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
         """Cache of the prefix, recomputed after a change of weights; None if too short or a prompt begins otherwise."""
-        if len(self._ids) < _LEAST:
-            return None
-        from kbtrain.llm.sampler.prefill import SharedPrefixCache
+        from kbtrain.llm.sampler.prefill import current_prefix
 
-        if self._cache is None or not self._cache.current():
-            self._cache = SharedPrefixCache(self.model, self._ids)
-        return self._cache if self._cache.fits(prompts) else None
+        self._cache = current_prefix(self._cache, self.model, self._ids)
+        return self._cache if self._cache and self._cache.fits(prompts) else None
 
     @cached_property
     def _ids(self) -> tuple[int, ...]:

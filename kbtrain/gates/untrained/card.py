@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard
 from kbtrain.gate.gate import Gate
+from kbtrain.records import Statistic
 
 
 class UntrainedCard(GateCard):
     """``signal``: the one that decides; all others of the kind come from the same pass."""
 
+    STATISTICS: ClassVar[Mapping[str, Statistic]] = {}  # by signal
     ABSENT = frozenset({"label_rule"})
     NO_SCORE = frozenset({"thresholds", "run"})
     base_model: str
@@ -20,6 +25,11 @@ class UntrainedCard(GateCard):
     def answering_models(self) -> tuple[str, ...]:
         """The model whose signals are read."""
         return (self.base_model,)
+
+    @property
+    def statistics(self) -> frozenset[Statistic]:
+        """That of the signal."""
+        return frozenset({self.STATISTICS[self.signal]} if self.signal in self.STATISTICS else ())
 
 
 class UntrainedGate(Gate):

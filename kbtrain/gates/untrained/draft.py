@@ -9,23 +9,23 @@ the draft is the answer's beginning.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Pass, Stage
-from kbtrain.gates.answering import drafted_together, drawn, open_answering
+from kbtrain.gates.answering import drafted_together, first_rows, open_answering
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.prompts.own import asked_fingerprint, asked_ids, asked_whole
-from kbtrain.records import GREEDY, Example, GateExample
+from kbtrain.records import GREEDY, Example, GateExample, Statistic
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from kbtrain.llm.sampler.draft_sampler import Draft as Drafted
+    from kbtrain.llm.sampler.token_uncertainty import Uncertainties
 
 SIGNALS = ("draft_margin", "draft_entropy", "first_token_entropy")
 TOKENS = 16
@@ -35,6 +35,11 @@ MAX_PROMPT = 2048
 class DraftCard(UntrainedCard):
     """The content of ``gate.json``; ``tokens``: length of a draft."""
 
+    STATISTICS: ClassVar[Mapping[str, Statistic]] = {
+        "draft_margin": "logprobs",
+        "draft_entropy": "entropies",
+        "first_token_entropy": "entropies",
+    }
     kind: Literal["draft"] = "draft"
     tokens: int = Field(TOKENS, ge=1, le=64)
 
@@ -62,7 +67,7 @@ class Draft(UntrainedGate):
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: DraftCard) -> None:
         from kbtrain.llm.base import Sampling
-        from kbtrain.llm.sampler.draft_sampler import DraftSampler
+        from kbtrain.llm.sampler.sampler import LockstepSampler
 
         check_signal(card.signal, SIGNALS)
         self.model = model
@@ -72,7 +77,7 @@ class Draft(UntrainedGate):
         self._spent: Counter[str] = Counter()
         shared, window = drafted_together(model, MAX_PROMPT + card.tokens)
         self._samplers = {
-            tokens: DraftSampler(model, tokenizer, Sampling(max_new_tokens=tokens), shared, window)
+            tokens: LockstepSampler(model, tokenizer, Sampling(max_new_tokens=tokens), shared, window)
             for tokens in {1, card.tokens}
         }
 
@@ -97,23 +102,27 @@ class Draft(UntrainedGate):
         found = [signals(d) for d in self.drafts(cast("list[GateExample]", self.examples(inputs)), self.card.tokens)]
         return {name: [one[name] for one in found] for name in SIGNALS}
 
-    def drafts(self, examples: Sequence[GateExample], tokens: int) -> list[Drafted]:
-        """Draft of each example, of at most ``tokens`` tokens. Raises :class:`UserError` for a prompt that is too
-        long, and for a model whose logits are no numbers."""
-        from kbtrain.llm.sampler.sampler import PromptRows
+    def drafts(self, examples: Sequence[GateExample], tokens: int) -> list[Uncertainties]:
+        """Uncertainties of each example's draft, of at most ``tokens`` tokens.
+
+        Raises :class:`UserError` for a prompt that is too long, and for a model whose logits are NaN.
+        """
+        from kbtrain.llm.sampler.rows import PromptRows
+        from kbtrain.llm.sampler.token_uncertainty import TokenUncertainty
 
         asked = ((e.id, asked_ids(self.tokenizer, e, e.reference, self.own)) for e in examples)
         rows = [PromptRows(name, "llm", tuple(ids), (GREEDY,)) for name, ids in asked]
         long = next((row for row in rows if len(row.ids) > MAX_PROMPT), None)
         if long is not None:
             raise UserError(f"'{long.question_id}': prompt of {len(long.ids)} tokens; room for {MAX_PROMPT}")
-        found = drawn(self._samplers[tokens], rows)
-        self._spent["requests"] += len(rows)
-        self._spent["tokens"] += sum(draft.sample.n_tokens for draft in found)
-        return found
+        observer = TokenUncertainty()
+        drafts = first_rows(self._samplers[tokens].observed(observer), rows)
+        self._spent["requests"] += len(drafts)
+        self._spent["tokens"] += sum(len(draft.tokens) for draft in drafts)
+        return [draft.notes[observer] for draft in drafts]
 
 
-def signals(draft: Drafted) -> dict[str, float]:
+def signals(draft: Uncertainties) -> dict[str, float]:
     """The scores of a draft by name."""
     n = len(draft.entropies)
     values = sum(draft.ratios) / n, sum(draft.entropies) / n, draft.entropies[0]

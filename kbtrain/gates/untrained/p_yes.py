@@ -10,9 +10,9 @@ for the answers that this gate decides about, and no score depends on them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Pass
@@ -23,7 +23,7 @@ from kbtrain.models.batching import like_length, n_alike
 from kbtrain.models.weights import no_scores
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.yes_no import can_you_answer, yes_no_fingerprint
-from kbtrain.records import Example, GateExample
+from kbtrain.records import Example, GateExample, Statistic
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -38,6 +38,7 @@ MAX_PROMPT = 2048
 class PYesCard(UntrainedCard):
     """The content of ``gate.json``."""
 
+    STATISTICS: ClassVar[Mapping[str, Statistic]] = {"p_yes": "logprobs"}
     kind: Literal["p_yes"] = "p_yes"
 
     def passes(self, example: Any) -> list[Pass]:

@@ -16,6 +16,7 @@ from transformers.cache_utils import DynamicLayer
 from kbtrain.kernels.causal_blocks import causal_blocks, pays
 from kbtrain.kernels.packed_linear import weight_versions
 
+_LEAST_PREFIX = 8  # tokens that prompts begin with, from which on their own pass pays
 _ALONE = 512  # tokens of a prompt from which it goes alone: its layers' inputs then stay in the CPU's caches (measured)
 
 
@@ -166,3 +167,14 @@ class SharedPrefixCache:
         cache = DynamicCache(config=self.model.config)
         begin(cache, self._cache, n_prompts)
         return cache
+
+
+def current_prefix(
+    cache: SharedPrefixCache | None, model: PreTrainedModel, ids: Sequence[int], blocks: bool = False
+) -> SharedPrefixCache | None:
+    """``cache`` if it is of these tokens and of the model's present weights, else a new one; None if they are few."""
+    if len(ids) < _LEAST_PREFIX:
+        return None
+    if cache is not None and cache.ids == tuple(ids) and cache.current():
+        return cache
+    return SharedPrefixCache(model, ids, blocks)

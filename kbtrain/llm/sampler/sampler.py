@@ -12,11 +12,11 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -28,13 +28,15 @@ from kbtrain.kernels.packed_linear import PackedLinears
 from kbtrain.kernels.parallel_batches import replica
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.draw import Drawn, UniformRow, draw, filtered
-from kbtrain.llm.sampler.prefill import SharedPrefixCache, prefill
+from kbtrain.llm.sampler.observer import Observer
+from kbtrain.llm.sampler.prefill import SharedPrefixCache, current_prefix, prefill
+from kbtrain.llm.sampler.rows import PromptRows, Row
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
 from kbtrain.llm.sampler.shared_prefix_check import blocks_hold
 from kbtrain.llm.thought_tokens import ThoughtTokens
 from kbtrain.models.batching import common_start
 from kbtrain.models.weights import no_numbers
-from kbtrain.records import GREEDY, Condition, Finish, Sample
+from kbtrain.records import GREEDY, Finish, Sample
 
 LEAVE = 0.9  # sequences that no row has any more leave the batch once they are a tenth of it: leaving copies the others
 
@@ -198,50 +200,16 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
     return frozenset(found)
 
 
-@dataclass(frozen=True)
-class PromptRows:
-    """One prompt and the sample indices to draw for it (``GREEDY`` = -1 for the most probable tokens)."""
-
-    question_id: str
-    condition: Condition
-    ids: tuple[int, ...]
-    indices: tuple[int, ...]
-
-
-@dataclass
-class Row:
-    """One answer while it is drawn. ``feed``: token ids still to be fed, one a step; empty: the row is done.
-
-    ``opened``: its prompt has opened a thought.
-    """
-
-    prompt: int
-    question_id: str
-    index: int
-    uniforms: UniformRow
-    sequence: int = 0  # of the logits from which its next token is drawn: at first, its prompt's
-    tokens: list[int] = field(default_factory=list)
-    logprob: float = 0.0
-    finish: Finish | None = None
-    feed: list[int] = field(default_factory=list)
-    opened: bool = False
-
-
-RowT = TypeVar("RowT", bound=Row)
-AnswerT = TypeVar("AnswerT")
-
-
-class LockstepSampler(ABC, Generic[RowT, AnswerT]):
-    """The decode loop of all samplers. A sampler adds to it by overriding its methods.
+class LockstepSampler:
+    """The decode loop of all samplers; ``observers`` read statistics from its passes.
 
     ``shared`` False copies the prefix, one prompt at a time (for models that the shared prefix does not serve); with a
     sliding ``window``, prompts that do not fit into it together with their answers are drawn that way, too.
     """
 
-    row_type: type[RowT]
     merge = True  # equal beginnings are computed once
-    tail_tokens = 0  # that may be fed behind an answer
     skip_blank: bool | None = None  # as in :class:`Stopper`
+    observers: tuple[Observer, ...] = ()
 
     def __init__(
         self,
@@ -266,40 +234,47 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
         self._packed = PackedLinears(model)
         keep_freed_memory()
 
-    def sample(self, prompts: Sequence[PromptRows]) -> list[list[AnswerT]]:
-        """Answers to each prompt, in the order of its ``indices``.
+    def observed(self, *observers: Observer) -> Self:
+        """A sampler of the same weights and settings whose passes these observe, too."""
+        other = copy.copy(self)
+        other.observers = (*self.observers, *observers)
+        return other
+
+    def sample(self, prompts: Sequence[PromptRows]) -> list[list[Sample]]:
+        """Answers to each prompt, in the order of its ``indices``. Raises as :meth:`draw`."""
+        return [[row.sample for row in rows if row.sample] for rows in self.draw(prompts)]
+
+    def draw(self, prompts: Sequence[PromptRows]) -> list[list[Row]]:
+        """As :meth:`sample`, each answer with what the observers noted of it.
 
         Raises :class:`UserError` naming the first prompt for which the model's logits are not numbers.
         """
-        with torch.inference_mode(), self._packed:
-            return self._sample(prompts)
-
-    def _sample(self, prompts: Sequence[PromptRows]) -> list[list[AnswerT]]:
+        opened = [self.stopper.thoughts.is_opened_by(prompt.ids) for prompt in prompts]
         rows = [
-            self.row_type(p, prompt.question_id, index, UniformRow(self.sampling.seed, *_key(prompt), index))
+            Row(p, prompt, index, UniformRow(self.sampling.seed, *_key(prompt), index), opened=opened[p])
             for p, prompt in enumerate(prompts)
             for index in prompt.indices
         ]
-        opened = [self.stopper.thoughts.is_opened_by(prompt.ids) for prompt in prompts]
-        for row in rows:
-            row.opened = opened[row.prompt]
         together = [p for p, prompt in enumerate(prompts) if self._fits(prompt.ids)]
         alone = [[p] for p in range(len(prompts)) if p not in set(together)]
-        for group in ([together] if together else []) + alone:
-            place = {p: i for i, p in enumerate(group)}
-            mine = [row for row in rows if row.prompt in place]
-            for row in mine:
-                row.sequence = place[row.prompt]
-            self._decode([prompts[p] for p in group], mine)
-        answers: list[list[AnswerT]] = [[] for _ in prompts]
+        with torch.inference_mode(), self._packed:
+            for group in ([together] if together else []) + alone:
+                sequence = {p: i for i, p in enumerate(group)}
+                own = [row for row in rows if row.place in sequence]
+                for row in own:
+                    row.sequence = sequence[row.place]
+                self._decode([prompts[p].ids for p in group], own)
+        answers: list[list[Row]] = [[] for _ in prompts]
         for row in rows:
-            answers[row.prompt].append(self._finished(row))
+            row.sample = self._as_sample(row)
+            answers[row.place].append(row)
+            for observer in self.observers:
+                observer.done(row)
         return answers
 
-    def _decode(self, prompts: Sequence[PromptRows], rows: list[RowT]) -> None:
-        lengths, room = [len(prompt.ids) for prompt in prompts], self.sampling.max_output_tokens + self.tail_tokens
-        cache, logits = self._prefill([prompt.ids for prompt in prompts], room_behind(lengths, room))
-        rows = self.wanted(rows)
+    def _decode(self, prompts: Sequence[Sequence[int]], rows: Sequence[Row]) -> None:
+        lengths, room = [len(ids) for ids in prompts], self.sampling.max_output_tokens + self._tail_limit()
+        cache, logits, rows = self._prefill(prompts, rows, room_behind(lengths, room))
         if not rows:
             return
         self._draw(rows, logits)
@@ -307,13 +282,13 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
         if not going:
             return
         sequences = DistinctSequences(going, self.merge)
-        kind = SharedPrefixDecoder if self._fits(*(prompt.ids for prompt in prompts)) else CopiedPrefixDecoder
+        kind = SharedPrefixDecoder if self._fits(*prompts) else CopiedPrefixDecoder
         decoder = kind(self.model, cache, lengths, sequences.questions, room, most=len(going))
+        for observer in self.observers:
+            if observer.attention_layer is not None:
+                decoder.weigh(observer.attention_layer)
         while True:
-            logits = self._step(decoder, torch.tensor(sequences.newest, device=self.model.device))
-            for row in going:
-                del row.feed[0]
-            self.after_step(going)
+            logits = self._step(decoder, sequences.newest, going)
             drawing = [row for row in going if row.finish is None]
             if drawing:
                 self._draw(drawing, logits)
@@ -322,22 +297,51 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
                 return
             sequences.grow(going, decoder)
 
-    def _prefill(self, prompts: Sequence[Sequence[int]], room: int) -> tuple[DynamicCache, torch.Tensor]:
+    def _prefill(
+        self, prompts: Sequence[Sequence[int]], rows: Sequence[Row], room: int
+    ) -> tuple[DynamicCache, torch.Tensor, Sequence[Row]]:
+        """Keys and values of the prompts, the logits behind them, and the rows to draw."""
+        # the prefix's own pass comes before the reading: it holds no prompt's last token
         prefix = self.prefix_of(prompts)
-        if prefix is None:
-            return prefill(self.model, prompts, self.blocks and self._fits(*prompts), room=room)
-        return prefix.prefill(prompts, room)
+        before = 0 if prefix is None else len(prefix.ids)
+        with self._reading(rows, [len(ids) - 1 - before for ids in prompts]) as readings:
+            if prefix is None:
+                cache, logits = prefill(self.model, prompts, self.blocks and self._fits(*prompts), room=room)
+            else:
+                cache, logits = prefix.prefill(prompts, room)
+        for observer, read in readings:
+            rows = observer.on_prefill(rows, read)
+        return cache, logits, rows
+
+    def _step(
+        self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: Sequence[int], rows: Sequence[Row]
+    ) -> torch.Tensor:
+        """Feed each sequence's newest token; logits (sequences, vocabulary) of the next one."""
+        with self._reading(rows, [0] * len(newest)) as readings:
+            logits = decoder.step(torch.tensor(newest, device=self.model.device))
+        for row in rows:
+            del row.feed[0]
+            row.fed += 1
+        for observer, read in readings:
+            observer.on_step(rows, read)
+        return logits
+
+    @contextmanager
+    def _reading(self, rows: Sequence[Row], last: Sequence[int]) -> Iterator[list[tuple[Observer, Any]]]:
+        """Context of a pass that the observers read; each with its reading."""
+        with ExitStack() as stack:
+            yield [(one, stack.enter_context(one.reading(self.model, rows, last))) for one in self.observers]
+
+    def _tail_limit(self) -> int:
+        """Most tokens that are fed behind an answer."""
+        return max((one.tail_limit(self.sampling.max_output_tokens) for one in self.observers), default=0)
 
     def _fits(self, *prompts: Sequence[int]) -> bool:
         """True if the shared prefix serves all these prompts."""
-        longest = max(map(len, prompts)) + self.sampling.max_output_tokens + self.tail_tokens
+        longest = max(map(len, prompts)) + self.sampling.max_output_tokens + self._tail_limit()
         return self.shared and (self.window is None or longest <= self.window)
 
-    def _step(self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: torch.Tensor) -> torch.Tensor:
-        """Feed each sequence's newest token (sequences,); logits (sequences, vocabulary) of the next one."""
-        return decoder.step(newest)
-
-    def _draw(self, rows: Sequence[RowT], logits: torch.Tensor) -> None:
+    def _draw(self, rows: Sequence[Row], logits: torch.Tensor) -> None:
         """Give each row its next token, drawn from its sequence's logits (sequences, vocabulary)."""
         rows = sorted(rows, key=lambda row: row.sequence)
         sequence_of_row = [row.sequence for row in rows]
@@ -347,15 +351,16 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
         drawn = self._drawn(logits, uniforms, greedy, sequence_of_row)
         for row, token, logprob in zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
             if math.isnan(logprob):
-                told = f"'{row.question_id}': hidden states are not numbers; try dtype fp32 (or bf16)"
-                raise no_numbers(self.model, told)
+                problem = f"'{row.prompt.question_id}': hidden states are not numbers; try dtype fp32 (or bf16)"
+                raise no_numbers(self.model, problem)
             row.tokens.append(token)
             row.logprob += logprob
             row.finish = self.stopper.finish(row.tokens, row.opened)
             if row.finish is None and len(row.tokens) == self.sampling.max_output_tokens:
                 row.finish = "length"
-            row.feed = [token] if row.finish is None else self.tail(row)
-        self.after_draw(rows, logits, drawn)
+            row.feed = [token] if row.finish is None else self._tail(row)
+        for observer in self.observers:
+            observer.on_token(rows, logits, drawn)
 
     def _drawn(
         self, logits: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]
@@ -368,22 +373,9 @@ class LockstepSampler(ABC, Generic[RowT, AnswerT]):
         """Cache of a prefix common to all these prompts; None: they are prefilled whole."""
         return None
 
-    def wanted(self, rows: list[RowT]) -> list[RowT]:
-        """Rows that are drawn, now that their prompts are prefilled; the others stay empty."""
-        return rows
-
-    def after_step(self, rows: Sequence[RowT]) -> None:
-        """Called when each of ``rows`` was fed a token; those with nothing left in ``feed`` are drawn or done next."""
-
-    def after_draw(self, rows: Sequence[RowT], logits: torch.Tensor, drawn: Drawn) -> None:
-        """Called when each of ``rows`` (rising by sequence) got its next token from ``logits[row.sequence]``."""
-
-    def tail(self, row: RowT) -> list[int]:
-        """Token ids to feed behind an answer that has ended."""
-        return []
-
-    @abstractmethod
-    def _finished(self, row: RowT) -> AnswerT: ...
+    def _tail(self, row: Row) -> list[int]:
+        """Token ids to feed behind an answer that has ended: the longest that an observer asks for."""
+        return max((list(observer.tail(row)) for observer in self.observers), key=len, default=[])
 
     def _as_sample(self, row: Row) -> Sample:
         found = self.stopper.read(row.tokens, row.finish or "length", row.opened)
@@ -394,13 +386,9 @@ def _key(prompt: PromptRows) -> tuple[str, str]:
     return prompt.question_id, prompt.condition
 
 
-_LEAST_PREFIX = 8  # tokens with which all prompts of a batch begin, from which on they are computed once
+class BatchSampler(LockstepSampler):
+    """Samples for batches of prompts, whose common prefix is computed once."""
 
-
-class BatchSampler(LockstepSampler[Row, Sample]):
-    """Samples for batches of prompts."""
-
-    row_type = Row
     _prefix: SharedPrefixCache | None = None  # the newest batch's
 
     def replica(self) -> Self:
@@ -417,11 +405,6 @@ class BatchSampler(LockstepSampler[Row, Sample]):
     def prefix_of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
         """The longest prefix of these prompts, whatever earlier ones shared: answers depend on their batch alone."""
         ids = common_start(prompts) if len(prompts) > 1 and self._fits(*prompts) else ()
-        if len(ids) < _LEAST_PREFIX:
-            return None
-        if self._prefix is None or self._prefix.ids != ids or not self._prefix.current():
-            self._prefix = SharedPrefixCache(self.model, ids, self.blocks)
-        return self._prefix
-
-    def _finished(self, row: Row) -> Sample:
-        return self._as_sample(row)
+        prefix = current_prefix(self._prefix, self.model, ids, self.blocks)
+        self._prefix = prefix or self._prefix
+        return prefix

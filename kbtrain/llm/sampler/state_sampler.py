@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,13 +21,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import Reading, StateTap
-from kbtrain.llm.sampler.draw import Drawn, TokenStatistics, draw_top
+from kbtrain.llm.sampler.draw import Drawn, draw_top
+from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, keeps_all
-from kbtrain.llm.sampler.sampler import LockstepSampler, Row, Stopper
-from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
+from kbtrain.llm.sampler.rows import PromptRows, Row
+from kbtrain.llm.sampler.sampler import LockstepSampler, Stopper
+from kbtrain.llm.sampler.token_uncertainty import TokenUncertainty, Uncertainties
 from kbtrain.records import GREEDY, Sample
 
-_TAIL = 16  # tokens that may follow the drawn ones: the end token, and what a stop token held before the stop string
+TAIL_TOKENS = (
+    16  # tokens that may follow the drawn ones: the end token, and what a stop token held before the stop string
+)
 
 
 @dataclass(frozen=True)
@@ -48,26 +53,13 @@ class AnswerWithStates:
     attention: float = math.nan
 
 
-@dataclass
-class StateRow(Row):
-    """``entropies`` and ``surprisals``: one number a drawn token; ``states``: MLP output and residual, (d,) each;
-    ``attention``: its entropy where they were read."""
-
-    entropies: list[float] = field(default_factory=list)
-    surprisals: list[float] = field(default_factory=list)
-    states: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
-    attention: float = math.nan
-
-
-class StateSampler(LockstepSampler[StateRow, AnswerWithStates]):
+class StateSampler(LockstepSampler):
     """Answers with the states that ``tap`` reads at the token ``end``, which closes all of them.
 
     ``prefix`` (None: none): cache of what prompts begin with; batches that begin with it are prefilled from there.
     """
 
-    row_type = StateRow
     merge = False  # a row's states come from a row of the batch of its own: merging moves their last digits
-    tail_tokens = _TAIL
     skip_blank = True  # or, with a line break as stop, a model that begins with one would say nothing
 
     def __init__(
@@ -83,18 +75,12 @@ class StateSampler(LockstepSampler[StateRow, AnswerWithStates]):
         self.tap = tap
         self.end = end_token(self.stopper, tokenizer)
         self.prefix: SharedPrefixCache | None = None
-        self._reading = Reading()
 
     def prefix_of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
         """``prefix`` where all of these prompts begin with it, and no layer's cache loses a part of it."""
         if self.prefix is None or not self.prefix.fits(prompts):
             return None
         return self.prefix if self._fits(*prompts) or keeps_all(self.model) else None
-
-    def _step(self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: torch.Tensor) -> torch.Tensor:
-        decoder.weigh(self.tap.layer)
-        with self.tap.reading() as self._reading:
-            return super()._step(decoder, newest)
 
     def _drawn(
         self, logits: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]
@@ -105,29 +91,64 @@ class StateSampler(LockstepSampler[StateRow, AnswerWithStates]):
             return draw_top(logits, s.temperature, s.top_k, s.top_p, uniforms, greedy, source)
         return super()._drawn(logits, uniforms, greedy, source)
 
-    def after_step(self, rows: Sequence[StateRow]) -> None:
-        """Keep the states of rows whose end token was just fed."""
-        mlp, residual = self._reading.mlp, self._reading.residual
-        closed = [row for row in rows if row.finish is not None and not row.feed]
-        if not closed or mlp is None or residual is None:
+    def sample_with_states(self, prompts: Sequence[PromptRows]) -> list[list[AnswerWithStates]]:
+        """As :meth:`sample`, each answer with its statistics."""
+        states, uncertainty = EndStates(self.tap, self.stopper, self.end), TokenUncertainty(ratios=False)
+        rows = self.observed(states, uncertainty).draw(prompts)
+        return [[self._closed(row, states, uncertainty) for row in of_prompt] for of_prompt in rows]
+
+    def _closed(self, row: Row, states: EndStates, uncertainty: TokenUncertainty) -> AnswerWithStates:
+        if row.sample is None or states not in row.notes:
+            raise ValueError("an answer was not closed")
+        pieces = _pieces(self.tokenizer, row.tokens) if row.index == GREEDY else []
+        mlp, residual, attention = row.notes[states]
+        uncertainties: Uncertainties = row.notes[uncertainty]
+        return AnswerWithStates(
+            row.sample,
+            mlp,
+            residual,
+            entropy=float(np.mean(uncertainties.entropies)),
+            surprisal=float(np.mean(uncertainties.surprisals)),
+            pieces=tuple(
+                (piece, float(np.exp(-s))) for piece, s in zip(pieces, uncertainties.surprisals, strict=False)
+            ),
+            attention=attention,
+        )
+
+
+class EndStates(Observer):
+    """``row.notes[observer]``: MLP output, residual stream and attention's entropy that ``tap`` reads at the token
+    ``end``, which is fed behind every answer.
+    """
+
+    def __init__(self, tap: StateTap, stopper: Stopper, end: int) -> None:
+        self.tap = tap
+        self.stopper = stopper
+        self.end = end
+        self.attention_layer = tap.layer
+
+    def tail_limit(self, max_tokens: int) -> int:
+        """The end token, and what a stop token held before the stop string."""
+        return TAIL_TOKENS
+
+    def reading(
+        self, model: PreTrainedModel, rows: Sequence[Row], last: Sequence[int]
+    ) -> AbstractContextManager[Reading | None]:
+        """Hooks in the passes that end tokens are fed to."""
+        return self.tap.reading() if any(row.finish and len(row.feed) == 1 for row in rows) else nullcontext()
+
+    def on_step(self, rows: Sequence[Row], read: Reading | None) -> None:
+        """Note MLP output, residual stream and attention of the rows whose end token was fed."""
+        if read is None or read.mlp is None or read.residual is None:
             return
+        closed = [row for row in rows if row.finish is not None and not row.feed]
         places = [row.sequence for row in closed]
-        columns = (states[places].float().cpu().numpy() for states in (mlp, residual))
-        for row, of_mlp, of_residual in zip(closed, *columns, strict=True):
-            row.states = (of_mlp, of_residual)
-        if self._reading.attention is not None:
-            for row, spread in zip(closed, self._reading.attention[places].tolist(), strict=True):
-                row.attention = spread
+        mlp, residual = (states[places].float().cpu().numpy() for states in (read.mlp, read.residual))
+        attention = [math.nan] * len(closed) if read.attention is None else read.attention[places].tolist()
+        for row, *noted in zip(closed, mlp, residual, attention, strict=True):
+            row.notes[self] = tuple(noted)
 
-    def after_draw(self, rows: Sequence[StateRow], logits: torch.Tensor, drawn: Drawn) -> None:
-        """Note the entropy of each row's next-token distribution, and the surprisal of the drawn token (nats)."""
-        statistics = TokenStatistics.of(logits, drawn.tokens, [row.sequence for row in rows])
-        columns = (statistics.entropies.tolist(), statistics.surprisals.tolist())
-        for row, entropy, surprisal in zip(rows, *columns, strict=True):
-            row.entropies.append(entropy)
-            row.surprisals.append(surprisal)
-
-    def tail(self, row: StateRow) -> list[int]:
+    def tail(self, row: Row) -> list[int]:
         """Token ids that close the answer's text: equal texts end in equal tokens, whichever way they ended."""
         if row.finish == "length":
             return [row.tokens[-1], self.end]
@@ -135,21 +156,8 @@ class StateSampler(LockstepSampler[StateRow, AnswerWithStates]):
             return [self.end]
         before = self.stopper.answer_text(row.tokens[:-1], row.opened)
         rest = self.stopper.text(row.tokens, row.opened)[len(before) :]
-        ids: list[int] = self.tokenizer(rest, add_special_tokens=False)["input_ids"] if rest else []
-        return [*(ids if len(ids) < _TAIL else row.tokens[-1:]), self.end]
-
-    def _finished(self, row: StateRow) -> AnswerWithStates:
-        if row.states is None:
-            raise ValueError("an answer was not closed")
-        pieces = _pieces(self.tokenizer, row.tokens) if row.index == GREEDY else []
-        return AnswerWithStates(
-            self._as_sample(row),
-            *row.states,
-            entropy=float(np.mean(row.entropies)),
-            surprisal=float(np.mean(row.surprisals)),
-            pieces=tuple((piece, float(np.exp(-s))) for piece, s in zip(pieces, row.surprisals, strict=False)),
-            attention=row.attention,
-        )
+        ids: list[int] = self.stopper.tokenizer(rest, add_special_tokens=False)["input_ids"] if rest else []
+        return [*(ids if len(ids) < TAIL_TOKENS else row.tokens[-1:]), self.end]
 
 
 def end_token(stopper: Stopper, tokenizer: PreTrainedTokenizerBase) -> int:

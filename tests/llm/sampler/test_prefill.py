@@ -7,7 +7,8 @@ import torch
 
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, prefill
-from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows
+from kbtrain.llm.sampler.rows import PromptRows
+from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.models.batching import common_start
 
 HEAD = [(7 * i) % 90 for i in range(40)]

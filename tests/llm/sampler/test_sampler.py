@@ -6,11 +6,13 @@ import warnings
 import pytest
 import torch
 from scipy import stats
+from support.drawn_tokens import DrawnTokens
 from transformers import ByT5Tokenizer
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.sampler.sampler import PromptRows, Stopper
+from kbtrain.llm.sampler.rows import PromptRows
+from kbtrain.llm.sampler.sampler import Stopper
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.batching import BatchLimits, batches
 from kbtrain.models.load import choose_dtype
@@ -38,10 +40,10 @@ def test_first_and_second_token_frequencies_match_the_models_probabilities(make_
     n = 6_000
     ask = AnswerRequest(question("q", text="a"), "llm", None, n=n, greedy=False)
     ids = list(llm._prompt(ask)[0].ids)
-    drawn: list[list[int]] = []
-    keep = llm._sampler._finished
-    llm._sampler._finished = lambda row: (drawn.append(row.tokens), keep(row))[1]
+    observer = DrawnTokens()
+    llm.observe(observer)
     answers(llm, [ask])
+    drawn = list(observer.tokens.values())
     first = torch.softmax(llm.model(torch.tensor([ids])).logits[0, -1].double(), -1).detach()
     assert agreement(torch.tensor([t[0] for t in drawn]), first) > 1e-3
     top = int(first.argmax())
@@ -106,13 +108,12 @@ def test_log_probability_is_the_sum_over_the_answers_tokens(make_llm, question):
     llm = make_llm(max_new_tokens=4)
     llm._sampler.stopper.eos = frozenset()
     ask = AnswerRequest(question("q"), "llm", None, n=3)
-    rows = {}
-    keep = llm._sampler._finished
-    llm._sampler._finished = lambda row: (rows.__setitem__(row.index, row.tokens), keep(row))[1]
+    observer = DrawnTokens()
+    llm.observe(observer)
     found = answers(llm, [ask])[0]
     ids = list(llm._prompt(ask)[0].ids)
     for sample in found.samples:
-        tokens = rows[sample.index]
+        tokens = observer.tokens["q", sample.index]
         logits = llm.model(torch.tensor([ids + tokens])).logits.detach()[0, len(ids) - 1 : -1].double()
         expected = torch.log_softmax(logits, -1)[torch.arange(4), torch.tensor(tokens)].sum()
         assert sample.logprob == pytest.approx(float(expected), abs=1e-3)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.drawn_tokens import DrawnTokens
 
 import kbtrain.llm.sampler.sampler as sampler
 import kbtrain.llm.sampler.shared_prefix as shared_prefix
@@ -28,16 +29,10 @@ def greedy_by_generate(model, ids, n):
 
 def tokens_of(llm, asks):
     """The greedy answers' tokens, as drawn."""
-    seen = {}
-    finished = llm._sampler._finished
-
-    def spy(row):
-        seen[row.uniforms, row.index] = row.tokens
-        return finished(row)
-
-    llm._sampler._finished = spy
+    observer = DrawnTokens()
+    llm.observe(observer)
     sets = [s for group in llm.answer(asks) for s in group]
-    return sets, [tokens for (_, index), tokens in seen.items() if index == -1]
+    return sets, [tokens for (_, index), tokens in observer.tokens.items() if index == -1]
 
 
 @pytest.mark.parametrize("kind", SERVED)

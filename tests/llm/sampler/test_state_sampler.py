@@ -5,13 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from support.drawn_tokens import DrawnTokens
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import StateTap, attention_entropy, decoder_layers, middle, mlp_name
 from kbtrain.llm.sampler.draw import TokenStatistics, draw, draw_top, filtered, top
-from kbtrain.llm.sampler.sampler import BatchSampler, PromptRows, Stopper
-from kbtrain.llm.sampler.state_sampler import StateSampler
+from kbtrain.llm.sampler.rows import PromptRows, Row
+from kbtrain.llm.sampler.sampler import BatchSampler, Stopper
+from kbtrain.llm.sampler.state_sampler import EndStates, StateSampler
 
 SAMPLING = Sampling(seed="7", top_k=50, top_p=0.9, max_new_tokens=6, stop=("\n",))
 
@@ -36,8 +38,7 @@ def test_states_are_those_of_a_plain_pass_over_prompt_answer_and_end_token(kind,
     tap = StateTap(model)
     sampler = StateSampler(model, tokenizer, SAMPLING, tap)
     rows = prompts(tokenizer)
-    taken = recorded(sampler)
-    closed = sampler.sample(rows)
+    closed, taken = closed_answers(sampler, rows)
     for prompt, answers in zip(rows, closed, strict=True):
         for answer in answers:
             ids = [*prompt.ids, *taken[prompt.question_id, answer.sample.index]]
@@ -54,9 +55,8 @@ def test_attention_entropy_is_that_of_transformers_own_attention_weights(kind, s
     tap = StateTap(model, layer=1)
     sampler = StateSampler(model, tokenizer, SAMPLING, tap, shared=shared)
     rows = prompts(tokenizer, 3)
-    taken = recorded(sampler)
     before = model.config._attn_implementation
-    closed = sampler.sample(rows)
+    closed, taken = closed_answers(sampler, rows)
     assert model.config._attn_implementation == before
     model.set_attn_implementation("eager")
     for prompt, answers in zip(rows, closed, strict=True):
@@ -94,25 +94,22 @@ def test_the_tap_reads_the_mlp_s_own_output_and_the_stream_behind_the_layer(kind
     assert np.abs(mlp - residual).max() > 1e-3
 
 
-def recorded(sampler):
-    """The tokens that each row was fed behind its prompt, noted when it is closed."""
-    found, original = {}, sampler._finished
-    names = [p.question_id for p in prompts(sampler.tokenizer)]
-
-    def closed(row):
-        drawn = row.tokens if row.finish == "length" else row.tokens[:-1]
-        found[names[row.prompt], row.index] = [*drawn, sampler.end]
-        return original(row)
-
-    sampler._finished = closed
-    return found
+def closed_answers(sampler, rows):
+    """Answers with states, and what they were fed behind their prompts."""
+    drawn = DrawnTokens()
+    answers = sampler.observed(drawn).sample_with_states(rows)
+    fed = {
+        name: [*(tokens if drawn.finish[name] == "length" else tokens[:-1]), sampler.end]
+        for name, tokens in drawn.tokens.items()
+    }
+    return answers, fed
 
 
 @pytest.mark.parametrize("top_k", [0, 50])
 def test_the_samples_are_the_sampler_s_own(top_k, make_model, tokenizer):
     model, sampling = make_model("llama"), Sampling(seed="7", top_k=top_k, max_new_tokens=6)
     rows = prompts(tokenizer)
-    ours = StateSampler(model, tokenizer, sampling, StateTap(model)).sample(rows)
+    ours = StateSampler(model, tokenizer, sampling, StateTap(model)).sample_with_states(rows)
     theirs = BatchSampler(model, tokenizer, sampling).sample(rows)
     assert [[a.sample.text for a in answers] for answers in ours] == [[s.text for s in found] for found in theirs]
     assert {a.sample.finish for answers in ours for a in answers} >= {"length"}
@@ -124,7 +121,7 @@ def test_the_samples_are_the_sampler_s_own(top_k, make_model, tokenizer):
 def test_a_copied_prefix_gives_the_same(make_model, tokenizer):
     model = make_model("llama")
     shared, copied = (
-        StateSampler(model, tokenizer, SAMPLING, StateTap(model), shared=s).sample(prompts(tokenizer))
+        StateSampler(model, tokenizer, SAMPLING, StateTap(model), shared=s).sample_with_states(prompts(tokenizer))
         for s in (True, False)
     )
     for a, b in zip(shared[1], copied[1], strict=True):
@@ -147,7 +144,7 @@ def test_three_end_ids_close_with_one_so_equal_answers_have_equal_states(make_mo
         return hook
 
     handle = model.register_forward_hook(only(ends))
-    answers = StateSampler(model, tokenizer, SAMPLING, StateTap(model)).sample(prompts(tokenizer, 12))[0]
+    answers = StateSampler(model, tokenizer, SAMPLING, StateTap(model)).sample_with_states(prompts(tokenizer, 12))[0]
     handle.remove()
     assert {a.sample.finish for a in answers} == {"eos"} and {a.sample.text for a in answers} == {""}
     for answer in answers:
@@ -169,12 +166,12 @@ def test_an_answer_ends_alike_by_stop_string_and_by_end_token(make_model, tokeni
     newline = tokenizer("\n")["input_ids"]
     answer = tokenizer("question")["input_ids"]
     from kbtrain.llm.sampler.draw import UniformRow
-    from kbtrain.llm.sampler.state_sampler import StateRow
 
-    stopped = StateRow(0, "q", 0, UniformRow("", "", "", 0), tokens=[*answer, *newline], finish="stop")
-    assert sampler.tail(stopped) == [sampler.end]
-    cut = StateRow(0, "q", 0, UniformRow("", "", "", 0), tokens=answer, finish="length")
-    assert sampler.tail(cut) == [answer[-1], sampler.end]
+    states, prompt = EndStates(sampler.tap, sampler.stopper, sampler.end), PromptRows("q", "llm", (), (0,))
+    stopped = Row(0, prompt, 0, UniformRow("", "", "", 0), tokens=[*answer, *newline], finish="stop")
+    assert states.tail(stopped) == [sampler.end]
+    cut = Row(0, prompt, 0, UniformRow("", "", "", 0), tokens=answer, finish="length")
+    assert states.tail(cut) == [answer[-1], sampler.end]
 
 
 def test_the_middle_layer_is_the_paper_s():
