@@ -28,9 +28,9 @@ Unit = Literal["probability", "log odds"]
 class Gate(ABC):
     """Scores questions or dialogue turns, and decides by its threshold which of them need retrieval.
 
-    A kind of gate sets ``name`` and defines :meth:`score_examples`. ``needs_evidence``: examples
-    carry retrieved text. ``reads``: the examples it takes. ``unit``: of the score; None
-    where it is neither a probability nor log odds. ``spent`` counts the prompt tokens read, where a gate tells them;
+    A kind of gate sets ``name`` and defines :meth:`score_examples`. ``needs_evidence``: examples carry retrieved text.
+    ``reads``: the examples it takes. ``unit``: of the score; None where it is neither a probability nor log odds.
+    ``spent`` counts the prompt tokens read, where a gate reports them;
     requests, samples and tokens of a gate that needs more, or less, than one forward pass an example. ``card`` is None
     for gates without a folder. ``gates``: those that it is made of.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate_folder import GateCard
+from kbtrain.gate.card import GateCard
 from kbtrain.gates.registry import read_card
 
 STATES = frozenset({"prompt_states", "draft_states"})
