@@ -23,7 +23,6 @@ from kbtrain.llm.base import AnswerRequest, prompt_ids
 from kbtrain.llm.sample_stage import Answered, Engine, answered_by
 from kbtrain.llm.sampler.rows import Row
 from kbtrain.llm.sampler.states_observer import PARTS, StatesObserver
-from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.records import GREEDY
 
