@@ -12,7 +12,7 @@ STATES = frozenset({"prompt_states", "draft_states"})
 SERVED = STATES | {"logprobs"}  # statistics that an engine behind a server gives
 
 
-def model_asked(folder: Path) -> str | None:
+def answering_model(folder: Path) -> str | None:
     """The answering model of a gate that can be read from a server: its states, or its log-probabilities."""
     card = read_card(folder)
     return card.base_model if card.statistics and card.statistics <= SERVED else model_read(folder)

@@ -72,10 +72,10 @@ class ServedStates:
 
 def read_reply(reply: Mapping[str, Any], prompt: Sequence[int]) -> ServedStates:
     """States in a completion's reply. Raises :class:`UserError` for a reply without them, or of another prompt."""
-    return read_states(reply.get("kv_transfer_params"), prompt, _generated(reply))
+    return read_states(reply.get("kv_transfer_params"), prompt, _generated_tokens(reply))
 
 
-def _generated(reply: Mapping[str, Any]) -> list[int]:
+def _generated_tokens(reply: Mapping[str, Any]) -> list[int]:
     """Token ids of a completion; empty where the reply has none."""
     choices = reply.get("choices") or [{}]
     ids = choices[0].get("token_ids") if isinstance(choices[0], Mapping) else None
@@ -216,7 +216,7 @@ class StatesServer:
             if not all(set(of_tokens) <= top.keys() for top in tops):
                 raise UserError(f"server {self.server.base}: gives no log-probabilities of chosen tokens")
             if tokens > 1:
-                self._keep_draft(ids, _generated(reply))
+                self._keep_draft(ids, _generated_tokens(reply))
             drafts.append(tops)
         return drafts
 
@@ -236,7 +236,7 @@ class StatesServer:
         self.spent.update(
             requests=len(replies),
             prompt_tokens=sum(map(len, prompts)),
-            tokens=sum(max(1, len(_generated(reply))) for reply in replies),
+            tokens=sum(max(1, len(_generated_tokens(reply))) for reply in replies),
         )
         return replies
 

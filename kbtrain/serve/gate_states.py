@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kbtrain.errors import UserError
 from kbtrain.gates.registry import load_gate
-from kbtrain.gates.states_read import model_asked, model_read
+from kbtrain.gates.states_read import answering_model, model_read
 from kbtrain.llm.dialect import Dialect, Server
 from kbtrain.llm.served_states import StatesServer
 from kbtrain.models.load import load_tokenizer
@@ -25,7 +25,7 @@ def states_server(config: ServeConfig) -> StatesServer | None:
 
     Raises :class:`UserError` where ``states: upstream`` asks for the upstream's and it gives none.
     """
-    model = None if config.upstream is None or config.states == "here" else model_asked(config.gate)
+    model = None if config.upstream is None or config.states == "here" else answering_model(config.gate)
     if config.upstream is None or model is None:
         if config.states == "upstream":
             raise UserError(f"key 'states': no upstream, or gate '{config.gate}' reads nothing that it gives")

@@ -10,7 +10,7 @@ from support.states_server import StatesServer as Engine
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gates.states_read import model_asked, model_read
+from kbtrain.gates.states_read import answering_model, model_read
 from kbtrain.gates.untrained.served import mean_ratio, share_of
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import StatesServer
@@ -25,7 +25,7 @@ def test_scores_through_the_server_equal_those_of_the_model_here(kind, tmp_path)
     folder = tmp_path / kind
     getattr(gate_folders, kind)(folder)
     here = kbtrain.load_gate(folder)
-    base = model_asked(folder)
+    base = answering_model(folder)
     assert model_read(folder) is None  # no states: any vLLM will do
     with Engine(*load_model(base, "fp32", "cpu"), layers=None) as engine:
         served = kbtrain.load_gate(folder, states=StatesServer(Server(engine.url, "tiny"), load_tokenizer(base)))

@@ -45,7 +45,7 @@ class _Served(UntrainedGate):
         self.card = card
         self.own = card.own_prompts()
 
-    def check(self) -> None:
+    def check_logprobs(self) -> None:
         """Raise :class:`UserError` for a server that gives no such log-probabilities; every vLLM gives the highest."""
 
     @property
@@ -83,7 +83,7 @@ class ServedPYes(_Served):
         """Fingerprint of the question whether the model can answer."""
         return yes_no_fingerprint(tokenizer)
 
-    def check(self) -> None:
+    def check_logprobs(self) -> None:
         """Raise :class:`UserError` for a server that gives no log-probabilities of chosen tokens."""
         once = StatesServer(replace(self.server.server, retry=Retry(tries=1)), self.server.tokenizer)
         try:
@@ -120,7 +120,7 @@ def load_served(gate: type[ServedDraft] | type[ServedPYes], folder: Path, server
     card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
     server.check_prompts(card.own_prompts())
     opened = gate(server, card)
-    opened.check()
+    opened.check_logprobs()
     return opened
 
 
