@@ -17,6 +17,9 @@ Examples:
   kbtrain serve runs/demo/draft_probe --model smollm2-135m-instruct
   kbtrain mcp runs/demo/draft_probe            the gate and its run's index for agents, over standard input
   kbtrain calibrate runs/demo/draft_probe --log decisions.jsonl --ratio 0.3
+  kbtrain audit runs/mine/features --log decisions.jsonl --run runs/audit --n 60
+  kbtrain audit runs/mine/features --run runs/audit --verdicts runs/audit/sheet.csv --apply
+  kbtrain value runs/mine/features --log decisions.jsonl --threshold 0.4
   kbtrain push runs/demo/draft_probe USER/NAME --dry-run
   kbtrain env                                  versions and devices, for a report of a fault
 """
@@ -257,6 +260,12 @@ def _count(text: str) -> int:
     return number
 
 
+def _share(text: str) -> float:
+    if not 0 < (share := _finite(text)) < 1:
+        raise argparse.ArgumentTypeError(f"expected a share above 0 and below 1, found '{text}'")
+    return share
+
+
 def _seconds(text: str) -> float:
     if not 0 < (seconds := _finite(text)) <= 86400:
         raise argparse.ArgumentTypeError("expected seconds above 0, a day at most")
@@ -327,6 +336,44 @@ def _add_serve(parsers: Parsers) -> None:
     calibrate.add_argument("--key", metavar="NAME", help=_KEY)
     calibrate.add_argument("--check", action="store_true", help="only compare with dev and with the threshold so far")
     calibrate.set_defaults(run=commands.calibrate)
+    audit = _command(
+        parsers,
+        "audit",
+        "judge a sample of logged turns: needless and missed searches, and a threshold, with intervals",
+    )
+    audit.add_argument("folder", metavar="FOLDER", help="the gate's folder")
+    audit.add_argument("--run", dest="run_folder", metavar="RUN", help="run folder of the audit")
+    audit.add_argument("--log", metavar="FILE", help="decision log to draw from, written with --log-text")
+    audit.add_argument("--turns", metavar="FILE", help="or: a file of questions, which the gate scores")
+    audit.add_argument("--field", metavar="NAME", help="the question's field or column in --turns")
+    audit.add_argument("--n", type=_count, default=100, metavar="N", help="turns to draw (default: 100)")
+    audit.add_argument("--seed", type=int, default=0, metavar="N", help="of the draw (default: 0)")
+    audit.add_argument("--gold", metavar="FILE", help="accepted answers: columns question and answers")
+    audit.add_argument("--verdicts", metavar="FILE", help="people's verdicts: the sheet, filled in as far as you like")
+    audit.add_argument("--judge", metavar="FILE", help="a judge's verdicts on all turns, in the form of the sheet")
+    audit.add_argument("--goal", choices=("best_accuracy", "max_loss"), default="best_accuracy",
+                       help="of the proposed threshold (default: best_accuracy)")  # fmt: skip
+    audit.add_argument("--max-loss", type=_share, default=0.05, metavar="SHARE",
+                       help="goal max_loss: right answers that may be lost against always searching, promised with "
+                       "probability 0.9 (default: 0.05)")  # fmt: skip
+    audit.add_argument("--prices", default="eval/configs/prices.yaml", metavar="FILE", help="price list")
+    audit.add_argument("--apply", action="store_true", help="note the proposed threshold in the gate's folder")
+    audit.add_argument("--rollback", action="store_true", help="put back the threshold before the last applied audit")
+    audit.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
+    audit.add_argument("--key", metavar="NAME", help=_KEY)
+    audit.set_defaults(run=commands.audit)
+    value = _command(
+        parsers, "value", "what other gates and thresholds were worth, from the log of kbtrain serve --explore"
+    )
+    value.add_argument("folder", metavar="FOLDER", help="folder of the gate that decided")
+    value.add_argument("--log", required=True, metavar="FILE", help="the log; its rotated files are read too")
+    value.add_argument(
+        "--threshold", type=_finite, metavar="X", action="append", default=[], help="value this one, too"
+    )
+    value.add_argument("--gate", metavar="FOLDER", action="append", default=[],
+                       help="another gate at its noted threshold; needs a log with texts")  # fmt: skip
+    value.add_argument("--key", metavar="NAME", help=_KEY)
+    value.set_defaults(run=commands.value)
 
 
 def _add_push(parsers: Parsers) -> None:

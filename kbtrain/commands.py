@@ -188,6 +188,33 @@ def calibrate(args: argparse.Namespace) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
+def audit(args: argparse.Namespace) -> None:
+    from kbtrain.serve.audit import Audit, audit_lines, roll_back
+
+    if args.rollback:
+        sys.stdout.write(roll_back(Path(args.folder), args.key) + "\n")
+        return
+    if args.run_folder is None:
+        raise UserError("command line: --run: name a folder for the audit, such as runs/audit")
+    paths = {
+        name: None if (path := getattr(args, name)) is None else Path(path)
+        for name in ("log", "turns", "gold", "verdicts", "judge")
+    }
+    options = {
+        name: getattr(args, name) for name in ("field", "key", "n", "seed", "goal", "max_loss", "apply", "dry_run")
+    }
+    settings: dict[str, Any] = {**paths, **options, "prices": Path(args.prices)}
+    sys.stdout.write("\n".join(audit_lines(Audit(Path(args.folder), Path(args.run_folder), **settings))) + "\n")
+
+
+def value(args: argparse.Namespace) -> None:
+    from kbtrain.serve.value import value_lines
+
+    others = [Path(folder) for folder in args.gate]
+    lines = value_lines(Path(args.folder), Path(args.log), args.key, args.threshold, others)
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
 def compare(args: argparse.Namespace) -> None:
     from kbtrain.report.compare import read_finished, text_comparison
 

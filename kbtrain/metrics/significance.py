@@ -291,9 +291,9 @@ Interval = tuple[float, float]
 Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
 
 
-def wilson(successes: float, n: int, z: float = Z95) -> Interval:
+def wilson(successes: float, n: float, z: float = Z95) -> Interval:
     """Wilson's score interval for ``successes`` of ``n`` trials (Wilson 1927), within [0, 1]; a mean of shares times n
-    may stand for the successes.
+    may stand for the successes, and an effective number of trials for n.
 
     Unlike the textbook interval it has width at 0 and at ``n`` successes, where most questions of a weak model are.
     """
@@ -318,3 +318,44 @@ def newcombe(first: tuple[int, int], second: tuple[int, int], z: float = Z95) ->
     low = after - before - math.hypot(after - low_after, high_before - before)
     high = after - before + math.hypot(high_after - after, before - low_before)
     return low, high
+
+
+def share(successes: float, n: float) -> Delta:
+    """A share with its Wilson interval."""
+    return Delta(successes / n, *wilson(successes, n))
+
+
+def paired_difference(gained: int, lost: int, n: int) -> Delta:
+    """Share ``gained`` minus share ``lost`` of the same ``n`` questions, within [-1, 1].
+
+    Square-and-add of the shares' Wilson intervals (Zou and Donner 2008, "Construction of confidence limits about effect
+    measures", with correlation), with the correlation of two shares of one multinomial sample.
+    """
+    more, less = share(gained, n), share(lost, n)
+    others = (1 - more.mean) * (1 - less.mean)
+    correlation = -math.sqrt(more.mean * less.mean / others) if others > 0 else 0.0
+
+    def reach(first: float, second: float) -> float:
+        return math.sqrt(max(0.0, first**2 - 2 * correlation * first * second + second**2))
+
+    mean = more.mean - less.mean
+    low, high = reach(more.mean - more.low, less.high - less.mean), reach(more.high - more.mean, less.mean - less.low)
+    return Delta(mean, max(-1.0, mean - low), min(1.0, mean + high))
+
+
+def weighted_sum(parts: Sequence[tuple[float, Delta]]) -> Delta:
+    """Sum of independent estimates, each times a weight from 0; square-and-add of their intervals (Zou and Donner
+    2008)."""
+    mean = sum(weight * part.mean for weight, part in parts)
+    low = math.sqrt(sum((weight * (part.mean - part.low)) ** 2 for weight, part in parts))
+    high = math.sqrt(sum((weight * (part.high - part.mean)) ** 2 for weight, part in parts))
+    return Delta(mean, mean - low, mean + high)
+
+
+def bounded_mean(mean: float, variance: float, n: float, low: float = 0.0, high: float = 1.0) -> Delta:
+    """Interval of an estimated mean of values in [low, high]: Wilson's, for as many trials as have its ``variance``
+    (Korn and Graubard 1998). ``n``: trials where the variance is 0."""
+    middle, spread = min(max((mean - low) / (high - low), 0.0), 1.0), variance / (high - low) ** 2
+    size = max(middle * (1 - middle) / spread, 1.0) if spread > 0 and 0 < middle < 1 else n
+    ends = wilson(middle * size, size)
+    return Delta(mean, *(low + end * (high - low) for end in ends))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import time
 from collections.abc import Callable
 from importlib import resources
 from typing import Any
@@ -67,6 +68,7 @@ def application(service: Service) -> Router:
     routes = [
         *map(gated, FORMS),
         route("/v1/gate", "POST", gate_route),
+        route("/v1/outcomes", "POST", outcomes_route),
         route("/v1/decisions", "POST", decisions_route),
         route("/v1/systemone", "POST", systemone_route),
         route("/v1/models", "GET", models_route, forwarded=True),
@@ -111,6 +113,28 @@ async def gate_route(service: Service, exchange: Exchange) -> None:
         await exchange.json(fields)
 
     await exchange.until_gone(work())
+
+
+async def outcomes_route(service: Service, exchange: Exchange) -> None:
+    """A verdict on an answer that was given, by the request's id, into the decision log."""
+    body = read_object(await exchange.body())
+    unknown = set(body) - {"id", "right", "source"}
+    if unknown:
+        message = f"unknown field '{min(unknown):.40}'; allowed: id, right, source"
+        raise Refused(400, "body", message, f"{min(unknown):.40}")
+    for name, most in (("id", 64), ("source", 40)):
+        text = body.get(name, "unknown" if name == "source" else None)
+        if not isinstance(text, str) or not 0 < len(text) <= most:
+            raise Refused(400, "body", f"field '{name}': expected 1 to {most} characters", name)
+    right = float(body["right"]) if isinstance(body.get("right"), bool) else _number(body, "right")
+    if right is None or not 0 <= right <= 1:
+        raise Refused(400, "body", "field 'right': expected true, false or a number from 0 to 1", "right")
+    if service.log is None:
+        raise Refused(409, "no_log", "this server writes no decision log; start it with --log")
+    row = {"time": round(time.time(), 3), "outcome_of": body["id"], "right": right}
+    if not service.log.write({**row, "source": body.get("source", "unknown")}, None, False):
+        raise Refused(503, "log_full", "the decision log cannot take more now", headers={"retry-after": "1"})
+    await exchange.json({"id": body["id"], "right": right})
 
 
 def _inputs(service: Service, body: dict[str, Any]) -> tuple[list[Input], list[UtteranceKind | None] | None]:

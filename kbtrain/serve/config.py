@@ -103,6 +103,13 @@ class ServeConfig(Config):
 
     shadow: bool = Field(False, description="decide and record, but never search")
     log: Path | None = Field(None, description="decision log, JSON lines")
+    explore: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the gated requests that a coin decides, so that kbtrain value can estimate other gates "
+        "and thresholds; needs log and a search",
+    )
     log_text: bool = Field(False, description="questions in the log as text; else only their hashes")
     log_max_mb: float = Field(100.0, gt=0, description="size at which the log is rotated")
     log_keep: int = Field(5, ge=1, description="rotated logs that are kept")
@@ -137,6 +144,8 @@ class ServeConfig(Config):
             raise ValueError(f"key '{min(needless)}': needs context: condense")
         if "window" in self.model_fields_set and self.context == "last":
             raise ValueError("key 'window': needs context: window or condense")
+        if self.explore and (self.log is None or self.shadow or self.search == "none"):
+            raise ValueError("key 'explore': needs log and a search, and no shadow: it changes what is done")
         hide_values(self.search_mapping, "search_mapping")
         if self.search_mapping and not self.search.startswith(("http://", "https://")):
             raise ValueError("key 'search_mapping': is for a search by HTTP (search: https://...{query})")

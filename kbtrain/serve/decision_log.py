@@ -110,7 +110,23 @@ class DecisionLog:
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a log and of its rotated files, the oldest first. Raises :class:`UserError` for a broken line."""
+    """The decisions of a log and of its rotated files, the oldest first. Raises :class:`UserError`."""
+    return (row for row in _rows(path) if "outcome_of" not in row)
+
+
+def read_outcomes(path: Path) -> dict[str, float]:
+    """The last verdict on each request of a log, by the request's id: 1 right, 0 wrong."""
+    found = {}
+    for row in _rows(path):
+        if "outcome_of" in row:
+            right = row.get("right")
+            if not isinstance(right, int | float) or not 0 <= right <= 1:
+                raise UserError(f"{at(path)}: outcome of {row['outcome_of']!r:.40}: no verdict from 0 to 1")
+            found[str(row["outcome_of"])] = float(right)
+    return found
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
     rotated = (file for file in path.parent.glob(f"{glob.escape(path.name)}.*") if file.suffix[1:].isdecimal())
     older = sorted(rotated, key=lambda file: -int(file.suffix[1:]))
     for file in [*older, path]:
@@ -121,7 +137,7 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
                 raise UserError(f"{at(file, number)}: broken JSON; is it a log of kbtrain serve?") from None
             if not isinstance(row, dict):
                 raise UserError(f"{at(file, number)}: no decision of kbtrain serve")
-            for field in ("score", "time"):
+            for field in ("score", "time", "propensity"):
                 if not isinstance(row.get(field), int | float | None):
                     raise UserError(f"{at(file, number, field)}: expected a number, found {row[field]!r:.40}")
             yield row

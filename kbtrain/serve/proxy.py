@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import time
+import uuid
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
@@ -49,7 +51,8 @@ async def proxy(service: Service, exchange: Exchange, path: str) -> None:
     found = _input(service, path, body)
     if policy.aim.threshold is not None:
         service.decider.loaded.check(policy.aim.threshold, "x-kbtrain-threshold")
-    course = Course(path, query=found.query, saves=service.decider.loaded.saves)
+    saves, log = service.decider.loaded.saves, service.log
+    course = Course(path, query=found.query, saves=saves, request_id=uuid.uuid4().hex if log else "")
     work = _answer(service, exchange, path, data, body, found, policy, course)
     await record_course(service, exchange, policy, course, work)
 
@@ -127,6 +130,7 @@ async def _decide(service: Service, found: GateInput, policy: Policy, course: Co
         try:
             (course.decision,) = await service.decider.decide([found.value], policy.aim, [found.kind])
             course.reason, course.wanted = course.decision.reason, course.decision.retrieve
+            _explore(service.config.explore, course)
         except Refused:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a gate raises, the client gets an answer
@@ -136,6 +140,15 @@ async def _decide(service: Service, found: GateInput, policy: Policy, course: Co
         course.wanted = False
         if course.reason != "gate-failed":  # a failure is said whatever becomes of the request
             course.reason = "shadow" if service.config.shadow else "no-search"
+
+
+def _explore(share: float, course: Course) -> None:
+    """Let a coin decide this share of the requests that the gate decided, and note the probability of what is done."""
+    if not share or course.decision is None or not course.reason.endswith("-threshold"):
+        return
+    if random.random() < share:
+        course.reason, course.wanted = "explored", random.random() < 0.5
+    course.propensity = 1 - share / 2 if course.wanted == course.decision.retrieve else share / 2
 
 
 def _gate_failed(service: Service, error: Exception, course: Course) -> None:

@@ -55,6 +55,8 @@ class Course:
     context: str = ""  # of a follow-up: last, window, condensed, condense-failed; empty where the setting is last
     condense_seconds: float | None = None
     asked: Asked | None = None  # numbers of the question
+    request_id: str = ""  # by which an outcome is reported; empty without a log
+    propensity: float | None = None  # probability of what was done, where the server explores
     error_inside: bool = False  # the upstream's, in an answer of status 200
     began: float = field(default_factory=time.perf_counter)
 
@@ -73,6 +75,7 @@ class Course:
             "saves": self.saves if d else "",
             "context": self.context,
             "condense-ms": _ms(self.condense_seconds),
+            "request-id": self.request_id,
             "schema": SCHEMA,
         }
         if debug:
@@ -257,12 +260,15 @@ class Service:
         d = course.decision
         row = {
             "time": round(time.time(), 3),
+            "id": course.request_id or None,
             "route": course.route,
             "gate": d.gate if d else self.decider.loaded.name,
             "score": d.score if d else None,
             "threshold": d.threshold if d else None,
             "retrieve": None if d is None or d.threshold is None else d.retrieve,
             "reason": course.reason,
+            "searched": course.wanted,
+            "propensity": course.propensity,
             "passages": len(course.hits),
             "saves": course.saves,
             "gate_ms": course.gate_seconds and round(1000 * course.gate_seconds, 2),

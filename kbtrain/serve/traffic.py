@@ -44,11 +44,16 @@ class Traffic:
     ungated: int
 
 
-def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
-    """The gate's scores in a log. Raises :class:`UserError` for fewer than :data:`LEAST` of them."""
+def names_of(folder: Path, key: str | None = None) -> frozenset[str]:
+    """Names under which a log holds the scores of this very gate."""
     mark = f"@{gate_identity(folder)}"
     own = kind_of(folder)[1].names(read_card(folder))
-    names = {f"{name}{mark}" for name in own if key is None or name.endswith(f"_{key}")}
+    return frozenset(f"{name}{mark}" for name in own if key is None or name.endswith(f"_{key}"))
+
+
+def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
+    """The gate's scores in a log. Raises :class:`UserError` for fewer than :data:`LEAST` of them."""
+    names = names_of(folder, key)
     scores: dict[str, list[tuple[float, float, Asked | None, str | None]]] = {}
     others = ungated = 0
     for row in read_log(log):
@@ -70,7 +75,7 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
         )
     times = [moment for _, moment, _, _ in found]
     once = {hashed or str(place): (score, one) for place, (score, _, one, hashed) in enumerate(found)}
-    gate = next(iter(scores)).removesuffix(mark)
+    gate = next(iter(scores)).partition("@")[0]
     asked = tuple(one for _, one in once.values() if isinstance(one, dict) and {"kind", "words"} <= set(one))
     every, distinct = tuple(score for score, *_ in found), tuple(score for score, _ in once.values())
     return Traffic(gate, every, distinct, asked, min(times), max(times), others, ungated)

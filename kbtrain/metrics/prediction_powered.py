@@ -1,0 +1,30 @@
+"""Mean of people's verdicts on few turns, sharpened by a judge's verdicts on many (prediction-powered inference).
+
+The estimate is PPI++'s (Angelopoulos, Duchi and Zrnic 2023, arXiv 2311.01453, example 1): the judge's mean on the turns
+that people did not see, corrected by people minus judge on the turns they saw. The weight of the judge is the one with
+the least variance, within [0, 1]: a judge that says nothing costs nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kbtrain.arrays import Floats
+from kbtrain.metrics.significance import Delta, bounded_mean
+
+
+def prediction_powered(people: Floats, judge: Floats, judge_rest: Floats, low: float = 0.0, high: float = 1.0) -> Delta:
+    """Mean with its 95 % interval. ``judge``: on the turns of ``people``; ``judge_rest``: on the others.
+
+    Values lie in [low, high]. Two turns that people saw are needed, and two others.
+    """
+    n, rest = len(people), len(judge_rest)
+    if n < 2 or rest < 2:
+        return bounded_mean(float(people.mean()), float(people.var()) / n, n, low, high)
+    spread = float(np.concatenate([judge, judge_rest]).var(ddof=1))
+    together = float(np.cov(people, judge, ddof=1)[0, 1])
+    weight = min(max(together / (spread * (1 + n / rest)), 0.0), 1.0) if spread > 0 else 0.0
+    corrected = people - weight * judge
+    mean = float(corrected.mean() + weight * judge_rest.mean())
+    variance = float(corrected.var(ddof=1)) / n + weight**2 * float(judge_rest.var(ddof=1)) / rest
+    return bounded_mean(mean, variance, n, low, high)

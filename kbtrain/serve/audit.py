@@ -1,0 +1,417 @@
+"""An audit of logged turns: draw some, answer them both ways, let them be judged, estimate, propose a threshold.
+
+The run folder of an audit is one like any other: retrieve and sample answer its questions under both arms. Each call
+does the next step that is possible, and says the command after it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from kbtrain import jsonl
+from kbtrain.answers.chinese import language_of
+from kbtrain.errors import UserError, at
+from kbtrain.evaluation.audit import AuditFigures, JudgedTurns, audit_figures, best_threshold, draw_turns
+from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate
+from kbtrain.evaluation.cost import stored_usage, thousand_questions
+from kbtrain.evaluation.outcomes import grade
+from kbtrain.files import there
+from kbtrain.gate_folder import Threshold, promise_text, read_gate_json, set_threshold
+from kbtrain.gates.decide import read_questions_file
+from kbtrain.gates.registry import load_gate
+from kbtrain.labeling.verdicts import QuestionVerdicts
+from kbtrain.llm.prices import PRICES, read_prices
+from kbtrain.metrics.calibration import kept_scores
+from kbtrain.metrics.significance import Delta
+from kbtrain.provenance import check_unchanged, meta_of, meta_path, read_meta, write_atomically, write_meta
+from kbtrain.questions.reading.files import data_file
+from kbtrain.questions.reading.tables import any_rows
+from kbtrain.records import Question, SampleSet
+from kbtrain.report.page import render
+from kbtrain.report.words import percent, percent_interval, points, points_interval
+from kbtrain.serve.decision_log import read_log
+from kbtrain.serve.traffic import names_of
+from kbtrain.store import SampleStore
+from kbtrain.text_table import aligned
+from kbtrain.trained_on import question_hash
+
+Goal = Literal["best_accuracy", "max_loss"]
+RUN = "main"  # sampling run of an audit
+LEAST = 20  # judged turns
+
+
+@dataclass(frozen=True)
+class AuditTurn:
+    """A drawn turn: its question's id, and the gate's score."""
+
+    question_id: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Settings of ``kbtrain audit``."""
+
+    folder: Path
+    run: Path
+    log: Path | None = None
+    turns: Path | None = None
+    field: str | None = None
+    key: str | None = None
+    n: int = 100
+    seed: int = 0
+    gold: Path | None = None
+    verdicts: Path | None = None
+    judge: Path | None = None
+    goal: Goal = "best_accuracy"
+    max_loss: float = 0.05
+    prices: Path = PRICES
+    apply: bool = False
+    dry_run: bool = False
+
+
+def audit_lines(audit: Audit) -> list[str]:
+    """Do the next step of an audit; lines that say what was done and what comes next. Raises :class:`UserError`."""
+    lines = []
+    if not there(audit.run / "questions.jsonl"):
+        lines = _draw(audit)
+    elif meta_of(audit.run / "questions.jsonl").get("stage") != "audit":
+        raise UserError(f"{audit.run}: a run folder that is not an audit's; give another --run")
+    if not there(meta_path(audit.run / "samples.db")):  # written by the last answer
+        return [*lines, *([] if audit.dry_run else _answer_commands(audit))]
+    check_unchanged(audit.run / "questions.jsonl")
+    questions = {question.id: question for question in jsonl.read(Question, audit.run / "questions.jsonl")}
+    answers, left_out = read_answers(audit.run, list(questions.values()))
+    people, judges = (read_sheet(path, answers) if path else {} for path in (audit.verdicts, audit.judge))
+    judges = judges or gold_verdicts(audit.run, questions, answers)
+    if not people and not judges:
+        return [*lines, *left_out, *_write_sheets(audit, questions, answers)]
+    return [*lines, *left_out, *_estimate(audit, answers, people or judges, judges if people else {})]
+
+
+# Drawing turns
+
+
+def _draw(audit: Audit) -> list[str]:
+    gate, found, left_out = _population(audit)
+    rng = np.random.default_rng(audit.seed)
+    drawn = [found[place] for place in draw_turns(np.array([score for _, score in found]), audit.n, rng)]
+    gold = {} if audit.gold is None else _read_gold(audit.gold)
+    questions = {}
+    for text, _ in drawn:  # a question that was asked often may be drawn twice: it is judged once, and counts twice
+        name = question_hash(text)
+        answers = gold.get(name, ())
+        questions[name] = Question(
+            name, text, answers, "test", "audit", language_of(text), gold="given" if answers else "none"
+        )
+    counts = f"{gate}: {len(drawn)} of {len(found)} turns drawn, {len(questions)} different questions"
+    if audit.gold is not None:
+        counts += f", {sum(bool(question.answers) for question in questions.values())} with an accepted answer"
+    line = f"{counts}; left out: {', '.join(f'{n} {why}' for why, n in left_out.items()) or 'none'}"
+    if audit.dry_run:
+        return [line, f"dry run: nothing was written; {2 * len(questions)} answers would be generated and judged"]
+    audit.run.mkdir(parents=True, exist_ok=True)
+    jsonl.write(audit.run / "turns.jsonl", [AuditTurn(question_hash(text), score) for text, score in drawn])
+    jsonl.write(audit.run / "questions.jsonl", questions.values())
+    extra = {"gate": gate, "turns": len(found), "drawn": len(drawn), "left_out": dict(left_out)}
+    options = {"folder": str(audit.folder), "n": audit.n, "seed": audit.seed}
+    write_meta(audit.run / "turns.jsonl", stage="audit", config=options, inputs=[], extra=extra)
+    write_meta(audit.run / "questions.jsonl", stage="audit", config=options, inputs=[], extra=extra)
+    return [line]
+
+
+def _population(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[str]]:
+    """The gate's name, the logged turns with their scores, and rows that are left out, by reason."""
+    if (audit.log is None) == (audit.turns is None):
+        raise UserError(
+            f"{audit.run}: nothing drawn yet: give --log (a decision log), or --turns (a file of questions)"
+        )
+    found, left_out, gates = list[tuple[str, float]](), Counter[str](), Counter[str]()
+    if audit.turns is not None:
+        gate = load_gate(audit.folder, audit.key)
+        texts = [text for text in read_questions_file(audit.turns, audit.field) if isinstance(text, str)]
+        found = list(zip(texts, gate.score(texts), strict=True)) if texts else []
+        gates[gate.name] += len(found)
+    else:
+        assert audit.log is not None
+        names = names_of(audit.folder, audit.key)
+        for row in read_log(audit.log):
+            score, text = row.get("score"), row.get("question")
+            if score is None or not math.isfinite(score):
+                left_out["without a score"] += 1
+            elif row.get("gate") not in names:
+                left_out["of other gates or versions"] += 1
+            elif not isinstance(text, str):
+                left_out["without the question's text (start the server with --log-text)"] += 1
+            else:
+                gates[str(row["gate"]).partition("@")[0]] += 1
+                found.append((text, float(score)))
+    if len(gates) > 1:
+        raise UserError(f"{audit.log}: scores of {', '.join(sorted(gates))}; choose one: --key")
+    if len(found) < LEAST:
+        reasons = ", ".join(f"{n} {why}" for why, n in left_out.items())
+        what = f"{len(found)} turns to audit" + (f" ({reasons} left out)" if reasons else "")
+        raise UserError(f"{at(audit.turns or audit.log or audit.run)}: {what}; at least {LEAST} are needed")
+    return next(iter(gates)), found, left_out
+
+
+def _read_gold(path: Path) -> dict[str, tuple[str, ...]]:
+    """Accepted answers by the question's hash: columns ``question`` and ``answers`` (a text, or a list)."""
+    found = {}
+    for row in any_rows(data_file(path)):
+        value = row.data.get("answers")
+        answers = row.gold_answers("answers") if isinstance(value, list) else (row.gold_answer("answers"),)
+        if any(answers):
+            found[question_hash(row.text("question"))] = tuple(answer for answer in answers if answer)
+    return found
+
+
+def _answer_commands(audit: Audit) -> list[str]:
+    run = shlex.quote(str(audit.run))
+    return [
+        "next: answer them with and without passages, with the model and passages in use (--dry-run: the cost):",
+        f"  kbtrain run retrieve --run {run} --corpus PASSAGES",
+        f'  kbtrain run sample --config server.yaml --run {run} --samples "{{train: 0, dev: 0, test: 0}}"',
+        f"  kbtrain audit {shlex.quote(str(audit.folder))} --run {run}",
+    ]
+
+
+# Verdicts
+
+Answers = Mapping[str, tuple[SampleSet, SampleSet]]  # by question: without and with passages
+Verdicts = Mapping[str, tuple[float, float]]
+
+
+def read_answers(run: Path, questions: Sequence[Question]) -> tuple[Answers, list[str]]:
+    """Stored answers of the questions that have both, and a line about the others."""
+    found: dict[str, tuple[SampleSet, SampleSet]] = {}
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        for question in questions:
+            llm, rag = (store.get(RUN, question.id, condition) for condition in ("llm", "rag"))
+            if llm is not None and rag is not None and llm.greedy is not None and rag.greedy is not None:
+                found[question.id] = (llm, rag)
+    missing = len(questions) - len(found)
+    if not found:
+        raise UserError(f"{run / 'samples.db'}: no question with an answer under llm and under rag; run sample again")
+    return found, [f"left out: {missing} questions without both answers"] if missing else []
+
+
+def gold_verdicts(run: Path, questions: Mapping[str, Question], answers: Answers) -> Verdicts:
+    """Verdicts by the accepted answers: a judge's (``verdicts.jsonl`` of the run), else those of the grading rule."""
+    path = run / "verdicts.jsonl"
+    by_judge = {one.question_id: one.right for one in jsonl.read(QuestionVerdicts, path)} if there(path) else {}
+    found = {}
+    for name, both in answers.items():
+        if questions[name].answers:
+            right = [grade(questions[name], made, by_judge.get(name)).correct for made in both]
+            if None not in right:
+                found[name] = (float(bool(right[0])), float(bool(right[1])))
+    return found
+
+
+def _plain_first(name: str) -> bool:
+    """True if the sheet shows the plain answer as answer A: judges must not know which one had passages."""
+    return int(name[-1], 16) % 2 == 0
+
+
+def read_sheet(path: Path, answers: Answers) -> Verdicts:
+    """Verdicts of a filled sheet: columns ``id``, ``a_right`` and ``b_right``; a row without both is not judged.
+
+    Raises :class:`UserError` with file, line and column.
+    """
+    found = {}
+    for row in any_rows(data_file(path)):
+        name = row.identifier("id")
+        cells = [row.data.get(column) for column in ("a_right", "b_right")]
+        if any(cell is None or not str(cell).strip() for cell in cells):
+            continue
+        if name not in answers:
+            raise row.error("id", f"no answered question {name!r:.40} in this audit")
+        if name in found:
+            raise row.error("id", f"duplicate {name!r:.40}")
+        a, b = (float(row.flag(column)) for column in ("a_right", "b_right"))
+        found[name] = (a, b) if _plain_first(name) else (b, a)
+    if not found:
+        raise UserError(f"{at(path)}: no row has both verdicts; fill in a_right and b_right with 1 or 0")
+    return found
+
+
+def _write_sheets(audit: Audit, questions: Mapping[str, Question], answers: Answers) -> list[str]:
+    """The sheet as CSV and as a page, in random order: whoever judges a part of it judges a random part."""
+    names = sorted(answers)
+    rows = []
+    for place in np.random.default_rng(audit.seed).permutation(len(names)):
+        name = names[place]
+        texts = [made.greedy.text if made.greedy else "" for made in answers[name]]
+        a, b = texts if _plain_first(name) else reversed(texts)
+        rows.append({"id": name, "question": questions[name].text, "answer_a": a, "answer_b": b})
+    sheet, page = audit.run / "sheet.csv", audit.run / "sheet.html"
+    if audit.dry_run:
+        return [f"dry run: {sheet} and {page} would be written, {len(rows)} questions"]
+    if there(sheet):
+        return [f"{sheet} is there already; filled in: {_verdict_command(audit)}"]
+    text = io.StringIO()
+    table = csv.DictWriter(text, ["id", "question", "answer_a", "answer_b", "a_right", "b_right"])
+    table.writeheader()
+    table.writerows({column: _cell(value) for column, value in row.items()} for row in rows)
+    write_atomically(sheet, text.getvalue())
+    write_atomically(page, render("audit_sheet.html.j2", autoescape=True, rows=rows, title="Right or wrong?"))
+    return [
+        f"wrote {sheet} and {page}: {len(rows)} questions with two answers each, in random order",
+        f"judge some or all of them (1 right, 0 wrong), from the top; then: {_verdict_command(audit)}",
+    ]
+
+
+def _cell(text: str) -> str:
+    """A text that a spreadsheet does not take for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def _verdict_command(audit: Audit) -> str:
+    folder, run = (shlex.quote(str(path)) for path in (audit.folder, audit.run))
+    return f"kbtrain audit {folder} --run {run} --verdicts {shlex.quote(str(audit.run / 'sheet.csv'))}"
+
+
+# Figures and the proposal
+
+
+def judged_turns(turns: Sequence[AuditTurn], truth: Verdicts, judge: Verdicts) -> JudgedTurns:
+    """The turns with their verdicts; a turn that only the judge labelled has NaN from people.
+
+    With a judge only turns that it labelled are taken: people's others have nothing to be compared with.
+    """
+    kept = [turn for turn in turns if turn.question_id in (judge or truth)]
+    nothing = (math.nan, math.nan)
+    people = np.array([truth.get(turn.question_id, nothing) for turn in kept]).reshape(-1, 2)
+    scores = np.array([turn.score for turn in kept])
+    if not judge:
+        return JudgedTurns(scores, people[:, 0], people[:, 1])
+    labels = np.array([judge[turn.question_id] for turn in kept]).reshape(-1, 2)
+    return JudgedTurns(scores, people[:, 0], people[:, 1], labels[:, 0], labels[:, 1])
+
+
+def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) -> list[str]:
+    check_unchanged(audit.run / "turns.jsonl")
+    turns = [turn for turn in jsonl.read(AuditTurn, audit.run / "turns.jsonl") if turn.question_id in answers]
+    judged = judged_turns(turns, truth, judge)
+    n = int(judged.judged.sum())
+    if n < LEAST:
+        raise UserError(f"{audit.run}: {n} judged turns; at least {LEAST} are needed")
+    gate = str(read_meta(audit.run / "questions.jsonl")["gate"])
+    noted = read_gate_json(audit.folder).get("thresholds", {}).get(gate)
+    old = Threshold.model_validate(noted) if noted else None
+    value, rests_on, guarantee = _choose(audit, judged)
+    figures = [audit_figures(judged, one) for one in (*((old.threshold,) if old else ()), value)]
+    names = [f"at {one.threshold:.4g}, {what}" for one, what in zip(figures, ("now", "proposed")[-len(figures) :],
+                                                                    strict=True)]  # fmt: skip
+    source = "people" if audit.verdicts else "the judge" if audit.judge else "the accepted answers"
+    with_judge = f", and {len(judged.scores)} by a judge that they correct" if judge else ""
+    ids = [turn.question_id for turn in turns]
+    used, prices = stored_usage(audit.run, RUN, ids), read_prices(audit.prices)
+    scores = np.array([turn.score for turn in turns])
+    lines = [
+        f"{gate}: {n} of {len(turns)} drawn turns judged by {source}{with_judge}",
+        aligned(("share of the turns, in %", *names), _rows(figures)),
+        f"proposed: {rests_on}",
+        *(f"{name}: {thousand_questions(used, (scores > one.threshold).astype(float), prices)}"
+          for name, one in zip(names, figures, strict=True)),
+    ]  # fmt: skip
+    proposal = {
+        "gate": gate, "judged": n, "drawn": len(turns), "by": source, "judge": len(judged.scores) if judge else 0,
+        "rests_on": rests_on, "guarantee": guarantee, "figures": [asdict(one) for one in figures],
+    }  # fmt: skip
+    if audit.dry_run:
+        return [*lines, "dry run: nothing was written"]
+    out = audit.run / "proposal.json"
+    write_atomically(out, json.dumps(proposal, ensure_ascii=False, indent=1) + "\n")
+    lines.append(f"-> {out}")
+    if not audit.apply:
+        return [*lines, "next: the same command with --apply notes the proposed threshold; --rollback takes it back"]
+    return [*lines, _apply(audit, gate, old, proposal, value, scores)]
+
+
+def _choose(audit: Audit, judged: JudgedTurns) -> tuple[float, str, dict[str, Any] | None]:
+    """The proposed threshold, what it rests on, and its guarantee, if any."""
+    if audit.goal == "max_loss":
+        chosen = calibrate(judged.dev(), CalibrationGoal("max_loss", max_loss=audit.max_loss))
+        guarantee = chosen.evidence["guarantee"]
+        return chosen.threshold, f"the fewest searches with the promise: {promise_text(guarantee)}", guarantee
+    value, chosen_value = best_threshold(judged)
+    found = chosen_value.corrected
+    sure = "more" if found.low > 0 else "fewer" if found.high < 0 else "not certainly more or fewer"
+    return (
+        value,
+        (
+            f"the most right answers on the judged turns; corrected for this choice {points(found.mean)} points "
+            f"{points_interval(found)} against always searching: {sure} right answers"
+        ),
+        None,
+    )
+
+
+def _rows(figures: Sequence[AuditFigures]) -> list[list[str]]:
+    def cell(of: Delta | None) -> str:
+        return "-" if of is None else f"{percent(of.mean)} {percent_interval(of)}"
+
+    return [
+        ["searched", *(percent(one.searched) for one in figures)],
+        ["right, never searching", *(cell(one.never) for one in figures)],
+        ["right, always searching", *(cell(one.always) for one in figures)],
+        ["right, with the gate", *(cell(one.gate) for one in figures)],
+        ["gate minus always, points", *(f"{points(one.difference.mean)} {points_interval(one.difference)}"
+                                        for one in figures)],
+        ["needless, of the searched", *(cell(one.needless) for one in figures)],
+        ["missed, of the others", *(cell(one.missed) for one in figures)],
+    ]  # fmt: skip
+
+
+def _apply(
+    audit: Audit, gate: str, old: Threshold | None, proposal: Mapping[str, Any], value: float, scores: Any
+) -> str:
+    before = None if old is None else old.model_dump(mode="json")
+    evidence = {
+        "traffic": {"n": len(scores), "scores": kept_scores(scores)},
+        "audit": proposal,
+        "before": before,
+        **({"guarantee": proposal["guarantee"]} if proposal["guarantee"] else {}),
+    }
+    rule = f"{audit.goal} of {proposal['judged']} audited turns"
+    hashed = read_meta(audit.run / "turns.jsonl")["sha256"]
+    entry = Threshold(
+        threshold=value, rule=rule, dev_file_sha256=hashed, n_dev=proposal["judged"], evidence=evidence,
+        dev=old.dev if old else {},
+    )  # fmt: skip
+    set_threshold(audit.folder, gate, entry)
+    lost = "; the promise of the threshold before is no longer in force" if old and old.promise else ""
+    shown = "none" if old is None else f"{old.threshold:.4g} ({old.rule})"
+    return f"{audit.folder}: threshold of {gate} was {shown}, is {value:.4g} ({rule}){lost}; reload the server (SIGHUP)"
+
+
+def roll_back(folder: Path, key: str | None = None) -> str:
+    """Put back the threshold that the last applied audit replaced. Raises :class:`UserError` where there is none."""
+    noted = read_gate_json(folder).get("thresholds", {})
+    audited = {
+        gate: entry
+        for gate, entry in noted.items()
+        if entry.get("evidence", {}).get("audit") and (key is None or gate.endswith(f"_{key}"))
+    }
+    if len(audited) != 1:
+        found = ", ".join(sorted(audited)) or "none"
+        raise UserError(f"{folder}: thresholds by an audit: {found}; there must be one (--key chooses)")
+    ((gate, entry),) = audited.items()
+    if entry["evidence"]["before"] is None:
+        raise UserError(f"{folder}: gate '{gate}' had no threshold before the audit; note one: kbtrain run calibrate")
+    before = Threshold.model_validate(entry["evidence"]["before"])
+    set_threshold(folder, gate, before)
+    return f"{folder}: threshold of {gate} is {before.threshold:.4g} ({before.rule}) again; reload the server (SIGHUP)"

@@ -1,0 +1,115 @@
+"""Value of other gates and thresholds from the decision log of a server that explores (``kbtrain serve --explore``)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kbtrain.arrays import Bools
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Threshold, read_gate_json
+from kbtrain.gates.registry import load_gate
+from kbtrain.metrics.off_policy import FEWEST, Logged, PolicyValue, policy_value
+from kbtrain.metrics.significance import Delta
+from kbtrain.serve.decision_log import read_log, read_outcomes
+from kbtrain.serve.traffic import names_of
+from kbtrain.text_table import aligned
+
+LEAST = 50  # decisions with a verdict
+SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)  # of searches, at which the gate is valued
+
+
+@dataclass(frozen=True)
+class ExploredLog:
+    """Decisions with a verdict, in their order, with the questions' texts where the log has them.
+
+    ``left_out``: other rows of the log, by reason.
+    """
+
+    gate: str
+    logged: Logged
+    texts: tuple[str | None, ...]
+    left_out: Counter[str]
+
+
+def read_explored(folder: Path, log: Path, key: str | None = None) -> ExploredLog:
+    """The gate's explored decisions. Raises :class:`UserError` for fewer than :data:`LEAST`."""
+    names, outcomes = names_of(folder, key), read_outcomes(log)
+    rows, left_out, seen = [], Counter[str](), Counter[str]()
+    for row in read_log(log):
+        propensity, score = row.get("propensity"), row.get("score")
+        if score is None or not math.isfinite(score):
+            left_out["without a score"] += 1
+        elif row.get("gate") not in names:
+            left_out["of other gates or versions"] += 1
+        elif propensity is None or not 0 < propensity < 1:
+            left_out["decided without exploration"] += 1
+        elif row.get("id") not in outcomes:
+            left_out["without a verdict"] += 1
+        else:
+            seen[str(row["gate"])] += 1
+            rows.append((score, bool(row.get("searched")), propensity, outcomes[row["id"]], row.get("question")))
+    if len(seen) > 1:
+        raise UserError(f"{log}: scores of {', '.join(sorted(seen))}; choose one: --key")
+    if len(rows) < LEAST:
+        raise UserError(
+            f"{log}: {len(rows)} explored decisions with a verdict ({left_out_text(left_out)}); at least {LEAST} are "
+            "needed: start the server with --explore and report verdicts to /v1/outcomes"
+        )
+    columns = [np.array(column) for column in list(zip(*rows, strict=True))[:4]]
+    logged = Logged(columns[0].astype(float), columns[1].astype(bool), *(part.astype(float) for part in columns[2:]))
+    return ExploredLog(next(iter(seen)).partition("@")[0], logged, tuple(row[4] for row in rows), left_out)
+
+
+def left_out_text(left_out: Counter[str]) -> str:
+    """Counts of rows by reason."""
+    return ", ".join(f"{n} {reason}" for reason, n in sorted(left_out.items())) or "no other rows"
+
+
+def value_lines(
+    folder: Path, log: Path, key: str | None = None, thresholds: Sequence[float] = (), others: Sequence[Path] = ()
+) -> list[str]:
+    """A table of policies with their estimated share of right answers. Raises :class:`UserError`."""
+    read = read_explored(folder, log, key)
+    scores = read.logged.scores
+    noted = read_gate_json(folder).get("thresholds", {}).get(read.gate)
+    named = {"threshold noted": Threshold.model_validate(noted).threshold} if noted else {}
+    named |= {f"threshold {value:g}": value for value in thresholds}
+    named |= {f"{share:.0%} searched": float(np.quantile(scores, 1 - share)) for share in SHARES}
+    policies = {"never": np.zeros(len(scores), bool), "always": np.ones(len(scores), bool)}
+    policies |= {f"{read.gate}, {name}": scores > value for name, value in named.items()}
+    for other in others:
+        policies |= _of_gate(other, read, log)
+    rows = [_row(name, policy_value(read.logged, searches)) for name, searches in policies.items()]
+    head = ("policy", "searched", "right, self-normalised", "right, IPS", "right, doubly robust", "effective", "fewest")
+    return [
+        aligned(head, rows),
+        f"{len(scores)} explored decisions with a verdict; left out: {left_out_text(read.left_out)}",
+        "right: share of right answers in %, with a 95 % interval; effective: sample size of the weighted decisions; "
+        f"fewest: decisions behind the least certain part (doubly robust needs {FEWEST})",
+        "a verdict is that of the answers it was given for: people who press a thumb are not all people",
+    ]
+
+
+def _of_gate(folder: Path, read: ExploredLog, log: Path) -> dict[str, Bools]:
+    texts = [text for text in read.texts if text is not None]
+    if len(texts) < len(read.texts):
+        raise UserError(f"{log}: {len(read.texts) - len(texts)} decisions without the question's text; --gate needs "
+                        "logs written with --log-text")  # fmt: skip
+    gate = load_gate(folder)
+    if gate.threshold is None:
+        raise UserError(f"{folder}: no threshold noted; choose one: kbtrain run calibrate")
+    return {f"{gate.name} of {folder}": np.array(gate.score(texts)) > gate.threshold}
+
+
+def _row(name: str, value: PolicyValue) -> list[str]:
+    def cell(of: Delta | None) -> str:
+        return "-" if of is None else f"{100 * of.mean:.1f} [{100 * of.low:.1f}, {100 * of.high:.1f}]"
+
+    estimates = [cell(of) for of in (value.normalised, value.inverse, value.robust)]
+    return [name, f"{100 * value.searches:.1f}", *estimates, f"{value.effective:.0f}", f"{value.fewest}"]

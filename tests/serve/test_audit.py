@@ -1,0 +1,190 @@
+"""An audit of a log, step by step: the draw, the blind sheet, figures worked by hand, the threshold and its way back."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from kbtrain import jsonl
+from kbtrain.cli import main
+from kbtrain.errors import UserError
+from kbtrain.evaluation.audit import JudgedTurns, audit_figures, draw_turns
+from kbtrain.gate_folder import read_gate_json
+from kbtrain.provenance import write_meta
+from kbtrain.records import GREEDY, Question, Sample, SampleSet
+from kbtrain.serve.audit import AuditTurn, read_sheet
+from kbtrain.gates.handles import gate_identity
+from kbtrain.store import SampleStore
+
+N = 300
+
+
+@pytest.fixture
+def folder(gate, tmp_path):
+    return shutil.copytree(gate, tmp_path / "probe")
+
+
+@pytest.fixture
+def log(folder, tmp_path):
+    """Turns with scores 0 to 1; one without a text, and one of another gate."""
+    name, path = f"encoder_probe@{gate_identity(folder)}", tmp_path / "log.jsonl"
+    rows = [{"time": i, "gate": name, "score": i / N, "question": f"=question {i}?"} for i in range(N)]
+    rows += [{"time": 0, "gate": name, "score": 0.5}, {**rows[0], "gate": "other@0"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def is_right(name, run):
+    """Plain answers are right below 0.6, those with passages above 0.2."""
+    score = next(turn.score for turn in jsonl.read(AuditTurn, run / "turns.jsonl") if turn.question_id == name)
+    return score < 0.6, score > 0.2
+
+
+def answer(run):
+    """Stored answers under both arms, as sample writes them: "good" or "bad"."""
+    questions = list(jsonl.read(Question, run / "questions.jsonl"))
+    with SampleStore(run / "samples.db") as store:
+        store.begin("main", {"model": "m"})
+        sets = []
+        for question in questions:
+            for condition, right in zip(("llm", "rag"), is_right(question.id, run), strict=True):
+                greedy = Sample(GREEDY, "good" if right else "bad", 1, "eos", 0.0)
+                sets.append(SampleSet(question.id, condition, (), greedy, 10))
+        store.put("main", sets)
+    write_meta(run / "samples.db", stage="sample", config={}, inputs=[])
+    return questions
+
+
+def judge(sheet, most=None):
+    """Fill in a sheet as people would, who see no arm."""
+    with open(sheet) as file:
+        rows = list(csv.DictReader(file))
+    for row in rows[:most]:
+        row |= {f"{side}_right": str(int(row[f"answer_{side}"] == "good")) for side in "ab"}
+    with open(sheet, "w") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    return rows
+
+
+def run_audit(capsys, *words):
+    assert main(["audit", *map(str, words)]) == 0
+    return capsys.readouterr().out
+
+
+def test_an_audit_leads_from_a_log_to_a_threshold_and_back(folder, log, tmp_path, capsys):
+    run, before = tmp_path / "audit", read_gate_json(folder)["thresholds"]
+    shown = run_audit(capsys, folder, "--log", log, "--run", run, "--n", 60, "--dry-run")
+    assert "60 of 300 turns drawn" in shown and "120 answers would be" in shown and not run.exists()
+    shown = run_audit(capsys, folder, "--log", log, "--run", run, "--n", 60)
+    assert "1 of other gates or versions" in shown and "1 without the question's text" in shown
+    assert f"kbtrain run retrieve --run {run}" in shown
+    scores = [turn.score for turn in jsonl.read(AuditTurn, run / "turns.jsonl")]
+    assert sorted(int(score * 60) for score in scores) == list(range(60))  # one of each block
+    answer(run)
+    assert "wrote" in run_audit(capsys, folder, "--run", run)
+    assert "is there already" in run_audit(capsys, folder, "--run", run)  # verdicts in it are never overwritten
+    rows = judge(run / "sheet.csv")
+    assert rows[0]["question"].startswith("'=question")  # no formula
+    assert {"llm", "rag", "score"}.isdisjoint(rows[0]) and len({row["answer_a"] for row in rows}) == 2
+    page = (run / "sheet.html").read_text()
+    assert page.count("<section") == 60 and "=question" in page
+    verdicts = ("--verdicts", run / "sheet.csv")
+    shown = run_audit(capsys, folder, "--run", run, *verdicts)
+    assert "60 of 60 drawn turns judged by people" in shown
+    at = {line.split("  ")[0]: line.split("  ") for line in shown.splitlines()}
+    figures = {name: [cell.strip() for cell in cells[1:] if cell.strip()] for name, cells in at.items()}
+    right = np.array([is_right(row["id"], run) for row in rows])
+    assert figures["right, never searching"][0].startswith(f"{100 * right[:, 0].mean():.1f} [")
+    # at 0.5: of those above, a sixth to a fifth is known without a search; below, nothing is missed
+    assert figures["missed, of the others"][0].startswith("0.0 [0.0, ")
+    assert figures["needless, of the searched"][0].startswith(f"{100 * right[np.array(scores_of(rows, run)) > 0.5, 0].mean():.1f} [")
+    assert read_gate_json(folder)["thresholds"] == before  # nothing is noted without --apply
+    proposal = json.loads((run / "proposal.json").read_text())
+    assert proposal["figures"][1]["gate"]["mean"] == 1.0  # searches above 0.6 alone: all right
+    shown = run_audit(capsys, folder, "--run", run, *verdicts, "--apply")
+    noted = read_gate_json(folder)["thresholds"]["encoder_probe"]
+    assert noted["rule"] == "best_accuracy of 60 audited turns" and 0.2 <= noted["threshold"] <= 0.6
+    assert "was 0.5 (given), is" in shown
+    assert "is 0.5 (given) again" in run_audit(capsys, folder, "--rollback")
+    assert read_gate_json(folder)["thresholds"] == before
+    with pytest.raises(UserError, match="thresholds by an audit: none"):
+        main_raises("audit", folder, "--rollback")
+
+
+def scores_of(rows, run):
+    known = {turn.question_id: turn.score for turn in jsonl.read(AuditTurn, run / "turns.jsonl")}
+    return [known[row["id"]] for row in rows]
+
+
+def main_raises(*words):
+    from kbtrain.cli import _arguments
+
+    args = _arguments([str(word) for word in words])
+    args.run(args)
+
+
+def test_a_judge_labels_all_and_people_a_part(folder, log, tmp_path, capsys):
+    run = tmp_path / "audit"
+    run_audit(capsys, folder, "--log", log, "--run", run, "--n", 120)
+    answer(run)
+    run_audit(capsys, folder, "--run", run)
+    shutil.copy(run / "sheet.csv", run / "judge.csv")
+    judge(run / "judge.csv")
+    judge(run / "sheet.csv", 40)
+    alone = width(run_audit(capsys, folder, "--run", run, "--verdicts", run / "sheet.csv"))
+    shown = run_audit(capsys, folder, "--run", run, "--verdicts", run / "sheet.csv", "--judge", run / "judge.csv")
+    assert "40 of 120 drawn turns judged by people, and 120 by a judge that they correct" in shown
+    assert width(shown) < 0.8 * alone
+
+
+def width(shown):
+    line = next(line for line in shown.splitlines() if line.startswith("right, always"))
+    low, high = line.split("[")[1].split("]")[0].split(", ")
+    return float(high) - float(low)
+
+
+def test_accepted_answers_judge_without_people_and_promise(folder, log, tmp_path, capsys):
+    run, gold = tmp_path / "audit", tmp_path / "gold.csv"
+    gold.write_text("question,answers\n" + "".join(f"=question {i}?,good\n" for i in range(N)))
+    shown = run_audit(capsys, folder, "--log", log, "--run", run, "--n", 100, "--gold", gold)
+    assert "100 with an accepted answer" in shown
+    answer(run)
+    shown = run_audit(capsys, folder, "--run", run, "--goal", "max_loss", "--max-loss", "0.1", "--apply")
+    assert "judged by the accepted answers" in shown
+    guarantee = read_gate_json(folder)["thresholds"]["encoder_probe"]["evidence"]["guarantee"]
+    assert guarantee["limit"] == 0.1 and guarantee["bound"] <= 0.1 and guarantee["n"] == 100
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id,a_right,b_right\nx1,1,0\n", r":2: field .id.: no answered question 'x1' in this audit"),
+        ("id,a_right,b_right\na2,maybe,0\n", r":2: field .a_right.: expected true, false, 1 or 0"),
+        ("id,a_right,b_right\na2,1,0\na2,1,0\n", r":3: field .id.: duplicate 'a2'"),
+        ("id,a_right,b_right\na2,1,\n", r"no row has both verdicts"),
+    ],
+)
+def test_a_sheet_with_a_fault_is_refused_by_line(tmp_path, text, message):
+    (tmp_path / "sheet.csv").write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_sheet(tmp_path / "sheet.csv", {"a2": None})
+
+
+def test_figures_by_hand():
+    turns = JudgedTurns(np.arange(8) / 8, np.array([1, 0, 1, 0, 1, 0, 0, 1.0]), np.array([0, 1, 1, 1, 1, 0, 1, 1.0]))
+    found = audit_figures(turns, 0.45)  # the last four are searched for
+    assert (found.searched, found.gate.mean, found.always.mean, found.never.mean) == (0.5, 5 / 8, 6 / 8, 4 / 8)
+    assert found.difference.mean == pytest.approx((1 - 2) / 8)  # one answer gained, two lost
+    assert found.needless is not None and found.missed is not None
+    assert (found.needless.mean, found.missed.mean) == (2 / 4, 2 / 4)
+
+
+def test_every_turn_has_the_same_chance():
+    rng, counts = np.random.default_rng(0), np.zeros(50)
+    for _ in range(4000):
+        np.add.at(counts, draw_turns(np.zeros(50), 10, rng), 1)
+    assert counts.min() > 650 and counts.max() < 950  # 800 of each

@@ -1,0 +1,93 @@
+"""Exploration, verdicts on answers, and the value of other policies, on the wire and from a log."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from serve_support import NEEDS, serving
+from stub_upstream import StubUpstream
+from support.waiting import wait_until
+
+from kbtrain.cli import main
+from kbtrain.errors import UserError
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.decision_log import read_log, read_outcomes
+from kbtrain.gates.handles import gate_identity
+from kbtrain.serve.value import value_lines
+
+
+def test_a_coin_decides_a_share_and_verdicts_join_their_decisions(gate, tmp_path):
+    log, body = tmp_path / "log.jsonl", {"messages": [{"role": "user", "content": NEEDS}]}
+    with StubUpstream() as stub:
+        settings = {"upstream": stub.url, "search": "serve_support:echo", "log": log, "explore": 0.5}
+        with serving(gate, **settings) as running:
+            replies = [running.post("/v1/chat/completions", body) for _ in range(40)]
+            forced = running.post("/v1/chat/completions", body, {"x-kbtrain-retrieve": "always"})
+            names = [reply.headers["x-kbtrain-request-id"] for reply in replies]
+            first = {"id": names[0], "right": True, "source": "thumb"}
+            assert running.post("/v1/outcomes", first).json == {"id": names[0], "right": 1.0}
+            assert running.post("/v1/outcomes", {**first, "right": 0.25}).status == 200
+            for wrong in ({"id": "", "right": 1}, {"id": "a"}, {"id": "a", "right": 2}, {**first, "why": "x"}):
+                assert running.post("/v1/outcomes", wrong).status == 400
+            wait_until(lambda: log.read_text().count("\n") == 43)
+    rows = {row["id"]: row for row in read_log(log)}
+    assert len(set(names)) == 40 and set(names) < set(rows)  # verdicts are no decisions
+    assert read_outcomes(log) == {names[0]: 0.25}  # the last one counts
+    assert rows[forced.headers["x-kbtrain-request-id"]]["propensity"] is None  # nothing was left to chance
+    drawn = [rows[name] for name in names]
+    for row, reply in zip(drawn, replies, strict=True):
+        assert row["propensity"] == (0.75 if row["searched"] == row["retrieve"] else 0.25)
+        assert reply.headers["x-kbtrain-retrieved"] == str(int(row["searched"]))
+        assert row["reason"] == reply.headers["x-kbtrain-reason"]
+    assert {row["reason"] for row in drawn} == {"explored", "above-threshold"}
+    assert {row["searched"] for row in drawn if row["reason"] == "explored"} == {True, False}
+
+
+def test_verdicts_need_a_log_and_exploration_a_search(gate):
+    with serving(gate) as running:
+        assert running.post("/v1/outcomes", {"id": "a", "right": 1}).status == 409
+    for more in ({}, {"log": "l", "shadow": True}, {"log": "l", "search": "none"}):
+        with pytest.raises(ValueError, match="key 'explore': needs log and a search"):
+            ServeConfig(**{"gate": gate, "explore": 0.1, "search": "auto", **more})
+
+
+def explored(path, gate, n=600, texts=False):
+    """A log in which a search is right where the score is above 0.7, and never else; half is explored."""
+    rng, lines = np.random.default_rng(0), []
+    for i in range(n):
+        score = float(rng.random())
+        decided = score > 0.5
+        searched = bool(rng.random() < 0.5) if rng.random() < 0.5 else decided
+        row = {"id": str(i), "time": i, "gate": gate, "score": score, "retrieve": decided, "searched": searched}
+        text = {"question": f"question {i}"} if texts else {}
+        lines += [{**row, "propensity": 0.75 if searched == decided else 0.25, **text}]
+        lines += [{"outcome_of": str(i), "right": float(searched == (score > 0.7))}]
+    lines += [{**row, "id": "late", "propensity": 0.75}, {**row, "propensity": None}, {**row, "gate": "other@0"}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_value_estimates_any_threshold(gate, tmp_path, capsys):
+    folder = shutil.copytree(gate, tmp_path / "probe")
+    log = explored(tmp_path / "log.jsonl", f"encoder_probe@{gate_identity(folder)}")
+    assert main(["value", str(folder), "--log", str(log), "--threshold", "0.7"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    rows = {line.split("  ")[0]: line for line in shown}
+    best = rows["encoder_probe, threshold 0.7"].split("  ")
+    figures = [float(cell.split(" [")[0]) for cell in best if "[" in cell]
+    assert len(figures) == 3 and figures[0] == 100.0  # whatever it does is right
+    never = next(float(cell.split(" [")[0]) for cell in rows["never"].split("  ") if "[" in cell)
+    assert never == pytest.approx(70, abs=6)
+    assert "600 explored decisions with a verdict" in shown[-3]
+    assert "1 decided without exploration, 1 of other gates or versions, 1 without a verdict" in shown[-3]
+    with pytest.raises(UserError, match="without the question's text; --gate needs logs written with --log-text"):
+        value_lines(folder, log, others=[folder])
+    with pytest.raises(UserError, match=r"0 explored decisions with a verdict .*at least 50 are needed: start"):
+        value_lines(folder, explored(tmp_path / "none.jsonl", "other@1", 3))
+
+
+def test_another_gate_is_valued_at_its_own_threshold(gate, tmp_path):
+    folder = shutil.copytree(gate, tmp_path / "probe")
+    log = explored(tmp_path / "log.jsonl", f"encoder_probe@{gate_identity(folder)}", 60, texts=True)
+    assert f"encoder_probe of {folder}" in value_lines(folder, log, others=[folder])[0]
