@@ -26,7 +26,7 @@ from kbtrain.evaluation.audit import AuditFigures, JudgedTurns, audit_figures, b
 from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate
 from kbtrain.evaluation.cost import stored_usage, thousand_questions
 from kbtrain.evaluation.outcomes import grade
-from kbtrain.files import there
+from kbtrain.files import path_exists
 from kbtrain.gate_folder import Threshold, promise_text, read_gate_json, set_threshold
 from kbtrain.gates.decide import read_questions_file
 from kbtrain.gates.registry import load_gate
@@ -84,11 +84,11 @@ class Audit:
 def audit_lines(audit: Audit) -> list[str]:
     """Do the next step of an audit; lines that say what was done and what comes next. Raises :class:`UserError`."""
     lines = []
-    if not there(audit.run / "questions.jsonl"):
+    if not path_exists(audit.run / "questions.jsonl"):
         lines = _draw(audit)
     elif meta_of(audit.run / "questions.jsonl").get("stage") != "audit":
         raise UserError(f"{audit.run}: a run folder that is not an audit's; give another --run")
-    if not there(meta_path(audit.run / "samples.db")):  # written by the last answer
+    if not path_exists(meta_path(audit.run / "samples.db")):  # written by the last answer
         return [*lines, *([] if audit.dry_run else _answer_commands(audit))]
     check_unchanged(audit.run / "questions.jsonl")
     questions = {question.id: question for question in jsonl.read(Question, audit.run / "questions.jsonl")}
@@ -210,7 +210,7 @@ def read_answers(run: Path, questions: Sequence[Question]) -> tuple[Answers, lis
 def gold_verdicts(run: Path, questions: Mapping[str, Question], answers: Answers) -> Verdicts:
     """Verdicts by the accepted answers: a judge's (``verdicts.jsonl`` of the run), else those of the grading rule."""
     path = run / "verdicts.jsonl"
-    by_judge = {one.question_id: one.right for one in jsonl.read(QuestionVerdicts, path)} if there(path) else {}
+    by_judge = {one.question_id: one.right for one in jsonl.read(QuestionVerdicts, path)} if path_exists(path) else {}
     found = {}
     for name, both in answers.items():
         if questions[name].answers:
@@ -259,7 +259,7 @@ def _write_sheets(audit: Audit, questions: Mapping[str, Question], answers: Answ
     sheet, page = audit.run / "sheet.csv", audit.run / "sheet.html"
     if audit.dry_run:
         return [f"dry run: {sheet} and {page} would be written, {len(rows)} questions"]
-    if there(sheet):
+    if path_exists(sheet):
         return [f"{sheet} is there already; filled in: {_verdict_command(audit)}"]
     text = io.StringIO()
     table = csv.DictWriter(text, ["id", "question", "answer_a", "answer_b", "a_right", "b_right"])

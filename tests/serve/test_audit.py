@@ -1,4 +1,4 @@
-"""An audit of a log, step by step: the draw, the blind sheet, figures worked by hand, the threshold and its way back."""
+"""An audit of a log, step by step: the draw, the blind sheet, figures by hand, the threshold and its way back."""
 
 import csv
 import json
@@ -12,10 +12,10 @@ from kbtrain.cli import main
 from kbtrain.errors import UserError
 from kbtrain.evaluation.audit import JudgedTurns, audit_figures, draw_turns
 from kbtrain.gate_folder import read_gate_json
+from kbtrain.gates.handles import gate_identity
 from kbtrain.provenance import write_meta
 from kbtrain.records import GREEDY, Question, Sample, SampleSet
 from kbtrain.serve.audit import AuditTurn, read_sheet
-from kbtrain.gates.handles import gate_identity
 from kbtrain.store import SampleStore
 
 N = 300
@@ -101,7 +101,9 @@ def test_an_audit_leads_from_a_log_to_a_threshold_and_back(folder, log, tmp_path
     assert figures["right, never searching"][0].startswith(f"{100 * right[:, 0].mean():.1f} [")
     # at 0.5: of those above, a sixth to a fifth is known without a search; below, nothing is missed
     assert figures["missed, of the others"][0].startswith("0.0 [0.0, ")
-    assert figures["needless, of the searched"][0].startswith(f"{100 * right[np.array(scores_of(rows, run)) > 0.5, 0].mean():.1f} [")
+    assert figures["needless, of the searched"][0].startswith(
+        f"{100 * right[np.array(scores_of(rows, run)) > 0.5, 0].mean():.1f} ["
+    )
     assert read_gate_json(folder)["thresholds"] == before  # nothing is noted without --apply
     proposal = json.loads((run / "proposal.json").read_text())
     assert proposal["figures"][1]["gate"]["mean"] == 1.0  # searches above 0.6 alone: all right

@@ -11,9 +11,9 @@ from support.waiting import wait_until
 
 from kbtrain.cli import main
 from kbtrain.errors import UserError
+from kbtrain.gates.handles import gate_identity
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decision_log import read_log, read_outcomes
-from kbtrain.gates.handles import gate_identity
 from kbtrain.serve.value import value_lines
 
 
