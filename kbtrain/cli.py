@@ -19,6 +19,7 @@ Examples:
   kbtrain calibrate runs/demo/draft_probe --log decisions.jsonl --ratio 0.3
   kbtrain audit runs/mine/features --log decisions.jsonl --run runs/audit --n 60
   kbtrain audit runs/mine/features --run runs/audit --verdicts runs/audit/sheet.csv --apply
+  kbtrain next runs/mine/features --log decisions.jsonl --n 50 --output next.jsonl
   kbtrain value runs/mine/features --log decisions.jsonl --threshold 0.4
   kbtrain push runs/demo/draft_probe USER/NAME --dry-run
   kbtrain env                                  versions and devices, for a report of a fault
@@ -362,6 +363,19 @@ def _add_serve(parsers: Parsers) -> None:
     audit.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
     audit.add_argument("--key", metavar="NAME", help=_KEY)
     audit.set_defaults(run=commands.audit)
+    chosen = _command(parsers, "next", "questions of a log to label next, at random or near the gate's threshold")
+    chosen.add_argument("folder", metavar="FOLDER", help="the gate's folder")
+    chosen.add_argument("--log", metavar="FILE", help="decision log, written with --log-text")
+    chosen.add_argument("--turns", metavar="FILE", help="or: a file of questions, which the gate scores")
+    chosen.add_argument("--field", metavar="NAME", help="the question's field or column in --turns")
+    chosen.add_argument("--n", type=_count, default=50, metavar="N", help="questions (default: 50)")
+    chosen.add_argument("--by", choices=("random", "uncertainty", "spread"), default="random",
+                        help="random; uncertainty: scores nearest to the threshold; spread: over all scores; beside "
+                        "a rule as many random ones are drawn (default: random)")  # fmt: skip
+    chosen.add_argument("--seed", type=int, default=0, metavar="N", help="of the draw (default: 0)")
+    chosen.add_argument("--output", required=True, metavar="FILE", help="JSON lines: question, chosen_by, score")
+    chosen.add_argument("--key", metavar="NAME", help=_KEY)
+    chosen.set_defaults(run=commands.choose_questions)
     value = _command(
         parsers, "value", "what other gates and thresholds were worth, from the log of kbtrain serve --explore"
     )

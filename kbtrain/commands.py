@@ -207,6 +207,15 @@ def audit(args: argparse.Namespace) -> None:
     sys.stdout.write("\n".join(audit_lines(Audit(Path(args.folder), Path(args.run_folder), **settings))) + "\n")
 
 
+def choose_questions(args: argparse.Namespace) -> None:
+    from kbtrain.serve.audit import Audit
+    from kbtrain.serve.next_questions import next_lines
+
+    log, turns = (None if path is None else Path(path) for path in (args.log, args.turns))
+    source = Audit(Path(args.folder), Path(args.output), log, turns, args.field, args.key, args.n, args.seed)
+    sys.stdout.write("\n".join(next_lines(source, args.by, Path(args.output))) + "\n")
+
+
 def value(args: argparse.Namespace) -> None:
     from kbtrain.serve.value import value_lines
 

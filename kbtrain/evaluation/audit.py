@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.metrics.choice import ChosenValue, chosen_value
+from kbtrain.metrics.choice import chosen_value
 from kbtrain.metrics.prediction_powered import prediction_powered
 from kbtrain.metrics.significance import Delta, paired_difference, resampled_means, share, weighted_sum
 from kbtrain.metrics.thresholds import Dev, cuts
@@ -119,7 +119,7 @@ def _mean(turns: JudgedTurns, value: Value, among: Bools, signed: bool = False) 
     return share(float(people.sum()), len(people))
 
 
-def best_threshold(turns: JudgedTurns) -> tuple[float, ChosenValue]:
+def best_threshold(turns: JudgedTurns) -> tuple[float, Delta]:
     """The threshold with the most right answers on the judged turns (of equal ones the one with the fewest searches),
     and its difference from always searching, corrected for the choice."""
     dev = turns.dev()
@@ -128,4 +128,7 @@ def best_threshold(turns: JudgedTurns) -> tuple[float, ChosenValue]:
     table = np.concatenate([differences.mean(axis=0)[None], resampled_means(differences, DRAWS, SEED)])
     # rounding: sums of the same gains must stay ties
     chosen = chosen_value(table.round(9))
-    return float(values[chosen.place]), chosen
+    value = float(values[chosen.place])
+    if np.ptp(table[:, chosen.place]) > 0:
+        return value, chosen.corrected
+    return value, audit_figures(turns, value).difference  # no judged answer differs: resamples say nothing

@@ -104,7 +104,7 @@ def audit_lines(audit: Audit) -> list[str]:
 
 
 def _draw(audit: Audit) -> list[str]:
-    gate, found, left_out = _population(audit)
+    gate, found, left_out = logged_turns(audit)
     rng = np.random.default_rng(audit.seed)
     drawn = [found[place] for place in draw_turns(np.array([score for _, score in found]), audit.n, rng)]
     gold = {} if audit.gold is None else _read_gold(audit.gold)
@@ -131,7 +131,7 @@ def _draw(audit: Audit) -> list[str]:
     return [line]
 
 
-def _population(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[str]]:
+def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[str]]:
     """The gate's name, the logged turns with their scores, and rows that are left out, by reason."""
     if (audit.log is None) == (audit.turns is None):
         raise UserError(
@@ -347,8 +347,7 @@ def _choose(audit: Audit, judged: JudgedTurns) -> tuple[float, str, dict[str, An
         chosen = calibrate(judged.dev(), CalibrationGoal("max_loss", max_loss=audit.max_loss))
         guarantee = chosen.evidence["guarantee"]
         return chosen.threshold, f"the fewest searches with the promise: {promise_text(guarantee)}", guarantee
-    value, chosen_value = best_threshold(judged)
-    found = chosen_value.corrected
+    value, found = best_threshold(judged)
     sure = "more" if found.low > 0 else "fewer" if found.high < 0 else "not certainly more or fewer"
     return (
         value,

@@ -10,7 +10,7 @@ import pytest
 from kbtrain import jsonl
 from kbtrain.cli import main
 from kbtrain.errors import UserError
-from kbtrain.evaluation.audit import JudgedTurns, audit_figures, draw_turns
+from kbtrain.evaluation.audit import JudgedTurns, audit_figures, best_threshold, draw_turns
 from kbtrain.gate_folder import read_gate_json
 from kbtrain.gates.handles import gate_identity
 from kbtrain.provenance import write_meta
@@ -190,3 +190,10 @@ def test_every_turn_has_the_same_chance():
     for _ in range(4000):
         np.add.at(counts, draw_turns(np.zeros(50), 10, rng), 1)
     assert counts.min() > 650 and counts.max() < 950  # 800 of each
+
+
+def test_a_threshold_that_changes_no_judged_answer_keeps_an_interval():
+    turns = JudgedTurns(np.arange(30) / 30, np.where(np.arange(30) < 15, 1.0, 0.0), np.ones(30))
+    threshold, difference = best_threshold(turns)
+    assert 14 / 30 <= threshold < 15 / 30 and difference.mean == 0.0
+    assert difference.low < -0.05 and difference.high > 0.05  # of fifteen turns that are not searched for

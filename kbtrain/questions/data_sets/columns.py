@@ -301,13 +301,13 @@ _RECORD_NAMES = {"question": "text", "answer": "answers"}
 
 
 def jsonl_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
-    """With a column map (or ``group_by``, or answers that are no letters) any objects; else our own fields.
+    """With a column map, ``group_by``, other answers than letters, or none: any objects; else our own fields.
 
     Needed a line: ``text`` (or ``question``) and ``answers`` (or ``answer``; one string or a list). Any other field of
     :class:`Question` may stand there too. Defaults: ``id`` = file name and line, ``split`` from the file's name,
     ``dataset`` = file name, and with ``options`` form ``choice`` graded by ``option``.
     """
-    own = not (columns.names or columns.group_by or columns.answer_as != "letter")
+    own = not (columns.names or columns.group_by or columns.answer_as != "letter" or columns.without_gold)
     for number, row in enumerate(any_rows(file), 1):
         if own:
             yield _own_question(row, file, number if row.path else row.line, columns)

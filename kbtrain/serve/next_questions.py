@@ -1,0 +1,56 @@
+"""Which logged questions to label next: at random, or near the gate's threshold with random ones as a control."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kbtrain.arrays import Floats
+from kbtrain.errors import UserError
+from kbtrain.gate_folder import Threshold, read_gate_json
+from kbtrain.provenance import write_atomically
+from kbtrain.serve.audit import Audit, logged_turns
+from kbtrain.trained_on import question_hash
+
+By = Literal["random", "uncertainty", "spread"]
+
+
+def choose_next(scores: Floats, n: int, by: By, threshold: float, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Places of ``n`` questions: drawn at random; with the scores nearest to the threshold; or one of each of ``n``
+    equal blocks of the scores' order (``spread``)."""
+    shuffled = rng.permutation(len(scores))
+    if by == "random":
+        return shuffled[:n]
+    if by == "uncertainty":
+        return shuffled[np.argsort(np.abs(scores[shuffled] - threshold), kind="stable")[:n]]
+    blocks = np.array_split(shuffled[np.argsort(scores[shuffled], kind="stable")], n)
+    return np.array([rng.choice(block) for block in blocks if len(block)])
+
+
+def next_lines(audit: Audit, by: By, output: Path) -> list[str]:
+    """Write the chosen questions, a JSON line each, with the rule that chose it; a line about them.
+
+    Beside a rule as many questions are drawn at random: what the rule gains can then be measured. Raises
+    :class:`UserError`.
+    """
+    if output.exists():
+        raise UserError(f"{output}: exists already; give another --output")
+    gate, turns, left_out = logged_turns(audit)
+    texts = list({question_hash(text): (text, score) for text, score in turns}.values())
+    noted = read_gate_json(audit.folder).get("thresholds", {}).get(gate)
+    if noted is None and by == "uncertainty":
+        raise UserError(f"{audit.folder}: gate '{gate}' has no threshold; note one, or leave out --by uncertainty")
+    threshold = Threshold.model_validate(noted).threshold if noted else 0.0
+    rng, scores = np.random.default_rng(audit.seed), np.array([score for _, score in texts])
+    chosen = {int(place): by for place in choose_next(scores, audit.n, by, threshold, rng)}
+    if by != "random":
+        chosen |= {int(place): "random" for place in rng.permutation(len(texts))[: audit.n] if place not in chosen}
+    rows = [{"question": texts[i][0], "chosen_by": rule, "score": texts[i][1]} for i, rule in chosen.items()]
+    write_atomically(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    counts = ", ".join(f"{list(chosen.values()).count(rule)} by {rule}" for rule in dict.fromkeys(chosen.values()))
+    reasons = ", ".join(f"{count} {why}" for why, count in left_out.items()) or "none"
+    return [f"{gate}: {counts}, of {len(texts)} different questions; left out: {reasons} -> {output}"]
