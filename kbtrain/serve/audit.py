@@ -27,7 +27,7 @@ from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate
 from kbtrain.evaluation.cost import stored_usage, thousand_questions
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.files import path_exists
-from kbtrain.gate_folder import Threshold, promise_text, read_gate_json, set_threshold
+from kbtrain.gate.card import Threshold, promise_text, read_gate_json, set_threshold
 from kbtrain.gates.decide import read_questions_file
 from kbtrain.gates.registry import load_gate
 from kbtrain.labeling.verdicts import QuestionVerdicts

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, read_gate_json
+from kbtrain.gate.card import Threshold, read_gate_json
 from kbtrain.provenance import write_atomically
 from kbtrain.serve.audit import Audit, logged_turns
 from kbtrain.trained_on import question_hash

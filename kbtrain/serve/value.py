@@ -12,7 +12,7 @@ import numpy as np
 
 from kbtrain.arrays import Bools
 from kbtrain.errors import UserError
-from kbtrain.gate_folder import Threshold, read_gate_json
+from kbtrain.gate.card import Threshold, read_gate_json
 from kbtrain.gates.registry import load_gate
 from kbtrain.metrics.off_policy import FEWEST, Logged, PolicyValue, policy_value
 from kbtrain.metrics.significance import Delta

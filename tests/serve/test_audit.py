@@ -11,7 +11,7 @@ from kbtrain import jsonl
 from kbtrain.cli import main
 from kbtrain.errors import UserError
 from kbtrain.evaluation.audit import JudgedTurns, audit_figures, best_threshold, draw_turns
-from kbtrain.gate_folder import read_gate_json
+from kbtrain.gate.card import read_gate_json
 from kbtrain.gates.handles import gate_identity
 from kbtrain.provenance import write_meta
 from kbtrain.records import GREEDY, Question, Sample, SampleSet

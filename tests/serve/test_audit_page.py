@@ -14,7 +14,7 @@ from support import scripts
 from support.waiting import wait_until
 
 from kbtrain.config import parse_args
-from kbtrain.gate_folder import read_gate_json
+from kbtrain.gate.card import read_gate_json
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decision_log import read_log
 
