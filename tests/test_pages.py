@@ -32,7 +32,7 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
         "with the gate     probe benefit, best on dev: 40.0 % of the searches saved, accuracy 60.0 % (+10.0 points, "
         "[+7.0, +12.0])",
         "is that real?     This is certain.",
-        "next              kbtrain decide runs/demo/probe; open /home/me/runs/demo/report.html",
+        'next              kbtrain decide runs/demo/probe "a question"; open /home/me/runs/demo/report.html',
     )
     (tmp_path / "chain.log").write_text("[1/2] collect\n" + "\n".join(closing) + "\n")
     table = "| gate | searches saved, % |\n|---|--:|\n| probe benefit | 40.0 \\[30.0, 50.0\\] |\n"
@@ -47,6 +47,7 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
     claim = next(claim for claim in store["claims"] if claim["theme"] == "demo")
     assert (claim["effect"], claim["interval"]) == ("+10.0 points", "[+7.0, +12.0]")
     assert claim["holds elsewhere"] == "**no**: -1.0 points and 41.0 % skipped, mean of 300 re-splits"
+    assert demo["effect"] == "+10.0 [+7.0, +12.0]"
     costs = figures.render("demo-cost", store).splitlines()
     assert costs[3] == "| probe benefit | 600 | USD 0.60 | USD 0.11 | USD 0.01 | USD 0.71 | 60.0 % |"
 

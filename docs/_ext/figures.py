@@ -22,12 +22,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 STORE = ROOT / "docs" / "results" / "figures.json"
+SAVINGS = ROOT / "docs" / "figures" / "demo_savings.svg"
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end figures -->)", re.DOTALL)
 COLUMNS = ("setting", "model", "n", "effect", "interval", "holds elsewhere", "command")
 SEARCH, READ, WRITTEN = 0.001, 0.20e-6, 0.60e-6  # USD a search, a token read, a token written
 PASSAGES, DRAFT = 900, 16  # tokens of three passages; tokens that a draft probe reads of an answer that is then dropped
 _COSTS = ("", "searches", "search service", "reading passages", "drafts", "together", "right answers")
-KINDS = ("never search", "draft probe", "stack", "features", "probe", "KBM", "asking the model itself")
 
 
 def read_store() -> dict[str, Any]:
@@ -58,11 +58,12 @@ def render(name: str, store: Mapping[str, Any]) -> str:
         "demo-note": lambda: "" if not demo["note"] else f"> {demo['note']}",
         "demo-closing": lambda: "```text\n" + "\n".join(map(_wrapped, demo["closing"])) + "\n```",
         "demo-headline": lambda: textwrap.fill(demo["headline"], 118, break_on_hyphens=False),
-        "demo-best": lambda: table(demo["gates"]["columns"], list(_best_of_kinds(demo["gates"]["rows"]))),
         "demo-gates": lambda: table(demo["gates"]["columns"], demo["gates"]["rows"]),
         "demo-resplits": lambda: table(demo["resplits"]["columns"], demo["resplits"]["rows"]),
         "demo-cost": lambda: table(_COSTS, list(_costs(demo))),
-        "alternatives": lambda: table(store["alternatives"]["columns"], store["alternatives"]["rows"]),
+        "alternatives": lambda: table(store["alternatives"]["columns"], store["alternatives"]["rows"]).replace(
+            "{demo}", demo["effect"]
+        ),
     }
     return texts[name]()
 
@@ -92,16 +93,6 @@ def _wrapped(line: str) -> str:
     return textwrap.fill(line, 110, subsequent_indent=" " * 18, break_on_hyphens=False, break_long_words=False)
 
 
-def _best_of_kinds(rows: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
-    """The first row of each kind; rows stand in the order of their area on dev."""
-    seen: set[str] = set()
-    for row in rows:
-        kind = next((kind for kind in KINDS if row[0].startswith(kind)), None)
-        if kind and kind not in seen:
-            seen.add(kind)
-            yield row
-
-
 def store_run(store: dict[str, Any], run: Path) -> None:
     """Put the closing block, the gates' table and the costs of a run into the store."""
     demo = store["demo"]
@@ -118,11 +109,19 @@ def store_run(store: dict[str, Any], run: Path) -> None:
     said = dict(re.split(r" {2,}", line, maxsplit=1) for line in demo["closing"])
     right = {"never search": "without search", "always search": "always searching"}
     demo["right"] = {who: said[line].split(" %")[0] for who, line in right.items()}
-    gate = re.match(r"(.*?), (?:best on|by) dev: ([\d.]+) % .*?accuracy ([\d.]+) %", said["with the gate"])
+    line = r"(.*?), (?:best on|by) dev: ([\d.]+) % .*?accuracy ([\d.]+) % \((\S+ points), (\[.*?\])\)"
+    gate = re.match(line, said["with the gate"])
     if gate is None:
         raise SystemExit(f"{run}/chain.log: no share of searches in the line 'with the gate'")
     demo["best"], demo["skipped"], demo["right"][gate[1]] = gate[1], float(gate[2]), gate[3]
-    demo["headline"] = f"{said['with the gate'][0].upper()}{said['with the gate'][1:]}. {said['is that real?']}"
+    demo["effect"] = f"{gate[4].removesuffix(' points')} {gate[5]}"
+    always = demo["right"]["always search"]
+    demo["headline"] = (
+        f"At the threshold for right answers the best gate, {gate[1]}, skips {gate[2]} % of the searches, and "
+        f"{gate[3]} % of the answers are right. When always searching it is {always} % ({gate[4]}, 95 % interval {gate[5]})."
+    )
+    if (run / "savings.svg").exists():
+        SAVINGS.write_bytes((run / "savings.svg").read_bytes())
     demo["note"] = ""
 
 

@@ -46,7 +46,7 @@ def test_a_command_takes_its_arguments(command):
     args = _arguments(command[1:])
     if command[1] == "serve":
         config = parse_args(ServeConfig, [f"gate={args.arguments[0]}", *args.arguments[1:]])
-        assert str(config.gate) == ("runs/demo/draft_probe" if config.model else "runs/mine/features")
+        assert str(config.gate).startswith("runs/demo/" if config.model else "runs/mine/features")
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda words: words[-1][:40])
