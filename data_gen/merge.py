@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
-from kbtrain.distributed.merge import Part, add, check, find_shards, merge, n_gaps
+from kbtrain.distributed.merge import ShardStore, add, check, find_shards, merge, n_gaps
 from kbtrain.errors import UserError, at
 from kbtrain.files import beside, is_begun, put_in_place
 from kbtrain.progress import progress_bar
@@ -52,11 +52,11 @@ def main(config: MergeConfig) -> None:
     print(f"{stored} question-conditions {shards}, {extra['n_gaps']} gaps{now} -> {target}")
 
 
-def bar_of(parts: Sequence[Part]) -> progress_bar:
+def bar_of(parts: Sequence[ShardStore]) -> progress_bar:
     return progress_bar(total=sum(part.stored for part in parts), desc="merge", unit="question-conditions")
 
 
-def add_to(parts: Sequence[Part], name: str, target: Path) -> int:
+def add_to(parts: Sequence[ShardStore], name: str, target: Path) -> int:
     """Add to a store that is there what it lacks; returns how many question-conditions that was."""
     with SampleStore(target) as store:
         before = sum(store.counts(name).values())
@@ -66,7 +66,7 @@ def add_to(parts: Sequence[Part], name: str, target: Path) -> int:
         return sum(store.counts(name).values()) - before
 
 
-def write_store(parts: Sequence[Part], name: str, target: Path) -> int:
+def write_store(parts: Sequence[ShardStore], name: str, target: Path) -> int:
     """Merge into a file beside the target, which gets its name when it is whole; as :func:`add_to`."""
     partial = beside(target, ".partial")
     for left_over in target.parent.glob(f"{partial.name}*"):

@@ -33,7 +33,16 @@ from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
-from kbtrain.llm.sample_stage import Engine, Plan, SamplingJob, Shard, check_files, local, mask_leaks, refusal_text
+from kbtrain.llm.sample_stage import (
+    Engine,
+    SamplingJob,
+    SamplingPlan,
+    Shard,
+    check_files,
+    local,
+    mask_leaks,
+    refusal_text,
+)
 from kbtrain.llm.silent_answers import SilentAnswers
 from kbtrain.models.files_read import note
 from kbtrain.progress import progress_bar
@@ -105,7 +114,7 @@ def main(config: SampleConfig) -> None:
     check_current(evidence, questions)
     counts = check_files(questions, evidence)
     own = read_prompts(config.prompts)
-    plan = Plan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, own)
+    plan = SamplingPlan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, own)
     total = plan.total(counts)
     print(f"{sum(counts.values())} questions, {total} question-conditions under {', '.join(config.conditions)}")
     if "mask" in config.conditions and (leaks := mask_leaks(evidence)):
@@ -175,7 +184,7 @@ def count_lacking(config: SampleConfig, store: SampleStore, job: SamplingJob, sh
     )
 
 
-def look_ahead(config: SampleConfig, plan: Plan, shard: Shard) -> None:
+def look_ahead(config: SampleConfig, plan: SamplingPlan, shard: Shard) -> None:
     """Print the forecast, whatever is stored already."""
 
     def requests() -> Iterator[AnswerRequest]:

@@ -46,7 +46,7 @@ from kbtrain.report.fidelity import FidelityReport, beside_accuracy, changed_ans
 from kbtrain.report.fidelity import closing_block as fidelity_block
 from kbtrain.report.figures import POSITIVE, gate_figures, read_calibration
 from kbtrain.report.first_screen import closing_block, first_screen, rule_of, sentences
-from kbtrain.report.page import Decided, Report, draw, render_gate, render_html, render_markdown
+from kbtrain.report.page import DecisionSummary, Report, draw, render_gate, render_html, render_markdown
 from kbtrain.report.selection import questions_of, select
 from kbtrain.report.summary import read_bills
 
@@ -120,7 +120,7 @@ def main(config: ReportConfig) -> None:
         of, cut = scores[g.gate], cuts[g.gate]
         errors = worst_errors(config.run, config.sampling_run, questions, outcomes, of, cut, chosen.dimensions)
         said = sentences(results, saving[g.gate], 1) if g.gate in saving else []
-        decided = Decided(cut, rule_of(saving.get(g.gate), g), four_fold(outcomes, of, cut), said)
+        decided = DecisionSummary(cut, rule_of(saving.get(g.gate), g), four_fold(outcomes, of, cut), said)
         drawn = gate_figures(outcomes, of, cut, made.get(g.gate))
         texts[pages[g.gate]] = render_gate(report, g, errors, drawn, POSITIVE, decided)
     for name, text in texts.items():

@@ -105,7 +105,7 @@ _MAY_HOLD_KEYS = re.compile(r"(_extra|_env|_url|^web|^upstream|^store|^search(_m
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)  # no such day, endless digits or brackets
 
 
-class _Parser(argparse.ArgumentParser):
+class _ConfigParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(message)
 
@@ -124,7 +124,7 @@ def parse_args(kind: type[C], argv: Sequence[str], description: str | None = Non
 
 
 def _parser(kind: type[Config], description: str | None, prog: str | None = None) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = _ConfigParser(
         prog=prog or program(Path(sys.argv[0])),
         usage="%(prog)s [--config FILE|NAME] [--key value | key=value ...]",
         description=as_typed(description or ""),

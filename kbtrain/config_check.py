@@ -29,7 +29,7 @@ _COMMAND = re.compile(r"(?:(?P<path>[\w./-]+\.py)|kbtrain run (?P<name>\w+))(?P<
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedConfig:
     """``problems``: one line each; ``to_give``: required keys that are left for the command line."""
 
     script: str
@@ -38,7 +38,9 @@ class Checked:
     to_give: tuple[str, ...]
 
 
-def check_config(path: Path, changes: list[str], script: str | None = None, look_for_files: bool = True) -> Checked:
+def check_config(
+    path: Path, changes: list[str], script: str | None = None, look_for_files: bool = True
+) -> CheckedConfig:
     """Check a YAML file with ``key=value`` changes as its script would read it. Raises :class:`UserError`."""
     values, lines = read_yaml(path)
     owner, kind = _owner(path, frozenset(lines), script)
@@ -49,7 +51,7 @@ def check_config(path: Path, changes: list[str], script: str | None = None, look
     problems += wrong
     if look_for_files:
         problems += _missing_files(kind, path, lines, merged)
-    return Checked(owner, len(merged), tuple(problems), tuple(to_give))
+    return CheckedConfig(owner, len(merged), tuple(problems), tuple(to_give))
 
 
 def _wrong_values(
@@ -152,7 +154,7 @@ def config_class(script: Path) -> type[Config]:
     return kind
 
 
-def text(path: Path, checked: Checked) -> str:
+def text(path: Path, checked: CheckedConfig) -> str:
     """Result of a check without problems, as the command prints it."""
     more = f"; still to give: {', '.join('--' + key.replace('_', '-') for key in checked.to_give)}"
     return f"{path}: {checked.n_keys} keys of {checked.script} are right{more if checked.to_give else ''}"

@@ -32,7 +32,7 @@ CLOSING = 7  # lines of the block that the report's stage ends with
 
 
 @dataclass(frozen=True)
-class Step:
+class ChainStep:
     """One stage; ``minutes``: about, on 2 cores. ``launch``: launch file of a training; ``later``: arguments that are
     known when the stages before are done.
     """
@@ -96,65 +96,67 @@ def run_folder(size: Size) -> Path:
     return Path("runs") / ("demo" if size == "demo" else f"demo-{size}")
 
 
-def chain(size: Size = "demo") -> list[Step]:
+def chain(size: Size = "demo") -> list[ChainStep]:
     """All stages in their order. The KBM reads every question once."""
     scale, run = _SCALES[size], run_folder(size)
     here = ("--run", str(run))
     data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
     measured = [
-        Step("score", "every gate's score of every question", scale.scoring, ("--config", "score_demo", *here)),
-        Step("end_to_end", "accuracy against searches", 0.1, ("--config", "end_to_end_demo", *here)),
+        ChainStep("score", "every gate's score of every question", scale.scoring, ("--config", "score_demo", *here)),
+        ChainStep("end_to_end", "accuracy against searches", 0.1, ("--config", "end_to_end_demo", *here)),
     ]
     steps = [
-        Step("collect", "questions of the atlas", 0.1, ("--config", f"collect{scale.suffix}", *here)),
-        Step("retrieve", "passages for each question", 0.1, ("--config", "retrieve_demo", *here)),
-        Step("sample", "answers with and without them", scale.sampling, ("--config", f"sample{scale.suffix}", *here)),
-        Step("label", "what the model masters", 0.1, ("--config", "label_demo", *here)),
-        Step("build", "training examples", 0.1, ("--config", "build_demo", *here)),
-        Step("train_probe", "a gate that reads the model's states", 0.2,
+        ChainStep("collect", "questions of the atlas", 0.1, ("--config", f"collect{scale.suffix}", *here)),
+        ChainStep("retrieve", "passages for each question", 0.1, ("--config", "retrieve_demo", *here)),
+        ChainStep(
+            "sample", "answers with and without them", scale.sampling, ("--config", f"sample{scale.suffix}", *here)
+        ),
+        ChainStep("label", "what the model masters", 0.1, ("--config", "label_demo", *here)),
+        ChainStep("build", "training examples", 0.1, ("--config", "build_demo", *here)),
+        ChainStep("train_probe", "a gate that reads the model's states", 0.2,
              ("--config", "probe_smollm2", "--states", f"{run}/states/llm", *data, "--output", f"{run}/probe")),
-        Step("train_probe", "one that reads on while the model begins its answer", 0.2,
+        ChainStep("train_probe", "one that reads on while the model begins its answer", 0.2,
              ("--config", "draft_probe_smollm2", "--states", f"{run}/states/draft", *data,
               "--output", f"{run}/draft_probe")),
-        Step("train_features", "a gate that reads how it is asked", 0.1,
+        ChainStep("train_features", "a gate that reads how it is asked", 0.1,
              ("--config", "features_demo", *data, "--index", f"{run}/bm25", "--output", f"{run}/features")),
-        Step("score", "these gates' scores of every question", 2 * scale.scoring,
+        ChainStep("score", "these gates' scores of every question", 2 * scale.scoring,
              ("--config", "score_demo", "--splits", "[train, dev, test]", "--only", "[probe, draft_probe, features]",
               *here)),
-        Step("train_stack", "all of them as one", 0.1,
+        ChainStep("train_stack", "all of them as one", 0.1,
              ("--config", "stack_demo", *here, *data, "--output", f"{run}/stack")),
         *measured,
-        Step("train_kbm", "a gate of its own weights", scale.training,
+        ChainStep("train_kbm", "a gate of its own weights", scale.training,
              ("--config", "kbm_smollm2", "--epochs", str(scale.epochs), *_ON_CPU, *data, "--output", f"{run}/kbm")),
         *(_double_judgement(run) if size == "full" else ()),
         *measured,
-        Step("classify", "precision and recall", 0.1, here),
+        ChainStep("classify", "precision and recall", 0.1, here),
         *(_figure_8(run) if size == "full" else ()),
-        Step("write_report", "the report", 0.1, here),
+        ChainStep("write_report", "the report", 0.1, here),
     ]  # fmt: skip
     return [replace(step, arguments=(*step.arguments, *scale.more.get(step.script, ()))) for step in steps]
 
 
-def _double_judgement(run: Path) -> list[Step]:
+def _double_judgement(run: Path) -> list[ChainStep]:
     """A second KBM, trained with and without passages: it can judge again when it has read what was found."""
     examples, here = run / "examples_double", ("--run", str(run))
     data = ("--train", f"{examples}/train.jsonl", "--dev", f"{examples}/dev.jsonl", "--output", f"{run}/kbm_double")
     config = ("--config", "kbm_smollm2", "--keys", "[mastery, certainty]", "--epochs", "1", *_ON_CPU)
     return [
-        Step("build", "training examples with passages", 0.1, ("--config", "build_double_judgement", *here)),
-        Step("train_kbm", "a gate that judges what was found, too", 12, (*config, *data)),
+        ChainStep("build", "training examples with passages", 0.1, ("--config", "build_double_judgement", *here)),
+        ChainStep("train_kbm", "a gate that judges what was found, too", 12, (*config, *data)),
     ]
 
 
-def _figure_8(run: Path) -> list[Step]:
+def _figure_8(run: Path) -> list[ChainStep]:
     here, made = ("--run", str(run)), ("--runs", _listed(run), "--out", f"{run}/tables")
     return [
-        Step("score_reference", "the second judgement", 2, (*here, "--kbm", f"{run}/kbm_double")),
-        Step("tables", "double judgement", 0.1, ("--config", "figure8", *made, *_BY_ENTITY)),
+        ChainStep("score_reference", "the second judgement", 2, (*here, "--kbm", f"{run}/kbm_double")),
+        ChainStep("tables", "double judgement", 0.1, ("--config", "figure8", *made, *_BY_ENTITY)),
     ]
 
 
-def own_chain(run: Path) -> list[Step]:
+def own_chain(run: Path) -> list[ChainStep]:
     """From sampled answers of one's own questions to a gate and its report, without a model: seconds on any machine."""
     here = ("--run", str(run))
 
@@ -173,46 +175,46 @@ def own_chain(run: Path) -> list[Step]:
     data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
     gate = ("--index", f"{run}/bm25", "--output", f"{run}/features")
     return [
-        Step("label", "what the model masters", 0.1, here, later=lambda: one_each if greedy_only(run) else halves),
-        Step("build", "training examples", 0.1, here, later=lambda: targets(benefit_tau(run))),
-        Step(
+        ChainStep("label", "what the model masters", 0.1, here, later=lambda: one_each if greedy_only(run) else halves),
+        ChainStep("build", "training examples", 0.1, here, later=lambda: targets(benefit_tau(run))),
+        ChainStep(
             "train_features",
             "a gate from the questions' form and words",
             0.1,
             (*data, *gate),
             later=lambda: keys(benefit_tau(run)),
         ),
-        Step("score", "every gate's score of every question", 0.1, here),
-        Step("end_to_end", "accuracy against searches", 0.1, (*here, "--threshold-rule", "best_accuracy")),
-        Step("write_report", "the report", 0.1, here),
+        ChainStep("score", "every gate's score of every question", 0.1, here),
+        ChainStep("end_to_end", "accuracy against searches", 0.1, (*here, "--threshold-rule", "best_accuracy")),
+        ChainStep("write_report", "the report", 0.1, here),
     ]
 
 
-def _change_chain(run: Path) -> list[Step]:
+def _change_chain(run: Path) -> list[ChainStep]:
     """As :func:`own_chain`, where there are no accepted answers: the gate skips searches that change no answer."""
     here, keys = ("--run", str(run)), ("--keys", "[change]")
     data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
     gate = ("--index", f"{run}/bm25", "--output", f"{run}/features")
     middle = ("--tau-change", "middle")
     return [
-        Step(
+        ChainStep(
             "label",
             "what passages change",
             0.1,
             (*here, *middle),
             later=lambda: ("--by", "greedy") if greedy_only(run) else ("--tau-certainty", "middle"),
         ),
-        Step("build", "training examples", 0.1, (*here, *keys)),
-        Step("train_features", "a gate from the questions' form and words", 0.1, (*data, *gate, *keys)),
-        Step("score", "every gate's score of every question", 0.1, here),
-        Step(
+        ChainStep("build", "training examples", 0.1, (*here, *keys)),
+        ChainStep("train_features", "a gate from the questions' form and words", 0.1, (*data, *gate, *keys)),
+        ChainStep("score", "every gate's score of every question", 0.1, here),
+        ChainStep(
             "fidelity",
             "searches skipped against answers that differ",
             0.1,
             here,
             later=lambda: ("--max-change", f"{attainable_change(run):g}"),
         ),
-        Step("write_report", "the report", 0.1, here),
+        ChainStep("write_report", "the report", 0.1, here),
     ]
 
 
@@ -282,16 +284,16 @@ def run_demo(size: Size, say: Say) -> None:
 OUTCOMES = ("llm_outcomes/outcomes.jsonl", "llm_outcomes_more/outcomes.jsonl")  # three data sets each
 
 
-def evidence_chain(data: Path) -> list[Step]:
+def evidence_chain(data: Path) -> list[ChainStep]:
     """Gates on published answers (docs/lab/evidence.md) and on KETOD's turns by cross-validation."""
     corpus = ("--corpus", str(data / "passages.jsonl"))
     turns = ("--run", "runs/ketod", "--dataset", "ketod_lines", "--path", str(data / "ketod"))
     return [
-        Step("closed_book", "gates on a model's answers about songs", 5,
+        ChainStep("closed_book", "gates on a model's answers about songs", 5,
              ("--path", str(data / "closed_book" / "songs.jsonl"), *corpus, "--reader", "null")),
-        Step("collect_turns", "dialogue turns of KETOD", 0.1, turns),
-        Step("cross_validate", "gates on dialogue turns", 10, ("--turns", "runs/ketod/turns.jsonl")),
-        Step("evidence", "gates on published answers of four models", 25,
+        ChainStep("collect_turns", "dialogue turns of KETOD", 0.1, turns),
+        ChainStep("cross_validate", "gates on dialogue turns", 10, ("--turns", "runs/ketod/turns.jsonl")),
+        ChainStep("evidence", "gates on published answers of four models", 25,
              ("--path", _listed(*(data / name for name in OUTCOMES)), *corpus)),
     ]  # fmt: skip
 
@@ -339,7 +341,7 @@ def public_chain(
     answers: int = 30,
     prompts: str | None = None,
     yes_no: bool = True,
-) -> list[Step]:
+) -> list[ChainStep]:
     """White-box gates on public questions of which ``model`` knows 15 % (docs/lab/public.md); ``data``: their files.
 
     The data sets' own folders lie beside ``run``, the screening in ``run/screen``. ``answers``: to each training
@@ -356,56 +358,56 @@ def public_chain(
     examples = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
     members = "[probe, draft_probe, features, p_yes, draft]"
     measured = [
-        Step("score", "every gate's score of every question", 15, (*here, *asked)),
-        Step("end_to_end", "accuracy against searches", 0.2, ("--config", "end_to_end_public", *here)),
+        ChainStep("score", "every gate's score of every question", 15, (*here, *asked)),
+        ChainStep("end_to_end", "accuracy against searches", 0.2, ("--config", "end_to_end_public", *here)),
     ]
     return [
-        *(Step("collect", f"questions of {name}", 0.1,
+        *(ChainStep("collect", f"questions of {name}", 0.1,
                ("--run", str(run.parent / name), "--dataset", dataset, "--path", str(data / file), "--pick", "random",
                 "--impossible", "drop", "--near-duplicates", "ignore")) for name, (dataset, file) in sets.items()),
-        Step("pool", "training questions of each group, to see which ones the model knows", 0.1,
+        ChainStep("pool", "training questions of each group, to see which ones the model knows", 0.1,
              (*pool, "--output", str(screen), "--train", "550" if chinese else "350", "--dev", "0", "--test", "0")),
-        Step("retrieve", "a passage for each", 0.5, ("--run", str(screen), *found)),
-        Step("sample", "one answer to each", 3,
+        ChainStep("retrieve", "a passage for each", 0.5, ("--run", str(screen), *found)),
+        ChainStep("sample", "one answer to each", 3,
              (*screened, *put, "--samples", "{train: 0, dev: 0, test: 0}", "--max-new-tokens", "32")),
-        Step("pool", "questions of the groups it knows", 0.1,
+        ChainStep("pool", "questions of the groups it knows", 0.1,
              (*pool, "--output", str(run), "--screened", str(screen))),
-        Step("retrieve", "a passage for each", 0.5, (*here, *found)),
-        Step("sample", "answers with and without it", 10 + 50 * answers / 30,
+        ChainStep("retrieve", "a passage for each", 0.5, (*here, *found)),
+        ChainStep("sample", "answers with and without it", 10 + 50 * answers / 30,
              ("--config", "sample_public", *here, *put,
               "--samples", f"{{train: {answers}, dev: {max(2, math.ceil(answers / 3))}, test: 0}}")),
-        Step("label", "what the model masters", 0.1, ("--config", "label_demo", *here)),
-        Step("build", "training examples", 0.1, ("--config", "build_demo", *here, "--on-leak", "drop")),
-        Step("train_probe", "a gate that reads the model's states", 0.3,
+        ChainStep("label", "what the model masters", 0.1, ("--config", "label_demo", *here)),
+        ChainStep("build", "training examples", 0.1, ("--config", "build_demo", *here, "--on-leak", "drop")),
+        ChainStep("train_probe", "a gate that reads the model's states", 0.3,
              ("--config", "probe_smollm2", *asked, "--states", f"{run}/states/llm", *examples,
               "--output", f"{run}/probe")),
-        Step("train_probe", "a gate that reads the states of its draft, too", 0.5,
+        ChainStep("train_probe", "a gate that reads the states of its draft, too", 0.5,
              ("--config", "draft_probe_smollm2", *asked, "--states", f"{run}/states/draft", *examples,
               "--output", f"{run}/draft_probe")),
-        Step("train_features", "a gate that reads how it is asked", 0.1,
+        ChainStep("train_features", "a gate that reads how it is asked", 0.1,
              ("--config", "features_demo", *examples, "--index", f"{run}/bm25", "--output", f"{run}/features")),
-        Step("make_untrained", "gates without training", 0.1, (*put, "--output", str(run))),
-        Step("score", "their scores of every question", 8,
+        ChainStep("make_untrained", "gates without training", 0.1, (*put, "--output", str(run))),
+        ChainStep("score", "their scores of every question", 8,
              (*here, *asked, "--splits", "[train, dev, test]", "--only", members)),
-        Step("train_stack", "all five as one", 0.1,
+        ChainStep("train_stack", "all five as one", 0.1,
              (*here, "--members", members, *examples, "--output", f"{run}/stack")),
         *measured,
-        Step("train_kbm", "a gate of its own weights", 10,
+        ChainStep("train_kbm", "a gate of its own weights", 10,
              ("--config", "kbm_smollm2", *asked, "--epochs", "1", *examples, "--output", f"{run}/kbm"), launch="cpu"),
-        Step("make_seakr", "the scale of the model's uncertainty", 2,
+        ChainStep("make_seakr", "the scale of the model's uncertainty", 2,
              ("--config", "seakr_smollm2", *put, "--questions", f"{run}/questions.jsonl",
               "--output", f"{run}/seakr")),
         *measured,
-        Step("end_to_end", "the same without questions of yes or no", 0.2,
+        ChainStep("end_to_end", "the same without questions of yes or no", 0.2,
              ("--config", "end_to_end_public", *here, "--yes-no", "without")),
-        Step("compare_scores", "which answers will be wrong", 0.1,
+        ChainStep("compare_scores", "which answers will be wrong", 0.1,
              (*here, "--reference", "stack_mastery", *_BY_ENTITY)),
-        Step("analyse", "figures 1 to 3 by data set", 0.3, ("--runs", _listed(run))),
-        Step("tables", "table 1 by data set", 0.1,
+        ChainStep("analyse", "figures 1 to 3 by data set", 0.3, ("--runs", _listed(run))),
+        ChainStep("tables", "table 1 by data set", 0.1,
              ("--layout", "table1", "--runs", _listed(run), "--gates", _TABLED, "--threshold-rule", "ratio",
               "--out", f"{run}/tables", *_BY_ENTITY)),
-        Step("cost", "money and seconds", 0.1, here),
-        Step("write_report", "the report", 0.1, here),
+        ChainStep("cost", "money and seconds", 0.1, here),
+        ChainStep("write_report", "the report", 0.1, here),
     ]  # fmt: skip
 
 
@@ -432,7 +434,7 @@ def run_public(
 
 
 def follow(
-    steps: Sequence[Step],
+    steps: Sequence[ChainStep],
     run: Path,
     say: Say,
     result: str = "report.html",

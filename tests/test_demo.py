@@ -11,7 +11,7 @@ from kbtrain.cli import main
 from kbtrain.config import parse_args
 from kbtrain.config_check import config_class
 from kbtrain.demo import (
-    Step,
+    ChainStep,
     benefit_tau,
     chain,
     evidence_chain,
@@ -86,7 +86,7 @@ def test_a_chain_shows_each_stage_with_its_minutes_and_one_line_and_ends_with_th
     block = [f"line {i} of the block" for i in range(7)]
     last.write_text(f"open({str(run / 'report.html')!r}, 'w')\nprint('before')\nprint(*{block!r}, sep='\\n')\n")
     said = []
-    follow([Step(str(first), "questions", 0.1, ()), Step(str(last), "the report", 3, ())], run, said.append)
+    follow([ChainStep(str(first), "questions", 0.1, ()), ChainStep(str(last), "the report", 3, ())], run, said.append)
     shown = capfd.readouterr()
     assert shown.out.splitlines() == block and shown.err == ""
     assert "2 stages, about 3 minutes" in said[0]
@@ -103,7 +103,7 @@ def test_a_stage_that_fails_ends_the_chain_with_its_own_words_and_code(tmp_path,
     bad = tmp_path / "bad.py"
     bad.write_text("import sys\nprint('before')\nsys.stderr.write('error: no\\n')\nsys.exit(2)\n")
     with pytest.raises(SystemExit) as found:
-        follow([Step(str(bad), "fails", 0.1, ())] * 2, tmp_path / "run", lambda line: None)
+        follow([ChainStep(str(bad), "fails", 0.1, ())] * 2, tmp_path / "run", lambda line: None)
     shown = capfd.readouterr()
     assert found.value.code == 2 and shown.out == "before\n" and shown.err == "error: no\n"
 
@@ -239,7 +239,7 @@ def test_the_evidence_is_a_chain_too_and_ends_with_six_lines_of_the_gate_chosen(
     document = {"model": "m", "tables": {"m": {"model": "m", "chosen": "stack_set", "parts": {"all": pooled}}}}
     said = []
     follow(
-        [Step(str(script), "answers", 0.1, ())],
+        [ChainStep(str(script), "answers", 0.1, ())],
         tmp_path,
         said.append,
         page.name,

@@ -63,7 +63,7 @@ from pathlib import Path
 from kbtrain import demo, stage_process
 from kbtrain.exit_code import exit_code
 stage_process.PRELOADED = "xml.dom.pulldom"
-steps = [demo.Step(sys.argv[1], "sleeps", 0.1, ())]
+steps = [demo.ChainStep(sys.argv[1], "sleeps", 0.1, ())]
 sys.exit(exit_code(lambda: demo.follow(steps, Path("run"), print, forks=sys.argv[2] == "forked"), "resumes"))
 """
 SLEEPS = """import subprocess

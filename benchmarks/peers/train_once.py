@@ -28,7 +28,7 @@ from kbtrain.models.adapters import Adapter, open_base
 from kbtrain.prompts.kbm import PAPER_KEYS, kbm_answer, kbm_prompt, render_chat
 from kbtrain.provenance import peak_rss_mb
 from kbtrain.records import GateExample
-from kbtrain.training.answer_rows import Collator, Row, begun_alike
+from kbtrain.training.answer_rows import Collator, TrainingRow, begun_alike
 from kbtrain.training.answer_trainer import answer_loss
 from kbtrain.training.base_trainer import LikeLengthSampler
 from kbtrain.training.config import TrainingConfig, training_arguments
@@ -75,7 +75,7 @@ def arguments(job: dict[str, Any]) -> Any:
     return made
 
 
-def ours(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExample], rows: list[Row]) -> Any:
+def ours(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExample], rows: list[TrainingRow]) -> Any:
     model = Adapter(16, 64, 0.1, 0)(base) if job["method"] == "qlora" else base
     trainer = KBMTrainer(KBM(model, tokenizer, PAPER_KEYS, job["max_length"]), arguments(job), rows, [], "hard")
     if job["who"] == "kbtrain_padded":
@@ -83,7 +83,7 @@ def ours(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExam
     return trainer
 
 
-def trl(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExample], rows: list[Row]) -> Any:
+def trl(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExample], rows: list[TrainingRow]) -> Any:
     """``trl_best``: what helps here: no gradient checkpointing, and rows of like length together, the very batches
     that ours has (TRL's own switch for it gives others, so that losses would differ by their order)."""
     from datasets import Dataset
@@ -119,7 +119,7 @@ def trl(job: dict[str, Any], base: Any, tokenizer: Any, examples: list[GateExamp
     )
 
 
-def final_loss(model: Any, tokenizer: Any, rows: list[Row]) -> tuple[float, int]:
+def final_loss(model: Any, tokenizer: Any, rows: list[TrainingRow]) -> tuple[float, int]:
     """Mean over all answer tokens of all examples, without dropout, in fp32 where weights are; and their number."""
     import torch
 

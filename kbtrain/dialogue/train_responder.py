@@ -22,7 +22,7 @@ from kbtrain.models.batching import like_length
 from kbtrain.prompts.ragate import dialogue_fingerprint
 from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.records import Hit, Snippet, Split, TurnExample
-from kbtrain.training.answer_rows import IGNORE, Collator, Row
+from kbtrain.training.answer_rows import IGNORE, Collator, TrainingRow
 from kbtrain.training.answer_trainer import AnswerTrainer, answer_loss
 from kbtrain.training.checks import count_steps
 from kbtrain.training.config import TrainingConfig
@@ -121,13 +121,13 @@ class Lengths:
     turns_cut: int
 
 
-def lesson_rows(prompts: ResponsePrompts, lessons: Iterable[Lesson]) -> tuple[list[Row], Lengths]:
+def lesson_rows(prompts: ResponsePrompts, lessons: Iterable[Lesson]) -> tuple[list[TrainingRow], Lengths]:
     """Loss at the response's tokens and the end token only."""
     rows, cuts = [], [0, 0, 0]
     for lesson in lessons:
         prompt = prompts.prompt(lesson.turn, lesson.hits)
         answer, cut = prompts.response(lesson.response)
-        rows.append(Row((*prompt.ids, *answer), answer, (0,) * len(answer), (1.0,) * len(answer)))
+        rows.append(TrainingRow((*prompt.ids, *answer), answer, (0,) * len(answer), (1.0,) * len(answer)))
         cuts = [a + b for a, b in zip(cuts, (cut, prompt.knowledge_cut, prompt.turns_cut), strict=True)]
     return rows, Lengths(*cuts)
 
@@ -147,17 +147,17 @@ class DialogueTrainer(AnswerTrainer):
         return self.log_dev_metrics({"loss": mean_loss(losses, self.dev)}, metric_key_prefix)
 
 
-def answer_tokens(row: Row) -> int:
+def answer_tokens(row: TrainingRow) -> int:
     """Tokens of a row that have a label."""
     return sum(label != IGNORE for label in row.labels)
 
 
-def mean_loss(losses: Sequence[float], rows: Sequence[Row]) -> float:
+def mean_loss(losses: Sequence[float], rows: Sequence[TrainingRow]) -> float:
     """Over all tokens of all rows."""
     return sum(losses) / max(1, sum(map(answer_tokens, rows)))
 
 
-def row_losses(model: Any, rows: Sequence[Row]) -> list[float]:
+def row_losses(model: Any, rows: Sequence[TrainingRow]) -> list[float]:
     """Each row's summed loss in nats, in their order."""
     losses, was_training = [0.0] * len(rows), model.training
     collator = Collator(0)  # padding is masked: any token will do
@@ -208,7 +208,7 @@ class ResponderEnding(Ending):
         config: TrainingConfig,
         responder: Responder,
         data: DialogueData,
-        rows: Sequence[Row],
+        rows: Sequence[TrainingRow],
         state: TrainerState,
         run: Mapping[str, Any],
     ) -> None:

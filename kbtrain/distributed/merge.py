@@ -19,7 +19,7 @@ OF_A_SHARD = ("shard", "n_expected")  # what the shards' meta data may differ in
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardStore:
     """One shard's store: which shard it is, what it holds and what it should hold."""
 
     path: Path
@@ -39,7 +39,7 @@ def find_shards(folder: Path) -> list[Path]:
     return found
 
 
-def check(paths: Sequence[Path], run: str, allow_gaps: bool) -> list[Part]:
+def check(paths: Sequence[Path], run: str, allow_gaps: bool) -> list[ShardStore]:
     """The parts in the order of their shards. Raises :class:`UserError` for stores that do not belong together:
     another model, setting or input, another number of shards, the same shard twice, and (unless ``allow_gaps``) a
     shard that is missing or not finished.
@@ -56,7 +56,7 @@ def check(paths: Sequence[Path], run: str, allow_gaps: bool) -> list[Part]:
     return parts
 
 
-def merge(parts: Sequence[Part], run: str, target: SampleStore) -> Iterator[int]:
+def merge(parts: Sequence[ShardStore], run: str, target: SampleStore) -> Iterator[int]:
     """Copy the parts into an empty store; yields how many question-conditions were copied each time.
 
     Raises :class:`UserError` for a question-condition that two shards hold.
@@ -65,7 +65,7 @@ def merge(parts: Sequence[Part], run: str, target: SampleStore) -> Iterator[int]
     yield from _copied(parts, run, target, frozenset())
 
 
-def add(parts: Sequence[Part], run: str, target: SampleStore) -> Iterator[int]:
+def add(parts: Sequence[ShardStore], run: str, target: SampleStore) -> Iterator[int]:
     """Copy what a store lacks of the parts into it, beside its other runs; yields how many question-conditions are in
     it each time. What a kill leaves is gone on with.
 
@@ -80,7 +80,7 @@ def add(parts: Sequence[Part], run: str, target: SampleStore) -> Iterator[int]:
     yield from _copied(parts, run, target, done)
 
 
-def _check_answers(parts: Sequence[Part], run: str, target: SampleStore, done: Set[tuple[str, str]]) -> None:
+def _check_answers(parts: Sequence[ShardStore], run: str, target: SampleStore, done: Set[tuple[str, str]]) -> None:
     seen: set[tuple[str, str]] = set()
     for path, one in _sets(parts, run):
         key = one.question_id, one.condition
@@ -92,13 +92,13 @@ def _check_answers(parts: Sequence[Part], run: str, target: SampleStore, done: S
         seen.add(key)
 
 
-def _sets(parts: Sequence[Part], run: str) -> Iterator[tuple[Path, SampleSet]]:
+def _sets(parts: Sequence[ShardStore], run: str) -> Iterator[tuple[Path, SampleSet]]:
     for part in parts:
         with SampleStore(part.path, read_only=True) as store:
             yield from ((part.path, one) for one in store.iterate(run))
 
 
-def _copied(parts: Sequence[Part], run: str, target: SampleStore, done: Set[tuple[str, str]]) -> Iterator[int]:
+def _copied(parts: Sequence[ShardStore], run: str, target: SampleStore, done: Set[tuple[str, str]]) -> Iterator[int]:
     for part in parts:
         with SampleStore(part.path, read_only=True) as store:
             for sets in windows(store.iterate(run), BATCH):
@@ -111,22 +111,22 @@ def _copied(parts: Sequence[Part], run: str, target: SampleStore, done: Set[tupl
                 yield len(sets)
 
 
-def n_gaps(parts: Sequence[Part]) -> int:
+def n_gaps(parts: Sequence[ShardStore]) -> int:
     """Number of shards that are missing or not finished."""
     return len(_unfinished(parts)) + len(_missing(parts))
 
 
-def _part(path: Path, run: str) -> Part:
+def _part(path: Path, run: str) -> ShardStore:
     with SampleStore(path, read_only=True) as store:
         meta = store.run_meta(run)
         if "shard" not in meta:
             raise UserError(f"{at(path)}: run '{run}' in it is no shard; it was sampled without --shard")
         stored = sum(store.counts(run).values())
     plain = {key: value for key, value in meta.items() if key not in OF_A_SHARD}
-    return Part(path, Shard.parse(meta["shard"]), stored, meta["n_expected"], plain)
+    return ShardStore(path, Shard.parse(meta["shard"]), stored, meta["n_expected"], plain)
 
 
-def _same_run(first: Part, part: Part) -> None:
+def _same_run(first: ShardStore, part: ShardStore) -> None:
     if first.shard.count != part.shard.count:
         counts = f"{part.shard.count} shards, {first.path} one of {first.shard.count}"
         raise UserError(f"{at(part.path)}: is one of {counts}; merge the shards of one run")
@@ -136,7 +136,7 @@ def _same_run(first: Part, part: Part) -> None:
             raise UserError(f"{at(part.path)}: was sampled with {key} = {values}; merge the shards of one run")
 
 
-def _unfinished(parts: Sequence[Part]) -> list[str]:
+def _unfinished(parts: Sequence[ShardStore]) -> list[str]:
     return [
         f"{at(part.path)}: holds {part.stored} of its {part.expected} question-conditions"
         for part in parts
@@ -144,7 +144,7 @@ def _unfinished(parts: Sequence[Part]) -> list[str]:
     ]
 
 
-def _missing(parts: Sequence[Part]) -> list[str]:
+def _missing(parts: Sequence[ShardStore]) -> list[str]:
     count, there = parts[0].shard.count, {part.shard.index for part in parts}
     folder = at(parts[0].path.parent)
     return [f"{folder}: shard {i} of {count} is missing" for i in range(1, count + 1) if i not in there]

@@ -14,7 +14,7 @@ from kbtrain.records import Outcome
 
 
 @dataclass(frozen=True)
-class Decided:
+class FinishedEvaluation:
     """A finished evaluation: its greedy outcomes, gates, and scores by gate and question id.
 
     ``entities``: of each question id, the one that intervals draw with all its questions; empty: they draw questions.
@@ -45,7 +45,9 @@ class Difference:
     mcnemar: McNemar | None
 
 
-def compare_runs(first: Decided, second: Decided, draws: int = 10_000, seed: int = 0) -> list[Difference]:
+def compare_runs(
+    first: FinishedEvaluation, second: FinishedEvaluation, draws: int = 10_000, seed: int = 0
+) -> list[Difference]:
     """All gates with decisions in both; McNemar's p-values with Holm's correction over the gates.
 
     Intervals draw entities if those of both evaluations do.
@@ -67,7 +69,7 @@ def compare_runs(first: Decided, second: Decided, draws: int = 10_000, seed: int
     return [_adjusted(d, next(adjusted)) if d.mcnemar is not None else d for d in found]
 
 
-def draws_entities(first: Decided, second: Decided) -> bool:
+def draws_entities(first: FinishedEvaluation, second: FinishedEvaluation) -> bool:
     """True if the intervals of both evaluations draw entities with all their questions."""
     return bool(first.entities and second.entities)
 
@@ -92,7 +94,7 @@ def _adjusted(found: Difference, p: float) -> Difference:
     return found if found.mcnemar is None else replace(found, mcnemar=replace(found.mcnemar, p_holm=p))
 
 
-def decisions_of(run: Decided, gate: str) -> Floats | None:
+def decisions_of(run: FinishedEvaluation, gate: str) -> Floats | None:
     """Correctness and decision of each question; None if the decisions are not known."""
     llm = np.array([o.llm_correct for o in run.outcomes], dtype=np.float64)
     rag = np.array([o.rag_correct for o in run.outcomes], dtype=np.float64)

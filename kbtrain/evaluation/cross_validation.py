@@ -217,7 +217,7 @@ def applied(name: str, threshold: float, table: TurnTable, other: TurnTable) -> 
 
 
 @dataclass(frozen=True)
-class Figures:
+class CandidateFigures:
     """Means over repeats with 95 % intervals over dialogues, and each repeat's AUROC; ``minus``: AUROC and F1 less
     those of other candidates, paired."""
 
@@ -230,7 +230,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnFigures:
     """Figures by candidate as observed, followed by those of each draw of dialogues; ``ranked``: of each repeat."""
 
     ranked: dict[str, Floats]
@@ -238,15 +238,15 @@ class Drawn:
     f1: dict[str, Floats]
 
 
-def drawn_figures(truth: Bools, dialogues: Sequence[str], made: Mapping[str, Sequence[HeldOut]]) -> Drawn:
+def drawn_figures(truth: Bools, dialogues: Sequence[str], made: Mapping[str, Sequence[HeldOut]]) -> DrawnFigures:
     """AUROC and F1 of every candidate on the same draws of dialogues."""
     weights = cluster_counts(dialogues, DRAWS, SEED)
     ranked = {name: np.array([auroc(truth, one.scores, weights) for one in runs]) for name, runs in made.items()}
     f1 = {name: np.mean([_f1(truth, one.retrieved, weights) for one in runs], axis=0) for name, runs in made.items()}
-    return Drawn(ranked, {name: values.mean(axis=0) for name, values in ranked.items()}, f1)
+    return DrawnFigures(ranked, {name: values.mean(axis=0) for name, values in ranked.items()}, f1)
 
 
-def nested_inflations(table: TurnTable, repeats: Sequence[Sequence[Fold]], drawn: Drawn) -> dict[str, float]:
+def nested_inflations(table: TurnTable, repeats: Sequence[Sequence[Fold]], drawn: DrawnFigures) -> dict[str, float]:
     """Factor of each candidate by which draws of dialogues understate the spread of its cross-validated AUROC."""
     figures: dict[str, list[list[tuple[float, float, float]]]] = {name: [] for name in CANDIDATES}
     for repeat in repeats:
@@ -266,7 +266,7 @@ def nested_inflations(table: TurnTable, repeats: Sequence[Sequence[Fold]], drawn
     return found
 
 
-def corrected(names: Sequence[str], drawn: Drawn, inflations: Mapping[str, float]) -> dict[str, Delta]:
+def corrected(names: Sequence[str], drawn: DrawnFigures, inflations: Mapping[str, float]) -> dict[str, Delta]:
     """AUROC and F1 of the best by AUROC of several candidates, corrected for its choice among them.
 
     Both intervals are widened by AUROC's factor of :func:`nested_inflations`.
@@ -279,11 +279,11 @@ def corrected(names: Sequence[str], drawn: Drawn, inflations: Mapping[str, float
     }
 
 
-def measured(truth: Bools, made: Mapping[str, Sequence[HeldOut]], drawn: Drawn) -> dict[str, Figures]:
+def measured(truth: Bools, made: Mapping[str, Sequence[HeldOut]], drawn: DrawnFigures) -> dict[str, CandidateFigures]:
     """Figures of every candidate, from draws of :func:`drawn_figures`."""
     ranked, areas, f1 = drawn.ranked, drawn.auroc, drawn.f1
     return {
-        name: Figures(
+        name: CandidateFigures(
             interval(areas[name]),
             interval(f1[name]),
             float(np.mean([truth[one.retrieved].mean() if one.retrieved.any() else 0.0 for one in runs])),
@@ -302,7 +302,7 @@ def _f1(truth: Bools, retrieved: Bools, weights: Floats) -> Floats:
     return found
 
 
-def best(names: Sequence[str], found: Mapping[str, Figures]) -> str:
+def best(names: Sequence[str], found: Mapping[str, CandidateFigures]) -> str:
     """The candidate of the greatest cross-validated AUROC; of equals the first, which is the plainest."""
     return max(names, key=lambda name: found[name].auroc.mean)
 

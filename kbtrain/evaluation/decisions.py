@@ -197,7 +197,7 @@ def by_all_rules(
 
 
 @dataclass(frozen=True)
-class Measured:
+class DecisionFigures:
     """A decision's figures; its accuracy, gain over random and retrieval ratio: as observed first, then in each
     resample; and the correctness of each question under it."""
 
@@ -210,7 +210,7 @@ class Measured:
 
 def measure(
     answers: Correctness, decisions: Sequence[GateDecisions], *, draws: int, random_draws: int, seed: int
-) -> list[Measured]:
+) -> list[DecisionFigures]:
     """All decisions on the same questions and the same resamples.
 
     In each resample the random accuracy is recomputed from the resampled questions at the resampled ratio.
@@ -234,7 +234,7 @@ def measure(
 
 def _measured(
     answers: Correctness, decision: GateDecisions, means: Floats, random: Floats, p_of_chance: float
-) -> Measured:
+) -> DecisionFigures:
     llm, rag, accuracy, ratio = means.T
     chance = (1 - ratio) * llm + ratio * rag
     low, high = (float(q) for q in np.quantile(random, [0.025, 0.975]))
@@ -252,7 +252,7 @@ def _measured(
     if decision.gate.name == "random":  # its row is an expectation: show what single random gates do
         point = replace(point, delta_vs_random=delta(0.0, random - point.accuracy))
     p = decision.under(answers)
-    return Measured(point, accuracy, accuracy - chance, ratio, (1 - p) * answers.llm + p * answers.rag)
+    return DecisionFigures(point, accuracy, accuracy - chance, ratio, (1 - p) * answers.llm + p * answers.rag)
 
 
 def _p_values_of_chance(answers: Correctness, searched: Bools, draws: int, seed: int) -> list[float]:
@@ -277,7 +277,7 @@ def areas(answers: Correctness, decisions: Sequence[GateDecisions], *, draws: in
 
 
 def compare(
-    name: str, other: str, a: Measured, b: Measured, area_a: Floats | None, area_b: Floats | None
+    name: str, other: str, a: DecisionFigures, b: DecisionFigures, area_a: Floats | None, area_b: Floats | None
 ) -> Comparison:
     """Paired differences a - b, see :class:`Comparison`."""
     area = None if area_a is None or area_b is None else interval(area_a - area_b)

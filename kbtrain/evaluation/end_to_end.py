@@ -11,10 +11,10 @@ from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import (
+    DecisionFigures,
     GateDecisions,
     GateInput,
     Loss,
-    Measured,
     areas,
     by_all_rules,
     compare,
@@ -193,7 +193,7 @@ def _rule_point(threshold: ThresholdChoice, point: Point) -> RulePoint:
 
 
 def _comparisons(
-    chosen: Sequence[GateDecisions], measured: Sequence[Measured], drawn: Sequence[Floats | None]
+    chosen: Sequence[GateDecisions], measured: Sequence[DecisionFigures], drawn: Sequence[Floats | None]
 ) -> list[Comparison]:
     """Every scored gate against each baseline that is there."""
     index = {decision.gate.name: i for i, decision in enumerate(chosen) if decision.gate.learnt}

@@ -32,7 +32,7 @@ from kbtrain.records import Condition, Passage, Question
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedQuestions:
     """Questions in one order: correctness without and with retrieval, and each gate's decision (1 = retrieve)."""
 
     llm: Floats
@@ -70,7 +70,7 @@ class GroupRow:
 
 
 def rows(
-    judged: Judged,
+    judged: JudgedQuestions,
     groups: Sequence[str | None],
     order: Callable[[str], Any] = str,
     *,
@@ -114,7 +114,7 @@ def _mean_cell(cells: Sequence[Cell], gain: Delta) -> Cell:
 
 
 def _row(
-    judged: Judged, name: str, at: NDArray[np.intp], draws: int, seed: int, clusters: Sequence[str] | None
+    judged: JudgedQuestions, name: str, at: NDArray[np.intp], draws: int, seed: int, clusters: Sequence[str] | None
 ) -> tuple[GroupRow, dict[str, Floats]]:
     """The row, and each gate's gain over random: as observed, then in each resample."""
     llm, rag = judged.llm[at], judged.rag[at]
@@ -228,7 +228,7 @@ def questions_of(runs: Sequence[RunFolder]) -> list[Question]:
 
 def judge(
     runs: Sequence[RunFolder], gates: Sequence[str], cut: Cut, plug_in: Sequence[RunFolder] | None = None
-) -> Judged:
+) -> JudgedQuestions:
     """The gates' decisions on the test questions of ``runs``.
 
     ``plug_in``: run folders of another model whose gates, with thresholds chosen on their own dev answers, decide for
@@ -244,7 +244,7 @@ def judge(
             decisions[gate] = _model_by_model(runs, gate, cut)
         else:
             decisions[gate] = decision(plug_in, gate, cut, runs).retrieve
-    return Judged(known.llm, known.rag, decisions)
+    return JudgedQuestions(known.llm, known.rag, decisions)
 
 
 def _model_by_model(runs: Sequence[RunFolder], gate: str, cut: Cut) -> Floats:

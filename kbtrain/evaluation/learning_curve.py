@@ -51,7 +51,7 @@ _DRAWS, _SEED = 1000, 20_244  # resamples of the test questions for a corrected 
 
 
 @dataclass(frozen=True)
-class Scored:
+class FittedScores:
     """Scores of the test questions by a gate fitted to some training questions.
 
     ``held_out``: those of the training questions by gates fitted without them, in their order; None: not known.
@@ -66,7 +66,7 @@ class Learner(Protocol):
 
     name: str
 
-    def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
+    def fit(self, train: Sequence[GateExample], key: Key) -> FittedScores:
         """Fit to these soft labels, score the test questions. Raises :class:`UserError` for too few questions."""
         ...
 
@@ -91,13 +91,13 @@ class FeaturesLearner:
         self.rows = dict(zip([e.id for e in train], rows, strict=True))
         self.test = feature_rows(frequencies, test, after_search=False)
 
-    def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
+    def fit(self, train: Sequence[GateExample], key: Key) -> FittedScores:
         """See :class:`Learner`."""
         rows, labels = [self.rows[example.id] for example in train], needs(train, key)
         groups = groups_of(train)
         model = fit_additive(rows, labels, groups=groups)
         left_out = tuple(logistic(value) for value in held_out_log_odds(rows, labels, groups=groups))
-        return Scored(np.array([logistic(value) for value in model.log_odds(self.test)]), left_out)
+        return FittedScores(np.array([logistic(value) for value in model.log_odds(self.test)]), left_out)
 
 
 class EncoderLearner:
@@ -122,11 +122,11 @@ class EncoderLearner:
         body, tokenizer = open_body(encoder, "fp32", device)
         return cls(body, ProbeInput(tokenizer, 128), train, test)
 
-    def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
+    def fit(self, train: Sequence[GateExample], key: Key) -> FittedScores:
         """See :class:`Learner`."""
         vectors = np.stack([self.vectors[example.id] for example in train])
         head = fit_head(vectors, [{} for _ in train], needs(train, key))
-        return Scored(head.intercept + self.test @ np.array(head.embedding))
+        return FittedScores(head.intercept + self.test @ np.array(head.embedding))
 
 
 class ProbeLearner:
@@ -162,14 +162,14 @@ class ProbeLearner:
         """Compute the states that are not stored yet; yields the numbers of questions that are done."""
         return self.store.extract(self.reader.model, self.reader.prompts(examples), self.reader.read)
 
-    def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
+    def fit(self, train: Sequence[GateExample], key: Key) -> FittedScores:
         """See :class:`Learner`."""
         needs(train, key)
         fitted = fit_probe(self.reader, self.store, train, (key,), "soft", "ridge", self.average)
         gate = self.gate(self.reader, {key: fitted[key].head}, "ridge")
         known = dict(fitted[key].left_out)
         left_out = tuple(known[question_hash(example.question)] for example in train)
-        return Scored(np.array(gate.scores_of(self.store.layers(self.test, gate.layers), key)), left_out)
+        return FittedScores(np.array(gate.scores_of(self.store.layers(self.test, gate.layers), key)), left_out)
 
 
 class KBMLearner:
@@ -215,7 +215,7 @@ class KBMLearner:
         depends = " ".join([file_sha256(settings), file_sha256(dev), *keys])
         return cls(train, folder, test, device, depends, str(read_yaml(settings)[0].get("model", "")))
 
-    def fit(self, train: Sequence[GateExample], key: Key) -> Scored:
+    def fit(self, train: Sequence[GateExample], key: Key) -> FittedScores:
         """See :class:`Learner`."""
         needs(train, key)
         facts = [self.depends, *([jsonl.dump(example) for example in part] for part in (train, self.test))]
@@ -225,7 +225,7 @@ class KBMLearner:
             scores = self._scores(train, self.folder / digest)
             # last: a hub's model is here once it was trained
             write_atomically(kept, json.dumps({**scores, MODEL_FILES: self._model_files()}))
-        return Scored(np.array(jsonl.read_json(kept)[f"kbm_{key}"]))
+        return FittedScores(np.array(jsonl.read_json(kept)[f"kbm_{key}"]))
 
     def _is_kept(self, path: Path) -> bool:
         """True for scores by the base model's files of now, as far as both are known."""
@@ -246,15 +246,15 @@ class KBMLearner:
         return scores
 
 
-def stacked(parts: Mapping[str, Scored], train: Sequence[GateExample], key: Key) -> Scored:
+def stacked(parts: Mapping[str, FittedScores], train: Sequence[GateExample], key: Key) -> FittedScores:
     """The gate ``stack`` of gates that have held-out scores of the training questions."""
     columns = {name: part.held_out for name, part in parts.items() if part.held_out is not None}
     model = linear.fit_linear(columns, needs(train, key), groups=groups_of(train))
-    return Scored(np.array(model.log_odds({name: parts[name].test.tolist() for name in columns})))
+    return FittedScores(np.array(model.log_odds({name: parts[name].test.tolist() for name in columns})))
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """One gate fitted to ``n`` training questions of one draw: figures on the test questions.
 
     ``auroc_wrong``: of "the answer without retrieval is wrong"; ``auroc_needed``: of "only retrieval makes it right".
@@ -292,7 +292,7 @@ def learning_curve(
     draws: int,
     seed: int = 0,
     done: Callable[[], object] = lambda: None,
-) -> Iterator[Point]:
+) -> Iterator[CurvePoint]:
     """Points by size, draw, key and gate; with all questions there is one draw. ``done`` is called after each fit.
 
     With two gates or more that have held-out scores, ``stack`` of them stands beside. Raises :class:`UserError` for a
@@ -316,7 +316,7 @@ def learning_curve(
                 best = _best_area({name: part.test for name, part in parts.items()}, areas, table)
                 for name, part in parts.items():
                     ranked = _auroc(wrong, part.test), _auroc(helped, part.test)
-                    yield Point(name, key, n, draw, areas[name], *ranked, best.get(name))
+                    yield CurvePoint(name, key, n, draw, areas[name], *ranked, best.get(name))
 
 
 def _best_area(scores: Mapping[str, Floats], areas: Mapping[str, float | None], table: Correctness) -> dict[str, Delta]:

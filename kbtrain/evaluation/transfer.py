@@ -14,7 +14,7 @@ import numpy as np
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.groups import Judged, rows
+from kbtrain.evaluation.groups import JudgedQuestions, rows
 from kbtrain.evaluation.outcomes import AccuracyKind, Resample
 from kbtrain.evaluation.run_folder import RunFolder, gate_input
 from kbtrain.metrics.calibration import Shift, shift
@@ -71,7 +71,7 @@ def carry(gate: str, source: TransferSet, target: TransferSet, rule: Rule, targe
     threshold = choose(rule, dev, target_ratio)
     scores = target.test_scores[gate]
     retrieve = (scores > threshold.value).astype(np.float64)
-    judged, names = Judged(target.test_llm, target.test_rag, {gate: retrieve}), [target.name] * len(scores)
+    judged, names = JudgedQuestions(target.test_llm, target.test_rag, {gate: retrieve}), [target.name] * len(scores)
     cell = rows(judged, names, clusters=target.clusters)[0].gates[gate]
     return Carried(
         gate=gate,

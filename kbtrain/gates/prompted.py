@@ -28,9 +28,9 @@ class Prompted:
 
 
 def _prompt(model: str, dtype: str, device: str) -> Gate:
-    from kbtrain.gates.kbm.prompt import Prompt
+    from kbtrain.gates.kbm.prompt import PromptGate
 
-    return Prompt.load(model, dtype, device)
+    return PromptGate.load(model, dtype, device)
 
 
 def _ragate(shots: Shots, know: bool) -> Callable[[str, str, str], Gate]:

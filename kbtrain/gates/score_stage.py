@@ -18,7 +18,7 @@ from kbtrain.gate.gate import Gate
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_of, kinds, read_card
 from kbtrain.gates.score_file import ScoreFile, Timing, score_path, stored_inputs
-from kbtrain.llm.forecast import Forecast, Measured, tokens_of
+from kbtrain.llm.forecast import Forecast, Measurement, tokens_of
 from kbtrain.llm.prices import Price
 from kbtrain.provenance import device
 from kbtrain.records import Example, GateExample, GateScore, Split, TurnExample
@@ -89,12 +89,12 @@ def price_of_scores(gate: GateHandle, rows: Sequence[Example], measured: int, pr
     return found.lines(price, "examples", "scores")
 
 
-def measured_scores(gate: GateHandle, some: Sequence[Example]) -> Measured:
+def measured_scores(gate: GateHandle, some: Sequence[Example]) -> Measurement:
     """Score a few examples and throw the scores away; opening the gate is not counted."""
     opened = gate.open()
     begun, before = time.perf_counter(), opened.spent["tokens"]
     gate.scores(opened, some)
-    return Measured(len(some), len(some), time.perf_counter() - begun, opened.spent["tokens"] - before)
+    return Measurement(len(some), len(some), time.perf_counter() - begun, opened.spent["tokens"] - before)
 
 
 def score_chunks(file: ScoreFile, gate: GateHandle, chunks: Sequence[Chunk], engine: Engine) -> Iterator[int]:

@@ -64,24 +64,24 @@ def judged(
     ``known``: what the same judge has said of answers to a question, of this run or another; it stays, and none of
     them is judged again. Multiple choice has none: it keeps its own rule (:func:`kbtrain.answers.grading.graded`).
     """
-    waiting: list[_Waiting] = []
+    waiting: list[_WaitingVerdict] = []
     for question in questions:
         found = {} if question.grading == "option" else distinct_answers(store, run, question)
         said = known(question)
-        waiting.append(_Waiting(question, {key: text for key, text in found.items() if key not in said}, said))
+        waiting.append(_WaitingVerdict(question, {key: text for key, text in found.items() if key not in said}, said))
         if len(waiting) >= batch or sum(len(one.answers) for one in waiting) >= batch:
             yield from _judge(waiting, judge)
             waiting = []
     yield from _judge(waiting, judge)
 
 
-class _Waiting(NamedTuple):
+class _WaitingVerdict(NamedTuple):
     question: Question
     answers: dict[str, str]  # to be judged: normalised answer -> its first spelling
     said: grading.Verdicts
 
 
-def _judge(waiting: list[_Waiting], judge: Judge) -> Iterator[QuestionVerdicts]:
+def _judge(waiting: list[_WaitingVerdict], judge: Judge) -> Iterator[QuestionVerdicts]:
     cases = [(one.question, text) for one in waiting if one.question.answers for text in one.answers.values()]
     opinions = iter(judge.judge(cases) if cases else [])
     for question, answers, said in waiting:

@@ -39,7 +39,7 @@ _DEFAULTS = {key: LLMConfig.model_fields[key].get_default() for key in ("max_new
 
 
 @dataclass(frozen=True)
-class Checked:
+class ServerAbilities:
     """Abilities of a server. ``refused``: endpoint or field -> its words.
 
     ``states``: layers whose hidden states vLLM returns, or the reason why it returns none; None for other servers.
@@ -237,7 +237,7 @@ def check_server(
     seconds: float = SECONDS,
     samples: int = 30,
     max_new_tokens: int = _DEFAULTS["max_new_tokens"],
-) -> Checked:
+) -> ServerAbilities:
     """Try, field by field, what sampling ``samples`` answers of ``max_new_tokens`` will ask for, each request for at
     most ``seconds`` of silence.
 
@@ -252,7 +252,7 @@ def check_server(
             raise UserError(f"{probe.where}: {error}, after it had answered; try again when it is well") from None
 
 
-def _checked(probe: _Probe, wanted: str | None, samples: int, max_new_tokens: int) -> Checked:
+def _checked(probe: _Probe, wanted: str | None, samples: int, max_new_tokens: int) -> ServerAbilities:
     model = _model(probe, wanted)
     endpoint, fields, refused, reply = _endpoint(probe, model)
     limit: LimitName = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
@@ -272,8 +272,10 @@ def _checked(probe: _Probe, wanted: str | None, samples: int, max_new_tokens: in
         limit=limit, greedy=greedy, most=None if answers >= samples else answers, logprobs=logprobs,
         extra=dict(sorted(extra.items())), key_header=probe.header,
     )  # fmt: skip
-    return Checked(probe.url, model.name, model.owner, endpoint, refused, dialect, samples, answers, usage, alike,
-                   probe.key_env, probe.n, length, thoughts, room, states)  # fmt: skip
+    return ServerAbilities(
+        probe.url, model.name, model.owner, endpoint, refused, dialect, samples, answers, usage, alike, probe.key_env,
+        probe.n, length, thoughts, room, states,
+    )  # fmt: skip
 
 
 class _Asker:
@@ -491,7 +493,7 @@ def _text(reply: Mapping[str, Any]) -> str:
     return str((choice.get("message") or {}).get("content") or choice.get("text") or "")
 
 
-def write_config(checked: Checked, path: Path) -> None:
+def write_config(checked: ServerAbilities, path: Path) -> None:
     """A configuration of data_gen/sample.py, and of every other script that asks a model.
 
     Raises :class:`UserError` for a file that is there.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbtrain.answers.thoughts import ReadAnswer, silence
-from kbtrain.llm.replies import Reading, is_opened_by_prompt, read_choice
+from kbtrain.llm.replies import OutputRules, is_opened_by_prompt, read_choice
 from kbtrain.llm.silent_answers import SilentAnswers
 from kbtrain.records import Sample
 
@@ -94,7 +94,7 @@ def _budget(reply: Mapping[str, Any], context: int | None) -> dict[str, Any]:
 
 
 def _read(reply: Mapping[str, Any], opened: bool = False) -> ReadAnswer:
-    return read_choice(reply["choices"][0], Reading(("\n",), opened))
+    return read_choice(reply["choices"][0], OutputRules(("\n",), opened))
 
 
 def _sample(reply: Mapping[str, Any], opened: bool = False) -> Sample:

@@ -19,7 +19,7 @@ _SECONDS_AN_HOUR = 3600.0
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """A short measurement: ``prompts`` question-conditions took ``seconds``, their answers ``tokens`` in all."""
 
     prompts: int
@@ -42,7 +42,7 @@ class Forecast:
     tokens_in: int
     tokens_most: int
     server: bool
-    measured: Measured | None = None
+    measured: Measurement | None = None
 
     @property
     def tokens_out(self) -> int | None:
@@ -140,7 +140,7 @@ def _spread(requests: Iterable[AnswerRequest], counts: Mapping[str, int], measur
     return chosen
 
 
-def time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measured:
+def time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measurement:
     """Draw the answers of a few requests and throw them away; opening the model is not counted."""
     llm = open_llm(config)
     begun = time.perf_counter()
@@ -149,7 +149,7 @@ def time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measure
     samples = [sample for made in sets for sample in made.answers()]
     silent = SilentAnswers()
     silent.add(samples)
-    return Measured(len(sets), len(samples), seconds, sum(sample.n_tokens for sample in samples), silent)
+    return Measurement(len(sets), len(samples), seconds, sum(sample.n_tokens for sample in samples), silent)
 
 
 def tokens_of(text: str) -> float:

@@ -24,7 +24,7 @@ States = NDArray[np.float32]
 
 
 @dataclass
-class Reading:
+class StatesReading:
     """The newest pass's states at the last position of each row, (rows, d), in the model's number format.
 
     ``attention`` (rows,): :func:`attention_entropy` of the layer; None where the pass gave no attention weights.
@@ -58,9 +58,9 @@ class StateTap:
             ) from None
 
     @contextmanager
-    def reading(self) -> Iterator[Reading]:
+    def reading(self) -> Iterator[StatesReading]:
         """Context in which each forward pass of the model replaces the content of the reading."""
-        found = Reading()
+        found = StatesReading()
 
         def of_mlp(module: Any, args: Any, output: Any) -> None:
             found.mlp = _last(output)

@@ -21,7 +21,7 @@ from kbtrain.errors import UserError, did_you_mean, strike
 from kbtrain.event_loop import EventLoop
 from kbtrain.llm.base import AnswerRequest, PromptTooLong, Sampling, cut_to_bytes, prompt_ids, request_seed
 from kbtrain.llm.dialect import NEUTRAL, Server, parts_of
-from kbtrain.llm.replies import Reading, is_opened_by_prompt, is_stopped_early
+from kbtrain.llm.replies import OutputRules, is_opened_by_prompt, is_stopped_early
 from kbtrain.llm.reply_samples import n_broken, protocol, samples, token_count, unusable_parts
 from kbtrain.llm.server_errors import PromptRefusal, read_error
 from kbtrain.llm.server_models import find_model, read_models
@@ -225,7 +225,7 @@ class OpenAILLM:
         self._broken += n_broken(reply)
         self._n_opened += sum(is_opened_by_prompt(choice) for choice in reply["choices"])
         split = split_thought if self._thoughts is None else self._thoughts.split
-        how = Reading(self.sampling.stop, opened, split)
+        how = OutputRules(self.sampling.stop, opened, split)
         made = samples(reply, first, n, how, self.tokenizer)
         self._unusable += unusable_parts(reply, self.server.dialect.logprobs)
         self._accepted = max(self._accepted, len(made))
@@ -264,7 +264,7 @@ class OpenAILLM:
     def _is_stopped_early(self, reply: Mapping[str, Any], opened: bool) -> bool:
         """True if a stop string ended an output before its answer: most servers apply them to thoughts, too."""
         with protocol():
-            how = Reading(self.sampling.stop, opened)
+            how = OutputRules(self.sampling.stop, opened)
             return any(is_stopped_early(choice, how) for choice in reply["choices"])
 
     def _is_opened(self, body: Mapping[str, Any]) -> bool:

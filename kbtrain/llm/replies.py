@@ -65,7 +65,7 @@ def read_finish(choice: Mapping[str, Any], stop: Sequence[str]) -> Finish:
 
 
 @dataclass(frozen=True)
-class Reading:
+class OutputRules:
     """Rules for reading an output. ``opened``: its prompt has opened a thought, which is in the text; ``split`` takes
     the thought off."""
 
@@ -74,7 +74,7 @@ class Reading:
     split: Callable[[str, bool], SplitText] = split_thought
 
 
-def read_choice(choice: Mapping[str, Any], how: Reading) -> ReadAnswer:
+def read_choice(choice: Mapping[str, Any], how: OutputRules) -> ReadAnswer:
     """The answer of a choice. Raises as :func:`read_output`."""
     output, finish = read_output(choice), read_finish(choice, how.stop)
     split = how.split(output.text, how.opened and not output.thought)
@@ -83,7 +83,7 @@ def read_choice(choice: Mapping[str, Any], how: Reading) -> ReadAnswer:
     return read_answer(split, finish, how.stop)
 
 
-def is_stopped_early(choice: Mapping[str, Any], how: Reading) -> bool:
+def is_stopped_early(choice: Mapping[str, Any], how: OutputRules) -> bool:
     """True if a stop string may have ended the output before its answer began: in the thought, or at a blank line."""
     found = read_choice(choice, how)
     ended_by_itself = "stop_reason" in choice and not isinstance(choice["stop_reason"], str)  # vLLM names what ended it

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
-from kbtrain.llm.replies import Reading, read_choice, read_output
+from kbtrain.llm.replies import OutputRules, read_choice, read_output
 from kbtrain.records import GREEDY, Sample
 from kbtrain.servers import LARGEST, whole_text
 
@@ -35,7 +35,7 @@ def protocol() -> Iterator[None]:
 
 
 def samples(
-    reply: Mapping[str, Any], first: int, n: int, how: Reading, tokenizer: PreTrainedTokenizerBase | None
+    reply: Mapping[str, Any], first: int, n: int, how: OutputRules, tokenizer: PreTrainedTokenizerBase | None
 ) -> list[Sample]:
     """At most ``n`` samples numbered from ``first``; ``logprob`` is 0 where the server gives none that can be used.
 

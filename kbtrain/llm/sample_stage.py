@@ -35,7 +35,7 @@ from kbtrain.store import SampleStore
 
 
 @dataclass(frozen=True)
-class Plan:
+class SamplingPlan:
     """Questions x conditions. ``samples`` gives the number of sampled answers by split (0: the greedy one only);
     ``mask_questions`` bounds how many questions of a split are asked under ``mask`` (None: all)."""
 
@@ -167,14 +167,14 @@ class SamplingJob:
 
     config: LLMConfig
     run: str
-    plan: Plan
+    plan: SamplingPlan
     shard: Shard
     total: int  # question-conditions in this shard
     settings: Mapping[str, Any]
 
     @classmethod
     def from_config(
-        cls, config: LLMConfig, run: str, plan: Plan, shard: Shard, total: int, noted: Any = None
+        cls, config: LLMConfig, run: str, plan: SamplingPlan, shard: Shard, total: int, noted: Any = None
     ) -> SamplingJob:
         """The job with its settings; ``total`` counts the question-conditions of all shards. ``noted``: the model's
         files as an earlier start noted them (:mod:`kbtrain.models.files_read`)."""

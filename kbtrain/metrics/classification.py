@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.metrics.registry import METRICS, Decided
+from kbtrain.metrics.registry import METRICS, MetricInput
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Classification:
 
 def classify(positive: str, truth: Bools, scores: Floats, retrieved: Bools) -> Classification:
     """Compare scores and decisions (both: higher / True = retrieve) with ``truth``."""
-    decided = Decided(truth, scores, retrieved, np.ones((1, len(truth))))
+    decided = MetricInput(truth, scores, retrieved, np.ones((1, len(truth))))
     n_positive = int(truth.sum())
     ranked = 0 < n_positive < len(truth)
     value = {name: _number(float(METRICS[name].of(decided)[0])) for name in ("precision", "recall", "f1", "fdr")}
@@ -44,7 +44,7 @@ def classify(positive: str, truth: Bools, scores: Floats, retrieved: Bools) -> C
 
 def further_metrics(truth: Bools, scores: Floats, retrieved: Bools) -> dict[str, float | None]:
     """Registered metrics beside those of :class:`Classification`; None where undefined."""
-    decided = Decided(truth, scores, retrieved, np.ones((1, len(truth))))
+    decided = MetricInput(truth, scores, retrieved, np.ones((1, len(truth))))
     names = [name for name in METRICS if name not in Classification.__dataclass_fields__]
     return {name: _number(float(METRICS[name].of(decided)[0])) for name in names}
 

@@ -15,7 +15,7 @@ from kbtrain.metrics.ranking import auroc, average_precision
 
 
 @dataclass(frozen=True)
-class Decided:
+class MetricInput:
     """``truth`` and ``retrieved`` (n,), ``scores`` (n,), higher = retrieve; ``weights`` (rows, n) of the questions."""
 
     truth: Bools
@@ -47,10 +47,10 @@ class Metric:
     """
 
     title: str
-    of: Callable[[Decided], Floats]
+    of: Callable[[MetricInput], Floats]
     undefined: float = np.nan
 
-    def filled(self, decided: Decided) -> Floats:
+    def filled(self, decided: MetricInput) -> Floats:
         """The values, with ``undefined`` in place of NaN."""
         values = self.of(decided)
         return np.where(np.isnan(values), self.undefined, values)
@@ -61,17 +61,17 @@ def _ratio(numerator: Floats, denominator: Floats) -> Floats:
     return np.asarray(np.divide(numerator, denominator, out=undefined, where=denominator > 0))
 
 
-def precision(decided: Decided) -> Floats:
+def precision(decided: MetricInput) -> Floats:
     """Share of the retrieved that needs it."""
     return _ratio(decided.hits, decided.n_retrieved)
 
 
-def recall(decided: Decided) -> Floats:
+def recall(decided: MetricInput) -> Floats:
     """Share of what needs retrieval that is retrieved."""
     return _ratio(decided.hits, decided.n_positive)
 
 
-def f1(decided: Decided) -> Floats:
+def f1(decided: MetricInput) -> Floats:
     """Harmonic mean of precision and recall."""
     return _ratio(2 * decided.hits, decided.n_positive + decided.n_retrieved)
 

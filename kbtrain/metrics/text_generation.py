@@ -61,7 +61,7 @@ def text_parts(responses: Sequence[str], references: Sequence[str]) -> Floats:
     except ImportError as error:
         raise _missing(error) from None
     bleu = BLEU(effective_order=True)  # the order matters not to counts
-    rouge = RougeScorer(_ROUGE, tokenizer=_Words(DefaultTokenizer(use_stemmer=True)))
+    rouge = RougeScorer(_ROUGE, tokenizer=_RougeWords(DefaultTokenizer(use_stemmer=True)))
     rows = []
     for response, reference in zip(responses, references, strict=True):
         made, wanted = (_APART.sub(r" \1 ", text) for text in (response, reference))
@@ -71,7 +71,7 @@ def text_parts(responses: Sequence[str], references: Sequence[str]) -> Floats:
     return np.array(rows, dtype=np.float64)
 
 
-class _Words:
+class _RougeWords:
     """ROUGE's words: those of ``plain``, which has the letters a to z and digits alone, and Chinese characters."""
 
     def __init__(self, plain: Any) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.metrics.registry import METRICS, Decided
+from kbtrain.metrics.registry import METRICS, MetricInput
 from kbtrain.metrics.significance import Delta, cluster_counts, delta, resampled_means
 
 
@@ -51,7 +51,7 @@ class GateDifference:
 
 def weighted_metrics(truth: Bools, run: SeedScores, weights: Floats) -> dict[str, Floats]:
     """Each of :data:`~kbtrain.metrics.registry.METRICS` for each row of ``weights``."""
-    decided = Decided(truth, run.scores, run.scores > run.threshold, weights)
+    decided = MetricInput(truth, run.scores, run.scores > run.threshold, weights)
     return {name: metric.filled(decided) for name, metric in METRICS.items()}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.compare_runs import Decided, Difference, compare_runs, draws_entities
+from kbtrain.evaluation.compare_runs import Difference, FinishedEvaluation, compare_runs, draws_entities
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.result_meta import check_result
 from kbtrain.evaluation.results import Results, load
@@ -28,7 +28,7 @@ class FinishedRun:
 
     name: str
     results: Results
-    decided: Decided
+    decided: FinishedEvaluation
 
 
 def read_finished(folder: Path, name: str | None = None) -> FinishedRun:
@@ -46,7 +46,7 @@ def read_finished(folder: Path, name: str | None = None) -> FinishedRun:
     if results.meta.get("resample") == "entities":
         questions = questions_of(folder / "questions.jsonl", outcomes)
         entities = dict(zip((question.id for question in questions), entities_of(questions), strict=True))
-    return FinishedRun(named, results, Decided(named, outcomes, results.gates, scores, entities))
+    return FinishedRun(named, results, FinishedEvaluation(named, outcomes, results.gates, scores, entities))
 
 
 def row(found: Difference) -> list[str]:

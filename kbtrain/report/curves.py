@@ -44,7 +44,7 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Label:
+class LineLabel:
     """A name at the right: the point it belongs to (percent) and the colour of the line that leads there."""
 
     text: str
@@ -159,10 +159,10 @@ def _axes(axes: Axes) -> None:
     axes.set_ylabel("questions answered right (%)")
 
 
-def _end(gate: GateResult, look: Mapping[str, tuple[str, str]], bold: bool = False) -> Label:
+def _end(gate: GateResult, look: Mapping[str, tuple[str, str]], bold: bool = False) -> LineLabel:
     height = float(np.interp(_NEAR_THE_END / 100, gate.curve.ratio, gate.curve.accuracy))
     name = "oracle" if gate.gate == "oracle" else gate_name(gate.gate)
-    return Label(name, _NEAR_THE_END, 100 * height, look[gate.gate][0], bold)
+    return LineLabel(name, _NEAR_THE_END, 100 * height, look[gate.gate][0], bold)
 
 
 def tell(axes: Axes, one: Saving, colour: str, narrow: bool) -> None:
@@ -185,7 +185,7 @@ def tell(axes: Axes, one: Saving, colour: str, narrow: bool) -> None:
     )  # fmt: skip
 
 
-def _levels(axes: Axes, named: Mapping[str, GateResult], limit: float | None, narrow: bool) -> list[Label]:
+def _levels(axes: Axes, named: Mapping[str, GateResult], limit: float | None, narrow: bool) -> list[LineLabel]:
     """Level lines of never, always, and always minus the limit, with their names."""
     always, never = 100 * named["all_rag"].accuracy, 100 * named["llm_only"].accuracy
     lines = [("never", never, "-"), ("always", always, "-")]
@@ -194,11 +194,11 @@ def _levels(axes: Axes, named: Mapping[str, GateResult], limit: float | None, na
     for text, level, style in lines:
         axes.axhline(level, color=COLOURS["grey"], linewidth=0.9, linestyle=style)
         shown = text if narrow or style == ":" else f"{text} {level:.1f} %"
-        labels.append(Label(shown, 100, level, COLOURS["grey"]))
+        labels.append(LineLabel(shown, 100, level, COLOURS["grey"]))
     return labels
 
 
-def name_ends(axes: Axes, labels: Sequence[Label], size: float, wrap: int | None = None) -> None:
+def name_ends(axes: Axes, labels: Sequence[LineLabel], size: float, wrap: int | None = None) -> None:
     """Each name at the right of the axes, a thin line leading to its curve; none overlaps another one.
 
     They stand in the order of the curves, as near to them as their heights allow. ``wrap``: characters of a line.

@@ -37,7 +37,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Kind:
+class ExampleKind:
     """One kind of question: what it means, how many there are, and up to :data:`PER_KIND` of them."""
 
     name: str
@@ -81,7 +81,7 @@ def collect(
     gate: str | None,
     cut: float | None,
     scores: Mapping[str, float],
-) -> list[Kind]:
+) -> list[ExampleKind]:
     """Examples of every kind, with their texts from the run folder; ``cut``: the gate's threshold."""
     picked = {name: (meaning, *pick(outcomes, test)) for name, (meaning, test) in kinds(gate, cut, scores).items()}
     wanted = {o.question_id for _, _, chosen in picked.values() for o in chosen}
@@ -89,7 +89,7 @@ def collect(
     with SampleStore(run / "samples.db", read_only=True) as store:
         store.run_meta(sampling_run)
         return [
-            Kind(
+            ExampleKind(
                 name,
                 meaning,
                 n,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from kbtrain.evaluation.learning_curve import Point
+from kbtrain.evaluation.learning_curve import CurvePoint
 from kbtrain.report.tables import Column, Table, Value
 from kbtrain.svg import COLOURS, new_figure, page
 
 
-def layout(points: Sequence[Point], n_test: int) -> Table:
+def layout(points: Sequence[CurvePoint], n_test: int) -> Table:
     """One row for each gate, key and size: means over the draws, and the area's 95 % interval over them (Student's t).
 
     The note says at which sizes the draws rank a gate first: its area minus any other's, paired by draw, is above 0.
@@ -47,7 +47,7 @@ def interval_of_draws(values: Sequence[float]) -> tuple[float | None, float | No
     return statistics.fmean(values) - half, statistics.fmean(values) + half
 
 
-def first_by_draws(points: Sequence[Point], key: str, n: int) -> str | None:
+def first_by_draws(points: Sequence[CurvePoint], key: str, n: int) -> str | None:
     """The gate whose area is above that of every other gate in the mean over draws, with an interval above 0."""
     areas: dict[str, dict[int, float]] = {}
     for point in points:
@@ -64,7 +64,7 @@ def first_by_draws(points: Sequence[Point], key: str, n: int) -> str | None:
     return best
 
 
-def _ranking(points: Sequence[Point], key: str) -> str:
+def _ranking(points: Sequence[CurvePoint], key: str) -> str:
     sizes = sorted({point.n for point in points if point.key == key})
     first = {n: gate for n in sizes if (gate := first_by_draws(points, key, n)) is not None}
     ranked = ", ".join(f"{gate} with {n:,}" for n, gate in first.items())
@@ -81,7 +81,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def figure(points: Sequence[Point]) -> str:
+def figure(points: Sequence[CurvePoint]) -> str:
     """Area by number of training questions: a line of means for each gate and label, a dot for each draw."""
     made, axes = new_figure(8.0, 3.6)
     names = [name for name in COLOURS if name not in ("ink", "grid", "grey")]

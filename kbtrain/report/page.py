@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kbtrain.evaluation.groups import GroupRow, Judged, rows
+from kbtrain.evaluation.groups import GroupRow, JudgedQuestions, rows
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import FourFold, Saving
 from kbtrain.labeling.distribution import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
@@ -28,7 +28,7 @@ from kbtrain.metrics.ranking import Curve
 from kbtrain.records import CONDITIONS
 from kbtrain.report import curves, figures, first_screen, summary, tables, words
 from kbtrain.report.curves import Band
-from kbtrain.report.examples import TEXT, Errors, Kind
+from kbtrain.report.examples import TEXT, Errors, ExampleKind
 from kbtrain.report.first_screen import FirstScreen
 from kbtrain.report.selection import Selection
 from kbtrain.report.summary import Bills
@@ -69,7 +69,7 @@ def parts(selection: Selection, gate: str | None) -> list[Partition]:
     """Every dimension of the selection; empty without a gate whose decisions are stored."""
     if gate is None or gate not in selection.decisions:
         return []
-    judged = Judged(_bits(selection.llm), _bits(selection.rag), {gate: _bits(selection.decisions[gate])})
+    judged = JudgedQuestions(_bits(selection.llm), _bits(selection.rag), {gate: _bits(selection.decisions[gate])})
     clusters = list(map(str, selection.clusters)) or None
     found = []
     for d in selection.dimensions:
@@ -129,7 +129,7 @@ class Report:
     title: str
     results: Results
     statistics: LabelStatistics
-    kinds: list[Kind]
+    kinds: list[ExampleKind]
     main_gate: GateResult | None
     figures: dict[str, str] = field(default_factory=dict)
     selection: Selection | None = None
@@ -233,7 +233,7 @@ def _values(report: Report) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Decided:
+class DecisionSummary:
     """A gate's decisions: the threshold and where it is from, what came of it, and sentences on what is saved."""
 
     threshold: float
@@ -248,7 +248,7 @@ def render_gate(
     errors: Sequence[Errors],
     svgs: dict[str, str],
     positive: str,
-    decided: Decided,
+    decided: DecisionSummary,
 ) -> str:
     """A gate's own page: its decisions, its scores, its calibration, and its worst errors side by side."""
     return page(

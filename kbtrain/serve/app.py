@@ -16,7 +16,7 @@ from kbtrain.answers.writing import is_blank
 from kbtrain.records import TurnExample
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import gate_input
-from kbtrain.serve.decide import Aim, Decision
+from kbtrain.serve.decide import Aim, ServedDecision
 from kbtrain.serve.exchange import Endpoint, Exchange, Handle
 from kbtrain.serve.forward import forward, passes_all
 from kbtrain.serve.policy import AIMS
@@ -173,7 +173,7 @@ def _number(body: dict[str, Any], name: str) -> float | None:
         raise Refused(400, "body", f"field '{name}': expected a number", name) from None
 
 
-def _shown(value: Input, decision: Decision) -> dict[str, Any]:
+def _shown(value: Input, decision: ServedDecision) -> dict[str, Any]:
     about = {"turn": value.turn} if isinstance(value, TurnExample) else {"question": value}
     return {
         **about,

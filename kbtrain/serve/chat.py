@@ -20,7 +20,7 @@ TEXTS = {"text", "input_text", "output_text"}  # types of parts that are text, i
 
 
 @dataclass(frozen=True)
-class GateInput:
+class GatedMessage:
     """``value``: what the gate reads, and ``query`` the user's last message; both None for ``reason``.
 
     ``kind``: of a message that needs no search. ``dialogue``: of a follow-up that is not gated by its own words alone;
@@ -37,7 +37,7 @@ class GateInput:
 
 def gate_input(
     messages: Any, config: ServeConfig, reads: frozenset[Reads], field: str = "messages", before: int = 0
-) -> GateInput:
+) -> GatedMessage:
     """The last question, or the dialogue for a gate of turns.
 
     ``field`` of the request holds the messages, all but the first ``before`` of them. Tool messages, images, chats
@@ -47,31 +47,31 @@ def gate_input(
     checked = _checked(messages, config.max_messages, field, before)
     last = checked[-1]
     if last["role"] in {"tool", "function"}:
-        return GateInput(None, None, "tool-message")
+        return GatedMessage(None, None, "tool-message")
     if all(message["role"] in {"system", "developer"} for message in checked):
-        return GateInput(None, None, "system-only")
+        return GatedMessage(None, None, "system-only")
     if last["role"] != "user":
-        return GateInput(None, None, "no-user-message" if last["role"] == "assistant" else "other-role")
+        return GatedMessage(None, None, "no-user-message" if last["role"] == "assistant" else "other-role")
     parts = last.get("content")
     if isinstance(parts, list) and any(part.get("type") not in TEXTS for part in parts):
-        return GateInput(None, None, "image-or-file")
+        return GatedMessage(None, None, "image-or-file")
     query = text(last).strip()
     if is_blank(query):
-        return GateInput(None, None, "empty-question")
+        return GatedMessage(None, None, "empty-question")
     system = (text(message) for message in checked if message["role"] in {"system", "developer"})
     if is_client_task((query, *system)):
-        return GateInput(None, None, "client-task")
+        return GatedMessage(None, None, "client-task")
     if len(query) > config.max_question_chars:
-        return GateInput(None, None, "long-question")
+        return GatedMessage(None, None, "long-question")
     reads_question = config.gated == "question" or (config.gated == "auto" and "question" in reads)
     if reads_question and config.context == "last":
-        return GateInput(query, query, kind=utterance_kind(query) if config.utterance_rules else None)
+        return GatedMessage(query, query, kind=utterance_kind(query) if config.utterance_rules else None)
     turn = _turn(checked)
     kind = input_kind(turn) if config.utterance_rules else None
     if config.context == "last" or kind is not None or not is_follow_up(turn.context):
-        return GateInput(query if reads_question else turn, query, kind=kind)
+        return GatedMessage(query if reads_question else turn, query, kind=kind)
     window = last_messages(turn.context, config.window, config.max_question_chars)
-    return GateInput(window if reads_question else turn, query, dialogue=turn.context, searched=window)
+    return GatedMessage(window if reads_question else turn, query, dialogue=turn.context, searched=window)
 
 
 def text(message: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from kbtrain.answers.chinese import language_of
 from kbtrain.answers.thoughts import split_thought
 from kbtrain.answers.writing import is_blank
 from kbtrain.prompts.condense import condense_prompt
-from kbtrain.serve.chat import GateInput
+from kbtrain.serve.chat import GatedMessage
 from kbtrain.serve.exchange import Exchange
 from kbtrain.serve.service import Course, Service
 
@@ -28,8 +28,8 @@ logger = logging.getLogger("kbtrain.serve")
 
 
 async def resolve_follow_up(
-    service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GateInput, course: Course
-) -> GateInput:
+    service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GatedMessage, course: Course
+) -> GatedMessage:
     """The gated part with the question that a follow-up means, by the setting ``context``; noted in ``course``."""
     context = service.config.context
     if context == "last" or gated.value is None:
@@ -43,8 +43,8 @@ async def resolve_follow_up(
 
 
 async def _condensed(
-    service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GateInput, course: Course
-) -> GateInput:
+    service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GatedMessage, course: Course
+) -> GatedMessage:
     began = time.perf_counter()
     question = None
     try:
@@ -61,7 +61,7 @@ async def _condensed(
     return replace(gated, value=value, searched=question)
 
 
-async def _ask(service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GateInput) -> str | None:
+async def _ask(service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GatedMessage) -> str | None:
     """The upstream's question; None for a reply without one, or one that was cut. Raises what the upstream raises."""
     assert service.upstream is not None
     config = service.config

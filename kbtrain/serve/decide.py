@@ -1,4 +1,4 @@
-"""The one core of all routes: a question or a dialogue to a :class:`Decision`."""
+"""The one core of all routes: a question or a dialogue to a :class:`ServedDecision`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NO_AIM = Aim()
 
 
 @dataclass(frozen=True)
-class Decision:
+class ServedDecision:
     """``retrieve`` where ``score`` > ``threshold``, unless there is none or ``reason`` is a kind of utterance.
 
     ``gate``: name@fingerprint; ``scores``: of the gate's one pass, by name; ``seconds`` from the question to the score,
@@ -67,7 +67,7 @@ class Decision:
 class GateSlow(TimeoutError):
     """The deadline came first. ``decisions``: of the inputs before the first one without a score."""
 
-    def __init__(self, decisions: Sequence[Decision]) -> None:
+    def __init__(self, decisions: Sequence[ServedDecision]) -> None:
         super().__init__()
         self.decisions = tuple(decisions)
 
@@ -170,7 +170,7 @@ class LoadedGate:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredInput:
     """The scores of one input, and the gate that gave them (another one may be in its place by now)."""
 
     loaded: LoadedGate
@@ -187,7 +187,7 @@ class Decider:
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
         self.loaded = self._open()
-        self.worker: GateWorker[Scored] = GateWorker(
+        self.worker: GateWorker[ScoredInput] = GateWorker(
             self._score, config.batch, config.batch_ms / 1000, config.queue, config.gate_deadline_s
         )
         self._reloading = threading.Lock()
@@ -220,12 +220,12 @@ class Decider:
         loaded.gate.answer_within(c.gate_deadline_s)
         return loaded
 
-    def _score(self, inputs: Sequence[Input]) -> list[Scored]:
+    def _score(self, inputs: Sequence[Input]) -> list[ScoredInput]:
         loaded = self.loaded
         found = loaded.gate.score_all(inputs)
         if any(math.isnan(score) for score in found[loaded.gate.name]):
             raise ArithmeticError("the gate gave a score that is no number")
-        return [Scored(loaded, {name: values[i] for name, values in found.items()}) for i in range(len(inputs))]
+        return [ScoredInput(loaded, {name: values[i] for name, values in found.items()}) for i in range(len(inputs))]
 
     def warm_up(self) -> None:
         """Score one question, so that the first client does not wait for what is loaded late."""
@@ -263,14 +263,14 @@ class Decider:
 
     async def decide(
         self, inputs: Sequence[Input], aim: Aim = NO_AIM, kinds: Sequence[UtteranceKind | None] | None = None
-    ) -> list[Decision]:
+    ) -> list[ServedDecision]:
         """One decision an input. ``kinds``: of the messages behind them; None: those of the inputs.
 
         Raises :class:`Refused` (a threshold that cannot be, no room), :class:`GateSlow`, and errors of the gate.
         """
         self.threshold(self.loaded, aim)  # a bad one is refused before anything is scored
         began = time.perf_counter()
-        scored: Sequence[Scored]
+        scored: Sequence[ScoredInput]
         try:
             scored = await self.worker.score(inputs)
         except PartlyScored as late:
@@ -284,13 +284,13 @@ class Decider:
             raise GateSlow(decisions)
         return decisions
 
-    def _decision(self, scored: Scored, aim: Aim, seconds: float, kind: UtteranceKind | None) -> Decision:
+    def _decision(self, scored: ScoredInput, aim: Aim, seconds: float, kind: UtteranceKind | None) -> ServedDecision:
         loaded = scored.loaded
         limit, score = self.threshold(loaded, aim), scored.scores[loaded.gate.name]
         retrieve, reason = (False, kind or "no-threshold") if limit is None else decide_by(score, limit, kind)
         outlook = loaded.gate.outlook
         helps, gain = (None, None) if outlook is None else outlook.at(score)
-        return Decision(
+        return ServedDecision(
             score=score,
             helps=helps,
             gain=gain,

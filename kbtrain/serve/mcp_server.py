@@ -16,7 +16,7 @@ from kbtrain.errors import UserError, require
 from kbtrain.gates.registry import folder_of
 from kbtrain.prompts.template_marks import break_marks
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.decide import Decider, Decision
+from kbtrain.serve.decide import Decider, ServedDecision
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.search import Search, index_beside, open_search
 
@@ -47,7 +47,7 @@ McpConfig: type[Config] = create_model(
 Question = Annotated[str, Field(description="the user's question, as it was asked and understandable on its own")]
 
 
-class Judgement(BaseModel):
+class SearchJudgement(BaseModel):
     """Answer of ``should_search``. ``score`` is None where the gate failed."""
 
     retrieve: bool
@@ -58,7 +58,7 @@ class Judgement(BaseModel):
     threshold: float | None = None
 
 
-class Passage(BaseModel):
+class FoundPassage(BaseModel):
     """A passage that was found."""
 
     id: str
@@ -71,7 +71,7 @@ class SearchResult(BaseModel):
 
     searched: bool
     reason: str
-    passages: list[Passage]
+    passages: list[FoundPassage]
 
 
 def mcp_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
@@ -117,7 +117,7 @@ class GatedSearch:
         """Name of the search; ``none`` without one."""
         return "none" if self.search is None else self.search.name
 
-    async def judge(self, question: str) -> Judgement:
+    async def judge(self, question: str) -> SearchJudgement:
         """Decision about a question. A gate that fails decides by ``on_gate_failure``. Raises :class:`Refused`."""
         if is_blank(question) or len(question) > self.config.max_question_chars:
             raise Refused(400, "question", f"question: expected 1 to {self.config.max_question_chars} characters")
@@ -130,7 +130,7 @@ class GatedSearch:
             if self.config.on_gate_failure == "error":
                 raise Refused(502, "gate_failed", "the gate failed") from None
             retrieve = self.config.on_gate_failure == "retrieve"
-            return Judgement(retrieve=retrieve, reason="gate-failed", gate=self.decider.loaded.name)
+            return SearchJudgement(retrieve=retrieve, reason="gate-failed", gate=self.decider.loaded.name)
         return _judgement(decision)
 
     async def find(self, question: str, most: int | None) -> SearchResult:
@@ -148,13 +148,13 @@ class GatedSearch:
             logger.warning("search: %s", type(error).__name__)
             raise Refused(502, "search_failed", "the search failed") from None
         passages = [
-            Passage(id=hit.passage_id, title=break_marks(hit.title), text=break_marks(hit.text)) for hit in hits
+            FoundPassage(id=hit.passage_id, title=break_marks(hit.title), text=break_marks(hit.text)) for hit in hits
         ]
         return SearchResult(searched=True, reason=judgement.reason if hits else "no-passages", passages=passages)
 
 
-def _judgement(decision: Decision) -> Judgement:
-    return Judgement(
+def _judgement(decision: ServedDecision) -> SearchJudgement:
+    return SearchJudgement(
         retrieve=decision.retrieve, reason=decision.reason, score=decision.score, probability=decision.probability,
         threshold=decision.threshold, gate=decision.gate,
     )  # fmt: skip
@@ -169,7 +169,7 @@ def mcp_server(gated: GatedSearch) -> MCPServer[Any]:
     server: MCPServer[Any] = MCPServer("kbtrain", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     read_only = ToolAnnotations(read_only_hint=True, idempotent_hint=True)
 
-    async def should_search(question: Question) -> Judgement:
+    async def should_search(question: Question) -> SearchJudgement:
         try:
             return await gated.judge(question)
         except Refused as refused:

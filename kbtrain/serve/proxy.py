@@ -21,7 +21,7 @@ from typing import Any
 
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.serve.body import read_object
-from kbtrain.serve.chat import GateInput
+from kbtrain.serve.chat import GatedMessage
 from kbtrain.serve.condense import resolve_follow_up
 from kbtrain.serve.cors import Header
 from kbtrain.serve.draft_reuse import continue_draft
@@ -78,18 +78,18 @@ async def record_course(
     service.record(course, exchange, "error-event" if course.error_inside else "answered")
 
 
-def _input(service: Service, path: str, body: dict[str, Any]) -> GateInput:
+def _input(service: Service, path: str, body: dict[str, Any]) -> GatedMessage:
     """The gated part of a request. Raises :class:`Refused` for a body that is no request."""
     if "stream" in body and not isinstance(body["stream"], bool | None):
         raise Refused(400, "body", "field 'stream': expected true or false", "stream")
     if "model" in body and not isinstance(body["model"], str):
         raise Refused(400, "body", "field 'model': expected text", "model")
     found = FORMS[path].gate_input(body, service.config, service.decider.loaded.gate.reads)
-    return found if service.gate_model.serves(body.get("model")) else GateInput(None, None, "other-model")
+    return found if service.gate_model.serves(body.get("model")) else GatedMessage(None, None, "other-model")
 
 
 async def _answer(
-    service: Service, exchange: Exchange, path: str, data: bytes, body: dict[str, Any], found: GateInput,
+    service: Service, exchange: Exchange, path: str, data: bytes, body: dict[str, Any], found: GatedMessage,
     policy: Policy, course: Course,
 ) -> None:  # fmt: skip
     assert service.upstream is not None
@@ -115,7 +115,7 @@ async def _answer(
     await pass_on(service, exchange, path, sent, policy, course)
 
 
-async def _decide(service: Service, found: GateInput, policy: Policy, course: Course) -> None:
+async def _decide(service: Service, found: GatedMessage, policy: Policy, course: Course) -> None:
     """Sets the course's decision, reason, and if a search is wanted."""
     if found.value is None:
         course.reason = found.reason
@@ -176,7 +176,7 @@ async def _search(service: Service, query: str, course: Course) -> None:
 
 
 def _with_passages(
-    service: Service, path: str, data: bytes, body: dict[str, Any], found: GateInput, course: Course
+    service: Service, path: str, data: bytes, body: dict[str, Any], found: GatedMessage, course: Course
 ) -> bytes:
     """The request for the upstream: the client's own bytes, unless there is something to change."""
     evidence = evidence_text(course.hits, service.decider.loaded.titles)
@@ -189,7 +189,9 @@ def _with_passages(
     return data if changed is body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
 
 
-def _asked(service: Service, path: str, body: dict[str, Any], found: GateInput, evidence: str | None) -> dict[str, Any]:
+def _asked(
+    service: Service, path: str, body: dict[str, Any], found: GatedMessage, evidence: str | None
+) -> dict[str, Any]:
     """The request with the passages' text, or as it is asked without; the same object if nothing changes."""
     assert service.upstream is not None
     config, own = service.config, service.decider.loaded.own

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from kbtrain.answers.chinese import language_of
 from kbtrain.gate.gate import Reads
 from kbtrain.prompts.kbm import background, render_chat
-from kbtrain.serve.chat import GateInput, gate_input
+from kbtrain.serve.chat import GatedMessage, gate_input
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.problem import Refused
 
@@ -28,7 +28,7 @@ _SYSTEM = {"system", "developer"}
 class RequestForm(Protocol):
     """Reading and changing the requests of one route; ``body`` is left as it is."""
 
-    def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GateInput:
+    def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
         """The gated part. Raises :class:`Refused` for a body that is no request of this form."""
         ...
 
@@ -52,7 +52,7 @@ class RequestForm(Protocol):
 class ChatForm:
     """``/v1/chat/completions``: ``messages`` with roles."""
 
-    def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GateInput:
+    def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
         """As in :class:`RequestForm`."""
         return gate_input(body.get("messages"), config, reads)
 
@@ -89,13 +89,13 @@ class ChatForm:
 class CompletionForm:
     """``/v1/completions``: one ``prompt``; passages always stand in front of it."""
 
-    def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GateInput:
+    def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
         """As in :class:`RequestForm`."""
         prompt = body.get("prompt")
         if not isinstance(prompt, str | list) or (isinstance(prompt, list) and not prompt):
             raise Refused(400, "body", "field 'prompt': expected text", "prompt")
         if not isinstance(prompt, str):
-            return GateInput(None, None, "prompt-list")
+            return GatedMessage(None, None, "prompt-list")
         return gate_input([{"role": "user", "content": prompt}], config, reads)
 
     def replace_question(self, body: Body, prompt: str, system: str | None) -> Body:
@@ -121,14 +121,14 @@ class ResponsesForm:
     Earlier turns behind ``previous_response_id`` or ``conversation`` are with the upstream: no gate sees them.
     """
 
-    def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GateInput:
+    def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
         """As in :class:`RequestForm`."""
         given, instructions = body.get("input"), body.get("instructions")
         if not isinstance(instructions, str | None):
             raise Refused(400, "body", "field 'instructions': expected text", "instructions")
         system = [] if instructions is None else [{"role": "system", "content": instructions}]
         if given is None:
-            return GateInput(None, None, "no-user-message")  # a stored prompt, or a conversation alone
+            return GatedMessage(None, None, "no-user-message")  # a stored prompt, or a conversation alone
         if isinstance(given, str):
             given = [{"role": "user", "content": given}]
         elif not isinstance(given, list) or not given:
@@ -171,7 +171,7 @@ class ResponsesForm:
 class MessagesForm:
     """``/v1/messages``, Anthropic's: ``messages`` with content blocks, ``system`` beside them."""
 
-    def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GateInput:
+    def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
         """As in :class:`RequestForm`."""
         messages, system = body.get("messages"), body.get("system")
         if not isinstance(system, str | list | None):

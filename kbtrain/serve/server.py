@@ -203,7 +203,7 @@ def http_server(service: Service) -> uvicorn.Server:
         backlog=ACCEPTED,
     )
 
-    class Server(uvicorn.Server):
+    class GateServer(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             for listening in sockets or ():
@@ -214,7 +214,7 @@ def http_server(service: Service) -> uvicorn.Server:
             if self.server_state.tasks:  # cancelled: each still writes its line of the decision log
                 await asyncio.wait(self.server_state.tasks, timeout=LINGER)
 
-    return Server(settings)
+    return GateServer(settings)
 
 
 def _no_cut(record: logging.LogRecord) -> bool:

@@ -18,7 +18,7 @@ from kbtrain.gates.question_shift import Asked, QuestionShift, asked, question_s
 from kbtrain.metrics.calibration import Shift, shift
 from kbtrain.records import Hit, TurnExample
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.decide import Aim, Decider, Decision, GateSlow, LoadedGate
+from kbtrain.serve.decide import Aim, Decider, GateSlow, LoadedGate, ServedDecision
 from kbtrain.serve.decision_log import DecisionLog
 from kbtrain.serve.exchange import Endpoint, Exchange, Keys
 from kbtrain.serve.gate_model import gate_model
@@ -46,7 +46,7 @@ class Course:
     route: str
     reason: str = ""
     wanted: bool = False  # a search, by the gate, by force, or for want of a gate
-    decision: Decision | None = None
+    decision: ServedDecision | None = None
     gate_seconds: float | None = None
     search_seconds: float | None = None
     hits: tuple[Hit, ...] = ()
@@ -149,7 +149,7 @@ class Service:
 
     async def decisions(
         self, route: str, inputs: Sequence[Input], aim: Aim, kinds: Sequence[UtteranceKind | None] | None = None
-    ) -> list[Decision]:
+    ) -> list[ServedDecision]:
         """Decisions for a route that has no other answer than the gate's, recorded: of all inputs, or of the first ones
         where the deadline came before the rest. Raises :class:`Refused`.
         """
@@ -157,7 +157,7 @@ class Service:
         if (loaded := self.decider.loaded).after_search:
             read = [loaded.example(str(question), await self.find(str(question))) for question in inputs]
         try:
-            made: Sequence[Decision] = await self.decider.decide(read, aim, kinds)
+            made: Sequence[ServedDecision] = await self.decider.decide(read, aim, kinds)
         except GateSlow as slow:
             made = slow.decisions
             if not made:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from kbtrain.answers.words import normalise
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import gate_input
-from kbtrain.serve.decide import NO_AIM, Decision
+from kbtrain.serve.decide import NO_AIM, ServedDecision
 from kbtrain.serve.exchange import Exchange
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.service import Service
@@ -73,7 +73,7 @@ def _questions(body: dict[str, Any], shape: type[T], name: str) -> T:
     return found
 
 
-async def _decided(service: Service, exchange: Exchange, route: str, value: Input) -> tuple[Decision, float]:
+async def _decided(service: Service, exchange: Exchange, route: str, value: Input) -> tuple[ServedDecision, float]:
     """The decision and its probability: that a search helps where dev taught it, else the gate's own.
 
     Raises :class:`Refused` for a gate without either.
@@ -89,7 +89,7 @@ async def _decided(service: Service, exchange: Exchange, route: str, value: Inpu
     return decision, probability
 
 
-def _raw(decision: Decision) -> dict[str, Any]:
+def _raw(decision: ServedDecision) -> dict[str, Any]:
     return {"gate": decision.gate, "score": decision.score, "threshold": decision.threshold,
             "retrieve": None if decision.threshold is None else decision.retrieve,
             "helps": decision.helps, "gain": decision.gain}  # fmt: skip

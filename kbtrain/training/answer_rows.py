@@ -21,7 +21,7 @@ IGNORE = -100
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainingRow:
     """``ids``: prompt and answer. ``labels``: the answer's tokens (-100: no loss). At a value position the loss is
     the cross-entropy against ``weight`` on the label and 1 - ``weight`` on ``other``; elsewhere ``weight`` is 1."""
 
@@ -42,7 +42,7 @@ class Collator:
     def __init__(self, pad_id: int, packs: bool = False) -> None:
         self.pad_id, self.packs = pad_id, packs
 
-    def __call__(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
+    def __call__(self, rows: Sequence[TrainingRow]) -> dict[str, torch.Tensor]:
         """A batch for :class:`~kbtrain.gates.kbm.train.KBMTrainer`."""
         if self.packs and pays(rows):
             return packed(rows)
@@ -60,18 +60,18 @@ class Collator:
 LEAST = 0.1  # of a batch's tokens must be spared: then it is worth another order of its sums
 
 
-def begun_alike(rows: Sequence[Row]) -> int:
+def begun_alike(rows: Sequence[TrainingRow]) -> int:
     """Tokens that all prompts begin with, but for the last ones, which predict the answers."""
     return len(common_start([row.ids[: len(row.ids) - len(row.labels)] for row in rows]))
 
 
-def pays(rows: Sequence[Row]) -> bool:
+def pays(rows: Sequence[TrainingRow]) -> bool:
     """True if at least :data:`LEAST` of the batch's tokens, padding counted, need not be computed."""
     whole, start = len(rows) * max(len(row.ids) - 1 for row in rows), begun_alike(rows)
     return whole - start - sum(len(row.ids) - 1 - start for row in rows) >= LEAST * whole
 
 
-def packed(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
+def packed(rows: Sequence[TrainingRow]) -> dict[str, torch.Tensor]:
     """Inputs (1, tokens), targets (1, all answers); ``kept``: where the targets are predicted; ``spans``: fields of
     :class:`~kbtrain.kernels.training_attention.Span`, one a line.
     """

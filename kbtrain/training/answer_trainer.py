@@ -17,7 +17,7 @@ from kbtrain.errors import UserError
 from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.kernels.lean_training import lean_layers
 from kbtrain.kernels.training_attention import Span, attention_for_training, packs
-from kbtrain.training.answer_rows import IGNORE, Collator, Row
+from kbtrain.training.answer_rows import IGNORE, Collator, TrainingRow
 from kbtrain.training.base_trainer import BaseTrainer
 from kbtrain.training.processes import gathered, is_zero3, put_into
 from kbtrain.training.recipe import OnLog
@@ -47,7 +47,7 @@ class AnswerTrainer(BaseTrainer):
         model: Any,
         tokenizer: PreTrainedTokenizerBase,
         args: TrainingArguments,
-        rows: Sequence[Row],
+        rows: Sequence[TrainingRow],
         dev: Sequence[Any],
         on_log: OnLog = lambda step, steps, logs: None,
         loss: AnswerLoss = answer_loss,

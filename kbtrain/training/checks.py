@@ -19,7 +19,7 @@ from kbtrain.models.weights import weight_files
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from kbtrain.training.answer_rows import Row
+    from kbtrain.training.answer_rows import TrainingRow
     from kbtrain.training.plan.plan import PlannedTraining
 
 _HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")
@@ -70,7 +70,7 @@ def _check_head(model: str) -> None:
         )
 
 
-def check_rows(rows: Sequence[Row], ids: Sequence[str]) -> None:
+def check_rows(rows: Sequence[TrainingRow], ids: Sequence[str]) -> None:
     """Every row must teach something. Raises :class:`UserError` naming the first example that does not."""
     from kbtrain.training.answer_rows import IGNORE
 

@@ -10,7 +10,7 @@ import pytest
 from kbtrain.distributed.sampling import RayEngine, Worker
 from kbtrain.errors import UserError
 from kbtrain.llm.backends import LLMConfig
-from kbtrain.llm.sample_stage import Plan, SamplingJob, Shard
+from kbtrain.llm.sample_stage import SamplingJob, SamplingPlan, Shard
 from kbtrain.store import SampleStore
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason='needs Ray: pip install "kbtrain[ray]"')
@@ -18,7 +18,9 @@ TOTAL = 75  # question-conditions of the run folder
 
 
 def job(folder, **settings):
-    plan = Plan(folder / "questions.jsonl", folder / "evidence.jsonl", ("llm", "rag", "mask"), {"train": 4, "test": 2})
+    plan = SamplingPlan(
+        folder / "questions.jsonl", folder / "evidence.jsonl", ("llm", "rag", "mask"), {"train": 4, "test": 2}
+    )
     config = LLMConfig(backend="scripted", window=7, **settings)
     return SamplingJob.from_config(config, "main", plan, Shard(), TOTAL)
 
@@ -65,7 +67,7 @@ def test_what_a_worker_refuses_is_one_line(cluster, make_run):
 def test_a_model_that_cannot_be_opened_is_one_line(cluster, make_run):
     folder = make_run("run")
     config = LLMConfig(backend="transformers", model="./no/such/folder")
-    plan = Plan(folder / "questions.jsonl", folder / "evidence.jsonl", ("llm",), {})
+    plan = SamplingPlan(folder / "questions.jsonl", folder / "evidence.jsonl", ("llm",), {})
     made = SamplingJob.from_config(config, "main", plan, Shard(), 25)
     with SampleStore(folder / "samples.db") as store, pytest.raises(UserError, match="no such folder"):
         list(made.sample(store, RayEngine()))

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.compare_runs import Decided, compare_runs
+from kbtrain.evaluation.compare_runs import FinishedEvaluation, compare_runs
 from kbtrain.records import Outcome
 
 N, PER_ENTITY = 400, 20
 
 
-def finished(name: str, right: np.ndarray, entities: bool) -> Decided:
+def finished(name: str, right: np.ndarray, entities: bool) -> FinishedEvaluation:
     """A run in which a gate never searches; ``right``: without a search, a number of 0 or 1 a question."""
     outcomes = [Outcome(f"q{i}", "test", None, bool(one), True, None, None, 1, 1) for i, one in enumerate(right)]
     found = {f"q{i}": f"entity {i // PER_ENTITY}" for i in range(N)} if entities else {}
     gate: Any = SimpleNamespace(gate="llm_only")  # all that is asked of a result that needs no scores
-    return Decided(name, outcomes, [gate], {}, found)
+    return FinishedEvaluation(name, outcomes, [gate], {}, found)
 
 
 @pytest.mark.parametrize(("first", "second", "wide"), [(True, True, True), (True, False, False), (False, False, False)])

@@ -14,7 +14,7 @@ from tiny_kbm import make_folder
 from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.learning_curve import KBMLearner, Scored, learning_curve, sizes_of, stacked
+from kbtrain.evaluation.learning_curve import FittedScores, KBMLearner, learning_curve, sizes_of, stacked
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features
@@ -45,7 +45,9 @@ class Noted:
 
     def fit(self, train, key):
         self.seen.append((key, [e.id for e in train]))
-        return Scored(np.arange(self.n_test, dtype=float) % len(train), tuple(float(i) for i in range(len(train))))
+        return FittedScores(
+            np.arange(self.n_test, dtype=float) % len(train), tuple(float(i) for i in range(len(train)))
+        )
 
 
 def test_draws_are_nested_and_gates_see_the_same_questions(labelled_run):
@@ -92,8 +94,8 @@ def test_a_point_s_figures_by_a_gate_fitted_beside_it(labelled_run, script, caps
 def test_the_stack_reads_those_with_held_out_scores_alone(labelled_run):
     train = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl"))
     known = tuple(1 - float(e.soft_mastery) for e in train)
-    right = Scored(np.array([0.1, 0.9]), known)
-    found = stacked({"a": right, "b": right, "c": Scored(np.array([9.0, 0.0]))}, train, "mastery")
+    right = FittedScores(np.array([0.1, 0.9]), known)
+    found = stacked({"a": right, "b": right, "c": FittedScores(np.array([9.0, 0.0]))}, train, "mastery")
     assert found.test[1] > found.test[0]
 
 

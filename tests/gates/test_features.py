@@ -17,7 +17,7 @@ from support.scripts import load
 import kbtrain
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
-from kbtrain.gates.features.additive import Additive, Curve, fit_additive, held_out_log_odds, least_loss
+from kbtrain.gates.features.additive import Additive, FeatureCurve, fit_additive, held_out_log_odds, least_loss
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features, FeaturesCard
@@ -112,7 +112,7 @@ def test_chinese_characters_and_small_letters_with_accents_are_no_capitals(folde
 
 def test_a_gate_fitted_by_the_older_rule_of_names_keeps_it(folder):
     assert names("中国的首都是哪里?", cased=False) == ["中国的首都是哪里"]
-    curve = Curve(knots=(0.0, 4.0), values=(0.0, 2.0))
+    curve = FeatureCurve(knots=(0.0, 4.0), values=(0.0, 2.0))
     model = Additive(intercept=0.0, curves={"name_words": curve}, strength=1.0)
     old = FeaturesCard(keys=("mastery",), labels="soft", models={"mastery": model})
     asked = [GateExample.ask("罗马在哪里?", language="zh")]  # four names by the older rule, none by the newer
@@ -169,7 +169,7 @@ def test_the_penalty_is_the_one_of_the_least_loss_on_questions_left_out():
 
 
 def test_a_curve_is_straight_between_knots_and_constant_outside():
-    made = Additive(intercept=1.0, curves={"x": Curve(knots=(0.0, 2.0), values=(-1.0, 3.0))}, strength=1.0)
+    made = Additive(intercept=1.0, curves={"x": FeatureCurve(knots=(0.0, 2.0), values=(-1.0, 3.0))}, strength=1.0)
     assert made.log_odds([{"x": x} for x in (-5.0, 0.0, 1.0, 2.0, 9.0)]) == [0, 0, 2, 4, 4]
 
 

@@ -14,7 +14,7 @@ import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.kbm.gate import KBM, KBMCard
-from kbtrain.gates.kbm.prompt import Prompt
+from kbtrain.gates.kbm.prompt import PromptGate
 from kbtrain.gates.true_false.forward import tree_mask, tree_positions, value_probabilities
 from kbtrain.gates.true_false.scorer import like_lengths, marginals
 from kbtrain.gates.true_false.template import Encoded, build_tree
@@ -209,7 +209,7 @@ def test_the_gates_are_higher_where_retrieval_is_needed(tokenizer):
 
 def test_the_prompt_baseline_is_the_probability_of_need_true(tokenizer):
     model = make_model(vocabulary=len(tokenizer))
-    gate = Prompt(model, tokenizer)
+    gate = PromptGate(model, tokenizer)
     row = gate.scorer.encoder.encode(EXAMPLES[0])
     assert gate.score(EXAMPLES[:1]) == pytest.approx([naive(model, row)[()]], abs=1e-5)
     assert "north" not in tokenizer.decode(row.prompt)  # it is asked about the plain question
@@ -343,7 +343,7 @@ def test_chinese_questions_share_a_batch_with_english_ones(tokenizer):
 @pytest.mark.parametrize("gate", ["kbm", "prompt"])
 def test_the_tokens_that_a_gate_reads_are_counted(gate, tokenizer):
     model = make_model("llama", len(tokenizer))
-    judge = KBM(model, tokenizer, KEYS, 512) if gate == "kbm" else Prompt(model, tokenizer, 512)
+    judge = KBM(model, tokenizer, KEYS, 512) if gate == "kbm" else PromptGate(model, tokenizer, 512)
     rows = [judge.scorer.encoder.encode(e) for e in EXAMPLES[:4]]
     judge.score(EXAMPLES[:4])
     judge.score(EXAMPLES[:1])

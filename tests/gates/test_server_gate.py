@@ -15,7 +15,7 @@ from kbtrain.gates.average import AverageGate
 from kbtrain.gates.handles import handle
 from kbtrain.gates.untrained import draft
 from kbtrain.gates.untrained.server import SIGNALS, ServerCard, draft_signals, said_no
-from kbtrain.llm.check_server import Checked, write_config
+from kbtrain.llm.check_server import ServerAbilities, write_config
 from kbtrain.llm.check_thoughts import CheckedThoughts
 from kbtrain.llm.dialect import Dialect
 from kbtrain.llm.silent_answers import SilentAnswers
@@ -142,7 +142,7 @@ def test_each_score_has_the_stage_at_which_it_is_known():
 
 
 def test_the_gate_asks_by_what_check_server_writes(served, tmp_path):
-    found = Checked(
+    found = ServerAbilities(
         url=served.url, model="tiny", owner="x", endpoint="chat", refused={}, samples=30, answers=4, usage=True,
         dialect=Dialect(extra={"user": "me", "stop": None}, most=4), seeds=True, key_env="OPENAI_API_KEY",
         n_requests=9, length=64, thoughts=CheckedThoughts({}, {}, SilentAnswers(), ""),

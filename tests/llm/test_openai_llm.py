@@ -17,7 +17,7 @@ from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
 from kbtrain.llm.dialect import Dialect, Server
 from kbtrain.llm.openai_llm import OpenAILLM
-from kbtrain.llm.replies import Reading
+from kbtrain.llm.replies import OutputRules
 from kbtrain.llm.reply_samples import samples, token_count, top_logprobs, unusable_parts
 from kbtrain.prompts.kbm import answer_prompt, encode
 from kbtrain.servers import Retry, retry_after
@@ -187,7 +187,7 @@ def test_a_server_without_logprobs_is_warned_of_or_declared(open_llm, asks):
 
 def test_the_tokens_of_a_reply_are_shared_out_among_its_answers():
     reply = {"choices": [{"index": i, "text": text, "finish_reason": "stop"} for i, text in enumerate(("a" * 30, "b"))]}
-    lengths = lambda used: [s.n_tokens for s in samples({**reply, **used}, 0, 2, Reading(), None)]  # noqa: E731
+    lengths = lambda used: [s.n_tokens for s in samples({**reply, **used}, 0, 2, OutputRules(), None)]  # noqa: E731
     assert lengths({"usage": {"completion_tokens": 31}}) == [30, 1]
     assert lengths({"usage": {"completion_tokens": 3}}) == [3, 1]  # none of nothing
     assert lengths({}) == [8, 1]  # a quarter of their bytes
@@ -294,13 +294,13 @@ def test_retry_after_is_seconds_or_a_date_and_bounded(text, seconds):
 )
 def test_a_reply_of_wrong_types_is_one_line(change):
     with pytest.raises(UserError, match=r"^server: a reply that does not follow OpenAI's protocol \(") as caught:
-        samples(change, 0, 1, Reading(), None)
+        samples(change, 0, 1, OutputRules(), None)
     assert "\n" not in str(caught.value)
 
 
 def test_halves_of_surrogate_pairs_are_replaced():
     reply = {"choices": [{"text": "a\ud800b", "logprobs": {"token_logprobs": [-1.0]}}]}
-    assert samples(reply, 0, 1, Reading(), None)[0].text == "a\ufffdb"
+    assert samples(reply, 0, 1, OutputRules(), None)[0].text == "a\ufffdb"
 
 
 def test_halves_of_surrogate_pairs_are_counted(open_llm, asks):
@@ -315,7 +315,7 @@ def test_halves_of_surrogate_pairs_are_counted(open_llm, asks):
 )
 def test_an_answer_that_is_null_or_empty_is_empty(choice):
     reply = {"choices": [{**choice, "logprobs": {"content": []}}]}
-    assert [s.text for s in samples(reply, 0, 1, Reading(), None)] == [""]
+    assert [s.text for s in samples(reply, 0, 1, OutputRules(), None)] == [""]
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_an_answer_that_is_null_or_empty_is_empty(choice):
 )  # fmt: skip
 def test_log_probabilities_that_cannot_be_used_cost_themselves_alone(wrong):
     reply = {"choices": [{"text": "x y", "logprobs": wrong}], "usage": {"completion_tokens": 3}}
-    (made,) = samples(reply, 0, 1, Reading(), None)
+    (made,) = samples(reply, 0, 1, OutputRules(), None)
     assert (made.text, made.logprob, made.n_tokens) == ("x y", 0.0, 3)
     assert unusable_parts(reply, True) == {"logprobs": 1, "usage": 0}
     assert unusable_parts(reply, False) == {"logprobs": 0, "usage": 0}
@@ -345,7 +345,7 @@ def test_log_probabilities_that_cannot_be_used_cost_themselves_alone(wrong):
 def test_a_usage_that_cannot_be_used_costs_itself_alone(usage, wrong):
     reply = {"choices": [{"text": "abcdefgh", "logprobs": None}], "usage": usage}
     assert unusable_parts(reply, False)["usage"] == wrong
-    assert samples(reply, 0, 1, Reading(), None)[0].n_tokens == (3 if usage == {"completion_tokens": 3} else 2)
+    assert samples(reply, 0, 1, OutputRules(), None)[0].n_tokens == (3 if usage == {"completion_tokens": 3} else 2)
     assert token_count(reply, "prompt_tokens") is None
 
 

@@ -9,7 +9,7 @@ from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.sample_stage import Plan, check_files
+from kbtrain.llm.sample_stage import SamplingPlan, check_files
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Evidence, Hit, Question
 
@@ -25,7 +25,7 @@ def files(tmp_path):
 
 
 def test_every_question_is_asked_under_every_condition_with_its_evidence(files):
-    plan = Plan(*files, ("llm", "rag", "mask"), {"train": 30}, {"train": 1, "test": 1})
+    plan = SamplingPlan(*files, ("llm", "rag", "mask"), {"train": 30}, {"train": 1, "test": 1})
     asks = list(plan.requests())
     assert [(a.question.id, a.condition, a.n) for a in asks] == [
         ("q0", "llm", 30), ("q0", "rag", 30), ("q0", "mask", 30),
@@ -42,14 +42,14 @@ def test_titles_are_shown_by_the_rule_that_the_evidence_names_and_masked(files):
     hits = (Hit("p", "Republic of Peru", "A country of the Andes.", 1.0),)
     for titles, shown in (("missing", "Republic of Peru: A country of the Andes."), ("never", hits[0].text)):
         jsonl.write(files[1], [Evidence(f"q{i}", "bm25", "Where?", hits, titles=titles) for i in range(3)])
-        asks = list(Plan(*files, ("rag", "mask"), {}).requests())
+        asks = list(SamplingPlan(*files, ("rag", "mask"), {}).requests())
         assert asks[0].evidence == shown and asks[1].evidence == shown.replace("Peru", "MASK")
     assert '"titles"' not in files[1].read_text()  # files of before, in which no title was shown, stay as they were
 
 
 def test_an_empty_search_is_asked_about_without_evidence(files):
     jsonl.write(files[1], [Evidence(f"q{i}", "bm25", "Where?", (), titles="missing") for i in range(3)])
-    asks = list(Plan(*files, ("llm", "rag", "mask"), {}).requests())
+    asks = list(SamplingPlan(*files, ("llm", "rag", "mask"), {}).requests())
     assert {a.evidence for a in asks} == {None}
     assert len({answer_prompt(a.question, a.condition, a.evidence) for a in asks if a.question.id == "q0"}) == 1
 
@@ -81,7 +81,7 @@ def test_a_question_that_has_no_gold_answer_is_asked_like_any_other(tmp_path, fi
     )
     jsonl.write(files[1], [Evidence(f"q{i}", "bm25", "Where?", ()) for i in (0, 1, 2)])
     assert check_files(*files) == {"train": 3}
-    asked = Plan(*files, ("llm",), {"train": 30}).requests()
+    asked = SamplingPlan(*files, ("llm",), {"train": 30}).requests()
     assert [(one.question.id, one.n) for one in asked] == [("q0", 30), ("q1", 30), ("q2", 30)]
 
 

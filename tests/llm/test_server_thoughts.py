@@ -13,7 +13,7 @@ from model_server import ModelServer
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.dialect import Dialect, Server
 from kbtrain.llm.openai_llm import OpenAILLM
-from kbtrain.llm.replies import Reading
+from kbtrain.llm.replies import OutputRules
 from kbtrain.llm.reply_samples import samples
 from kbtrain.llm.server_requests import Retry
 
@@ -137,7 +137,7 @@ def test_log_probabilities_of_the_answer_alone_do_not_end_a_run_of_thoughts():
     message = {"role": "assistant", "content": None, "reasoning_content": "It may be Rome"}
     choice = {"message": message, "finish_reason": "length", "logprobs": {"content": []}}
     (made,) = samples(
-        {"choices": [choice], "usage": {"completion_tokens": 4}}, 0, 1, Reading(("\n",)), None
+        {"choices": [choice], "usage": {"completion_tokens": 4}}, 0, 1, OutputRules(("\n",)), None
     )  # fmt: skip
     assert (made.text, made.finish, made.n_tokens, made.logprob) == ("", "length", 4, 0.0)
 

@@ -15,7 +15,7 @@ from kbtrain.evaluation.savings import Saving, Setting
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.analysis import figures as analysis
-from kbtrain.report.curves import KINDS, Label, accuracy_curve, leading, looks, name_ends, spread, tell
+from kbtrain.report.curves import KINDS, LineLabel, accuracy_curve, leading, looks, name_ends, spread, tell
 from kbtrain.report.figures import reliability
 from kbtrain.report.first_screen import sentences
 from kbtrain.report.palette import CONTRAST, FIRST, GROUNDS, contrast, distance, distinct, oklab
@@ -67,7 +67,7 @@ def test_no_two_names_at_the_ends_overlap_and_they_keep_the_order_of_the_curves(
     figure, axes = new_figure(5 if wrap else 11, 1.0 + n * (2 if wrap else 1) * 1.3 * size / 72 + 1)
     axes.set_ylim(30, 60)
     heights = np.random.default_rng(n).uniform(43.5, 44.5, n)  # all curves end near one point
-    labels = [Label(f"gate with a name {i}", 94, float(y), "#0072b2") for i, y in enumerate(heights)]
+    labels = [LineLabel(f"gate with a name {i}", 94, float(y), "#0072b2") for i, y in enumerate(heights)]
     name_ends(axes, labels, size, wrap)
     figure.draw_without_rendering()
     boxes = {text.get_text().replace("\n", " "): text.get_window_extent() for text in axes.texts}

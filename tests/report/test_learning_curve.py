@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.learning_curve import Point
+from kbtrain.evaluation.learning_curve import CurvePoint
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.learning_curve import first_by_draws, interval_of_draws, layout
 
 
-def points(n: int, **areas: tuple[float, ...]) -> list[Point]:
-    return [Point(gate, "benefit", n, i, a, None, None) for gate, of in areas.items() for i, a in enumerate(of)]
+def points(n: int, **areas: tuple[float, ...]) -> list[CurvePoint]:
+    return [CurvePoint(gate, "benefit", n, i, a, None, None) for gate, of in areas.items() for i, a in enumerate(of)]
 
 
 def test_the_interval_of_three_draws_is_student_s() -> None:

@@ -82,14 +82,14 @@ def encoder_probe(folder: Path) -> None:
 def features(folder: Path) -> None:
     import numpy as np
 
-    from kbtrain.gates.features.additive import Additive, Curve
+    from kbtrain.gates.features.additive import Additive, FeatureCurve
     from kbtrain.gates.features.frequencies import Frequencies
     from kbtrain.gates.features.gate import FeaturesCard
     from kbtrain.retrieval.tokens import Tokens
 
     folder.mkdir()
     Frequencies(Tokens(), np.arange(9, dtype=np.uint32), np.ones(9, dtype=np.float16)).save(folder)
-    curve = Curve(knots=(0.0, 10.0), values=(-1.0, 1.0))
+    curve = FeatureCurve(knots=(0.0, 10.0), values=(-1.0, 1.0))
     model = Additive(intercept=0.0, curves={"words": curve}, strength=1.0)
     FeaturesCard(keys=("mastery",), labels="soft", models={"mastery": model}).write(folder)
 

@@ -11,7 +11,7 @@ def long_question_gate(folder: Path, middle: int = 30, steep: float = 3.0, run: 
     import numpy as np
 
     from kbtrain.gate.card import Threshold
-    from kbtrain.gates.features.additive import Additive, Curve
+    from kbtrain.gates.features.additive import Additive, FeatureCurve
     from kbtrain.gates.features.frequencies import Frequencies
     from kbtrain.gates.features.gate import FeaturesCard
     from kbtrain.records import GateExample
@@ -19,7 +19,7 @@ def long_question_gate(folder: Path, middle: int = 30, steep: float = 3.0, run: 
     from kbtrain.trained_on import write_held_out, write_trained_on
 
     folder.mkdir(parents=True)
-    curve = Curve(knots=(0, 2 * middle), values=(-steep, steep))
+    curve = FeatureCurve(knots=(0, 2 * middle), values=(-steep, steep))
     threshold = Threshold(threshold=0.5, rule="ratio", dev_file_sha256="d" * 64, n_dev=3)
     card = FeaturesCard(
         keys=("mastery",),

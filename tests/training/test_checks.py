@@ -6,7 +6,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.models.adapters import base_fingerprint, check_base_of_adapter
-from kbtrain.training.answer_rows import IGNORE, Collator, Row
+from kbtrain.training.answer_rows import IGNORE, Collator, TrainingRow
 from kbtrain.training.checks import check_base, check_fits, check_rows, launched_layout
 from kbtrain.training.plan.plan import PlannedTraining
 
@@ -54,7 +54,7 @@ def test_adapters_need_a_base_whose_head_is_saved(tmp_path):
 
 
 def test_a_row_without_any_label_is_named():
-    good, bad = Row((1, 2), (2,), (0,), (1.0,)), Row((1, 2), (IGNORE,), (0,), (1.0,))
+    good, bad = TrainingRow((1, 2), (2,), (0,), (1.0,)), TrainingRow((1, 2), (IGNORE,), (0,), (1.0,))
     check_rows([good], ["a"])
     with pytest.raises(UserError, match="example 'b': no token of its answer has a label"):
         check_rows([good, bad], ["a", "b"])

@@ -7,7 +7,7 @@ from tiny_kbm import KINDS, example, make_model, make_tokenizer
 from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.kernels.training_attention import Span, attention_for_training
-from kbtrain.training.answer_rows import IGNORE, Collator, Row, begun_alike, packed, pays
+from kbtrain.training.answer_rows import IGNORE, Collator, TrainingRow, begun_alike, packed, pays
 from kbtrain.training.answer_trainer import answer_loss
 
 KEYS = ("mastery", "certainty")
@@ -115,7 +115,7 @@ def test_rows_end_to_end_cost_what_they_cost_beside_each_other(kind, long):
 
 
 def test_a_packed_batch_by_hand():
-    rows = [Row((7, 8, 1, 2, 3, 9), (3, 9), (0, 5), (1.0, 0.5)), Row((7, 8, 4, 9), (9,), (0,), (1.0,))]
+    rows = [TrainingRow((7, 8, 1, 2, 3, 9), (3, 9), (0, 5), (1.0, 0.5)), TrainingRow((7, 8, 4, 9), (9,), (0,), (1.0,))]
     batch = {name: values.tolist() for name, values in packed(rows).items()}
     assert batch["input_ids"] == [[7, 8, 1, 2, 3, 4]] and batch["attention_mask"] == [[1] * 6]
     assert batch["position_ids"] == [[0, 1, 2, 3, 4, 2]]
@@ -125,18 +125,20 @@ def test_a_packed_batch_by_hand():
 
 
 def test_what_predicts_an_answer_is_no_part_of_what_is_begun_alike():
-    twice = [Row((7, 8, 1, 9), (9,), (0,), (1.0,))] * 2  # the same question: its last token predicts for both rows
+    twice = [
+        TrainingRow((7, 8, 1, 9), (9,), (0,), (1.0,))
+    ] * 2  # the same question: its last token predicts for both rows
     assert begun_alike(twice) == 2 and packed(twice)["input_ids"].tolist() == [[7, 8, 1, 1]]
-    assert begun_alike([Row((7, 9), (9,), (0,), (1.0,)), Row((8, 9), (9,), (0,), (1.0,))]) == 0
+    assert begun_alike([TrainingRow((7, 9), (9,), (0,), (1.0,)), TrainingRow((8, 9), (9,), (0,), (1.0,))]) == 0
 
 
 def test_rows_are_packed_only_where_that_spares_a_tenth_of_the_tokens():
     def row(start, length):
-        return Row((*range(start), *range(100, 100 + length - start), 9), (9,), (0,), (1.0,))
+        return TrainingRow((*range(start), *range(100, 100 + length - start), 9), (9,), (0,), (1.0,))
 
-    assert pays([row(20, 100), Row((*range(20), *[5] * 80, 9), (9,), (0,), (1.0,))])  # 20 of 200
-    assert not pays([row(19, 100), Row((*range(19), *[5] * 81, 9), (9,), (0,), (1.0,))])
+    assert pays([row(20, 100), TrainingRow((*range(20), *[5] * 80, 9), (9,), (0,), (1.0,))])  # 20 of 200
+    assert not pays([row(19, 100), TrainingRow((*range(19), *[5] * 81, 9), (9,), (0,), (1.0,))])
     assert not pays([row(50, 100)])
-    assert pays([row(0, 100), Row((5,) * 80 + (9,), (9,), (0,), (1.0,))])  # 20 of padding
+    assert pays([row(0, 100), TrainingRow((5,) * 80 + (9,), (9,), (0,), (1.0,))])  # 20 of padding
     rows = [make_row(e, [1.0, 1.0]) for e in ENCODED[:1] * 3]
     assert "kept" in Collator(0, packs=True)(rows) and "kept" not in Collator(0)(rows)

@@ -32,7 +32,7 @@ class NothingToLearn(UserError):
     """All questions have one label, or are equal in all that is read of them."""
 
 
-class Curve(BaseModel):
+class FeatureCurve(BaseModel):
     """A function of one feature: straight lines between ``knots`` (ascending), constant outside them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,7 +45,7 @@ class Additive(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     intercept: float
-    curves: dict[str, Curve]
+    curves: dict[str, FeatureCurve]
     strength: float
 
     def log_odds(self, rows: Sequence[Row]) -> list[float]:
@@ -105,7 +105,7 @@ def fit_additive(
     line = fit_logistic(hats, labels, strength)
     heights = np.split(line.coef_[0], np.cumsum([len(places) for places in knots.values()])[:-1])
     curves = {
-        name: Curve(knots=tuple(places.tolist()), values=tuple(values.tolist()))
+        name: FeatureCurve(knots=tuple(places.tolist()), values=tuple(values.tolist()))
         for (name, places), values in zip(knots.items(), heights, strict=True)
     }
     return Additive(intercept=float(line.intercept_[0]), curves=curves, strength=strength)

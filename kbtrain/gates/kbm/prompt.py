@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-class Prompt(Gate):
+class PromptGate(Gate):
     """Score = p(need: True) against p(need: False) in [0, 1] at the value position; it reads no reference."""
 
     name = "prompt"
@@ -31,7 +31,7 @@ class Prompt(Gate):
         self.scorer = Scorer(model, Encoder(tokenizer, NEED_TEMPLATE, max_length), tokens_per_batch)
 
     @classmethod
-    def load(cls, model: str, dtype: str = "auto", device: str = "auto") -> Prompt:
+    def load(cls, model: str, dtype: str = "auto", device: str = "auto") -> PromptGate:
         """Open a model by embedded name, folder or hub id. Raises :class:`UserError`."""
         from kbtrain.models.load import load_model
 

@@ -32,7 +32,7 @@ _BARE = re.compile(rf"(?<!{_LETTER}){_WORD}|({_NO})|({_YES})", re.IGNORECASE)
 class SampledPrompt(Gate):
     """Score = share of ``n`` sampled replies which say that more information is needed; it reads no reference.
 
-    The same prompt as :class:`~kbtrain.gates.kbm.prompt.Prompt`, which reads the exact probability where the model's
+    The prompt of :class:`~kbtrain.gates.kbm.prompt.PromptGate`, which reads the exact probability where the model's
     logits are at hand. Replies that say neither are left out and counted (``unparsed``); .5 where none is left, and
     where the server refuses the prompt (``refused``).
     """

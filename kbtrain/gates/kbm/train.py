@@ -25,7 +25,7 @@ from kbtrain.models.load import NAMES
 from kbtrain.prompts.kbm import KBMPrompt, Key
 from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import GateExample, Target
-from kbtrain.training.answer_rows import IGNORE, Row
+from kbtrain.training.answer_rows import IGNORE, TrainingRow
 from kbtrain.training.answer_trainer import AnswerLoss, AnswerTrainer, answer_loss
 from kbtrain.training.checks import estimate, open_without_weights
 from kbtrain.training.config import TrainingConfig
@@ -105,7 +105,7 @@ def dry_run(
     return "\n".join(lines)
 
 
-def make_row(encoded: Encoded, targets: Sequence[float | None], values_alone: bool = False) -> Row:
+def make_row(encoded: Encoded, targets: Sequence[float | None], values_alone: bool = False) -> TrainingRow:
     """``targets``: for each key the probability of True to teach; 0 or 1 is the paper's hard label, None no loss.
 
     The answer's text follows the more probable value, an unknown one reads False. ``values_alone``: no loss on the
@@ -124,7 +124,7 @@ def make_row(encoded: Encoded, targets: Sequence[float | None], values_alone: bo
     if values_alone:
         decided = {encoded.tree.places[values[:i]].position for i in range(len(targets))}
         labels = [label if i in decided else IGNORE for i, label in enumerate(labels)]
-    return Row((*encoded.prompt, *answer), tuple(labels), tuple(other), tuple(weight), encoded.cut)
+    return TrainingRow((*encoded.prompt, *answer), tuple(labels), tuple(other), tuple(weight), encoded.cut)
 
 
 class KBMTrainer(AnswerTrainer):
@@ -134,7 +134,7 @@ class KBMTrainer(AnswerTrainer):
         self,
         kbm: KBM,
         args: TrainingArguments,
-        rows: Sequence[Row],
+        rows: Sequence[TrainingRow],
         dev: Sequence[GateExample],
         labels: Labels,
         on_log: OnLog = lambda step, steps, logs: None,

@@ -131,7 +131,7 @@ def read_reference(folder: Path) -> list[Reference]:
         raise UserError(f"{at(path)}: cannot be read ({error}); copy the whole folder") from None
 
 
-def check_reference(folder: Path, server: StatesServer) -> Difference:
+def check_reference(folder: Path, server: StatesServer) -> StatesDifference:
     """The server's states compared with those that a folder notes.
 
     Raises :class:`UserError` above :data:`TOLERANCE`, and for a folder that notes none.
@@ -152,14 +152,14 @@ def check_reference(folder: Path, server: StatesServer) -> Difference:
     return difference
 
 
-class Difference(NamedTuple):
+class StatesDifference(NamedTuple):
     """Largest relative difference of states, of prompts that are read alone and of all prompts in one batch."""
 
     alone: float
     batch: float
 
 
-def compare_states(server: StatesServer, reference: Sequence[Reference]) -> Difference:
+def compare_states(server: StatesServer, reference: Sequence[Reference]) -> StatesDifference:
     """The server's states compared with a reference. Raises :class:`UserError` for a layer that it does not keep."""
 
     def difference(served: Sequence[ServedStates]) -> float:
@@ -169,7 +169,7 @@ def compare_states(server: StatesServer, reference: Sequence[Reference]) -> Diff
         )
 
     prompts = [ids for ids, _, _ in reference]
-    return Difference(difference([server.read([ids])[0] for ids in prompts]), difference(server.read(prompts)))
+    return StatesDifference(difference([server.read([ids])[0] for ids in prompts]), difference(server.read(prompts)))
 
 
 def reference_states(

@@ -21,7 +21,7 @@ from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, open_mer
 from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import Example, TurnExample
-from kbtrain.training.answer_rows import Row
+from kbtrain.training.answer_rows import TrainingRow
 from kbtrain.training.checks import check_base, count_steps
 from kbtrain.training.config import HeldOutConfig
 from kbtrain.training.data import ClassifierData, label_rule, read_classifier_data
@@ -75,17 +75,17 @@ def turns_of(rows: Sequence[object]) -> list[TurnExample]:
     return [turn for turn in found if isinstance(turn, TurnExample)]
 
 
-def turn_row(prompts: TurnPrompts, turn: TurnExample) -> Row:
+def turn_row(prompts: TurnPrompts, turn: TurnExample) -> TrainingRow:
     """The row ends with the token that decides; nothing after it is fed in or learnt."""
     return answer_only(prompts.encode(turn), bool(turn.label))
 
 
-def answer_only(encoded: Encoded, need: bool) -> Row:
+def answer_only(encoded: Encoded, need: bool) -> TrainingRow:
     """The prompt and the answer up to its first differing token, which alone has a label."""
     row = make_row(encoded, [float(need)])
     place = encoded.tree.places[()].position
     end = len(encoded.prompt) + place + 1
-    return Row(row.ids[:end], (row.labels[place],), (row.other[place],), (row.weight[place],), row.n_truncated)
+    return TrainingRow(row.ids[:end], (row.labels[place],), (row.other[place],), (row.weight[place],), row.n_truncated)
 
 
 def peft_arguments(arguments: TrainingArguments, select: str, device: str) -> TrainingArguments:

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.hidden_states import Reading, StateTap
+from kbtrain.llm.hidden_states import StateTap
 from kbtrain.llm.sampler.draw import Drawn, draw_top
 from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, keeps_all
@@ -133,11 +133,11 @@ class EndStates(Observer):
 
     def reading(
         self, model: PreTrainedModel, rows: Sequence[Row], last: Sequence[int]
-    ) -> AbstractContextManager[Reading | None]:
+    ) -> AbstractContextManager[StatesReading | None]:
         """Hooks in the passes that end tokens are fed to."""
         return self.tap.reading() if any(row.finish and len(row.feed) == 1 for row in rows) else nullcontext()
 
-    def on_step(self, rows: Sequence[Row], read: Reading | None) -> None:
+    def on_step(self, rows: Sequence[Row], read: StatesReading | None) -> None:
         """Note MLP output, residual stream and attention of the rows whose end token was fed."""
         if read is None or read.mlp is None or read.residual is None:
             return

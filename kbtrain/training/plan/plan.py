@@ -179,7 +179,7 @@ def adapter_of(config: PlannedTraining) -> Adapter:
 
 
 @dataclass(frozen=True)
-class Change:
+class LayoutChange:
     """One thing to change, the layout it is for, and the bytes a device then needs."""
 
     text: str
@@ -187,7 +187,7 @@ class Change:
     peak: float
 
 
-def ways_to_fit(plan: Plan, layout: Layout, memory: float) -> list[Change]:
+def ways_to_fit(plan: Plan, layout: Layout, memory: float) -> list[LayoutChange]:
     """Changes that make the training fit into ``memory`` bytes a device, the mildest first."""
     tried: list[tuple[str, PlannedTraining, Layout]] = []
     config = plan.config
@@ -212,7 +212,7 @@ def ways_to_fit(plan: Plan, layout: Layout, memory: float) -> list[Change]:
     for text, changed, other in tried:
         peak = make_plan(changed, plan.devices, layouts=[other]).memory[0].peak
         if peak <= memory:
-            found.append(Change(text, other, peak))
+            found.append(LayoutChange(text, other, peak))
     return found
 
 
