@@ -72,9 +72,6 @@ def test_a_file_without_a_head_belongs_to_the_script_that_knows_its_keys(tmp_pat
 
 def test_a_copy_of_a_recipe_is_checked_by_its_own_config(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    source = (
-        shipped("recipes")["train_kbm"].read_text().replace("lora_rank:", "my_rank:").replace("lora_rank", "my_rank")
-    )
-    Path("my.py").write_text(source)
-    path = config(tmp_path, "# python my.py --config mine.yaml\nmy_rank: 4\n")
+    Path("my.py").write_text(shipped("recipes")["train_kbm"].read_text().replace("label_smoothing", "my_smoothing"))
+    path = config(tmp_path, "# python my.py --config mine.yaml\nmy_smoothing: 0.1\n")
     assert check_config(path, []).problems == ()

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.hidden_states import StateTap
+from kbtrain.llm.hidden_states import StatesReading, StateTap
 from kbtrain.llm.sampler.draw import Drawn, draw_top
 from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, keeps_all
