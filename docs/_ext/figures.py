@@ -53,9 +53,8 @@ def render(name: str, store: Mapping[str, Any]) -> str:
         theme = name.removeprefix("claims-")
         columns = COLUMNS[:-1] if theme == "readme" else COLUMNS
         chosen = [claim for claim in store["claims"] if claim["theme"] == theme or theme in claim["on"]]
-        return table(columns, [[_code(column, claim[column]) for column in columns] for claim in chosen])
+        return table(columns, [[_cell(column, claim) for column in columns] for claim in chosen])
     texts = {
-        "demo-note": lambda: "" if not demo["note"] else f"> {demo['note']}",
         "demo-closing": lambda: "```text\n" + "\n".join(map(_wrapped, demo["closing"])) + "\n```",
         "demo-headline": lambda: textwrap.fill(demo["headline"], 118, break_on_hyphens=False),
         "demo-gates": lambda: table(demo["gates"]["columns"], demo["gates"]["rows"]),
@@ -84,7 +83,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _code(column: str, text: str) -> str:
+def _cell(column: str, claim: Mapping[str, Any]) -> str:
+    """A claim's text for a column; claims that were not re-run after a change of the grading rules say so."""
+    text: str = claim[column]
+    if column == "holds elsewhere" and claim.get("older"):
+        return f"{text}; graded by older rules"
     return f"`{text}`" if column == "command" and text else text
 
 
@@ -118,11 +121,11 @@ def store_run(store: dict[str, Any], run: Path) -> None:
     always = demo["right"]["always search"]
     demo["headline"] = (
         f"At the threshold for right answers the best gate, {gate[1]}, skips {gate[2]} % of the searches, and "
-        f"{gate[3]} % of the answers are right. When always searching it is {always} % ({gate[4]}, 95 % interval {gate[5]})."
+        f"{gate[3]} % of the answers are right. When always searching it is {always} % ({gate[4]}, 95 % interval "
+        f"{gate[5]})."
     )
     if (run / "savings.svg").exists():
         SAVINGS.write_bytes((run / "savings.svg").read_bytes())
-    demo["note"] = ""
 
 
 def resplits_of(run: Path, gate: str) -> list[list[str]]:
