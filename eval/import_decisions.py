@@ -3,12 +3,16 @@
 Reads JSON Lines (a column may be a path, a.b) or a CSV and RUN/questions.jsonl; adds the gate to
 RUN/imported_scores.jsonl, which eval/compare_scores.py sets beside our own. With --as-gate it stands among these
 (RUN/scores/GATE.jsonl), in every table and page: accuracy against searches, p, thresholds; that takes a score of every
-dev and test question. Yes and no become 1 and 0; --choices maps other words. Ids that the run does not have are an
+dev and test question. Yes and no become 1 and 0; --choices maps other words, and --tools reads a model's
+own calls of tools from a log. Where outcomes are there, yes and no are compared with what a search changed: in vain,
+missed. Ids that the run does not have are an
 error, unless --other-questions drop, which counts them; rows without the column are counted.
 
 Examples:
   python eval/import_decisions.py --run runs/llama31 --path decisions.jsonl --gate their_gate --column score
   python eval/import_decisions.py --run runs/demo --path my_scores.csv --gate mine --as-gate
+  python eval/import_decisions.py --run runs/mine --path log.jsonl --gate own_calls --column message.tool_calls \\
+      --tools "[web_search*]"
   python eval/import_decisions.py --run runs/llama31 --path outcomes.jsonl --gate t5_choice \\
       --column adaptive_rag_t5.option --choices "{A: 0, B: 1, C: 1}" --other-questions drop
 """
@@ -16,7 +20,7 @@ Examples:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,12 +30,14 @@ from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions_file import added_gates, read_decisions
-from kbtrain.evaluation.run_folder import check_gate_name, first_ids, read_scores
+from kbtrain.evaluation.run_folder import check_gate_name, first_ids, read_outcomes, read_scores
+from kbtrain.evaluation.savings import four_fold
 from kbtrain.files import path_exists
 from kbtrain.gate.card import CARD
 from kbtrain.gates.score_file import SCORES, score_path
+from kbtrain.metrics.significance import wilson
 from kbtrain.provenance import check_unchanged, meta_of, write_meta
-from kbtrain.records import GateScore, Question
+from kbtrain.records import GateScore, Outcome, Question
 
 
 class ImportDecisionsConfig(Config):
@@ -42,6 +48,9 @@ class ImportDecisionsConfig(Config):
     column: str = Field("score", description="column of the score, or of the yes or no")
     lower_means_search: bool = Field(False, description="a lower score means that retrieval is more needed")
     choices: dict[str, float] = Field({}, description="their word -> number; empty: numbers, yes/no, true/false")
+    tools: list[str] = Field(
+        [], description="names (patterns) of search tools: the column holds a model's calls, and one of these is a yes"
+    )
     other_questions: Literal["error", "drop"] = Field("error", description="what to do with ids that the run lacks")
     as_gate: bool = Field(False, description="beside the run's own gates in every table: RUN/scores/GATE.jsonl")
     seconds: float = Field(0.0, ge=0, description="as_gate: what a decision takes, for tables of costs")
@@ -50,6 +59,8 @@ class ImportDecisionsConfig(Config):
     def _counts(self) -> ImportDecisionsConfig:
         if self.seconds and not self.as_gate:
             raise ValueError("key 'seconds': counts with as_gate alone; give that, too, or leave it out")
+        if self.tools and self.choices:
+            raise ValueError("key 'tools': give tools or choices, not both")
         return self
 
     def writes(self) -> tuple[Path, ...]:
@@ -72,7 +83,7 @@ def main(config: ImportDecisionsConfig) -> None:
     check_gate_name(config.gate, "key 'gate'")
     check_unchanged(questions)
     known = {question.id: question.split for question in jsonl.read(Question, questions)}
-    found = read_decisions(config.path, config.id, config.column, config.choices)
+    found = read_decisions(config.path, config.id, config.column, config.choices, config.tools)
     stray = next((one for one in found.rows if one.id not in known), None)
     if stray is not None and config.other_questions == "error":
         raise UserError(f"{stray.place}: the run has no question '{stray.id}'; other_questions: drop leaves such out")
@@ -101,8 +112,32 @@ def main(config: ImportDecisionsConfig) -> None:
         f"gate '{config.gate}': {len(made)} of {len(known)} questions have a score; {facts['other_questions']} rows of "
         f"other questions, {found.without} without '{config.column}' -> {out}"
     )
+    outcomes = config.run / "outcomes.jsonl"
+    if path_exists(outcomes) and {one.score for one in made} <= {0.0, 1.0}:
+        print(beside_benefit(config.gate, read_outcomes(config.run), {one.question_id: one.score for one in made}))
     if config.as_gate and not config.seconds:
         print("tables of costs count nothing for its decisions; --seconds says what one takes")
+
+
+def beside_benefit(gate: str, outcomes: Sequence[Outcome], said: Mapping[str, float]) -> str:
+    """The yes and no beside what a search changed for the test questions, with 95 % intervals (Wilson)."""
+    asked = [one for one in outcomes if one.split == "test" and one.question_id in said]
+    if not asked:
+        return f"{gate}: no test question with an outcome has a decision"
+    found = four_fold(asked, said, 0.5)
+    needed, yes = found.searched_well + found.missed, found.searched_well + found.in_vain
+
+    def share(count: int, n: int) -> str:
+        if n == 0:
+            return "0 of 0"
+        low, high = wilson(count, n)
+        return f"{count} of {n} ({100 * count / n:.0f} % [{100 * low:.0f}, {100 * high:.0f}])"
+
+    return (
+        f"{gate}, on {len(asked)} test questions: {share(yes, len(asked))} searched for; in vain "
+        f"{share(found.in_vain, yes)} of these, {found.broken} right answers broken; missed "
+        f"{share(found.missed, needed)} that a search mends"
+    )
 
 
 def costs(config: ImportDecisionsConfig) -> dict[str, Any]:

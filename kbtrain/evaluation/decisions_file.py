@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fnmatch
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,13 @@ class Decisions:
     without: int
 
 
-def read_decisions(path: Path, id_column: str, column: str, choices: Mapping[str, float]) -> Decisions:
-    """Raises :class:`UserError` with file, line and field: no id, two rows of one id, a value that is no decision."""
+def read_decisions(
+    path: Path, id_column: str, column: str, choices: Mapping[str, float], tools: Sequence[str] = ()
+) -> Decisions:
+    """``tools``: patterns of names; the column then holds a model's calls, and one of these is a yes, none a no.
+
+    Raises :class:`UserError` with file, line and field: no id, two rows of one id, a value that is no decision.
+    """
     rows: list[DecisionRow] = []
     without = 0
     with FirstSeen() as ids:
@@ -46,7 +52,10 @@ def read_decisions(path: Path, id_column: str, column: str, choices: Mapping[str
                 if earlier is not None:
                     raise row.error(id_column, f"duplicate {name!r}, first in line {earlier[1]}")
                 value = row.reached(column)
-                if value is None or (file.suffix in TABLES and not value.strip()):
+                if tools:
+                    calls = float(_calls_one(row, column, value, tools))
+                    rows.append(DecisionRow(name, calls, at(row.file, row.line)))
+                elif value is None or (file.suffix in TABLES and not value.strip()):
                     without += 1
                 else:
                     rows.append(DecisionRow(name, _number(row, column, value, choices), at(row.file, row.line)))
@@ -61,6 +70,20 @@ def added_gates(scores: Path) -> list[str]:
     only = [meta["gate"]] if meta.get("stage") == "import_decisions" else []  # before several were noted
     found: list[str] = meta.get("added", only)
     return found
+
+
+def _calls_one(row: SourceRecord, column: str, value: Any, tools: Sequence[str]) -> bool:
+    """True if one of a model's calls, in OpenAI's or Anthropic's form or by their names alone, is of these tools."""
+    if not isinstance(value, list | None):
+        raise row.error(column, f"expected a list of calls, found {format_value(value)}")
+    names = []
+    for call in value or ():
+        about = call.get("function", call) if isinstance(call, dict) else {"name": call}
+        name = about.get("name", about.get("type")) if isinstance(about, dict) else None
+        if not isinstance(name, str):
+            raise row.error(column, f"expected calls with a name, found {format_value(call)}")
+        names.append(name.lower())
+    return any(fnmatch.fnmatchcase(name, pattern.lower()) for name in names for pattern in tools)
 
 
 def _number(row: SourceRecord, column: str, value: Any, choices: Mapping[str, float]) -> float:

@@ -13,6 +13,7 @@ from kbtrain.llm.dialect import KeyHeader
 from kbtrain.llm.prices import PRICES
 from kbtrain.records import DtypeName
 from kbtrain.serve.cors import is_origin
+from kbtrain.serve.search_tools import DEFAULT_NAMES, ToolRule
 from kbtrain.servers import is_loopback
 
 OnGateFailure = Literal["retrieve", "plain", "error"]
@@ -91,6 +92,16 @@ class ServeConfig(Config):
         description="background: passages as in figure 10, before the user's own text; trained: the whole prompts with "
         "which the gate's labels were made, own templates or figures 9 and 10; auto: trained for a gate of own "
         "templates, else background",
+    )
+    search_tool: list[str] = Field(
+        list(DEFAULT_NAMES),
+        description="names (patterns) of a client's own tools that search: a request with one gets no passages, and "
+        "the gate decides about the tool; []: tools are not looked at",
+    )
+    tool: ToolRule = Field(
+        "remove",
+        description="such a tool where no search is needed: remove it (remove), and make the model call it elsewhere "
+        "(force); keep: the gate's decision is in headers and log alone",
     )
     injection: Injection = Field("user", description="message that takes the passages: user, system or tool")
 

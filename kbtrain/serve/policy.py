@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from kbtrain.serve.decide import NO_AIM, Aim
 from kbtrain.serve.problem import Refused
+from kbtrain.serve.search_tools import ToolRule
 
 Retrieve = Literal["auto", "always", "never"]
 PREFIX = b"x-kbtrain-"
-KNOWN = ("retrieve", "threshold", "budget", "price", "debug")
+KNOWN = ("retrieve", "threshold", "budget", "price", "tool", "debug")
 
 
 @dataclass(frozen=True)
 class Policy:
-    """``retrieve`` auto: as the gate decides, by ``aim``."""
+    """``retrieve`` auto: as the gate decides, by ``aim``. ``tool``: of a search tool; None: the configuration's."""
 
     retrieve: Retrieve = "auto"
     aim: Aim = NO_AIM
+    tool: ToolRule | None = None
     debug: bool = False
 
     @classmethod
@@ -42,6 +44,7 @@ class Policy:
         return cls(
             retrieve=cast(Retrieve, _choice("retrieve", given.get("retrieve", "auto"), ("auto", "always", "never"))),
             aim=Aim(**aims),
+            tool=cast(ToolRule, _choice("tool", given["tool"], get_args(ToolRule))) if "tool" in given else None,
             debug=_choice("debug", given.get("debug", "false"), ("true", "false", "1", "0")) in {"true", "1"},
         )
 

@@ -31,6 +31,7 @@ from kbtrain.serve.inject import with_evidence
 from kbtrain.serve.policy import Policy
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.request_forms import FORMS
+from kbtrain.serve.search_tools import search_tools, steer_tools
 from kbtrain.serve.service import Course, Service
 
 logger = logging.getLogger("kbtrain.serve")
@@ -96,6 +97,39 @@ async def _answer(
     service.upstream.check(path, _asked(service, path, body, found, None))
     exchange.moment = "gate"
     found = await resolve_follow_up(service, exchange, body, found, course) if policy.retrieve != "never" else found
+    tools = [] if found.query is None else search_tools(body, service.config.search_tool)
+    if tools:
+        changed = await _steer(service, path, body, tools, found, policy, course)
+        sent = data if changed is body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
+    else:
+        await _decide_and_search(service, exchange, found, policy, course)
+        sent = _with_passages(service, path, data, body, found, course)
+    exchange.moment = "first-token"
+    await pass_on(service, exchange, path, sent, policy, course)
+
+
+async def _steer(
+    service: Service, path: str, body: dict[str, Any], tools: list[dict[str, Any]], found: GateInput, policy: Policy,
+    course: Course,
+) -> dict[str, Any]:  # fmt: skip
+    """The request with its search tools as the gate decides; the server itself searches for nothing."""
+    loaded, rule = service.decider.loaded, policy.tool or service.config.tool
+    if loaded.after_search:  # it has nothing to read before the model calls the tool
+        course.reason, course.tool = "own-search", "kept"
+        return body
+    await _decide(service, found, policy, course)
+    needed, course.wanted = course.wanted, False
+    if service.config.shadow:
+        course.reason, course.tool = "shadow" if needed else course.reason, "kept"
+        return body
+    changed, course.tool = steer_tools(path, body, tools, needed, rule)
+    return changed
+
+
+async def _decide_and_search(
+    service: Service, exchange: Exchange, found: GateInput, policy: Policy, course: Course
+) -> None:
+    """Sets the course's decision and hits: the gate before the search, or behind it where it reads what was found."""
     loaded, query = service.decider.loaded, found.searched or found.query or ""
     if loaded.after_search and policy.retrieve == "auto" and found.kind is None and isinstance(found.value, str):
         exchange.moment = "search"
@@ -105,14 +139,15 @@ async def _answer(
             with_hits = replace(found, value=loaded.example(found.value, course.hits))
             await _decide(service, with_hits, policy, course)
             course.hits = course.hits if course.wanted else ()
-    else:
-        await _decide(service, found, policy, course)
-        if course.wanted:
-            exchange.moment = "search"
-            await _search(service, query, course)
-    sent = _with_passages(service, path, data, body, found, course)
-    exchange.moment = "first-token"
-    await pass_on(service, exchange, path, sent, policy, course)
+        return
+    await _decide(service, found, policy, course)
+    if course.wanted and (service.config.shadow or service.search is None):
+        course.wanted = False
+        if course.reason != "gate-failed":  # a failure is said whatever becomes of the request
+            course.reason = "shadow" if service.config.shadow else "no-search"
+    if course.wanted:
+        exchange.moment = "search"
+        await _search(service, query, course)
 
 
 async def _decide(service: Service, found: GatedMessage, policy: Policy, course: Course) -> None:
@@ -136,10 +171,6 @@ async def _decide(service: Service, found: GatedMessage, policy: Policy, course:
         except Exception as error:  # noqa: BLE001 - whatever a gate raises, the client gets an answer
             _gate_failed(service, error, course)
         course.gate_seconds = time.perf_counter() - began
-    if course.wanted and (service.config.shadow or service.search is None):
-        course.wanted = False
-        if course.reason != "gate-failed":  # a failure is said whatever becomes of the request
-            course.reason = "shadow" if service.config.shadow else "no-search"
 
 
 def _explore(share: float, course: Course) -> None:

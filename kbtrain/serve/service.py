@@ -51,6 +51,7 @@ class Course:
     search_seconds: float | None = None
     hits: tuple[Hit, ...] = ()
     saves: Saves = "searches"
+    tool: str = ""  # of a search tool that the request brought: kept, removed or forced
     query: str | None = None
     context: str = ""  # of a follow-up: last, window, condensed, condense-failed; empty where the setting is last
     condense_seconds: float | None = None
@@ -73,6 +74,7 @@ class Course:
             "gate-ms": _ms(self.gate_seconds),
             "search-ms": _ms(self.search_seconds),
             "saves": self.saves if d else "",
+            "tool": self.tool,
             "context": self.context,
             "condense-ms": _ms(self.condense_seconds),
             "request-id": self.request_id,
@@ -271,6 +273,7 @@ class Service:
             "propensity": course.propensity,
             "passages": len(course.hits),
             "saves": course.saves,
+            "tool": course.tool,
             "gate_ms": course.gate_seconds and round(1000 * course.gate_seconds, 2),
             "context": course.context,
             "condense_ms": course.condense_seconds and round(1000 * course.condense_seconds, 2),

@@ -10,13 +10,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.scripts import here
+from support.scripts import here, load
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions_file import read_decisions
 from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.jsonl import write
-from kbtrain.records import GateScore, Question
+from kbtrain.records import GateScore, Outcome, Question
 
 
 def stored(folder: Path, *rows: Any) -> Path:
@@ -81,6 +81,27 @@ def test_a_file_of_imported_scores_with_a_name_of_ours_is_one_line(name: str, tm
 def test_a_column_that_no_row_has_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no row has 'score'"):
         read_decisions(stored(tmp_path, {"id": "a"}), "id", "score", {})
+
+
+def test_a_model_s_own_calls_are_read_from_a_log_and_compared_with_what_a_search_changed(tmp_path: Path) -> None:
+    def call(name: str) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": name, "arguments": "{}"}}
+
+    calls = [[call("web_search")], [call("get_weather")], None, [{"name": "web_search"}, "clock"], ["search_docs"], []]
+    rows = [{"id": f"q{i}", "message": {"tool_calls": value}} for i, value in enumerate(calls)]
+    path = stored(tmp_path, *rows, {"id": "q6"})
+    found = read_decisions(path, "id", "message.tool_calls", {}, ["*search*"])
+    assert [one.score for one in found.rows] == [1, 0, 0, 1, 1, 0, 0] and found.without == 0
+    with pytest.raises(UserError, match=r"theirs\.jsonl:1: field 'c': expected a list of calls, found"):
+        read_decisions(stored(tmp_path, {"id": "a", "c": "web_search"}), "id", "c", {}, ["*"])
+    # of the three calls one mends (q0), one breaks (q3), one changes nothing (q4); q1 is mended, too: missed
+    right = [(False, True), (False, True), (True, True), (True, False), (False, False), (True, True), (True, True)]
+    outcomes = [Outcome(f"q{i}", "test", None, llm, rag, None, None, 1, 1) for i, (llm, rag) in enumerate(right)]
+    said = load("eval/import_decisions.py").beside_benefit("own", outcomes, {one.id: one.score for one in found.rows})
+    assert said == (
+        "own, on 7 test questions: 3 of 7 (43 % [16, 75]) searched for; in vain 2 of 3 (67 % [21, 94]) of these, 1 "
+        "right answers broken; missed 1 of 2 (50 % [9, 91]) that a search mends"
+    )
 
 
 def as_gate(run: Path, rows: list[tuple[str, float]], *more: Any) -> Any:

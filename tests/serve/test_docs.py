@@ -70,7 +70,8 @@ def test_the_client_s_code_runs(running, capsys, package, said):
 
 
 def test_every_header_setting_and_metric_that_is_named_exists():
-    headers = {f"x-kbtrain-{name}" for name in ("retrieve", "threshold", "budget", "price", "debug", "saves")}
+    names = ("retrieve", "threshold", "budget", "price", "tool", "debug", "saves", "helps", "gain")
+    headers = {f"x-kbtrain-{name}" for name in names}
     seconds = {"gate_seconds": 1.0, "search_seconds": 1.0, "condense_seconds": 1.0}
     course = Course("x", "forced", query="q", context="condensed", request_id="r", **seconds)
     headers |= set(course.headers("g", True)) | {"x-kbtrain-score"}

@@ -1,0 +1,95 @@
+"""Requests that bring a search tool of their own: no passages are put in, and the gate decides about the tool."""
+
+import pytest
+from serve_support import KNOWN, NEEDS, serving
+from stub_upstream import StubUpstream
+
+OTHER = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+SEARCH = {"type": "function", "function": {"name": "web_search", "parameters": {"type": "object"}}}
+
+
+@pytest.fixture(scope="module")
+def stub():
+    with StubUpstream() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(gate, stub):
+    with serving(gate, upstream=stub.url, search="serve_support:echo", k=1) as running:
+        yield running
+
+
+def ask(server, text, tools, rule=None, path="chat/completions", **more):
+    body = {"model": "stub", "tools": tools, **more}
+    body |= {"input": text} if path == "responses" else {"messages": [{"role": "user", "content": text}]}
+    headers = {} if rule is None else {"x-kbtrain-tool": rule}
+    found = server.post(f"/v1/{path}", body, headers).headers
+    return body, found
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "outcome", "names", "choice"),
+    [
+        (NEEDS, None, "kept", ["get_weather", "web_search"], None),
+        (KNOWN, None, "removed", ["get_weather"], None),
+        (NEEDS, "force", "forced", ["get_weather", "web_search"], "web_search"),
+        (KNOWN, "force", "removed", ["get_weather"], None),
+        (KNOWN, "keep", "kept", ["get_weather", "web_search"], None),
+    ],
+)
+def test_the_gate_keeps_removes_or_forces_the_tool(server, stub, text, rule, outcome, names, choice):
+    _, found = ask(server, text, [OTHER, SEARCH], rule)
+    sent = stub.body()
+    assert (found["x-kbtrain-tool"], found["x-kbtrain-retrieved"]) == (outcome, "0")
+    assert [tool["function"]["name"] for tool in sent["tools"]] == names
+    assert sent["messages"] == [{"role": "user", "content": text}]  # no passages, in any case
+    assert sent.get("tool_choice") == (choice and {"type": "function", "function": {"name": choice}})
+    assert found["x-kbtrain-reason"] == ("above-threshold" if text == NEEDS else "below-threshold")
+
+
+def test_a_lone_search_tool_leaves_with_its_choice(server, stub):
+    ask(server, KNOWN, [SEARCH], tool_choice="auto", parallel_tool_calls=True)
+    assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(stub.body())
+
+
+@pytest.mark.parametrize(
+    ("path", "tool", "choice"),
+    [
+        ("responses", {"type": "web_search"}, {"type": "web_search"}),
+        ("responses", {"type": "function", "name": "search_docs"}, {"type": "function", "name": "search_docs"}),
+        ("messages", {"type": "web_search_20250305", "name": "web_search"}, {"type": "tool", "name": "web_search"}),
+    ],
+)
+def test_each_dialect_names_the_tool_in_its_own_form(server, stub, path, tool, choice):
+    _, found = ask(server, NEEDS, [tool], "force", path, max_tokens=5)
+    assert (found["x-kbtrain-tool"], stub.body()["tool_choice"]) == ("forced", choice)
+
+
+def test_what_the_client_chose_or_called_stays(server, stub):
+    body, found = ask(server, KNOWN, [SEARCH], tool_choice="required")
+    assert (found["x-kbtrain-tool"], stub.body()) == ("kept", body)
+    call = {"id": "a", "type": "function", "function": {"name": "web_search", "arguments": "{}"}}
+    turns = [
+        {"role": "user", "content": "Hi there, who?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "Nobody."},
+        {"role": "assistant", "content": "Nobody."},
+        {"role": "user", "content": KNOWN},
+    ]
+    body, found = ask(server, KNOWN, [SEARCH])
+    body["messages"] = turns
+    found = server.post("/v1/chat/completions", body).headers
+    assert (found["x-kbtrain-tool"], stub.body()) == ("kept", body)
+
+
+def test_other_tools_and_other_patterns_get_passages_as_ever(gate, server, stub):
+    _, found = ask(server, NEEDS, [OTHER])
+    assert found["x-kbtrain-retrieved"] == "1" and "x-kbtrain-tool" not in found
+    with serving(gate, upstream=stub.url, search="serve_support:echo", k=1, search_tool=["get_*"]) as own:
+        assert ask(own, NEEDS, [SEARCH])[1]["x-kbtrain-retrieved"] == "1"
+        assert ask(own, NEEDS, [OTHER])[1]["x-kbtrain-tool"] == "kept"
+    with serving(gate, upstream=stub.url, search="serve_support:echo", shadow=True) as shadow:
+        for text, reason in ((NEEDS, "shadow"), (KNOWN, "below-threshold")):
+            _, found = ask(shadow, text, [SEARCH], "force")
+            assert (found["x-kbtrain-tool"], found["x-kbtrain-reason"]) == ("kept", reason)
