@@ -109,7 +109,7 @@ async def _answer(
 
 
 async def _steer(
-    service: Service, path: str, body: dict[str, Any], tools: list[dict[str, Any]], found: GateInput, policy: Policy,
+    service: Service, path: str, body: dict[str, Any], tools: list[dict[str, Any]], found: GatedMessage, policy: Policy,
     course: Course,
 ) -> dict[str, Any]:  # fmt: skip
     """The request with its search tools as the gate decides; the server itself searches for nothing."""
@@ -127,7 +127,7 @@ async def _steer(
 
 
 async def _decide_and_search(
-    service: Service, exchange: Exchange, found: GateInput, policy: Policy, course: Course
+    service: Service, exchange: Exchange, found: GatedMessage, policy: Policy, course: Course
 ) -> None:
     """Sets the course's decision and hits: the gate before the search, or behind it where it reads what was found."""
     loaded, query = service.decider.loaded, found.searched or found.query or ""
