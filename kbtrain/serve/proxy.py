@@ -119,6 +119,7 @@ async def _steer(
         return body
     await _decide(service, found, policy, course)
     needed, course.wanted = course.wanted, False
+    course.propensity = None  # the model decides if it searches
     if service.config.shadow:
         course.reason, course.tool = "shadow" if needed else course.reason, "kept"
         return body

@@ -79,7 +79,7 @@ def test_every_header_setting_and_metric_that_is_named_exists():
     settings = {name.replace("_", "-") for name in ServeConfig.model_fields} | {"check", "ratio"}
     embeds = {name.replace("_", "-") for name in load("data_gen/embed.py").EmbedConfig.model_fields}
     measures = {"clients", "hold", "tokens", "requests"}  # of benchmarks/serving.py
-    others = {"build", "config", "retriever"}  # docker's, Prometheus', data_gen/retrieve.py's
+    others = {"build", "config", "retriever", "tools"}  # docker's, Prometheus', retrieve.py's, import_decisions.py's
     assert set(re.findall(r"--([a-z][\w-]+)", PAGE)) <= settings | embeds | measures | others
     known = {metric.name for metric in Metrics().registry.collect()}
     assert {re.sub("_total$", "", name) for name in re.findall(r"kbtrain_\w+\b(?!\.)", PAGE)} <= known
