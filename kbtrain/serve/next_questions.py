@@ -1,4 +1,4 @@
-"""Which logged questions to label next: at random, or near the gate's threshold with random ones as a control."""
+"""Choice of logged questions to label next: at random, or near the gate's threshold with random ones as a control."""
 
 from __future__ import annotations
 
