@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -72,3 +73,5 @@ def test_the_reference_has_every_command_key_route_and_file() -> None:
     assert ("request", "questions") in {row[:2] for row in routes["POST /v1/gate"]}
     formats = {section.title: section.rows for section in generated.file_formats()}
     assert ("id", "str", "required") in formats["questions.jsonl"]
+    lines = [section.text for section in generated.file_formats() if section.text]
+    assert len(lines) == len(generated.EXAMPLES) and all(isinstance(json.loads(line), dict) for line in lines)

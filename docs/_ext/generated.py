@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from kbtrain import cli, records
+from kbtrain import cli, jsonl, records
 from kbtrain.config import Config, key_rows
 from kbtrain.scripts import about, shipped
 from kbtrain.serve.config import ServeConfig
@@ -31,6 +31,16 @@ FORMATS = {
     "turns.jsonl": records.TurnExample,
     "what kbtrain decide prints": records.Decision,
 }
+# a line of a file, where few fields show what it holds
+EXAMPLES = (
+    records.Question(id="q1", text="Who wrote Faust?", answers=("Goethe",), split="train", dataset="mine"),
+    records.Passage(id="p1", title="Faust", text="Faust is a play by Goethe."),
+    records.Evidence(
+        "q1", "bm25", "Who wrote Faust?", (records.Hit("p1", "Faust", "Faust is a play by Goethe.", 7.5),)
+    ),
+    records.GateScore(question_id="q1", gate="features_benefit", score=0.42),
+    records.Outcome("q1", "test", None, True, True, 0.75, 1.0, 12, 9),
+)
 
 
 class Section(NamedTuple):
@@ -135,7 +145,8 @@ def file_formats() -> Iterator[Section]:
     for file, kind in FORMATS.items():
         summary = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
         rows = tuple((field.name, str(field.type), _default(field)) for field in dataclasses.fields(kind))
-        yield Section(file, summary, head=("field", "type", "default"), rows=rows)
+        line = next((jsonl.dump(example) for example in EXAMPLES if isinstance(example, kind)), "")
+        yield Section(file, summary, text=line, head=("field", "type", "default"), rows=rows)
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
