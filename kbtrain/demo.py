@@ -292,8 +292,8 @@ def evidence_chain(data: Path) -> list[ChainStep]:
         ChainStep("closed_book", "gates on a model's answers about songs", 5,
              ("--path", str(data / "closed_book" / "songs.jsonl"), *corpus, "--reader", "null")),
         ChainStep("collect_turns", "dialogue turns of KETOD", 0.1, turns),
-        ChainStep("cross_validate", "gates on dialogue turns", 10, ("--turns", "runs/ketod/turns.jsonl")),
-        ChainStep("evidence", "gates on published answers of four models", 25,
+        ChainStep("cross_validate", "gates on dialogue turns", 1, ("--turns", "runs/ketod/turns.jsonl")),
+        ChainStep("evidence", "gates on published answers of four models", 15,
              ("--path", _listed(*(data / name for name in OUTCOMES)), *corpus)),
     ]  # fmt: skip
 
