@@ -111,7 +111,7 @@ figures: $(INSTALLED)  ## figures of docs/results/figures.json into the pages (R
 EVIDENCE := $(KBTRAIN_TEST_DATA)/llm_outcomes/outcomes.jsonl
 evidence: setup  ## docs/lab/evidence.md and KETOD's claim from KBTRAIN_TEST_DATA (llm_outcomes/, llm_outcomes_more/, closed_book/, ketod/, passages.jsonl)
 	@test -f "$(EVIDENCE)" || { echo "error: KBTRAIN_TEST_DATA names no folder with llm_outcomes/outcomes.jsonl" >&2; exit 2; }
-	@$(PY) -m kbtrain.cli evidence "$(KBTRAIN_TEST_DATA)"
+	@$(PY) studies/run_evidence.py --data "$(KBTRAIN_TEST_DATA)"
 
 bench: setup  ## the sampler beside its public peers, in one run
 	$(PY) benchmarks/sampling.py

@@ -107,13 +107,6 @@ def _parser() -> argparse.ArgumentParser:
     _add_scripts(parsers)
     _add_demo(parsers)
     _add_finish(parsers)
-    evidence = _command(
-        parsers, "evidence", "gates on published answers and dialogue turns: the numbers of docs/lab/evidence.md"
-    )
-    evidence.add_argument(
-        "data", metavar="DATA", help="folder with llm_outcomes/, closed_book/, ketod/ and passages.jsonl"
-    )
-    evidence.set_defaults(run=commands.evidence)
     _add_public(parsers)
     _add_models(parsers)
     _add_server(parsers)

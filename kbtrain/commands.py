@@ -103,12 +103,6 @@ def vllm_args(args: argparse.Namespace) -> None:
     sys.stdout.write(" ".join(serve_flags(layers)) + "\n")
 
 
-def evidence(args: argparse.Namespace) -> None:
-    from kbtrain.demo import run_evidence
-
-    run_evidence(Path(args.data), step)
-
-
 def public(args: argparse.Namespace) -> None:
     from kbtrain.demo import run_public
 

@@ -281,38 +281,6 @@ def run_demo(size: Size, say: Say) -> None:
     follow(chain(size), run_folder(size), say, forks=True)
 
 
-OUTCOMES = ("llm_outcomes/outcomes.jsonl", "llm_outcomes_more/outcomes.jsonl")  # three data sets each
-
-
-def evidence_chain(data: Path) -> list[ChainStep]:
-    """Gates on published answers (docs/lab/evidence.md) and on KETOD's turns by cross-validation."""
-    corpus = ("--corpus", str(data / "passages.jsonl"))
-    turns = ("--run", "runs/ketod", "--dataset", "ketod_lines", "--path", str(data / "ketod"))
-    return [
-        ChainStep("closed_book", "gates on a model's answers about songs", 5,
-             ("--path", str(data / "closed_book" / "songs.jsonl"), *corpus, "--reader", "null")),
-        ChainStep("collect_turns", "dialogue turns of KETOD", 0.1, turns),
-        ChainStep("cross_validate", "gates on dialogue turns", 1, ("--turns", "runs/ketod/turns.jsonl")),
-        ChainStep("evidence", "gates on published answers of four models", 15,
-             ("--path", _listed(*(data / name for name in OUTCOMES)), *corpus)),
-    ]  # fmt: skip
-
-
-def run_evidence(data: Path, say: Say) -> None:
-    """Run :func:`evidence_chain`. Raises :class:`UserError` for a folder without its files."""
-    for name in (*OUTCOMES, "closed_book/songs.jsonl", "ketod", "passages.jsonl"):
-        if not (data / name).exists():
-            raise UserError(f"{data / name}: not there; the folder of KBTRAIN_TEST_DATA has it (docs/lab/evidence.md)")
-    follow(evidence_chain(data), Path("runs/evidence"), say, "evidence.md", _evidence_block, forks=True)
-
-
-def _evidence_block(page: Path) -> list[str]:
-    from kbtrain.jsonl import read_value
-    from kbtrain.report.evidence import closing_block
-
-    return closing_block(read_value(page.with_suffix(".json")), page)
-
-
 _PUBLIC = {  # run folder -> (data set, its file in the folder of data)
     "openbookqa": ("commonsense", "openbookqa_test_nonnative.json"),
     "mmlu": ("mmlu", "mmlu.zip"),

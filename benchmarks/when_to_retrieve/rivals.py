@@ -15,6 +15,7 @@ Examples:
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,13 @@ from pydantic import Field, field_validator
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.evidence import held_out
 from kbtrain.evaluation.frozen_texts import kept_embeddings
 from kbtrain.provenance import write_atomically
 from kbtrain.questions.data_sets.outcomes import read_judged
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))
+
+from published.fits import held_out
 
 Fit = Callable[[Sequence[int], Floats, Sequence[int]], Floats]
 NEIGHBOURS = 10

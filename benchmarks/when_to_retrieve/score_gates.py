@@ -13,6 +13,7 @@ Examples:
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,6 @@ from pydantic import Field, field_validator
 from kbtrain.arrays import Bools, Floats
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.evaluation.evidence import RIVAL, best_threshold, of_set
-from kbtrain.evaluation.evidence_tables import part_figures
 from kbtrain.files import beside
 from kbtrain.metrics.significance import Delta, holm, two_sided_p
 from kbtrain.provenance import write_atomically, write_result
@@ -35,6 +34,11 @@ from kbtrain.questions.data_sets.outcomes import Judged, read_judged
 from kbtrain.questions.reading.files import data_files
 from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
 from kbtrain.report.words import percent, points, points_interval, ranged, signed_range
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))
+
+from published.fits import RIVAL, best_threshold, of_set
+from published.tables import part_figures
 
 FIXED = ("never", "always", "oracle")
 

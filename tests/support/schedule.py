@@ -71,7 +71,7 @@ SLOW = (
     "gates/test_stack.py",
     "test_notebooks.py",
     "data_gen/test_planted_key.py",
-    "eval/test_evidence.py",
+    "studies/test_evidence.py",
     "eval/test_several_processes.py",
     "llm/test_parallel_batches.py",
     "serve/test_openapi.py",

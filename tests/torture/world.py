@@ -177,18 +177,6 @@ COMMANDS: dict[str, Sound] = {
         "--run", "qa", "--gate", "kbm_mastery", "--folder", "kbm", after=("eval/end_to_end.py",)
     ),
     "eval/classify.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
-    "eval/closed_book.py": _sound(
-        "--path",
-        "songs.jsonl",
-        "--corpus",
-        "qa/passages.jsonl",
-        "--reader",
-        "null",
-        "--encoder",
-        "bert",
-        "--out",
-        "out",
-    ),
     "eval/compare.py": _sound("--runs", "[qa, qa3]", "--out", "compared.html", after=("eval/end_to_end.py", "second")),
     "eval/compare_scores.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
     "eval/cost.py": _sound(
@@ -214,24 +202,6 @@ COMMANDS: dict[str, Sound] = {
         "--run", "talk", "--gates", "{rule: [gates/rule], always: [gates/always]}", "--draws", "100"
     ),
     "eval/end_to_end.py": _sound("--run", "qa", "--bootstrap-draws", "100", "--random-draws", "100"),
-    "eval/evidence.py": _sound(
-        "--path",
-        "outcomes.jsonl",
-        "--corpus",
-        "qa/passages.jsonl",
-        "--reader",
-        "model",
-        "--encoder",
-        "bert",
-        "--sizes",
-        "[20]",
-        "--draws",
-        "1",
-        "--model",
-        "big",
-        "--out",
-        "out",
-    ),
     "eval/fidelity.py": _sound("--run", "qa", "--max-change", "0.9"),
     "eval/import_decisions.py": _sound(
         "--run", "qa", "--path", "decisions.jsonl", "--gate", "theirs", "--column", "score"

@@ -1,12 +1,12 @@
 """Gates fitted to five data sets used on the sixth: areas by kind of gate, and whether a back-off on shift pays.
 
-Reads what eval/evidence.py reads and keeps. For each answering model and data set: the area on its test questions of
+Reads what studies/evidence.py reads and keeps. For each answering model and data set: the area on its test questions of
 gates fitted to its own training questions, and of gates fitted to the other sets' (``features``, ``encoder``,
 ``reader``: states of a small model; ``stack``: a regression on the three). Back-off: the stack, or ``features`` alone
 where the stack's scores shift (Kolmogorov-Smirnov, p < 0.01, against the held-out scores of the fitted sets).
 
 Examples:
-  python benchmarks/set_shift.py --corpus $KBTRAIN_TEST_DATA/passages.jsonl --path \\
+  python studies/set_shift.py --corpus $KBTRAIN_TEST_DATA/passages.jsonl --path \\
       "[$KBTRAIN_TEST_DATA/llm_outcomes/outcomes.jsonl, $KBTRAIN_TEST_DATA/llm_outcomes_more/outcomes.jsonl]"
 """
 
@@ -15,13 +15,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from published import fits as ev
+from published.sheet import sheet_of
+from published.tables import models_of
 from pydantic import Field
 
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
-from kbtrain.evaluation import evidence as ev
-from kbtrain.evaluation.evidence_sheet import sheet_of
-from kbtrain.evaluation.evidence_tables import models_of
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import interval, resampled_areas
 

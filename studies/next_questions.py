@@ -5,7 +5,7 @@ random start is labelled; each round chooses more by the current gate's scores, 
 threshold is the median score of the pool. No model is loaded; minutes.
 
 Examples:
-  python benchmarks/next_questions.py --corpus passages.jsonl \\
+  python studies/next_questions.py --corpus passages.jsonl \\
       --path "[llm_outcomes/outcomes.jsonl, llm_outcomes_more/outcomes.jsonl]"
 """
 
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
+from published.fits import of_features
+from published.sheet import corpus_features
 from pydantic import Field
 
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
-from kbtrain.evaluation.evidence import of_features
-from kbtrain.evaluation.evidence_sheet import corpus_features
 from kbtrain.gates.features.additive import Row
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.progress import progress_bar

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from published import fits as ev
+from published.sheet import Sheet
+from published.tables import Fits, model_table
 from support import scripts
 from tiny_kbm import make_folder
 from tiny_turns import bert_folder
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation import evidence as ev
 from kbtrain.evaluation.decisions import GateDecisions, GateInput, measure
-from kbtrain.evaluation.evidence_sheet import Sheet
-from kbtrain.evaluation.evidence_tables import Fits, model_table
 from kbtrain.evaluation.outcomes import Correctness
 
 NONE = np.array([1.0, 0.0, 0.0, 1.0])
@@ -145,7 +145,7 @@ def test_the_script_writes_its_page_and_uses_what_it_kept_only_for_the_same_inpu
     more.write_text("".join(json.dumps(one) + "\n" for one in rows if one["dataset"] != "nq"))
     corpus.write_text("".join(json.dumps({"id": f"p{i}", "title": f"T{i}", "text": f"the old town {i}"}) + "\n"
                               for i in range(20)))  # fmt: skip
-    module = scripts.load("eval/evidence.py")
+    module = scripts.load("studies/evidence.py")
     reader = make_folder(tmp_path / "reader", num_hidden_layers=2)
     encoder = bert_folder(tmp_path / "bert")
     settings = {"path": [path, more], "corpus": corpus, "reader": str(reader), "encoder": str(encoder), "model": "big",

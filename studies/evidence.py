@@ -8,7 +8,7 @@ Writes OUT/evidence.json, OUT/evidence.md, figures, and each gate's scores for t
 (OUT/scores/MODEL/GATE.jsonl, benchmarks/when_to_retrieve); states and index are kept in OUT and used again.
 
 Examples:
-  python eval/evidence.py --corpus $KBTRAIN_TEST_DATA/passages.jsonl --path \\
+  python studies/evidence.py --corpus $KBTRAIN_TEST_DATA/passages.jsonl --path \\
       "[$KBTRAIN_TEST_DATA/llm_outcomes/outcomes.jsonl, $KBTRAIN_TEST_DATA/llm_outcomes_more/outcomes.jsonl]"
 """
 
@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, field_validator
-
-from kbtrain.config import Config, run_script
-from kbtrain.evaluation.evidence_sheet import Sheet, sheet_of
-from kbtrain.evaluation.evidence_tables import (
+from published.report import learning_figure, markdown, transfer_figure
+from published.sheet import Sheet, sheet_of
+from published.tables import (
     Fits,
     GateScores,
     between_models,
@@ -33,9 +31,11 @@ from kbtrain.evaluation.evidence_tables import (
     model_table,
     models_of,
 )
+from pydantic import Field, field_validator
+
+from kbtrain.config import Config, run_script
 from kbtrain.gates.features.additive import LEAST
 from kbtrain.provenance import write_atomically, write_result
-from kbtrain.report.evidence import learning_figure, markdown, transfer_figure
 
 
 class EvidenceConfig(Config):

@@ -7,9 +7,9 @@ cross-validated over questions: these rows have no test part, and no retrieval, 
 OUT/closed_book.json and .md; embeddings, states and index are kept in OUT and used again.
 
 Examples:
-  python eval/closed_book.py --path $KBTRAIN_TEST_DATA/closed_book/songs.jsonl \\
+  python studies/closed_book.py --path $KBTRAIN_TEST_DATA/closed_book/songs.jsonl \\
       --corpus $KBTRAIN_TEST_DATA/passages.jsonl
-  python eval/closed_book.py --path songs.jsonl --corpus passages.jsonl --reader null --out runs/songs
+  python studies/closed_book.py --path songs.jsonl --corpus passages.jsonl --reader null --out runs/songs
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from published import closed_book as cb
+from published import fits as ev
+from published.report import closed_book_markdown
+from published.sheet import MAX_LENGTH, corpus_features, reader_states
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation import closed_book as cb
-from kbtrain.evaluation import evidence as ev
-from kbtrain.evaluation.evidence_sheet import MAX_LENGTH, corpus_features, reader_states
 from kbtrain.evaluation.frozen_texts import kept_embeddings
 from kbtrain.labeling.examples import example
 from kbtrain.progress import progress_bar
 from kbtrain.provenance import write_atomically, write_result
 from kbtrain.questions.data_sets.outcomes import ClosedBook, read_closed_book
-from kbtrain.report.evidence import closed_book_markdown
 
 if TYPE_CHECKING:
     from kbtrain.arrays import Bools, Floats

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.evaluation import evidence as ev
-from kbtrain.evaluation.evidence import RIVAL
-from kbtrain.evaluation.evidence_sheet import Sheet
 from kbtrain.metrics.choice import chosen_value
 from kbtrain.metrics.ranking import auroc
 from kbtrain.metrics.significance import Delta, holm, interval, two_sided_p
 from kbtrain.progress import progress_bar
 from kbtrain.questions.data_sets.outcomes import Grading
+from published import fits as ev
+from published.fits import RIVAL
+from published.sheet import Sheet
 
 STACKS = {"stack": ("features", "encoder", "reader"), "stack_set": ("data_set", "features", "encoder", "reader")}
 

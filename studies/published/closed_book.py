@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kbtrain.evaluation import evidence as ev
 from kbtrain.metrics.ranking import auroc
 from kbtrain.metrics.significance import Delta, cluster_counts, interval
 from kbtrain.questions.data_sets.outcomes import ClosedBook
+from published import fits as ev
 
 if TYPE_CHECKING:
     from kbtrain.arrays import Bools, Floats

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from published import closed_book as cb
 from support import scripts
 from tiny_turns import bert_folder
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation import closed_book as cb
 from kbtrain.gates.features import additive
 from kbtrain.questions.data_sets.outcomes import read_closed_book
 
@@ -62,7 +62,7 @@ def test_the_script_says_how_well_each_models_wrong_answers_are_foreseen(
     monkeypatch.setattr(cb, "DRAWS", 40)
     monkeypatch.setattr(additive, "STRENGTHS", (0.1,))  # a penalty is not searched for: it takes most of the time
     folder = source.parent
-    module = scripts.load("eval/closed_book.py")
+    module = scripts.load("studies/closed_book.py")
     settings = {"path": source, "corpus": folder / "passages.jsonl", "reader": None, "out": folder / "out",
                 "encoder": str(bert_folder(folder / "bert"))}  # fmt: skip
     module.main(module.ClosedBookConfig.model_validate(settings))
@@ -81,7 +81,7 @@ def test_the_script_says_how_well_each_models_wrong_answers_are_foreseen(
 
 
 def test_a_model_without_a_verdict_in_some_row_is_left_out_aloud(source: Path) -> None:
-    module = scripts.load("eval/closed_book.py")
+    module = scripts.load("studies/closed_book.py")
     lines = source.read_text().splitlines()
     row = json.loads(lines[7])
     del row["llms"]["blind"]

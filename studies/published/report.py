@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from kbtrain.evaluation.evidence import RIVAL
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.first_screen import aligned_block
 from kbtrain.report.words import gate_name, percent, points, points_interval, ranged, signed_range
 from kbtrain.svg import COLOURS, new_figure, page
+from published.fits import RIVAL
 
 
 def markdown(document: Mapping[str, Any]) -> str:

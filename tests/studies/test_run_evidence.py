@@ -1,0 +1,46 @@
+"""The chain of docs/lab/evidence.md: its scripts take its commands; the closing block says what is certain."""
+
+from pathlib import Path
+
+import pytest
+from published.report import closing_block
+from run_evidence import evidence_chain, run_evidence
+
+from kbtrain.config import parse_args
+from kbtrain.config_check import config_class
+from kbtrain.demo import ChainStep, follow
+from kbtrain.errors import UserError
+
+
+def test_the_evidence_is_a_chain_too_and_ends_with_six_lines_of_the_gate_chosen(tmp_path, capfd):
+    steps = evidence_chain(tmp_path)
+    assert [Path(step.script).stem for step in steps] == ["closed_book", "collect_turns", "cross_validate", "evidence"]
+    for step in steps:
+        script = Path(step.command()[1])
+        parse_args(config_class(script), step.arguments)
+    with pytest.raises(UserError, match=r"outcomes\.jsonl: not there"):
+        run_evidence(tmp_path, print)
+    page, script = tmp_path / "evidence.md", tmp_path / "one.py"
+    script.write_text(f"open({str(page)!r}, 'w')\nprint('3 questions')\n")
+    interval = {"mean": -0.02, "low": -0.03, "high": -0.01}
+    one = {"accuracy": 0.38, "searched": 0.6, "minus_always": interval, "minus_random": {**interval, "high": 0.01}}
+    pooled = {"n": 9, "never": 0.3, "always": 0.4, "decisions": {"stack_set": one}}
+    document = {"model": "m", "tables": {"m": {"model": "m", "chosen": "stack_set", "parts": {"all": pooled}}}}
+    said = []
+    follow(
+        [ChainStep(str(script), "answers", 0.1, ())],
+        tmp_path,
+        said.append,
+        page.name,
+        lambda at: closing_block(document, at),
+    )
+    block = capfd.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in block] == [
+        "tested", "without search", "always searching", "with the gate", "is that real?", "next",
+    ]  # fmt: skip
+    assert "40.0 % of the searches saved, accuracy 38.0 % (-2.0 points, [-3.0, -1.0])" in block[3]
+    one["minus_random"] = {"mean": 3e-4, "low": 1e-4, "high": 4e-4}  # +0.0 points are nothing to be sure of
+    assert "NOT certain" in closing_block(document, page)[4]
+    one["minus_random"] = {"mean": 0.02, "low": 0.01, "high": 0.03}
+    assert "This is certain" in closing_block(document, page)[4]
+    assert "NOT certain" in block[4] and block[5].endswith(f"open {page.resolve()}") and "3 questions" in said[2]
