@@ -22,7 +22,7 @@ from kbtrain.evaluation.cost import asking_of, stored_usage, thousand_questions
 from kbtrain.evaluation.fidelity import fidelities, left_out_lines, predicts_change, read_changes, read_fidelities
 from kbtrain.evaluation.note import sources
 from kbtrain.evaluation.outcomes import AccuracyKind, entities_of
-from kbtrain.evaluation.result_meta import check_fresh, check_result
+from kbtrain.evaluation.result_meta import STAGE_OF, check_result
 from kbtrain.evaluation.results import GateResult, load
 from kbtrain.evaluation.run_folder import (
     StoredScores,
@@ -38,7 +38,7 @@ from kbtrain.gates.noted import Source, missing_reason
 from kbtrain.gates.registry import read_card
 from kbtrain.labeling.distribution import statistics
 from kbtrain.llm.prices import PRICES, read_prices
-from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.provenance import check_current, write_atomically, write_meta
 from kbtrain.records import Outcome, Question
 from kbtrain.report.curves import curve_band, savings_file
 from kbtrain.report.examples import collect, worst_errors
@@ -104,7 +104,7 @@ def main(config: ReportConfig) -> None:
     chosen = select(questions, outcomes, cuts, scores, clusters or ())
     for name, inputs in (("cost.json", files[:1]), ("classify.json", [files[1], *stored.files])):
         if path_exists(config.run / name):
-            check_fresh(config.run / name, *inputs)
+            check_current(config.run / name, *inputs, command=f"eval/{STAGE_OF[name]}.py")
     bills = read_bills(config.run / "cost.json")
     shaded = None if gate is None else curve_band(gate, outcomes, scores[gate.gate], kind, clusters)
     orders = order_curves(outcomes, scored, kind)

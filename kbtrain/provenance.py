@@ -160,13 +160,13 @@ def check_current(path: Path, *sources: Path, command: str | None = None) -> Non
     path = Path(path)
     if path.exists() and not unchanged(path):
         stage = read_meta(path).get("stage", "the stage that writes it")
-        raise UserError(
-            f"{at(path)}: was changed since {stage} made it; run that again, or delete {meta_path(path).name} to "
-            "keep the change"
-        )
+        keep = f"run that again, or delete {meta_path(path).name} to keep the change"
+        remedy = f"run {command} again" if command else keep
+        raise UserError(f"{at(path)}: was changed since {stage} made it; {remedy}")
     noted = meta_of(path).get("inputs", {}) if sources else {}
     for source in sources:
-        if source.name in noted and path_exists(source) and known_sha256(source) != noted[source.name]:
+        sha256 = noted.get(source.name, noted.get(str(source)))  # of two files of one name by their paths
+        if sha256 is not None and path_exists(source) and known_sha256(source) != sha256:
             stage = command or maker(path) or read_meta(path).get("stage", "the stage that writes it")
             raise UserError(f"{at(path)}: made from another {source.name}; run {stage} again")
 

@@ -17,15 +17,13 @@ from kbtrain.files import path_exists
 from kbtrain.gate.card import CARD
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.provenance import (
+    check_current,
     device,
-    file_sha256,
     git_state,
-    known_sha256,
     meta_path,
     package_versions,
     peak_rss_mb,
     read_meta,
-    unchanged,
 )
 
 STAGE_OF = {"results.json": "end_to_end", "fidelity.json": "fidelity", "classify.json": "classify", "cost.json": "cost"}
@@ -97,27 +95,16 @@ def check_result(path: Path, sampling_run: str | None = None) -> None:
     Inputs that are not there any more (a result that was copied elsewhere) are not looked for. ``sampling_run``: whose
     answers are to stand beside it; those of another run in the store than it was computed from are refused.
     """
+    command = f"eval/{STAGE_OF.get(path.name, 'end_to_end')}.py"
     if not path_exists(path):
-        raise UserError(f"{at(path)}: no such file; run eval/{STAGE_OF.get(path.name, 'end_to_end')}.py first")
-    again = f"run eval/{STAGE_OF.get(path.name, 'end_to_end')}.py again"
+        raise UserError(f"{at(path)}: no such file; run {command} first")
     if not path_exists(meta_path(path)):
-        raise UserError(f"{at(path)}: no meta data beside it that say where it is from; {again}")
-    if not unchanged(path):
-        raise UserError(f"{at(path)}: was changed since it was computed; {again}")
-    options = read_meta(path).get("config")
+        raise UserError(f"{at(path)}: no meta data beside it that say where it is from; run {command} again")
+    meta = read_meta(path)
+    options = meta.get("config")
     of = options.get("sampling_run") if isinstance(options, dict) else None
     if sampling_run is not None and of not in (None, sampling_run):
         raise UserError(f"key 'sampling_run': {at(path)}: computed from run '{of}', not '{sampling_run}'; name that")
-    for name, noted in read_meta(path).get("inputs", {}).items():
-        places = (path.parent / name, path.parent / "scores" / name, Path(name))
-        source = next((place for place in places if place.is_file()), None)
-        if source is not None and known_sha256(source) != noted:
-            raise UserError(f"{at(path)}: made from another {source}; {again}")
-
-
-def check_fresh(path: Path, *inputs: Path) -> None:
-    """Raise :class:`UserError` if a result was computed from other inputs than the present ones."""
-    made_from = read_meta(path)["inputs"]
-    for source in inputs:
-        if made_from.get(source.name) != file_sha256(source):
-            raise UserError(f"{at(path)}: made from another {source.name}; make it again, or remove it")
+    places = ((path.parent / name, path.parent / "scores" / name, Path(name)) for name in meta["inputs"])
+    sources = (next((place for place in named if place.is_file()), None) for named in places)
+    check_current(path, *(source for source in sources if source is not None), command=command)

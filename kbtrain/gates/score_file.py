@@ -96,8 +96,6 @@ class ScoreFile:
         for file in (path, _progress(path)):
             check_regular_or_absent(file)
         stored = stored_inputs(path, wanted)
-        if stored is not None and _cut(path):
-            stored = None
         self.restarted = path.exists() and stored is None
         if stored is not None and not provenance.unchanged(path, appended=True):
             raise UserError(f"{path}: was changed since it was scored; delete it to score again")
@@ -189,9 +187,12 @@ def _inputs(path: Path) -> dict[str, str] | None:
 
 
 def stored_inputs(path: Path, wanted: Mapping[str, str]) -> dict[str, str] | None:
-    """Inputs of the scores stored in ``path``; None where there are none, or those of other inputs."""
+    """Inputs of the scores stored in ``path``; None where there are none, or those of other inputs, and for a finished
+    file of which a part is gone: what is left may not be whole."""
     stored = _inputs(path)
-    return stored if path.exists() and stored is not None and _agree(stored, wanted) else None
+    if not path.exists() or stored is None or path.stat().st_size < (provenance.meta_of(path).get("bytes") or 0):
+        return None
+    return stored if _agree(stored, wanted) else None
 
 
 def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
@@ -208,12 +209,6 @@ def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 def _rewrite_inputs(progress: Path, inputs: Mapping[str, str]) -> None:
     lines = read_text(progress).splitlines(keepends=True)[1:]
     provenance.write_atomically(progress, json.dumps(dict(inputs), sort_keys=True) + "\n" + "".join(lines))
-
-
-def _cut(path: Path) -> bool:
-    """True for a finished file of which a part is gone: what is left of it may not be whole."""
-    size = provenance.meta_of(path).get("bytes")
-    return size is not None and path.stat().st_size < size
 
 
 def files_of_models(path: Path, models: Sequence[str]) -> dict[str, str]:

@@ -328,7 +328,7 @@ def test_bills_stand_in_the_report_where_they_were_made(script: Script, evaluate
     assert "What it costs" in text and "USD per 1000" in text
     assert "## What it costs" in (evaluated_run / "report.md").read_text()
     evaluate(evaluated_run, target_ratio=0.2)
-    with pytest.raises(UserError, match=r"cost.json: made from another results.json; make it again, or remove it"):
+    with pytest.raises(UserError, match=r"cost.json: made from another results.json; run eval/cost.py again"):
         write(script, evaluated_run)
     cost.main(build(cost.CostConfig, None, {"run": evaluated_run, "prices": PRICES}))
     (evaluated_run / "cost.json").write_text('{"schema": 3}')
@@ -408,7 +408,7 @@ def test_a_result_that_is_not_what_was_computed_is_refused(script: Script, evalu
     made = results.read_text()
     results.write_text(re.sub(r'"accuracy": 0\.\d+', '"accuracy": 0.99', made))
     with pytest.raises(
-        UserError, match=r"results\.json: was changed since it was computed; run eval/end_to_end\.py again"
+        UserError, match=r"results\.json: was changed since end_to_end made it; run eval/end_to_end\.py again"
     ):
         write(script, evaluated_run)
     results.write_text(made)
