@@ -24,12 +24,12 @@ from kbtrain.gates.encoder.probe import SPREAD, fit_head
 from kbtrain.gates.turns.dialogue_state import C
 from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.gates.turns.structural import FEATURES, structure
+from kbtrain.io.artifact import Artifact
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.choice import chosen_value, nested_inflation
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.ranking import auroc
 from kbtrain.metrics.significance import Delta, cluster_counts, interval
-from kbtrain.provenance import meta_path, unchanged, write_meta
 from kbtrain.records import TurnExample
 
 if TYPE_CHECKING:
@@ -156,7 +156,8 @@ def cross_validated(
         found = []
         for number, (fitted, rest) in enumerate(folds(table, range(len(table.truth)), outer, seed + repeat)):
             path = kept / f"fold-{key}-{repeat}-{number}.npz"
-            if not (path.exists() and meta_path(path).exists() and unchanged(path)):
+            fold = Artifact(path, "cross_validate", {"repeat": repeat, "fold": number})
+            if not fold.is_current():
                 values: dict[str, Any] = {
                     f"outer {name}": log_odds(part, table, fitted, table, rest) for name, part in parts.items()
                 }
@@ -166,7 +167,7 @@ def cross_validated(
                         values[f"inner {name}"][held] = log_odds(part, table, fit, table, held)
                 with replacing(path) as partial, partial.open("wb") as file:
                     np.savez(file, **values)
-                write_meta(path, stage="cross_validate", config=None, inputs=[])
+                fold.finish()
             with np.load(path) as stored:
                 at_rest = {name: stored[f"outer {name}"] for name in parts}
                 inside = {name: stored[f"inner {name}"][fitted] for name in parts}

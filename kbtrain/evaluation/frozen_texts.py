@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kbtrain.files import replacing
+from kbtrain.io.artifact import Artifact
 from kbtrain.models.files_read import digest
-from kbtrain.provenance import meta_path, unchanged, write_meta
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,11 +29,12 @@ def kept_embeddings(encoder: str, folder: Path, texts: Sequence[str], max_length
 
     facts = json.dumps([base_fingerprint(encoder), digest(encoder), max_length, *texts])
     kept = folder / f"encoder-{hashlib.sha256(facts.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}.npy"
-    if not (kept.exists() and meta_path(kept).exists() and unchanged(kept)):
+    embeddings = Artifact(kept, "embeddings", {"encoder": encoder, "max_length": max_length})
+    if not embeddings.is_current():
         body, tokenizer = open_body(encoder, "fp32", "cpu")
         made = mean_states(body, token_ids(tokenizer, texts, max_length), pad_id(tokenizer)).astype(np.float32)
         with replacing(kept) as partial, partial.open("wb") as file:
             np.save(file, made)
-        write_meta(kept, stage="embeddings", config={"encoder": encoder, "max_length": max_length}, inputs=[])
+        embeddings.finish()
     found: NDArray[np.float32] = np.load(kept)
     return found

@@ -133,7 +133,7 @@ def test_scores_of_other_turns_or_of_a_gate_before_it_was_made_anew_are_refused(
     script("eval/score.py", *run)
     script("eval/classify.py", *run)
     write(tmp_path / "turns.jsonl", [replace(one, label=not one.label) for one in turns])
-    other = r"scores/always\.jsonl: made from another turns\.jsonl; run eval/score\.py --run \S+ again$"
+    other = r"scores/\w+\.jsonl: made from another turns\.jsonl; run eval/score\.py --run \S+ again$"
     with pytest.raises(UserError, match=other):
         script("eval/classify.py", *run)
     script("eval/score.py", *run)

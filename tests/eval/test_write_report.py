@@ -316,7 +316,9 @@ def test_a_reliability_diagram_stands_beside_the_classification(script: Script, 
     assert page.tags.count("svg") == 2
     assert "as scored (ECE" in page.text and "isotonic (ECE" in page.text
     (evaluated_run / "classify.json").write_text("[]")
-    with pytest.raises(UserError, match=r"classify.json: not a classification table of this version"):
+    with pytest.raises(
+        UserError, match=r"classify.json: was changed since classify made it; run eval/classify.py again"
+    ):
         write(script, evaluated_run)
 
 
@@ -332,7 +334,7 @@ def test_bills_stand_in_the_report_where_they_were_made(script: Script, evaluate
         write(script, evaluated_run)
     cost.main(build(cost.CostConfig, None, {"run": evaluated_run, "prices": PRICES}))
     (evaluated_run / "cost.json").write_text('{"schema": 3}')
-    with pytest.raises(UserError, match=r"cost.json: not a bill of this version; run eval/cost.py again"):
+    with pytest.raises(UserError, match=r"cost.json: was changed since cost made it; run eval/cost.py again"):
         write(script, evaluated_run)
 
 
