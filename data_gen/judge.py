@@ -1,7 +1,8 @@
 """Let a judge grade the stored answers: questions.jsonl + samples.db -> verdicts.jsonl.
 
 data_gen/label.py --verdicts reads them. Each distinct answer (after normalisation) is judged once, without its
-question (KBM, figure 13 and A.2). Judges: token (a transformers model that can only say 1 or 0, by their
+question (KBM, figure 13 and A.2); --asks claims shows the question too, and asks if a long answer states every claim of
+the accepted one and contradicts none. Judges: token (a transformers model that can only say 1 or 0, by their
 probabilities), llm (any back end, its reply is read), exact, contains, option, rules (each question's own rule).
 --labelled FILE says how far the judge agrees with people and needs no run: one answer a line, {"id", "answers",
 "prediction", "right"}. Resumable: an interrupted run goes on after its last batch. A model is not asked again about
@@ -23,11 +24,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kbtrain import jsonl
 from kbtrain.answers import grading
-from kbtrain.config import run_script
+from kbtrain.config import check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.io.artifact import Artifact
 from kbtrain.labeling.agreement import LabelledAnswer, agreement, line, read_labelled
@@ -45,6 +46,7 @@ from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.progress import progress_bar
+from kbtrain.prompts.kbm import Judged
 from kbtrain.provenance import check_unchanged, file_sha256, meta_of, meta_path, read_meta, write_atomically
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Question
@@ -58,9 +60,22 @@ class JudgeConfig(ForecastConfig, ModelJudgeConfig):
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and samples.db")
     sampling_run: str = Field("main", description="name of the sampling run in the store")
     judge: Literal["token", "llm", "exact", "contains", "option", "rules"] = Field("token", description="see above")
+    asks: Literal["answer", "claims"] = Field(
+        "answer", description="llm: does the answer contain the accepted one, or state its claims (long answers)?"
+    )
     batch: int = Field(512, ge=1, description="answers judged at once")
     labelled: Path | None = Field(None, description="answers that people have graded: report the agreement")
     agreement_only: bool = Field(False, description="stop after the agreement")
+
+    @property
+    def judged(self) -> Judged:
+        """Subject of the judge's prompt."""
+        return "claims" if self.asks == "claims" else self.JUDGED
+
+    @model_validator(mode="after")
+    def _asks_a_model(self) -> JudgeConfig:
+        check_counts(self, "judge", "llm", "asks")
+        return self
 
     def writes(self) -> tuple[Path, ...]:
         return () if self.agreement_only else (self.run / "verdicts.jsonl",)
@@ -145,7 +160,7 @@ def judged_beside(config: JudgeConfig) -> list[LabelledAnswer]:
 
 def asked_for(config: JudgeConfig, question: Question, answer: str, name: str) -> AnswerRequest:
     """One judgement as a request."""
-    return AnswerRequest(judgement(question, answer, name), "llm", None, config.votes, not config.votes)
+    return AnswerRequest(judgement(question, answer, name, config.judged), "llm", None, config.votes, not config.votes)
 
 
 def graded_by_people(config: JudgeConfig) -> Path:

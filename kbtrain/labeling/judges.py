@@ -15,7 +15,7 @@ from kbtrain.answers import grading
 from kbtrain.answers.mask import gold_texts
 from kbtrain.answers.thoughts import without_thought
 from kbtrain.llm.base import LLM, AnswerRequest
-from kbtrain.prompts.kbm import Judged, Judgement, judge_prompt_facts
+from kbtrain.prompts.kbm import ClaimsJudgement, Judged, Judgement, judge_prompt_facts
 from kbtrain.records import Grading, Question
 
 _REPLY = re.compile(r"^\W*([01])(?!\d|\.\d)")
@@ -101,7 +101,7 @@ class LLMJudge:
         return {"judge": self.name, "votes": self.votes, **self.llm.facts(), **judge_prompt_facts(self.judged)}
 
     def judge(self, cases: Sequence[tuple[Question, str]]) -> list[Opinion]:
-        return self.judge_prompts([judgement(*case, case[0].id) for case in cases])
+        return self.judge_prompts([judgement(*case, case[0].id, self.judged) for case in cases])
 
     def judge_prompts(self, questions: Sequence[Question]) -> list[Opinion]:
         """One opinion per question that asks for 1 or 0 itself, in their order."""
@@ -123,8 +123,11 @@ class LLMJudge:
         return Opinion(None if share == 0.5 else share > 0.5, share if self.votes else None)
 
 
-def judgement(question: Question, answer: str, name: str) -> Judgement:
+def judgement(question: Question, answer: str, name: str, judged: Judged = "answers") -> Question:
     """An answer as a question to a judge; for multiple choice the gold is the option's text."""
+    if judged == "claims":
+        texts = (answer.strip(), *gold_texts(question))
+        return ClaimsJudgement(name, question.text, texts, question.split, question.dataset, question.language)
     return Judgement(name, answer.strip(), gold_texts(question), question.split, question.dataset, question.language)
 
 

@@ -28,6 +28,11 @@ class ModelJudgeConfig(LLMConfig):
     votes: int = Field(0, ge=0, description="llm: replies that vote; 0: the greedy reply decides")
     margin: float = Field(0.0, ge=0, lt=0.5, description="token: abstain if p(1) is within this of one half")
 
+    @property
+    def judged(self) -> Judged:
+        """Subject of the judge's prompt."""
+        return self.JUDGED
+
     @model_validator(mode="after")
     def _counts_for_its_judge(self) -> ModelJudgeConfig:
         """Refuse what the judge that is asked for would not heed: other verdicts than were wanted would be paid for."""
@@ -45,8 +50,8 @@ def open_judge(kind: ModelJudge, config: ModelJudgeConfig) -> TokenJudge | LLMJu
     if kind == "token":
         from kbtrain.labeling.judges_token import TokenJudge
 
-        return TokenJudge.load(config.model, config.dtype, config.device, config.margin, config.JUDGED)
-    return LLMJudge(open_llm(config), config.votes, config.JUDGED)
+        return TokenJudge.load(config.model, config.dtype, config.device, config.margin, config.judged)
+    return LLMJudge(open_llm(config), config.votes, config.judged)
 
 
 def is_judged(verdicts: Artifact, config: ModelJudgeConfig) -> bool:
@@ -62,7 +67,7 @@ def is_judged(verdicts: Artifact, config: ModelJudgeConfig) -> bool:
     same = config.model_dump(mode="json", include={"judge", "votes", "margin", "dtype", "device"})
     if any(options.get(name) != value for name, value in same.items()):
         return False
-    facts, words = noted["judge"], judge_prompt_facts(config.JUDGED)
+    facts, words = noted["judge"], judge_prompt_facts(config.judged)
     by_same = dataclasses.replace(verdicts, key={**(verdicts.key or {}), "judge": facts})
     if facts.get("judge_prompt") != words.get("judge_prompt") or not by_same.is_current():
         return False

@@ -26,7 +26,7 @@ Key = Literal["mastery", "certainty", "benefit", "change"]
 KBMPrompt = Literal["paper", "answer"]  # figure 14, or the prompt that asks for an answer (ours)
 PAPER_KEYS: tuple[Key, ...] = ("mastery", "certainty")
 DEFAULT_KEYS: tuple[Key, ...] = ("mastery", "certainty", "benefit")  # of recipes that learn several
-Judged = Literal["answers", "snippets", "pairs"]  # what a judge is asked about
+Judged = Literal["answers", "snippets", "pairs", "claims"]  # what a judge is asked about
 NO_REFERENCE = "None"
 _PROBE = "probe"
 
@@ -80,6 +80,14 @@ _JUDGE = {  # figure 13 (Chinese); the English one is ours, in its form. The que
 }
 
 
+_CLAIMS = {  # ours, in the form of figure 13
+    "en": "Given a question, a reference and a prediction, output 1 if the prediction states every claim of the "
+    "reference that answers the question and contradicts none of its claims, and 0 if it does not. Other words and "
+    "more detail do not count.\nquestion: {query}\nreference: {answer}\nprediction: {pred}\noutput: ",
+    "zh": "给定问题、参考答案和预测,如果预测说出了参考答案中回答问题的所有要点,"
+    "并且不与其中任何一点矛盾,请输出1,否则输出0.措辞不同或内容更详细不影响判断.\n问题: {query}\n参考答案: {answer}\n预测: {pred}\n输出: ",
+}
+
 _SAME = {  # ours, in the form of figure 13
     "en": "Given a question and two answers, output 1 if the two answers say the same, and 0 if they do not.\n"
     "question: {query}\nfirst answer: {one}\nsecond answer: {other}\noutput: ",
@@ -93,6 +101,14 @@ class Judgement(Question):
     """An answer put before a judge: ``text`` is the predicted answer, ``answers`` are the gold ones.
 
     It can be asked wherever a question can (condition ``llm``): :func:`answer_prompt` gives figure 13 for it.
+    """
+
+
+@dataclass(frozen=True)
+class ClaimsJudgement(Question):
+    """A long answer put before a judge: ``text`` is the question, ``answers`` are the answer and its gold ones.
+
+    :func:`answer_prompt` gives :func:`claims_prompt` for it.
     """
 
 
@@ -167,6 +183,9 @@ def answer_prompt(question: Question, condition: Condition, evidence: str | None
     evidence = evidence or None
     if isinstance(question, Judgement):
         return judge_prompt(question.text, question.answers, question.language)
+    if isinstance(question, ClaimsJudgement):
+        prediction, *gold = question.answers
+        return claims_prompt(query, prediction, gold, question.language)
     if isinstance(question, SnippetsQuestion):
         return useful_prompt(question.text, question.context_passages)
     if isinstance(question, AnswerPair):
@@ -217,6 +236,11 @@ def kbm_answer(values: dict[Key, bool]) -> str:
 def judge_prompt(prediction: str, gold: Sequence[str], language: Language) -> str:
     """Figure 13's prompt; several accepted answers are joined by " / "."""
     return _JUDGE[language].format(pred=prediction, answer=" / ".join(gold))
+
+
+def claims_prompt(query: str, prediction: str, gold: Sequence[str], language: Language) -> str:
+    """A prompt (ours) that asks if an answer states the claims of a reference; several references are alternatives."""
+    return _CLAIMS[language].format(query=query, pred=prediction, answer=" / ".join(gold))
 
 
 def same_prompt(query: str, one: str, other: str, language: Language) -> str:
@@ -381,6 +405,7 @@ def judge_prompt_facts(judged: Judged) -> dict[str, str]:
     texts = {
         "answers": [judge_prompt(_PROBE, pair, "en"), judge_prompt(_PROBE, pair, "zh")],
         "snippets": [useful_prompt(_PROBE, pair)],
+        "claims": [claims_prompt(_PROBE, _PROBE, pair, "en"), claims_prompt(_PROBE, _PROBE, pair, "zh")],
         "pairs": [same_prompt(_PROBE, _PROBE, _PROBE, "en"), same_prompt(_PROBE, _PROBE, _PROBE, "zh")],
     }
     found = fingerprint(None, *texts[judged])

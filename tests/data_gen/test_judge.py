@@ -361,3 +361,24 @@ def test_without_answers_no_model_is_loaded(tmp_path: Path, script: Script) -> N
     done = script("judge", "--run", str(tmp_path), "--judge", "token", "--model", "./no/such/model")
     assert done.returncode == 2
     assert done.stderr.endswith("samples.db: no answer of run 'main' to judge; run data_gen/sample.py first\n")
+
+
+def test_long_answers_are_judged_by_the_claims_of_the_reference(tmp_path: Path, script: Script) -> None:
+    rows = [("The form is blue and due in May.", True), ("The form is green.", False)]
+    lines = ({"id": p, "question": "Which form?", "answers": ["A blue form, due in May."], "prediction": p, "right": r}
+             for p, r in rows)  # fmt: skip
+    graded = tmp_path / "graded.jsonl"
+    graded.write_text("\n".join(json.dumps(line) for line in lines))
+    with ModelServer(say=lambda body, place: "01"["is blue" in body["messages"][-1]["content"]]) as server:
+        asked = (
+            *("judge", "--labelled", str(graded), "--agreement-only", "true", "--judge", "llm", "--backend", "openai"),
+            *("--model", "tiny", "--server-url", server.url, "--server-endpoint", "chat", "--asks", "claims"),
+        )
+        done = script(*asked)
+    assert done.returncode == 0 and "agrees with people in 1.000" in done.stdout
+    prompts = [request["messages"][-1]["content"] for request in server.requests if "messages" in request]
+    assert len(prompts) == 2 and all(
+        "\nreference: A blue form, due in May.\nprediction: The form " in p for p in prompts
+    )
+    refused = script("judge", "--judge", "contains", "--asks", "claims")
+    assert refused.returncode == 2 and "'asks'" in refused.stderr
