@@ -85,7 +85,8 @@ _CLAIMS = {  # ours, in the form of figure 13
     "reference that answers the question and contradicts none of its claims, and 0 if it does not. Other words and "
     "more detail do not count.\nquestion: {query}\nreference: {answer}\nprediction: {pred}\noutput: ",
     "zh": "给定问题、参考答案和预测,如果预测说出了参考答案中回答问题的所有要点,"
-    "并且不与其中任何一点矛盾,请输出1,否则输出0.措辞不同或内容更详细不影响判断.\n问题: {query}\n参考答案: {answer}\n预测: {pred}\n输出: ",
+    "并且不与其中任何一点矛盾,请输出1,否则输出0."
+    "措辞不同或内容更详细不影响判断.\n问题: {query}\n参考答案: {answer}\n预测: {pred}\n输出: ",
 }
 
 _SAME = {  # ours, in the form of figure 13
