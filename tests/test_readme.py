@@ -42,6 +42,9 @@ def script_commands() -> list[list[str]]:
 def config_of(script: str) -> type[Config]:
     spec = importlib.util.spec_from_file_location("readme_" + Path(script).stem, ROOT / script)
     module = importlib.util.module_from_spec(spec)
+    folder = str((ROOT / script).parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # as Python does for a script: studies/ import files beside them
     sys.modules[spec.name] = module  # pydantic looks there for the types of a config's fields
     spec.loader.exec_module(module)
     own = [
