@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -15,6 +16,7 @@ from kbtrain.gates.registry import FIT_GATE, GATES
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "kbtrain"
+WHEEL = ("kbtrain", "data_gen", "recipes", "eval")  # folders that the wheel has
 
 # Each floor imports from lower floors only; rooms of one floor do not import each other.
 FLOORS: tuple[frozenset[str], ...] = (
@@ -182,3 +184,20 @@ def test_an_intrusion_into_the_sampler_would_be_found():
 def test_a_circle_would_be_found():
     assert circle({"a": {"b"}, "b": {"a"}}) != []
     assert circle({"a": {"b"}, "b": set()}) == []
+
+
+def test_names_of_back_ends_are_compared_in_their_registry_alone():
+    texts = {path: path.read_text(encoding="utf-8") for folder in WHEEL for path in (ROOT / folder).rglob("*.py")}
+    found = [str(path) for path, text in texts.items() if re.search(r"\bbackend (==|!=|in|not in) ", text)]
+    assert found == [] and len(texts) > 300
+
+
+def test_no_class_shares_its_name_with_another():
+    nodes = (
+        node
+        for folder in WHEEL
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    )
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    assert [name for name, n in names.items() if n > 1] == []

@@ -155,6 +155,7 @@ def test_a_back_end_that_is_not_installed_names_its_extra(make_run, tiny_model):
         ({"server_model": "gpt-4o-mini", "backend": "vllm"}, "key 'server_model': counts with backend: openai alone"),
         ({"server_extra": {"min_p": 0.1}}, "key 'server_extra': counts with backend: openai alone"),
         ({"vllm_extra": {"enforce_eager": True}}, "key 'vllm_extra': counts with backend: vllm alone"),
+        ({"backend": "vlm"}, "key 'backend': unknown 'vlm'; did you mean 'vllm'"),
     ],
 )
 def test_a_server_that_the_back_end_would_not_ask_is_refused(changes: dict[str, Any], message: str) -> None:

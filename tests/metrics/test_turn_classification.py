@@ -7,6 +7,7 @@ from sklearn.metrics import average_precision_score, f1_score, precision_score, 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.turns import run_of
 from kbtrain.jsonl import write
+from kbtrain.metrics.registry import METRICS, Metric
 from kbtrain.metrics.significance import cluster_counts
 from kbtrain.metrics.turns import SeedScores, classify_turns, compare, weighted_metrics
 from kbtrain.records import GateScore, TurnExample
@@ -89,3 +90,23 @@ def test_turns_without_a_score_are_named_as_they_are_called(tmp_path):
     turns = [TurnExample(name, "d", "dev", 1, (), label=True) for name in ("d:1", "question7:1")]
     with pytest.raises(UserError, match=r"scores.jsonl: no score for 1 turn \(question7:1\); score dev and test"):
         run_of(tmp_path / "scores.jsonl", {"dev": turns, "test": []})
+
+
+def test_a_registered_metric_is_in_every_table_with_an_interval(monkeypatch):
+    """As CONTRIBUTING says: one function and one line."""
+    from kbtrain.evaluation.classify import GateClassification
+    from kbtrain.metrics.classification import classify, further_metrics
+    from kbtrain.report.tables import gate_table, question_table
+
+    def searched(decided):
+        return decided.n_retrieved / decided.weights.sum(axis=1)
+
+    monkeypatch.setitem(METRICS, "searched", Metric("searched", searched))
+    truth, scores = np.array([True, False, True, False]), np.array([0.9, 0.8, 0.2, 0.1])
+    found, _ = classify_turns(truth, ["a", "b", "c", "d"], {"gate": [SeedScores(scores, 0.15)]}, draws=50)
+    assert found[0].metrics["searched"].mean == 0.75 and "searched" in gate_table(found).splitlines()[0]
+    further = further_metrics(truth, scores, scores > 0.15)
+    assert further == {"searched": 0.75}
+    classified = classify("needed", truth, scores, scores > 0.15)
+    row = GateClassification("gate", 0.15, "ratio", 0.75, [classified], further={"needed": further})
+    assert question_table([row]).splitlines()[0].split()[-1] == "searched"
