@@ -32,6 +32,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
+    from numpy.typing import NDArray
+
 FIELD = "kbtrain_states"
 LONGEST_DRAFT = 64  # generated tokens
 
@@ -45,10 +48,13 @@ class ReadStates(KVConnectorMetadata):
 
 @dataclass
 class StepStates(KVConnectorWorkerMetadata):
-    """States (slots, layers, width) that one step read, in the order of :attr:`ReadStates.slots`; None: no slot."""
+    """States (slots, layers, width) that one step read, in the order of :attr:`ReadStates.slots`; None: no slot.
+
+    fp32, as an array: a tensor between processes is pickled as a file of its own.
+    """
 
     slots: list[tuple[str, int]] = field(default_factory=list)
-    states: torch.Tensor | None = None
+    states: NDArray[np.float32] | None = None
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         """States of the one worker that read any: with tensor parallelism all workers hold the same."""
@@ -65,11 +71,11 @@ class RequestStates:
 
     prompt_tokens: int
     draft_tokens: int
-    prompt: torch.Tensor | None = None
-    summed: torch.Tensor | None = None
-    last: torch.Tensor | None = None
+    prompt: NDArray[np.float32] | None = None
+    summed: NDArray[np.float32] | None = None
+    last: NDArray[np.float32] | None = None
     fed: int = 0
-    tentative: dict[int, torch.Tensor] = field(default_factory=dict)
+    tentative: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     reply: dict[str, Any] | None = None  # of a request that has finished, and waits for the states of its last step
     output_tokens: int = 0
 
@@ -81,7 +87,7 @@ class RequestStates:
     def settle(self, computed: int) -> None:
         """Take over the states of positions below ``computed``, whose tokens are certain."""
         for position in sorted(p for p in self.tentative if p < computed):
-            state = self.tentative.pop(position).float()
+            state = self.tentative.pop(position)
             if position < self.prompt_tokens:
                 self.prompt = state
             else:
@@ -161,7 +167,7 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._cache is not None
         blocks, places = (torch.tensor([slot[i] for slot in wanted.slots], device=self._cache.device) for i in (2, 3))
         self._step.slots = [(request, position) for request, position, _, _ in wanted.slots]
-        self._step.states = self._cache[blocks, :, places].cpu()
+        self._step.states = self._cache[blocks, :, places].float().cpu().numpy()
 
     # Scheduler
 
@@ -272,10 +278,10 @@ def _reply(states: RequestStates, layers: list[int]) -> Mapping[str, Any]:
         return {"layers": layers, "error": "the request ended before its prompt was computed"}
     parts = {"prompt": states.prompt}
     if states.draft_tokens:
-        mean = states.prompt if states.summed is None else states.summed / states.fed
+        mean = states.prompt if states.summed is None else (states.summed / states.fed).astype(states.prompt.dtype)
         parts |= {"draft_mean": mean, "draft_last": states.prompt if states.last is None else states.last}
     return {
         "layers": layers, "width": states.prompt.shape[1], "prompt_tokens": states.prompt_tokens,
         "draft_tokens": states.fed,
-        **{name: base64.b64encode(part.contiguous().numpy().tobytes()).decode() for name, part in parts.items()},
+        **{name: base64.b64encode(part.tobytes()).decode() for name, part in parts.items()},
     }  # fmt: skip
