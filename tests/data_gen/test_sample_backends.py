@@ -208,7 +208,7 @@ def test_a_dry_run_tells_requests_tokens_and_money_and_stores_nothing(make_run, 
         assert f"out at most {n * 108:,}" in capsys.readouterr().out  # a thought's budget is priced, too
         assert server.requests == []
         tokens = int(said.split("in about ")[1].split(" (")[0].replace(",", ""))
-        plan = SAMPLE.Plan(
+        plan = SAMPLE.SamplingPlan(
             folder / "questions.jsonl", folder / "evidence.jsonl", ("llm", "rag"), {"train": 4, "test": 1}
         )
         sizes = [len(answer_prompt(a.question, a.condition, a.evidence)) * (a.n + 1) / 4 for a in plan.requests()]
