@@ -241,7 +241,8 @@ def judge_prompt(prediction: str, gold: Sequence[str], language: Language) -> st
 
 def claims_prompt(query: str, prediction: str, gold: Sequence[str], language: Language) -> str:
     """A prompt (ours) that asks if an answer states the claims of a reference; several references are alternatives."""
-    return _CLAIMS[language].format(query=query, pred=prediction, answer=" / ".join(gold))
+    references = " / ".join(gold)
+    return _CLAIMS[language].format(query=query, pred=prediction, answer=references)
 
 
 def same_prompt(query: str, one: str, other: str, language: Language) -> str:
