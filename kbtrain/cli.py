@@ -39,7 +39,7 @@ from kbtrain import __version__, commands, scripts
 from kbtrain.cores import share_cores
 from kbtrain.errors import TEXT, UserError, did_you_mean, is_text
 from kbtrain.exit_code import exit_code
-from kbtrain.garbage import search_seldom
+from kbtrain.garbage import raise_gc_threshold
 from kbtrain.records import DtypeName
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a user's error is one line on stderr and exit code 2."""
     share_cores()
-    search_seldom()
+    raise_gc_threshold()
 
     def work() -> None:
         args = _arguments(argv)

@@ -25,7 +25,7 @@ from kbtrain.cores import share_cores
 from kbtrain.errors import TEXT, UserError, at, did_you_mean, is_text
 from kbtrain.exit_code import exit_code
 from kbtrain.files import writing
-from kbtrain.garbage import search_seldom
+from kbtrain.garbage import raise_gc_threshold
 from kbtrain.installation import as_typed, program
 from kbtrain.scripts import find
 from kbtrain.text_files import read_text
@@ -350,7 +350,7 @@ def _files_to_lock(config: Config) -> tuple[Path, ...]:
 def run_script(main: Callable[[C], None], kind: type[C], description: str | None = None) -> None:
     """Entry point of every script: parse, run, turn a user's error into one line on stderr and exit code 2."""
     share_cores()
-    search_seldom()
+    raise_gc_threshold()
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # of kernels that it misses, used or not
 
     def work() -> None:

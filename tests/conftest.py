@@ -95,7 +95,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.enable()
-        garbage.search_seldom()  # what 5,000 tests leave behind, too
+        garbage.raise_gc_threshold()  # what 5,000 tests leave behind, too
 
 
 def _keep() -> None:

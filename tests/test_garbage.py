@@ -6,7 +6,7 @@ import weakref
 import pytest
 from support import scripts
 
-from kbtrain.garbage import THRESHOLD, search_seldom, set_aside
+from kbtrain.garbage import THRESHOLD, freeze_objects, raise_gc_threshold
 
 SAY = "print(gc.get_threshold()[0])"
 SCRIPT = f"from kbtrain.config import Config, run_script\nrun_script(lambda _: {SAY}, Config)"
@@ -31,7 +31,7 @@ def test_python_s_own_threshold_is_known(tmp_path):
     before = gc.get_threshold()
     try:
         gc.set_threshold(said(tmp_path / "a.py", SAY), *before[1:])
-        search_seldom()
+        raise_gc_threshold()
         assert gc.get_threshold() == (THRESHOLD, *before[1:])
     finally:
         gc.set_threshold(*before)
@@ -45,12 +45,12 @@ def test_what_a_gate_before_left_in_circles_is_collected():
         part = Part()
         part.itself = part
         there = weakref.ref(part)
-        set_aside()
+        freeze_objects()
         del part
         gc.collect()
-        set_aside()
+        freeze_objects()
         assert there() is not None, "collections do not look at what was set aside"
-        set_aside(again=True)
+        freeze_objects(again=True)
         assert there() is None
     finally:
         gc.unfreeze()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError, require
-from kbtrain.garbage import set_aside
+from kbtrain.garbage import freeze_objects
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.registry import folder_of
 from kbtrain.serve.config import ServeConfig
@@ -76,7 +76,7 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     server = http_server(service)
     signal.signal(signal.SIGHUP, lambda *_: reload(service))  # before anyone can know that the server is there
     end_on_signals(server)
-    set_aside()
+    freeze_objects()
     listening.listen(BACKLOG)  # whoever reads the next line may ask at once: the event loop is not up yet
     say(f"{service.decider.loaded.name} answers at http://{name}:{listening.getsockname()[1]}/v1")
     asyncio.run(_serve(service, server, listening))
@@ -154,7 +154,7 @@ def reload(service: Service) -> None:
 
     def work() -> None:
         service.decider.reload()
-        set_aside(again=True)
+        freeze_objects(again=True)
 
     threading.Thread(target=work, name="reload", daemon=True).start()
 
