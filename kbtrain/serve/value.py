@@ -41,7 +41,9 @@ def read_explored(folder: Path, log: Path, key: str | None = None) -> ExploredLo
     """The gate's explored decisions. Raises :class:`UserError` for fewer than :data:`LEAST`."""
     names, outcomes = names_of(folder, key), read_outcomes(log)
     rows, left_out, seen = [], Counter[str](), Counter[str]()
+    unknown = set(outcomes)
     for row in read_log(log):
+        unknown.discard(row.get("id"))
         propensity, score = row.get("propensity"), row.get("score")
         if score is None or not math.isfinite(score):
             left_out["without a score"] += 1
@@ -54,6 +56,8 @@ def read_explored(folder: Path, log: Path, key: str | None = None) -> ExploredLo
         else:
             seen[str(row["gate"])] += 1
             rows.append((score, bool(row.get("searched")), propensity, outcomes[row["id"]], row.get("question")))
+    if unknown:
+        left_out["verdicts whose id the log does not have"] = len(unknown)
     if len(seen) > 1:
         raise UserError(f"{log}: scores of {', '.join(sorted(seen))}; choose one: --key")
     if len(rows) < LEAST:
