@@ -27,7 +27,8 @@ def test_a_map_fitted_on_dev_mends_a_score_that_is_too_sure() -> None:
     true = rng.uniform(0, 0.5, 400)  # chance that a search helps
     helps = rng.uniform(size=400) < true
     harms = ~helps & (rng.uniform(size=400) < 0.1)
-    answers = Correctness("greedy", llm=harms.astype(float), rag=helps.astype(float))
+    both = ~helps & ~harms & (rng.uniform(size=400) < 0.5)  # right in any case: no search helps
+    answers = Correctness("greedy", llm=(harms | both).astype(float), rag=(helps | both).astype(float))
     found = fit_outlook(np.minimum(2 * true, 1), answers, [str(i) for i in range(400)], 250.04)
     assert found is not None and found.search_tokens == 250.0
     assert found.ece_before is not None and found.ece is not None and found.ece < 0.08 < 0.15 < found.ece_before
