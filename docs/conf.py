@@ -10,8 +10,7 @@ from kbtrain import __version__  # noqa: E402 - the clone's own
 
 project = "kbtrain"
 release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "generated_reference", "lab_pages",
-              "notebook_page"]  # fmt: skip
+extensions = ["myst_parser", "lab_pages", "notebook_page"]
 exclude_patterns = ["_build", "_ext"]
 highlight_language = "none"  # most blocks are commands
 html_theme = "furo"
@@ -24,8 +23,3 @@ html_copy_source = False
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3  # [text](page.md#a-headline), as on GitHub
 myst_links_external_new_tab = False
-
-autodoc_member_order = "bysource"
-autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": True}
-add_module_names = False

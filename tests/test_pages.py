@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import kbtrain
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
@@ -61,13 +63,23 @@ def test_links_between_pages_lead_to_files() -> None:
     assert missing == []
 
 
-def test_the_reference_has_every_command_key_route_and_file() -> None:
+def test_the_reference_is_that_of_the_code() -> None:
+    texts = generated.render_all()
+    pages = {page: page.read_text(encoding="utf-8") for page in generated.REFERENCE.glob("*.md")}
+    blocks = [name for text in pages.values() for _, name, _ in generated.BLOCK.findall(text)]
+    assert sorted(blocks) == sorted(texts)
+    old = [page.name for page, text in pages.items() if generated.fill(text, texts) != text]
+    assert old == [], "run: make reference"
+    assert "## data_gen/collect.py" in texts["script-keys"].splitlines()
+
+
+def test_the_reference_has_every_command_key_route_file_and_name() -> None:
     commands = {section.title: section for section in generated.commands()}
     assert {"kbtrain decide", "kbtrain serve", "kbtrain models get", "kbtrain calibrate"} <= set(commands)
     assert all("usage:" in section.text for section in commands.values())
+    assert "--ratio SHARE" in {row[0] for row in commands["kbtrain calibrate"].rows}
     (serve,) = generated.serve_keys()
     assert {"batch_ms", "log_keep", "max_inflight"} <= {row[0] for row in serve.rows}
-    assert {section.title for section in generated.script_keys()} >= {"data_gen/collect.py", "recipes/train_kbm.py"}
     routes = {section.title: section.rows for section in generated.routes()}
     assert {"POST /v1/chat/completions", "POST /v1/gate", "GET /metrics"} <= set(routes)
     assert ("request", "questions") in {row[:2] for row in routes["POST /v1/gate"]}
@@ -75,3 +87,11 @@ def test_the_reference_has_every_command_key_route_and_file() -> None:
     assert ("id", "str", "required") in formats["questions.jsonl"]
     lines = [section.text for section in generated.file_formats() if section.text]
     assert len(lines) == len(generated.EXAMPLES) and all(isinstance(json.loads(line), dict) for line in lines)
+    names = {section.title: section for section in generated.public_names()}
+    assert set(names) == set(kbtrain.__all__) - {"__version__"} and all(section.about for section in names.values())
+
+
+def test_text_of_the_code_is_escaped_in_markdown() -> None:
+    section = generated.Section("a", "``x*`` of :class:`~b.C`, *y* <z>", head=("k", "m"), rows=(("p|q", "r|`s|t`"),))
+    table = "| k | m |\n| --- | --- |\n| `p\\|q` | r\\|`s\\|t` |"
+    assert generated._render(section) == f"## a\n\n`x*` of `b.C`, \\*y\\* \\<z>\n\n{table}"

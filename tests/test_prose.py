@@ -28,7 +28,8 @@ PRIVATE = re.compile(
 
 
 def prose(page: str) -> str:
-    """The sentences of a page: no code, tables, headings, comments and addresses."""
+    """The sentences of a page: no text read from the code, no code, tables, headings, comments and addresses."""
+    page = re.sub(r"<!-- generated: .*?<!-- end generated -->", "", page, flags=re.DOTALL)
     page = re.sub(r"^ *```.*?^ *```$", "", page, flags=re.DOTALL | re.MULTILINE)
     page = re.sub(r"<!--.*?-->", "", page, flags=re.DOTALL)
     page = re.sub(r"^\s*(\||#).*$", "\n", page, flags=re.MULTILINE)

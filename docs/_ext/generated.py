@@ -1,24 +1,35 @@
-"""Contents of the reference, read from the code: commands, keys of scripts and of the server, routes, file formats."""
+"""Contents of the reference, read from the code: commands, keys, routes, file formats, the Python interface.
+
+A block of a page begins with ``<!-- generated: NAME -->`` and ends with ``<!-- end generated -->``. This script
+rewrites the text between. ``tests/test_pages.py`` fails where a block differs from the code.
+
+Example:
+  python docs/_ext/generated.py    # write the blocks of docs/reference/
+"""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import importlib.util
-import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+import kbtrain
 from kbtrain import cli, jsonl, records
 from kbtrain.config import Config, key_rows
 from kbtrain.scripts import about, shipped
 from kbtrain.serve.config import ServeConfig
 
 Row = tuple[str, ...]
+REFERENCE = Path(__file__).resolve().parents[1] / "reference"
+BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end generated -->)", re.DOTALL)
 ROUTES = Path(cli.__file__).parent / "serve" / "openapi.yaml"
 FORMATS = {
     "questions.jsonl": records.Question,
@@ -41,10 +52,15 @@ EXAMPLES = (
     records.GateScore(question_id="q1", gate="features_benefit", score=0.42),
     records.Outcome("q1", "test", None, True, True, 0.75, 1.0, 12, 9),
 )
+MODULES = (  # behind the public names
+    *("gate.gate", "gate.card", "gates.registry", "gates.handles", "rag.use", "rag.three_steps", "records"),
+    *("answers.grading", "labeling.label", "metrics.ranking", "metrics.thresholds", "metrics.significance"),
+    "evaluation.results",
+)
 
 
 class Section(NamedTuple):
-    """A section of a reference page: a title, a sentence, and either a text as it is or a table below a head."""
+    """A section of a reference page: a title, a text, and a literal text or a table below a head, or both."""
 
     title: str
     about: str
@@ -53,16 +69,69 @@ class Section(NamedTuple):
     rows: tuple[Row, ...] = ()
 
 
+def fill(page: str, texts: Mapping[str, str]) -> str:
+    """The text of a page with its blocks filled. Raises KeyError for an unknown block."""
+    return BLOCK.sub(lambda match: f"{match[1]}\n{texts[match[2]]}\n\n{match[3]}", page)
+
+
+def render_all() -> dict[str, str]:
+    """Name -> Markdown of every block."""
+    return {name: "\n\n".join(map(_render, sections())) for name, sections in PAGES.items()}
+
+
+def _render(section: Section) -> str:
+    parts = [f"## {_plain(section.title)}", _plain(section.about)]
+    if section.text:
+        parts.append(f"```{'json' if section.text.startswith('{') else 'text'}\n{section.text.strip()}\n```")
+    if section.rows:
+        rows = [section.head, ("---",) * len(section.head), *map(_cells, section.rows)]
+        parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+    return "\n\n".join(filter(None, parts))
+
+
+def _cells(row: Row) -> Row:
+    """Cells of a table in Markdown; all but the last one as code."""
+    *names, meaning = row
+    cells = [*(_code(name) if name else "" for name in names), " ".join(_plain(meaning).split())]
+    return tuple(cell.replace("|", "\\|") for cell in cells)
+
+
+def _code(text: str) -> str:
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
+
+
+def _plain(text: str) -> str:
+    """Text of a docstring or a help as Markdown: roles and double backticks are code, other marks are escaped."""
+    text = re.sub(r":\w+:`[~.]*([^`]+)`|``(.+?)``", lambda match: _code(match[1] or match[2]), text, flags=re.DOTALL)
+    parts = re.split(r"(`+[^`]+`+)", text)
+    parts[::2] = [re.sub(r"[\\*<\[~]|(?<!\w)_|_(?!\w)", r"\\\g<0>", part) for part in parts[::2]]
+    return "".join(parts)
+
+
 def commands() -> Iterator[Section]:
-    """Each command of ``kbtrain`` with its help."""
-    os.environ["COLUMNS"] = "100"
-    parser = cli._parser()
-    for name, command in _subcommands(parser):
-        text = command.format_help()
+    """Each command of ``kbtrain`` with its arguments."""
+    for name, command in _subcommands(cli._parser()):
+        summary, _, more = (command.description or "").partition("\n")
+        epilog = command.epilog or ""
+        actions = [a for a in command._actions if not isinstance(a, argparse._HelpAction | argparse._SubParsersAction)]
         if name in ("serve", "mcp"):
-            text = text.partition("\n\n")[0] + "\n\nIts keys: see the page on settings of the server."
-        summary = (command.description or "").partition("\n")[0]
-        yield Section(f"kbtrain {name}", summary, text=text)
+            epilog, actions = "Its keys: see the page on settings of the server.", []
+        layout = argparse.HelpFormatter(command.prog, width=10_000)  # the terminal's width does not matter
+        layout.add_usage(command.usage, command._actions, command._mutually_exclusive_groups)
+        usage = " ".join(layout.format_help().split())
+        text = "\n\n".join(filter(None, (usage, more.strip("\n"), epilog)))
+        rows = tuple(_argument(command, action) for action in actions)
+        yield Section(f"kbtrain {name}", summary, text=text, head=("argument", "meaning"), rows=rows)
+
+
+def _argument(command: argparse.ArgumentParser, action: argparse.Action) -> Row:
+    """An argument with its value as the usage names it, and its help."""
+    value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest)
+    if action.option_strings:
+        value = "" if action.nargs == 0 else value if action.metavar or action.choices else value.upper()
+        value = f"{', '.join(action.option_strings)} {value}".strip()
+    help_text = command._get_formatter()._expand_help(action) if action.help else ""
+    return str(value), help_text
 
 
 def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -113,9 +182,10 @@ def routes() -> Iterator[Section]:
             if not isinstance(route, dict) or "responses" not in route:
                 continue
             fields = [("request", name, _type(schema)) for name, schema in _properties(route).items()]
-            replies = [
-                ("reply", str(status), _description(reply, document)) for status, reply in route["responses"].items()
-            ]
+            statuses: dict[str, list[str]] = {}
+            for status, reply in route["responses"].items():
+                statuses.setdefault(_description(reply, document), []).append(str(status))
+            replies = [("reply", ", ".join(same), meaning) for meaning, same in statuses.items()]
             rows = tuple((*fields, *replies))
             yield Section(
                 f"{method.upper()} {path}", route.get("summary", ""), head=("part", "name", "what"), rows=rows
@@ -155,10 +225,97 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return "empty" if field.default_factory is not dataclasses.MISSING else "required"
 
 
+def public_names() -> Iterator[Section]:
+    """Each name of ``kbtrain.__all__`` with its signature, its docstring and its members."""
+    for name, module in sorted(kbtrain._MODULE_OF.items()):
+        (node,) = (node for node in _definitions(module) if node.name == name)
+        rows = tuple(_members(node)) if isinstance(node, ast.ClassDef) else ()
+        yield Section(name, _doc(node), text=f"{module}.{_signature(node)}", head=("member", "meaning"), rows=rows)
+
+
+def modules() -> Iterator[Section]:
+    """Each module behind the public names: its functions and classes with the first paragraph of their docstrings."""
+    for module in MODULES:
+        name = f"kbtrain.{module}"
+        rows = tuple((_signature(node), _first(_doc(node))) for node in _definitions(name))
+        yield Section(name, _first(_doc(_tree(name))), head=("name", "meaning"), rows=rows)
+
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _tree(module: str) -> ast.Module:
+    path = REFERENCE.parents[1].joinpath(*module.split(".")).with_suffix(".py")
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _definitions(module: str) -> list[Definition]:
+    """Functions and classes of a module whose names have no underscore in front."""
+    return [node for node in _tree(module).body if isinstance(node, Definition) and not node.name.startswith("_")]
+
+
+def _doc(node: Definition | ast.Module) -> str:
+    return ast.get_docstring(node) or ""
+
+
+def _first(text: str) -> str:
+    return text.partition("\n\n")[0]
+
+
+def _signature(node: Definition) -> str:
+    if isinstance(node, ast.ClassDef):
+        bases = ", ".join(map(ast.unparse, node.bases))
+        return f"{node.name}({bases})" if bases else node.name
+    arguments = node.args
+    for places in (arguments.posonlyargs, arguments.args):
+        if places and places[0].arg in ("self", "cls"):
+            del places[0]
+    return f"{node.name}({ast.unparse(arguments)})" + (f" -> {ast.unparse(node.returns)}" if node.returns else "")
+
+
+def _members(node: ast.ClassDef) -> Iterator[Row]:
+    """Fields, properties and methods of a class."""
+    for child in node.body:
+        if isinstance(child, ast.AnnAssign) and not ast.unparse(child.target).startswith("_"):
+            default, meaning = _field(child.value)
+            yield f"{ast.unparse(child.target)}: {ast.unparse(child.annotation)}{default}", meaning
+        elif isinstance(child, Definition) and not child.name.startswith("_"):
+            is_property = any("property" in ast.unparse(decorator) for decorator in child.decorator_list)
+            signature = _signature(child)
+            yield signature.replace("() ->", ":") if is_property else signature, _first(_doc(child))
+
+
+def _field(value: ast.expr | None) -> tuple[str, str]:
+    """Default of a field as source, and its description."""
+    if not (isinstance(value, ast.Call) and ast.unparse(value.func) in ("Field", "field")):
+        return ("" if value is None else f" = {ast.unparse(value)}"), ""
+    keys = {keyword.arg: keyword.value for keyword in value.keywords}
+    default = value.args[0] if value.args else keys.get("default")
+    shown = "" if default is None or ast.unparse(default) == "..." else f" = {ast.unparse(default)}"
+    about = keys.get("description")
+    return shown, str(about.value) if isinstance(about, ast.Constant) else ""
+
+
 PAGES = {
     "commands": commands,
     "script-keys": script_keys,
     "serve-keys": serve_keys,
     "routes": routes,
     "file-formats": file_formats,
+    "public-names": public_names,
+    "modules": modules,
 }
+
+
+def main() -> None:
+    texts = render_all()
+    for page in sorted(REFERENCE.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        filled = fill(text, texts)
+        if filled != text:
+            page.write_text(filled, encoding="utf-8")
+            print(f"wrote the reference {page.name}")
+
+
+if __name__ == "__main__":
+    main()
