@@ -115,7 +115,7 @@ def main(config: SampleConfig) -> None:
     counts = check_files(questions, evidence)
     own = read_prompts(config.prompts)
     plan = SamplingPlan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, own)
-    total = plan.total(counts)
+    total = plan.n_requests(counts)
     print(f"{sum(counts.values())} questions, {total} question-conditions under {', '.join(config.conditions)}")
     if "mask" in config.conditions and (leaks := mask_leaks(evidence)):
         print(f"condition mask: an accepted answer shows through the mask of {leaks} questions")

@@ -101,7 +101,7 @@ class CalibrateConfig(Config):
 def main(config: CalibrateConfig) -> None:
     """Choose and note, or only compare."""
     stored = stored_scores(config.run)
-    path, scores = stored.of(config.gate)
+    path, scores = stored.scores_of(config.gate)
     outcomes = [] if config.goal == "max_change" else read_outcomes(config.run)
     folder, name = place(config, source_of(config.run, stored.meta, config.gate))
     if config.goal == "max_change":
@@ -164,7 +164,7 @@ def change(
         dev, scale = changes["dev"].share(config.dev_share), scale_of(folder, name)
         floor = None if scale is None else scale.floor
         values = dev.scores(config.gate, scores, path)
-        chosen = calibrate_change(values, dev.changed, config.max_change, config.delta, floor)
+        chosen = calibrate_change(values, dev.differs, config.max_change, config.delta, floor)
         warn_of_dependence(dev.questions)
         hashes = {file.name: file_sha256(file) for file in (path, config.run / "questions.jsonl")}
         noted = note_calibrated(folder, name, change_threshold(chosen, dev.questions, hashes), config.replace)

@@ -75,7 +75,7 @@ def main(config: CompareScoresConfig) -> None:
         outcomes = of_data_set(outcomes, jsonl.read(Question, config.run / "questions.jsonl"), config.dataset)
     if config.covered_by is not None:
         outcomes = covered_by(outcomes, given, config.covered_by)
-    truth = oc.needed(outcomes) if config.positive == "needed" else oc.greedy_wrong(outcomes)[1]
+    truth = oc.is_needed(outcomes) if config.positive == "needed" else oc.greedy_wrong(outcomes)[1]
     if not truth.any() or truth.all():
         raise UserError(f"{made}: of {len(truth)} {config.split} questions {truth.sum()} are positive: no AUROC")
     scores, short = complete(outcomes, given)

@@ -72,7 +72,7 @@ def main(config: CrossValidateConfig) -> None:
         repeats = list(cv.cross_validated(table, counts, config.seed, folder, made_of, bar.update))
     made = cv.candidates_held_out(table, repeats)
     drawn = cv.drawn_figures(table.truth, table.dialogues, made)
-    found = cv.measured(table.truth, made, drawn)
+    found = cv.figures_of_candidates(table.truth, made, drawn)
     plain = [name for name, parts in cv.CANDIDATES.items() if not any(part.annotated for part in parts)]
     chosen, text = cv.best(list(cv.CANDIDATES), found), cv.best(plain, found)
     inflations = cv.nested_inflations(table, repeats, drawn)
@@ -147,7 +147,7 @@ def test(config: CrossValidateConfig, started: float) -> None:
     table = table_of(config, ("train", "dev"), set(other.dialogues))
     names = dict.fromkeys((noted["chosen"], noted["chosen_without_annotation"]))
     made = {name: [cv.applied(name, noted["thresholds"][name], table, other)] for name in names}
-    found = cv.measured(other.truth, made, cv.drawn_figures(other.truth, other.dialogues, made))
+    found = cv.figures_of_candidates(other.truth, made, cv.drawn_figures(other.truth, other.dialogues, made))
     document = {
         "dialogues": len(set(other.dialogues)),
         "turns": len(other.truth),

@@ -73,7 +73,7 @@ def main(config: FidelityConfig) -> None:
         source = behind.get(gate)
         if source is None or missing_reason(source) or not predicts_change(source):
             continue
-        file, _ = stored.of(gate)
+        file, _ = stored.scores_of(gate)
         hashes = {one.name: file_sha256(one) for one in (file, config.run / "questions.jsonl")}
         noted = note(
             source.folder,

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from kbtrain.config import run_script
 from kbtrain.evaluation.asked import Asked, check_own_prompts, read_asked, with_hits
-from kbtrain.evaluation.gate_choice import ChoiceConfig, chosen, prompted_model
+from kbtrain.evaluation.gate_choice import ChoiceConfig, choose_gates, prompted_model
 from kbtrain.evaluation.member_scores import from_members
 from kbtrain.files import writing
 from kbtrain.gates.handles import GateHandle
@@ -42,7 +42,7 @@ from kbtrain.gates.score_stage import (
     price_of_scores,
     score_chunks,
 )
-from kbtrain.gates.seen import dev_in_test, seen_in_training, told
+from kbtrain.gates.seen import dev_in_test, seen_in_training, seen_messages
 from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.progress import progress_bar
@@ -58,7 +58,7 @@ def main(config: ScoreConfig) -> None:
     started = time.monotonic()
     asked = read_asked(config)
     check_data(*asked.files.values())
-    gates = chosen(config, asked)
+    gates = choose_gates(config, asked)
     check_own_prompts(asked, gates)
     for line in dev_in_test(asked.examples, asked.reads, config.allowed(), config.run):
         print(line)
@@ -127,7 +127,7 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
     begun, out, splits = time.monotonic(), score_path(config.run, gate.name), config.splits
     asked, hashes = with_evidence(config, gate, asked, hashes)
     trained = seen_in_training(gate, asked.examples, asked.reads, config.allowed())
-    for line in told(gate.name, trained, asked.reads):
+    for line in seen_messages(gate.name, trained, asked.reads):
         print(line)
     inputs = inputs_of(config, gate, hashes)
     with ScoreFile(out, inputs) as scores:
@@ -161,7 +161,7 @@ def members_engine(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: 
     if gate.opening is None or gate.opening.prompt is not None:
         return None
 
-    def stored(member: GateHandle) -> bool:
+    def is_stored(member: GateHandle) -> bool:
         if not is_finished(config.run, member):
             return False
         whole, files = with_evidence(config, member, asked, hashes)
@@ -169,7 +169,7 @@ def members_engine(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: 
             return False  # it reads what the member says itself
         return not examples_left(config.run, member, inputs_of(config, member, files), whole.examples)
 
-    return from_members(gate.opening, config.run, stored)
+    return from_members(gate.opening, config.run, is_stored)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class ChainStep:
     later: Callable[[], tuple[str, ...]] | None = None
 
     def command(self) -> list[str]:
-        script, arguments = self._asked()
+        script, arguments = self._command()
         if self.launch:
             return launch_command(script, find(self.launch, "launch", what="launch file"), arguments)
         return [sys.executable, str(script), *arguments]
@@ -53,10 +53,10 @@ class ChainStep:
     def run(self, forks: bool) -> stage_process.Ended:
         """Run it to its end; with ``forks`` as a fork of a process that has imported what stages import, if it can."""
         if forks and self.launch is None and stage_process.can_fork():
-            return stage_process.forked(*self._asked())
+            return stage_process.forked(*self._command())
         return stage_process.fresh(self.command())
 
-    def _asked(self) -> tuple[Path, tuple[str, ...]]:
+    def _command(self) -> tuple[Path, tuple[str, ...]]:
         script = find(self.script, "stages", "recipes", what="script")
         return script, (*self.arguments, *(self.later() if self.later else ()))
 
@@ -149,7 +149,7 @@ def _double_judgement(run: Path) -> list[ChainStep]:
 
 
 def _figure_8(run: Path) -> list[ChainStep]:
-    here, made = ("--run", str(run)), ("--runs", _listed(run), "--out", f"{run}/tables")
+    here, made = ("--run", str(run)), ("--runs", _folder_list(run), "--out", f"{run}/tables")
     return [
         ChainStep("score_reference", "the second judgement", 2, (*here, "--kbm", f"{run}/kbm_double")),
         ChainStep("tables", "double judgement", 0.1, ("--config", "figure8", *made, *_BY_ENTITY)),
@@ -318,7 +318,7 @@ def public_chain(
     """
     sets, screen, here = {**_PUBLIC, **(_CHINESE if chinese else {})}, run / "screen", ("--run", str(run))
     pool = ("--config", "pool_public" if chinese else "pool_public_en",
-            "--runs", _listed(*(run.parent / name for name in sets)),
+            "--runs", _folder_list(*(run.parent / name for name in sets)),
             *(() if yes_no else ("--yes-no", "without")))  # fmt: skip
     found = ("--corpus", str(data / "passages.jsonl"), "--k", "1")
     asked, screened = ("--model", model), ("--run", str(screen), "--conditions", "[llm]")
@@ -370,16 +370,16 @@ def public_chain(
              ("--config", "end_to_end_public", *here, "--yes-no", "without")),
         ChainStep("compare_scores", "which answers will be wrong", 0.1,
              (*here, "--reference", "stack_mastery", *_BY_ENTITY)),
-        ChainStep("analyse", "figures 1 to 3 by data set", 0.3, ("--runs", _listed(run))),
+        ChainStep("analyse", "figures 1 to 3 by data set", 0.3, ("--runs", _folder_list(run))),
         ChainStep("tables", "table 1 by data set", 0.1,
-             ("--layout", "table1", "--runs", _listed(run), "--gates", _TABLED, "--threshold-rule", "ratio",
+             ("--layout", "table1", "--runs", _folder_list(run), "--gates", _TABLED, "--threshold-rule", "ratio",
               "--out", f"{run}/tables", *_BY_ENTITY)),
         ChainStep("cost", "money and seconds", 0.1, here),
         ChainStep("write_report", "the report", 0.1, here),
     ]  # fmt: skip
 
 
-def _listed(*runs: Path) -> str:
+def _folder_list(*runs: Path) -> str:
     return json.dumps([str(run) for run in runs], ensure_ascii=False)
 
 

@@ -28,7 +28,7 @@ from urllib.parse import quote
 from kbtrain import files, jsonl
 from kbtrain.errors import UserError, at, strike
 from kbtrain.files import beside, path_exists
-from kbtrain.io.artifact import changed, differing
+from kbtrain.io.artifact import change_message, differing
 from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp
 from kbtrain.records import GREEDY, REFUSED, Condition, Finish, Sample, SampleSet
 
@@ -219,7 +219,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
                 (run, text, _digest_of_run(run, text, 0, 0)),
             )
         for setting in differing(self.run_meta(run), wanted):
-            other = changed(*setting)
+            other = change_message(*setting)
             raise UserError(f"{at(self.path)}: run '{run}' was begun with {other}; set it back or name a new run")
 
     def run_meta(self, run: str) -> dict[str, Any]:

@@ -95,13 +95,13 @@ def train(
     from kbtrain.dialogue.train_responder import DialogueTrainer, lesson_rows
     from kbtrain.models.adapters import compute_of, open_trainable
     from kbtrain.training.checks import check_base, check_fits, check_rows
-    from kbtrain.training.plan.plan import planned
+    from kbtrain.training.plan.plan import as_plan
 
     prompts = ResponsePrompts(check_base(config.model, "full", config.dtype, recipe.device), config.reads())
     rows, cut = lesson_rows(prompts, [*data.train, *data.dev])
     check_rows(rows, [lesson.turn.id for lesson in (*data.train, *data.dev)])
     compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
-    check_fits(planned(config), recipe.device, max(len(row.ids) for row in rows), recipe.processes)
+    check_fits(as_plan(config), recipe.device, max(len(row.ids) for row in rows), recipe.processes)
     model, tokenizer = open_trainable(config.model, "full", recipe.device, compute, None, config.gradient_checkpointing)
     arguments = training_arguments(config, compute, recipe.device, has_dev=bool(data.dev))
     n = len(data.train)

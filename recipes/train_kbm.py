@@ -60,7 +60,7 @@ def main(config: TrainKBMConfig) -> None:
     if not recipe.claim(CARD):
         return None
     trainer, compute = train(recipe, config, data)
-    model = trainer.plain_model(lambda: opened(config, recipe.device, compute)[0])
+    model = trainer.plain_model(lambda: open_model(config, recipe.device, compute)[0])
     if recipe.first:
         from kbtrain.gates.kbm.train import KBMEnding
 
@@ -75,7 +75,7 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
     from kbtrain.gates.true_false.template import Encoder, kbm_template
     from kbtrain.training.answer_trainer import answer_loss
     from kbtrain.training.checks import check_base, check_fits, check_rows
-    from kbtrain.training.plan.plan import planned
+    from kbtrain.training.plan.plan import as_plan
 
     tokenizer = check_base(config.model, config.method, config.dtype, recipe.device)
     encode = Encoder(tokenizer, kbm_template(config.keys, config.prompt), config.max_length).encode
@@ -85,8 +85,8 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
     for example in data.dev:
         encode(example)  # one that does not fit is an error now, not after an epoch
     compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
-    check_fits(planned(config), recipe.device, max(len(row.ids) for row in rows), recipe.processes)
-    model, tokenizer = opened(config, recipe.device, compute)
+    check_fits(as_plan(config), recipe.device, max(len(row.ids) for row in rows), recipe.processes)
+    model, tokenizer = open_model(config, recipe.device, compute)
     kbm = KBM(model, tokenizer, config.keys, config.max_length, prompt=config.prompt)
     arguments = training_arguments(config, compute, recipe.device, bool(data.dev))
     # Cross-entropy of the answer's tokens alone; a soft label weighs True against False. A mean over the step's tokens.
@@ -95,7 +95,7 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
     return trainer, compute
 
 
-def opened(config: TrainKBMConfig, device: str, compute: str) -> tuple[Any, Any]:
+def open_model(config: TrainKBMConfig, device: str, compute: str) -> tuple[Any, Any]:
     return open_trainable(config.model, config.method, device, compute, config.adapter(), config.gradient_checkpointing)
 
 

@@ -68,7 +68,7 @@ class TrainRagateMHAConfig(MHAConfig):
             return grid(self.sweep_layers, self.sweep_heads, self.sweep_sizes)
         return [Shape(self.layers, self.heads, self.d_model)]
 
-    def of(self, shape: Shape) -> TrainRagateMHAConfig:
+    def for_shape(self, shape: Shape) -> TrainRagateMHAConfig:
         """The training of one network of a sweep, in a folder of its own."""
         own = {"sweep": False, "output": self.output / shape.folder}
         return self.model_copy(update=dataclasses.asdict(shape) | own)
@@ -93,7 +93,9 @@ def main(config: TrainRagateMHAConfig) -> None:
         return train_inputs(recipe, config, config.compare_inputs, config.seeds, lambda inputs, seed: train_one(
             config.reading(inputs, seed), data, config.shapes()[0], f"{inputs}, seed {seed}"))  # fmt: skip
     if config.sweep:
-        return train_sweep(recipe, config, config.shapes(), lambda shape: train_one(config.of(shape), data, shape))
+        return train_sweep(
+            recipe, config, config.shapes(), lambda shape: train_one(config.for_shape(shape), data, shape)
+        )
     return train_one(config, data, config.shapes()[0])
 
 

@@ -70,7 +70,7 @@ def main(config: TrainRagatePeftConfig) -> None:
     if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return None
     trainer, compute = train(recipe, config, data, test)
-    model = trainer.plain_model(lambda: opened(config, recipe.device, compute)[0])
+    model = trainer.plain_model(lambda: open_model(config, recipe.device, compute)[0])
     if recipe.first:
         from kbtrain.gates.ragate.peft import RagatePeft
         from kbtrain.gates.ragate.train_peft import PeftEnding, new_card
@@ -91,7 +91,7 @@ def train(
     from kbtrain.gates.ragate.train_peft import RagatePeftTrainer, peft_arguments, turn_row, turns_of
     from kbtrain.training.answer_trainer import answer_loss
     from kbtrain.training.checks import check_base, check_fits, check_rows
-    from kbtrain.training.plan.plan import planned
+    from kbtrain.training.plan.plan import as_plan
 
     tokenizer = check_base(config.model, config.method, config.dtype, recipe.device)
     prompts = peft_prompts(tokenizer, config.features, config.max_length)
@@ -102,8 +102,8 @@ def train(
     for turn in (*turns_of(data.dev), *test):
         prompts.encode(turn)  # one that does not fit is an error now, not after an epoch
     compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
-    check_fits(planned(config), recipe.device, max(len(row.ids) for row in rows), recipe.processes)
-    model, tokenizer = opened(config, recipe.device, compute)
+    check_fits(as_plan(config), recipe.device, max(len(row.ids) for row in rows), recipe.processes)
+    model, tokenizer = open_model(config, recipe.device, compute)
     arguments = training_arguments(config, compute, recipe.device, has_dev=True)
     gate = RagatePeft(model, tokenizer, config.features, config.max_length)
     arguments = peft_arguments(arguments, config.select, recipe.device)
@@ -114,7 +114,7 @@ def train(
     return trainer, compute
 
 
-def opened(config: TrainRagatePeftConfig, device: str, compute: str) -> tuple[Any, Any]:
+def open_model(config: TrainRagatePeftConfig, device: str, compute: str) -> tuple[Any, Any]:
     return open_trainable(config.model, config.method, device, compute, config.adapter(), config.gradient_checkpointing)
 
 

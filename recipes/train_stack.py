@@ -26,7 +26,7 @@ from kbtrain.evaluation.stack_inputs import StoredColumns, stack_members
 from kbtrain.gates.features.additive import check_need
 from kbtrain.gates.handles import handle
 from kbtrain.gates.score_file import score_path
-from kbtrain.gates.stack.gate import StackCard, combined, held_out_or_own
+from kbtrain.gates.stack.gate import StackCard, combine_scores, held_out_or_own
 from kbtrain.gates.stack.linear import fit_linear, held_out_log_odds
 from kbtrain.records import GateExample
 from kbtrain.trained_on import held_out_rows
@@ -59,19 +59,19 @@ def main(config: TrainStackConfig) -> None:
     for key, rows in data.train.items():
         questions, need = [row.example for row in rows if isinstance(row.example, GateExample)], [r.need for r in rows]
         check_need(need, f"key '{key}'")
-        columns, groups = stored.of(questions), groups_of(questions)
+        columns, groups = stored.columns_of(questions), groups_of(questions)
         models[key] = fit_linear(columns, need, config.seed, groups)
         odds = held_out_log_odds(columns, need, config.seed, groups)
         held_out[f"stack_{key}"] = held_out_rows(questions, odds)
     card = StackCard(keys=config.keys, members=members, labels=config.labels, models=models)
-    dev = combined(card, stored.of(data.questions("dev")), card.keys)
+    dev = combine_scores(card, stored.columns_of(data.questions("dev")), card.keys)
     if config.fit_on == "dev":
         dev = {name: held_out_or_own(data.questions("dev"), held_out[name], dev[name]) for name in dev}
 
     def again(folder: Path) -> Mapping[str, Sequence[float]]:
         read = StackCard.read(folder)
-        return dev if config.fit_on == "dev" and read.models == models else combined(
-            read, stored.of(data.questions("dev")), card.keys
+        return dev if config.fit_on == "dev" and read.models == models else combine_scores(
+            read, stored.columns_of(data.questions("dev")), card.keys
         )  # fmt: skip
 
     fit = KeyedFit(
@@ -88,7 +88,7 @@ def main(config: TrainStackConfig) -> None:
             f"Fitted to {config.fit_on} questions; its own scores of them are held out.",
             *(
                 f"{key}: C {model.strength:g}; log odds move over the questions' range by "
-                + ", ".join(f"{one.moved():+.2f} ({name})" for name, one in model.inputs.items())
+                + ", ".join(f"{one.log_odds_range():+.2f} ({name})" for name, one in model.inputs.items())
                 for key, model in models.items()
             ),
         ),

@@ -19,7 +19,7 @@ from kbtrain.demo import attainable_change, finish_own, own_chain, without_gold
 from kbtrain.gates.registry import load_gate, read_card
 from kbtrain.records import GateExample, Label, Question
 from kbtrain.serve.decide import LoadedGate
-from kbtrain.serve.server import described
+from kbtrain.serve.server import startup_lines
 
 N = 260
 
@@ -130,7 +130,7 @@ def test_decide_and_serve_say_the_promise(finished: tuple[Path, str], capsys: py
             decider=SimpleNamespace(loaded=loaded, threshold=lambda one: one.gate.threshold),
             upstream=None,
         )
-        assert [line for line in described(service) if line.startswith("promised")] == lines
+        assert [line for line in startup_lines(service) if line.startswith("promised")] == lines
 
 
 def test_the_noted_threshold_says_its_promise(finished: tuple[Path, str]) -> None:

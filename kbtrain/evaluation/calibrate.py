@@ -13,7 +13,7 @@ import numpy as np
 
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
-from kbtrain.evaluation.outcomes import answers, entities_of, needed
+from kbtrain.evaluation.outcomes import answers, entities_of, is_needed
 from kbtrain.evaluation.run_folder import in_order
 from kbtrain.gate.card import promise_text
 from kbtrain.metrics.calibration import kept_scores
@@ -85,7 +85,7 @@ def dev_table(
     """
     dev = [outcome for outcome in outcomes if outcome.split == "dev" and place_of(outcome.question_id) < share]
     known = answers(dev, "greedy")
-    return Dev(np.array(in_order(gate, scores, dev, path)), known.llm, known.rag, needed(dev).astype(np.float64))
+    return Dev(np.array(in_order(gate, scores, dev, path)), known.llm, known.rag, is_needed(dev).astype(np.float64))
 
 
 def place_of(question_id: str) -> float:

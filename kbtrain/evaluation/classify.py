@@ -69,7 +69,7 @@ def classify_gates(
 
 def _truths(outcomes: Sequence[Outcome], tau_mastery: float) -> list[tuple[str, Bools]]:
     """Every definition of "retrieval needed" that the stored answers allow, by name."""
-    truths = [("needed", oc.needed(outcomes)), oc.unmastered(outcomes, tau_mastery)]
+    truths = [("needed", oc.is_needed(outcomes)), oc.unmastered(outcomes, tau_mastery)]
     if truths[1][0] == "unmastered":
         truths.insert(1, oc.greedy_wrong(outcomes))
     return truths

@@ -280,7 +280,9 @@ def corrected(names: Sequence[str], drawn: DrawnFigures, inflations: Mapping[str
     }
 
 
-def measured(truth: Bools, made: Mapping[str, Sequence[HeldOut]], drawn: DrawnFigures) -> dict[str, CandidateFigures]:
+def figures_of_candidates(
+    truth: Bools, made: Mapping[str, Sequence[HeldOut]], drawn: DrawnFigures
+) -> dict[str, CandidateFigures]:
     """Figures of every candidate, from draws of :func:`drawn_figures`."""
     ranked, areas, f1 = drawn.ranked, drawn.auroc, drawn.f1
     return {

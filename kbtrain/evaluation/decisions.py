@@ -36,9 +36,9 @@ from kbtrain.metrics.thresholds import (
     Dev,
     ThresholdChoice,
     choose,
-    chosen,
     control,
     fewest_searches,
+    threshold_choice,
 )
 from kbtrain.records import Outcome
 
@@ -130,24 +130,24 @@ def decide(
 def dev_table(gate: GateInput, dev: Sequence[Outcome], kind: AccuracyKind = "greedy") -> Dev:
     """A gate's dev scores beside the answers' correctness, expected only where every dev question was sampled."""
     known = oc.dev_answers(dev, kind)
-    return Dev(gate.dev, known.llm, known.rag, oc.needed(dev).astype(np.float64))
+    return Dev(gate.dev, known.llm, known.rag, oc.is_needed(dev).astype(np.float64))
 
 
 def _choice(gate: GateInput, table: Dev, rule: AnyRule, target_ratio: float, loss: Loss) -> ThresholdChoice:
     if rule == "max_loss":
         found = control("accuracy_lost", table, loss.limit, loss.delta, gate.floor)
-        return replace(chosen(found.threshold, rule, table), guarantee=found)
+        return replace(threshold_choice(found.threshold, rule, table), guarantee=found)
     if rule == "fewest_searches":
         value = fewest_searches(table, SMALL_LOSS)
-        return chosen(value if gate.floor is None else max(value, gate.floor), rule, table)
+        return threshold_choice(value if gate.floor is None else max(value, gate.floor), rule, table)
     if rule == "given":
         if gate.given is not None:
-            return chosen(gate.given, rule, table)
+            return threshold_choice(gate.given, rule, table)
         rule = "ratio"
     found_by_rule = choose(rule, table, target_ratio, gate.midpoint)
     if gate.floor is None or found_by_rule.value >= gate.floor:
         return found_by_rule
-    return chosen(gate.floor, rule, table)
+    return threshold_choice(gate.floor, rule, table)
 
 
 def loss_rows(
@@ -168,7 +168,7 @@ def loss_rows(
         table = dev_table(gate, dev, kind)
         for limit in LIMITS:
             value = max(fewest_searches(table, limit), -np.inf if gate.floor is None else gate.floor)
-            on_dev, retrieve = chosen(value, "ratio", table), gate.test > value
+            on_dev, retrieve = threshold_choice(value, "ratio", table), gate.test > value
             lost = answers.rag - np.where(retrieve, answers.rag, answers.llm)
             losses.append(lost[:, None])
             row = functools.partial(
@@ -192,7 +192,7 @@ def by_all_rules(
     """One decision per rule that can be applied; none for gates without a choice."""
     if not gate.learnt or not dev:
         return []
-    rules = [rule for rule in RULES if rule != "best_f1" or oc.needed(dev).any()]
+    rules = [rule for rule in RULES if rule != "best_f1" or oc.is_needed(dev).any()]
     return [decide(gate, dev, rule, target_ratio, kind) for rule in rules]
 
 
@@ -227,12 +227,12 @@ def measure(
     random = random_gates(answers.llm, answers.rag, searches, random_draws, seed)
     p_values = _p_values_of_chance(answers, np.stack(retrieve) > 0, draws, seed)
     return [
-        _measured(answers, decision, means[:, [0, 1, 2 + 2 * i, 3 + 2 * i]], random[:, i], p_values[i])
+        _measure(answers, decision, means[:, [0, 1, 2 + 2 * i, 3 + 2 * i]], random[:, i], p_values[i])
         for i, decision in enumerate(decisions)
     ]
 
 
-def _measured(
+def _measure(
     answers: Correctness, decision: GateDecisions, means: Floats, random: Floats, p_of_chance: float
 ) -> DecisionFigures:
     llm, rag, accuracy, ratio = means.T

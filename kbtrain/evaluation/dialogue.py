@@ -90,7 +90,7 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
         recalls,
         notes,
         files,
-        deviations(_card(responses_path(folder, NONE)), _noted(source, "history")),
+        deviations(_card(responses_path(folder, NONE)), _read_setting(source, "history")),
         relevance,
         read_verdicts(folder),
         _judge(folder / VERDICTS),
@@ -108,14 +108,14 @@ def _judge(path: Path) -> str:
 
 def _card(path: Path) -> ResponderCard | None:
     """The generator that made these responses, if its folder is still there."""
-    model = _noted(path, "model")
+    model = _read_setting(path, "model")
     try:
         return None if model is None else read_responder_card(model)
     except UserError:
         return None
 
 
-def _noted(path: Path, key: str) -> str | None:
+def _read_setting(path: Path, key: str) -> str | None:
     """A setting that a file's meta data note."""
     value = meta_of(path).get("config", {}).get(key)
     return None if value is None else str(value)
@@ -275,7 +275,7 @@ def block(
         size = int(chosen.sum())
         if size not in sizes:
             rng = np.random.default_rng([seed, size])
-            sizes[size] = [figures(mixed(none, augmented, drawn(rng, n, size)), base) for _ in range(draws)]
+            sizes[size] = [figures(mixed(none, augmented, draw_mask(rng, n, size)), base) for _ in range(draws)]
             variant = f"Random-Aug ({draws} draws)"
             mean, spread = summary(sizes[size])
             random_rows.append(FigureRow(name, variant, size, mean))
@@ -287,7 +287,7 @@ def block(
     return [*rows, *random_rows, human, FigureRow(name, "Aug-All", n, figures(augmented, base))]
 
 
-def drawn(rng: np.random.Generator, n: int, size: int) -> Bools:
+def draw_mask(rng: np.random.Generator, n: int, size: int) -> Bools:
     """Exactly ``size`` of ``n`` turns."""
     chosen = np.zeros(n, dtype=bool)
     chosen[rng.choice(n, size, replace=False)] = True

@@ -111,7 +111,7 @@ def _result(
     tau: float,
 ) -> GateResult:
     main, area, threshold = points[0], rankings[0].area, decision.threshold
-    needed = _classify("needed", oc.needed(test), decision, answers)
+    needed = _classify("needed", oc.is_needed(test), decision, answers)
     no_area = {"oracle_normalised_area": "the oracle gains nothing over random"}
     return GateResult(
         gate=decision.gate.name,

@@ -54,7 +54,7 @@ class Changes:
     left_out: Counter[str] = field(default_factory=Counter)
 
     @property
-    def changed(self) -> Floats:
+    def differs(self) -> Floats:
         """1 where the answers differ, else 0."""
         return np.array(self.differ, dtype=np.float64)
 
@@ -198,8 +198,8 @@ def fidelities(
     found = {}
     for gate, of in scores.items():
         floor = (floors or {}).get(gate)
-        chosen = calibrate_change(dev.scores(gate, of, path), dev.changed, limit, delta, floor)
-        found[gate] = (chosen, fidelity(gate, chosen, test.scores(gate, of, path), test.changed))
+        chosen = calibrate_change(dev.scores(gate, of, path), dev.differs, limit, delta, floor)
+        found[gate] = (chosen, fidelity(gate, chosen, test.scores(gate, of, path), test.differs))
     return dict(sorted(found.items(), key=lambda item: -item[1][1].dev_skipped))
 
 

@@ -47,7 +47,7 @@ class ChoiceConfig(AskedConfig):
 
     @field_validator("only", "members", mode="before")
     @classmethod
-    def _one(cls, value: object) -> object:
+    def _as_tuple(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
 
     @model_validator(mode="after")
@@ -57,9 +57,9 @@ class ChoiceConfig(AskedConfig):
         return self
 
 
-def chosen(config: ChoiceConfig, asked: Asked) -> list[GateHandle]:
+def choose_gates(config: ChoiceConfig, asked: Asked) -> list[GateHandle]:
     """The gates asked for, each opened only if something is left to score. Raises :class:`UserError` for none."""
-    found = _named(_possible(config, asked), config.only)
+    found = _select_named(_possible(config, asked), config.only)
     if not found:
         raise UserError(f"nothing to score: no {config.run}/*/{CARD}, and no --model for the prompt baseline")
     _check_score_names(found, config.run)
@@ -91,7 +91,7 @@ def _possible(config: ChoiceConfig, asked: Asked) -> list[GateHandle]:
     return list({gate.name: gate for gate in found if asked.reads in gate.reads}.values())
 
 
-def _named(gates: list[GateHandle], only: Sequence[str]) -> list[GateHandle]:
+def _select_named(gates: list[GateHandle], only: Sequence[str]) -> list[GateHandle]:
     """Those with one of these names, or a score with it; without names all."""
     if not only:
         return gates
@@ -147,7 +147,9 @@ def make_average(config: ChoiceConfig) -> None:
     average = Artifact(target, FIT, made_of, edited=True)
     if not average.is_current():
         with writing(target.parent):
-            AverageGate.of(target.parent, folders, partial(load_gate, dtype=config.dtype, device=config.device))
+            AverageGate.from_members(
+                target.parent, folders, partial(load_gate, dtype=config.dtype, device=config.device)
+            )
             average.finish()
 
 

@@ -63,7 +63,7 @@ def scored(
     """
     seconds, spent = meta.get("seconds_per_question", {}), meta.get("spent_per_question", {})
 
-    def total(name: str, what: str, default: float = 0.0) -> int:
+    def sum_spent(name: str, what: str, default: float = 0.0) -> int:
         return round(sum(float(spent.get(name, {}).get(o.split, {}).get(what, default)) for o in test))
 
     return [
@@ -72,9 +72,9 @@ def scored(
             np.array(in_order(name, by_question, dev, path)),
             np.array(in_order(name, by_question, test, path)),
             gate_seconds=sum(float(seconds.get(name, {}).get(o.split, 0.0)) for o in test),
-            gate_requests=total(name, "requests", 1.0),  # one forward pass each, if nothing else was counted
-            gate_samples=total(name, "samples"),
-            gate_tokens=total(name, "tokens"),
+            gate_requests=sum_spent(name, "requests", 1.0),  # one forward pass each, if nothing else was counted
+            gate_samples=sum_spent(name, "samples"),
+            gate_tokens=sum_spent(name, "tokens"),
             within_answer=bool(meta.get("within_answer", {}).get(name)),
             seen=seen_of(meta, name),
         )

@@ -22,7 +22,7 @@ from kbtrain import jsonl
 from kbtrain.arrays import Bools, Floats
 from kbtrain.config import read_yaml
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.outcomes import Correctness, answers, needed
+from kbtrain.evaluation.outcomes import Correctness, answers, is_needed
 from kbtrain.gate.gate import logistic
 from kbtrain.gates.encoder.probe import ProbeInput, embeddings, fit_head
 from kbtrain.gates.features.additive import LEAST, check_need, fit_additive, held_out_log_odds
@@ -299,7 +299,7 @@ def learning_curve(
     draw without both kinds of labels.
     """
     table = answers(outcomes, "greedy")
-    wrong, helped = table.llm < 0.5, needed(outcomes)
+    wrong, helped = table.llm < 0.5, is_needed(outcomes)
     for n in sizes_of(len(train), sizes):
         for draw in range(draws if n < len(train) else 1):
             chosen = list(train)

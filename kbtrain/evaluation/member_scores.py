@@ -27,7 +27,7 @@ class _Stored:
     scores: dict[tuple[str, str], float]
     costs: Costs
 
-    def of(self, chunk: Chunk) -> ByName:
+    def scores_of(self, chunk: Chunk) -> ByName:
         return {
             own: [self.scores[name, scored_id(example)] for example in chunk.examples]
             for own, name in self.names.items()
@@ -74,7 +74,7 @@ def _read(one: GateHandle, run: Path) -> _Stored:
 
 
 def _scored(score: FromMembers, members: Sequence[_Stored], gate: GateHandle, chunk: Chunk) -> ScoredChunk:
-    made = gate.named(score([one.of(chunk) for one in members]), chunk.examples)
+    made = gate.name_scores(score([one.scores_of(chunk) for one in members]), chunk.examples)
     scores = [GateScore(scored_id(e), n, made[n][i]) for n in gate.names for i, e in enumerate(chunk.examples)]
     seconds, spent = 0.0, Counter[str]()
     for one in members:

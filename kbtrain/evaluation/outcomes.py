@@ -134,7 +134,7 @@ def _sampled(outcome: Outcome, value: float | None) -> float:
     return value
 
 
-def needed(outcomes: Sequence[Outcome]) -> NDArray[np.bool_]:
+def is_needed(outcomes: Sequence[Outcome]) -> NDArray[np.bool_]:
     """Retrieval is needed: right with it and wrong without (greedy answers)."""
     return np.array([o.rag_correct and not o.llm_correct for o in outcomes], dtype=bool)
 

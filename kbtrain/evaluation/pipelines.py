@@ -88,8 +88,8 @@ def measure_pipeline(
         return PipelineResult(name, len(traces), [])
     asked = [questions[t.question_id] for t, _, _ in both]
     kept = [replace(t, **grades(q, t.answer)) for q, (t, _, _) in zip(asked, both, strict=True)]
-    llm = _stored("llm_only", asked, [one for _, one, _ in both], None)
-    rag = _stored("one_step_rag", asked, [one for _, _, one in both], hits)
+    llm = _stored_answers("llm_only", asked, [one for _, one, _ in both], None)
+    rag = _stored_answers("one_step_rag", asked, [one for _, _, one in both], hits)
     own = _Way(name, np.array([(t.correct, t.exact_match, t.f1, t.retrieved) for t in kept], dtype=np.float64))
     own.spent = {cost: float(sum(getattr(t.spent, cost) for t in kept)) for cost in COSTS}
     searches = min(len(kept), round(own.spent["searches"]))
@@ -107,7 +107,7 @@ def _greedy(store: SampleStore, run: str, question_id: str, condition: Condition
     return None if made is None or made.greedy is None or is_left_out(made.greedy) else made.greedy
 
 
-def _stored(
+def _stored_answers(
     name: str, questions: Sequence[Question], answers: Sequence[Sample], hits: Mapping[str, int] | None
 ) -> _Way:
     """Stored greedy answers of one condition; ``hits`` None: without retrieval."""

@@ -97,7 +97,7 @@ class LossRow:
     retrieval_ratio: float
 
     @property
-    def kept(self) -> bool:
+    def is_within_limit(self) -> bool:
         """True if the evaluated questions lost no more than the limit."""
         return self.lost.mean <= self.limit + 1e-9
 

@@ -179,7 +179,7 @@ class StoredScores:
     by_gate: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
 
-    def of(self, gate: str) -> tuple[Path, Mapping[str, float]]:
+    def scores_of(self, gate: str) -> tuple[Path, Mapping[str, float]]:
         """A gate's file and scores. Raises :class:`UserError` for a gate without scores."""
         if gate not in self.by_gate:
             raise UserError(f"{self.path}: no scores of gate '{gate}'; {did_you_mean(gate, self.by_gate)}")

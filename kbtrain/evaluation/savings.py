@@ -248,7 +248,7 @@ class FourFold:
 def four_fold(outcomes: Sequence[Outcome], scores: Mapping[str, float], threshold: float) -> FourFold:
     """Count a gate's decisions on graded greedy answers."""
     searched = np.array([scores[o.question_id] > threshold for o in outcomes], dtype=bool)
-    needed = oc.needed(outcomes)
+    needed = oc.is_needed(outcomes)
     harmed = np.array([o.llm_correct and not o.rag_correct for o in outcomes], dtype=bool)
     counts = (searched & needed, searched & ~needed, searched & harmed, ~searched & needed, ~searched & ~needed,
               ~searched & harmed)  # fmt: skip

@@ -38,6 +38,6 @@ def seen_of(meta: Mapping[str, Any], gate: str) -> Seen:
     return Seen(*known)
 
 
-def marked(meta: Mapping[str, Any], gates: Iterable[str]) -> list[str]:
+def mark_seen(meta: Mapping[str, Any], gates: Iterable[str]) -> list[str]:
     """The gates that have seen something, with their marks, for the note below a table."""
     return [f"{gate}{mark}" for gate in dict.fromkeys(gates) if (mark := seen_of(meta, gate).mark)]

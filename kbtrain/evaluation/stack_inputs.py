@@ -77,7 +77,7 @@ class StoredColumns:
             for score, name in member.inputs().items():
                 self.columns[name] = (file, scores.get(one.stored.get(score, score), {}))
 
-    def of(self, questions: Sequence[GateExample]) -> Columns:
+    def columns_of(self, questions: Sequence[GateExample]) -> Columns:
         """Scores of these questions. Raises :class:`UserError` for one that has none."""
         found: dict[str, list[float]] = {}
         for name, (file, scores) in self.columns.items():

@@ -115,7 +115,7 @@ def by_dataset(
     names = [[question.dataset for part in side for question in part.questions] for side in sides]
     on_dev, on_test = ([o for part in side for o in part.outcomes] for side in sides)
     answers = oc.dev_answers(on_dev, kind), oc.answers(on_test, kind)
-    needed = oc.needed(on_dev).astype(np.float64)
+    needed = oc.is_needed(on_dev).astype(np.float64)
     clusters = oc.clusters_of(resample, [question for part in sides[1] for question in part.questions])
     found = []
     for name in dict.fromkeys([*names[0], *names[1]]):
@@ -173,7 +173,7 @@ def _pair(
     clusters = oc.clusters_of(resample, target.test.questions)
     made = gate_input([source], gate, [target])
     dev, test = oc.dev_answers(source.dev.outcomes, kind), oc.answers(target.test.outcomes, kind)
-    needed = oc.needed(source.dev.outcomes).astype(np.float64)
+    needed = oc.is_needed(source.dev.outcomes).astype(np.float64)
     nothing: dict[str, Floats] = {}
     empty = np.zeros(0)
     return (

@@ -110,7 +110,7 @@ class Gate(ABC):
         Small talk, instructions about a text and sums are never searched for (:mod:`kbtrain.utterances.kinds`).
         Raises :class:`UserError` if there is none, and for gates that need retrieved text.
         """
-        chosen, given = self.threshold_or(threshold), self._listed(inputs)
+        chosen, given = self.threshold_or(threshold), self._as_list(inputs)
         if self.needs_evidence and any(isinstance(value, str) for value in given):
             raise UserError(f"gate '{self.name}': needs retrieved text; a bare question is not enough")
         return [
@@ -142,9 +142,9 @@ class Gate(ABC):
 
     def examples(self, inputs: Sequence[str | Example]) -> list[Example]:
         """Texts as examples; examples as they are. Raises :class:`UserError` for anything that the gate cannot read."""
-        return [self._example(value, place) for place, value in enumerate(self._listed(inputs))]
+        return [self._example(value, place) for place, value in enumerate(self._as_list(inputs))]
 
-    def _listed(self, inputs: object) -> list[Any]:
+    def _as_list(self, inputs: object) -> list[Any]:
         """The inputs as a list: in an order, and to be read more than once."""
         wrong = isinstance(inputs, str | bytes | GateExample | TurnExample | Mapping | Set)
         if wrong or not isinstance(inputs, Iterable):

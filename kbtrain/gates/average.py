@@ -52,17 +52,17 @@ class AverageGate(Combination):
         self.card: AverageCard | None = card
 
     @property
-    def cut(self) -> int:
+    def n_turns_cut(self) -> int:
         """Turns that its members left out of contexts that were too long, summed."""
         return sum(getattr(gate, "cut", 0) for gate in self.gates)
 
     def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example, in their order. Raises :class:`UserError` for a member that gives no probability."""
         names = [gate.name for gate in self.gates]
-        return mean_log_odds([of[name] for name, of in zip(names, self.asked(examples), strict=True)], names)
+        return mean_log_odds([of[name] for name, of in zip(names, self.member_scores(examples), strict=True)], names)
 
     @classmethod
-    def of(cls, folder: Path | str, members: Sequence[Path], open_member: OpenMember) -> AverageGate:
+    def from_members(cls, folder: Path | str, members: Sequence[Path], open_member: OpenMember) -> AverageGate:
         """A gate of these folders' gates, its own folder written. Raises :class:`UserError` for fewer than two."""
         if len(members) < 2:
             raise UserError(f"gate 'average': {len(members)} members, needs two at least; name their folders")

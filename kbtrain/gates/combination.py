@@ -25,11 +25,11 @@ class Combination(Gate):
         """Requests, samples and tokens of all members so far; a member that counts none makes one request each."""
         return self._spent
 
-    def asked(self, examples: Sequence[Example]) -> list[ByName]:
+    def member_scores(self, examples: Sequence[Example]) -> list[ByName]:
         """Scores of each member, in the members' order; what they cost is counted."""
-        return [self._asked(gate, examples) for gate in self.gates]
+        return [self._ask_member(gate, examples) for gate in self.gates]
 
-    def _asked(self, gate: Gate, examples: Sequence[Example]) -> ByName:
+    def _ask_member(self, gate: Gate, examples: Sequence[Example]) -> ByName:
         before = Counter(gate.spent)
         scores = gate.score_all(examples)
         cost = {name: n - before[name] for name, n in gate.spent.items()} or {"requests": len(examples)}

@@ -45,7 +45,7 @@ def names_to_fit() -> str:
 def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled], kept: KeptFeatures | None) -> Gate:
     """A gate of the kind, fitted to labels of that key. Raises :class:`UserError` for one without a card."""
     examples, need = [row.example for row in rows], [row.need for row in rows]
-    features = () if kept is None else (kept.of(examples),)
+    features = () if kept is None else (kept.features_of(examples),)
     named = {"key": key} if issubclass(kind.card, KeyedCard) else {}
     gate = kind.fit(examples, need, *features, **named) if kind.fit else None
     if gate is None or gate.card is None:

@@ -69,9 +69,9 @@ class GateHandle:
         for name in fresh or self.names:
             values = iter(fresh.get(name, ()))
             own[name] = [math.nan if held_out else next(values) for held_out in known]
-        return self.named(own, examples)
+        return self.name_scores(own, examples)
 
-    def named(self, own: Mapping[str, list[float]], examples: Sequence[Example]) -> dict[str, list[float]]:
+    def name_scores(self, own: Mapping[str, list[float]], examples: Sequence[Example]) -> dict[str, list[float]]:
         """The gate's ``own`` scores by :attr:`names`, held-out ones where the gate was fitted to the question."""
         found = {self.stored.get(name, name): values for name, values in own.items()}
         if not self.held_out:
@@ -220,7 +220,7 @@ def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
 
     together = config.server_n or not config.kind.server  # all replies to one prompt
 
-    def opened() -> Gate:
+    def open_gate() -> Gate:
         from kbtrain.llm.backends import open_llm
 
         return SampledPrompt(open_llm(of_replies(config)), n, 1 if together else n)
@@ -232,7 +232,7 @@ def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
         )
 
     return GateHandle(
-        ("prompt",), identity_of(asked_how(of_replies(config), n)), opened, name="prompt", reads=QUESTION,
+        ("prompt",), identity_of(asked_how(of_replies(config), n)), open_gate, name="prompt", reads=QUESTION,
         passes=passes, server=config.kind.server,
         models=(config.model,) if config.kind.passes else (),
     )  # fmt: skip

@@ -34,13 +34,13 @@ def _prompt(model: str, dtype: str, device: str) -> Gate:
 
 
 def _ragate(shots: Shots, know: bool) -> Callable[[str, str, str], Gate]:
-    def opened(model: str, dtype: str, device: str) -> Gate:
+    def open_prompt_gate(model: str, dtype: str, device: str) -> Gate:
         from kbtrain.gates.ragate.prompt import RagatePrompt
         from kbtrain.models.load import load_model
 
         return RagatePrompt(*load_model(model, dtype, device), shots, know)
 
-    return opened
+    return open_prompt_gate
 
 
 def _ragate_kind(shots: Shots, know: bool = False) -> Prompted:

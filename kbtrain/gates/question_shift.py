@@ -34,7 +34,7 @@ NUMBERS = {
 Asked = Mapping[str, Any]  # of one question: :data:`NUMBERS` by their keys, and "kind"
 
 
-def asked(text: str, vocabulary: frozenset[str] = frozenset()) -> dict[str, Any]:
+def question_numbers(text: str, vocabulary: frozenset[str] = frozenset()) -> dict[str, Any]:
     """The numbers and the kind of one question.
 
     ``new_words``: share of its words in lower case whose hashes are not in ``vocabulary``; left out without either.
@@ -68,14 +68,14 @@ def dev_questions(texts: Sequence[str], entities: int | None = None) -> dict[str
         halves[hashlib.sha256(text.encode(errors="replace")).digest()[0] & 1].append(text)
     vocabulary = frozenset(_hash(word) for text in halves[1] for word in _common(_WORD.findall(text[:LONGEST])))
     even = set(halves[0])
-    rows = [asked(text, vocabulary if text in even else frozenset()) for text in texts]
+    rows = [question_numbers(text, vocabulary if text in even else frozenset()) for text in texts]
     units = {} if entities is None or entities >= len(texts) else {"entities": entities}
     return summed(rows) | {"vocabulary": " ".join(sorted(vocabulary)), **units}
 
 
 def summed(rows: Sequence[Asked]) -> dict[str, Any]:
     """``n``, ``numbers`` and ``kinds`` of many questions, as :func:`question_shift` compares them."""
-    numbers = {name: _kept([row[name] for row in rows if name in row]) for name in NUMBERS}
+    numbers = {name: _subsample([row[name] for row in rows if name in row]) for name in NUMBERS}
     return {"n": len(rows), "numbers": numbers, "kinds": dict(sorted(Counter(row["kind"] for row in rows).items()))}
 
 
@@ -92,7 +92,7 @@ def _hash(word: str) -> str:
     return hashlib.sha256(word.encode(errors="replace")).hexdigest()[:_HEX]
 
 
-def _kept(values: Sequence[float]) -> list[float]:
+def _subsample(values: Sequence[float]) -> list[float]:
     ordered = sorted(values)
     if len(ordered) > KEPT:
         ordered = [ordered[i] for i in np.linspace(0, len(ordered) - 1, KEPT).round().astype(int)]

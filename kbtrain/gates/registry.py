@@ -107,7 +107,7 @@ def _stack_served(folder: Path, states: StatesServer) -> Gate:
 _READ_STATES = (ProbeCard, StackCard)
 
 
-def _named(*names: str) -> Callable[[Any], tuple[str, ...]]:
+def _fixed_names(*names: str) -> Callable[[Any], tuple[str, ...]]:
     return lambda card: names
 
 
@@ -139,13 +139,18 @@ GATES: dict[str, Kind] = {
         open_served=lambda folder, states: load_served(DraftProbe, folder, states),
     ),
     "encoder": Kind(
-        ClassifierCard, EncoderGate.load, QUESTION | TURN, _named("encoder"), "recipes/train_encoder.py", ("encoder",)
+        ClassifierCard,
+        EncoderGate.load,
+        QUESTION | TURN,
+        _fixed_names("encoder"),
+        "recipes/train_encoder.py",
+        ("encoder",),
     ),
     "encoder_probe": Kind(
         ClassifierCard,
         EncoderProbe.load,
         QUESTION | TURN,
-        _named("encoder_probe"),
+        _fixed_names("encoder_probe"),
         "recipes/train_encoder.py",
         ("encoder_probe",),
         fit=EncoderProbe.fit_embedded,
@@ -159,12 +164,12 @@ GATES: dict[str, Kind] = {
         "recipes/train_features.py",
         fit=Features.fit_form,
     ),
-    "seakr": Kind(SeakrCard, SeaKR.load, QUESTION, _named(*SIGNALS), "recipes/make_seakr.py", ("seakr",)),
+    "seakr": Kind(SeakrCard, SeaKR.load, QUESTION, _fixed_names(*SIGNALS), "recipes/make_seakr.py", ("seakr",)),
     "p_yes": Kind(
         p_yes.PYesCard,
         p_yes.PYes.load,
         QUESTION,
-        _named(*p_yes.SIGNALS),
+        _fixed_names(*p_yes.SIGNALS),
         "recipes/make_untrained.py",
         open_served=lambda folder, states: load_untrained(ServedPYes, folder, states),
     ),
@@ -172,7 +177,7 @@ GATES: dict[str, Kind] = {
         draft.DraftCard,
         draft.Draft.load,
         QUESTION,
-        _named(*draft.SIGNALS),
+        _fixed_names(*draft.SIGNALS),
         "recipes/make_untrained.py",
         open_served=lambda folder, states: load_untrained(ServedDraft, folder, states),
     ),
@@ -180,19 +185,21 @@ GATES: dict[str, Kind] = {
         server.ServerCard,
         server.ServerGate.load,
         QUESTION,
-        _named(*server.SIGNALS),
+        _fixed_names(*server.SIGNALS),
         "recipes/make_untrained.py",
         server=True,
     ),
     "ragate_mha": Kind(
-        ClassifierCard, RagateMHA.load, QUESTION | TURN, _named("ragate_mha"), "recipes/train_ragate_mha.py"
+        ClassifierCard, RagateMHA.load, QUESTION | TURN, _fixed_names("ragate_mha"), "recipes/train_ragate_mha.py"
     ),
-    "ragate_peft": Kind(RagatePeftCard, RagatePeft.load, TURN, _named("ragate_peft"), "recipes/train_ragate_peft.py"),
+    "ragate_peft": Kind(
+        RagatePeftCard, RagatePeft.load, TURN, _fixed_names("ragate_peft"), "recipes/train_ragate_peft.py"
+    ),
     "dialogue_state": Kind(
         DialogueStateCard,
         DialogueStateGate.load,
         TURN,
-        _named("dialogue_state"),
+        _fixed_names("dialogue_state"),
         FIT_GATE,
         fit=DialogueStateGate.fit,
     ),
@@ -200,7 +207,7 @@ GATES: dict[str, Kind] = {
         StructuralCard,
         StructuralGate.load,
         TURN,
-        _named("structural"),
+        _fixed_names("structural"),
         FIT_GATE,
         fit=StructuralGate.fit,
     ),
@@ -217,7 +224,7 @@ GATES: dict[str, Kind] = {
         AverageCard,
         _average,
         QUESTION | TURN,
-        _named("average"),
+        _fixed_names("average"),
         "eval/score.py",
         of_members=AverageCard.of_members,
         one_score=True,

@@ -49,20 +49,20 @@ class Costs:
     timings: tuple[Timing, ...]
 
     @classmethod
-    def of(cls, progress: Path) -> Costs:
+    def read_costs(cls, progress: Path) -> Costs:
         """As noted in a file beside the scores."""
         lines = read_text(progress).splitlines()[1:]
         return cls(tuple(jsonl.parse(Timing, line, progress, number) for number, line in enumerate(lines, 2)))
 
     def seconds(self, gate: str, split: Split) -> float:
         """Seconds per example of this gate as measured on one split; 0 before anything was scored."""
-        timings = self._of(gate, split)
+        timings = self._timings_of(gate, split)
         n = sum(t.n for t in timings)
         return sum(t.seconds for t in timings) / n if n else 0.0
 
     def spent(self, gate: str, split: Split) -> dict[str, float]:
         """Requests, samples and tokens per example of this gate on one split; empty for one request a question."""
-        timings = self._of(gate, split)
+        timings = self._timings_of(gate, split)
         n = sum(t.n for t in timings)
         names = sorted({name for t in timings for name in t.spent})
         return {name: sum(t.spent.get(name, 0) for t in timings) / n for name in names}
@@ -79,7 +79,7 @@ class Costs:
             "device": self.device(),
         }
 
-    def _of(self, gate: str, split: Split) -> list[Timing]:
+    def _timings_of(self, gate: str, split: Split) -> list[Timing]:
         return [t for t in self.timings if gate in t.gates and t.split == split]
 
 
@@ -132,7 +132,7 @@ class ScoreFile:
     def _drop_uncovered_costs(self) -> None:
         """Drop the costs of a batch whose scores are not whole: it is scored again, and would count twice."""
         names = {gate for gate, _ in self.done}
-        timings = Costs.of(self._progress_path).timings if names else ()
+        timings = Costs.read_costs(self._progress_path).timings if names else ()
         counts = [len(names.intersection(timing.gates)) * timing.n for timing in timings]
         while sum(counts) > len(self.done):
             counts.pop()
@@ -142,7 +142,7 @@ class ScoreFile:
 
     def costs(self) -> Costs:
         """Costs of the scores so far."""
-        return Costs.of(self._progress_path)
+        return Costs.read_costs(self._progress_path)
 
     def finish(self) -> None:
         """Put new scores in the place of those of other inputs, once all of them are there."""
@@ -168,7 +168,7 @@ class ScoreFile:
 
 def costs_of(run: Path, gate: GateHandle) -> Costs:
     """Costs of a gate's stored scores."""
-    return Costs.of(_progress(score_path(run, gate.name)))
+    return Costs.read_costs(_progress(score_path(run, gate.name)))
 
 
 def _progress(path: Path) -> Path:

@@ -75,7 +75,7 @@ def _held_out(gate: GateHandle) -> tuple[set[str], set[str]]:
     return (set.union(*kept) if all(kept) else set()), set.intersection(*kept)
 
 
-def told(gate: str, counts: Counts, reads: Reads) -> list[str]:
+def seen_messages(gate: str, counts: Counts, reads: Reads) -> list[str]:
     """A line for each split."""
     return [
         f"{gate}: trained on {n['questions']} {split} {reads}s, and on {_units(reads)} of {n['entities']} more"

@@ -58,7 +58,7 @@ class Artifact:
         defaults = defaults_of(self.config) if self.key is None and isinstance(self.config, BaseModel) else {}
         old, new = ({key: side[key] for key in side if key not in ignored} for side in ({**defaults, **noted}, now))
         if others := differing(old, new):
-            return f"made with {changed(*others[0])}"
+            return f"made with {change_message(*others[0])}"
         if self.key is None and {file_sha256(path) for path in self.inputs} != set(meta["inputs"].values()):
             return "made from other data"
         return "" if self.edited or unchanged(self.path) else "changed afterwards"
@@ -151,7 +151,7 @@ def is_resumable(path: Path, note: Path, key: Mapping[str, Any], remedy: str = "
         raise UserError(
             f"{at(path)}: {missing}; {remedy}"
             if old is None
-            else f"{at(path)}: begun with {changed(*others[0])}; set it back, or {remedy}"
+            else f"{at(path)}: begun with {change_message(*others[0])}; set it back, or {remedy}"
         )
     return False
 
@@ -182,7 +182,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return values
 
 
-def changed(name: str, before: Any, now: Any) -> str:
+def change_message(name: str, before: Any, now: Any) -> str:
     """A setting that differs, for an error's line; :data:`ABSENT` shows as "not set"."""
     old, new = ("not set" if value is ABSENT else json.dumps(value, ensure_ascii=False)[:60] for value in (before, now))
     return f"{name} = {old}, now it is {new}"

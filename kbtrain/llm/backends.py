@@ -175,7 +175,7 @@ class LLMConfig(Config):
 
     @field_validator("backend")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _check_backend(cls, name: str) -> str:
         if name not in BACKENDS:
             raise ValueError(f"unknown '{name}'; {did_you_mean(name, BACKENDS)}")
         return name

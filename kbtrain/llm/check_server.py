@@ -247,12 +247,12 @@ def check_server(
     probe = _Probe(url, key_env, seconds)
     with protocol():
         try:
-            return _checked(probe, model, samples, max_new_tokens)
+            return _check_fields(probe, model, samples, max_new_tokens)
         except _Refused as error:
             raise UserError(f"{probe.where}: {error}, after it had answered; try again when it is well") from None
 
 
-def _checked(probe: _Probe, wanted: str | None, samples: int, max_new_tokens: int) -> ServerAbilities:
+def _check_fields(probe: _Probe, wanted: str | None, samples: int, max_new_tokens: int) -> ServerAbilities:
     model = _model(probe, wanted)
     endpoint, fields, refused, reply = _endpoint(probe, model)
     limit: LimitName = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
@@ -264,7 +264,7 @@ def _checked(probe: _Probe, wanted: str | None, samples: int, max_new_tokens: in
     states = _states(probe, model) if model.owner == "vllm" else None
     usage = isinstance((reply.get("usage") or {}).get("completion_tokens"), int)
     answers = _answers(probe, endpoint, fields, samples)
-    asked = {*_wanted(model), limit} - {"max_tokens" if limit != "max_tokens" else ""}
+    asked = {*_sampling_fields(model), limit} - {"max_tokens" if limit != "max_tokens" else ""}
     extra: dict[str, Any] = {**{key: None for key in asked if key not in fields}, **thoughts.extra}
     most = length + thoughts.settings.get("max_thought_tokens", 0)
     room = None if model.context is None else max(32, model.context - most - _TEMPLATE)
@@ -326,7 +326,7 @@ def _model(probe: _Probe, wanted: str | None) -> ListedModel:
     raise UserError(f"{probe.where}: has {len(names)} models; choose one by --model: {shown}")
 
 
-def _wanted(model: ListedModel) -> dict[str, Any]:
+def _sampling_fields(model: ListedModel) -> dict[str, Any]:
     """The fields of a drawn answer besides model and prompt, as sampling sends them."""
     neutral = NEUTRAL.get(model.owner, {})
     return {"max_tokens": _TOKENS, "temperature": 1.0, "top_p": 1.0, "stop": ["\n"], "seed": 7, **neutral}
@@ -366,7 +366,7 @@ def _fields(
 
     Raises :class:`_Refused` where it takes none.
     """
-    prompt, wanted = _prompt(endpoint, model), _wanted(model)
+    prompt, wanted = _prompt(endpoint, model), _sampling_fields(model)
     try:
         return {**prompt, **wanted}, probe.answer(endpoint, {**prompt, **wanted})
     except _Refused as error:

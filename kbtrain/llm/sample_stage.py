@@ -57,7 +57,7 @@ class SamplingPlan:
                     n = self.samples.get(question.split, 0)
                     yield AnswerRequest(question, condition, text, n, prompts=self.prompts)
 
-    def total(self, counts: Mapping[Split, int]) -> int:
+    def n_requests(self, counts: Mapping[Split, int]) -> int:
         """Number of requests, given the number of questions of each split."""
         masked = 0
         if "mask" in self.conditions:

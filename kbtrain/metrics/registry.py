@@ -50,7 +50,7 @@ class Metric:
     of: Callable[[MetricInput], Floats]
     undefined: float = np.nan
 
-    def filled(self, decided: MetricInput) -> Floats:
+    def fill(self, decided: MetricInput) -> Floats:
         """The values, with ``undefined`` in place of NaN."""
         values = self.of(decided)
         return np.where(np.isnan(values), self.undefined, values)

@@ -97,7 +97,7 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
     if rule != "0.5" and len(dev.scores) == 0:
         raise UserError(f"threshold rule '{rule}': there is no dev question to choose on; use rule '0.5'")
     if rule == "0.5":
-        return chosen(midpoint, rule, dev)
+        return threshold_choice(midpoint, rule, dev)
     values = cuts(dev.scores)
     searches = _cumulated(dev.scores, np.ones_like(dev.scores))
     if rule == "best_f1":
@@ -110,7 +110,7 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
     else:
         goodness = -np.abs(searches / len(dev.scores) - target_ratio)
     # rounding: sums of the same gains in another order must stay ties
-    return chosen(float(values[np.argmax(goodness >= goodness.max() - 1e-9)]), rule, dev)
+    return threshold_choice(float(values[np.argmax(goodness >= goodness.max() - 1e-9)]), rule, dev)
 
 
 def gains_beyond_margin(dev: Dev, margin: float) -> Floats:
@@ -141,7 +141,7 @@ def fewest_searches(dev: Dev, limit: float) -> float:
     return float(cuts(dev.scores)[np.argmax(won[-1] - won <= limit + 1e-9)])
 
 
-def chosen(value: float, rule: AnyRule, dev: Dev) -> ThresholdChoice:
+def threshold_choice(value: float, rule: AnyRule, dev: Dev) -> ThresholdChoice:
     """A threshold and its effect on these questions."""
     n = len(dev.scores)
     retrieved = dev.scores > value
@@ -216,7 +216,7 @@ def control(
         observed, bounds = taken / n, upper_bounds(taken, n, delta)
     else:
         values = values[::-1]
-        observed, bounds = (_changed if promise == "answers_changed" else _lost)(calibration, values, delta)
+        observed, bounds = (_changed_shares if promise == "answers_changed" else _lost)(calibration, values, delta)
     kept = bounds <= limit + 1e-12
     if not kept[0]:
         raise UserError(
@@ -242,7 +242,7 @@ def _lost(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Float
     return (lost - saved) / n, upper - lower
 
 
-def _changed(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Floats]:
+def _changed_shares(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Floats]:
     """Share of all answers that skipped retrievals change at each cut, and its exact upper bound."""
     order = np.argsort(calibration.scores, kind="stable")
     n, skipped = len(order), np.searchsorted(calibration.scores[order], values, side="right")

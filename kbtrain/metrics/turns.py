@@ -52,7 +52,7 @@ class GateDifference:
 def weighted_metrics(truth: Bools, run: SeedScores, weights: Floats) -> dict[str, Floats]:
     """Each of :data:`~kbtrain.metrics.registry.METRICS` for each row of ``weights``."""
     decided = MetricInput(truth, run.scores, run.scores > run.threshold, weights)
-    return {name: metric.filled(decided) for name, metric in METRICS.items()}
+    return {name: metric.fill(decided) for name, metric in METRICS.items()}
 
 
 def classify_turns(

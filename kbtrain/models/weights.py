@@ -230,6 +230,9 @@ def opening(where: Path | str, model: str, what: str = "") -> Iterator[None]:
 
 def _check_files(folder: Path) -> None:
     """Raise :class:`UserError` for small files of a model's folder that libraries would pass over in silence."""
+    for path in folder.glob("*.jinja"):
+        # transformers passes over a template that is a folder, and would ask a model of chats in plain text
+        check_regular(path)
     for name in _CONFIGS:
         if path_exists(folder / name) and (problem := _problem(folder / name)):
             raise UserError(f"{folder / name}: {problem}; copy the whole folder again")

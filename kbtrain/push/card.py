@@ -58,7 +58,7 @@ def card_text(
         package=package_of(card.kind),
         points=points,
         tested=table(tested),
-        measured=measured(results) if results else "",
+        measured=setting_sentence(results) if results else "",
         sections=sections,
         hashes=data_hashes(folder, card),
         files=staged.files,
@@ -77,7 +77,7 @@ def figures(folder: Path) -> tuple[Results | None, list[GateResult]]:
     return results, [gate for gate in results.gates if gate.gate in names]
 
 
-def measured(results: Results) -> str:
+def setting_sentence(results: Results) -> str:
     """The questions, kind of accuracy, rule of the thresholds and intervals of the table."""
     meta = results.meta
     draws = (

@@ -65,12 +65,12 @@ def push(wanted: Push, say: Callable[[str], None]) -> list[str]:
 def tried_here(folder: Path, copy: Path) -> str:
     """As :func:`tried`, of the folder's copy; errors name the folder."""
     try:
-        return tried(load_gate(stage(folder, copy, here=True).folder))
+        return try_snippet(load_gate(stage(folder, copy, here=True).folder))
     except UserError as error:
         raise UserError(str(error).replace(str(copy), str(folder))) from None
 
 
-def tried(gate: Gate) -> str:
+def try_snippet(gate: Gate) -> str:
     """The decision on the snippet's question, for gates that need nothing else. Raises :class:`UserError`."""
     if "question" not in gate.reads or gate.needs_evidence or gate.stage in ("draft", "search"):
         return ""

@@ -110,7 +110,7 @@ def changed_answers(
 def figure(test: Changes, scores: Mapping[str, Mapping[str, float]], found: Sequence[Fidelity]) -> str:
     """Answers that differ against searches skipped, in percent: each gate's order of the test questions, and chance."""
     made, axes = new_figure(6.4, 3.4)
-    changed = test.changed
+    changed = test.differs
     for colour, one in zip(("blue", "orange", "green", "red", "purple"), found, strict=False):
         order = np.argsort([scores[one.gate][question.id] for question in test.questions], kind="stable")
         share = np.concatenate([[0.0], np.cumsum(changed[order])]) / len(order)

@@ -152,7 +152,7 @@ def loss_cells(gates: Sequence[GateResult]) -> list[list[str]]:
             points(row.lost.mean),
             points_interval(row.lost),
             percent(row.retrieval_ratio),
-            "yes" if row.kept else "NO",
+            "yes" if row.is_within_limit else "NO",
         ]
         for gate in gates
         for row in gate.loss_rows

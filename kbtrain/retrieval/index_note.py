@@ -29,14 +29,14 @@ def is_whole(folder: Path, built_from: Mapping[str, Any]) -> bool:
     except UserError:
         return False
     own = {key: value for key, value in noted.items() if key not in ("bytes", "sha256")}
-    return own == built_from and _changed(folder, noted) is None
+    return own == built_from and _first_change(folder, noted) is None
 
 
 def check_noted(folder: Path) -> None:
     """Raise :class:`UserError` for an index whose files are others than its note says; one without a note passes."""
     if not (folder / NOTE).exists():
         return
-    changed = _changed(folder, jsonl.read_json(folder / NOTE))
+    changed = _first_change(folder, jsonl.read_json(folder / NOTE))
     if changed is not None:
         raise UserError(
             f"{at(folder / changed)}: is not what was built; build the index again: run data_gen/retrieve.py with its "
@@ -44,7 +44,7 @@ def check_noted(folder: Path) -> None:
         )
 
 
-def _changed(folder: Path, noted: Mapping[str, Any]) -> str | None:
+def _first_change(folder: Path, noted: Mapping[str, Any]) -> str | None:
     """Name of the first file that is missing, more, or another one.
 
     By sizes; and by hashes where the index is at most :data:`HASHED` bytes, else of files younger than the note.

@@ -104,7 +104,7 @@ async def gate_route(service: Service, exchange: Exchange) -> None:
     async def work() -> None:
         exchange.moment = "gate"
         made = await service.decisions("gate", inputs, Aim(**aims), kinds)
-        shown = [_shown(value, decision) for value, decision in zip(inputs, made, strict=False)]
+        shown = [_decision_json(value, decision) for value, decision in zip(inputs, made, strict=False)]
         fields = {"gate": made[0].gate, "decisions": shown, "seconds": round(made[0].seconds, 6)}
         if len(made) < len(inputs):
             slow = service.gate_slow(len(made), len(inputs))
@@ -173,7 +173,7 @@ def _number(body: dict[str, Any], name: str) -> float | None:
         raise Refused(400, "body", f"field '{name}': expected a number", name) from None
 
 
-def _shown(value: Input, decision: ServedDecision) -> dict[str, Any]:
+def _decision_json(value: Input, decision: ServedDecision) -> dict[str, Any]:
     about = {"turn": value.turn} if isinstance(value, TurnExample) else {"question": value}
     return {
         **about,

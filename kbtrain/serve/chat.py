@@ -44,7 +44,7 @@ def gate_input(
     without a last word of the user, and requests that a chat window makes for itself pass ungated, with a reason.
     Messages of other roles are passed on. Raises :class:`Refused` for what is not a list of messages.
     """
-    checked = _checked(messages, config.max_messages, field, before)
+    checked = _check_messages(messages, config.max_messages, field, before)
     last = checked[-1]
     if last["role"] in {"tool", "function"}:
         return GatedMessage(None, None, "tool-message")
@@ -92,7 +92,7 @@ def _turn(messages: Sequence[dict[str, Any]]) -> TurnExample:
     return TurnExample(id="chat", dialogue_id="chat", split="test", turn=len(context), context=context)
 
 
-def _checked(messages: Any, most: int, field: str, before: int) -> list[dict[str, Any]]:
+def _check_messages(messages: Any, most: int, field: str, before: int) -> list[dict[str, Any]]:
     def refused(message: str) -> Refused:
         return Refused(400, "messages", f"field '{field}': {message}", field)
 

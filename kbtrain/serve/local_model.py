@@ -143,20 +143,20 @@ class LocalModel:
         job = _Job(request, lambda part: _call(loop, lambda: parts.put_nowait(part)))
         self._waiting += 1
         future = self._thread.submit(self._run, job)
-        future.add_done_callback(lambda _: _call(loop, self._done))
+        future.add_done_callback(lambda _: _call(loop, self._finish))
         shape = _Shape(request, self.name, f"kbtrain-{next(self._numbers)}", int(time.time()))
         try:
             if request.stream:
                 kind = b"text/event-stream; charset=utf-8"
                 yield UpstreamReply(200, [(b"content-type", kind)], _events(shape, parts))
             else:
-                whole = await _whole(shape, parts)
+                whole = await _full_reply(shape, parts)
                 length = (b"content-length", str(len(whole)).encode())
                 yield UpstreamReply(200, [(b"content-type", b"application/json"), length], _once(whole))
         finally:
             job.stopped.set()
 
-    def _done(self) -> None:
+    def _finish(self) -> None:
         self._waiting -= 1
 
     def _run(self, job: _Job) -> None:
@@ -180,7 +180,7 @@ class LocalModel:
             if job.stopped.is_set():
                 raise _Stopped
             so_far = self.sampler.stopper.text(row.tokens, row.opened)
-            cut = _cut(so_far, request.stop)
+            cut = _cut_at_stop(so_far, request.stop)
             ended = row.finish is not None or len(cut) < len(so_far)
             ready = cut if ended else cut[: max(0, len(cut) - held)].rstrip("\ufffd")
             if not ended and may_open_thought(so_far):
@@ -307,7 +307,7 @@ def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def _cut(so_far: str, stop: Sequence[str]) -> str:
+def _cut_at_stop(so_far: str, stop: Sequence[str]) -> str:
     for string in stop:
         so_far = so_far.split(string, 1)[0]
     return so_far
@@ -362,7 +362,7 @@ async def _events(shape: _Shape, parts: Parts) -> AsyncIterator[bytes]:
         first = False
 
 
-async def _whole(shape: _Shape, parts: Parts) -> bytes:
+async def _full_reply(shape: _Shape, parts: Parts) -> bytes:
     words = ""
     while True:
         part = await parts.get()

@@ -94,7 +94,7 @@ async def _answer(
     policy: Policy, course: Course,
 ) -> None:  # fmt: skip
     assert service.upstream is not None
-    service.upstream.check(path, _asked(service, path, body, found, None))
+    service.upstream.check(path, _request_body(service, path, body, found, None))
     exchange.moment = "gate"
     found = await resolve_follow_up(service, exchange, body, found, course) if policy.retrieve != "never" else found
     tools = [] if found.query is None else search_tools(body, service.config.search_tool)
@@ -214,14 +214,14 @@ def _with_passages(
     evidence = evidence_text(course.hits, service.decider.loaded.titles)
     if evidence is None:
         course.hits = ()
-    changed = _asked(service, path, body, found, evidence)
+    changed = _request_body(service, path, body, found, evidence)
     states = service.decider.loaded.states
     if evidence is None and states is not None and path == "chat/completions":
         changed = continue_draft(changed, states)
     return data if changed is body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
 
 
-def _asked(
+def _request_body(
     service: Service, path: str, body: dict[str, Any], found: GatedMessage, evidence: str | None
 ) -> dict[str, Any]:
     """The request with the passages' text, or as it is asked without; the same object if nothing changes."""

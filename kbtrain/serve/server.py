@@ -51,10 +51,10 @@ def serve_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
     config = parse_args(ServeConfig, words, USAGE, "kbtrain serve FOLDER")
     for package in ("aiohttp", "httptools", "prometheus_client", "starlette", "uvicorn"):
         require(package, "serve")
-    run(placed(config), say)
+    run(with_local_gate(config), say)
 
 
-def placed(config: ServeConfig) -> ServeConfig:
+def with_local_gate(config: ServeConfig) -> ServeConfig:
     """The configuration with the folder of a gate that it names on the hub. Raises :class:`UserError`."""
     return config.model_copy(update={"gate": folder_of(config.gate, config.revision)})
 
@@ -71,7 +71,7 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     service = Service(config)
     sys.setswitchinterval(0.001)  # the gate's thread lets the event loop in sooner
     name = f"[{config.host}]" if ":" in config.host else config.host
-    for line in described(service):
+    for line in startup_lines(service):
         say(line)
     server = http_server(service)
     signal.signal(signal.SIGHUP, lambda *_: reload(service))  # before anyone can know that the server is there
@@ -82,7 +82,7 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     asyncio.run(_serve(service, server, listening))
 
 
-def described(service: Service) -> list[str]:
+def startup_lines(service: Service) -> list[str]:
     """Lines about what was opened: gate and key, threshold and its figures, the cost of a decision, prompt, search."""
     config, loaded = service.config, service.decider.loaded
     lines = [f"gate {loaded.name}{_key_in_words(config, loaded)}", *_threshold_lines(service)]

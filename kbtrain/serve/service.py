@@ -14,7 +14,7 @@ from prometheus_client import Gauge
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Saves
-from kbtrain.gates.question_shift import Asked, QuestionShift, asked, question_shift
+from kbtrain.gates.question_shift import Asked, QuestionShift, question_numbers, question_shift
 from kbtrain.metrics.calibration import Shift, shift
 from kbtrain.records import Hit, TurnExample
 from kbtrain.serve.config import ServeConfig
@@ -230,7 +230,7 @@ class Service:
                 self._recent.clear()
                 self._counted, self._decided = d.gate, 0
             if course.query is not None:
-                course.asked = asked(course.query, self.decider.loaded.vocabulary)
+                course.asked = question_numbers(course.query, self.decider.loaded.vocabulary)
             self._decided += 1
             # popular questions come again and again: each counts once, or a few of them would look like a shift
             key = str(self._decided) if course.query is None else question_hash(course.query)

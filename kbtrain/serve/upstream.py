@@ -216,7 +216,7 @@ class HttpUpstream:
                 try:
                     if response.status == 401 and self._key is None and not self._own_keys:
                         raise Refused(401, "invalid_api_key", "the upstream lists its models for a key alone")
-                    found = _listed(await self._small(response)) if response.status == 200 else None
+                    found = _read_models(await self._small(response)) if response.status == 200 else None
                 finally:
                     response.close()
         except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError, RecursionError):
@@ -247,7 +247,7 @@ def _has_begun(error: Exception) -> bool:
     return isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError)
 
 
-def _listed(data: bytes) -> list[Any]:
+def _read_models(data: bytes) -> list[Any]:
     """Entries of a list of models; halves of surrogate pairs become U+FFFD. Raises ``ValueError`` for anything else."""
     found, broken = whole_json(json.loads(data, parse_constant=_no_number)["data"])
     if broken:

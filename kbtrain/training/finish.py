@@ -206,7 +206,7 @@ class DevScores:
     table: str = field(repr=False)  # metrics with 95 % intervals, Markdown
 
     @classmethod
-    def of(cls, gate: ExampleGate, rows: Sequence[Labelled], path: Path) -> DevScores:
+    def from_gate(cls, gate: ExampleGate, rows: Sequence[Labelled], path: Path) -> DevScores:
         """``path``: the dev file, whose hash goes into the threshold."""
         examples, need = tuple(row.example for row in rows), tuple(float(row.is_needed) for row in rows)
         scores = gate.score(examples)
@@ -322,7 +322,7 @@ class ClassifierEnding(Ending):
         super().__init__(config, state)
         self.gate = gate
         gate.cut = 0
-        self.dev = DevScores.of(gate, data.dev, config.dev)
+        self.dev = DevScores.from_gate(gate, data.dev, config.dev)
         self.scored = config, gate, self.dev
         self.figures, self.questions = self.dev.metrics, [row.example for row in data.train]
         self.trained_on = f"{len(data.train)} examples"

@@ -119,12 +119,12 @@ class KeyedEnding(Ending):
         self.dev: dict[Target, DevScores] = {}
         for key, name in zip(keys, names, strict=True):
             known = _Known(name, dict(zip(ids, fit.dev[name], strict=True)))
-            self.dev[key] = DevScores.of(known, data.dev[key], config.dev)
+            self.dev[key] = DevScores.from_gate(known, data.dev[key], config.dev)
         counts = {
             "train_questions": {key: len(rows) for key, rows in data.train.items()},
             "dev_questions": {key: len(rows) for key, rows in data.dev.items()},
         }
-        self.run = {**config.model_dump(mode="json"), **_measured(counts, started)}
+        self.run = {**config.model_dump(mode="json"), **_fit_facts(counts, started)}
         self.facts = {"dev": {key: scores.metrics for key, scores in self.dev.items()}}
         areas = {key: scores.metrics["auroc"] for key, scores in self.dev.items() if "auroc" in scores.metrics}
         self.figures = {f"auroc_{key}": area for key, area in areas.items()}
@@ -173,9 +173,9 @@ class SingleEnding(Ending):
         if gate.card is None:
             raise UserError(f"gate '{gate.name}': no card to write")
         self.gate, self.open_again, self.kept, self.started = gate, open_again, kept, started
-        self.dev = DevScores.of(by_kept(gate, kept), dev, config.dev)
+        self.dev = DevScores.from_gate(by_kept(gate, kept), dev, config.dev)
         counts = {"train_examples": len(train), "dev_examples": len(dev)}
-        self.run = {**gate.card.run, **config.model_dump(mode="json"), **chosen, **_measured(counts, started)}
+        self.run = {**gate.card.run, **config.model_dump(mode="json"), **chosen, **_fit_facts(counts, started)}
         about = {"label_rule": label_rule(config.train), "versions": package_versions(), "labels": config.labels}
         fields = type(gate.card).model_fields.keys() - gate.card.ABSENT
         known = {name: value for name, value in {**about, **chosen}.items() if name in fields}
@@ -206,7 +206,7 @@ class SingleEnding(Ending):
         return self.page.text(worst)
 
 
-def _measured(counts: Mapping[str, Any], started: float) -> dict[str, Any]:
+def _fit_facts(counts: Mapping[str, Any], started: float) -> dict[str, Any]:
     """Facts of a fitting beside its settings: the state of the code, ``counts``, time and memory."""
     seconds = round(time.monotonic() - started, 1)
     return {**git_state(), **counts, "seconds": seconds, "peak_rss_mb": peak_rss_mb()}

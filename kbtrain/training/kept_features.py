@@ -49,7 +49,7 @@ class KeptFeatures:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def of(self, examples: Sequence[Example]) -> Rows:
+    def features_of(self, examples: Sequence[Example]) -> Rows:
         """(n, d), in the order of the examples; what is missing is extracted and kept."""
         import numpy as np
 
@@ -119,7 +119,7 @@ class ByKept:
         scores = getattr(self.gate, "score_features", None)
         if scores is None:
             raise UserError(f"gate '{self.kept.gate}': names features but has no score_features(features)")
-        return [float(value) for value in scores(self.kept.of(examples))]
+        return [float(value) for value in scores(self.kept.features_of(examples))]
 
 
 def by_kept(gate: Gate, kept: KeptFeatures | None) -> Gate | ByKept:

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from kbtrain.errors import UserError, at
 from kbtrain.files import path_exists
 from kbtrain.gate.card import SAVED
-from kbtrain.io.artifact import ABSENT, MODEL_FILES, changed, differing, plain
+from kbtrain.io.artifact import ABSENT, MODEL_FILES, change_message, differing, plain
 from kbtrain.jsonl import read_json
 from kbtrain.models.files_read import check_noted, note
 from kbtrain.provenance import (
@@ -84,8 +84,8 @@ def claim_folder(
             return
         if trained_here(folder):
             raise UserError(
-                f"{at(path)}: another training is in this folder, with {changed(*others[0])}; choose another output, "
-                "or delete the folder"
+                f"{at(path)}: another training is in this folder, with {change_message(*others[0])}; choose another "
+                "output, or delete the folder"
             )
     write_atomically(path, json.dumps(new, ensure_ascii=False, indent=1) + "\n")
 

@@ -30,7 +30,7 @@ def made(tmp_path):
             scores.append(GateScore(f"{split}{i}", "seakr", (-4.0 if known else -2.0) + i / n))
     jsonl.write(tmp_path / "outcomes.jsonl", outcomes)
     jsonl.write(tmp_path / "scores" / "seakr.jsonl", scores)
-    scale = Scale.of([1.0, 2.0], 20)
+    scale = Scale.from_norms([1.0, 2.0], 20)
     measured = MeasuredScale(
         n=2, low=1.0, mean=1.5, high=2.0, floor=scale.floor, ceiling=scale.ceiling, mean_floor=scale.floor
     )

@@ -119,7 +119,8 @@ def test_what_was_changed_since_it_was_made_is_evaluated_by_nobody(name, setting
     """In whatever script: a hand-edited score became a figure where eval/write_report.py alone looked."""
     write_meta(_outcomes(run_folder), stage="end_to_end", config={}, inputs=[])
     module = load(f"{'data_gen' if name == 'analyse' else 'eval'}/{name}.py")
-    kind = next(kind for kind in vars(module).values() if getattr(kind, "__module__", "") == module.__name__)
+    own = (kind for kind in vars(module).values() if getattr(kind, "__module__", "") == module.__name__)
+    kind = next(kind for kind in own if hasattr(kind, "model_fields"))
     runs = {"runs": [str(run_folder)], "out": str(run_folder / "out")} if "runs" in kind.model_fields else {}
     config = build(kind, None, {**(runs or {"run": run_folder}), **settings})
     path = run_folder / file

@@ -68,7 +68,7 @@ def test_figures_are_those_worked_by_hand() -> None:
     good = cv.HeldOut(np.array([0.9, 0.1, 0.8, 0.2]), np.array([True, False, False, True]))
     bad = cv.HeldOut(np.array([0.1, 0.9, 0.8, 0.2]), np.array([False, True, True, True]))
     made = {"good": [good], "both": [good, bad]}
-    found = cv.measured(truth, made, cv.drawn_figures(truth, ["a", "b", "c", "d"], made))
+    found = cv.figures_of_candidates(truth, made, cv.drawn_figures(truth, ["a", "b", "c", "d"], made))
     assert found["good"].auroc.mean == 1.0 and found["good"].f1.mean == pytest.approx(0.5)
     assert (found["good"].precision, found["good"].recall) == (0.5, 0.5)
     assert found["both"].by_repeat == [1.0, 0.25]
@@ -82,7 +82,7 @@ def test_the_value_of_the_best_of_equal_candidates_is_corrected_downwards() -> N
     truth, dialogues = np.tile([True, False], 60), [f"d{i}" for i in range(120)]
     made = {name: [cv.HeldOut(rng.normal(size=120), rng.random(120) < 0.5)] for name in "abcdefgh"}
     drawn, factors = cv.drawn_figures(truth, dialogues, made), dict.fromkeys(made, 1.0)
-    found = cv.measured(truth, made, drawn)
+    found = cv.figures_of_candidates(truth, made, drawn)
     best, corrected = found[cv.best(list(made), found)], cv.corrected(list(made), drawn, factors)
     assert best.auroc.mean > 0.52 and best.auroc.mean - corrected["auroc"].mean > 0.02
     assert corrected["auroc"].low < 0.5 < corrected["auroc"].high  # all are of chance
@@ -169,7 +169,7 @@ def test_a_dialogue_of_test_that_has_no_name_of_its_own_is_fitted_to_nowhere(tmp
 )
 def test_a_point_of_a_learning_curve_without_data_is_one_line(name: str, given: list[str], least: int) -> None:
     """A negative number took all but so many, and 0 ended in a traceback after everything was fitted."""
-    module = scripts.load(f"eval/{name}.py")
+    module = scripts.load(f"{'studies' if name == 'evidence' else 'eval'}/{name}.py")
     kind = module.CrossValidateConfig if name == "cross_validate" else module.EvidenceConfig
     with pytest.raises(UserError, match=f"key 'sizes': input should be greater than or equal to {least}"):
         parse_args(kind, given)

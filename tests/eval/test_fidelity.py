@@ -38,7 +38,7 @@ def test_a_question_counts_where_it_has_two_answers_and_others_are_counted() -> 
     changes.add(asked("b"), stored("b", "Ann"), stored("b", "Bob"))
     changes.add(asked("c"), stored("c", "Ann"), None)
     changes.add(asked("d"), stored("d", "", "thought"), stored("d", "Bob"))
-    assert changes.changed.tolist() == [0.0, 1.0] and [q.id for q in changes.questions] == ["a", "b"]
+    assert changes.differs.tolist() == [0.0, 1.0] and [q.id for q in changes.questions] == ["a", "b"]
     assert left_out_lines({"dev": changes}) == [
         "left out: 1 dev questions without a stored answer",
         "left out: 1 dev questions whose answer was cut before it began, or is a thought alone",

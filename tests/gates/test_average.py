@@ -50,7 +50,7 @@ def test_the_mean_is_that_of_log_odds():
 
 def test_a_folder_opens_its_members_wherever_all_of_them_lie(members, tmp_path):
     asked = [turn(i) for i in range(8)]
-    made = AverageGate.of(tmp_path / "run" / "average", members, kbtrain.load_gate)
+    made = AverageGate.from_members(tmp_path / "run" / "average", members, kbtrain.load_gate)
     a, b = (kbtrain.load_gate(member).score(asked) for member in members)
     assert made.score(asked) == mean_log_odds([a, b], ["a", "b"])
     assert len(run_snippet(tmp_path / "run" / "average")) == 2
@@ -58,15 +58,15 @@ def test_a_folder_opens_its_members_wherever_all_of_them_lie(members, tmp_path):
     opened = kbtrain.load_gate(tmp_path / "moved" / "average")
     assert opened.score(asked) == made.score(asked)
     assert opened.card.members == ("../a", "../b")
-    assert (opened.name, opened.needs_evidence, opened.cut) == ("average", False, 0)
+    assert (opened.name, opened.needs_evidence, opened.n_turns_cut) == ("average", False, 0)
 
 
 def test_wrong_members_are_one_line(members, tmp_path):
     with pytest.raises(UserError, match="1 members, needs two at least"):
-        AverageGate.of(tmp_path / "average", members[:1], kbtrain.load_gate)
+        AverageGate.from_members(tmp_path / "average", members[:1], kbtrain.load_gate)
     with pytest.raises(UserError, match="the scores of 'seakr' are no probabilities"):
         mean_log_odds([[0.5], [-6.2]], ["a", "seakr"])
-    AverageGate.of(tmp_path / "run" / "average", members, kbtrain.load_gate)
+    AverageGate.from_members(tmp_path / "run" / "average", members, kbtrain.load_gate)
     shutil.rmtree(members[1])
     with pytest.raises(UserError, match="no such file"):
         kbtrain.load_gate(tmp_path / "run" / "average")
@@ -137,7 +137,7 @@ def test_members_that_are_scored_are_not_asked_again(members, tmp_path, monkeypa
 
 
 def test_it_costs_what_its_members_cost_and_needs_what_they_need(members, tmp_path):
-    average = AverageGate.of(tmp_path / "run" / "average", members, kbtrain.load_gate)
+    average = AverageGate.from_members(tmp_path / "run" / "average", members, kbtrain.load_gate)
     asked = [turn(i) for i in range(8)]
     average.score(asked)
     assert average.spent == {"requests": 0}  # none of them asks a model

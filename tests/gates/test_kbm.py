@@ -70,7 +70,7 @@ def test_attention_in_blocks_gives_the_same_scores(kind, head, tokenizer, monkey
     model = make_model(kind, len(tokenizer)).eval()
     kbm = KBM(model, tokenizer, KEYS, 4000)
     rows = [kbm.scorer.encoder.encode(e) for e in EXAMPLES[:6]]
-    start = kbm.scorer._start.of([row.prompt for row in rows]) if head else None
+    start = kbm.scorer._start.cache_for([row.prompt for row in rows]) if head else None
     plain = value_probabilities(model, rows, 0, start)
     calls = []
     real = causal_blocks_attention

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from kbtrain.gates.question_shift import asked, dev_questions, question_shift, vocabulary_of
+from kbtrain.gates.question_shift import dev_questions, question_numbers, question_shift, vocabulary_of
 
 FIRST = ("What is the {} of {}?", "Who wrote the {} about {}?", "In which year did {1} get its {0}?", "Is {1} a {0}?")
 WORDS = [a + b for a in ("ca", "fle", "mo", "tri", "sa", "pu", "gor") for b in ("pital", "rency", "nk", "ver", "tone")]
@@ -21,24 +21,24 @@ def questions(seed, n, words=WORDS, forms=FIRST):
 
 def found(dev, new):
     kept = json.loads(json.dumps(dev_questions(dev)))
-    return question_shift(kept, [asked(text, vocabulary_of(kept)) for text in new])
+    return question_shift(kept, [question_numbers(text, vocabulary_of(kept)) for text in new])
 
 
 def test_the_numbers_of_a_question_by_hand():
     text = "Who wrote 'The Trial' in 1914, and how many of its 3 parts?"
-    assert asked(text) == {"characters": 59, "words": 13, "names": 2, "numbers": 2, "kind": "how_many"}
+    assert question_numbers(text) == {"characters": 59, "words": 13, "names": 2, "numbers": 2, "kind": "how_many"}
     kept = dev_questions([text])
     assert kept["n"] == 1 and kept["kinds"] == {"how_many": 1} and kept["numbers"]["names"] == [2]
     known = vocabulary_of(dev_questions([f"{text} {i}" for i in range(9)]))
-    assert asked(text, known)["new_words"] == 0
-    assert asked("Who wrote parts of a sonata?", known)["new_words"] == pytest.approx(2 / 5)
-    assert asked("谁写了这本书？")["kind"] == "who" and asked("谁写了这本书？")["words"] == 6
-    assert asked("x" * 5000)["characters"] == 5000
+    assert question_numbers(text, known)["new_words"] == 0
+    assert question_numbers("Who wrote parts of a sonata?", known)["new_words"] == pytest.approx(2 / 5)
+    assert question_numbers("谁写了这本书？")["kind"] == "who" and question_numbers("谁写了这本书？")["words"] == 6
+    assert question_numbers("x" * 5000)["characters"] == 5000
 
 
 def test_names_are_counted_as_in_the_numbers_that_folders_keep():
     """By another rule every gate on Chinese questions would raise an alarm at the next question."""
-    assert asked("中国的首都是哪里?")["names"] == 1
+    assert question_numbers("中国的首都是哪里?")["names"] == 1
 
 
 def test_a_gate_s_folder_holds_no_word_of_its_dev_questions():

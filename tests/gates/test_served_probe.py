@@ -15,7 +15,7 @@ from kbtrain.cli import main
 from kbtrain.engine.vllm_args import check_version, engine_arguments, serve_flags
 from kbtrain.errors import UserError
 from kbtrain.gates.handles import handle
-from kbtrain.gates.probe.served import REFERENCE, check_reference, read_reference, write_reference
+from kbtrain.gates.probe.served import REFERENCE, check_reference, read_reference_states, write_reference
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.score_stage import Chunk, local
 from kbtrain.gates.states_read import layers_read, model_read
@@ -176,7 +176,7 @@ def test_scores_of_a_run_and_answers_come_from_a_server_s_states(folder, base, t
 
 
 def test_the_reference_is_read_alone_and_in_a_batch(folder, base):
-    assert len(read_reference(folder)) == 3 and (folder / REFERENCE).stat().st_size < 20_000
+    assert len(read_reference_states(folder)) == 3 and (folder / REFERENCE).stat().st_size < 20_000
     with Engine(*base, layers=[2]) as engine:
         gate = kbtrain.load_gate(folder, states=client(engine, folder))
         engine.asked.clear()

@@ -445,7 +445,7 @@ def test_members_that_read_one_model_read_one_copy_of_it(tmp_path, monkeypatch):
     stack = kbtrain.load_gate(tmp_path / "stack")
     probe, draft_probe, draft = stack.gates
     assert probe.reader.model is draft_probe.reader.model is draft.model
-    together = dict(zip(stack.card.parts(), stack.asked(asked), strict=True))
+    together = dict(zip(stack.card.parts(), stack.member_scores(asked), strict=True))
     for kind, score in scores.items():
         alone = kbtrain.load_gate(tmp_path / "stack" / kind)
         assert getattr(alone, "reader", alone).model is not probe.reader.model

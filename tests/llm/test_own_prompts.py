@@ -208,9 +208,9 @@ def test_a_run_of_other_prompts_does_not_score_the_gate(probe: Path, tmp_path: P
     config = score.ScoreConfig(run=tmp_path, splits=("test",))
     asked = score.read_asked(config)
     with pytest.raises(UserError, match=f"prompts {OWN.fingerprint()}, the run's answers are to the project's"):
-        score.check_own_prompts(asked, score.chosen(config, asked))
+        score.check_own_prompts(asked, score.choose_gates(config, asked))
     meta.write_text(json.dumps({"schema": SCHEMA, "label_rule": {"own_prompts": OWN.as_record()}}))
-    score.check_own_prompts(asked, score.chosen(config, asked))
+    score.check_own_prompts(asked, score.choose_gates(config, asked))
 
 
 def test_serving_asks_by_the_gate_s_templates() -> None:

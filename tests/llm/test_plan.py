@@ -35,7 +35,7 @@ def test_every_question_is_asked_under_every_condition_with_its_evidence(files):
     assert asks[0].evidence is None
     assert asks[1].evidence == "It is in Peru.\nNot here."
     assert asks[2].evidence == "It is in MASK.\nNot here."
-    assert plan.total(check_files(*files)) == len(asks)
+    assert plan.n_requests(check_files(*files)) == len(asks)
 
 
 def test_titles_are_shown_by_the_rule_that_the_evidence_names_and_masked(files):

@@ -7,7 +7,7 @@ import pytest
 from support.texts import text_scores
 
 from kbtrain.dialogue.responses import AugmentedResponse
-from kbtrain.evaluation.dialogue import Figures, block, drawn, figures, mixed, parts_of, summary
+from kbtrain.evaluation.dialogue import Figures, block, draw_mask, figures, mixed, parts_of, summary
 from kbtrain.metrics.text_generation import scores_of, text_parts
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
@@ -85,10 +85,10 @@ def test_all_variants_stand_in_the_paper_s_order_and_random_has_the_gate_s_size(
 
 def test_random_draws_have_exactly_the_size_and_reach_every_turn_alike():
     rng = np.random.default_rng(1)
-    found = np.array([drawn(rng, 40, 10) for _ in range(2000)])
+    found = np.array([draw_mask(rng, 40, 10) for _ in range(2000)])
     assert set(found.sum(axis=1)) == {10}
     assert found.mean(axis=0) == pytest.approx(np.full(40, 0.25), abs=0.05)
-    assert not drawn(rng, 5, 0).any() and drawn(rng, 5, 5).all()
+    assert not draw_mask(rng, 5, 0).any() and draw_mask(rng, 5, 5).all()
 
 
 def test_none_or_all_turns_chosen_give_back_the_stored_responses(none, augmented):

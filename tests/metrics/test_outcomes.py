@@ -10,7 +10,7 @@ from kbtrain.evaluation.outcomes import (
     grade,
     greedy_wrong,
     has_expected,
-    needed,
+    is_needed,
     outcome,
     summarise,
     unmastered,
@@ -31,7 +31,7 @@ def stored(*texts: str, greedy: str | None = None, finish: str = "eos") -> Sampl
 
 def test_retrieval_is_needed_where_it_alone_is_right() -> None:
     every = [one(a, b) for a in (False, True) for b in (False, True)]
-    assert needed(every).tolist() == [False, True, False, False]
+    assert is_needed(every).tolist() == [False, True, False, False]
     assert greedy_wrong(every)[1].tolist() == [True, True, False, False]
 
 

@@ -62,7 +62,7 @@ def test_kept_bytes_are_those_of_real_tensors(kind, adapter, lean):
     """The same pass on tensors with memory, all layers at once: the plan only ever runs one and two."""
     torch.set_num_threads(1)
     model = make_model(kind, num_hidden_layers=5).train()
-    planned = activations(model.config, Batch(2, 40, 8, bits=32), adapter, lean).total(False)
+    planned = activations(model.config, Batch(2, 40, 8, bits=32), adapter, lean).total_bytes(False)
     model = adapter(model).train() if adapter else model
     kept = {}
 
@@ -91,7 +91,7 @@ def test_checkpointing_keeps_a_layers_input_only():
     config = make_model("llama", num_hidden_layers=6).config
     found = activations(config, Batch(2, 64, 8, bits=32))
     assert found.layer_input == 2 * 64 * 32 * 4
-    assert found.total(True) == found.rest + 6 * found.layer_input + found.layer < found.total(False)
+    assert found.total_bytes(True) == found.rest + 6 * found.layer_input + found.layer < found.total_bytes(False)
 
 
 def test_operations_worked_by_hand():

@@ -26,12 +26,12 @@ from kbtrain.gates.average import AverageCard
 from kbtrain.gates.registry import GATES
 from kbtrain.hub import is_hub_name, local_folder
 from kbtrain.metrics.significance import Delta
-from kbtrain.push.card import measured, table
+from kbtrain.push.card import setting_sentence, table
 from kbtrain.push.push import Push, push
 from kbtrain.push.staging import bare, without_paths
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import LoadedGate
-from kbtrain.serve.server import placed
+from kbtrain.serve.server import with_local_gate
 
 ROOT = Path(__file__).parents[2]
 SECRET_QUESTION = "Which river runs behind our office?"
@@ -139,13 +139,13 @@ def test_the_card_says_what_it_is_for_and_its_snippet_runs(hub, gate, capsys):
 def test_figures_on_the_card_say_what_they_are_of_and_which_questions_were_trained_on():
     meta = {"n": 60, "split": "test", "accuracy_kind": "expected", "threshold_rule": "best_accuracy"}
     results = SimpleNamespace(meta=meta | {"bootstrap_draws": 500, "resample": "entities"})
-    assert measured(results) == (
+    assert setting_sentence(results) == (
         "60 test questions; expected accuracy (mean share of right sampled answers), thresholds by rule "
         "'best_accuracy' on dev; differences and area (1: oracle, 0: random) with 95 % intervals, 500 bootstrap draws "
         "of entities with all their questions."
     )
     results.meta["threshold_rule"] = "0.5"  # which no dev question was read for
-    assert "answers), thresholds by rule '0.5'; differences" in measured(results)
+    assert "answers), thresholds by rule '0.5'; differences" in setting_sentence(results)
     delta = Delta(0.1, 0.0, 0.2)
     row = SimpleNamespace(
         gate="kbm_mastery", seen=Seen(questions=7), retrieval_ratio=0.5, accuracy=0.4, delta_vs_llm_only=delta,
@@ -170,9 +170,9 @@ def test_a_revision_is_held_when_the_main_branch_moves(hub, tmp_path):
 def test_a_server_takes_a_gate_from_the_hub(hub, gate):
     lines(gate)
     first = hub.repositories[NAME].refs["main"]
-    config = placed(parse_args(ServeConfig, [f"gate={NAME}", "--search", "none", "--revision", first]))
+    config = with_local_gate(parse_args(ServeConfig, [f"gate={NAME}", "--search", "none", "--revision", first]))
     assert config.gate.name == first and LoadedGate.open(config.gate, None, "auto", "cpu").name.startswith("features")
-    assert placed(config.model_copy(update={"gate": gate, "revision": None})).gate == gate
+    assert with_local_gate(config.model_copy(update={"gate": gate, "revision": None})).gate == gate
 
 
 def test_files_of_an_earlier_gate_are_removed_and_other_peoples_stay(hub, gate):

@@ -10,7 +10,7 @@ from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.rag.seakr.lockstep import answer_all
 from kbtrain.rag.seakr.loops import multi_hop
-from kbtrain.rag.seakr.run import chosen, first_thoughts, for_ratio
+from kbtrain.rag.seakr.run import choose_questions, first_thoughts, for_ratio
 from kbtrain.rag.seakr.self_aware import SelfAwareSettings
 from kbtrain.rag.seakr.trace import Trace, TraceFile
 from kbtrain.report.trace_page import render_traces, summarise
@@ -99,9 +99,9 @@ def test_the_summary_adds_up_every_cost():
 
 def test_a_smaller_limit_chooses_a_part_of_a_larger_one():
     questions = [question(f"q{i}") for i in range(30)]
-    few, more = ({q.id for q in chosen(questions, "test", n)} for n in (5, 12))
+    few, more = ({q.id for q in choose_questions(questions, "test", n)} for n in (5, 12))
     assert len(few) == 5 and len(more) == 12 and few < more
-    assert chosen(questions, "dev", 3) == [] and chosen(questions, "test", None) == questions
+    assert choose_questions(questions, "dev", 3) == [] and choose_questions(questions, "test", None) == questions
 
 
 def test_the_threshold_lets_the_wanted_share_of_first_thoughts_pass():

@@ -7,7 +7,7 @@ from support import gate_folders
 
 from kbtrain.gate.card import BestKey, TestFigures, Threshold, set_best, set_threshold
 from kbtrain.serve import readiness
-from kbtrain.serve.server import described
+from kbtrain.serve.server import startup_lines
 
 FIGURES = TestFigures(n=385, accuracy=0.509, saved=0.283, change=0.068, low=0.038, high=0.097)
 DEAD = {"now": False}
@@ -40,7 +40,7 @@ def folder(tmp_path):
 
 def lines(folder, **settings):
     with serving(folder, **settings) as server:
-        return described(server.service)
+        return startup_lines(server.service)
 
 
 def test_the_best_key_that_is_noted_decides_and_its_figures_are_said(folder, stub):

@@ -14,7 +14,7 @@ from kbtrain.gates.registry import read_card
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.gate_model import GateModel, is_same_model, models_read
 from kbtrain.serve.search import automatic
-from kbtrain.serve.server import described
+from kbtrain.serve.server import startup_lines
 
 CHAT = {"messages": [{"role": "user", "content": "Which country is Rabat in?"}]}
 
@@ -134,6 +134,8 @@ def test_a_gate_of_the_demo_before_an_upstream_warns_at_the_start(gate, tmp_path
     shutil.copytree(gate, tmp_path / "gate")
     (tmp_path / "questions.jsonl.meta.json").write_text(json.dumps({"schema": 1, "config": {"dataset": "atlas"}}))
     with StubUpstream() as stub, serving(tmp_path / "gate", upstream=f"{stub.url}/v1") as server:
-        assert any(line.startswith("warning: this gate learnt from the demo's") for line in described(server.service))
+        assert any(
+            line.startswith("warning: this gate learnt from the demo's") for line in startup_lines(server.service)
+        )
     with StubUpstream() as stub, serving(gate, upstream=f"{stub.url}/v1") as server:
-        assert not any("demo" in line for line in described(server.service))
+        assert not any("demo" in line for line in startup_lines(server.service))

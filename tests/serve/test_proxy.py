@@ -11,7 +11,7 @@ from stub_upstream import StubUpstream
 
 from kbtrain.prompts.kbm import background
 from kbtrain.serve.exchange import Exchange
-from kbtrain.serve.server import described
+from kbtrain.serve.server import startup_lines
 from kbtrain.serve.traffic import calibrate_traffic
 from kbtrain.serve.upstream import UpstreamReply
 
@@ -357,7 +357,7 @@ def test_shadow_mode_needs_no_threshold(stub, corpus, tmp_path):
         assert kb(ask(server, chat(NEEDS), threshold="0.5"))["reason"] == "shadow"
         (decision,) = server.post("/v1/gate", {"questions": [NEEDS]}).json["decisions"]
         assert decision["score"] > 0.5 and decision["threshold"] is None and decision["retrieve"] is None
-        assert "no threshold: shadow mode" in described(server.service)[1]
+        assert "no threshold: shadow mode" in startup_lines(server.service)[1]
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(row["threshold"], row["retrieve"]) for row in rows] == [(None, None), (0.5, True), (None, None)]
     many = [json.dumps(rows[0] | {"score": i / 100}) + "\n" for i in range(100)]

@@ -68,11 +68,11 @@ class EncoderInput:
         last = self._ids(example.context[-1].text)
         extra = self._ids(feature_text(example, self.features))
         asked = [*extra[: limit // 2], *last[-(limit - min(len(extra), limit // 2)) :]]
-        earlier = [self._known(turn_text(utterance)) for utterance in example.context[:-1]]
+        earlier = [self._cached_ids(turn_text(utterance)) for utterance in example.context[:-1]]
         kept = first_kept([len(ids) for ids in earlier], limit - len(asked))
         return self._assembled(asked, [token for ids in earlier[kept:] for token in ids], kept)
 
-    def _known(self, text: str) -> list[int]:
+    def _cached_ids(self, text: str) -> list[int]:
         """Token ids of a text, cached: a turn is in the context of all later ones."""
         if text not in self._turns:
             self._turns[text] = self._ids(text)

@@ -119,8 +119,8 @@ class PairEnding(Ending):
     ) -> None:
         super().__init__(config)
         self.names = [member.name for member in members]
-        self.gate = AverageGate.of(config.output, members, lambda member: load_gate(member, device=device))
-        self.dev = DevScores.of(self.gate, data.dev, config.dev)
+        self.gate = AverageGate.from_members(config.output, members, lambda member: load_gate(member, device=device))
+        self.dev = DevScores.from_gate(self.gate, data.dev, config.dev)
         self.scored = config, self.gate, self.dev
         self.facts, self.figures = {"dev": self.dev.metrics}, self.dev.metrics
         counts = {"train_examples": len(data.train), "dev_examples": len(self.dev.need)}

@@ -55,7 +55,7 @@ class Frequencies:
         hashes, first = np.unique(np.array([word_hash(words[i]) for i in kept], dtype=np.uint32), return_index=True)
         return cls(tokens, hashes, logs[first])
 
-    def of(self, words: Sequence[str]) -> list[float]:
+    def log_counts(self, words: Sequence[str]) -> list[float]:
         """log(1 + passages) of each stemmed word; 0 for one that is not there."""
         import numpy as np
 

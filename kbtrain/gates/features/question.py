@@ -59,9 +59,9 @@ def question_features(example: GateExample, frequencies: Frequencies, cased: boo
     options = _OPTION.findall(example.question)
     text = _OPTION.split(example.question)[0].strip()
     words = frequencies.tokens.words(text)
-    known = sorted(frequencies.of(words))
+    known = sorted(frequencies.log_counts(words))
     name_words = [word for name in names(text, cased) for word in frequencies.tokens.words(name)]
-    of_names = frequencies.of(name_words) or known or [0.0]
+    of_names = frequencies.log_counts(name_words) or known or [0.0]
     kind = next((kind for kind, pattern in KINDS.items() if pattern.search(text)), "other")
     return {
         **{f"asks_{one}": float(one == kind) for one in KINDS},

@@ -114,7 +114,7 @@ def write_reference(folder: Path, gate: Probe, examples: Sequence[GateExample]) 
     save_file(tensors, str(folder / REFERENCE))
 
 
-def read_reference(folder: Path) -> list[Reference]:
+def read_reference_states(folder: Path) -> list[Reference]:
     """Reference states that a folder notes; empty where it notes none."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -136,7 +136,7 @@ def check_reference(folder: Path, server: StatesServer) -> StatesDifference:
 
     Raises :class:`UserError` above :data:`TOLERANCE`, and for a folder that notes none.
     """
-    reference = read_reference(folder)
+    reference = read_reference_states(folder)
     if not reference:
         raise UserError(
             f"{at(folder)}: holds no {REFERENCE}, with which an engine's states are compared; fit the probe again "

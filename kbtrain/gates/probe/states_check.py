@@ -12,7 +12,7 @@ from kbtrain.gates.probe.served import (
     REFERENCE,
     Reference,
     compare_states,
-    read_reference,
+    read_reference_states,
     reference_states,
 )
 from kbtrain.gates.states_read import layers_read, state_readers
@@ -45,7 +45,7 @@ def compare_server(server: Server, source: str) -> list[str]:
     layers = of_gate or list(kept.layers)
     kept.of_layers(layers, draft=False)
     same = client.check_prompts(own)
-    noted = [(folder / REFERENCE, reference) for folder, _ in probes if (reference := read_reference(folder))]
+    noted = [(folder / REFERENCE, reference) for folder, _ in probes if (reference := read_reference_states(folder))]
     where, reference = noted[0] if noted else (None, _transformers_reference(model, card, own, layers))
     found = compare_states(client, reference)
     if max(found) > TOLERANCE:

@@ -63,7 +63,7 @@ class MHAInput:
         """Raises :class:`UserError` if the example lacks what the input needs."""
         joined = self._ids(joined_text(example, self.inputs)) if "+" in self.inputs else []
         joined = [self._separator, *joined][: self.max_length // 2] if joined else []
-        turns = [self._known(text) for text in context_turns(example)]
+        turns = [self._cached_ids(text) for text in context_turns(example)]
         kept = first_kept([len(turn) for turn in turns], self.max_length - len(joined))
         newest = turns[kept:] or [turns[-1][-(self.max_length - len(joined)) :]]
         ids = [token for turn in newest for token in turn] or [self._nothing]
@@ -72,7 +72,7 @@ class MHAInput:
             other = tuple(self._ids(joined_text(example, self.inputs))[: self.max_length]) or (self._nothing,)
         return Read((*ids, *joined), other, min(kept, len(turns) - 1))
 
-    def _known(self, text: str) -> list[int]:
+    def _cached_ids(self, text: str) -> list[int]:
         if text not in self._turns:
             self._turns[text] = self._ids(text)
         return self._turns[text]

@@ -152,7 +152,7 @@ class PeftEnding(Ending):
         super().__init__(config, state)
         adapters_in_fp32(gate.scorer.model)
         self.gate, self.dev_turns = gate, turns_of(data.dev)
-        self.dev = DevScores.of(gate, data.dev, config.dev)
+        self.dev = DevScores.from_gate(gate, data.dev, config.dev)
         self.scored = config, gate, self.dev
         self.figures, self.questions = self.dev.metrics, turns_of(data.train)
         self.trained_on = f"{len(data.train)} turns"

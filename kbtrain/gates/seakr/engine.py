@@ -136,7 +136,7 @@ class Uncertainty:
         place = {id(row): i for i, row in enumerate(rows)}
         self._warn_if_short(list(batches(rows, self.limits)), self.settings.sampling())
         for batch in batches(rows, self.limits):
-            for row, answers in zip(batch, self._closed(batch), strict=True):
+            for row, answers in zip(batch, self._closed_answers(batch), strict=True):
                 found[place[id(row)]] = self._thought(row, answers)
         return [found[i] for i in range(len(rows))]
 
@@ -177,7 +177,7 @@ class Uncertainty:
             self._most = largest
             warn_if_short(largest, "a batch of SeaKR's samples", "a smaller k, shorter answers or prompts take less")
 
-    def _closed(self, batch: list[PromptRows]) -> Iterator[list[AnswerWithStates]]:
+    def _closed_answers(self, batch: list[PromptRows]) -> Iterator[list[AnswerWithStates]]:
         """Closed answers of a batch; when memory runs out, of its halves."""
         from kbtrain.llm.transformers_llm import is_memory_error
 
@@ -190,8 +190,8 @@ class Uncertainty:
             if len(batch) == 1:
                 raise UserError(f"'{batch[0].question_id}': not enough memory for {self.settings.k} samples") from None
         half = len(batch) // 2
-        yield from self._closed(batch[:half])
-        yield from self._closed(batch[half:])
+        yield from self._closed_answers(batch[:half])
+        yield from self._closed_answers(batch[half:])
 
     def _thought(self, row: PromptRows, answers: list[AnswerWithStates]) -> Thought:
         greedy, samples = answers[0], answers[1:]

@@ -89,7 +89,7 @@ def measured_scale(thoughts: Sequence[Thought], settings: SeakrSettings) -> Meas
             f"to all of {len(thoughts)} dev questions the model says nothing in {settings.k} samples: there is no "
             "scale to measure; look at its answers, and at keys stop and max_new_tokens"
         )
-    scale = Scale.of(norms, settings.k, settings.alpha)
+    scale = Scale.from_norms(norms, settings.k, settings.alpha)
     return MeasuredScale(
         n=scale.n,
         low=scale.low,

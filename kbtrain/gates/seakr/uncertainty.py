@@ -92,7 +92,7 @@ class Scale:
     high: float
 
     @classmethod
-    def of(cls, squared_norms: ArrayLike, k: int, alpha: float = ALPHA) -> Scale:
+    def from_norms(cls, squared_norms: ArrayLike, k: int, alpha: float = ALPHA) -> Scale:
         """From the questions' mean squared norms."""
         norms = np.asarray(squared_norms, dtype=np.float64)
         if not len(norms):

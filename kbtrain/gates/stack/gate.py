@@ -72,7 +72,7 @@ class StackCard(KeyedCard):
             for member, of in zip(self.members, scores, strict=True)
             for score, name in member.inputs().items()
         }
-        return combined(self, columns, self.keys)
+        return combine_scores(self, columns, self.keys)
 
 
 class Stack(Combination, KeyedGate):
@@ -89,11 +89,11 @@ class Stack(Combination, KeyedGate):
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""
-        return self.card.of_members(self.asked(examples))[self.name]
+        return self.card.of_members(self.member_scores(examples))[self.name]
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
         """The scores of every key, from one pass of each member."""
-        return self.card.of_members(self.asked(self.examples(inputs)))
+        return self.card.of_members(self.member_scores(self.examples(inputs)))
 
     @classmethod
     def load(cls, folder: Path | str, open_member: OpenMember) -> Stack:
@@ -102,7 +102,7 @@ class Stack(Combination, KeyedGate):
         return cls([open_member(Path(folder) / member.folder) for member in card.members], card, card.best_key())
 
 
-def combined(card: StackCard, columns: Columns, keys: Sequence[Target]) -> dict[str, list[float]]:
+def combine_scores(card: StackCard, columns: Columns, keys: Sequence[Target]) -> dict[str, list[float]]:
     """Scores by name, from the members' scores."""
     return {f"{card.PREFIX}_{key}": [logistic(x) for x in card.models[key].log_odds(columns)] for key in keys}
 

@@ -43,7 +43,7 @@ class Input(BaseModel):
         p = min(max(value, _CLIP), 1 - _CLIP)
         return math.log(p) - math.log1p(-p)
 
-    def moved(self) -> float:
+    def log_odds_range(self) -> float:
         """Change of the log odds between the ends of the score's range."""
         return self.slope * (self.value(self.high) - self.value(self.low))
 

@@ -56,7 +56,7 @@ class Scorer:
         if was_training:
             self._forget()
         with self._packed:
-            prefix = None if was_training else self._start.of([row.prompt for row in rows])
+            prefix = None if was_training else self._start.cache_for([row.prompt for row in rows])
             batches = like_lengths(rows, self.tokens_per_batch)
             self._warn_if_short([[rows[i] for i in batch] for batch in batches])
             for batch in batches:
@@ -148,7 +148,7 @@ class PrefixCache:
         self.encoder = encoder
         self._cache: SharedPrefixCache | None = None
 
-    def of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
+    def cache_for(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
         """Cache of the prefix, recomputed after a change of weights; None if too short or a prompt begins otherwise."""
         from kbtrain.llm.sampler.prefill import current_prefix
 

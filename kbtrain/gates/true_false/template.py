@@ -185,13 +185,13 @@ class Encoder:
         """Encoding of a prompt; its tail is that of an earlier one with the same ending, or is computed."""
         prompt = self.template.render(example)
         first = next(combinations(len(self.template.keys)))
-        whole = self._whole(prompt, first)
+        whole = self._full_ids(prompt, first)
         known = self._known.get(prompt[-20:])
         if known is not None:
             answer = known.answers[first]
             if tuple(whole[-len(answer) :]) == answer:
                 return Encoded(tuple(whole[: -len(answer)]), known, 0)
-        texts = {values: self._whole(prompt, values) for values in combinations(len(self.template.keys))}
+        texts = {values: self._full_ids(prompt, values) for values in combinations(len(self.template.keys))}
         asked = prompts.encode(self.tokenizer, prompt)
         n = min(n_alike(asked, ids) for ids in texts.values())
         tree = self._tree({values: tuple(ids[n:]) for values, ids in texts.items()})
@@ -205,7 +205,7 @@ class Encoder:
             self._trees[key] = build_tree(self.template.keys, answers)
         return self._trees[key]
 
-    def _whole(self, prompt: str, values: Values) -> list[int]:
+    def _full_ids(self, prompt: str, values: Values) -> list[int]:
         text = prompts.render_chat(self.tokenizer, prompt) + self.template.answer(values) + self.closing
         ids: list[int] = self.tokenizer(text, add_special_tokens=not self.tokenizer.chat_template)["input_ids"]
         eos = self.tokenizer.eos_token_id

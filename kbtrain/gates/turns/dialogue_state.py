@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def labelled(
+def labelled_turns(
     gate: str, examples: Sequence[TurnExample], need: Sequence[float] | None = None
 ) -> tuple[list[TurnExample], list[bool]]:
     """The turns that have a label, and their labels (or those that ``need`` gives).
@@ -90,7 +90,7 @@ class DialogueStateGate(Gate):
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import StandardScaler
 
-        known, labels = labelled("dialogue_state", examples, need)
+        known, labels = labelled_turns("dialogue_state", examples, need)
         names, table = feature_table([dialogue_features(example) for example in known], least_turns)
         scaler = StandardScaler()
         values = scaler.fit_transform(table)

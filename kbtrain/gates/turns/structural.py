@@ -12,7 +12,7 @@ from pydantic import Field
 
 from kbtrain.gate.card import GateCard, Pass
 from kbtrain.gate.gate import Gate, Reads, logistic
-from kbtrain.gates.turns.dialogue_state import labelled
+from kbtrain.gates.turns.dialogue_state import labelled_turns
 from kbtrain.records import TurnExample
 
 FEATURES = (
@@ -86,7 +86,7 @@ class StructuralGate(Gate):
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import StandardScaler
 
-        known, labels = labelled("structural", examples, need)
+        known, labels = labelled_turns("structural", examples, need)
         scaler = StandardScaler().fit([structure(example) for example in known])
         model = LogisticRegression(class_weight="balanced", max_iter=1000)
         model.fit(scaler.transform([structure(example) for example in known]), labels)

@@ -109,7 +109,7 @@ class TokenStatistics:
     surprisals: torch.Tensor
 
     @classmethod
-    def of(cls, logits: torch.Tensor, tokens: torch.Tensor, source: Sequence[int]) -> TokenStatistics:
+    def from_logits(cls, logits: torch.Tensor, tokens: torch.Tensor, source: Sequence[int]) -> TokenStatistics:
         """``logits`` (sequences, vocabulary); row i drew ``tokens[i]`` from sequence ``source[i]``."""
         used, sequence = torch.unique(torch.tensor(source, device=logits.device), return_inverse=True)
         sequences = logits if len(used) == len(logits) else logits[used]

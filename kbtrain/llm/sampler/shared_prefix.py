@@ -29,7 +29,7 @@ class Layout:
     slots: torch.Tensor | None  # on the rows' device; None: the grid is full and in order
 
     @classmethod
-    def of(cls, question_of_row: Sequence[int], n_questions: int, device: torch.device | str = "cpu") -> Layout:
+    def from_rows(cls, question_of_row: Sequence[int], n_questions: int, device: torch.device | str = "cpu") -> Layout:
         counts = [0] * n_questions
         position = []
         for question in question_of_row:
@@ -213,9 +213,9 @@ class SharedPrefixDecoder:
         self._attention = model.config._attn_implementation
         layers: list[Any] = cache.layers
         bias = _padding_bias(self.lengths, layers[0].keys)
-        keys, values = zip(*(_taken(layer, max(lengths) + room) for layer in layers), strict=True)
+        keys, values = zip(*(_take_cache(layer, max(lengths) + room) for layer in layers), strict=True)
         self._prefix = Prefix(
-            list(keys), list(values), bias, Layout.of(question_of_sequence, len(self.lengths), model.device)
+            list(keys), list(values), bias, Layout.from_rows(question_of_sequence, len(self.lengths), model.device)
         )
 
     def weigh(self, layer: int) -> None:
@@ -275,7 +275,7 @@ class SharedPrefixDecoder:
 
     def _lay(self, question_of_sequence: list[int]) -> None:
         self.question_of_sequence = question_of_sequence
-        self._prefix.layout = Layout.of(question_of_sequence, len(self.lengths), self.model.device)
+        self._prefix.layout = Layout.from_rows(question_of_sequence, len(self.lengths), self.model.device)
 
 
 class CopiedPrefixDecoder:
@@ -338,7 +338,7 @@ def _padding_bias(lengths: Sequence[int], keys: torch.Tensor) -> torch.Tensor | 
     return keys.new_zeros(padded.shape).masked_fill_(padded.to(keys.device), float("-inf"))[:, None, None, :]
 
 
-def _taken(layer: Any, places: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _take_cache(layer: Any, places: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A layer's keys and values, (questions, kv heads, places, size); the layer itself lets go of them."""
     keys, values = layer.keys, layer.values
     missing = places - keys.shape[2]

@@ -92,7 +92,7 @@ def _blocks_gap(model: PreTrainedModel, longest: int) -> float:
 @torch.inference_mode()
 def _gap(model: PreTrainedModel) -> float:
     """Root mean square difference of next-token logits to one plain pass, over the logits' spread."""
-    prompts, new = _asked(model)
+    prompts, new = _check_prompts(model)
     cache, _ = prefill(model, prompts)
     decoder = SharedPrefixDecoder(model, cache, [len(ids) for ids in prompts], [0, 0, 1], 2)
     decoder.step(torch.tensor(new, device=model.device))
@@ -102,7 +102,7 @@ def _gap(model: PreTrainedModel) -> float:
 @torch.inference_mode()
 def _own_gap(model: PreTrainedModel) -> float:
     """The same of the model's own attention when it is fed token by token: what its number format rounds."""
-    prompts, new = _asked(model)
+    prompts, new = _check_prompts(model)
     ours = []
     for ids, token in zip((prompts[0], prompts[0], prompts[1]), new, strict=True):
         cache = DynamicCache(config=model.config)
@@ -112,7 +112,7 @@ def _own_gap(model: PreTrainedModel) -> float:
     return _differ(torch.stack(ours), _plain(model))
 
 
-def _asked(model: PreTrainedModel) -> tuple[list[list[int]], list[int]]:
+def _check_prompts(model: PreTrainedModel) -> tuple[list[list[int]], list[int]]:
     """Two prompts, and the token that each of three answers (two of the first prompt's) says twice."""
     size = model.config.get_text_config().vocab_size
     prompts = [[(7 * i + 3) % size for i in range(8)], [(5 * i + 2) % size for i in range(5)]]
@@ -121,7 +121,7 @@ def _asked(model: PreTrainedModel) -> tuple[list[list[int]], list[int]]:
 
 def _plain(model: PreTrainedModel) -> torch.Tensor:
     """Logits (3, vocabulary) behind those answers, from passes over the whole text."""
-    prompts, new = _asked(model)
+    prompts, new = _check_prompts(model)
     whole = [[*prompts[0], new[0], new[0]], [*prompts[0], new[1], new[1]], [*prompts[1], new[2], new[2]]]
     passes = [model(input_ids=torch.tensor([ids], device=model.device)).logits[0, -1].float() for ids in whole]
     return torch.stack(passes)

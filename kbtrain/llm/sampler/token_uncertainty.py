@@ -30,7 +30,7 @@ class TokenUncertainty(Observer):
 
     def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: Drawn) -> None:
         """Note the numbers of each row's next-token distribution."""
-        statistics = TokenStatistics.of(logits, drawn.tokens, [row.sequence for row in rows])
+        statistics = TokenStatistics.from_logits(logits, drawn.tokens, [row.sequence for row in rows])
         columns = (statistics.entropies.tolist(), statistics.surprisals.tolist())
         for row, entropy, surprisal in zip(rows, *columns, strict=True):
             noted = row.notes.setdefault(self, Uncertainties())

@@ -140,7 +140,7 @@ class _Buffers:
             f"{self.question.id}/{len(self.steps)}/{name}", self.question.text, documents, tuple(self.rationales)
         )
 
-    def known(self) -> str:
+    def query_text(self) -> str:
         """The question and the newest sentence of the rationale."""
         return " ".join((self.question.text, *self.rationales[-1:]))
 
@@ -178,7 +178,7 @@ def _step(buffers: _Buffers, settings: SelfAwareSettings) -> Exchange[str | None
         buffers.steps.append(Step(sentence, u, None, (), sentence))
         return "final answer" if done else None
     said = "" if silent else sentence  # "unknown" is no word to search for
-    known = buffers.known() if settings.query_words == "public" else ""
+    known = buffers.query_text() if settings.query_words == "public" else ""
     query = build_query(reply.thought.pieces, said, buffers.question.text, settings.word_confidence, known)
     repeated = query.lower() in buffers.queries
     buffers.queries.add(query.lower())

@@ -148,12 +148,12 @@ class SeakrRun:
         self.inputs = [config.run / "questions.jsonl", config.run / "passages.jsonl"]
         check_unchanged(*self.inputs)
         everything = [question for _, question in read_questions(self.inputs[0])]
-        self.questions = chosen(everything, config.split, config.limit)
+        self.questions = choose_questions(everything, config.split, config.limit)
         if not self.questions:
             raise UserError(f"{at(self.inputs[0])}: no question of split '{config.split}'")
-        self._dev = chosen(everything, "dev", config.threshold_questions)
+        self._dev = choose_questions(everything, "dev", config.threshold_questions)
         self._asked = {question.id: question for question in everything}
-        self._key = _asked(config) | {file.name: file_sha256(file) for file in self.inputs}
+        self._key = _run_settings(config) | {file.name: file_sha256(file) for file in self.inputs}
         with TraceFile(self.out, self._key) as file:
             self.n_left = sum(question.id not in file.done for question in self.questions)
 
@@ -201,10 +201,10 @@ class SeakrRun:
         if thoughts and self._signal() == "seakr":
             norms = [thought.squared_norm for thought in thoughts if thought.squared_norm is not None]
             if norms:
-                Scale.of(norms, settings.k, settings.alpha).check(threshold)
+                Scale.from_norms(norms, settings.k, settings.alpha).check(threshold)
 
 
-def _asked(config: SeakrPipelineConfig) -> dict[str, Any]:
+def _run_settings(config: SeakrPipelineConfig) -> dict[str, Any]:
     """All settings that answers depend on, those of the gate and its model's files among them."""
     key = config.model_dump(mode="json", include=set(SeakrPipelineConfig.model_fields) - _CHANGEABLE)
     key |= {"rules": _RULES} | SeakrCard.read(config.gate).model_dump(mode="json", include={"base_model", "settings"})
@@ -217,7 +217,7 @@ def shared_thoughts(config: SeakrPipelineConfig) -> SharedThoughts:
     """Thoughts under RUN/methods for all variants of a pipeline that differ in other settings than the prompts' own."""
     from kbtrain.rag.seakr.thoughts import SharedThoughts
 
-    asked = _asked(config)
+    asked = _run_settings(config)
     key = {name: asked[name] for name in _THOUGHT if name in asked}
     key["settings"] = {name: value for name, value in asked["settings"].items() if name != "signal"}
     path = config.run / FOLDER / "thoughts" / f"{config.method}_{_digest(key)}.jsonl"
@@ -251,7 +251,7 @@ def open_search(run: Path) -> Searcher:
     return DistinctSearch(open_index("bm25", run / "passages.jsonl", run / "bm25"))
 
 
-def chosen(questions: Sequence[Question], split: Split, limit: int | None) -> list[Question]:
+def choose_questions(questions: Sequence[Question], split: Split, limit: int | None) -> list[Question]:
     """Questions of a split; a smaller ``limit`` chooses a part of what a larger one does, whatever their order."""
     found = [question for question in questions if question.split == split]
     if limit is None or limit >= len(found):

@@ -58,9 +58,9 @@ class SharedThoughts(contextlib.AbstractContextManager["SharedThoughts"]):
 
     def deciding(self, signal: str) -> AnswerEngine:
         """An engine with these thoughts, whose uncertainty is that of ``signal``."""
-        return Deciding(self.kept, signal)
+        return Deciding(self.think_once, signal)
 
-    def kept(self, requests: Sequence[GenerationRequest]) -> list[KeptThought]:
+    def think_once(self, requests: Sequence[GenerationRequest]) -> list[KeptThought]:
         """One for each request, in their order. Raises as :meth:`PromptEngine.think`; nothing is kept then."""
         engine, file = self._opened = self._opened or self._open()
         begin = time.perf_counter()

@@ -68,10 +68,10 @@ class _Asking:
         self._stopped: BaseException | None = None
 
     def deciding(self, signal: str) -> AnswerEngine:
-        return Deciding(self._kept, signal)
+        return Deciding(self._think_once, signal)
 
-    def _kept(self, requests: Sequence[GenerationRequest]) -> list[KeptThought]:
-        """As :meth:`SharedThoughts.kept`, in a variant's thread; gives ``turn`` away until the answers are there."""
+    def _think_once(self, requests: Sequence[GenerationRequest]) -> list[KeptThought]:
+        """As :meth:`SharedThoughts.think_once`, in a variant's thread; gives ``turn`` away until answers are there."""
         call = _Call(requests)
         self._calls.append(call)
         self.turn.notify_all()
@@ -115,6 +115,6 @@ class _Asking:
                     call.error = error
 
     def _respond(self, calls: Sequence[_Call]) -> None:
-        kept = iter(self._shared.kept([request for call in calls for request in call.requests]))
+        kept = iter(self._shared.think_once([request for call in calls for request in call.requests]))
         for call in calls:
             call.kept = [next(kept) for _ in call.requests]

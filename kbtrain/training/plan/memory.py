@@ -104,7 +104,7 @@ class Activations:
     rest: int
     layer_input: int
 
-    def total(self, checkpointing: bool) -> int:
+    def total_bytes(self, checkpointing: bool) -> int:
         """With checkpointing one layer at a time is computed again and then kept whole."""
         if checkpointing:
             return self.rest + self.layers * self.layer_input + self.layer
@@ -126,7 +126,7 @@ class Batch:
 def activations(config: PretrainedConfig, batch: Batch, adapt: Adapt | None = None, lean: bool = True) -> Activations:
     """``config``: a causal language model's; ``adapt`` adds adapters to a model; ``lean``: norms and MLPs keep less, as
     the recipes have them unless they checkpoint gradients."""
-    one, two = (_kept(_with_layers(config, n), batch, adapt, lean) for n in (1, 2))
+    one, two = (_kept_bytes(_with_layers(config, n), batch, adapt, lean) for n in (1, 2))
     text = config.get_text_config()
     width = 4 if batch.autocast else batch.bits // 8
     layer_input = batch.rows * batch.tokens * text.hidden_size * width
@@ -142,7 +142,7 @@ def _with_layers(config: PretrainedConfig, layers: int) -> PretrainedConfig:
     return made
 
 
-def _kept(config: PretrainedConfig, batch: Batch, adapt: Adapt | None, lean: bool) -> int:
+def _kept_bytes(config: PretrainedConfig, batch: Batch, adapt: Adapt | None, lean: bool) -> int:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from transformers import AutoModelForCausalLM

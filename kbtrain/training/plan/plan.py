@@ -51,7 +51,7 @@ class PlannedTraining(LanguageModelConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _planned(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _check_plan(cls, values: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in values.items() if name not in cls.unread_keys}
 
 
@@ -60,7 +60,7 @@ def read_planned(path: Path, changes: dict[str, Any] | None = None) -> PlannedTr
     return build(PlannedTraining, path, changes or {})
 
 
-def planned(config: TrainingConfig) -> PlannedTraining:
+def as_plan(config: TrainingConfig) -> PlannedTraining:
     """A recipe's own configuration as a plan reads it."""
     return PlannedTraining.model_validate(config.model_dump(include=set(PlannedTraining.model_fields)))
 
@@ -117,7 +117,7 @@ class Plan:
     shape: Any
     weights: Weights
     devices: int
-    kept: Activations
+    cached_activations: Activations
     memory: tuple[Need, ...]
 
     def need(self, layout: Layout) -> Need:
@@ -132,13 +132,15 @@ def make_plan(config: PlannedTraining, devices: int, context: float = CONTEXT, l
     adapt, lean = None if weights.full else adapter_of(config), not config.gradient_checkpointing
 
     @functools.cache  # most layouts have the same
-    def kept(batch: Batch) -> Activations:
+    def cached_activations(batch: Batch) -> Activations:
         return activations(shape, batch, adapt, lean)
 
     found, memory = None, []
     for layout in layouts or tuple(LAYOUTS):
-        found = kept(batch_of(config, layout))
-        total = found.total(config.gradient_checkpointing) + found.layer  # and the gradients of one layer's tensors
+        found = cached_activations(batch_of(config, layout))
+        total = (
+            found.total_bytes(config.gradient_checkpointing) + found.layer
+        )  # and the gradients of one layer's tensors
         memory.append(needs(layout, weights, devices, total, context))
     assert found is not None
     return Plan(config, shape, weights, devices, found, tuple(memory))
@@ -166,8 +168,8 @@ def count(config: PlannedTraining, shape: PretrainedConfig) -> Weights:
     if config.method == "lora":
         return Weights(total, trained, 4.0 if config.dtype == "fp32" else 2.0)
     text = shape.get_text_config()
-    kept = text.vocab_size * text.hidden_size * (1 if text.tie_word_embeddings else 2)
-    size = (NF4_BYTES * (total - kept) + 2.0 * kept) / total
+    cached_activations = text.vocab_size * text.hidden_size * (1 if text.tie_word_embeddings else 2)
+    size = (NF4_BYTES * (total - cached_activations) + 2.0 * cached_activations) / total
     return Weights(total, trained, size)
 
 

@@ -229,7 +229,7 @@ def test_statistics_are_the_same_over_many_lines_as_by_softmax():
     logits = torch.randn(40, 300) * 4
     logits[3, 5] = float("-inf")
     source, tokens = [i // 2 for i in range(80)], torch.randint(6, 300, (80,))
-    told = TokenStatistics.of(logits, tokens, source)
+    told = TokenStatistics.from_logits(logits, tokens, source)
     log_p = torch.log_softmax(logits.double(), dim=-1)
     entropy = -(log_p.exp() * log_p.clamp(min=-1e9)).sum(-1)[source]
     torch.testing.assert_close(told.entropies.double(), entropy, atol=1e-5, rtol=1e-5)
@@ -238,7 +238,7 @@ def test_statistics_are_the_same_over_many_lines_as_by_softmax():
 
 def test_entropy_and_surprisal_worked_by_hand():
     logits = torch.log(torch.tensor([[0.5, 0.25, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0]]))
-    told = TokenStatistics.of(logits, torch.tensor([0, 1, 0]), [0, 0, 1])
+    told = TokenStatistics.from_logits(logits, torch.tensor([0, 1, 0]), [0, 0, 1])
     assert told.entropies.tolist() == pytest.approx([1.5 * math.log(2)] * 2 + [0.0], abs=1e-6)
     assert told.surprisals.tolist() == pytest.approx([math.log(2), math.log(4), 0.0], abs=1e-6)
 
