@@ -52,7 +52,7 @@ class AverageGate(Combination):
         self.card: AverageCard | None = card
 
     @property
-    def n_turns_cut(self) -> int:
+    def cut(self) -> int:
         """Turns that its members left out of contexts that were too long, summed."""
         return sum(getattr(gate, "cut", 0) for gate in self.gates)
 

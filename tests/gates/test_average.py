@@ -58,7 +58,7 @@ def test_a_folder_opens_its_members_wherever_all_of_them_lie(members, tmp_path):
     opened = kbtrain.load_gate(tmp_path / "moved" / "average")
     assert opened.score(asked) == made.score(asked)
     assert opened.card.members == ("../a", "../b")
-    assert (opened.name, opened.needs_evidence, opened.n_turns_cut) == ("average", False, 0)
+    assert (opened.name, opened.needs_evidence, opened.cut) == ("average", False, 0)
 
 
 def test_wrong_members_are_one_line(members, tmp_path):

@@ -100,7 +100,7 @@ def test_a_prompt_that_is_too_long_loses_its_oldest_turns(model):
     asked = gate.prompts.prompt_example(turn(0, context=context))
     assert asked.question.endswith("USER: bus 89 USER: Tell me about the museum")
     assert asked.question.startswith("USER: bus ")
-    assert gate.n_turns_cut == 91 - asked.question.count("USER:") > 0
+    assert gate.cut == 91 - asked.question.count("USER:") > 0
     assert gate.scorer.encoder.encode(asked).length <= size + 60
     with pytest.raises(UserError, match="its last turn does not fit into max_length 40"):
         RagatePrompt(network, tokenizer, max_length=40).score([turn(0)])

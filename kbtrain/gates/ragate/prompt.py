@@ -98,7 +98,7 @@ class RagatePrompt(Gate):
         self.scorer = Scorer(model, self.prompts.encoder, tokens_per_batch)
 
     @property
-    def n_turns_cut(self) -> int:
+    def cut(self) -> int:
         """Turns left out so far."""
         return self.prompts.n_truncated
 
