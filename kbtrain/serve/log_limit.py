@@ -18,7 +18,7 @@ logger = logging.getLogger("kbtrain.serve")
 class OncePerSecond(logging.Filter):
     """Pass one record of a message a second; the next one that passes has the number of those that did not.
 
-    Messages are told apart by their text before the values are put in, up to the first line end.
+    Messages differ by their text before the values are put in, up to the first line end; "%s" alone by its value.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,8 @@ class OncePerSecond(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """True for a record to write; it gets the number of skipped ones."""
-        key = record.name, str(record.msg).partition("\n")[0]
+        text = record.getMessage() if record.msg == "%s" else str(record.msg)
+        key = record.name, text.partition("\n")[0]
         last = self._last.get(key)
         if last is not None and 0 <= record.created - last < SECONDS:
             self._skipped[key] = self._skipped.get(key, 0) + 1

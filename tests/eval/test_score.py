@@ -74,7 +74,7 @@ class Scripted(Gate):
 
 def run(script: Script, folder: Path, model: Scripted, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
     module = script("score")
-    monkeypatch.setattr(module, "chosen", lambda config, asked: [model.handle()])
+    monkeypatch.setattr(module, "choose_gates", lambda config, asked: [model.handle()])
     module.main(build(module.ScoreConfig, None, {"run": folder, "chunk": 32, **settings}))
 
 
@@ -105,7 +105,7 @@ def test_a_dry_run_counts_the_replies_that_a_server_is_asked_for(
         config = LLMConfig(model="m", backend="openai", server_n=server_n, max_new_tokens=20)
         gate = prompted_by_replies(config, 10)
         module = script("score")
-        monkeypatch.setattr(module, "chosen", lambda config, asked, gate=gate: [gate])
+        monkeypatch.setattr(module, "choose_gates", lambda config, asked, gate=gate: [gate])
         module.main(build(module.ScoreConfig, None, {"run": run_folder, "dry_run": True}))
         said = capsys.readouterr().out
         assert f"requests  {requests:,} HTTP requests, 280 scores" in said and "out at most 56,000" in said
@@ -120,7 +120,7 @@ def test_the_last_line_says_which_gates_were_scored_now_and_which_before(
         return [replace(Scripted().handle(), name=name, names=(name,), stored=stored[name]) for name in names]
 
     def said(*names: str) -> str:
-        monkeypatch.setattr(module, "chosen", lambda config, asked: gates(*names))
+        monkeypatch.setattr(module, "choose_gates", lambda config, asked: gates(*names))
         module.main(build(module.ScoreConfig, None, {"run": run_folder, "chunk": 32}))
         return capsys.readouterr().out.splitlines()[-1]
 
@@ -393,7 +393,7 @@ def test_another_gate_is_scored_alone(script: Script, run_folder: Path, monkeypa
     first, other = Scripted(), Scripted()
     module = script("score")
     second = GateHandle(("kbm_mastery2",), "w", other._open, name="other", stored={"kbm_mastery": "kbm_mastery2"})
-    monkeypatch.setattr(module, "chosen", lambda config, asked: [first.handle(), second])
+    monkeypatch.setattr(module, "choose_gates", lambda config, asked: [first.handle(), second])
     module.main(build(module.ScoreConfig, None, {"run": run_folder, "chunk": 32}))
     assert (first.calls, other.calls) == (0, 10)
     assert {row.gate for row in jsonl.read(GateScore, run_folder / "scores" / "other.jsonl")} == {"kbm_mastery2"}

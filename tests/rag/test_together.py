@@ -78,7 +78,7 @@ def test_a_prompt_that_fails_is_its_variants_own(thoughts):
 
 
 def test_an_error_that_is_no_prompts_ends_all(thoughts, monkeypatch):
-    monkeypatch.setattr(thoughts, "kept", lambda requests: 1 / 0)
+    monkeypatch.setattr(thoughts, "think_once", lambda requests: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         list(answer_together([Variant([ONE]), Variant([TWO])], thoughts))
 

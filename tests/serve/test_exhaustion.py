@@ -177,6 +177,10 @@ def test_a_log_s_message_is_written_once_a_second_and_the_next_says_how_many_wer
     ]
     assert passed == [("upstream: try 0", True), ("upstream: try 3 (2 more since)", True)]
     assert limit.filter(record("another: %d", 1, created=1.2))
+    # two warnings of one moment, both passed as values
+    assert limit.filter(record("%s", "the scores have moved", created=1.2))
+    assert limit.filter(record("%s", "the questions have moved", created=1.2))
+    assert not limit.filter(record("%s", "the questions have moved", created=1.3))
 
 
 def test_the_soft_limit_of_open_files_is_raised():

@@ -16,6 +16,7 @@ from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.noted import guaranteed
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.serve.decision_log import DecisionLog, read_log
+from kbtrain.serve.log_limit import OncePerSecond
 from kbtrain.serve.traffic import calibrate_traffic, threshold_of
 
 
@@ -160,6 +161,8 @@ def test_questions_of_another_kind_are_said_measured_and_found_in_a_log_without_
     data["thresholds"]["encoder_probe"]["dev"] = {"questions": dev_questions(dev)}
     (folder / CARD).write_text(json.dumps(data))
     log, p = tmp_path / "log.jsonl", "kbtrain_question_shift_p"
+    # as in the command, where a warning of moved scores comes in the same second
+    caplog.handler.addFilter(OncePerSecond())
     with serving(folder, log=log, batch=250, gate_deadline_s=100) as server:
         loaded = server.service.decider.loaded.name
         for _ in range(service.RECENT // 250):
