@@ -25,7 +25,7 @@ def reply(tmp_path, monkeypatch):
             def drawn(self, logits, uniforms, greedy, source):
                 return Drawn(torch.tensor([next(steps)]), torch.tensor([-0.5]))
 
-            monkeypatch.setattr("kbtrain.llm.sampler.sampler.BatchSampler._drawn", drawn)
+            monkeypatch.setattr("kbtrain.llm.sampler.sampler.BatchSampler._draw_tokens", drawn)
             body = {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 200, "stream": stream}
             async with model.send("chat/completions", json.dumps(body).encode(), []) as made:
                 return b"".join([part async for part in made.pieces])

@@ -348,7 +348,7 @@ class LockstepSampler:
         step = len(rows[0].tokens)
         uniforms = torch.tensor([row.uniforms.at(step) for row in rows], dtype=torch.float64, device=logits.device)
         greedy = torch.tensor([row.index == GREEDY for row in rows], device=logits.device)
-        drawn = self._drawn(logits, uniforms, greedy, sequence_of_row)
+        drawn = self._draw_tokens(logits, uniforms, greedy, sequence_of_row)
         for row, token, logprob in zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
             if math.isnan(logprob):
                 problem = f"'{row.prompt.question_id}': hidden states are not numbers; try dtype fp32 (or bf16)"
@@ -362,7 +362,7 @@ class LockstepSampler:
         for observer in self.observers:
             observer.on_token(rows, logits, drawn)
 
-    def _drawn(
+    def _draw_tokens(
         self, logits: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]
     ) -> Drawn:
         """As :func:`~kbtrain.llm.sampler.draw.draw`, of the filtered logits: tokens that tie at rank k are all kept."""

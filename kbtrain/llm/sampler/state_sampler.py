@@ -82,22 +82,22 @@ class StateSampler(LockstepSampler):
             return None
         return self.prefix if self._fits(*prompts) or keeps_all(self.model) else None
 
-    def _drawn(
+    def _draw_tokens(
         self, logits: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]
     ) -> Drawn:
         """Faster with a top-k filter. Of tokens that tie at rank k it keeps k, so its samples are its own in bf16."""
         s = self.sampling
         if 0 < s.top_k < logits.shape[-1]:
             return draw_top(logits, s.temperature, s.top_k, s.top_p, uniforms, greedy, source)
-        return super()._drawn(logits, uniforms, greedy, source)
+        return super()._draw_tokens(logits, uniforms, greedy, source)
 
     def sample_with_states(self, prompts: Sequence[PromptRows]) -> list[list[AnswerWithStates]]:
         """As :meth:`sample`, each answer with its statistics."""
         states, uncertainty = EndStates(self.tap, self.stopper, self.end), TokenUncertainty(ratios=False)
         rows = self.observed(states, uncertainty).draw(prompts)
-        return [[self._closed(row, states, uncertainty) for row in of_prompt] for of_prompt in rows]
+        return [[self._with_states(row, states, uncertainty) for row in of_prompt] for of_prompt in rows]
 
-    def _closed(self, row: Row, states: EndStates, uncertainty: TokenUncertainty) -> AnswerWithStates:
+    def _with_states(self, row: Row, states: EndStates, uncertainty: TokenUncertainty) -> AnswerWithStates:
         if row.sample is None or states not in row.notes:
             raise ValueError("an answer was not closed")
         pieces = _pieces(self.tokenizer, row.tokens) if row.index == GREEDY else []

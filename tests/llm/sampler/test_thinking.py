@@ -57,7 +57,7 @@ def say(make_model, question):
             token = next(steps)
             return Drawn(torch.full((len(source),), token), torch.full((len(source),), -0.5))
 
-        llm._sampler._drawn = drawn
+        llm._sampler._draw_tokens = drawn
         ask = AnswerRequest(question("q"), "llm", None, n=2)
         ((made,),) = llm.answer([ask])
         assert {(s.text, s.finish) for s in (made.greedy, *made.samples)} == {(made.greedy.text, made.greedy.finish)}
