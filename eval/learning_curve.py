@@ -70,7 +70,8 @@ def probe_learner(
     states = (config.states if condition == "llm" else None) or state_folder(config.run, condition)
     own = own_prompts(label_rule(source), source)
     probe = ProbeLearner.open(config.model, config.dtype, config.device, own, states, test, condition)
-    read_all(probe.extract([*train, *test]), len(train) + len(test))
+    read_all(probe.extract(train, kept_by_sampling=True), len(train))
+    read_all(probe.extract(test, kept_by_sampling=False), len(test))
     return probe
 
 

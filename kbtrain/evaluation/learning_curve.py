@@ -158,9 +158,10 @@ class ProbeLearner:
         facts = state_facts(base_fingerprint(model), name_of(opened.dtype), model) | reader.facts
         return cls(reader, StateStore(states, facts), test)
 
-    def extract(self, examples: Sequence[GateExample]) -> Iterator[int]:
+    def extract(self, examples: Sequence[GateExample], kept_by_sampling: bool) -> Iterator[int]:
         """Compute the states that are not stored yet; yields the numbers of questions that are done."""
-        return self.store.extract(self.reader.model, self.reader.prompts(examples), self.reader.read)
+        prompts = self.reader.prompts(examples)
+        return self.store.extract(self.reader.model, prompts, self.reader.read, kept_by_sampling)
 
     def fit(self, train: Sequence[GateExample], key: Key) -> FittedScores:
         """See :class:`Learner`."""

@@ -181,14 +181,20 @@ class StateStore:
         return np.stack([self.layer(keys, layer) for layer in layers], axis=1)
 
     def extract(
-        self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], read: ReadStates | None = None
+        self,
+        model: PreTrainedModel,
+        prompts: Sequence[Sequence[int]],
+        read: ReadStates | None = None,
+        kept_by_sampling: bool = True,
     ) -> Iterator[int]:
         """Extract the states of those prompts that are not here yet; yields how many were written each time.
 
-        ``read`` None: :func:`prompt_states` of the model.
+        ``read`` None: :func:`prompt_states` of the model. ``kept_by_sampling`` False: of test questions, which have no
+        states from sampling.
         """
         missing = {key: ids for ids in prompts if (key := prompt_key(ids)) not in self}
-        self.warn_of_missing(len(missing), len(prompts))
+        if kept_by_sampling:
+            self.warn_of_missing(len(missing), len(prompts))
         if missing and model.device.type == "cpu":
             from kbtrain.kernels.memory import warn_if_short
             from kbtrain.llm.transformers_llm import pass_bytes
