@@ -178,7 +178,8 @@ def test_started_by_its_launch_file_and_killed_it_ends_with_the_same_losses_and_
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
     assert f"goes on from {folder / 'killed'}" in (folder / "log.txt").read_text()
     first, second = seen(folder, "killed")
-    assert len(first["rows"]) == len(second["rows"]) == 4  # the last step only
+    # the last step only; none where the kill came after its checkpoint
+    assert len(first["rows"]) == len(second["rows"]) and len(first["rows"]) in (0, 4)
 
 
 def test_zero_files_hold_auto_but_for_stage_and_offload():

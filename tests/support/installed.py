@@ -133,7 +133,8 @@ class Installed:
         """As :meth:`run`, but Python with torch imported is there already, for all that the command starts."""
         path, env = self.bin / command[0], clean() | more
         started = _client().start(path, list(command[1:]), env, self.folder, nested=True)
-        return subprocess.CompletedProcess(started.args, started.wait(), started.stdout, started.stderr)
+        # `kbtrain demo --tiny` takes a minute on idle cores and several beside the rest of the suite
+        return subprocess.CompletedProcess(started.args, started.wait(1200), started.stdout, started.stderr)
 
 
 class Demo:
