@@ -41,7 +41,7 @@ from kbtrain.records import Question, SampleSet
 from kbtrain.report.page import render
 from kbtrain.report.words import percent, percent_interval, points, points_interval
 from kbtrain.serve.decision_log import read_log
-from kbtrain.serve.traffic import names_of
+from kbtrain.serve.traffic import check_one_gate, gate_rows, names_of
 from kbtrain.store import SampleStore
 from kbtrain.text_table import aligned
 from kbtrain.trained_on import question_hash
@@ -145,20 +145,14 @@ def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[st
         gates[gate.name] += len(found)
     else:
         assert audit.log is not None
-        names = names_of(audit.folder, audit.key)
-        for row in read_log(audit.log):
-            score, text = row.get("score"), row.get("question")
-            if score is None or not math.isfinite(score):
-                left_out["without a score"] += 1
-            elif row.get("gate") not in names:
-                left_out["of other gates or versions"] += 1
-            elif not isinstance(text, str):
+        for row in gate_rows(read_log(audit.log), names_of(audit.folder, audit.key), left_out):
+            text = row.get("question")
+            if not isinstance(text, str):
                 left_out["without the question's text (start the server with --log-text)"] += 1
             else:
                 gates[str(row["gate"]).partition("@")[0]] += 1
-                found.append((text, float(score)))
-    if len(gates) > 1:
-        raise UserError(f"{audit.log}: scores of {', '.join(sorted(gates))}; choose one: --key")
+                found.append((text, float(row["score"])))
+    check_one_gate(gates, audit.log)
     if len(found) < LEAST:
         reasons = ", ".join(f"{n} {why}" for why, n in left_out.items())
         what = f"{len(found)} turns to audit" + (f" ({reasons} left out)" if reasons else "")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,26 @@ def names_of(folder: Path, key: str | None = None) -> frozenset[str]:
     return frozenset(f"{name}{mark}" for name in own if key is None or name.endswith(f"_{key}"))
 
 
+def gate_rows(
+    rows: Iterable[dict[str, Any]], names: frozenset[str], left_out: Counter[str]
+) -> Iterator[dict[str, Any]]:
+    """Rows of a log with a score of one of these names; the others are counted by reason."""
+    for row in rows:
+        score = row.get("score")
+        if score is None or not math.isfinite(score):
+            left_out["without a score"] += 1
+        elif row.get("gate") not in names:
+            left_out["of other gates or versions"] += 1
+        else:
+            yield row
+
+
+def check_one_gate(names: Collection[str], log: Path | None) -> None:
+    """Raise :class:`UserError` for scores of several gates."""
+    if len(names) > 1:
+        raise UserError(f"{log}: scores of {', '.join(sorted(names))}; choose one: --key")
+
+
 def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
     """The gate's scores in a log. Raises :class:`UserError` for fewer than :data:`LEAST` of them."""
     names = names_of(folder, key)
@@ -65,8 +86,7 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
         else:
             about = row.get("asked"), row.get("question_hash")
             scores.setdefault(name, []).append((float(score), float(row.get("time") or 0), *about))
-    if len(scores) > 1:
-        raise UserError(f"{log}: scores of {', '.join(sorted(scores))}; choose one: --key")
+    check_one_gate(scores, log)
     found = next(iter(scores.values()), [])
     if len(found) < LEAST:
         raise UserError(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from kbtrain.gates.registry import load_gate
 from kbtrain.metrics.off_policy import FEWEST, Logged, PolicyValue, policy_value
 from kbtrain.metrics.significance import Delta
 from kbtrain.serve.decision_log import read_log, read_outcomes
-from kbtrain.serve.traffic import names_of
+from kbtrain.serve.traffic import check_one_gate, gate_rows, names_of
 from kbtrain.text_table import aligned
 
 LEAST = 50  # decisions with a verdict
@@ -42,24 +42,24 @@ def read_explored(folder: Path, log: Path, key: str | None = None) -> ExploredLo
     names, outcomes = names_of(folder, key), read_outcomes(log)
     rows, left_out, seen = [], Counter[str](), Counter[str]()
     unknown = set(outcomes)
-    for row in read_log(log):
-        unknown.discard(row.get("id"))
-        propensity, score = row.get("propensity"), row.get("score")
-        if score is None or not math.isfinite(score):
-            left_out["without a score"] += 1
-        elif row.get("gate") not in names:
-            left_out["of other gates or versions"] += 1
-        elif propensity is None or not 0 < propensity < 1:
+
+    def seen_rows() -> Iterator[dict[str, Any]]:
+        for row in read_log(log):
+            unknown.discard(row.get("id"))
+            yield row
+
+    for row in gate_rows(seen_rows(), names, left_out):
+        propensity = row.get("propensity")
+        if propensity is None or not 0 < propensity < 1:
             left_out["decided without exploration"] += 1
         elif row.get("id") not in outcomes:
             left_out["without a verdict"] += 1
         else:
             seen[str(row["gate"])] += 1
-            rows.append((score, bool(row.get("searched")), propensity, outcomes[row["id"]], row.get("question")))
+            rows.append((row["score"], bool(row.get("searched")), propensity, outcomes[row["id"]], row.get("question")))
     if unknown:
         left_out["verdicts whose id the log does not have"] = len(unknown)
-    if len(seen) > 1:
-        raise UserError(f"{log}: scores of {', '.join(sorted(seen))}; choose one: --key")
+    check_one_gate(seen, log)
     if len(rows) < LEAST:
         raise UserError(
             f"{log}: {len(rows)} explored decisions with a verdict ({left_out_text(left_out)}); at least {LEAST} are "
