@@ -34,7 +34,7 @@ from kbtrain.llm.server_requests import NoReply, ask_once
 from kbtrain.models.embedded import path_of
 from kbtrain.prompts.kbm import answer_prompt, encode
 from kbtrain.records import Question
-from kbtrain.text_table import aligned
+from kbtrain.show.text_table import aligned
 
 ROOT = Path(__file__).resolve().parent.parent
 START = 600.0  # seconds that a server may take to start on a busy machine

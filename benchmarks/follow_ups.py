@@ -22,12 +22,12 @@ from pathlib import Path
 from pydantic import Field
 
 import kbtrain
-from kbtrain import jsonl
 from kbtrain.config import Config, run_script
+from kbtrain.io import jsonl
 from kbtrain.questions.data_sets.atlas import atlas_file, atlas_passages
 from kbtrain.records import Question, Utterance
 from kbtrain.retrieval.bm25 import BM25
-from kbtrain.text_table import aligned
+from kbtrain.show.text_table import aligned
 from kbtrain.utterances.follow_ups import is_follow_up, last_messages
 
 KINDS = ("pronoun", "other entity", "three turns")

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.text_table import aligned
+from kbtrain.show.text_table import aligned
 
 if TYPE_CHECKING:
     from gpu_here import Figures, Here
@@ -47,7 +47,7 @@ def main(config: GpuCheckConfig) -> None:
     from gpu_checks import CHECKS
     from gpu_here import Here
 
-    from kbtrain.provenance import write_result
+    from kbtrain.io.provenance import write_result
 
     for name in config.only or ():
         if name not in CHECKS:

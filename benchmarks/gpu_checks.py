@@ -25,6 +25,7 @@ from training_data import long_and_short
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.probe.states import prompt_states
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
+from kbtrain.io.provenance import peak_rss_mb
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.rows import PromptRows, Row
@@ -33,7 +34,6 @@ from kbtrain.llm.sampler.shared_prefix_check import prefix_problem
 from kbtrain.models.batching import BatchLimits, batches
 from kbtrain.models.load import load_tokenizer
 from kbtrain.prompts.kbm import PAPER_KEYS
-from kbtrain.provenance import peak_rss_mb
 from kbtrain.records import GREEDY
 
 TOLERANCE = {"fp32": 1e-3, "bf16": 0.5}  # logits by which a greedy token may be under the highest of a plain pass

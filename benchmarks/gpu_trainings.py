@@ -20,11 +20,11 @@ from gpu_here import SCORE_TOLERANCE, Figures, Here, NotHere, Wrong, largest_gap
 from peers.machine import seconds_of
 from training_data import long_and_short
 
-from kbtrain import jsonl
 from kbtrain.gates.ragate.mha import RagateMHA
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import peak_rss_mb
 from kbtrain.prompts.kbm import PAPER_KEYS
-from kbtrain.provenance import peak_rss_mb
-from kbtrain.scripts import find
+from kbtrain.runtime.scripts import find
 
 Method = Literal["full", "lora", "qlora"]
 

@@ -21,10 +21,10 @@ from pydantic import Field
 from kbtrain.arrays import Bools, Floats
 from kbtrain.config import Config, run_script
 from kbtrain.evaluation.audit import JudgedTurns, audit_figures, draw_turns
+from kbtrain.io.text_files import read_text
 from kbtrain.metrics.off_policy import Logged, policy_value
 from kbtrain.metrics.significance import Delta
-from kbtrain.progress import progress_bar
-from kbtrain.text_files import read_text
+from kbtrain.runtime.progress import progress_bar
 
 JUDGE_ERRS = 0.1  # of the verdicts of the simulated judge
 SIGNAL = 0.7  # of the gain in the gate's score, beside noise of spread 1

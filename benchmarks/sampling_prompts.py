@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from kbtrain import jsonl
+from kbtrain.io import jsonl
 from kbtrain.prompts.kbm import answer_prompt, encode
 from kbtrain.questions.data_sets.atlas import atlas_passages
 from kbtrain.questions.load import load_questions

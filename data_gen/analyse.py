@@ -19,18 +19,18 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.config import Config, DifferentPaths, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.files import path_exists
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import check_current, check_unchanged, git_state, meta_of, write_atomically, write_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_current, check_unchanged, git_state, meta_of, write_atomically, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence
 from kbtrain.report.analysis.page import render_html, render_markdown, sections, to_json
 from kbtrain.report.analysis.run import RunAnalysis
-from kbtrain.store import SampleStore
+from kbtrain.runtime.progress import progress_bar
 
 PAPER_TAU = 0.8
 

@@ -22,16 +22,16 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from kbtrain import jsonl
 from kbtrain.config import Config, check_each_once, run_script
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import check_current, check_unchanged, write_meta
 from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference_example
 from kbtrain.labeling.graded_by import check_rules, grading_sources
 from kbtrain.labeling.verdicts import side_by_side
-from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import DEFAULT_KEYS, evidence_text
-from kbtrain.provenance import check_current, check_unchanged, write_meta
 from kbtrain.questions.checks import find_leaks, refuse_leaks
 from kbtrain.records import OF_QUESTION, GateExample, Label, Split, Target
+from kbtrain.runtime.progress import progress_bar
 from kbtrain.training.data import label_rule
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")

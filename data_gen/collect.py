@@ -21,11 +21,10 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import did_you_mean
-from kbtrain.files import path_exists
 from kbtrain.io.artifact import Artifact
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import meta_path, read_meta, unchanged
 from kbtrain.llm.answered import check_replaceable
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import meta_path, read_meta, unchanged
 from kbtrain.questions.catalogue import DATA_SETS, catalogue_text
 from kbtrain.questions.collect import CollectCounts, LostAnswers, PickRule, Shares, picked, warnings, write_questions
 from kbtrain.questions.data_set import Reading
@@ -34,6 +33,7 @@ from kbtrain.questions.data_sets.columns import AnswerAs, ColumnMap, Columns, La
 from kbtrain.questions.load import load, sources
 from kbtrain.questions.near import NearRule, check_near
 from kbtrain.records import Gold, Split
+from kbtrain.runtime.progress import progress_bar
 
 
 class CollectConfig(Config):

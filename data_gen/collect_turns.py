@@ -19,16 +19,16 @@ from pathlib import Path
 
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.dialogue import History, load_turns
 from kbtrain.dialogue.responses import check_turns_replaceable
 from kbtrain.errors import UserError
-from kbtrain.files import path_exists
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import meta_of, meta_path, unchanged
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import meta_of, meta_path, unchanged
 from kbtrain.records import Snippet, Split, TurnExample
+from kbtrain.runtime.progress import progress_bar
 
 
 class CollectTurnsConfig(Config):

@@ -20,10 +20,10 @@ from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, require
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, write_meta
+from kbtrain.io.provenance import check_unchanged, write_meta
 from kbtrain.retrieval.corpus import read_passages
 from kbtrain.retrieval.vectors import CARD, Embeddings, VectorBuild
+from kbtrain.runtime.progress import progress_bar
 
 
 class EmbedConfig(Embeddings):

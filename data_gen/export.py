@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
-from kbtrain.provenance import write_meta
-from kbtrain.store import SampleStore, export
+from kbtrain.io.provenance import write_meta
+from kbtrain.io.store import SampleStore, export
 
 
 class ExportConfig(Config):

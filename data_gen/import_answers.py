@@ -22,23 +22,23 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.decisions_file import added_gates
 from kbtrain.evaluation.run_folder import read_scores
-from kbtrain.files import path_exists
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import check_unchanged, file_sha256, meta_of, meta_path, unchanged
+from kbtrain.io.store import SampleStore, writing
 from kbtrain.labeling.copied_gold import CopiedGold
 from kbtrain.labeling.imported import Imported
 from kbtrain.llm.answered import check_replaceable
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, meta_of, meta_path, unchanged
 from kbtrain.questions.collect import Shares, warnings
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language
 from kbtrain.records import Condition, GateScore, Split
-from kbtrain.store import SampleStore, writing
+from kbtrain.runtime.progress import progress_bar
 
 
 class ImportConfig(Config):

@@ -20,10 +20,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from kbtrain import jsonl
 from kbtrain.config import Config, run_script
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import check_unchanged, write_meta
 from kbtrain.labeling.join import apart, check_one_model, common_rule, read_all, shares_of
-from kbtrain.provenance import check_unchanged, write_meta
 from kbtrain.records import Split
 
 SPLITS: tuple[Split, ...] = ("test", "dev", "train")  # what is evaluated keeps its questions

@@ -26,11 +26,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from kbtrain import jsonl
 from kbtrain.answers import grading
 from kbtrain.config import check_counts, run_script
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
+from kbtrain.io.provenance import check_unchanged, file_sha256, meta_of, meta_path, read_meta, write_atomically
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.agreement import LabelledAnswer, agreement, line, read_labelled
 from kbtrain.labeling.judges import Judge, RuleJudge, judgement
 from kbtrain.labeling.open_judge import ANEW, ModelJudgeConfig, is_judged, open_judge
@@ -45,12 +47,10 @@ from kbtrain.labeling.verdicts import (
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
 from kbtrain.llm.prices import ForecastConfig, price_of
-from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Judged
-from kbtrain.provenance import check_unchanged, file_sha256, meta_of, meta_path, read_meta, write_atomically
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Question
-from kbtrain.store import SampleStore
+from kbtrain.runtime.progress import progress_bar
 
 MODELS = ("token", "llm")  # judges that are none of the rules
 OF_THE_STORE = ("run", "answers")  # parts of the key on which no verdict by itself depends

@@ -21,14 +21,14 @@ from pydantic import Field
 from kbtrain.answers import grading
 from kbtrain.config import run_script
 from kbtrain.io.artifact import Artifact
+from kbtrain.io.provenance import check_unchanged, file_sha256
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.judges import LLMJudge
 from kbtrain.labeling.meanings import EntailmentJudge, LLMPairJudge, PairCounts, PairJudge, meaning_groups
 from kbtrain.labeling.verdicts import check_answers
 from kbtrain.llm.backends import LLMConfig, open_llm
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256
 from kbtrain.questions.checks import read_questions
-from kbtrain.store import SampleStore
+from kbtrain.runtime.progress import progress_bar
 
 
 class JudgeChangeConfig(LLMConfig):

@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.dialogue.responses import WAYS, AugmentedResponse
 from kbtrain.dialogue.usefulness import (
@@ -34,12 +33,13 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation.dialogue import EVIDENCE
 from kbtrain.evaluation.snippet_use import agreement_with_gold
 from kbtrain.evaluation.turns import labelled_turns
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
+from kbtrain.io.provenance import check_unchanged, file_sha256
 from kbtrain.labeling.judges import PromptJudge
 from kbtrain.labeling.open_judge import ANEW, ModelJudgeConfig, is_judged, open_judge
-from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Judged
-from kbtrain.provenance import check_unchanged, file_sha256
+from kbtrain.runtime.progress import progress_bar
 
 
 class JudgeSnippetsConfig(ModelJudgeConfig):

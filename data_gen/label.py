@@ -18,11 +18,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from kbtrain import jsonl
 from kbtrain.answers import grading
 from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.files import beside
+from kbtrain.io import jsonl
+from kbtrain.io.files import beside
+from kbtrain.io.provenance import check_current, check_unchanged, read_meta, write_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.certainty import DRAWS, MAX_EMPTY, SEED
 from kbtrain.labeling.change import MeaningGroups
 from kbtrain.labeling.distribution import Distribution
@@ -38,11 +40,9 @@ from kbtrain.labeling.label_stage import (
     titles_shown,
 )
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_current, check_unchanged, read_meta, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Label, Question
-from kbtrain.store import SampleStore
+from kbtrain.runtime.progress import progress_bar
 
 
 class LabelConfig(Config):

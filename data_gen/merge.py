@@ -22,10 +22,10 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.distributed.merge import ShardStore, add, check, find_shards, merge, n_gaps
 from kbtrain.errors import UserError, at
-from kbtrain.files import beside, is_begun, put_in_place
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import meta_path, write_meta
-from kbtrain.store import SampleStore, writing
+from kbtrain.io.files import beside, is_begun, put_in_place
+from kbtrain.io.provenance import meta_path, write_meta
+from kbtrain.io.store import SampleStore, writing
+from kbtrain.runtime.progress import progress_bar
 
 
 class MergeConfig(Config):

@@ -24,18 +24,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.answers.grading import is_yes_no, rule_verdict
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
+from kbtrain.io.store import SampleStore
 from kbtrain.llm.answered import check_replaceable
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.collect import Shares
 from kbtrain.questions.near import NearRule, check_near
 from kbtrain.questions.pool import ACROSS, SPLITS, PoolRule, candidates, count_known, draw_evenly
 from kbtrain.records import Question
-from kbtrain.store import SampleStore
 
 
 class PoolConfig(Config):

@@ -21,18 +21,18 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.dialogue.features import Know, KnowledgeConfig, kept_knowledge
 from kbtrain.dialogue.responder import CARD, Responder, read_responder_card
 from kbtrain.dialogue.responses import DEEPEST, NONE, WAYS, Way, augment, responses_path, snippets_of
 from kbtrain.errors import UserError
-from kbtrain.files import path_exists
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.models.files_read import hashes_of
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.records import DtypeName, Hit, Split, TurnExample
+from kbtrain.runtime.progress import progress_bar
 
 
 class RespondConfig(KnowledgeConfig):

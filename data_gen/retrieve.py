@@ -22,13 +22,12 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from kbtrain import jsonl
 from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
+from kbtrain.io.provenance import check_unchanged, file_sha256
 from kbtrain.llm.answered import check_passages_replaceable
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256
 from kbtrain.records import Titles
 from kbtrain.retrieval import retrieve_stage as stage
 from kbtrain.retrieval.base import Searcher, context_hits, fixed_hits
@@ -37,6 +36,7 @@ from kbtrain.retrieval.distinct import DistinctSearch
 from kbtrain.retrieval.tokens import Chinese, SoutheastAsian, Tokens
 from kbtrain.retrieval.vectors import CARD, VectorIndex
 from kbtrain.retrieval.web import WebSearch, WebService
+from kbtrain.runtime.progress import progress_bar
 
 
 class RetrieveConfig(Config):

@@ -29,6 +29,8 @@ from kbtrain.distributed.sampling import RayEngine
 from kbtrain.errors import at
 from kbtrain.gates.probe.gate import DRAFT_TOKENS
 from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, meta_of, write_meta
+from kbtrain.io.store import SampleStore, writing
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.forecast import forecast
@@ -45,14 +47,12 @@ from kbtrain.llm.sample_stage import (
 )
 from kbtrain.llm.silent_answers import SilentAnswers
 from kbtrain.models.files_read import note
-from kbtrain.progress import progress_bar
 from kbtrain.prompts.own import Part, read_prompts
-from kbtrain.provenance import check_current, check_unchanged, file_sha256, meta_of, write_meta
 from kbtrain.records import Condition, Split
-from kbtrain.store import SampleStore, writing
+from kbtrain.runtime.progress import progress_bar
 
 if TYPE_CHECKING:
-    from kbtrain.store import SampleStore
+    from kbtrain.io.store import SampleStore
 
 
 class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):

@@ -21,7 +21,6 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.dialogue.features import (
     Finder,
@@ -33,12 +32,13 @@ from kbtrain.dialogue.features import (
     with_entities,
 )
 from kbtrain.dialogue.responses import all_responses
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.io.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.models.files_read import hashes_of
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_unchanged, file_sha256, write_meta
 from kbtrain.records import Hit, TurnExample
+from kbtrain.runtime.progress import progress_bar
 
 
 class TurnFeaturesConfig(KnowledgeConfig, LLMConfig):

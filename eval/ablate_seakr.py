@@ -21,15 +21,15 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.evaluation.pipelines import traces_minus
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.io.provenance import write_atomically, write_meta
 from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun, shared_thoughts
 from kbtrain.rag.seakr.thoughts import SharedThoughts
 from kbtrain.rag.seakr.together import answer_together
 from kbtrain.rag.seakr.trace import Trace
 from kbtrain.report.tables import difference
 from kbtrain.report.trace_page import render_traces, summarise
-from kbtrain.text_table import aligned, number
+from kbtrain.runtime.progress import progress_bar
+from kbtrain.show.text_table import aligned, number
 
 Ablation = Literal["measure", "documents", "parts"]
 FULL: dict[str, Any] = {"signal": None, "documents": 3, "no_rerank": False, "no_reason": False}  # the variant "full"

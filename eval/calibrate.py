@@ -28,7 +28,6 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from kbtrain import jsonl
 from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.calibrate import (
@@ -44,15 +43,16 @@ from kbtrain.evaluation.cost import Usage, asking_of, bill, stored_usage, thousa
 from kbtrain.evaluation.fidelity import DELTA, MAX_CHANGE, change_threshold, read_changes
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
-from kbtrain.files import path_exists
 from kbtrain.gate.card import Threshold, read_gate_json
 from kbtrain.gates.noted import Source, missing_reason, note_calibrated, source_of
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.seakr.gate import scale_of
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import check_unchanged, file_sha256
 from kbtrain.llm.prices import PRICES, Amount, read_prices
 from kbtrain.metrics.calibration import shift
 from kbtrain.metrics.thresholds import Dev
-from kbtrain.provenance import check_unchanged, file_sha256
 from kbtrain.records import Outcome, Question
 
 

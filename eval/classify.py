@@ -34,10 +34,10 @@ from kbtrain.evaluation.run_folder import (
     stored_scores,
 )
 from kbtrain.evaluation.turns import labelled_turns, run_of, score_file, seen_in_files
-from kbtrain.files import path_exists
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import meta_of, write_atomically, write_result
 from kbtrain.metrics.thresholds import ThresholdConfig
 from kbtrain.metrics.turns import classify_turns, compare
-from kbtrain.provenance import meta_of, write_atomically, write_result
 from kbtrain.report.tables import difference_table, gate_table, question_table
 from kbtrain.report.words import by_rule
 

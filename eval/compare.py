@@ -15,7 +15,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.io.provenance import write_atomically, write_meta
 from kbtrain.report.compare import read_finished, render_comparison, text_comparison
 
 

@@ -20,7 +20,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
@@ -33,9 +32,10 @@ from kbtrain.evaluation.run_folder import (
     stored_scores,
 )
 from kbtrain.evaluation.seen import seen_of
-from kbtrain.files import path_exists
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import check_unchanged, meta_of, write_result
 from kbtrain.metrics.ranking import separations
-from kbtrain.provenance import check_unchanged, meta_of, write_result
 from kbtrain.records import Question, Split
 from kbtrain.report.selection import questions_of
 from kbtrain.report.summary import bootstrap_units

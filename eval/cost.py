@@ -22,9 +22,9 @@ from kbtrain.evaluation.cost import GateBill, Prices, bills
 from kbtrain.evaluation.result_meta import check_result
 from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import read_run
-from kbtrain.provenance import write_result
-from kbtrain.scripts import find
-from kbtrain.text_table import aligned, number, signed
+from kbtrain.io.provenance import write_result
+from kbtrain.runtime.scripts import find
+from kbtrain.show.text_table import aligned, number, signed
 
 
 class CostConfig(Config):

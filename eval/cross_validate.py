@@ -24,16 +24,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation import cross_validation as cv
 from kbtrain.evaluation.frozen_texts import kept_embeddings
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import check_data, known_sha256, read_document, read_meta, write_atomically, write_result
 from kbtrain.models.files_read import digest
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_data, known_sha256, read_document, read_meta, write_atomically, write_result
 from kbtrain.records import TurnExample
 from kbtrain.report.cross_validation import figure, markdown
+from kbtrain.runtime.progress import progress_bar
 
 RESULT, TEST = "cross_validation.json", "test.json"
 

@@ -24,8 +24,8 @@ from kbtrain.dialogue.responses import NONE
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.dialogue import DialogueInputs, read_dialogue
 from kbtrain.evaluation.turns import labelled_turns, run_of, score_file, seen_in_files
+from kbtrain.io.provenance import write_atomically, write_result
 from kbtrain.metrics.text_generation import bert_parts
-from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.ragate_tables import BertScored, Draws, dialogue_html, dialogue_markdown, evaluate_dialogue
 from kbtrain.report.tables import as_text
 

@@ -25,7 +25,6 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from kbtrain import jsonl
 from kbtrain.answers.grading import rules_of
 from kbtrain.config import check_counts, run_script
 from kbtrain.errors import UserError
@@ -50,10 +49,11 @@ from kbtrain.evaluation.run_folder import (
     warn_of_rule,
 )
 from kbtrain.evaluation.savings import savings
-from kbtrain.files import path_exists
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import write_meta
 from kbtrain.metrics.ranking import oracles
 from kbtrain.metrics.thresholds import AnyRule, Rule
-from kbtrain.provenance import write_meta
 from kbtrain.records import Evidence, Question
 from kbtrain.report.summary import loss_text, text_summary
 from kbtrain.report.tables import pipelines_text

@@ -37,10 +37,10 @@ from kbtrain.evaluation.note import sources
 from kbtrain.evaluation.result_meta import stages
 from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.gates.noted import missing_reason, note
-from kbtrain.provenance import file_sha256, write_result
+from kbtrain.io.provenance import file_sha256, write_result
+from kbtrain.io.store import SampleStore
 from kbtrain.report.words import gate_name, percent, percent_interval
-from kbtrain.store import SampleStore
-from kbtrain.text_table import aligned
+from kbtrain.show.text_table import aligned
 
 
 class FidelityConfig(Config):

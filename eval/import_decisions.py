@@ -26,17 +26,17 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from kbtrain import jsonl
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions_file import added_gates, read_decisions
 from kbtrain.evaluation.run_folder import check_gate_name, first_ids, read_outcomes, read_scores
 from kbtrain.evaluation.savings import four_fold
-from kbtrain.files import path_exists
 from kbtrain.gate.card import CARD
 from kbtrain.gates.score_file import SCORES, score_path
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import check_unchanged, meta_of, write_meta
 from kbtrain.metrics.significance import wilson
-from kbtrain.provenance import check_unchanged, meta_of, write_meta
 from kbtrain.records import GateScore, Outcome, Question
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from kbtrain import jsonl
 from kbtrain.config import check_each_once, run_script
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.learning_curve import (
@@ -35,18 +34,19 @@ from kbtrain.evaluation.learning_curve import (
     sizes_of,
 )
 from kbtrain.evaluation.run_folder import StoredAnswersConfig, check_labelled, read_run
-from kbtrain.files import beside
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.probe.gate import Asked, state_folder
 from kbtrain.gates.probe.states import read_all
+from kbtrain.io import jsonl
+from kbtrain.io.files import beside
+from kbtrain.io.provenance import check_unchanged, write_atomically, write_result
 from kbtrain.labeling.examples import example
-from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import Key
-from kbtrain.provenance import check_unchanged, write_atomically, write_result
 from kbtrain.records import DtypeName, GateExample
 from kbtrain.report.learning_curve import figure, layout
 from kbtrain.report.tables import as_markdown, as_text
-from kbtrain.scripts import find
+from kbtrain.runtime.progress import progress_bar
+from kbtrain.runtime.scripts import find
 from kbtrain.training.data import label_rule, own_prompts
 
 

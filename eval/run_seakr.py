@@ -20,10 +20,10 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import run_script
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import write_atomically, write_meta
+from kbtrain.io.provenance import write_atomically, write_meta
 from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun
 from kbtrain.report.trace_page import render_traces, summarise
+from kbtrain.runtime.progress import progress_bar
 
 
 class RunSeakrConfig(SeakrPipelineConfig):

@@ -29,7 +29,6 @@ from kbtrain.config import run_script
 from kbtrain.evaluation.asked import Asked, check_own_prompts, read_asked, with_hits
 from kbtrain.evaluation.gate_choice import ChoiceConfig, choose_gates, prompted_model
 from kbtrain.evaluation.member_scores import from_members
-from kbtrain.files import writing
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.noted import sources_of
 from kbtrain.gates.prompted import PROMPTED
@@ -44,9 +43,10 @@ from kbtrain.gates.score_stage import (
 )
 from kbtrain.gates.seen import dev_in_test, seen_in_training, seen_messages
 from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.io.files import writing
+from kbtrain.io.provenance import check_data, file_sha256, write_meta
 from kbtrain.llm.prices import ForecastConfig, price_of
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import check_data, file_sha256, write_meta
+from kbtrain.runtime.progress import progress_bar
 
 
 class ScoreConfig(ForecastConfig, ChoiceConfig):

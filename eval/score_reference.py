@@ -17,7 +17,6 @@ from pathlib import Path
 
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.config import run_script
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, at
@@ -25,13 +24,14 @@ from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.gates.handles import handle
 from kbtrain.gates.score_file import ScoreFile, files_of_models, noted_models
 from kbtrain.gates.score_stage import chunks_left, score_chunks
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, write_meta
 from kbtrain.labeling.examples import reference_example
-from kbtrain.progress import progress_bar
 from kbtrain.prompts.kbm import evidence_text
-from kbtrain.provenance import check_current, check_unchanged, file_sha256, write_meta
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, GateExample, Split
+from kbtrain.runtime.progress import progress_bar
 
 
 class ScoreReferenceConfig(ScoringConfig):

@@ -23,12 +23,12 @@ from kbtrain.config import Config, DifferentPaths, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import decisions_of
 from kbtrain.evaluation.seen import Seen
+from kbtrain.io.provenance import write_result
 from kbtrain.metrics.turns import SeedSummary, gain_over_random, summarise_seeds
-from kbtrain.provenance import write_result
 from kbtrain.report import summary
 from kbtrain.report.compare import FinishedRun, read_finished
 from kbtrain.report.summary import interval
-from kbtrain.text_table import aligned, number
+from kbtrain.show.text_table import aligned, number
 
 
 class SeedsConfig(Config):

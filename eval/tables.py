@@ -23,8 +23,8 @@ from kbtrain.config import DifferentPaths, check_counts, run_script
 from kbtrain.evaluation.groups import Cut, questions_of
 from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_run
+from kbtrain.io.provenance import write_atomically, write_result
 from kbtrain.metrics.thresholds import Rule, ThresholdConfig
-from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.kbm_tables import Layout, Options, lay_out
 from kbtrain.report.tables import as_markdown, as_text
 

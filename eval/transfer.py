@@ -21,9 +21,9 @@ from kbtrain.config import DifferentPaths, run_script
 from kbtrain.evaluation.outcomes import AccuracyKind, drawn_units
 from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_run, seen_note
 from kbtrain.evaluation.transfer import By, Carried, between_models, by_dataset, matrix
-from kbtrain.files import beside
+from kbtrain.io.files import beside
+from kbtrain.io.provenance import write_atomically, write_result
 from kbtrain.metrics.thresholds import ThresholdConfig
-from kbtrain.provenance import write_atomically, write_result
 from kbtrain.report.summary import bootstrap_units
 from kbtrain.report.tables import Column, Table, as_markdown, as_text
 from kbtrain.report.words import by_rule

@@ -32,13 +32,13 @@ from kbtrain.evaluation.run_folder import (
     stored_scores,
 )
 from kbtrain.evaluation.savings import Saving, four_fold, order_curves, savings
-from kbtrain.files import path_exists
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.noted import Source, missing_reason
 from kbtrain.gates.registry import read_card
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import check_current, write_atomically, write_meta
 from kbtrain.labeling.distribution import statistics
 from kbtrain.llm.prices import PRICES, read_prices
-from kbtrain.provenance import check_current, write_atomically, write_meta
 from kbtrain.records import Outcome, Question
 from kbtrain.report.curves import curve_band, savings_file
 from kbtrain.report.examples import collect, worst_errors

@@ -35,12 +35,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from kbtrain import __version__, commands, scripts
-from kbtrain.cores import share_cores
+from kbtrain import __version__, commands
 from kbtrain.errors import TEXT, UserError, did_you_mean, is_text
-from kbtrain.exit_code import exit_code
-from kbtrain.garbage import raise_gc_threshold
 from kbtrain.records import DtypeName
+from kbtrain.runtime import scripts
+from kbtrain.runtime.cores import share_cores
+from kbtrain.runtime.exit_code import exit_code
+from kbtrain.runtime.garbage import raise_gc_threshold
 
 if TYPE_CHECKING:
     Parsers = argparse._SubParsersAction["_Parser"]

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbtrain import scripts
 from kbtrain.errors import UserError
+from kbtrain.runtime import scripts
 
 if TYPE_CHECKING:
     from kbtrain.training.plan.plan import PlannedTraining
@@ -318,7 +318,7 @@ def _rate(text: str | None) -> float | None:
 def lengths(config: PlannedTraining, train: Path) -> tuple[int, float]:
     """Number of examples in a KBM's training file and their mean length in the model's own tokens."""
     from kbtrain.gates.true_false.template import Encoder, kbm_template
-    from kbtrain.jsonl import read
+    from kbtrain.io.jsonl import read
     from kbtrain.models.load import load_tokenizer
     from kbtrain.records import GateExample
 

@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, T
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
-from pydantic_core import to_jsonable_python
 
-from kbtrain.cores import share_cores
 from kbtrain.errors import TEXT, UserError, at, did_you_mean, is_text
-from kbtrain.exit_code import exit_code
-from kbtrain.files import writing
-from kbtrain.garbage import raise_gc_threshold
 from kbtrain.installation import as_typed, program
-from kbtrain.scripts import find
-from kbtrain.text_files import read_text
+from kbtrain.io.files import writing
+from kbtrain.io.text_files import read_text
+from kbtrain.runtime.cores import share_cores
+from kbtrain.runtime.exit_code import exit_code
+from kbtrain.runtime.garbage import raise_gc_threshold
+from kbtrain.runtime.scripts import find
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -73,12 +72,6 @@ class Config(BaseModel):
     def writes(self) -> tuple[Path, ...]:
         """Files and folders that one process at a time may write with such a config: none unless a script says so."""
         return ()
-
-
-def defaults_of(config: BaseModel) -> dict[str, Any]:
-    """Defaults of a configuration's keys, as JSON values."""
-    fields = type(config).model_fields.items()
-    return {key: to_jsonable_python(field.default) for key, field in fields if not field.is_required()}
 
 
 def _is_number(annotation: Any) -> bool:

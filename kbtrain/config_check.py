@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from kbtrain.config import Config, complaint, overrides, read_yaml, unknown_keys
 from kbtrain.errors import UserError, at
-from kbtrain.scripts import find, shipped
+from kbtrain.runtime.scripts import find, shipped
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from kbtrain import stage_process
 from kbtrain.errors import UserError
+from kbtrain.io.provenance import meta_path
 from kbtrain.models import embedded
-from kbtrain.provenance import meta_path
-from kbtrain.scripts import find, launch_command
+from kbtrain.runtime import stage_process
+from kbtrain.runtime.scripts import find, launch_command
 
 Size = Literal["tiny", "demo", "full"]
 Say = Callable[[str], None]
@@ -220,7 +220,7 @@ def _change_chain(run: Path) -> list[ChainStep]:
 
 def without_gold(run: Path) -> bool:
     """True where no question of some split has an accepted answer: nothing can be called right there."""
-    from kbtrain import jsonl
+    from kbtrain.io import jsonl
     from kbtrain.records import Question
 
     path = run / "questions.jsonl"
@@ -238,7 +238,7 @@ def attainable_change(run: Path) -> float:
 
 def greedy_only(run: Path) -> bool:
     """True where no question has two sampled answers: imported answers, or a sampling of greedy ones alone."""
-    from kbtrain.store import SampleStore
+    from kbtrain.io.store import SampleStore
 
     with SampleStore(run / "samples.db", read_only=True) as store:
         return max(store.set_sizes("main"), default=0) < 2
@@ -248,7 +248,7 @@ def benefit_tau(run: Path) -> float | None:
     """Benefit above which a search counts as helpful: 0, or the middle of the range where all training questions lie
     on one side of it. None where benefit cannot be learnt: it is missing in train or dev, or has one value.
     """
-    from kbtrain import jsonl
+    from kbtrain.io import jsonl
     from kbtrain.labeling.examples import BenefitTarget
     from kbtrain.records import Label
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from kbtrain.installation import PACKAGE, SHIPPED
+from kbtrain.io.provenance import git_state, package_versions
 from kbtrain.models import embedded
-from kbtrain.provenance import git_state, package_versions
 
 OPTIONAL = ("ray", "wandb", "tensorboard", "jieba", "spacy", "sacrebleu", "bert-score", "psutil")
 VARIABLES = (

@@ -1,7 +1,7 @@
 """One frozen dataclass per record that a stage hands to the next one.
 
 ``Question -> Evidence -> (samples in the store) -> Label -> GateExample -> GateScore -> Outcome``.
-Every record is one JSON object a line (see :mod:`kbtrain.jsonl`); the field order here is the order in the file.
+Every record is one JSON object a line (see :mod:`kbtrain.io.jsonl`); the field order here is the order in the file.
 """
 
 from __future__ import annotations

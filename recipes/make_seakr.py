@@ -20,9 +20,9 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import SeakrSettings
 from kbtrain.gates.seakr.gate import SeaKR, SeakrCard, measured_scale
+from kbtrain.io.provenance import check_unchanged, file_sha256, git_state, package_versions
 from kbtrain.labeling.examples import example
 from kbtrain.prompts.own import Part, asked_fingerprint, read_prompts
-from kbtrain.provenance import check_unchanged, file_sha256, git_state, package_versions
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import DtypeName, GateExample
 from kbtrain.training.model_card import write_made

@@ -21,17 +21,17 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from kbtrain.config import Config, build, run_script
-from kbtrain.credentials import check_url
 from kbtrain.errors import UserError
 from kbtrain.gates.untrained.card import check_signal
 from kbtrain.gates.untrained.draft import TOKENS
 from kbtrain.gates.untrained.make import SIGNALS, WHAT, Name, cards_of_model, with_server_prompts
 from kbtrain.gates.untrained.server import TOP, ServerCard
+from kbtrain.io.provenance import git_state, package_versions
 from kbtrain.llm.backends import LLMConfig
+from kbtrain.net.credentials import check_url
+from kbtrain.net.servers import LONGEST_ASKED
 from kbtrain.prompts.own import Part, read_prompts
-from kbtrain.provenance import git_state, package_versions
 from kbtrain.records import DtypeName
-from kbtrain.servers import LONGEST_ASKED
 from kbtrain.training.model_card import write_made
 
 _OF_FILE = ("server_url", "server_model", "server_endpoint", "server_key_env")  # keys that server_config gives

@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.dialogue.responder import CARD, Reads, Responder, ResponsePrompts
-from kbtrain.provenance import file_sha256
+from kbtrain.io.provenance import file_sha256
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.recipe import Recipe
 

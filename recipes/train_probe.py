@@ -104,8 +104,8 @@ def main(config: TrainProbeConfig) -> None:
     from kbtrain.gates.probe.train import ProbeEnding, fit
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.load import load_model, name_of
-    from kbtrain.progress import progress_bar
     from kbtrain.prompts.own import asked_fingerprint
+    from kbtrain.runtime.progress import progress_bar
 
     model, tokenizer = load_model(config.model, dtype_in_use(config.dtype, recipe.device), recipe.device)
     reader = Reader(model, tokenizer, config.condition, own, config.tokens)

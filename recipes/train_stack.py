@@ -23,13 +23,13 @@ from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.evaluation.stack_inputs import StoredColumns, stack_members
+from kbtrain.gate.trained_on import held_out_rows
 from kbtrain.gates.features.additive import check_need
 from kbtrain.gates.handles import handle
 from kbtrain.gates.score_file import score_path
 from kbtrain.gates.stack.gate import StackCard, combine_scores, held_out_or_own
 from kbtrain.gates.stack.linear import fit_linear, held_out_log_odds
 from kbtrain.records import GateExample
-from kbtrain.trained_on import held_out_rows
 from kbtrain.training.config import KeyedFitConfig
 from kbtrain.training.fit import KeyedData, KeyedEnding, KeyedFit, claim_fit_folder, read_keyed
 from kbtrain.training.folds import groups_of

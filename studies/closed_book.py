@@ -32,10 +32,10 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.frozen_texts import kept_embeddings
+from kbtrain.io.provenance import write_atomically, write_result
 from kbtrain.labeling.examples import example
-from kbtrain.progress import progress_bar
-from kbtrain.provenance import write_atomically, write_result
 from kbtrain.questions.data_sets.outcomes import ClosedBook, read_closed_book
+from kbtrain.runtime.progress import progress_bar
 
 if TYPE_CHECKING:
     from kbtrain.arrays import Bools, Floats

@@ -35,7 +35,7 @@ from pydantic import Field, field_validator
 
 from kbtrain.config import Config, run_script
 from kbtrain.gates.features.additive import LEAST
-from kbtrain.provenance import write_atomically, write_result
+from kbtrain.io.provenance import write_atomically, write_result
 
 
 class EvidenceConfig(Config):

@@ -25,11 +25,11 @@ from pydantic import Field
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
 from kbtrain.gates.features.additive import Row
+from kbtrain.io.text_files import read_text
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.progress import progress_bar
 from kbtrain.records import GateExample
+from kbtrain.runtime.progress import progress_bar
 from kbtrain.serve.next_questions import By, choose_next
-from kbtrain.text_files import read_text
 
 
 class NextConfig(Config):

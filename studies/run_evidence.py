@@ -15,7 +15,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.demo import ChainStep, follow
 from kbtrain.errors import UserError
-from kbtrain.jsonl import read_value
+from kbtrain.io.jsonl import read_value
 
 HERE = Path(__file__).resolve().parent
 OUTCOMES = ("llm_outcomes/outcomes.jsonl", "llm_outcomes_more/outcomes.jsonl")  # three data sets each

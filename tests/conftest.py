@@ -27,7 +27,8 @@ settings.load_profile("suite")
 
 from support import cpu_times, installed, schedule, scripts  # noqa: E402
 
-from kbtrain import errors, garbage  # noqa: E402
+from kbtrain import errors  # noqa: E402
+from kbtrain.runtime import garbage  # noqa: E402
 
 HERE = Path(__file__).parent
 SERVER = pytest.StashKey[scripts.Server]()

@@ -18,7 +18,7 @@ from support import scripts
 
 from kbtrain.config import Config, build, parse_args, read_yaml, run_script
 from kbtrain.errors import UserError
-from kbtrain.files import writing
+from kbtrain.io.files import writing
 from kbtrain.llm.backends import LLMConfig
 
 

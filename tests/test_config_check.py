@@ -9,7 +9,7 @@ import pytest
 
 from kbtrain.config_check import check_config, text
 from kbtrain.errors import UserError
-from kbtrain.scripts import shipped
+from kbtrain.runtime.scripts import shipped
 
 
 def config(folder: Path, lines: str) -> Path:

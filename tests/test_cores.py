@@ -8,8 +8,8 @@ import pytest
 from support import scripts
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from kbtrain.cores import SPIN_COUNT, leave_a_core, one_thread, share_cores, threads_of_torch
 from kbtrain.gates.probe.head import fit_layers
+from kbtrain.runtime.cores import SPIN_COUNT, leave_a_core, one_thread, share_cores, threads_of_torch
 
 
 def seen_by_openmp(*command: object, **variables: str) -> set[str]:

@@ -13,14 +13,14 @@ import pytest
 
 from kbtrain import errors
 from kbtrain.config import build, parse_args
-from kbtrain.credentials import check_url, hide_values, key_from_environment
 from kbtrain.errors import UserError, never_show, strike, strike_all
+from kbtrain.io.provenance import write_atomically
+from kbtrain.io.store import SampleStore
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.server_errors import read_error
-from kbtrain.provenance import write_atomically
+from kbtrain.net.credentials import check_url, hide_values, key_from_environment
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.config import ServeConfig
-from kbtrain.store import SampleStore
 
 
 @pytest.fixture(autouse=True)

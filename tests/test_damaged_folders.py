@@ -15,13 +15,13 @@ from torture.folders import KINDS, NOTED, campaign, verdict, without_hashes
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import set_threshold
+from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.registry import GATES, load_gate
-from kbtrain.jsonl import write
+from kbtrain.io.jsonl import write
 from kbtrain.records import Passage
 from kbtrain.retrieval.bm25 import BM25, document_frequencies
 from kbtrain.retrieval.retrieve_stage import open_index
 from kbtrain.retrieval.tfidf import TfIdf
-from kbtrain.trained_on import trained_among
 
 SEED = 7
 INPUT = {"low": 0, "high": 1, "log_odds": False, "slope": 1}

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain import jsonl
 from kbtrain.cli import main
 from kbtrain.config import parse_args
 from kbtrain.config_check import config_class
@@ -22,9 +21,10 @@ from kbtrain.demo import (
     run_public,
 )
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
 from kbtrain.records import GREEDY, Indicators, Label, Sample, SampleSet
-from kbtrain.scripts import find
-from kbtrain.store import SampleStore
+from kbtrain.runtime.scripts import find
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = ("tiny", "demo", "full")

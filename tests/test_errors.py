@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from native_files import NATIVE
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.io import jsonl
 from kbtrain.questions.load import load
 from kbtrain.records import GateScore
 

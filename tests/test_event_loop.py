@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from kbtrain.event_loop import EventLoop, run
+from kbtrain.runtime.event_loop import EventLoop, run
 
 
 async def where() -> tuple[str, int]:

@@ -21,8 +21,9 @@ from support.disk import full_disk
 
 from kbtrain.dialogue.responses import Response
 from kbtrain.errors import UserError
-from kbtrain.exit_code import exit_code
-from kbtrain.files import (
+from kbtrain.gates.score_file import ScoreFile, Timing
+from kbtrain.io.artifact import Records
+from kbtrain.io.files import (
     append,
     beside,
     check_regular_or_absent,
@@ -34,13 +35,12 @@ from kbtrain.files import (
     replacing,
     writing,
 )
-from kbtrain.gates.score_file import ScoreFile, Timing
-from kbtrain.io.artifact import Records
-from kbtrain.provenance import meta_path
+from kbtrain.io.provenance import meta_path
+from kbtrain.io.text_files import read_text
 from kbtrain.rag.seakr.trace import Spent, Trace, TraceFile
 from kbtrain.records import Evidence, GateScore, Hit, Passage
 from kbtrain.retrieval.retrieve_stage import open_index
-from kbtrain.text_files import read_text
+from kbtrain.runtime.exit_code import exit_code
 
 LONG = "x" * 100_000
 REFUSED = "too large for this disk|disk is full"
@@ -128,7 +128,7 @@ def test_a_file_that_grows_names_itself_on_a_full_disk_and_goes_on_with_room(
 
 
 def test_an_index_on_a_full_disk_is_one_line_and_is_built_with_room(tmp_path: Path) -> None:
-    from kbtrain import jsonl
+    from kbtrain.io import jsonl
 
     corpus = tmp_path / "passages.jsonl"
     jsonl.write(corpus, [Passage(str(i), f"Town {i}", f"A town of {i} people. " * 20) for i in range(40)])
@@ -164,7 +164,7 @@ def test_a_lock_that_was_taken_this_moment_is_read_again(
             else:
                 lock.write_text("2026-01-01 12:00:00 (process 7 on here)")
 
-        monkeypatch.setattr("kbtrain.files.time.sleep", a_moment)
+        monkeypatch.setattr("kbtrain.io.files.time.sleep", a_moment)
         if then == "gives it back":
             with writing(target):
                 assert str(os.getpid()) in lock.read_text()
@@ -226,7 +226,7 @@ def test_what_lies_beside_a_folder_given_by_dots_lies_beside_the_folder(tmp_path
 
 WRITES = """import sys, time
 from pathlib import Path
-from kbtrain.files import replacing
+from kbtrain.io.files import replacing
 with replacing(Path(sys.argv[1])) as partial:
     partial.write_text("half")
     print("written", flush=True)
@@ -296,7 +296,7 @@ def test_a_killed_user_s_lock_keeps_no_second_user_out(mode: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="shared-"))  # outside pytest's folders, which are closed to other users
     folder.chmod(0o777)
     try:
-        held = "import os, sys\nfrom pathlib import Path\nfrom kbtrain.files import writing\nos.umask(0o077)\n"
+        held = "import os, sys\nfrom pathlib import Path\nfrom kbtrain.io.files import writing\nos.umask(0o077)\n"
         held += f"with writing(Path({str(folder / 'run')!r})):\n    os.kill(os.getpid(), 9)\n"
         subprocess.run([sys.executable, "-c", held], check=False)
         lock = folder / ".run.lock"
@@ -402,7 +402,7 @@ def test_files_alone_renames() -> None:
     root = Path(__file__).resolve().parents[1]
     modules = {path for folder in ("kbtrain", "data_gen", "recipes", "eval") for path in (root / folder).rglob("*.py")}
     found = {path.relative_to(root).as_posix(): lines for path in modules if (lines := _renames(path))}
-    assert list(found) == ["kbtrain/files.py"] and len(found["kbtrain/files.py"]) == 1
+    assert list(found) == ["kbtrain/io/files.py"] and len(found["kbtrain/io/files.py"]) == 1
 
 
 def test_an_empty_file_is_not_begun_and_a_link_to_nowhere_is_told_of(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from support import scripts
 
-from kbtrain import jsonl
 from kbtrain.commands import decide
 from kbtrain.demo import attainable_change, finish_own, own_chain, without_gold
 from kbtrain.gates.registry import load_gate, read_card
+from kbtrain.io import jsonl
 from kbtrain.records import GateExample, Label, Question
 from kbtrain.serve.decide import LoadedGate
 from kbtrain.serve.server import startup_lines

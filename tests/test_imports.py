@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import kbtrain
-from kbtrain.scripts import find
+from kbtrain.runtime.scripts import find
 
 HEAVY = {
     "torch",

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from support.disk import full_disk
 
-from kbtrain import jsonl, records
+from kbtrain import records
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
 from kbtrain.records import (
     Decision,
     Entity,

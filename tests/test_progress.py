@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kbtrain import progress
+from kbtrain.runtime import progress
 
 
 class Terminal(io.StringIO):

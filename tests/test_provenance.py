@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.provenance import (
+from kbtrain.io.provenance import (
     check_unchanged,
     file_sha256,
     git_state,
@@ -106,7 +106,7 @@ def test_git_commit_is_this_clones_own_or_null() -> None:
 
 
 def test_provenance_imports_nothing_heavy() -> None:
-    code = "import sys, kbtrain.provenance; print([m for m in ('torch', 'numpy', 'sklearn') if m in sys.modules])"
+    code = "import sys, kbtrain.io.provenance; print([m for m in ('torch', 'numpy', 'sklearn') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

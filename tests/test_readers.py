@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain import jsonl
 from kbtrain.config import read_yaml
 from kbtrain.dialogue.base import load_list
 from kbtrain.dialogue.ketod import ketod_lines
@@ -22,11 +21,13 @@ from kbtrain.dialogue.turns_jsonl import plain_turns
 from kbtrain.dialogue.usefulness import VERDICTS, read_verdicts
 from kbtrain.errors import UserError
 from kbtrain.evaluation import results
-from kbtrain.files import cut_torn_line
 from kbtrain.gates.score_file import ScoreFile
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import Records
+from kbtrain.io.files import cut_torn_line
+from kbtrain.io.provenance import file_sha256, read_meta, unchanged
+from kbtrain.io.store import SampleStore
 from kbtrain.prompts.own import read_prompts
-from kbtrain.provenance import file_sha256, read_meta, unchanged
 from kbtrain.questions.reading.files import data_files
 from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.rag.seakr.trace import TraceFile
@@ -39,7 +40,6 @@ from kbtrain.retrieval.ranker import Ranker
 from kbtrain.retrieval.tokens import Tokens
 from kbtrain.serve.decision_log import read_log
 from kbtrain.serve.exchange import Keys
-from kbtrain.store import SampleStore
 from kbtrain.training.data import read_examples
 from kbtrain.training.run import remember_once
 
@@ -236,7 +236,7 @@ def test_one_place_opens_what_is_read() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and _reads(node):
                 found.add(path.relative_to(PACKAGE).as_posix())
-    assert found <= set(OPENERS), "read by kbtrain.text_files, kbtrain.jsonl or after check_regular"
+    assert found <= set(OPENERS), "read by kbtrain.io.text_files, kbtrain.io.jsonl or after check_regular"
 
 
 def _reads(call: ast.Call) -> bool:

@@ -15,7 +15,7 @@ from support import gate_folders
 from kbtrain.commands import launch_of
 from kbtrain.config import Config, parse_args
 from kbtrain.gate.card import Threshold, set_threshold
-from kbtrain.scripts import find, of_launcher
+from kbtrain.runtime.scripts import find, of_launcher
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

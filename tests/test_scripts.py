@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain import scripts
 from kbtrain.errors import UserError
 from kbtrain.installation import home
+from kbtrain.runtime import scripts
 
 ROOT = Path(__file__).resolve().parent.parent
 

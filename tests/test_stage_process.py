@@ -11,8 +11,8 @@ import psutil
 import pytest
 from support.scripts import run
 
-from kbtrain import stage_process
-from kbtrain.stage_process import Ended, forked, fresh
+from kbtrain.runtime import stage_process
+from kbtrain.runtime.stage_process import Ended, forked, fresh
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux alone")
 MODULE = "xml.dom.pulldom"  # one that nobody else imports, and that costs nothing
@@ -60,8 +60,9 @@ CHAIN = """import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, and a shell's background, ignore them
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
-from kbtrain import demo, stage_process
-from kbtrain.exit_code import exit_code
+from kbtrain import demo
+from kbtrain.runtime import stage_process
+from kbtrain.runtime.exit_code import exit_code
 stage_process.PRELOADED = "xml.dom.pulldom"
 steps = [demo.ChainStep(sys.argv[1], "sleeps", 0.1, ())]
 sys.exit(exit_code(lambda: demo.follow(steps, Path("run"), print, forks=sys.argv[2] == "forked"), "resumes"))
@@ -110,6 +111,6 @@ def test_beside_a_gpu_nothing_is_forked(tmp_path, device, forks):
 
 def test_what_is_preloaded_is_there_and_is_no_more_than_modules(tmp_path):
     missing = "[name for name in preloaded.MODULES if name not in sys.modules]"
-    path = script(tmp_path, f"from kbtrain import preloaded\nprint('torch' in preloaded.MODULES, {missing})\n")
+    path = script(tmp_path, f"from kbtrain.runtime import preloaded\nprint('torch' in preloaded.MODULES, {missing})\n")
     done = run(path)
     assert done.returncode == 0 and done.stdout == "True []\n" and done.stderr == ""

@@ -18,11 +18,11 @@ import pytest
 from support import scripts
 from support.sample_sets import made
 
-import kbtrain.store
+import kbtrain.io.store
 from kbtrain.errors import UserError
-from kbtrain.provenance import meta_path, write_meta
+from kbtrain.io.provenance import meta_path, write_meta
+from kbtrain.io.store import ROWS, SampleStore
 from kbtrain.records import Sample, SampleSet
-from kbtrain.store import ROWS, SampleStore
 
 
 def rows(path: Path) -> list[tuple[object, ...]]:
@@ -189,7 +189,7 @@ def test_a_really_full_disk_is_one_line(tmp_path: Path) -> None:
         sys.path.insert(0, "tests")
         from support.sample_sets import made
         from kbtrain.errors import UserError
-        from kbtrain.store import SampleStore
+        from kbtrain.io.store import SampleStore
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         store = SampleStore(sys.argv[1])
         store.begin("main", {})
@@ -215,7 +215,7 @@ WRITER = """
     sys.path.insert(0, "tests")
     from support.sample_sets import made
     from kbtrain.records import CONDITIONS
-    from kbtrain.store import SampleStore
+    from kbtrain.io.store import SampleStore
     with SampleStore(sys.argv[1]) as store:
         store.begin("main", {"seed": 1})
         done = store.done("main")
@@ -271,7 +271,7 @@ def test_memory_stays_flat_while_iterating(tmp_path: Path) -> None:
         for start in range(0, 1000, 100):
             store.put("main", [made(f"q{i}", n=30, text="x" * 1000) for i in range(start, start + 100)])
     code = (
-        "import sys; from kbtrain.provenance import peak_rss_mb as peak; from kbtrain.store import SampleStore\n"
+        "import sys; from kbtrain.io.provenance import peak_rss_mb as peak; from kbtrain.io.store import SampleStore\n"
         "with SampleStore(sys.argv[1], read_only=True) as store:\n"
         "    next(store.iterate('main')); before = peak()\n"
         "    n = sum(1 for _ in store.iterate('main')); print(n, peak() - before)\n"
@@ -364,7 +364,7 @@ def test_what_reads_no_answer_notices_sets_that_are_gone(tmp_path: Path, read: s
 def test_a_large_store_is_hashed_where_its_time_is_another_and_else_its_answers_are_checked_as_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kbtrain.store.HASHED", 0)
+    monkeypatch.setattr("kbtrain.io.store.HASHED", 0)
     path = tmp_path / "samples.db"
     with SampleStore(path) as store:
         store.begin("main", {"seed": 1})
@@ -373,7 +373,7 @@ def test_a_large_store_is_hashed_where_its_time_is_another_and_else_its_answers_
     whole, before = path.read_bytes(), path.stat()
     expected = [made(f"q{i}", text="What was said. ") for i in range(9)]
     hashed: list[Path] = []
-    monkeypatch.setattr("kbtrain.store._hash", lambda path, stamp: hashed.append(path) or "another")
+    monkeypatch.setattr("kbtrain.io.store._hash", lambda path, stamp: hashed.append(path) or "another")
     noticed = 0
     for place in range(7, len(whole), 211):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
@@ -445,7 +445,7 @@ def test_one_changed_byte_is_noticed_wherever_it_lies(tmp_path: Path) -> None:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a disk's own fault would leave it
         for read_only in (True, False):
-            kbtrain.store._hash.cache_clear()  # a process that is begun anew
+            kbtrain.io.store._hash.cache_clear()  # a process that is begun anew
             with pytest.raises(UserError, match=r"samples\.db: "):
                 SampleStore(path, read_only=read_only)
     path.write_bytes(whole)

@@ -11,13 +11,13 @@ import time
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.provenance import meta_path, read_meta, write_meta
+from kbtrain.io.provenance import meta_path, read_meta, write_meta
+from kbtrain.io.store import SampleStore, writing
 from kbtrain.records import Sample, SampleSet
-from kbtrain.store import SampleStore, writing
 
 HOLD = """import sys, time
 from pathlib import Path
-from kbtrain.store import writing
+from kbtrain.io.store import writing
 with writing(Path(sys.argv[1]), "main"):
     print("held", flush=True)
     time.sleep(60)

@@ -20,19 +20,19 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from kbtrain import jsonl
 from kbtrain.config import read_yaml
 from kbtrain.dialogue.turns_jsonl import plain_turns
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions_file import read_decisions
 from kbtrain.gates.decide import read_questions_file
+from kbtrain.io import jsonl
+from kbtrain.io.text_files import plain_name, read_text
 from kbtrain.questions.data_set import Reading
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import Columns
 from kbtrain.questions.load import load_questions
 from kbtrain.records import GateScore
 from kbtrain.retrieval.corpus import read_passages
-from kbtrain.text_files import plain_name, read_text
 
 ANSWERED = AnswerColumns(Columns(), {"llm": "llm", "rag": "rag"})
 Reader = Callable[[Path], object]

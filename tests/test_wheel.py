@@ -8,7 +8,7 @@ import pytest
 from support.installed import Installed, demo
 
 from kbtrain.demo import chain
-from kbtrain.scripts import shipped
+from kbtrain.runtime.scripts import shipped
 
 ROOT = Path(__file__).resolve().parent.parent
 CLONE = {name: path.read_bytes() for name, path in shipped().items()}

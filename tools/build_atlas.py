@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.config import Config, run_script
+from kbtrain.io import jsonl
 
 
 class BuildAtlasConfig(Config):

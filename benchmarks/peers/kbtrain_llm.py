@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from loop import Answered, Job, serve
 
-from kbtrain import jsonl
+from kbtrain.io import jsonl
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.batching import BatchLimits

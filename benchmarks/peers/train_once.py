@@ -23,10 +23,10 @@ from training_limit import least_seconds
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.kbm.train import KBMTrainer, make_row
 from kbtrain.gates.true_false.template import Encoder, kbm_template
-from kbtrain.jsonl import read
+from kbtrain.io.jsonl import read
+from kbtrain.io.provenance import peak_rss_mb
 from kbtrain.models.adapters import Adapter, open_base
 from kbtrain.prompts.kbm import PAPER_KEYS, kbm_answer, kbm_prompt, render_chat
-from kbtrain.provenance import peak_rss_mb
 from kbtrain.records import GateExample
 from kbtrain.training.answer_rows import Collator, TrainingRow, begun_alike
 from kbtrain.training.answer_trainer import answer_loss

@@ -25,7 +25,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.provenance import write_atomically
+from kbtrain.io.provenance import write_atomically
 
 ADARAGUE = "31c3428c37b294fb7b55292fcef10601047b8001"
 FLARE_AUG = "d4aeb0379b21a285d003d9ac428d60977547c694"

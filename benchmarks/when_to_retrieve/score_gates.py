@@ -26,9 +26,9 @@ from pydantic import Field, field_validator
 from kbtrain.arrays import Bools, Floats
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.files import beside
+from kbtrain.io.files import beside
+from kbtrain.io.provenance import write_atomically, write_result
 from kbtrain.metrics.significance import Delta, holm, two_sided_p
-from kbtrain.provenance import write_atomically, write_result
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.data_sets.outcomes import Judged, read_judged
 from kbtrain.questions.reading.files import data_files

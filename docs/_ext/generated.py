@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 import yaml
 
 import kbtrain
-from kbtrain import cli, jsonl, records
+from kbtrain import cli, records
 from kbtrain.config import Config, key_rows
-from kbtrain.scripts import about, shipped
+from kbtrain.io import jsonl
+from kbtrain.runtime.scripts import about, shipped
 from kbtrain.serve.config import ServeConfig
 
 Row = tuple[str, ...]

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import path_exists
-from kbtrain.jsonl import one_line, read_value
+from kbtrain.io.files import path_exists
+from kbtrain.io.jsonl import one_line, read_value
+from kbtrain.io.text_files import plain_name
 from kbtrain.records import Snippet, Split, TurnExample, Utterance
-from kbtrain.text_files import plain_name
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict
 from kbtrain.dialogue.base import Dialogue, Turn, load_list, parsed, split_of
 from kbtrain.dialogue.together import Together
 from kbtrain.errors import UserError, at
-from kbtrain.files import path_exists
-from kbtrain.jsonl import read_value
+from kbtrain.io.files import path_exists
+from kbtrain.io.jsonl import read_value
 from kbtrain.records import Snippet, Speaker, Split, Utterance
 
 _SPEAKERS: dict[str, Speaker] = {"U": "USER", "S": "SYSTEM"}

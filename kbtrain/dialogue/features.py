@@ -17,11 +17,11 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at
-from kbtrain.files import path_exists
 from kbtrain.io.artifact import Artifact
-from kbtrain.jsonl import read, write
+from kbtrain.io.files import path_exists
+from kbtrain.io.jsonl import read, write
+from kbtrain.io.provenance import file_sha256
 from kbtrain.prompts.ragate import context_text
-from kbtrain.provenance import file_sha256
 from kbtrain.records import Entity, Evidence, Hit, TurnExample
 from kbtrain.retrieval.base import Searcher
 from kbtrain.retrieval.ranker import Candidates, Rank, Ranker, TfIdfRank, read_snippets

@@ -24,7 +24,7 @@ from kbtrain.dialogue.sgd import (
     utterance_of,
 )
 from kbtrain.errors import UserError
-from kbtrain.jsonl import lines, value
+from kbtrain.io.jsonl import lines, value
 from kbtrain.records import Snippet, Split
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import path_exists
-from kbtrain.jsonl import read_model
+from kbtrain.io.files import path_exists
+from kbtrain.io.jsonl import read_model
 from kbtrain.prompts.kbm import end_token
 from kbtrain.prompts.ragate import (
     CONTEXT,

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from kbtrain import jsonl
 from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError
-from kbtrain.files import beside, is_begun, path_exists
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact, Records
+from kbtrain.io.files import beside, is_begun, path_exists
+from kbtrain.io.provenance import known_sha256
 from kbtrain.llm.answered import check_same
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.ragate import first_kept, turn_text
-from kbtrain.provenance import known_sha256
 from kbtrain.records import Hit, Question, TurnExample
 
 

@@ -16,11 +16,11 @@ import torch
 from kbtrain.dialogue.responder import CARD, Responder, ResponderCard, ResponsePrompts
 from kbtrain.dialogue.responses import reference
 from kbtrain.errors import UserError, at
-from kbtrain.jsonl import read
+from kbtrain.io.jsonl import read
+from kbtrain.io.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.models.batching import like_length
 from kbtrain.prompts.ragate import dialogue_fingerprint
-from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.records import Hit, Snippet, Split, TurnExample
 from kbtrain.training.answer_rows import IGNORE, Collator, TrainingRow
 from kbtrain.training.answer_trainer import AnswerTrainer, answer_loss

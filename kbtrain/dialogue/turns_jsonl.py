@@ -8,14 +8,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from kbtrain import jsonl
 from kbtrain.dialogue.base import SPLITS, services_so_far, split_files
 from kbtrain.dialogue.together import Together
 from kbtrain.errors import UserError, at
+from kbtrain.io import jsonl
+from kbtrain.io.text_files import plain_name
 from kbtrain.questions.reading.files import data_file
 from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Split, TurnExample, Utterance
-from kbtrain.text_files import plain_name
 
 _MARK = re.compile(r"\b(USER|SYSTEM):\s*")
 _OWN = frozenset(field.name for field in fields(TurnExample))

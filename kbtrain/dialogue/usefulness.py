@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kbtrain import jsonl
 from kbtrain.dialogue.responses import AugmentedResponse, history_question
 from kbtrain.errors import UserError, at
-from kbtrain.files import path_exists
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
 from kbtrain.labeling.judges import PromptJudge
 from kbtrain.prompts.kbm import SnippetsQuestion
 from kbtrain.records import Evidence, Hit, TurnExample

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
+from kbtrain.io.store import SampleStore
 from kbtrain.llm.sample_stage import Shard
 from kbtrain.models.batching import windows
 from kbtrain.records import SampleSet
-from kbtrain.store import SampleStore
 
 BATCH = 200  # question-conditions in one transaction
 OF_A_SHARD = ("shard", "n_expected")  # what the shards' meta data may differ in

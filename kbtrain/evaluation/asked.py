@@ -8,16 +8,16 @@ from pathlib import Path
 
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError
-from kbtrain.files import path_exists
 from kbtrain.gate.gate import Reads
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.score_stage import plain_examples
 from kbtrain.gates.seen import Allowed
-from kbtrain.provenance import file_sha256
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import file_sha256
 from kbtrain.records import Example, Split, TurnExample
 from kbtrain.retrieval.attach_hits import attach_hits
 from kbtrain.training.data import label_rule, own_prompts

@@ -18,9 +18,9 @@ from kbtrain.evaluation.outcomes import ConditionOutcome
 from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import RunFolder, StoredScores, gate_input
 from kbtrain.evaluation.seen import NOTHING, Seen
+from kbtrain.io.store import SampleStore
 from kbtrain.llm.prices import Prices
 from kbtrain.records import CONDITIONS
-from kbtrain.store import SampleStore
 
 _MILLION = 1e6
 OF_TOKENS = (

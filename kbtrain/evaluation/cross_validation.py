@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from kbtrain.errors import UserError
-from kbtrain.files import replacing
 from kbtrain.gate.gate import logistic
 from kbtrain.gates.encoder.probe import SPREAD, fit_head
 from kbtrain.gates.turns.dialogue_state import C
 from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.gates.turns.structural import FEATURES, structure
 from kbtrain.io.artifact import Artifact
+from kbtrain.io.files import replacing
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.choice import chosen_value, nested_inflation
 from kbtrain.metrics.dev import best_f1_threshold

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.provenance import meta_of
+from kbtrain.io.provenance import meta_of
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.reading.files import data_files
 from kbtrain.questions.reading.rows import SourceRecord, format_value

@@ -12,16 +12,16 @@ from typing import Literal
 
 import numpy as np
 
-from kbtrain import jsonl
 from kbtrain.arrays import Bools, Floats
 from kbtrain.dialogue.responder import ResponderCard, deviations, read_responder_card
 from kbtrain.dialogue.responses import NONE, WAYS, AugmentedResponse, read_key, reference, responses_path
 from kbtrain.dialogue.usefulness import VERDICTS, read_verdicts
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
-from kbtrain.files import path_exists
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, meta_of, meta_path, read_meta
 from kbtrain.metrics.text_generation import scores_of, text_parts
-from kbtrain.provenance import check_current, check_unchanged, file_sha256, meta_of, meta_path, read_meta
 from kbtrain.records import Evidence, Hit, TurnExample
 from kbtrain.retrieval.ranker import Candidates, recall
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from kbtrain import jsonl
 from kbtrain.answers import grading
 from kbtrain.answers.thoughts import is_left_out
 from kbtrain.arrays import Floats
@@ -29,12 +28,13 @@ from kbtrain.gates.noted import Source, missing_reason
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.seakr.gate import scale_of
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import check_current, check_unchanged, meta_of, read_document
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.change import Equality, MeaningGroups, by_groups
 from kbtrain.metrics.significance import Delta, random_gate_p, wilson
-from kbtrain.provenance import check_current, check_unchanged, meta_of, read_document
 from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, Question, SampleSet, Split
-from kbtrain.store import SampleStore
 
 MAX_CHANGE = 0.05  # of the answers that may differ from always searching
 DELTA = 0.1  # probability that the promise fails

@@ -11,8 +11,8 @@ from pydantic import Field, field_validator, model_validator
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.asked import Asked, AskedConfig
-from kbtrain.files import path_exists, writing
 from kbtrain.gate.card import CARD
+from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.fit_kind import fit_and_write
 from kbtrain.gates.handles import GateHandle, gate_identity, handle, prompted, prompted_by_replies
@@ -21,10 +21,10 @@ from kbtrain.gates.registry import GATES, load_gate
 from kbtrain.gates.score_stage import found_gates
 from kbtrain.gates.simple import Always
 from kbtrain.io.artifact import Artifact
+from kbtrain.io.files import path_exists, writing
+from kbtrain.io.provenance import meta_path, read_meta
 from kbtrain.llm.backends import read_llm_config
-from kbtrain.provenance import meta_path, read_meta
 from kbtrain.records import GATE_NAME
-from kbtrain.trained_on import write_trained_on
 from kbtrain.training.data import unnamed_in_both
 
 FIT = "fit"  # stage of the gates that are fitted here

@@ -18,12 +18,12 @@ from typing import Protocol
 
 import numpy as np
 
-from kbtrain import jsonl
 from kbtrain.arrays import Bools, Floats
 from kbtrain.config import read_yaml
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import Correctness, answers, is_needed
 from kbtrain.gate.gate import logistic
+from kbtrain.gate.trained_on import question_hash
 from kbtrain.gates.encoder.probe import ProbeInput, embeddings, fit_head
 from kbtrain.gates.features.additive import LEAST, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.frequencies import Frequencies
@@ -33,17 +33,17 @@ from kbtrain.gates.probe.gate import Asked, DraftProbe, Probe, Reader, state_fac
 from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.gates.probe.train import fit as fit_probe
 from kbtrain.gates.stack import linear
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.io.provenance import file_sha256, write_atomically
 from kbtrain.metrics.choice import chosen_value
 from kbtrain.metrics.ranking import auroc, normalised_area
 from kbtrain.metrics.significance import Delta, resampled_areas
 from kbtrain.models.files_read import digest as files_digest
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.provenance import file_sha256, write_atomically
 from kbtrain.records import GateExample, Outcome
-from kbtrain.stage_process import fresh
-from kbtrain.trained_on import question_hash
+from kbtrain.runtime.stage_process import fresh
 from kbtrain.training.data import need
 from kbtrain.training.folds import groups_of
 

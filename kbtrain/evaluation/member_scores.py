@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kbtrain import jsonl
 from kbtrain.gates.combination import ByName
 from kbtrain.gates.handles import GateHandle, Opening, handle
 from kbtrain.gates.registry import kind_of, read_card
 from kbtrain.gates.score_file import Costs, Timing, costs_of, score_path
 from kbtrain.gates.score_stage import Chunk, Engine, ScoredChunk, scored_id
+from kbtrain.io import jsonl
 from kbtrain.records import GateScore
 
 FromMembers = Callable[[Sequence[ByName]], dict[str, list[float]]]

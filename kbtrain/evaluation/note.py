@@ -22,9 +22,9 @@ from kbtrain.gates.noted import Source, missing_reason, note, source_of
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.seakr.gate import scale_of
+from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.thresholds import Rule
-from kbtrain.provenance import file_sha256
 from kbtrain.records import Outcome, Question, Target
 
 BEST_RULE = "largest area on dev"

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from kbtrain import jsonl
 from kbtrain.answers.grading import exact_match, is_correct, token_f1
 from kbtrain.answers.thoughts import is_left_out
 from kbtrain.arrays import Floats
 from kbtrain.evaluation.seen import NOTHING, Seen, seen_of
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
 from kbtrain.metrics.significance import Delta, delta, resampled_means
 from kbtrain.rag.pipelines import stored_pipelines
 from kbtrain.rag.seakr.trace import Trace, grades
 from kbtrain.records import Condition, Evidence, Question, Sample
-from kbtrain.store import SampleStore
 
 Scores = Mapping[str, Mapping[str, float]]  # gate -> question id -> score
 COSTS = ("searches", "passages", "requests", "samples", "tokens", "seconds")

@@ -13,10 +13,10 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import unmastered
 from kbtrain.evaluation.run_folder import Stored
-from kbtrain.files import path_exists
 from kbtrain.gate.card import CARD
 from kbtrain.gates.kbm.gate import KBMCard
-from kbtrain.provenance import (
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import (
     check_current,
     device,
     git_state,

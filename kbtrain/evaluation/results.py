@@ -17,12 +17,12 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionSummary
 from kbtrain.evaluation.pipelines import PipelineResult
 from kbtrain.evaluation.seen import NOTHING, Seen
-from kbtrain.jsonl import one_line
+from kbtrain.io.jsonl import one_line
+from kbtrain.io.provenance import read_document, write_atomically
 from kbtrain.metrics.classification import Classification
 from kbtrain.metrics.ranking import Oracles
 from kbtrain.metrics.significance import Delta, McNemar
 from kbtrain.metrics.thresholds import AnyRule
-from kbtrain.provenance import read_document, write_atomically
 from kbtrain.records import Condition
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.answers.grading import is_yes_no
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at, did_you_mean
@@ -27,11 +26,12 @@ from kbtrain.evaluation.seen import Seen, seen_of
 from kbtrain.gates.noted import Source, holds_another, missing_reason, source_of
 from kbtrain.gates.prompted import PROMPTED
 from kbtrain.gates.registry import GATES
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import check_current, check_unchanged, meta_of, short_name
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.graded_by import ByQuestion, check_rules, grading_sources, read_run_verdicts, verdicts_file
-from kbtrain.provenance import check_current, check_unchanged, meta_of, short_name
 from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, GATE_NAME, Condition, GateScore, Label, Outcome, Question, Split
-from kbtrain.store import SampleStore
 
 
 @dataclass

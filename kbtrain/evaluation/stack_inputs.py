@@ -12,7 +12,7 @@ from kbtrain.gates.handles import GateHandle, gate_identity
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.stack.gate import Member, make_members
 from kbtrain.gates.stack.linear import Columns
-from kbtrain.provenance import meta_of
+from kbtrain.io.provenance import meta_of
 from kbtrain.records import GateExample
 
 HOW = 'run eval/score.py --splits "[train, dev, test]" (a gate without held-out scores: set fit_on to dev)'

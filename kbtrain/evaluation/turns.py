@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.evaluation.seen import Seen, seen_of
-from kbtrain.files import path_exists
 from kbtrain.gates.noted import holds_another, missing_reason, source_of
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import check_current, check_unchanged, meta_of
 from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.turns import SeedScores
-from kbtrain.provenance import check_current, check_unchanged, meta_of
 from kbtrain.records import GateScore, Split, TurnExample
 
 

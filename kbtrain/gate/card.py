@@ -23,13 +23,13 @@ from pydantic import (
 )
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import path_exists, writing
-from kbtrain.jsonl import one_line, read_json
+from kbtrain.io.files import path_exists, writing
+from kbtrain.io.jsonl import one_line, read_json
+from kbtrain.io.provenance import Noted, file_sha256, meta_of, noted_sha256, write_atomically
+from kbtrain.io.text_files import read_text
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.provenance import Noted, file_sha256, meta_of, noted_sha256, write_atomically
 from kbtrain.records import Example, Statistic, Target, Titles, TurnExample
-from kbtrain.text_files import read_text
 
 T = TypeVar("T")
 CARD = "gate.json"

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
-from kbtrain import jsonl
 from kbtrain.answers.writing import is_blank
 from kbtrain.errors import HALVES, UserError, at
-from kbtrain.files import loads
 from kbtrain.gate.gate import Gate
+from kbtrain.io import jsonl
+from kbtrain.io.files import loads
 from kbtrain.questions.reading.files import DataFile, data_file, text_lines
 from kbtrain.questions.reading.json_stream import begins_list
 from kbtrain.questions.reading.parquet import PARQUET

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kbtrain import jsonl
 from kbtrain.gates.registry import load_gate
-from kbtrain.provenance import file_sha256, read_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import file_sha256, read_meta
 from kbtrain.records import GateScore
 from kbtrain.training.config import HeldOutConfig
 from kbtrain.training.data import read_examples

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate.card import CARD, ClassifierCard, GateCard, KeyedCard, read_gate_json
 from kbtrain.gate.gate import Gate, KeyedGate, Reads
+from kbtrain.gate.hub import local_folder
 from kbtrain.gates.average import AverageCard, AverageGate
 from kbtrain.gates.combination import ByName
 from kbtrain.gates.encoder.gate import EncoderGate
@@ -33,7 +34,6 @@ from kbtrain.gates.turns.structural import StructuralCard, StructuralGate
 from kbtrain.gates.untrained import draft, p_yes, server
 from kbtrain.gates.untrained.served import ServedDraft, ServedPYes
 from kbtrain.gates.untrained.served import load_served as load_untrained
-from kbtrain.hub import local_folder
 from kbtrain.records import DtypeName
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class Kind:
     where the card is a :class:`~kbtrain.gate.card.KeyedCard`, the label's name is ``key``. ``features``: of such a
     gate whose features are dear: (n, d) numbers of examples. They are kept for the next fit; ``fit`` gets them as its
     third argument, and the gate has ``score_features(features)``. ``files``: names of files in its folder that go to
-    the hub and come from there, beside :data:`kbtrain.hub.FILES`. ``open_served``: of a folder and a server that gives
-    the states of the answering model, which is then not opened here. ``server``: scores come from a server whose
+    the hub and come from there, beside :data:`kbtrain.gate.hub.FILES`. ``open_served``: of a folder and a server that
+    gives the states of the answering model, which is then not opened here. ``server``: scores come from a server whose
     address and key its card names: the folder is neither sent to the hub nor opened from there. ``of_members``: of the
     card and its members' scores, of a kind that is computed from those; ``one_score``: each member has one, to
     which the card adds nothing.
@@ -295,9 +295,9 @@ def load_gate(
 ) -> Gate:
     """Open any gate's folder. ``dtype`` auto: as it was saved. ``verify``: hash its weights even if none looks changed.
 
-    ``USER/NAME`` that is no folder here is a gate on the hub (:mod:`kbtrain.hub`), ``revision`` a branch, tag or commit
-    of it. ``key`` chooses what a gate with several labels decides by: mastery, certainty or benefit; None: the one that
-    was most accurate on dev, as far as the folder notes it, else the first. ``states``: a server that gives the
+    ``USER/NAME`` that names no folder here is a gate on the hub (:mod:`kbtrain.gate.hub`), ``revision`` a branch, tag
+    or commit of it. ``key`` chooses what a gate with several labels decides by: mastery, certainty or benefit; None:
+    the one that was most accurate on dev, as far as the folder notes it, else the first. ``states``: a server that gives the
     answering model's states, for gates that read them. Raises :class:`UserError`.
     """
     _check_arguments(folder, key, dtype, device, revision)

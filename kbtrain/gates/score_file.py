@@ -13,15 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
-from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, loads, path_exists, put_in_place
 from kbtrain.gates.handles import GateHandle, identity_of
+from kbtrain.io import jsonl, provenance
 from kbtrain.io.artifact import ABSENT, MODEL_FILES, differing
+from kbtrain.io.files import append, beside, check_regular_or_absent, cut_torn_line, loads, path_exists, put_in_place
+from kbtrain.io.provenance import Noted
+from kbtrain.io.text_files import read_text
 from kbtrain.models.files_read import folder_of, note
-from kbtrain.provenance import Noted
 from kbtrain.records import GateScore, Split
-from kbtrain.text_files import read_text
 
 FILES_HERE = f"{MODEL_FILES}_here"  # where the base of a gate is elsewhere: its own folder's
 
@@ -31,7 +31,7 @@ class Timing:
     """``seconds`` it took to score ``n`` examples of one split for these gates (they share one forward pass).
 
     ``spent``: requests, samples and tokens of a gate that needs more than one pass a question. ``device``: where it
-    was scored, as :func:`kbtrain.provenance.device` names it; empty if that was not noted.
+    was scored, as :func:`kbtrain.io.provenance.device` names it; empty if that was not noted.
     """
 
     gates: tuple[str, ...]

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kbtrain import jsonl, provenance
 from kbtrain.errors import UserError
 from kbtrain.gate.card import CARD, Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.registry import kind_of, kinds, read_card
 from kbtrain.gates.score_file import ScoreFile, Timing, score_path, stored_inputs
+from kbtrain.io import jsonl, provenance
+from kbtrain.io.provenance import device
 from kbtrain.llm.forecast import Forecast, Measurement, tokens_of
 from kbtrain.llm.prices import Price
-from kbtrain.provenance import device
 from kbtrain.records import Example, GateExample, GateScore, Split, TurnExample
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Reads
+from kbtrain.gate.trained_on import entity_hashes, example_hash, sharing_entities, trained_among
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.registry import read_card
 from kbtrain.records import Example, Split
-from kbtrain.trained_on import entity_hashes, example_hash, sharing_entities, trained_among
 
 Counts = dict[str, dict[str, int]]  # by split: "questions" and "entities", where there are any
 BySplit = Mapping[Split, Sequence[Example]]

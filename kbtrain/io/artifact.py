@@ -1,7 +1,7 @@
 """Files that stages make: whether they are current and why not, resumed after a kill, noted when whole.
 
-``F.meta.json`` notes a whole file ``F`` (:mod:`kbtrain.provenance`). ``F.key`` notes what the records of a growing file
-depend on, ``F.partial.key`` those of a file that is not whole yet.
+``F.meta.json`` notes a whole file ``F`` (:mod:`kbtrain.io.provenance`). ``F.key`` notes what the records of a growing
+file depend on, ``F.partial.key`` those of a file that is not whole yet.
 """
 
 from __future__ import annotations
@@ -16,12 +16,20 @@ from types import TracebackType
 from typing import Any, Self
 
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
-from kbtrain import jsonl
-from kbtrain.config import defaults_of
 from kbtrain.errors import UserError, at
-from kbtrain.files import append, beside, check_regular_or_absent, cut_torn_line, errors_of, path_exists, put_in_place
-from kbtrain.provenance import file_sha256, meta_of, unchanged, write_atomically, write_meta
+from kbtrain.io import jsonl
+from kbtrain.io.files import (
+    append,
+    beside,
+    check_regular_or_absent,
+    cut_torn_line,
+    errors_of,
+    path_exists,
+    put_in_place,
+)
+from kbtrain.io.provenance import file_sha256, meta_of, unchanged, write_atomically, write_meta
 
 MODEL_FILES = "model_files"  # a model's files with their hashes, in keys and meta data
 ABSENT: Any = object()  # the value of a setting that is missing
@@ -130,6 +138,12 @@ class Records:
                 put_in_place(self._appended, self.path)
                 self._note.unlink()
         self.close()
+
+
+def defaults_of(config: BaseModel) -> dict[str, Any]:
+    """Defaults of a configuration's keys, as JSON values."""
+    fields = type(config).model_fields.items()
+    return {key: to_jsonable_python(field.default) for key, field in fields if not field.is_required()}
 
 
 def is_resumable(path: Path, note: Path, key: Mapping[str, Any], remedy: str = "") -> bool:

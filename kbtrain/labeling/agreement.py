@@ -16,15 +16,15 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BeforeValidator
 
-from kbtrain import jsonl
 from kbtrain.answers.grading import is_correct, is_empty
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.judges import Judge
 from kbtrain.metrics.significance import Delta, wilson
 from kbtrain.questions.reading.rows import plain
 from kbtrain.records import Condition, Grading, Language, Question, SampleSet
-from kbtrain.store import SampleStore
 
 Text = Annotated[str, BeforeValidator(plain)]  # a number is read as people write it
 

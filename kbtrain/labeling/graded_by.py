@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kbtrain import jsonl
 from kbtrain.answers.grading import Verdicts, rules_of
 from kbtrain.errors import UserError, at
-from kbtrain.files import maker, path_exists
+from kbtrain.io import jsonl
+from kbtrain.io.files import maker, path_exists
+from kbtrain.io.provenance import check_current, meta_of
 from kbtrain.labeling.verdicts import QuestionVerdicts
-from kbtrain.provenance import check_current, meta_of
 from kbtrain.records import Question
 
 ByQuestion = Mapping[str, Verdicts]

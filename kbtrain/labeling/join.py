@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.provenance import meta_of, short_name
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import meta_of, short_name
 from kbtrain.questions.checks import asked_key
 from kbtrain.records import GateExample, Split
 from kbtrain.training.data import label_rule

@@ -13,19 +13,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kbtrain import jsonl
 from kbtrain.answers import grading
 from kbtrain.answers.thoughts import is_left_out, silence
 from kbtrain.answers.words import words
 from kbtrain.errors import UserError
-from kbtrain.files import path_exists
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import known_sha256
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.change import LONG, Change, MeaningGroups, by_groups, change
 from kbtrain.labeling.copied_gold import CopiedGold
 from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, counted_texts, indicators, label
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
-from kbtrain.provenance import known_sha256
 from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Label, Question, SampleSet, Split, Titles
-from kbtrain.store import SampleStore
 
 MANY_CUT = 0.05  # share of answers cut at the token limit above which labelling warns
 MANY_LONG = 0.2  # share of long answers above which labelling warns

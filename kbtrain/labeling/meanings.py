@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kbtrain.answers import grading
 from kbtrain.errors import UserError
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.change import MeaningGroups
 from kbtrain.labeling.judges import LLMJudge
 from kbtrain.labeling.verdicts import distinct_answers
 from kbtrain.prompts.kbm import AnswerPair, query_text
 from kbtrain.records import Question
-from kbtrain.store import SampleStore
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

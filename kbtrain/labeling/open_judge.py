@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import check_counts
 from kbtrain.io.artifact import Artifact
+from kbtrain.io.provenance import meta_of
 from kbtrain.labeling.judges import LLMJudge
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.prompts.kbm import Judged, answer_fingerprint, judge_fingerprint, judge_prompt_facts
-from kbtrain.provenance import meta_of
 
 if TYPE_CHECKING:
     from kbtrain.labeling.judges_token import TokenJudge

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from kbtrain import jsonl
 from kbtrain.answers import grading
 from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError, at
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.change import MeaningGroups
 from kbtrain.labeling.judges import Judge
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import CONDITIONS, Evidence, Label, Question
-from kbtrain.store import SampleStore
 
 
 @dataclass(frozen=True)

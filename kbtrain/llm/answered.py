@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import is_begun, path_exists
 from kbtrain.io.artifact import Artifact
-from kbtrain.provenance import known_sha256
-from kbtrain.store import SampleStore
+from kbtrain.io.files import is_begun, path_exists
+from kbtrain.io.provenance import known_sha256
+from kbtrain.io.store import SampleStore
 
 _REMEDY = "set it back, choose another folder, or move this file away first"
 

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from kbtrain.config import Config, build, read_yaml
-from kbtrain.credentials import check_url, hide_values
 from kbtrain.errors import did_you_mean
 from kbtrain.llm.base import LLM, Sampling
 from kbtrain.llm.dialect import Dialect, KeyHeader, LimitName
 from kbtrain.models.files_read import digest
+from kbtrain.net.credentials import check_url, hide_values
+from kbtrain.net.servers import LONGEST_ASKED
 from kbtrain.records import DtypeName
-from kbtrain.servers import LONGEST_ASKED
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def _open_vllm(config: LLMConfig) -> LLM:
 def _open_server(config: LLMConfig) -> LLM:
     from kbtrain.llm.dialect import Server
     from kbtrain.llm.openai_llm import OpenAILLM
-    from kbtrain.servers import Retry
+    from kbtrain.net.servers import Retry
 
     server = Server(
         url=config.server_url,

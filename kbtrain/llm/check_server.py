@@ -12,7 +12,6 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from kbtrain.credentials import check_url, key_headers
 from kbtrain.errors import UserError, did_you_mean, strike_all
 from kbtrain.installation import as_typed
 from kbtrain.llm.backends import LLMConfig
@@ -23,7 +22,8 @@ from kbtrain.llm.served_states import SHORT_PROMPT, read_reply, state_request
 from kbtrain.llm.server_errors import PASSING, ServerError, holds_error, read_error
 from kbtrain.llm.server_models import ListedModel, find_model, is_pattern, read_models
 from kbtrain.llm.server_requests import NO_QUOTA, NoReply, ask_once
-from kbtrain.servers import Retry, retry_after, whole_json
+from kbtrain.net.credentials import check_url, key_headers
+from kbtrain.net.servers import Retry, retry_after, whole_json
 
 Endpoint = Literal["chat", "completions"]
 _PATHS: dict[Endpoint, str] = {"chat": "chat/completions", "completions": "completions"}

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kbtrain.credentials import key_headers
-from kbtrain.servers import Retry, split_query
+from kbtrain.net.credentials import key_headers
+from kbtrain.net.servers import Retry, split_query
 
 LimitName = Literal["max_tokens", "max_completion_tokens"]
 KeyHeader = Literal["Authorization", "api-key", "x-api-key"]

@@ -18,7 +18,6 @@ import httpx2
 
 from kbtrain.answers.thoughts import split_thought
 from kbtrain.errors import UserError, did_you_mean, strike
-from kbtrain.event_loop import EventLoop
 from kbtrain.llm.base import AnswerRequest, PromptTooLong, Sampling, cut_to_bytes, prompt_ids, request_seed
 from kbtrain.llm.dialect import NEUTRAL, Server, parts_of
 from kbtrain.llm.replies import OutputRules, is_opened_by_prompt, is_stopped_early
@@ -29,6 +28,7 @@ from kbtrain.llm.server_requests import NoReply, ask_once, post, tls
 from kbtrain.llm.thought_tokens import ThoughtTokens
 from kbtrain.prompts.kbm import answer_fingerprint, encode
 from kbtrain.records import GREEDY, Sample, SampleSet
+from kbtrain.runtime.event_loop import EventLoop
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, build
 from kbtrain.errors import UserError
-from kbtrain.scripts import find
+from kbtrain.runtime.scripts import find
 
 PRICES = Path("eval/configs/prices.yaml")
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
 from kbtrain.llm.replies import OutputRules, read_choice, read_output
+from kbtrain.net.servers import LARGEST, whole_text
 from kbtrain.records import GREEDY, Sample
-from kbtrain.servers import LARGEST, whole_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

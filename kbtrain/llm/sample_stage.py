@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbtrain import jsonl
 from kbtrain.answers.grading import is_empty
 from kbtrain.answers.mask import mask_answers
 from kbtrain.errors import UserError, at
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.io.provenance import file_sha256
+from kbtrain.io.store import SampleStore
 from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.llm.remaining_time import RemainingTime
@@ -29,9 +31,7 @@ from kbtrain.models.batching import windows
 from kbtrain.models.files_read import hashes_of
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.provenance import file_sha256
 from kbtrain.records import Condition, Evidence, Question, SampleSet, Split
-from kbtrain.store import SampleStore
 
 
 @dataclass(frozen=True)

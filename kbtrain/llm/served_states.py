@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
-from kbtrain.event_loop import run
+from kbtrain.net.servers import Retry
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS, encode
 from kbtrain.prompts.own import OwnPrompts, asked_text
 from kbtrain.records import GateExample
-from kbtrain.servers import Retry
+from kbtrain.runtime.event_loop import run
 
 if TYPE_CHECKING:
     import numpy as np

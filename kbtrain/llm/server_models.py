@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbtrain.errors import strike_all
-from kbtrain.servers import whole_json
+from kbtrain.net.servers import whole_json
 
 _CONTEXT = ("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx")
 

@@ -17,7 +17,6 @@ from typing import Any
 import httpx2
 
 from kbtrain.errors import UserError, strike, strike_all
-from kbtrain.event_loop import run
 from kbtrain.llm.server_errors import (
     PASSING,
     PromptRefusal,
@@ -27,7 +26,8 @@ from kbtrain.llm.server_errors import (
     read_error,
     refused_answer,
 )
-from kbtrain.servers import LARGEST, LONGEST_ASKED, Retry, retry_after, split_query
+from kbtrain.net.servers import LARGEST, LONGEST_ASKED, Retry, retry_after, split_query
+from kbtrain.runtime.event_loop import run
 
 HINTS = {
     401: "; set the key (see server_key_env)",

@@ -14,7 +14,7 @@ import numpy as np
 from kbtrain.answers.chinese import CJK
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
-from kbtrain.provenance import file_sha256
+from kbtrain.io.provenance import file_sha256
 
 _ORDERS = 4  # BLEU counts n-grams of 1 to 4 words
 _ROUGE = ("rouge1", "rouge2", "rougeL")

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.files import put_in_place
-from kbtrain.provenance import file_sha256
+from kbtrain.io.files import put_in_place
+from kbtrain.io.provenance import file_sha256
 
 Say = Callable[[str], None]
 PROVENANCE = "kbtrain_model.json"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError
+from kbtrain.io.provenance import Noted, note_files
 from kbtrain.models.embedded import folder_of as embedded_folder
 from kbtrain.models.embedded import is_embedded
-from kbtrain.provenance import Noted, note_files
 
 _SUFFIXES = frozenset({".safetensors", ".json", ".jinja", ".txt", ".model", ".tiktoken"})
 _ABOUT = frozenset(
@@ -57,7 +57,7 @@ def hashes_of(model: str, noted: Any = None) -> dict[str, str]:
 
 
 def note(model: str, noted: Any = None) -> Noted:
-    """As :func:`~kbtrain.provenance.note_files`, of these files."""
+    """As :func:`~kbtrain.io.provenance.note_files`, of these files."""
     return note_files(files_of(model), noted)
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from kbtrain.errors import UserError
-from kbtrain.files import check_regular, errors_of, path_exists
-from kbtrain.jsonl import read_json
+from kbtrain.io.files import check_regular, errors_of, path_exists
+from kbtrain.io.jsonl import read_json
+from kbtrain.io.text_files import read_text
 from kbtrain.models.trial import check_by_trial
-from kbtrain.text_files import read_text
 
 if TYPE_CHECKING:
     from peft import PeftModel

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError, at
+from kbtrain.io.text_files import read_text
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt, encode, form_of, query_text, render_chat
 from kbtrain.records import GateExample, Question
-from kbtrain.text_files import read_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

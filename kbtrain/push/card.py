@@ -11,13 +11,13 @@ from kbtrain.evaluation.results import GateResult, Results, load
 from kbtrain.gate.card import README, GateCard
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.registry import kind_of, package_of
-from kbtrain.jsonl import read_json
+from kbtrain.io.jsonl import read_json
+from kbtrain.io.text_files import read_text
 from kbtrain.metrics.significance import Delta
 from kbtrain.push.staging import Staged, without_paths
 from kbtrain.report.summary import KIND, bootstrap_units, interval
 from kbtrain.report.words import by_rule, percent
-from kbtrain.text_files import read_text
-from kbtrain.text_table import number, signed
+from kbtrain.show.text_table import number, signed
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN
 
 _HERE = Path(__file__).parent

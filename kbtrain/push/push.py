@@ -13,8 +13,8 @@ from pathlib import Path
 from kbtrain.errors import UserError
 from kbtrain.gate.card import README
 from kbtrain.gate.gate import Gate
+from kbtrain.gate.hub import FILES, TOKEN, check_name, hub_errors, quiet, token
 from kbtrain.gates.registry import load_gate, read_card
-from kbtrain.hub import FILES, TOKEN, check_name, hub_errors, quiet, token
 from kbtrain.push.card import card_text
 from kbtrain.push.staging import Staged, check_no_machine, stage
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD, README, GateCard
+from kbtrain.gate.hub import FILES, pickle_in
+from kbtrain.gate.trained_on import TRAINED_ENTITIES, TRAINED_ON
 from kbtrain.gates.registry import check_parts, kind_of, read_card
-from kbtrain.hub import FILES, pickle_in
+from kbtrain.io.text_files import read_text
 from kbtrain.models.embedded import is_embedded
 from kbtrain.models.weights import header_of
-from kbtrain.text_files import read_text
-from kbtrain.trained_on import TRAINED_ENTITIES, TRAINED_ON
 
 # vocabularies, in which a path would be a token
 _NOT_SETTINGS = ("tokenizer.json", "vocab.json", "added_tokens.json", "*.index.json")

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kbtrain import jsonl
 from kbtrain.answers.grading import is_empty
 from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError, at
+from kbtrain.io import jsonl
 from kbtrain.records import Question, Split
 
 

@@ -15,11 +15,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from kbtrain import jsonl
 from kbtrain.answers.chinese import language_of
 from kbtrain.errors import UserError, at
-from kbtrain.files import beside, put_in_place
-from kbtrain.provenance import meta_of, meta_path
+from kbtrain.io import jsonl
+from kbtrain.io.files import beside, put_in_place
+from kbtrain.io.provenance import meta_of, meta_path
 from kbtrain.questions.base import Loaded
 from kbtrain.questions.checks import FirstSeen
 from kbtrain.questions.gold import GoldCounts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from kbtrain import jsonl
+from kbtrain.io import jsonl
 from kbtrain.rag.seakr.lockstep import Begin
 from kbtrain.rag.seakr.loops import multi_hop, single_hop
 from kbtrain.rag.seakr.self_aware import QuestionCoroutine, SelfAwareSettings

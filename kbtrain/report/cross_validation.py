@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbtrain.report.words import ranged, signed_range
-from kbtrain.svg import COLOURS, new_figure, page
+from kbtrain.show.svg import COLOURS, new_figure, page
 
 
 def markdown(document: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from kbtrain.evaluation.savings import Saving, band
 from kbtrain.records import Outcome
 from kbtrain.report.palette import distinct
 from kbtrain.report.words import gate_name, percent, points
-from kbtrain.svg import COLOURS, new_figure, page, render
+from kbtrain.show.svg import COLOURS, new_figure, page, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kbtrain import jsonl
-from kbtrain.files import path_exists
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
+from kbtrain.io.store import SampleStore
 from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Condition, Evidence, Hit, Outcome, Question
 from kbtrain.report.selection import Dimension
 from kbtrain.report.words import gate_name
-from kbtrain.store import SampleStore
 
 PER_KIND = 10
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from kbtrain.evaluation.fidelity import Changes, Fidelity
+from kbtrain.io.store import SampleStore
 from kbtrain.prompts.kbm import query_text
 from kbtrain.report.first_screen import aligned_block, subtitle
 from kbtrain.report.page import page, render
 from kbtrain.report.words import gate_name, percent, percent_interval
-from kbtrain.store import SampleStore
-from kbtrain.svg import COLOURS, new_figure
-from kbtrain.svg import render as render_svg
+from kbtrain.show.svg import COLOURS, new_figure
+from kbtrain.show.svg import render as render_svg
 
 HEAD = ("gate", "searches skipped, %", "answers that differ, %", "skipped at random, %", "threshold")
 SHOWN = 25  # changed answers on the page

@@ -14,13 +14,13 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import path_exists
-from kbtrain.jsonl import read_value
+from kbtrain.io.files import path_exists
+from kbtrain.io.jsonl import read_value
 from kbtrain.labeling.distribution import BINS, EFFECTS, INTERVALS, Indicator, LabelStatistics
 from kbtrain.metrics.calibration import Calibrated, Calibration, equal_count_bins
 from kbtrain.metrics.significance import wilson
 from kbtrain.records import CONDITIONS, Condition, Effect, Outcome
-from kbtrain.svg import COLOURS, new_figure, render
+from kbtrain.show.svg import COLOURS, new_figure, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

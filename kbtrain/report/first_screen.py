@@ -10,7 +10,7 @@ from typing import Any
 
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import Saving
-from kbtrain.provenance import short_name
+from kbtrain.io.provenance import short_name
 from kbtrain.records import Question
 from kbtrain.report.summary import KIND, bootstrap_units
 from kbtrain.report.words import chosen_by, gate_name, percent, percent_interval, points, points_interval

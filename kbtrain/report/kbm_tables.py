@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.evaluation.double_judgement import DoubleJudgement
 from kbtrain.evaluation.groups import (
@@ -27,8 +26,9 @@ from kbtrain.evaluation.groups import (
 )
 from kbtrain.evaluation.outcomes import Resample, clusters_of, drawn_units
 from kbtrain.evaluation.run_folder import RunFolder, read_scores, seen_note
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import check_current, meta_of
 from kbtrain.metrics.significance import Delta
-from kbtrain.provenance import check_current, meta_of
 from kbtrain.records import Passage, Question
 from kbtrain.report.summary import bootstrap_units
 from kbtrain.report.tables import Column, Table, Value, beside

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kbtrain.evaluation.learning_curve import CurvePoint
 from kbtrain.report.tables import Column, Table, Value
-from kbtrain.svg import COLOURS, new_figure, page
+from kbtrain.show.svg import COLOURS, new_figure, page
 
 
 def layout(points: Sequence[CurvePoint], n_test: int) -> Table:

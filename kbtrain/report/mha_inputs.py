@@ -13,11 +13,11 @@ import numpy as np
 from kbtrain.evaluation.turns import labelled_turns, run_of
 from kbtrain.gate.card import ClassifierCard
 from kbtrain.gates.ragate.mha import Inputs, input_folder
+from kbtrain.io.provenance import write_atomically
 from kbtrain.metrics.turns import GateDifference, GateTurns, classify_turns, compare
-from kbtrain.provenance import write_atomically
 from kbtrain.records import Split, TurnExample
 from kbtrain.report.tables import difference_table, gate_table
-from kbtrain.text_table import aligned
+from kbtrain.show.text_table import aligned
 from kbtrain.training.config import ClassifierConfig
 from kbtrain.training.recipe import Recipe
 

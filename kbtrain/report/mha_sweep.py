@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kbtrain.gate.card import ClassifierCard
-from kbtrain.provenance import write_atomically
-from kbtrain.svg import COLOURS, new_figure, render
-from kbtrain.text_table import aligned, number
+from kbtrain.io.provenance import write_atomically
+from kbtrain.show.svg import COLOURS, new_figure, render
+from kbtrain.show.text_table import aligned, number
 from kbtrain.training.config import ClassifierConfig
 from kbtrain.training.recipe import Recipe
 

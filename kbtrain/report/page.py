@@ -32,7 +32,7 @@ from kbtrain.report.examples import TEXT, Errors, ExampleKind
 from kbtrain.report.first_screen import FirstScreen
 from kbtrain.report.selection import Selection
 from kbtrain.report.summary import Bills
-from kbtrain.text_table import number, p_value
+from kbtrain.show.text_table import number, p_value
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from kbtrain.arrays import Floats
-from kbtrain.svg import COLOURS
+from kbtrain.show.svg import COLOURS
 
 FIRST = tuple(COLOURS[name] for name in ("blue", "red", "green", "purple", "orange"))
 GROUNDS = ("#ffffff", "#16171a")  # of style.css

@@ -20,7 +20,7 @@ from kbtrain.metrics.turns import GateTurns, SeedScores, classify_turns
 from kbtrain.records import TurnExample
 from kbtrain.report.page import escape_markdown, page
 from kbtrain.report.tables import Column, Table, Value, as_markdown, cells
-from kbtrain.svg import COLOURS, new_figure, render
+from kbtrain.show.svg import COLOURS, new_figure, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.groups import quantile_groups, ranked_within
 from kbtrain.evaluation.run_folder import first_ids
+from kbtrain.io import jsonl
 from kbtrain.records import Outcome, Question
 from kbtrain.report.words import gate_name
 

@@ -14,14 +14,14 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.cost import GateBill
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import fewest_searches
-from kbtrain.files import path_exists
-from kbtrain.jsonl import read_value
+from kbtrain.io.files import path_exists
+from kbtrain.io.jsonl import read_value
 from kbtrain.llm.prices import Prices
 from kbtrain.metrics.ranking import Curve
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import SMALL_LOSS
 from kbtrain.report.words import chosen_by, percent, points, points_interval
-from kbtrain.text_table import aligned, p_value, signed
+from kbtrain.show.text_table import aligned, p_value, signed
 
 HEAD = ("gate", "accuracy", "retrieved", "random", "vs random", "95 % interval", "AUC", "AP", "F1", "FDR", "area", "p")
 GAINS = (0.5, 0.8, 1.0)  # parts of what searching always gains over never searching

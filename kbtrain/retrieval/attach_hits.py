@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.provenance import check_current
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import check_current
 from kbtrain.records import Evidence, Example, GateExample
 
 

@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import beside, put_in_place
-from kbtrain.jsonl import read_json
+from kbtrain.io.files import beside, put_in_place
+from kbtrain.io.jsonl import read_json
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
 from kbtrain.retrieval.index_note import check_noted

@@ -22,13 +22,13 @@ from kbtrain.answers.chinese import CJK
 from kbtrain.answers.grading import is_empty
 from kbtrain.answers.writing import HIRAGANA, KATAKANA, SOUTHEAST_ASIAN, is_blank
 from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.io.text_files import open_decompressed, opener_of, plain_name
 from kbtrain.questions.base import titled
 from kbtrain.questions.reading.files import ARCHIVES, DOCUMENTS, data_files
 from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.documents import read_documents
-from kbtrain.text_files import open_decompressed, opener_of, plain_name
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.provenance import file_sha256, write_atomically
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import file_sha256, write_atomically
 
 NOTE = "built_from.json"
 HASHED = 64 * 2**20  # bytes of an index that is hashed at each opening: a fifth of a second

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import path_exists
-from kbtrain.jsonl import read, read_json
+from kbtrain.io.files import path_exists
+from kbtrain.io.jsonl import read, read_json
 from kbtrain.models.batching import like_length
 from kbtrain.models.encoders import has_segments, open_encoder, pad_id
 from kbtrain.prompts.ragate import context_text, first_kept, turn_text

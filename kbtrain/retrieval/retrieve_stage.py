@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from kbtrain import jsonl
 from kbtrain.answers.grading import contains
 from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
 from kbtrain.answers.writing import has_other_writing, has_southeast_asian
 from kbtrain.errors import UserError
-from kbtrain.files import errors_of, writing
+from kbtrain.io import jsonl
+from kbtrain.io.files import errors_of, writing
+from kbtrain.io.provenance import file_sha256
 from kbtrain.prompts.kbm import evidence_text, query_text
-from kbtrain.provenance import file_sha256
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Hit, Passage, Question, Titles
 from kbtrain.retrieval.base import Searcher

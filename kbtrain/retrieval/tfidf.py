@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import beside, put_in_place
-from kbtrain.jsonl import read_value
+from kbtrain.io.files import beside, put_in_place
+from kbtrain.io.jsonl import read_value
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
 from kbtrain.retrieval.index_note import check_noted

@@ -25,7 +25,7 @@ from kbtrain.answers.writing import (
     has_unspaced,
 )
 from kbtrain.errors import UserError, at
-from kbtrain.text_files import read_text
+from kbtrain.io.text_files import read_text
 
 Chinese = Literal["bigrams", "characters", "jieba"]
 SoutheastAsian = Literal["bigrams", "icu"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.provenance import file_sha256, package_versions, write_atomically
+from kbtrain.io.provenance import file_sha256, package_versions, write_atomically
 from kbtrain.records import Split, TurnExample
 from kbtrain.retrieval.ranker import RANKER, Candidates, Ranker, TfIdfRank, read_snippets, recall
 from kbtrain.training.config import TrainingConfig

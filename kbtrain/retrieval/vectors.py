@@ -24,20 +24,20 @@ from urllib.parse import urlsplit
 import httpx2
 from pydantic import Field
 
-from kbtrain import jsonl
 from kbtrain.config import Config
-from kbtrain.credentials import check_url, key_from_environment, key_headers
 from kbtrain.errors import UserError, at, require, strike
-from kbtrain.event_loop import EventLoop, run
-from kbtrain.files import errors_of, loads
+from kbtrain.io import jsonl
+from kbtrain.io.files import errors_of, loads
+from kbtrain.io.provenance import file_sha256, write_atomically
+from kbtrain.io.text_files import read_text
 from kbtrain.llm.dialect import KeyHeader
 from kbtrain.llm.server_errors import PromptRefusal
 from kbtrain.llm.server_requests import post
-from kbtrain.provenance import file_sha256, write_atomically
+from kbtrain.net.credentials import check_url, key_from_environment, key_headers
+from kbtrain.net.servers import LONGEST_ASKED, Retry, is_loopback, split_query
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import read_passages, some
-from kbtrain.servers import LONGEST_ASKED, Retry, is_loopback, split_query
-from kbtrain.text_files import read_text
+from kbtrain.runtime.event_loop import EventLoop, run
 
 if TYPE_CHECKING:
     import numpy as np

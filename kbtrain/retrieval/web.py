@@ -20,11 +20,11 @@ from pydantic import Field
 
 from kbtrain.answers.writing import is_blank
 from kbtrain.config import Config
-from kbtrain.credentials import check_url, key_from_environment
 from kbtrain.errors import UserError, strike_all
+from kbtrain.net.credentials import check_url, key_from_environment
+from kbtrain.net.servers import retry_after, whole_text
 from kbtrain.records import Hit
 from kbtrain.retrieval.distinct import distinct
-from kbtrain.servers import retry_after, whole_text
 
 RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT = 60.0  # seconds, whatever a server asks for

@@ -19,22 +19,24 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kbtrain import jsonl
 from kbtrain.answers.chinese import language_of
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.audit import AuditFigures, JudgedTurns, audit_figures, best_threshold, draw_turns
 from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate
 from kbtrain.evaluation.cost import stored_usage, thousand_questions
 from kbtrain.evaluation.outcomes import grade
-from kbtrain.files import path_exists
 from kbtrain.gate.card import Threshold, promise_text, read_gate_json, set_threshold
+from kbtrain.gate.trained_on import question_hash
 from kbtrain.gates.decide import read_questions_file
 from kbtrain.gates.registry import load_gate
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import check_unchanged, meta_of, meta_path, read_meta, write_atomically, write_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.llm.prices import PRICES, read_prices
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.significance import Delta
-from kbtrain.provenance import check_unchanged, meta_of, meta_path, read_meta, write_atomically, write_meta
 from kbtrain.questions.reading.files import data_file
 from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Question, SampleSet
@@ -42,9 +44,7 @@ from kbtrain.report.page import render
 from kbtrain.report.words import percent, percent_interval, points, points_interval
 from kbtrain.serve.decision_log import read_log
 from kbtrain.serve.traffic import check_one_gate, gate_rows, names_of
-from kbtrain.store import SampleStore
-from kbtrain.text_table import aligned
-from kbtrain.trained_on import question_hash
+from kbtrain.show.text_table import aligned
 
 Goal = Literal["best_accuracy", "max_loss"]
 RUN = "main"  # sampling run of an audit

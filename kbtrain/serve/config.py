@@ -8,13 +8,13 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from kbtrain.config import Config
-from kbtrain.credentials import check_url, hide_values
 from kbtrain.llm.dialect import KeyHeader
 from kbtrain.llm.prices import PRICES
+from kbtrain.net.credentials import check_url, hide_values
+from kbtrain.net.servers import is_loopback
 from kbtrain.records import DtypeName
 from kbtrain.serve.cors import is_origin
 from kbtrain.serve.search_tools import DEFAULT_NAMES, ToolRule
-from kbtrain.servers import is_loopback
 
 OnGateFailure = Literal["retrieve", "plain", "error"]
 OnSearchFailure = Literal["plain", "error"]

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import beside, cut_torn_line, path_exists, put_in_place
-from kbtrain.jsonl import lines
-from kbtrain.trained_on import question_hash
+from kbtrain.gate.trained_on import question_hash
+from kbtrain.io.files import beside, cut_torn_line, path_exists, put_in_place
+from kbtrain.io.jsonl import lines
 
 ROOM = 10_000  # lines that may wait for the disk
 logger = logging.getLogger("kbtrain.serve")

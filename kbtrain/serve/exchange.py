@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at, never_show
+from kbtrain.io.text_files import read_text
+from kbtrain.net.servers import is_loopback
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.cors import Cors, Header, is_preflight
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Busy, Refused
-from kbtrain.servers import is_loopback
-from kbtrain.text_files import read_text
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

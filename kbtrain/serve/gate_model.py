@@ -12,7 +12,7 @@ from typing import Any
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard
 from kbtrain.gates.registry import read_card
-from kbtrain.provenance import meta_of, short_name
+from kbtrain.io.provenance import meta_of, short_name
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, read_gate_json
-from kbtrain.provenance import write_atomically
+from kbtrain.gate.trained_on import question_hash
+from kbtrain.io.provenance import write_atomically
 from kbtrain.serve.audit import Audit, logged_turns
-from kbtrain.trained_on import question_hash
 
 By = Literal["random", "uncertainty", "spread"]
 

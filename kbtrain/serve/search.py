@@ -20,8 +20,9 @@ import httpx2
 from pydantic import ValidationError
 
 from kbtrain.errors import UserError, at, strike_all
-from kbtrain.files import path_exists
-from kbtrain.jsonl import one_line
+from kbtrain.io.files import path_exists
+from kbtrain.io.jsonl import one_line
+from kbtrain.net.servers import Retry
 from kbtrain.records import Hit
 from kbtrain.retrieval.base import hit_of
 from kbtrain.retrieval.distinct import DistinctSearch, distinct, refilled
@@ -30,7 +31,6 @@ from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.gate_model import is_of_demo
 from kbtrain.serve.worker import as_exception
-from kbtrain.servers import Retry
 
 LARGEST = 8 * 2**20  # bytes of a reply
 THREADS = 8

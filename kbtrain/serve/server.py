@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError, require
-from kbtrain.garbage import freeze_objects
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.registry import folder_of
+from kbtrain.runtime.garbage import freeze_objects
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.gate_model import is_of_demo
 from kbtrain.serve.inject import asks_whole

@@ -14,6 +14,7 @@ from prometheus_client import Gauge
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Saves
+from kbtrain.gate.trained_on import question_hash
 from kbtrain.gates.question_shift import Asked, QuestionShift, question_numbers, question_shift
 from kbtrain.metrics.calibration import Shift, shift
 from kbtrain.records import Hit, TurnExample
@@ -30,7 +31,6 @@ from kbtrain.serve.request_forms import FORMS
 from kbtrain.serve.search import Search, open_search
 from kbtrain.serve.upstream import HttpUpstream, Upstream
 from kbtrain.serve.worker import Input
-from kbtrain.trained_on import question_hash
 from kbtrain.utterances.kinds import UtteranceKind
 
 SCHEMA = "1"

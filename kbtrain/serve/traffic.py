@@ -21,9 +21,9 @@ from kbtrain.gate.card import Threshold, read_gate_json, set_threshold
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import Asked, question_shift, summed
 from kbtrain.gates.registry import kind_of, read_card
+from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores, shift
 from kbtrain.metrics.thresholds import Dev, choose
-from kbtrain.provenance import file_sha256
 from kbtrain.serve.decision_log import read_log
 
 LEAST = 50  # scores: fewer say little about a share

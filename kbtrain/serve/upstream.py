@@ -19,13 +19,13 @@ import aiohttp
 import httpx2
 from yarl import URL
 
-from kbtrain.credentials import key_from_environment, key_headers
+from kbtrain.net.credentials import key_from_environment, key_headers
+from kbtrain.net.servers import LARGEST, is_loopback, split_query, whole_json
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.cors import Header
 from kbtrain.serve.exchange import Upload
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
-from kbtrain.servers import LARGEST, is_loopback, split_query, whole_json
 
 HOP_BY_HOP = {
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",

@@ -18,7 +18,7 @@ from kbtrain.metrics.off_policy import FEWEST, Logged, PolicyValue, policy_value
 from kbtrain.metrics.significance import Delta
 from kbtrain.serve.decision_log import read_log, read_outcomes
 from kbtrain.serve.traffic import check_one_gate, gate_rows, names_of
-from kbtrain.text_table import aligned
+from kbtrain.show.text_table import aligned
 
 LEAST = 50  # decisions with a verdict
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)  # of searches, at which the gate is valued

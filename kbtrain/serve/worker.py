@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from kbtrain.cores import leave_a_core
 from kbtrain.records import Example
+from kbtrain.runtime.cores import leave_a_core
 from kbtrain.serve.problem import Busy
 
 R = TypeVar("R")

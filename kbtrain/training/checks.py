@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
-from kbtrain.jsonl import read_json
+from kbtrain.io.jsonl import read_json
 from kbtrain.kernels.memory import available_memory, machine_memory
 from kbtrain.models.adapters import folder_of
 from kbtrain.models.weights import weight_files

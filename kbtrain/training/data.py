@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from kbtrain import jsonl
 from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError, at
-from kbtrain.jsonl import lines, read
+from kbtrain.io import jsonl
+from kbtrain.io.jsonl import lines, read
+from kbtrain.io.provenance import meta_of, meta_path
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.provenance import meta_of, meta_path
 from kbtrain.records import NEEDS_RETRIEVAL, OF_QUESTION, Example, GateExample, Split, Target, TurnExample
 
 Labels = Literal["hard", "soft"]

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.files import errors_of, put_in_place, replacing
 from kbtrain.gate.card import CARD, SAVED, ClassifierCard, Threshold, kept_thresholds, set_threshold
-from kbtrain.jsonl import read_json
+from kbtrain.gate.trained_on import write_trained_on
+from kbtrain.io import jsonl
+from kbtrain.io.files import errors_of, put_in_place, replacing
+from kbtrain.io.jsonl import read_json
+from kbtrain.io.provenance import file_sha256, package_versions, peak_rss_mb, write_atomically, write_meta
 from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, format_delta, intervals_of_examples
 from kbtrain.metrics.ranking import separations
-from kbtrain.provenance import file_sha256, package_versions, peak_rss_mb, write_atomically, write_meta
 from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
-from kbtrain.trained_on import write_trained_on
 from kbtrain.training.config import ClassifierConfig, FitConfig, HeldOutConfig, RecipeConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled_examples, read_examples
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN, ModelCard

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbtrain.config import defaults_of
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD, GateCard, KeyedCard
 from kbtrain.gate.gate import Gate
-from kbtrain.jsonl import read_json
-from kbtrain.provenance import check_data, git_state, package_versions, peak_rss_mb
+from kbtrain.gate.trained_on import HeldOut, write_held_out
+from kbtrain.io.artifact import defaults_of
+from kbtrain.io.jsonl import read_json
+from kbtrain.io.provenance import check_data, git_state, package_versions, peak_rss_mb
 from kbtrain.records import Example, GateExample, Split, Target
-from kbtrain.trained_on import HeldOut, write_held_out
 from kbtrain.training.config import FitConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
 from kbtrain.training.finish import DevScores, Ending, largest_difference

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from kbtrain.errors import UserError
+from kbtrain.gate.trained_on import asked_about
 from kbtrain.records import Example
-from kbtrain.trained_on import asked_about
 
 FOLDS = 5
 MOST_HELD_OUT = 0.3  # share of the questions in a fold; fits to the few others say little of the fit to all

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import replacing
 from kbtrain.gate.gate import Gate
-from kbtrain.provenance import file_sha256
+from kbtrain.io.files import replacing
+from kbtrain.io.provenance import file_sha256
 from kbtrain.records import Example
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kbtrain.gate.card import README, THRESHOLD_HEADING, GateCard, kept_thresholds
 from kbtrain.installation import as_typed
-from kbtrain.provenance import write_atomically
+from kbtrain.io.provenance import write_atomically
 
 _TEXT = """---
 library_name: {library}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.config import defaults_of
+from kbtrain.io.artifact import defaults_of
 from kbtrain.training.run import (
     check_processes,
     check_saved,
@@ -118,7 +118,7 @@ class Recipe:
         With ``dev_lines`` these have a line of their own, but for a training that looks at dev once, at its end: what
         is said of the finished training has them.
         """
-        from kbtrain.progress import progress_bar
+        from kbtrain.runtime.progress import progress_bar
 
         bar: tqdm[None] = progress_bar(desc=self.label or self.name, unit="steps", disable=not self.first)
         looked: list[int] = []

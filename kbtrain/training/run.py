@@ -22,12 +22,11 @@ import yaml
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import path_exists
 from kbtrain.gate.card import SAVED
 from kbtrain.io.artifact import ABSENT, MODEL_FILES, change_message, differing, plain
-from kbtrain.jsonl import read_json
-from kbtrain.models.files_read import check_noted, note
-from kbtrain.provenance import (
+from kbtrain.io.files import path_exists
+from kbtrain.io.jsonl import read_json
+from kbtrain.io.provenance import (
     Noted,
     check_data,
     device,
@@ -43,6 +42,7 @@ from kbtrain.provenance import (
     unchanged,
     write_atomically,
 )
+from kbtrain.models.files_read import check_noted, note
 
 RUN = "run.json"
 MEASURED = "settled"  # values measured at the first start
@@ -202,7 +202,7 @@ def curves(history: Sequence[Mapping[str, Any]]) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from kbtrain.svg import COLOURS
+    from kbtrain.show.svg import COLOURS
 
     losses = [(log["step"], log["loss"]) for log in history if "loss" in log]
     dev: dict[str, list[tuple[int, float]]] = {}

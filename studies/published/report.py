@@ -11,7 +11,7 @@ import numpy as np
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.first_screen import aligned_block
 from kbtrain.report.words import gate_name, percent, points, points_interval, ranged, signed_range
-from kbtrain.svg import COLOURS, new_figure, page
+from kbtrain.show.svg import COLOURS, new_figure, page
 from published.fits import RIVAL
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.frozen_texts import kept_embeddings
+from kbtrain.io.provenance import file_sha256
 from kbtrain.labeling.examples import example
-from kbtrain.provenance import file_sha256
 from kbtrain.questions.data_sets.outcomes import Grading, Judged, Retrievals, read_judged
 from kbtrain.records import GateExample
 from kbtrain.training.folds import groups_of

@@ -16,8 +16,8 @@ from kbtrain.arrays import Bools, Floats
 from kbtrain.metrics.choice import chosen_value
 from kbtrain.metrics.ranking import auroc
 from kbtrain.metrics.significance import Delta, holm, interval, two_sided_p
-from kbtrain.progress import progress_bar
 from kbtrain.questions.data_sets.outcomes import Grading
+from kbtrain.runtime.progress import progress_bar
 from published import fits as ev
 from published.fits import RIVAL
 from published.sheet import Sheet

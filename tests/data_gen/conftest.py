@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 from support import scripts
 
-from kbtrain import jsonl
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
 from kbtrain.records import Condition, Evidence, GateExample, Hit, Label, Question, Sample, SampleSet, Split
-from kbtrain.store import SampleStore
 
 N = 10
 

@@ -14,10 +14,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kbtrain import jsonl
-from kbtrain.provenance import read_meta, write_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import read_meta, write_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.records import Question, Sample, SampleSet
-from kbtrain.store import SampleStore
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -14,11 +14,11 @@ import pytest
 from support import scripts
 from support.edits import keep_change, note_change
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.provenance import file_sha256, meta_path, read_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import file_sha256, meta_path, read_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.records import GateExample, Label, Question, Split
-from kbtrain.store import SampleStore
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 Run = Callable[..., dict[str, list[GateExample]]]

@@ -12,14 +12,14 @@ import pytest
 from native_files import NATIVE
 from support import scripts
 
-from kbtrain import jsonl
-from kbtrain.provenance import file_sha256, meta_path, read_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import file_sha256, meta_path, read_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.questions.catalogue import DATA_SETS
 from kbtrain.questions.collect import warnings
 from kbtrain.questions.data_sets.atlas import atlas_file
 from kbtrain.questions.near import near_duplicates
 from kbtrain.records import Evidence, Passage, Question, Sample, SampleSet, Split
-from kbtrain.store import SampleStore
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "data_gen" / "collect.py"

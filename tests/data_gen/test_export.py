@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from kbtrain import jsonl
-from kbtrain import store as store_module
 from kbtrain.errors import UserError
-from kbtrain.provenance import read_meta
+from kbtrain.io import jsonl
+from kbtrain.io import store as store_module
+from kbtrain.io.provenance import read_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.records import SampleSet
-from kbtrain.store import SampleStore
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -16,15 +16,15 @@ import pytest
 import yaml
 from support.scripts import here
 
-from kbtrain import jsonl
 from kbtrain.config import build as build_config
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import file_sha256, meta_path, read_meta, write_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.imported import Imported
-from kbtrain.provenance import file_sha256, meta_path, read_meta, write_meta
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import Columns
 from kbtrain.records import GateScore, Question, Sample, SampleSet
-from kbtrain.store import SampleStore
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 Run = Callable[..., Any]

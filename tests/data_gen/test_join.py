@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from support.scripts import here, load
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.provenance import write_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import write_meta
 from kbtrain.records import GateExample
 from kbtrain.training.data import label_rule, read_data
 

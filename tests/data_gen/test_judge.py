@@ -15,16 +15,16 @@ from support.edits import keep_change, note_change
 from support.scripts import load
 from tiny_kbm import make_folder
 
-from kbtrain import jsonl
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import check_current, file_sha256, read_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.llm import transformers_llm
 from kbtrain.models import load as loading
 from kbtrain.prompts import kbm
-from kbtrain.provenance import check_current, file_sha256, read_meta
 from kbtrain.records import Label, Question, Sample, SampleSet
-from kbtrain.store import SampleStore
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -13,12 +13,12 @@ from typing import Any, cast
 import pytest
 from pydantic import ValidationError
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import file_sha256, read_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.certainty import certainty
-from kbtrain.provenance import file_sha256, read_meta
 from kbtrain.records import Evidence, Hit, Label, Titles
-from kbtrain.store import SampleStore
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 Run = Callable[..., list[Label]]
@@ -209,7 +209,7 @@ def test_memory_does_not_grow_with_the_number_of_questions(tmp_path: Path, books
     peaks = []
     code = (
         "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')\n"
-        "from kbtrain.provenance import peak_rss_mb; print(peak_rss_mb())"
+        "from kbtrain.io.provenance import peak_rss_mb; print(peak_rss_mb())"
     )
     for n in (300, 3000):
         books.fill(tmp_path / str(n), n_train=n)

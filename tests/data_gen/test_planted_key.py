@@ -11,7 +11,7 @@ from model_server import ModelServer
 from support import scripts
 from tiny_kbm import make_folder
 
-from kbtrain import jsonl
+from kbtrain.io import jsonl
 from kbtrain.records import Question
 
 KEY, PARAMETER, FIELD = "sk-planted-key", "parameter-planted", "field-planted"

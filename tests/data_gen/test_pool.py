@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from support.scripts import here, load
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
-from kbtrain.provenance import read_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import read_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.questions.collect import split_of
 from kbtrain.questions.pool import PoolRule, candidates, count_known, draw_evenly, even_parts
 from kbtrain.records import Question, Sample, SampleSet
-from kbtrain.store import SampleStore
 
 THIRDS = (1 / 3, 1 / 3, 1 / 3)
 

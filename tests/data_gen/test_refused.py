@@ -14,11 +14,11 @@ import pytest
 from dialect_server import DialectServer
 from support import scripts
 
-from kbtrain import jsonl
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore, export
 from kbtrain.records import Evidence, Hit, Question, Sample, SampleSet
-from kbtrain.store import SampleStore, export
 
 SAMPLE = scripts.load("data_gen/sample.py")
 N = 40

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from support import scripts
 
-from kbtrain import jsonl
-from kbtrain.provenance import file_sha256, meta_path, read_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import file_sha256, meta_path, read_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.questions.data_sets.atlas import atlas_file, atlas_passages
 from kbtrain.questions.load import load_questions
 from kbtrain.records import Evidence, Question, Sample, SampleSet
 from kbtrain.retrieval.bm25 import BM25
-from kbtrain.store import SampleStore
 
 
 def retrieve(run: Path, *options: object) -> scripts.Done[str]:

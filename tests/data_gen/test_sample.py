@@ -19,11 +19,11 @@ from support import scripts
 from tiny_kbm import make_folder
 from tqdm import tqdm
 
-from kbtrain import jsonl
 from kbtrain.config import parse_args
-from kbtrain.provenance import write_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import write_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.records import Evidence, Hit, Question
-from kbtrain.store import SampleStore
 
 ROOT = Path(__file__).parent.parent.parent
 N_QUESTIONS = 12

@@ -14,13 +14,13 @@ import torch
 from model_server import ModelServer
 from support import scripts
 
-from kbtrain import jsonl
 from kbtrain.config import build, parse_args
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore, writing
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Evidence, Hit, Question
-from kbtrain.store import SampleStore, writing
 
 ROOT = Path(__file__).parent.parent.parent
 N_QUESTIONS = 24

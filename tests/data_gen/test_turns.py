@@ -11,8 +11,8 @@ from tiny_turns import PLACES, snippets, turn
 import kbtrain
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
-from kbtrain.jsonl import read, write
-from kbtrain.provenance import file_sha256, read_meta, write_meta
+from kbtrain.io.jsonl import read, write
+from kbtrain.io.provenance import file_sha256, read_meta, write_meta
 from kbtrain.records import GateScore, Passage, TurnExample
 
 

@@ -356,7 +356,7 @@ def test_deep_brackets_in_a_file_of_dialogues_are_one_line(tmp_path):
 
 
 def test_an_example_comes_back_from_its_file_as_it_was(tmp_path):
-    from kbtrain.jsonl import read, write
+    from kbtrain.io.jsonl import read, write
 
     turns, _ = load("ketod", put(tmp_path / "train.json", [joined()]))
     write(tmp_path / "turns.jsonl", turns)

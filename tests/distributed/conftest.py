@@ -13,10 +13,10 @@ from unittest import mock
 import pytest
 from support import scripts
 
-from kbtrain import jsonl
 from kbtrain.config import parse_args
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
 from kbtrain.records import Evidence, Hit, Question
-from kbtrain.store import SampleStore
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # asks the network
 # a node's helpers see its end by their input: they are forks, thus no children of it

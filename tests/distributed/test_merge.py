@@ -12,8 +12,8 @@ from support.scripts import load
 from kbtrain.config import parse_args
 from kbtrain.distributed.merge import OF_A_SHARD
 from kbtrain.errors import UserError
-from kbtrain.provenance import meta_path, read_meta
-from kbtrain.store import SampleStore, _digest_of_run, _sum
+from kbtrain.io.provenance import meta_path, read_meta
+from kbtrain.io.store import SampleStore, _digest_of_run, _sum
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 from kbtrain.distributed.sampling import RayEngine, Worker
 from kbtrain.errors import UserError
+from kbtrain.io.store import SampleStore
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.sample_stage import SamplingJob, SamplingPlan, Shard
-from kbtrain.store import SampleStore
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason='needs Ray: pip install "kbtrain[ray]"')
 TOTAL = 75  # question-conditions of the run folder

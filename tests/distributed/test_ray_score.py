@@ -17,7 +17,6 @@ import pytest
 from support import gate_folders
 from tiny_kbm import QUESTIONS, make_folder, make_tokenizer
 
-from kbtrain import jsonl
 from kbtrain.config import parse_args
 from kbtrain.distributed.ray_cluster import RayCluster
 from kbtrain.distributed.scoring import RayScoring, ScoreWorker
@@ -28,8 +27,9 @@ from kbtrain.gates.handles import GateHandle, Opening, handle, prompted
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.score_file import ScoreFile
 from kbtrain.gates.score_stage import Chunk, chunks_left, local, score_chunks
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import read_meta
 from kbtrain.prompts.kbm import kbm_fingerprint
-from kbtrain.provenance import read_meta
 from kbtrain.records import GateExample, GateScore
 
 EVAL = Path(__file__).resolve().parents[2] / "eval"

@@ -12,10 +12,11 @@ from types import ModuleType
 
 import pytest
 
-from kbtrain import jsonl
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import write_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.examples import example
 from kbtrain.labeling.label import indicators, label
-from kbtrain.provenance import write_meta
 from kbtrain.records import (
     Condition,
     Evidence,
@@ -27,7 +28,6 @@ from kbtrain.records import (
     SampleSet,
     Split,
 )
-from kbtrain.store import SampleStore
 
 EVAL = Path(__file__).resolve().parents[2] / "eval"
 SIZES: dict[Split, int] = {"train": 60, "dev": 80, "test": 200}

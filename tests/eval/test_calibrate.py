@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gate.card import read_gate_json
 from kbtrain.gates.seakr.engine import SeakrSettings
 from kbtrain.gates.seakr.gate import MeasuredScale, SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
-from kbtrain.provenance import write_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import write_meta
 from kbtrain.records import GateScore, Outcome, Question
 
 ROOT = Path(__file__).parents[2]

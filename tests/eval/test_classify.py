@@ -10,9 +10,9 @@ from types import ModuleType
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
 from kbtrain.records import GateScore, Outcome
 
 

@@ -5,10 +5,10 @@ import json
 import pytest
 from support.scripts import load
 
-from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.provenance import meta_path, write_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import meta_path, write_meta
 from kbtrain.records import GateScore, Outcome, Question
 
 

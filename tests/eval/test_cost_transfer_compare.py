@@ -15,7 +15,6 @@ import pytest
 from html_page import Page, allowed_script
 from support.edits import keep_change, note_change
 
-from kbtrain import jsonl
 from kbtrain.cli import main as command
 from kbtrain.config import build
 from kbtrain.errors import UserError
@@ -23,11 +22,12 @@ from kbtrain.evaluation.compare_runs import compare_runs
 from kbtrain.evaluation.groups import Cut, decision
 from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import read_run
-from kbtrain.provenance import write_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import write_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.records import GateScore, Outcome, Question
 from kbtrain.report.compare import read_finished
 from kbtrain.report.summary import caption
-from kbtrain.store import SampleStore
 
 Script = Callable[[str], ModuleType]
 PRICES = Path(__file__).resolve().parents[2] / "eval" / "configs" / "prices.yaml"

@@ -11,11 +11,11 @@ import pytest
 from support import scripts
 from tiny_turns import bert_folder, turn
 
-from kbtrain import jsonl
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.evaluation import cross_validation as cv
 from kbtrain.evaluation.frozen_texts import kept_embeddings
+from kbtrain.io import jsonl
 from kbtrain.metrics.ranking import auroc
 
 

@@ -23,13 +23,13 @@ from kbtrain.dialogue.responder import Reads, ResponderCard, deviations
 from kbtrain.dialogue.responses import AugmentedResponse
 from kbtrain.dialogue.usefulness import UsefulSnippets
 from kbtrain.errors import UserError
-from kbtrain.jsonl import read, write
+from kbtrain.io.jsonl import read, write
+from kbtrain.io.provenance import file_sha256, read_meta, write_meta
 from kbtrain.labeling import judges_token
 from kbtrain.models import load as loading
 from kbtrain.prompts import ragate
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.ragate import useful_prompt
-from kbtrain.provenance import file_sha256, read_meta, write_meta
 from kbtrain.records import Evidence, GateScore, Hit, Snippet, TurnExample
 
 pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from support.edits import keep_change, note_change
 
-from kbtrain import jsonl
 from kbtrain.answers.grading import is_correct
 from kbtrain.config import build
 from kbtrain.errors import UserError
@@ -29,11 +28,12 @@ from kbtrain.gate.card import set_threshold
 from kbtrain.gates.handles import gate_identity, handle
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.noted import sources_of
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import file_sha256, meta_path, write_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.verdicts import QuestionVerdicts, distinct_answers
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.provenance import file_sha256, meta_path, write_meta
 from kbtrain.records import GateScore, Label, Outcome, Question
-from kbtrain.store import SampleStore
 
 Script = Callable[[str], ModuleType]
 NAMES = ["llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "form_only",

@@ -8,10 +8,10 @@ import pytest
 from html_page import Page
 from support.edits import keep_change
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.evaluation.results import load
-from kbtrain.provenance import meta_path, read_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import meta_path, read_meta
 from kbtrain.rag.seakr.trace import Spent, Trace
 from kbtrain.records import Question
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, hypergeom
 
-from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.calibrate import calibrate_change
 from kbtrain.evaluation.fidelity import Changes, fidelity, left_out_lines, read_changes
 from kbtrain.gate.card import read_gate_json
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
 from kbtrain.records import Question, Sample, SampleSet
 from kbtrain.report.fidelity import beside_accuracy, sentences
-from kbtrain.store import SampleStore
 
 Load = Callable[[str], ModuleType]
 

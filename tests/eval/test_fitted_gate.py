@@ -7,8 +7,8 @@ import pytest
 from support.length_gate import KIND
 from support.scripts import here
 
-from kbtrain import jsonl
 from kbtrain.gates.registry import GATES
+from kbtrain.io import jsonl
 from kbtrain.records import GateExample, GateScore
 
 

@@ -15,7 +15,7 @@ from support.scripts import here, load
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions_file import read_decisions
 from kbtrain.evaluation.run_folder import read_scores
-from kbtrain.jsonl import write
+from kbtrain.io.jsonl import write
 from kbtrain.records import GateScore, Outcome, Question
 
 

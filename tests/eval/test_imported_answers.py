@@ -11,11 +11,11 @@ from types import ModuleType
 import pytest
 import yaml
 
-from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.cost import OF_TOKENS
-from kbtrain.provenance import write_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import write_meta
 from kbtrain.records import GateExample, GateScore
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,19 +11,19 @@ from sklearn.metrics import roc_auc_score
 from support.recipes import Recipe
 from tiny_kbm import make_folder
 
-from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.learning_curve import FittedScores, KBMLearner, learning_curve, sizes_of, stacked
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features
+from kbtrain.io import jsonl
 from kbtrain.labeling.examples import example
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.records import GateExample, Label, Passage, Question
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
-from kbtrain.stage_process import Ended
+from kbtrain.runtime.stage_process import Ended
 from kbtrain.training.data import Labelled
 
 

@@ -9,16 +9,16 @@ import pytest
 from model_server import ModelServer
 from tiny_kbm import example
 
-from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.run_folder import read_scores
 from kbtrain.gates.kbm.prompt_sampled import SampledPrompt, needs_information
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import read_meta
 from kbtrain.labeling.examples import example as plain
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt, need_prompt
-from kbtrain.provenance import read_meta
 from kbtrain.records import Question
 
 

@@ -13,13 +13,13 @@ from support.snippets import run_snippet
 from tiny_kbm import make_folder
 from yaml import safe_load
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.gate.card import read_gate_json
 from kbtrain.gates.score_file import ScoreFile
 from kbtrain.gates.seakr.signals import SIGNALS
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import read_meta
 from kbtrain.labeling.examples import example
-from kbtrain.provenance import read_meta
 from kbtrain.rag.seakr.trace import Trace
 from kbtrain.records import Passage, Question
 

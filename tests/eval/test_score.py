@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.results import load
@@ -19,17 +18,18 @@ from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.evaluation.seen import Seen
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.gate import Gate
+from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.gates import score_file
 from kbtrain.gates.handles import GateHandle, Opening, gate_identity, prompted_by_replies
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import PromptGate
 from kbtrain.gates.noted import source_of
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import read_meta, write_meta
 from kbtrain.labeling.examples import example
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.prompts.kbm import kbm_fingerprint
-from kbtrain.provenance import read_meta, write_meta
 from kbtrain.records import GateExample, GateScore, Question
-from kbtrain.trained_on import write_trained_on
 
 Script = Callable[[str], ModuleType]
 

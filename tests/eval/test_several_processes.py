@@ -12,11 +12,11 @@ import pytest
 from support import scripts
 from tiny_kbm import make_folder
 
-from kbtrain import jsonl
 from kbtrain.config import Config
-from kbtrain.files import writing
+from kbtrain.io import jsonl
+from kbtrain.io.files import writing
 from kbtrain.records import Evidence, GateScore
-from kbtrain.scripts import shipped
+from kbtrain.runtime.scripts import shipped
 
 TOLD = re.compile(r"^error: .+: another process is writing .+, since 20\d\d-\d\d-\d\d .+; wait for it")
 # Scripts that lock what they write themselves, as soon as they know what it is.

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from support.edits import keep_change, note_change
 
-from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.run_folder import gate_input, read_run
 from kbtrain.evaluation.transfer import by_dataset
-from kbtrain.provenance import write_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import write_meta
+from kbtrain.io.store import SampleStore, _digest_of_run, _sum_of
 from kbtrain.records import GateExample, GateScore, Passage, Question
 from kbtrain.report.kbm_tables import Layout, gate_table, with_paper
-from kbtrain.store import SampleStore, _digest_of_run, _sum_of
 
 Script = Callable[[str], ModuleType]
 CONFIGS = Path(__file__).resolve().parents[2] / "eval" / "configs"

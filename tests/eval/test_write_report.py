@@ -19,16 +19,16 @@ from html_page import Page, allowed_script
 from support import scripts
 from support.edits import keep_change
 
-from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.evaluation.savings import savings
-from kbtrain.provenance import write_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import write_meta
 from kbtrain.records import Outcome, Question
 from kbtrain.report.words import gate_name, percent_interval
-from kbtrain.text_table import p_value
+from kbtrain.show.text_table import p_value
 
 Script = Callable[[str], ModuleType]
 PRICES = Path(__file__).resolve().parents[2] / "eval" / "configs" / "prices.yaml"

@@ -10,18 +10,18 @@ from support.snippets import run_snippet
 from tiny_turns import turn
 
 import kbtrain
-from kbtrain import jsonl
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.member_scores import from_members
-from kbtrain.files import beside
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.average import AverageCard, AverageGate, mean_log_odds
 from kbtrain.gates.handles import Opening, handle
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
-from kbtrain.provenance import meta_path, read_meta
+from kbtrain.io import jsonl
+from kbtrain.io.files import beside
+from kbtrain.io.provenance import meta_path, read_meta
 from kbtrain.records import GateScore
 
 

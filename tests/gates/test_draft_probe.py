@@ -14,7 +14,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.probe.gate import WEIGHTS, Reader, state_facts, state_folder
 from kbtrain.gates.probe.head import scaled
 from kbtrain.gates.probe.states import StateStore, draft_states
-from kbtrain.jsonl import write
+from kbtrain.io.jsonl import write
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.sampler import BatchSampler

@@ -17,19 +17,19 @@ from support.scripts import load
 import kbtrain
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
+from kbtrain.gate.trained_on import sharing_entities, trained_among
 from kbtrain.gates.features.additive import Additive, FeatureCurve, fit_additive, held_out_log_odds, least_loss
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features, FeaturesCard
 from kbtrain.gates.features.question import names, question_features
 from kbtrain.gates.handles import handle
-from kbtrain.jsonl import read, write
-from kbtrain.provenance import write_meta
+from kbtrain.io.jsonl import read, write
+from kbtrain.io.provenance import write_meta
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.attach_hits import attach_hits
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
-from kbtrain.trained_on import sharing_entities, trained_among
 from kbtrain.training.data import Labelled
 from kbtrain.training.fit import claim_fit_folder
 from kbtrain.training.folds import folds

@@ -18,10 +18,10 @@ from kbtrain.gates.kbm.prompt import PromptGate
 from kbtrain.gates.true_false.forward import tree_mask, tree_positions, value_probabilities
 from kbtrain.gates.true_false.scorer import like_lengths, marginals
 from kbtrain.gates.true_false.template import Encoded, build_tree
+from kbtrain.io.provenance import file_sha256, write_meta
 from kbtrain.kernels.causal_blocks import NAME as blocks_name
 from kbtrain.kernels.causal_blocks import causal_blocks_attention
 from kbtrain.prompts.kbm import kbm_fingerprint
-from kbtrain.provenance import file_sha256, write_meta
 from kbtrain.training.run import note_saved
 
 KEYS = ("mastery", "certainty", "benefit")

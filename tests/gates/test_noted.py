@@ -11,12 +11,12 @@ from tiny_turns import turn
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import CARD, Threshold, set_threshold, with_thresholds
+from kbtrain.gate.trained_on import sharing_entities, trained_among, write_trained_on
 from kbtrain.gates.handles import handle, identity_of
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.noted import holds_another, missing_reason, note, note_calibrated, source_of, sources_of
 from kbtrain.gates.score_file import ScoreFile
 from kbtrain.records import GateExample
-from kbtrain.trained_on import sharing_entities, trained_among, write_trained_on
 
 SHARES = {"retrieval_ratio": 0.25, "accuracy": 0.5}
 PROMISE = {**SHARES, "guarantee": {"limit": 0.05, "delta": 0.1}}

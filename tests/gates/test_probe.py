@@ -18,12 +18,12 @@ from kbtrain.gates.probe.head import fit_layers as fit_layers_of_labels
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states, stored_dtype
 from kbtrain.gates.probe.train import fit as fit_heads
 from kbtrain.gates.probe.train import used_examples
-from kbtrain.jsonl import write
+from kbtrain.io.jsonl import write
+from kbtrain.io.provenance import SCHEMA
 from kbtrain.llm.base import AnswerRequest, prompt_ids
 from kbtrain.metrics.ranking import auroc
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.prompts.kbm import evidence_text
-from kbtrain.provenance import SCHEMA
 from kbtrain.records import Evidence, GateExample, Hit, Question
 from kbtrain.retrieval.attach_hits import attach_hits
 from kbtrain.training.folds import folds

@@ -15,20 +15,20 @@ from support.scripts import load, run
 from tiny_kbm import KINDS, QUESTIONS, labelled, make_folder, make_model, make_tokenizer
 
 import kbtrain.gates.probe.sampled_states
-from kbtrain import jsonl
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, Reader, draft_facts, state_facts, state_folder
 from kbtrain.gates.probe.sampled_states import KeptStates
 from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.gates.probe.train import fit
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sampler.rows import PromptRows
 from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.load import load_model
 from kbtrain.records import GREEDY, Evidence, GateExample, Hit, Question
-from kbtrain.store import SampleStore
 
 TEXTS = [f"Which {a} is near the {b}{' and so on' * (i % 3)}?" for i, a in enumerate("abcd") for b in ("lake", "bay")]
 

@@ -14,7 +14,6 @@ from tiny_kbm import example, make_folder, make_model, make_tokenizer
 from transformers import FalconConfig, FalconForCausalLM
 
 import kbtrain
-from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, read_gate_json, set_threshold
 from kbtrain.gates.kbm.gate import KBMCard
@@ -27,6 +26,7 @@ from kbtrain.gates.seakr.gate import (
 )
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.seakr.uncertainty import floor
+from kbtrain.io import jsonl
 from kbtrain.llm.sampler import sampler
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder
 from kbtrain.llm.sampler.state_sampler import TAIL_TOKENS

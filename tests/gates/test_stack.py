@@ -15,17 +15,17 @@ from tiny_kbm import make_folder
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.gate.trained_on import entity_hashes, question_hash
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.simple import Always
 from kbtrain.gates.stack.linear import Input, Linear, fit_linear, held_out_log_odds
 from kbtrain.gates.untrained.draft import DraftCard
-from kbtrain.jsonl import dump, read, write
+from kbtrain.io.jsonl import dump, read, write
+from kbtrain.io.provenance import meta_path, stamp
 from kbtrain.prompts.kbm import answer_fingerprint
-from kbtrain.provenance import meta_path, stamp
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
-from kbtrain.trained_on import entity_hashes, question_hash
 from kbtrain.training.folds import folds
 
 SIZES = {"train": 40, "dev": 22, "test": 6}

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kbtrain import jsonl
 from kbtrain.config import Config
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact, Records, differing
-from kbtrain.provenance import meta_path, stamp
+from kbtrain.io.provenance import meta_path, stamp
 from kbtrain.records import Evidence
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from kbtrain.answers import grading
 from kbtrain.errors import UserError
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.agreement import LabelledAnswer, agreement, line, read_labelled
 from kbtrain.labeling.judges import LLMJudge, Opinion, RuleJudge, judgement, parse_reply
 from kbtrain.labeling.label import indicators, label
@@ -22,7 +23,6 @@ from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.metrics.significance import wilson
 from kbtrain.prompts.kbm import answer_prompt
 from kbtrain.records import Question, SampleSet
-from kbtrain.store import SampleStore
 
 
 def test_figure_13_is_what_a_judge_reads(capital: Question) -> None:

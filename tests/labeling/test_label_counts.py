@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.label import LabelRule
 from kbtrain.labeling.label_stage import LabelCounts, common_answers, labels, refuse_unequal
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.records import Condition, Question, Sample, SampleSet
-from kbtrain.store import SampleStore
 
 Answered = Callable[..., SampleSet]
 

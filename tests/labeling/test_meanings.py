@@ -11,9 +11,11 @@ import pytest
 from support import scripts
 from tiny_turns import bert_folder
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.evaluation.fidelity import read_changes
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import write_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.change import MeaningGroups, by_groups, change
 from kbtrain.labeling.judges import LLMJudge
 from kbtrain.labeling.meanings import (
@@ -27,9 +29,7 @@ from kbtrain.labeling.meanings import (
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt
-from kbtrain.provenance import write_meta
 from kbtrain.records import Label, Question, Sample, SampleSet
-from kbtrain.store import SampleStore
 
 WHY = Question("q1", "Why is the sky blue?", (), "dev", "made-up", gold="hidden")
 LIGHT = "Air scatters blue light more than red light."

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.judges import RuleJudge
 from kbtrain.labeling.label import indicators, label
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, count_verdicts, distinct_answers, judged
 from kbtrain.records import Label, Question, SampleSet
-from kbtrain.store import SampleStore
 
 Answered = Callable[..., SampleSet]
 

@@ -21,7 +21,7 @@ from kbtrain.llm.dialect import Dialect, Server, parts_of
 from kbtrain.llm.openai_llm import OpenAILLM
 from kbtrain.llm.server_errors import read_error
 from kbtrain.llm.server_models import find_model, read_models
-from kbtrain.servers import Retry
+from kbtrain.net.servers import Retry
 
 QUICK = Retry(tries=3, first=0.01, longest=0.02)
 KEY = "sk-a-key-of-azures-1234"

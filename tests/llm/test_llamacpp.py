@@ -17,11 +17,11 @@ import pytest
 import yaml
 from support import scripts
 
-from kbtrain import jsonl
 from kbtrain.cli import main
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
 from kbtrain.questions.data_sets.atlas import atlas_file, atlas_passages
 from kbtrain.records import Question
-from kbtrain.store import SampleStore
 
 PYTHON = os.environ.get("KBTRAIN_SERVERS_PYTHON")
 SERVE = Path(__file__).parent.parent / "support" / "llamacpp_serve.py"

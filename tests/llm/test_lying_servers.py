@@ -18,9 +18,9 @@ from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.check_server import check_server
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.openai_llm import OpenAILLM
+from kbtrain.net.servers import Retry
 from kbtrain.records import SampleSet
 from kbtrain.retrieval.vectors import Embedder, Embeddings
-from kbtrain.servers import Retry
 
 SLOW = {"a drip of bytes", "a drip of headers", "silence"}  # end by the client's own time alone
 DEAR = {"a body without end", "a compressed body without end"}

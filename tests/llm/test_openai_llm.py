@@ -19,8 +19,8 @@ from kbtrain.llm.dialect import Dialect, Server
 from kbtrain.llm.openai_llm import OpenAILLM
 from kbtrain.llm.replies import OutputRules
 from kbtrain.llm.reply_samples import samples, token_count, top_logprobs, unusable_parts
+from kbtrain.net.servers import Retry, retry_after
 from kbtrain.prompts.kbm import answer_prompt, encode
-from kbtrain.servers import Retry, retry_after
 
 QUICK = Retry(tries=4, first=0.01, longest=0.02)
 PATIENT = Retry(tries=40, first=0.01, longest=0.02)

@@ -13,20 +13,21 @@ from support.recipes import Recipe
 from tiny_kbm import make_folder
 
 import kbtrain
-from kbtrain import jsonl, rag
+from kbtrain import rag
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import SeakrSettings
 from kbtrain.gates.seakr.gate import SeaKR
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import SCHEMA, write_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.examples import example
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest, prompt_ids
 from kbtrain.prompts.own import OwnPrompts, asked_ids, read_prompts
-from kbtrain.provenance import SCHEMA, write_meta
 from kbtrain.records import Evidence, GateExample, Hit, Question
 from kbtrain.serve.inject import with_evidence
 from kbtrain.serve.request_forms import FORMS
-from kbtrain.store import SampleStore
 
 SAMPLE = scripts.load("data_gen/sample.py")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.sample_stage import SamplingPlan, check_files

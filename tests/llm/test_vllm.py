@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from support.vllm_server import KEEP_SMALL, VLLM_PYTHON, vllm_server
 
-from kbtrain import jsonl
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.agreement import answers, difference, same_greedy, shared_questions
 from kbtrain.records import Evidence, Hit, Question
-from kbtrain.store import SampleStore
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.skipif(not VLLM_PYTHON, reason="needs vLLM's own environment: make test-vllm")

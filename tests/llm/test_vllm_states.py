@@ -12,7 +12,6 @@ import pytest
 from support.vllm_server import KEEP_SMALL, ROOT, VLLM_PYTHON, run_to_end, vllm_server
 
 import kbtrain
-from kbtrain import jsonl
 from kbtrain.engine.vllm_args import serve_flags
 from kbtrain.gates.probe.gate import (
     DRAFT_TOKENS,
@@ -30,6 +29,8 @@ from kbtrain.gates.probe.sampled_states import KeptStates
 from kbtrain.gates.probe.served import check_reference, write_reference
 from kbtrain.gates.probe.states import StateStore, draft_states, prompt_key, prompt_states
 from kbtrain.gates.untrained.draft import DraftCard
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.sampler.sampler import BatchSampler
@@ -39,7 +40,6 @@ from kbtrain.models.load import load_model, load_tokenizer
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt, encode
 from kbtrain.records import Evidence, GateExample, Question
 from kbtrain.serve.draft_reuse import continue_draft
-from kbtrain.store import SampleStore
 
 pytestmark = pytest.mark.skipif(not VLLM_PYTHON, reason="needs vLLM's own environment: make test-vllm")
 

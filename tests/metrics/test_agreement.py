@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.agreement import AnswerMeasures, answers, difference, same_greedy, shared_questions
 from kbtrain.records import Question, Sample, SampleSet
-from kbtrain.store import SampleStore
 
 
 def made(name, texts, greedy="Rome"):

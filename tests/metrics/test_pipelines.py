@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from kbtrain.evaluation.pipelines import measure_pipeline, traces_minus
+from kbtrain.io.store import SampleStore
 from kbtrain.rag.seakr.trace import Spent, Trace
 from kbtrain.records import Question, Sample, SampleSet
 from kbtrain.report.tables import pipelines_text
-from kbtrain.store import SampleStore
 
 N = 8
 

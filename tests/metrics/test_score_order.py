@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.evaluation.classify import complete, covered_by, of_data_set, score_areas
 from kbtrain.evaluation.run_folder import read_score_files
+from kbtrain.io import jsonl
 from kbtrain.records import GateScore, Outcome, Question
 
 

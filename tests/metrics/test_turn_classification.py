@@ -6,7 +6,7 @@ from sklearn.metrics import average_precision_score, f1_score, precision_score, 
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.turns import run_of
-from kbtrain.jsonl import write
+from kbtrain.io.jsonl import write
 from kbtrain.metrics.registry import METRICS, Metric
 from kbtrain.metrics.significance import cluster_counts
 from kbtrain.metrics.turns import SeedScores, classify_turns, compare, weighted_metrics

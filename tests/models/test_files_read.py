@@ -87,7 +87,7 @@ def test_a_training_of_before_files_were_noted_goes_on(model: Path, tmp_path: Pa
 
 
 def test_scores_that_a_training_leaves_are_looked_at_too(tmp_path: Path) -> None:
-    from kbtrain.provenance import write_meta
+    from kbtrain.io.provenance import write_meta
 
     for name in ("gate.json", "scores.jsonl"):
         (tmp_path / name).write_text("{}\n{}\n")

@@ -3,12 +3,12 @@
 import pytest
 from support import scripts
 
-from kbtrain import jsonl
 from kbtrain.answers.grading import is_correct
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
 from kbtrain.models import embedded
 from kbtrain.prompts import kbm as prompts
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Question
-from kbtrain.store import SampleStore
 
 NAME = "smollm2-135m-instruct"
 pytestmark = pytest.mark.skipif(not embedded.is_ready(NAME), reason=f"kbtrain models get {NAME}")

@@ -11,7 +11,7 @@ from tiny_kbm import labelled, make_folder, make_model
 
 from kbtrain.cli import main
 from kbtrain.errors import UserError
-from kbtrain.jsonl import write
+from kbtrain.io.jsonl import write
 from kbtrain.models.adapters import Adapter
 from kbtrain.models.shapes import config_of, parameters_of
 from kbtrain.training.plan.memory import Batch, Weights, activations, needs

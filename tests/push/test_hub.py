@@ -22,9 +22,9 @@ from kbtrain import cli
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.evaluation.seen import Seen
+from kbtrain.gate.hub import is_hub_name, local_folder
 from kbtrain.gates.average import AverageCard
 from kbtrain.gates.registry import GATES
-from kbtrain.hub import is_hub_name, local_folder
 from kbtrain.metrics.significance import Delta
 from kbtrain.push.card import setting_sentence, table
 from kbtrain.push.push import Push, push

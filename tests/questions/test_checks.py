@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
 from kbtrain.questions.checks import Leak, find_leaks, problem_of, read_questions, refuse_leaks
 from kbtrain.records import Question, Split
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from support import scripts
 
-from kbtrain import jsonl
 from kbtrain.answers.grading import is_correct, is_empty
 from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
 from kbtrain.errors import UserError
-from kbtrain.provenance import read_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import read_meta
 from kbtrain.questions.checks import problem_of
 from kbtrain.questions.data_set import Reading
 from kbtrain.questions.gold import is_doubtful

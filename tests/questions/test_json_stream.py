@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kbtrain import text_files
 from kbtrain.errors import UserError
+from kbtrain.io import text_files
 from kbtrain.questions.reading.files import DataFile, data_files
 from kbtrain.questions.reading.json_stream import json_rows, rows_by_key, rows_under
 from kbtrain.questions.reading.rows import SourceRecord

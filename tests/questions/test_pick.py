@@ -10,8 +10,8 @@ from typing import Literal
 
 import pytest
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
 from kbtrain.questions.base import Loaded, context
 from kbtrain.questions.collect import CollectCounts, PickRule, picked, write_questions
 from kbtrain.records import Passage, Question, Split

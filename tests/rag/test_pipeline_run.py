@@ -6,10 +6,10 @@ import pytest
 from seakr_stand_ins import Script, Shelf
 from tiny_kbm import make_folder
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import SeakrSettings
 from kbtrain.gates.seakr.gate import SeakrCard
+from kbtrain.io import jsonl
 from kbtrain.rag.seakr import run as library
 from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun, open_thinking
 from kbtrain.records import Passage, Question

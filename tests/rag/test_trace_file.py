@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 from seakr_stand_ins import Script, Shelf, question
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
 from kbtrain.rag.seakr.lockstep import answer_all
 from kbtrain.rag.seakr.loops import multi_hop
 from kbtrain.rag.seakr.run import choose_questions, first_thoughts, for_ratio

@@ -4,7 +4,7 @@ import pytest
 from support import scripts
 from tiny_kbm import labelled, make_folder
 
-from kbtrain.jsonl import write
+from kbtrain.io.jsonl import write
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from support.recipes import Recipe
 from tiny_kbm import labelled, make_folder
 
 import kbtrain
-from kbtrain.jsonl import write
+from kbtrain.io.jsonl import write
 
 ROOT = Path(__file__).parents[2]
 DS_CONFIGS = ROOT / "ds_configs"

@@ -9,11 +9,12 @@ from support.scripts import here
 from tiny_turns import turn
 
 import kbtrain
-from kbtrain import cli, jsonl
+from kbtrain import cli
+from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.registry import GATES
-from kbtrain.provenance import read_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import read_meta
 from kbtrain.records import GateExample, GateScore, TurnExample
-from kbtrain.trained_on import trained_among
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.ragate.peft import peft_prompts
 from kbtrain.gates.ragate.train_peft import turn_row
 from kbtrain.gates.true_false.template import Encoder, kbm_template
-from kbtrain.jsonl import write
+from kbtrain.io.jsonl import write
 
 KEYS = ("mastery", "certainty", "benefit")
 SHAPES = {"one step": (8, 1), "accumulated": (2, 4), "unequal shares": (3, 3)}  # rows a device, batches a step

@@ -13,8 +13,9 @@ from support.package import installed_gate
 from support.scripts import here
 
 import kbtrain
-from kbtrain import cli, jsonl
+from kbtrain import cli
 from kbtrain.gates.registry import kinds
+from kbtrain.io import jsonl
 from kbtrain.records import GateExample, GateScore
 
 SOURCE = '''

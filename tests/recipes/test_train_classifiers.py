@@ -27,9 +27,9 @@ from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe
 from kbtrain.gates.handles import handle
 from kbtrain.gates.ragate.mha import RagateMHA
-from kbtrain.jsonl import read, write
+from kbtrain.io.jsonl import read, write
+from kbtrain.io.provenance import unchanged
 from kbtrain.models.adapters import checkpointed
-from kbtrain.provenance import unchanged
 from kbtrain.records import GateExample, GateScore, Hit, Snippet, TurnExample
 from kbtrain.retrieval.ranker import Ranker
 from kbtrain.training.classifier_trainer import ClassifierTrainer

@@ -19,7 +19,7 @@ from kbtrain.config import build
 from kbtrain.dialogue.responder import Reads, Responder, ResponsePrompts
 from kbtrain.dialogue.train_responder import lesson_rows, read_dialogue_data
 from kbtrain.errors import UserError
-from kbtrain.jsonl import write
+from kbtrain.io.jsonl import write
 from kbtrain.records import Hit
 from kbtrain.training.answer_rows import IGNORE
 

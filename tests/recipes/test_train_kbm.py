@@ -17,13 +17,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.train import TOLERANCE, dev_metrics, reload_difference, write_gate
-from kbtrain.jsonl import write
+from kbtrain.io.jsonl import write
 from kbtrain.models.adapters import Adapter, base_fingerprint, open_trainable
 from kbtrain.prompts.kbm import answer_prompt, encode, kbm_fingerprint, kbm_prompt
 from kbtrain.records import Question
-from kbtrain.trained_on import trained_among
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "recipes" / "configs").glob("kbm_*.yaml"))

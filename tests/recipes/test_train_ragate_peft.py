@@ -19,12 +19,12 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.ragate.peft import RagatePeft, peft_prompts
 from kbtrain.gates.ragate.train_peft import turn_row
-from kbtrain.jsonl import read, write
+from kbtrain.io.jsonl import read, write
 from kbtrain.prompts.ragate import context_text, ragate_peft_fingerprint, ragate_peft_prompt
 from kbtrain.records import Entity, GateScore, Hit, TurnExample
-from kbtrain.trained_on import trained_among
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "train_ragate_peft.py"

@@ -19,7 +19,7 @@ from kbtrain.report.curves import KINDS, LineLabel, accuracy_curve, leading, loo
 from kbtrain.report.figures import reliability
 from kbtrain.report.first_screen import sentences
 from kbtrain.report.palette import CONTRAST, FIRST, GROUNDS, contrast, distance, distinct, oklab
-from kbtrain.svg import new_figure, render
+from kbtrain.show.svg import new_figure, render
 
 
 def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.scripts import run_command
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
 from kbtrain.records import Passage
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.retrieve_stage import open_index

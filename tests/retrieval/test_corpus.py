@@ -10,8 +10,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
 from kbtrain.records import Passage
 from kbtrain.retrieval.corpus import Chunking, chunked, read_passages, word_spans
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support import scripts
 
-from kbtrain import jsonl
-from kbtrain.provenance import read_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import read_meta
 from kbtrain.records import Evidence, Hit, Passage
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.distinct import DistinctSearch, distinct, refilled

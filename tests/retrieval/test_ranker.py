@@ -9,7 +9,7 @@ from tiny_turns import PLACES, bert_folder, snippets, turn
 
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
-from kbtrain.jsonl import write
+from kbtrain.io.jsonl import write
 from kbtrain.models.encoders import open_encoder
 from kbtrain.records import Hit, Snippet, Utterance
 from kbtrain.retrieval.ranker import (

@@ -16,14 +16,14 @@ from support import scripts
 from support.disk import full_disk
 from support.http_server import LocalServer
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError
+from kbtrain.io import jsonl
+from kbtrain.net.servers import Retry
 from kbtrain.questions.data_sets.atlas import atlas_passages
 from kbtrain.questions.load import load_questions
 from kbtrain.records import Evidence, Passage
 from kbtrain.retrieval import vectors
 from kbtrain.retrieval.vectors import CARD, Embeddings, VectorBuild, VectorIndex
-from kbtrain.servers import Retry
 
 pytestmark = pytest.mark.skipif(
     find_spec("qdrant_client") is None, reason='qdrant-client is not installed: pip install "kbtrain[vectors]"'

@@ -14,7 +14,7 @@ from kbtrain.answers.chinese import CJK, language_of
 from kbtrain.answers.grading import RULES, is_correct, normalise, rules_of
 from kbtrain.answers.mask import mask_answers, mask_leak
 from kbtrain.errors import UserError
-from kbtrain.provenance import read_meta
+from kbtrain.io.provenance import read_meta
 from kbtrain.questions.collect import taken_for_english
 from kbtrain.questions.data_sets.atlas import atlas_passages
 from kbtrain.questions.load import load_questions

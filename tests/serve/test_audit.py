@@ -7,16 +7,16 @@ import shutil
 import numpy as np
 import pytest
 
-from kbtrain import jsonl
 from kbtrain.cli import main
 from kbtrain.errors import UserError
 from kbtrain.evaluation.audit import JudgedTurns, audit_figures, best_threshold, draw_turns
 from kbtrain.gate.card import read_gate_json
 from kbtrain.gates.handles import gate_identity
-from kbtrain.provenance import write_meta
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import write_meta
+from kbtrain.io.store import SampleStore
 from kbtrain.records import GREEDY, Question, Sample, SampleSet
 from kbtrain.serve.audit import AuditTurn, read_sheet
-from kbtrain.store import SampleStore
 
 N = 300
 

@@ -306,7 +306,7 @@ def test_results_of_a_function_are_checked():
 def vectors_folder(tmp_path_factory):
     """An index of three passages in a store inside this process, and the server that embedded them."""
     pytest.importorskip("qdrant_client")
-    from kbtrain import jsonl
+    from kbtrain.io import jsonl
     from kbtrain.records import Passage
     from kbtrain.retrieval.vectors import Embeddings, VectorBuild
 

@@ -186,7 +186,7 @@ def test_no_words_of_clients_reach_the_logs(gate, keys, tmp_path, caplog):
 
 
 def test_the_log_holds_questions_only_where_it_is_asked_to(gate, tmp_path):
-    from kbtrain.trained_on import question_hash
+    from kbtrain.gate.trained_on import question_hash
 
     for with_text in (True, False):
         log = tmp_path / f"{with_text}.jsonl"

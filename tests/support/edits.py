@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kbtrain.provenance import file_sha256, stamp
+from kbtrain.io.provenance import file_sha256, stamp
 
 
 def keep_change(path: Path) -> None:

@@ -30,7 +30,7 @@ import yaml
 from support import scripts
 
 from kbtrain.config import Config, key_rows
-from kbtrain.provenance import write_atomically
+from kbtrain.io.provenance import write_atomically
 from kbtrain.serve.config import ServeConfig
 from torture import servers, serving, world
 from torture.damage import ANY, SYSTEM, WRONG, damages

@@ -15,11 +15,11 @@ from tiny_turns import turn
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
+from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.average import AverageCard
 from kbtrain.gates.handles import handle
 from kbtrain.gates.registry import load_gate
 from kbtrain.records import GateExample
-from kbtrain.trained_on import trained_among
 from torture.damage import Damage, damages
 
 NOTED = Threshold(threshold=0.5, rule="given", dev_file_sha256="0", n_dev=9)

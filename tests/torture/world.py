@@ -18,10 +18,10 @@ from support import scripts
 from tiny_kbm import make_folder
 from tiny_turns import bert_folder, snippets, turn
 
-from kbtrain import jsonl
 from kbtrain.dialogue.responses import AugmentedResponse
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import file_sha256
 from kbtrain.labeling.examples import example
-from kbtrain.provenance import file_sha256
 from kbtrain.rag.seakr.trace import Spent, Trace
 from kbtrain.records import Entity, Evidence, GateScore, Hit, Label, Passage, Question, TurnExample
 

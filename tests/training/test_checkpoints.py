@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain.config import Config, defaults_of
+from kbtrain.config import Config
 from kbtrain.errors import UserError
+from kbtrain.io.artifact import defaults_of
 from kbtrain.training.run import (
     MARK,
     all_checkpoints,

@@ -4,7 +4,7 @@ import pytest
 from tiny_kbm import example, labelled
 
 from kbtrain.errors import UserError
-from kbtrain.jsonl import write
+from kbtrain.io.jsonl import write
 from kbtrain.training.data import check_dev, read_data, target
 from kbtrain.training.data import labelled_examples as with_label
 

@@ -12,8 +12,8 @@ from support import scripts
 from tiny_kbm import labelled, make_folder
 
 from kbtrain.config import Config
-from kbtrain.jsonl import write
-from kbtrain.provenance import file_sha256
+from kbtrain.io.jsonl import write
+from kbtrain.io.provenance import file_sha256
 from kbtrain.training.run import curves, write_run_files
 
 ROOT = Path(__file__).parents[2]

@@ -14,10 +14,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import path_exists
 from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateGate
-from kbtrain.jsonl import read_model
-from kbtrain.provenance import write_atomically
+from kbtrain.io.files import path_exists
+from kbtrain.io.jsonl import read_model
+from kbtrain.io.provenance import write_atomically
 from kbtrain.records import Example, TurnExample
 
 BASE = "base.json"

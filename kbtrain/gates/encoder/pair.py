@@ -14,7 +14,7 @@ from kbtrain.gates.average import AverageGate
 from kbtrain.gates.encoder.train import fit_probe
 from kbtrain.gates.late_scores import score_late_test
 from kbtrain.gates.registry import load_gate
-from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
+from kbtrain.io.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.training.config import ClassifierConfig, LoraAlpha, LoraRank
 from kbtrain.training.data import ClassifierData
 from kbtrain.training.finish import SCORES, ClassifierEnding, DevScores, Ending

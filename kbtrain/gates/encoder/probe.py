@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from kbtrain.cores import one_thread
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import ClassifierCard
 from kbtrain.gate.gate import Gate, Reads, logistic
 from kbtrain.gates.encoder.offset import turns_only
 from kbtrain.gates.turns.dialogue_state import LEAST_TURNS, C, feature_table
 from kbtrain.gates.turns.features import dialogue_features
-from kbtrain.jsonl import read_model
+from kbtrain.io.jsonl import read_model
+from kbtrain.io.provenance import write_atomically
 from kbtrain.models.batching import padded, windows
 from kbtrain.models.encoders import open_body, pad_id
 from kbtrain.models.weights import no_numbers, no_scores
-from kbtrain.provenance import write_atomically
 from kbtrain.records import Example, GateExample
+from kbtrain.runtime.cores import one_thread
 
 if TYPE_CHECKING:
     import numpy as np

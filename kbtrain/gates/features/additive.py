@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from kbtrain.cores import one_thread
 from kbtrain.errors import UserError
+from kbtrain.runtime.cores import one_thread
 from kbtrain.training.folds import folds
 
 if TYPE_CHECKING:

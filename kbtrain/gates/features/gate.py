@@ -12,12 +12,12 @@ from typing import Any, ClassVar, Literal, cast
 
 from kbtrain.gate.card import KeyedCard, Pass, Stage
 from kbtrain.gate.gate import KeyedGate, logistic
+from kbtrain.gate.trained_on import HeldOut, held_out_rows
 from kbtrain.gates.features.additive import KNOTS, Additive, Row, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.question import question_features
 from kbtrain.records import Example, GateExample, Target
-from kbtrain.trained_on import HeldOut, held_out_rows
 from kbtrain.training.data import Labelled, Labels
 from kbtrain.training.folds import groups_of
 

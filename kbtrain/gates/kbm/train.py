@@ -18,12 +18,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 from kbtrain.gate.card import ADAPTER
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.true_false.template import Encoded, Encoder, kbm_template
+from kbtrain.io.provenance import package_versions, peak_rss_mb
 from kbtrain.metrics.classification import log_loss
 from kbtrain.metrics.ranking import auroc
 from kbtrain.models.adapters import adapters_in_fp32, cast_weights, open_merged, save_adapter
 from kbtrain.models.load import NAMES
 from kbtrain.prompts.kbm import KBMPrompt, Key
-from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import GateExample, Target
 from kbtrain.training.answer_rows import IGNORE, TrainingRow
 from kbtrain.training.answer_trainer import AnswerLoss, AnswerTrainer, answer_loss

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from kbtrain.cores import one_thread
 from kbtrain.errors import UserError
+from kbtrain.runtime.cores import one_thread
 from kbtrain.training.folds import folds, members
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import path_exists
 from kbtrain.gates.probe.gate import WEIGHTS, Probe, Reader, load_heads
 from kbtrain.gates.probe.states import prompt_states
+from kbtrain.io.files import path_exists
 from kbtrain.llm.served_states import HOW, TOLERANCE, ServedStates, StatesServer, check_width, largest_difference
 from kbtrain.prompts.own import asked_fingerprint
 from kbtrain.records import GateExample

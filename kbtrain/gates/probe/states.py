@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import replacing
 from kbtrain.gates.answering import first_rows
 from kbtrain.io.artifact import differing
+from kbtrain.io.files import replacing
 from kbtrain.models.batching import common_start, like_length, padded, windows
-from kbtrain.progress import progress_bar
 from kbtrain.records import GREEDY
+from kbtrain.runtime.progress import progress_bar
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kbtrain.errors import UserError
+from kbtrain.gate.trained_on import HeldOut, question_hash, write_held_out
 from kbtrain.gates.probe.gate import (
     WEIGHTS,
     Asked,
@@ -24,11 +25,10 @@ from kbtrain.gates.probe.gate import (
 from kbtrain.gates.probe.head import Head, LayerFit, Method, check_labels, fit_head, fit_layers, left_out
 from kbtrain.gates.probe.served import N_REFERENCE, write_reference
 from kbtrain.gates.probe.states import StateStore, prompt_key
+from kbtrain.io.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.metrics.ranking import auroc
-from kbtrain.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Target
-from kbtrain.svg import COLOURS, new_figure, page
-from kbtrain.trained_on import HeldOut, question_hash, write_held_out
+from kbtrain.show.svg import COLOURS, new_figure, page
 from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
 from kbtrain.training.finish import COMPARED, Ending, intervals_of_keys, largest_difference
 from kbtrain.training.folds import groups_of

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError
-from kbtrain.files import beside, put_in_place
 from kbtrain.gate.card import ClassifierCard
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.encoder.input import knowledge_text, require_feature
+from kbtrain.io.files import beside, put_in_place
 from kbtrain.models.batching import like_length
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Example, GateExample, TurnExample

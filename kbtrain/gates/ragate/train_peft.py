@@ -16,10 +16,10 @@ from kbtrain.gates.kbm.train import KBMTrainer, make_row
 from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, peft_fingerprint, peft_prompts
 from kbtrain.gates.ragate.prompt import TurnPrompts
 from kbtrain.gates.true_false.template import Encoded
+from kbtrain.io.provenance import package_versions, peak_rss_mb
 from kbtrain.metrics.dev import classifier_metrics
 from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, open_merged, save_adapter, under_deepspeed
 from kbtrain.prompts.ragate import PeftFeature
-from kbtrain.provenance import package_versions, peak_rss_mb
 from kbtrain.records import Example, TurnExample
 from kbtrain.training.answer_rows import TrainingRow
 from kbtrain.training.checks import check_base, count_steps

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from kbtrain.cores import one_thread
 from kbtrain.gates.features.additive import NothingToLearn, check_both, fit_logistic, held_out, least_loss
+from kbtrain.runtime.cores import one_thread
 
 if TYPE_CHECKING:
     import numpy as np

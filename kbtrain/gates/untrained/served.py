@@ -19,11 +19,11 @@ from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate
 from kbtrain.gates.untrained.draft import DraftCard
 from kbtrain.gates.untrained.p_yes import PYesCard
 from kbtrain.llm.served_states import SHORT_PROMPT, StatesServer
+from kbtrain.net.servers import Retry
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
 from kbtrain.prompts.yes_no import can_you_answer, yes_no_fingerprint
 from kbtrain.records import GateExample
-from kbtrain.servers import Retry
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

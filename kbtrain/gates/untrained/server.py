@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from pydantic import Field
 
 from kbtrain.errors import UserError
-from kbtrain.event_loop import run
 from kbtrain.gate.card import Pass, Stage
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
 from kbtrain.gates.untrained.draft import TOKENS
 from kbtrain.llm.dialect import Dialect
+from kbtrain.net.servers import LONGEST_ASKED
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_text, asked_whole
 from kbtrain.prompts.yes_no import NO, YES, can_you_answer, yes_no_fingerprint
 from kbtrain.records import Example, GateExample
-from kbtrain.servers import LONGEST_ASKED
+from kbtrain.runtime.event_loop import run
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -113,7 +113,7 @@ class ServerGate(UntrainedGate):
 
     def answer_within(self, seconds: float) -> None:
         """Try a request twice at once instead of as often and as patiently as the card says, each within the time."""
-        from kbtrain.servers import Retry
+        from kbtrain.net.servers import Retry
 
         server, soon = self.llm.server, Retry(tries=2, first=0.05, longest=0.05, patience=0.0)
         self.llm.server = replace(server, retry=soon, timeout=min(server.timeout, seconds))
@@ -182,7 +182,7 @@ def connect(card: ServerCard) -> OpenAILLM:
     from kbtrain.llm.base import Sampling
     from kbtrain.llm.dialect import Server
     from kbtrain.llm.openai_llm import OpenAILLM
-    from kbtrain.servers import Retry
+    from kbtrain.net.servers import Retry
 
     retry = Retry(tries=card.tries, patience=card.patience)
     server = Server(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from kbtrain import jsonl
+from kbtrain.io import jsonl
 from kbtrain.records import Passage
 
 EMBEDDED_SETS = {"atlas": "questions", "atlas_known": "known_questions"}

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
-from kbtrain import jsonl
 from kbtrain.errors import did_you_mean
+from kbtrain.io import jsonl
 from kbtrain.questions.base import LETTERS, Loaded, context, ids, join_sentences, letter, letters_of
 from kbtrain.questions.reading.files import SPLITS, DataFile, split_word
 from kbtrain.questions.reading.parquet import PARQUET

@@ -14,9 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import check_regular
+from kbtrain.io.files import check_regular
+from kbtrain.io.text_files import chunks_of, lines_of, open_seekable, opener_of, plain_name, refuse_office
 from kbtrain.records import Split
-from kbtrain.text_files import chunks_of, lines_of, open_seekable, opener_of, plain_name, refuse_office
 
 SPLITS: Mapping[str, Split] = {
     "train": "train", "training": "train", "dev": "dev", "val": "dev", "valid": "dev", "validation": "dev",

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from kbtrain import jsonl
 from kbtrain.errors import UserError, at
-from kbtrain.files import BadField, written_object
+from kbtrain.io import jsonl
+from kbtrain.io.files import BadField, written_object
 from kbtrain.questions.reading.files import DataFile, text_chunks, text_lines
 from kbtrain.questions.reading.rows import SourceRecord
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kbtrain.errors import UserError, at
+from kbtrain.io.text_files import open_seekable
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.rows import SourceRecord
-from kbtrain.text_files import open_seekable
 
 PARQUET = ".parquet"
 _ROWS = 1024  # in memory at once

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from kbtrain import jsonl
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at
-from kbtrain.files import path_exists
 from kbtrain.gates.seakr.engine import Thought, Uncertainty
 from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import check_unchanged, file_sha256, write_atomically
 from kbtrain.models.files_read import hashes_of
-from kbtrain.provenance import check_unchanged, file_sha256, write_atomically
 from kbtrain.questions.checks import read_questions
 from kbtrain.rag.pipelines import FOLDER, Method, beginner
 from kbtrain.rag.seakr.lockstep import Begin, answer_all

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TextIO
 
-from kbtrain import jsonl
-from kbtrain.files import append, cut_torn_line, path_exists
 from kbtrain.gates.seakr.engine import Thought
+from kbtrain.io import jsonl
+from kbtrain.io.files import append, cut_torn_line, path_exists
 from kbtrain.rag.seakr.self_aware import AnswerEngine, GenerationRequest, PromptEngine, Reply
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kbtrain import jsonl
 from kbtrain.answers.grading import exact_match, is_correct, token_f1
+from kbtrain.io import jsonl
 from kbtrain.io.artifact import Records
 from kbtrain.records import Question
 

@@ -11,7 +11,7 @@ from kbtrain.records import CONDITIONS
 from kbtrain.report.analysis.run import RunAnalysis
 from kbtrain.report.analysis.stability import AtSize, SweepRow, TauSweep
 from kbtrain.report.figures import NAMES
-from kbtrain.svg import COLOURS, new_figure, render
+from kbtrain.show.svg import COLOURS, new_figure, render
 
 _MODELS = (("blue", "o"), ("red", "s"), ("green", "^"), ("purple", "D"), ("orange", "v"), ("sky", "P"))
 _BARS = {"llm": ("blue", ""), "rag": ("red", "//"), "mask": ("grey", "..")}

@@ -16,7 +16,7 @@ from kbtrain.report.analysis import figures
 from kbtrain.report.analysis.run import RunAnalysis
 from kbtrain.report.analysis.stability import TauSweep
 from kbtrain.report.page import escape_markdown
-from kbtrain.text_table import number, signed
+from kbtrain.show.text_table import number, signed
 
 SHOWN_TAUS = tuple(i / 10 for i in range(10))  # in the table; the curves and the JSON file have all
 

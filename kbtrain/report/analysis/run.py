@@ -12,6 +12,7 @@ from kbtrain.answers import grading
 from kbtrain.answers.mask import is_mask, mask_answers, mask_leak
 from kbtrain.answers.thoughts import counted_answers, is_left_out
 from kbtrain.errors import UserError, at
+from kbtrain.io.store import SampleStore
 from kbtrain.labeling.distribution import INDICATORS, Indicator, LabelStatistics
 from kbtrain.labeling.label import DEFAULT_RULE, LabelRule, indicators, label
 from kbtrain.labeling.label_stage import common_answers, right_of
@@ -22,7 +23,6 @@ from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Questio
 from kbtrain.report.analysis.conditions import Accuracies, Copying
 from kbtrain.report.analysis.graded import GradedAnswers, graded_answers
 from kbtrain.report.analysis.stability import LeastCertain, Stability, TauSweep, new_sweeps
-from kbtrain.store import SampleStore
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kbtrain.errors import UserError
-from kbtrain.text_table import aligned
+from kbtrain.show.text_table import aligned
 from kbtrain.training.plan.memory import LAYOUTS, Layout
 from kbtrain.training.plan.plan import Plan, Work, make_plan, read_planned, ways_to_fit, work
 

@@ -9,14 +9,14 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from kbtrain import jsonl
 from kbtrain.answers.grading import is_empty
 from kbtrain.answers.words import normalise
-from kbtrain.files import path_exists
 from kbtrain.gate.gate import logistic
-from kbtrain.provenance import write_atomically
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import write_atomically
+from kbtrain.io.text_files import read_text
 from kbtrain.records import Example, GateExample, GateScore
-from kbtrain.text_files import read_text
 
 TRAINED_ON = "trained_on.txt"  # hashes of the training questions, one a line
 TRAINED_ENTITIES = "trained_entities.txt"  # hashes of the entities that these ask about, one a line

@@ -1,6 +1,6 @@
 """Imports that the stages of a chain share: loaded once, by the process that stages are forked from.
 
-Importing it is what loads them; :mod:`kbtrain.stage_process` names it.
+Importing it is what loads them; :mod:`kbtrain.runtime.stage_process` names it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import gc
 import importlib
 import logging
 
-from kbtrain.cores import share_cores
+from kbtrain.runtime.cores import share_cores
 
 MODULES = (
     "torch",

@@ -25,11 +25,11 @@ from types import TracebackType
 from typing import Any, get_args
 from urllib.parse import quote
 
-from kbtrain import files, jsonl
 from kbtrain.errors import UserError, at, strike
-from kbtrain.files import beside, path_exists
+from kbtrain.io import files, jsonl
 from kbtrain.io.artifact import change_message, differing
-from kbtrain.provenance import file_sha256, meta_path, read_meta, stamp
+from kbtrain.io.files import beside, path_exists
+from kbtrain.io.provenance import file_sha256, meta_path, read_meta, stamp
 from kbtrain.records import GREEDY, REFUSED, Condition, Finish, Sample, SampleSet
 
 VERSION = 2

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 
 from kbtrain.errors import UserError, is_text
-from kbtrain.files import errors_of
+from kbtrain.io.files import errors_of
 
 DONE, WRONG, INTERRUPTED, READER_GONE = 0, 2, 130, 141
 

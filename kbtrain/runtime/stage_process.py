@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from kbtrain import scripts
+from kbtrain.runtime import scripts
 
-PRELOADED = "kbtrain.preloaded"
+PRELOADED = "kbtrain.runtime.preloaded"
 _GRACE = 2.0  # seconds that an interrupted stage has to end by itself
 _GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA's, AMD's, those of a Windows that Linux runs in
 
@@ -63,7 +63,7 @@ def fresh(command: Sequence[str], capture_errors: bool = False) -> Ended:
 
 
 def forked(script: Path, arguments: Sequence[str]) -> Ended:
-    """As ``fresh([sys.executable, script, *arguments])``, with the libraries of :mod:`kbtrain.preloaded` loaded."""
+    """As ``fresh([sys.executable, script, *arguments])``, with :mod:`kbtrain.runtime.preloaded`'s libraries loaded."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([PRELOADED])
     reader, writer = context.Pipe(duplex=False)

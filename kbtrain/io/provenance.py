@@ -21,15 +21,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at, strike
-from kbtrain.files import BadField, beside, check_regular, errors_of, loads, maker, path_exists, replacing
-from kbtrain.text_files import read_text
+from kbtrain.io.files import BadField, beside, check_regular, errors_of, loads, maker, path_exists, replacing
+from kbtrain.io.text_files import read_text
 
 SCHEMA = 1
 PACKAGES = (
     "kbtrain", "torch", "transformers", "tokenizers", "peft", "accelerate", "datasets", "scikit-learn", "bm25s",
     "numpy", "pydantic", "pyarrow", "deepspeed", "bitsandbytes", "vllm",
 )  # fmt: skip
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 def write_meta(

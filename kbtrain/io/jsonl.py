@@ -13,8 +13,8 @@ from typing import Any, TextIO, TypeVar, cast
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.files import BadField, errors_of, loads, replacing
-from kbtrain.text_files import read_lines, read_text
+from kbtrain.io.files import BadField, errors_of, loads, replacing
+from kbtrain.io.text_files import read_lines, read_text
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -95,7 +95,7 @@ def _optional(kind: type) -> frozenset[str]:
 
 
 def value(line: str, path: Path | str, number: int) -> Any:
-    """The JSON of one line, as :func:`kbtrain.files.loads` reads it. Raises :class:`UserError` with file and line."""
+    """The JSON of one line, by :func:`kbtrain.io.files.loads`. Raises :class:`UserError` with file and line."""
     try:
         return loads(line)
     except json.JSONDecodeError as error:

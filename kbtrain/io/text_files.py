@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from kbtrain.errors import UserError, at
-from kbtrain.files import check_regular, problem
+from kbtrain.io.files import check_regular, problem
 
 CHUNK = 1 << 16  # bytes
 MAX_LINE = 1 << 26  # bytes; a longer line is a broken file, and would fill the memory

@@ -1,0 +1,1 @@
+"""Keys and untrusted HTTP replies."""

@@ -1,0 +1,1 @@
+"""The process: scripts, cores, exit codes, progress, forks, the garbage collector."""

@@ -1,0 +1,1 @@
+"""Text tables and SVG figures."""
