@@ -297,8 +297,8 @@ def load_gate(
 
     ``USER/NAME`` that names no folder here is a gate on the hub (:mod:`kbtrain.gate.hub`), ``revision`` a branch, tag
     or commit of it. ``key`` chooses what a gate with several labels decides by: mastery, certainty or benefit; None:
-    the one that was most accurate on dev, as far as the folder notes it, else the first. ``states``: a server that gives the
-    answering model's states, for gates that read them. Raises :class:`UserError`.
+    the one that was most accurate on dev, as far as the folder notes it, else the first. ``states``: a server that
+    gives the answering model's states, for gates that read them. Raises :class:`UserError`.
     """
     _check_arguments(folder, key, dtype, device, revision)
     folder = folder_of(folder, revision)
