@@ -24,10 +24,10 @@ HEAVY = {
 LIGHT = (
     "records",
     "errors",
-    "jsonl",
+    "io.jsonl",
     "config",
     "prompts.kbm",
-    "provenance",
+    "io.provenance",
     "answers.grading",
     "models.embedded",
     "cli",

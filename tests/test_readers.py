@@ -214,14 +214,14 @@ def test_what_json_lets_through_is_one_line(name: str, content: str, tmp_path: P
 
 
 OPENERS = {  # modules that open files by themselves, and why
-    "text_files.py": "the one place",
-    "files.py": "checksums before a rename",
-    "provenance.py": "hashes, after the check; its own process's status",
+    "io/text_files.py": "the one place",
+    "io/files.py": "checksums before a rename",
+    "io/provenance.py": "hashes, after the check; its own process's status",
     "retrieval/corpus.py": "the texts of an index, after the check",
     "models/weights.py": "headers, after the check",
     "models/adapters.py": "rows of weights whose header was read before",
     "kernels/memory.py": "the system's own files",
-    **dict.fromkeys(("config_check.py", "scripts.py", "report/page.py", "report/kbm_tables.py"), "the package's files"),
+    **dict.fromkeys(("config_check.py", "runtime/scripts.py", "report/page.py", "report/kbm_tables.py"), "the package's files"),
     **dict.fromkeys(("evaluation/results.py", "prompts/seakr.py", "serve/app.py"), "the package's files"),
     "models/embedded.py": "the cache's note; what is wrong with it is made again",
     "models/trial_process.py": "a child with limits of memory and time, which reads what its parent does not trust",

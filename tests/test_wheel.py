@@ -37,7 +37,7 @@ def test_everything_is_listed_and_copied(installed):
 
 def test_every_configuration_is_checked(installed):
     code = (
-        "from kbtrain import cli, scripts\n"
+        "from kbtrain import cli\nfrom kbtrain.runtime import scripts\n"
         "codes = {name: cli.main(['check', name, '--no-files']) for name in scripts.shipped('configs')}\n"
         "assert set(codes.values()) == {0}, codes"
     )

@@ -270,7 +270,7 @@ def test_a_gate_whose_layers_are_gone_is_refused_instead_of_scoring_with_noise(f
 def test_weights_of_another_training_are_refused_and_unchanged_ones_are_not_read_twice(folder, tokenizer, monkeypatch):
     write_meta(folder / "gate.json", stage="train", config={}, inputs=[], extra={"saved": note_saved(folder)})
     hashed = []
-    for module in ("gate.card", "provenance"):
+    for module in ("gate.card", "io.provenance"):
         counted = lambda path: hashed.append(path.name) or file_sha256(path)  # noqa: E731
         monkeypatch.setattr(f"kbtrain.{module}.file_sha256", counted)
     kbtrain.load_gate(folder)
