@@ -194,31 +194,40 @@ class StatesServer:
                 self._keep_draft(ids, states.generated)
         return served
 
-    def read_logprobs(
-        self, prompts: Sequence[Sequence[int]], tokens: int, of_tokens: Sequence[int] = ()
-    ) -> list[list[dict[int, float]]]:
-        """Log-probabilities at each token of greedy drafts of at most ``tokens`` tokens, by token id.
+    def read_top_logprobs(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[list[float]]]:
+        """Log-probabilities of the two most probable tokens at each token of greedy drafts, of at most ``tokens`` each.
 
-        They are of the two most probable tokens, or of ``of_tokens``, before temperature and filters. Raises
-        :class:`UserError`, also for an engine that gives none of chosen tokens: vLLM 0.32 beside extract_hidden_states.
+        They are those before temperature and filters. Raises :class:`UserError`.
         """
         from kbtrain.llm.reply_samples import top_logprobs
 
-        more: dict[str, Any] = {"logprobs": 2, "return_tokens_as_token_ids": True, "return_token_ids": True}
-        if of_tokens:
-            more["logprob_token_ids"] = list(of_tokens)
+        more = {"logprobs": 2, "return_tokens_as_token_ids": True, "return_token_ids": True}
         drafts = []
         for reply, ids in zip(self._replies(prompts, tokens, more), prompts, strict=True):
-            try:
-                tops = [{int(token.removeprefix("token_id:")): p for token, p in top} for top in top_logprobs(reply)]
-            except ValueError:
-                raise UserError(f"server {self.server.base}: names no token ids beside log-probabilities") from None
-            if not all(set(of_tokens) <= top.keys() for top in tops):
-                raise UserError(f"server {self.server.base}: gives no log-probabilities of chosen tokens")
             if tokens > 1:
                 self._keep_draft(ids, _generated_tokens(reply))
-            drafts.append(tops)
+            drafts.append([sorted((p for _, p in top), reverse=True)[:2] for top in top_logprobs(reply)])
         return drafts
+
+    def read_token_logprobs(self, prompts: Sequence[Sequence[int]], tokens: Sequence[int]) -> list[dict[int, float]]:
+        """Log-probabilities of chosen ``tokens`` behind each prompt, before temperature and filters.
+
+        One request for each prompt and token allows that token alone. vLLM 0.32 ignores ``logprob_token_ids`` with any
+        speculative method, and its engine ends where another request asks for log-probabilities beside such a one.
+        Raises :class:`UserError`.
+        """
+        from kbtrain.llm.reply_samples import usable_logprobs
+
+        read: list[dict[int, float]] = [{} for _ in prompts]
+        for token in tokens:
+            for reply, of_prompt in zip(
+                self._replies(prompts, 1, {"logprobs": 1, "allowed_token_ids": [token]}), read, strict=True
+            ):
+                values = usable_logprobs(reply["choices"][0])
+                if not values:
+                    raise UserError(f"server {self.server.base}: gives no log-probability of token {token}")
+                of_prompt[token] = values[0]
+        return read
 
     def _replies(self, prompts: Sequence[Sequence[int]], tokens: int, more: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Replies to greedy completions of at most ``tokens`` tokens. Drafts end at a line break."""

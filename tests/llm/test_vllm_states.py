@@ -29,6 +29,7 @@ from kbtrain.gates.probe.sampled_states import KeptStates
 from kbtrain.gates.probe.served import check_reference, write_reference
 from kbtrain.gates.probe.states import StateStore, draft_states, prompt_key, prompt_states
 from kbtrain.gates.untrained.draft import DraftCard
+from kbtrain.gates.untrained.p_yes import PYesCard
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.base import Sampling
@@ -38,6 +39,7 @@ from kbtrain.llm.served_states import StatesServer, largest_difference
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.load import load_model, load_tokenizer
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt, encode
+from kbtrain.prompts.yes_no import yes_no_fingerprint
 from kbtrain.records import Evidence, GateExample, Question
 from kbtrain.serve.draft_reuse import continue_draft
 
@@ -167,11 +169,19 @@ def test_an_answer_that_continues_its_draft_is_the_whole_answer(engine, prompts)
         assert again["choices"][0]["message"]["content"] == whole["choices"][0]["message"]["content"]
 
 
-def test_draft_margins_by_log_probabilities_equal_those_here(engine, model, tmp_path):
-    fingerprint = answer_fingerprint(model[1])
-    DraftCard(base_model=MODEL, dtype="fp32", prompt_fingerprint=fingerprint, signal="draft_margin").write(tmp_path)
-    served, here = kbtrain.load_gate(tmp_path, states=engine), kbtrain.load_gate(tmp_path)
-    assert np.allclose(served.score(TEXTS), here.score(TEXTS), atol=1e-4)
+def test_scores_by_log_probabilities_equal_those_here(engine, model, tmp_path):
+    cards = (
+        DraftCard(
+            prompt_fingerprint=answer_fingerprint(model[1]), signal="draft_margin", base_model=MODEL, dtype="fp32"
+        ),
+        PYesCard(prompt_fingerprint=yes_no_fingerprint(model[1]), signal="p_yes", base_model=MODEL, dtype="fp32"),
+    )
+    for card in cards:
+        folder = tmp_path / card.kind
+        folder.mkdir()
+        card.write(folder)
+        served, here = kbtrain.load_gate(folder, states=engine), kbtrain.load_gate(folder)
+        assert np.allclose(served.score(TEXTS), here.score(TEXTS), atol=1e-4)
 
 
 @pytest.mark.parametrize("backend", ["vllm", "server"])

@@ -88,26 +88,25 @@ class Replies(Answers):
             ids = server.tokenizer(ids)["input_ids"]
         with server.guard, torch.no_grad():
             drawn = server.draft(ids, body["max_tokens"], body.get("stop_token_ids", ()))
+            drawn = body.get("allowed_token_ids", drawn)[:1] if body["max_tokens"] == 1 else drawn
             wish = (body.get("kv_transfer_params") or {}).get("kbtrain_states")
             given = None if wish is None or server.layers is None else {"kbtrain_states": self.wished(ids, drawn, wish)}
         choice = {"index": 0, "text": server.tokenizer.decode(drawn), "finish_reason": "length"}
         choice["token_ids"] = drawn if body.get("return_token_ids") else None
-        if body.get("logprob_token_ids") and server.layers:  # vLLM 0.32 beside extract_hidden_states
-            self.send_error(500, "list index out of range")
-            return
         if body.get("logprobs"):
-            choice["logprobs"] = {"top_logprobs": self.top_logprobs(ids, drawn, body.get("logprob_token_ids"))}
+            choice["logprobs"] = self.logprobs(ids, drawn, body["logprobs"])
         self.reply({"choices": [choice], "kv_transfer_params": given})
 
-    def top_logprobs(self, ids, drawn, of_tokens):
-        """Of the two most probable tokens, or of the chosen and the generated one, by names as vLLM gives them."""
-        places = []
+    def logprobs(self, ids, drawn, n):
+        """Of the most probable tokens and the generated one, before a filter, by names as vLLM gives them."""
+        values, places = [], []
         with torch.no_grad():
             for i, token in enumerate(drawn):
-                values = self.server.model(torch.tensor([ids + drawn[:i]])).logits[0, -1].float().log_softmax(-1)
-                chosen = [*of_tokens, token] if of_tokens else values.topk(2).indices.tolist()
-                places.append({f"token_id:{one}": float(values[one]) for one in chosen})
-        return places
+                all_values = self.server.model(torch.tensor([ids + drawn[:i]])).logits[0, -1].float().log_softmax(-1)
+                values.append(float(all_values[token]))
+                best = {*all_values.topk(n).indices.tolist(), token}
+                places.append({f"token_id:{one}": float(all_values[one]) for one in best})
+        return {"token_logprobs": values, "top_logprobs": places}
 
     def wished(self, ids, drawn, wish):
         fed = drawn[:-1][: wish["draft_tokens"]]

@@ -1,8 +1,7 @@
 """The gates ``draft`` and ``p_yes`` of a served model: log-probabilities come from vLLM, the model is not opened here.
 
-vLLM returns the log-probabilities of the two most probable tokens, and of chosen ones, so the scores ``draft_margin``
-and ``p_yes`` are those of the model. Other signals need whole distributions or hidden states. vLLM 0.32 fails to return
-those of chosen tokens beside extract_hidden_states: ``p_yes`` needs a server without the flags of vllm-args.
+vLLM returns the log-probabilities of the two most probable tokens, and of a token that it is made to draw: the scores
+``draft_margin`` and ``p_yes`` are those of the model. Other signals need whole distributions or hidden states.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,8 +16,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate
 from kbtrain.gates.untrained.draft import DraftCard
 from kbtrain.gates.untrained.p_yes import PYesCard
-from kbtrain.llm.served_states import SHORT_PROMPT, StatesServer
-from kbtrain.net.servers import Retry
+from kbtrain.llm.served_states import StatesServer
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids
 from kbtrain.prompts.yes_no import can_you_answer, yes_no_fingerprint
@@ -45,9 +42,6 @@ class _Served(UntrainedGate):
         self.card = card
         self.own = card.own_prompts()
 
-    def check_logprobs(self) -> None:
-        """Raise :class:`UserError` for a server that gives no such log-probabilities; every vLLM gives the highest."""
-
     @property
     def spent(self) -> Counter[str]:
         """Requests and tokens so far."""
@@ -68,7 +62,7 @@ class ServedDraft(_Served):
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example, from one draft each."""
         prompts = [asked_ids(self.server.tokenizer, e, e.reference, self.own) for e in examples]
-        return [mean_ratio(draft) for draft in self.server.read_logprobs(prompts, self.card.tokens)]
+        return [mean_ratio(draft) for draft in self.server.read_top_logprobs(prompts, self.card.tokens)]
 
 
 class ServedPYes(_Served):
@@ -83,25 +77,13 @@ class ServedPYes(_Served):
         """Fingerprint of the question whether the model can answer."""
         return yes_no_fingerprint(tokenizer)
 
-    def check_logprobs(self) -> None:
-        """Raise :class:`UserError` for a server that gives no log-probabilities of chosen tokens."""
-        once = StatesServer(replace(self.server.server, retry=Retry(tries=1)), self.server.tokenizer)
-        try:
-            once.read_logprobs([SHORT_PROMPT], 1, SHORT_PROMPT)
-        except UserError as error:
-            raise UserError(
-                f"{error!s:.200}; p_yes needs log-probabilities of chosen tokens: take a vLLM without the flags of "
-                "`kbtrain vllm-args`, or a model here"
-            ) from None
-
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example, from one prefill each."""
+        """One score per example, from one token for each spelling of Yes and No behind its prompt."""
         from kbtrain.gates.untrained.forward import answer_ids
 
         yes, no = answer_ids(self.server.tokenizer)
         prompts = [encode(self.server.tokenizer, can_you_answer(e.question, e.language)) for e in examples]
-        drafts = self.server.read_logprobs(prompts, 1, [*yes, *no])
-        return [share_of(draft[0] if draft else {}, no, yes) for draft in drafts]
+        return [share_of(values, no, yes) for values in self.server.read_token_logprobs(prompts, [*yes, *no])]
 
 
 def load_served(gate: type[ServedDraft] | type[ServedPYes], folder: Path, server: StatesServer) -> UntrainedGate:
@@ -119,19 +101,19 @@ def load_served(gate: type[ServedDraft] | type[ServedPYes], folder: Path, server
     found = gate.fingerprint(server.tokenizer, card.own_prompts())
     card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
     server.check_prompts(card.own_prompts())
-    opened = gate(server, card)
-    opened.check_logprobs()
-    return opened
+    return gate(server, card)
 
 
-def mean_ratio(draft: Sequence[dict[int, float]]) -> float:
-    """Mean over tokens of the second highest probability divided by the highest; 1 for a draft without tokens."""
-    best = [sorted(top.values(), reverse=True) for top in draft]
-    ratios = [math.exp(values[1] - values[0]) if len(values) > 1 else 0.0 for values in best]
+def mean_ratio(draft: Sequence[Sequence[float]]) -> float:
+    """Mean over tokens of the second highest probability divided by the highest; 1 for a draft without tokens.
+
+    ``draft``: log-probabilities at each token, the highest first.
+    """
+    ratios = [math.exp(values[1] - values[0]) if len(values) > 1 else 0.0 for values in draft]
     return math.fsum(ratios) / len(ratios) if ratios else 1.0
 
 
-def share_of(top: dict[int, float], of: Sequence[int], rest: Sequence[int]) -> float:
-    """Share of the tokens ``of`` in the probability of ``of`` and ``rest``; 0.5 where neither has any."""
-    own, other = (math.fsum(math.exp(top[i]) for i in ids if i in top) for ids in (of, rest))
-    return own / (own + other) if own + other > 0 else 0.5
+def share_of(logprobs: dict[int, float], of: Sequence[int], rest: Sequence[int]) -> float:
+    """Share of the tokens ``of`` in the probability of ``of`` and ``rest``."""
+    own, other = (math.fsum(math.exp(logprobs[i]) for i in ids) for ids in (of, rest))
+    return own / (own + other)
