@@ -7,7 +7,7 @@ from typing import Any
 
 
 def body_shapes(model: Any) -> Counter[tuple[int, int]]:
-    """How many linear layers of each (outer, inner) there are, the output head left out."""
+    """How many linear layers of each (outer, inner) there are, the output head skipped."""
     import torch
 
     head = model.get_output_embeddings()

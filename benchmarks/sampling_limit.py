@@ -1,6 +1,6 @@
 """The least time sampling can take on a machine: floating-point operations at its matrix rate, bytes at its bandwidth.
 
-Counted is what no exact method can leave out: each prompt once through the model (the output head for its last token
+Counted is what no exact method can skip: each prompt once through the model (the output head for its last token
 only), each generated token but the last through the model and its head, attention of each token to all before it;
 the weights read once a step, the prompts' keys and values once a step for all rows of a question.
 """

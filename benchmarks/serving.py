@@ -88,7 +88,7 @@ def main(config: ServingBenchmarkConfig) -> None:
                     with peer as (port, process, model):
                         rows.append(row(name, *measured(config, stub, port, key, model, process)))
                 except UserError as error:
-                    sys.stderr.write(f"{name}: left out ({error})\n")
+                    sys.stderr.write(f"{name}: skipped ({error})\n")
         print(f"{config.tokens} tokens an answer; {config.rate:g} requests a second, then {config.clients} clients")
         head = [
             "",

@@ -1,6 +1,6 @@
 """The least time an epoch of full fine-tuning can take on a machine: what its products cost at the rate measured there.
 
-Counted is what no exact method can leave out: each token three times through the model's matrices (forward, gradients
+Counted is what no exact method can skip: each token three times through the model's matrices (forward, gradients
 of inputs and of weights), what the rows of a step begin with once for all of them; attention of each token to all
 before it three times; the output head for the answers' tokens. Norms, activations, rounding to 16 bits and the
 optimiser are granted for nothing.

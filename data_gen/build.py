@@ -113,7 +113,7 @@ def main(config: BuildConfig) -> None:
         write_meta(out, stage="build", config=config, inputs=inputs, extra=extra, started=started)
     lost = ", ".join(f"{n} {what}" for what, n in left_out.items() if n) or "nothing"
     written = ", ".join(f"{n} {split}" for split, n in sizes.items())
-    print(f"{written} examples; left out: {lost}; {time.monotonic() - started:.0f} s -> {config.run / config.folder}")
+    print(f"{written} examples; skipped: {lost}; {time.monotonic() - started:.0f} s -> {config.run / config.folder}")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class CollectConfig(Config):
     only: str | None = Field(None, description="of an archive or folder: files whose names match, like '*dev*'")
     split: Split | None = Field(None, description="train, dev or test; null: as the files say, else test")
     dev_share: float = Field(0.0, ge=0, lt=1, description="so much of the test questions becomes dev, by their ids")
-    shares: Shares | None = Field(None, description="shares of train, dev, test, as .5,.25,.25: splits by a hash")
+    shares: Shares | None = Field(None, description="shares of train, dev, test, as 0.5,0.25,0.25: splits by a hash")
     group_by: str | None = Field(None, description="jsonl, csv, datasets: column whose equal values stay in one split")
     near_duplicates: NearRule = Field(
         "count", description="questions that nearly stand in two splits: count and say, refuse, or do not look"

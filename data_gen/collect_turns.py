@@ -68,7 +68,7 @@ def main(config: CollectTurnsConfig) -> None:
     parts = [f"{s} {counts[s]} ({counts[f'{s} enriched']} enriched)" for s in ("train", "dev", "test") if counts[s]]
     unlabelled = f"; {counts['unlabelled']} without a label" if counts["unlabelled"] else ""
     opening = counts["opening system turns"]
-    dropped = f"; left out: {opening} SYSTEM turns that open a dialogue" if opening else ""
+    dropped = f"; skipped: {opening} SYSTEM turns that open a dialogue" if opening else ""
     dialogues = f"{counts['dialogues']} dialogue{'s' if counts['dialogues'] > 1 else ''}"
     whole = f"{n} turns of {dialogues}: {', '.join(parts)}{unlabelled}{dropped}"
     print(f"{whole}; {len(snippets)} snippets -> {target}")

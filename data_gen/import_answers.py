@@ -51,9 +51,11 @@ class ImportConfig(Config):
     )
     stated: dict[Condition, str] = Field({}, description="condition -> column with the file's own verdict (1, 0)")
     scores: dict[str, str] = Field({}, description="gate -> column of its score; -column: lower = retrieval needed")
-    splits: dict[str, Split] = Field({}, description="their name of a split -> ours; empty: as collect.py reads it")
+    splits: dict[str, Split] = Field(
+        {}, description="their name of a split -> train, dev or test; empty: as collect.py reads it"
+    )
     dev_share: float = Field(0.2, ge=0, lt=1, description="share of the train rows that becomes dev, by hash of the id")
-    shares: Shares | None = Field(None, description="shares of train, dev, test, as .5,.25,.25: splits by a hash")
+    shares: Shares | None = Field(None, description="shares of train, dev, test, as 0.5,0.25,0.25: splits by a hash")
     grading: Literal["contains", "exact"] = Field("contains", description="of open questions")
     language: Language = Field("en", description="of the questions")
     empty_answers: Literal["drop", "refuse"] = Field(
@@ -73,7 +75,7 @@ class ImportConfig(Config):
         if not set(self.stated) <= set(self.answers):
             raise ValueError("stated names a condition without answers")
         if self.without_gold and (self.stated or self.empty_answers == "refuse"):
-            raise ValueError("without_gold reads no accepted answers: leave out stated and empty_answers")
+            raise ValueError("without_gold reads no accepted answers: remove stated and empty_answers")
         if self.shares is not None and (self.splits or "dev_share" in self.model_fields_set):
             raise ValueError("shares make all three splits; give them, or splits and dev_share")
         return self

@@ -3,7 +3,7 @@
 Writes OUTPUT/questions.jsonl, whose relation is the group's name (a data set, or a relation of one), so that the gate
 relation_only knows the group alone. As many questions of each group are drawn as their sizes allow; those that share an
 entity (where none is named, a gold passage), directly or through others, stay in one split; where that would put most
-questions into one, those that join the splits are left out and counted. With --screened a group is
+questions into one, those that join the splits are skipped and counted. With --screened a group is
 taken only if the model knows --min-known of that run's training questions of it: right without passages, corrected for
 guessing in multiple choice (a model that always says A knows nothing). The rule sees no gate, no dev and no test
 question. Passages come by data_gen/retrieve.py --corpus.
@@ -89,7 +89,7 @@ def main(config: PoolConfig) -> None:
     questions = draw_evenly(kept, {"train": config.train, "dev": config.dev, "test": config.test})
     if not questions:
         gone = ", ".join(left_out) or "none"
-        raise UserError(f"no questions left to pool; groups left out by --min-known {config.min_known:g}: {gone}")
+        raise UserError(f"no questions left to pool; groups skipped by --min-known {config.min_known:g}: {gone}")
     jsonl.write(target, questions)
     splits = Counter(question.split for question in questions)
     near = check_near(target, Counter({split: splits[split] for split in SPLITS}), config.near_duplicates)
@@ -100,13 +100,13 @@ def main(config: PoolConfig) -> None:
              "near_duplicates": None if near is None else len(near)}  # fmt: skip
     pooled.finish(extra)
     for name, one in counts.items():
-        outcome = "left out" if name in left_out else "taken"
+        outcome = "skipped" if name in left_out else "taken"
         print(f"{name}: {one.right} of {one.n} right, {one.guessed:.0%} by guessing: {one.share:.1%} known, {outcome}")
     if polar:
-        print(f"left out: {polar['yes_no']} questions whose gold answer is yes or no")
+        print(f"skipped: {polar['yes_no']} questions whose gold answer is yes or no")
     per_split = ", ".join(f"{split} {splits[split]}" for split in SPLITS)
     if across:
-        print(f"left out: {across[ACROSS]} questions that share an entity with two splits")
+        print(f"skipped: {across[ACROSS]} questions that share an entity with two splits")
     print(f"{len(questions)} questions ({per_split}) of {len(kept)} groups -> {target}; near duplicates: "
           f"{'not looked for' if near is None else len(near)}")  # fmt: skip
 
@@ -144,7 +144,7 @@ def _screening(config: PoolConfig) -> list[tuple[Question, bool]]:
     if not found:
         raise UserError(f"{run / 'samples.db'}: no greedy answer to a training question under condition 'llm'")
     if without_verdict:
-        print(f"left out of the screening: {without_verdict} answers to yes/no questions that say neither")
+        print(f"excluded from the screening: {without_verdict} answers to yes/no questions that say neither")
     return found
 
 

@@ -64,7 +64,7 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
         description="llm, rag, and mask (answers hidden in the passages: only for the paper's analyses)",
     )
     samples: dict[Split, Annotated[int, Field(ge=0)]] = Field(
-        {"train": 30, "dev": 30, "test": 30}, description="answers sampled per question; a split left out has none"
+        {"train": 30, "dev": 30, "test": 30}, description="answers per question; a split without a number is skipped"
     )
     mask_questions: dict[Split, Annotated[int, Field(ge=0)]] | None = Field(
         None, description="first questions asked under mask; null: all"

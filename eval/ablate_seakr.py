@@ -106,7 +106,7 @@ def main(config: AblateSeakrConfig) -> None:
             rows = [cells(variant, done[variant], done["full"]) for variant in VARIANTS[ablation]]
             print(f"\n{ablation}\n" + aligned(HEAD, rows))
     n = max(len(traces) for traces in done.values())
-    asked = f"; {thoughts.n_thought:,} of {thoughts.n_asked:,} prompts asked anew" if thoughts.n_asked else ""
+    asked = f"; {thoughts.n_thought:,} of {thoughts.n_asked:,} prompts asked again" if thoughts.n_asked else ""
     seconds = time.monotonic() - started
     print(f"\n{len(done)} variants on {n} questions in {seconds:.0f} s{asked} -> {config.run / 'methods'}")
 

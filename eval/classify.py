@@ -111,7 +111,7 @@ def turns(config: ClassifyConfig) -> None:
     runs = {name: [run_of(path, rows) for path in paths] for name, paths in files.items()}
     truth = np.array([bool(turn.label) for turn in rows["test"]])
     if len(set(truth)) == 1:
-        raise UserError(f"{source}: all {len(truth)} test turns are of one class, so nothing is told apart")
+        raise UserError(f"{source}: all {len(truth)} test turns are of one class, so there is nothing to tell apart")
     dialogues = [turn.dialogue_id for turn in rows["test"]]
     found, drawn = classify_turns(truth, dialogues, runs, config.draws, config.seed)
     differences = compare(drawn, config.compare, ("f1", "auroc", "average_precision")) if config.compare else []

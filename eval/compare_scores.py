@@ -3,7 +3,7 @@
 Reads scores/ (and imported_scores.jsonl, other people's) and outcomes.jsonl (written by end_to_end.py) of the run
 folder, for SeaKR's signals as for any gate; writes compare_scores.json with each score's distribution over questions
 answered wrongly and rightly, and the area under its curve of accuracy against retrieval ratio (random 0, oracle 1). A
-score that some of the questions lack is left out and named; --dataset or --covered-by narrows the questions.
+score that some of the questions lack is skipped and named; --dataset or --covered-by narrows the questions.
 
 Examples:
   python eval/compare_scores.py --run runs/demo
@@ -101,7 +101,7 @@ def main(config: CompareScoresConfig) -> None:
                 "scores": score_document(found, areas)}  # fmt: skip
     write_result(out, document, stage="compare_scores", config=config, inputs=[*files, made], started=started)
     print("\n".join([score_table(found, areas, config.reference), *seen]))
-    print("".join(f"left out: gate '{gate}' has a score for {n} of them\n" for gate, n in short.items()), end="")
+    print("".join(f"skipped: gate '{gate}' has a score for {n} of them\n" for gate, n in short.items()), end="")
     share = f"{truth.sum()} of {len(truth)} {config.split} questions positive ({config.positive})"
     units = bootstrap_units({"resample": "questions" if clusters is None else "entities"})
     print(f"{len(found)} scores, {share}; intervals draw {units}; in {time.monotonic() - started:.0f} s -> {out}")

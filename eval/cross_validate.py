@@ -41,7 +41,7 @@ RESULT, TEST = "cross_validation.json", "test.json"
 class CrossValidateConfig(Config):
     turns: Path = Field(Path("runs/ketod/turns.jsonl"), description="labelled turns with splits")
     encoder: str = Field("all-minilm-l6-v2", description="encoder that embeds utterances: embedded name, folder or id")
-    repeats: int = Field(3, ge=1, description="times that the dialogues are split anew")
+    repeats: int = Field(3, ge=1, description="times that the dialogues are split again")
     folds: int = Field(5, ge=2, description="outer folds: their turns are scored by fits to all other dialogues")
     inner: int = Field(3, ge=2, description="folds inside, for thresholds and the choice of a candidate")
     sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
@@ -104,21 +104,21 @@ def main(config: CrossValidateConfig) -> None:
     write_result(folder / RESULT, document, stage="cross_validate", config=config, inputs=inputs, started=started)
     print(markdown(document))
     if beyond:
-        print(f"left out of the learning curve: {', '.join(map(str, beyond))}; a fold has {most} dialogues to fit to")
+        print(f"excluded from the learning curve: {', '.join(map(str, beyond))}; a fold has {most} dialogues to fit to")
     n, seconds = document["dialogues"], time.monotonic() - started
     print(f"{len(table.truth)} turns of {n} dialogues in {seconds:.0f} s -> {folder}")
 
 
 def table_of(config: CrossValidateConfig, splits: Sequence[str], asked: Collection[str] = ()) -> cv.TurnTable:
     """The labelled turns of these splits, with embeddings that are kept; those of dialogues that are ``asked`` about,
-    which files without names of dialogues may have in several splits, are left out with a warning.
+    which files without names of dialogues may have in several splits, are skipped with a warning.
 
     Raises :class:`UserError` for none.
     """
     known = [t for t in jsonl.read(TurnExample, config.turns) if t.label is not None and t.split in splits]
     turns = [turn for turn in known if turn.dialogue_id not in asked]
     if left := len(known) - len(turns):
-        told = f"{at(config.turns)}: {left} turns of {' and '.join(splits)} go on with dialogues of test: left out"
+        told = f"{at(config.turns)}: {left} turns of {' and '.join(splits)} continue dialogues of test: skipped"
         warnings.warn(told, stacklevel=2)
     if not turns:
         raise UserError(f"{at(config.turns)}: no labelled turn of {' or '.join(splits)}; collect some")

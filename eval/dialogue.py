@@ -74,12 +74,12 @@ def bert(config: DialogueConfig, inputs: DialogueInputs) -> BertScored:
     """F1 of every response; or why there is none."""
     model = config.bertscore
     if model is None:
-        return BertScored("BERTScore left out: no model was given for it (--bertscore)")
+        return BertScored("BERTScore skipped: no model was given for it (--bertscore)")
     try:
         found = {name: bert_parts([r.text for r in made], inputs.references, model, config.bertscore_layers)
                  for name, made in inputs.responses.items()}  # fmt: skip
     except UserError as error:
-        return BertScored(f"BERTScore left out: {error}")
+        return BertScored(f"BERTScore skipped: {error}")
     return BertScored(f"BERTScore: {found[NONE][1]}", {name: parts[:, 2] for name, (parts, _) in found.items()})
 
 

@@ -8,7 +8,7 @@ Rule fewest_searches: the fewest searches that lose at most 2 points of it on de
 the noted thresholds, or --thresholds. Whole methods that were run (RUN/methods, see run_seakr.py) stand beside the
 gates, with all they cost.
 
---yes-no without leaves out the questions whose gold answer is yes or no, --yes-no only all others: the results go into
+--yes-no without skips the questions whose gold answer is yes or no, --yes-no only all others: the results go into
 results_without_yes_no.json or results_only_yes_no.json, and neither outcomes nor thresholds are written.
 
 Examples:
@@ -90,7 +90,7 @@ class EndToEndConfig(StoredAnswersConfig, ResampleConfig, YesNoConfig):
         return (self.results(), *([self.run / "outcomes.jsonl"] if self.yes_no == "with" else []))
 
     def results(self) -> Path:
-        """The results' file: one of its own where questions are left out."""
+        """The results' file: one of its own where questions are skipped."""
         return self.run / ("results.json" if self.yes_no == "with" else f"results_{self.yes_no}_yes_no.json")
 
 

@@ -136,7 +136,7 @@ def beside_benefit(gate: str, outcomes: Sequence[Outcome], said: Mapping[str, fl
     return (
         f"{gate}, on {len(asked)} test questions: {share(yes, len(asked))} searched for; in vain "
         f"{share(found.in_vain, yes)} of these, {found.broken} right answers broken; missed "
-        f"{share(found.missed, needed)} that a search mends"
+        f"{share(found.missed, needed)} that a search fixes"
     )
 
 

@@ -197,7 +197,7 @@ def without_gold(config: ReportConfig, started: float) -> None:
 
 
 def decide_command(source: Source) -> str:
-    """The command that decides by a gate at its noted threshold; the key is left out where it is the noted one."""
+    """The command that decides by a gate at its noted threshold; the key is omitted where it is the noted one."""
     card, key = read_card(source.folder), source.name.rpartition("_")[2]
     keyed = f" --key {key}" if isinstance(card, KeyedCard) and card.best_key() != key else ""
     return f'kbtrain decide {source.folder} "a question"{keyed}'
@@ -217,7 +217,7 @@ def noted_settings(behind: Mapping[str, Source], own: Sequence[GateResult]) -> d
 
 def command(run: Path, stored: StoredScores, found: list[Saving], gate: GateResult | None) -> str:
     """The command that decides by the gate at the threshold of the headline; empty where no folder is behind the
-    scores, or nothing is saved. Key and threshold are left out where the folder alone says them.
+    scores, or nothing is saved. Key and threshold are omitted where the folder alone says them.
     """
     saving = next((one for one in found if gate is not None and one.gate == gate.gate), None)
     source = None if saving is None else sources(run, stored).get(saving.gate)

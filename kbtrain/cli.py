@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _arguments(argv)
         args.run(args)
 
-    return exit_code(work, "run the same command again to go on")
+    return exit_code(work, "run the same command again to resume")
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

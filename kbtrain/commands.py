@@ -296,7 +296,7 @@ def _change(text: str) -> tuple[str, Any]:
     try:
         return key, yaml.safe_load(value)
     except NOT_YAML:
-        raise UserError(f"command line: --set {text}: its value is no YAML") from None
+        raise UserError(f"command line: --set {text}: its value is not YAML") from None
 
 
 def _rate(text: str | None) -> float | None:

@@ -47,7 +47,7 @@ class Config(BaseModel):
         True is no number, though Python takes it for 1.
 
         Texts stand in file names and in what is written: none of them can hold bytes that are no text. A key of null
-        that has no meaning of its own is as if left out.
+        that has no meaning of its own is as if missing.
         """
         if isinstance(data, dict):
             data = {key: value for key, value in data.items() if value is not None or cls._takes_null(key)}
@@ -262,7 +262,7 @@ def _asked_for(kind: type[Config], error: ErrorDetails) -> str:
 def check_counts(config: Config, key: str, value: str, *names: str) -> None:
     """Raise ValueError for the first of ``names`` that was given although it counts only where ``key`` is ``value``.
 
-    A default that was spelt out is given, too; null and an empty mapping are as if left out.
+    A default that was spelt out is given, too; null and an empty mapping are as if missing.
     """
     if getattr(config, key) == value:
         return
@@ -282,7 +282,7 @@ def _each_once(paths: tuple[Path, ...]) -> tuple[Path, ...]:
     places = [os.path.realpath(path) for path in paths]  # Path.resolve() raises at links that lead in a circle
     twice = next((path for i, path in enumerate(paths) if places[i] in places[:i]), None)
     if twice is not None:
-        raise ValueError(f"'{twice}' stands there twice; name it once")
+        raise ValueError(f"duplicate '{twice}'; name it once")
     return paths
 
 
@@ -323,9 +323,7 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     for key, _ in node.value if isinstance(node, yaml.MappingNode) else []:
         number = key.start_mark.line + 1
         if key.value in lines:  # YAML would take the last one without a word
-            raise UserError(
-                f"{at(path, number)}: key '{key.value}' stands there twice, first in line {lines[key.value]}"
-            )
+            raise UserError(f"{at(path, number)}: duplicate key '{key.value}' (first in line {lines[key.value]})")
         lines[str(key.value)] = number
     return values, lines
 
@@ -351,6 +349,6 @@ def run_script(main: Callable[[C], None], kind: type[C], description: str | None
         with writing(*_files_to_lock(config)):
             main(config)
 
-    code = exit_code(work, "what was finished is kept; run the same command again to go on")
+    code = exit_code(work, "what was finished is kept; run the same command again to resume")
     if code:
         raise SystemExit(code)

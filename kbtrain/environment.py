@@ -23,7 +23,7 @@ _GIB = 2**30
 
 
 def environment_text() -> str:
-    """Name and value a line; variables that are not set and packages that are not installed are left out."""
+    """Name and value a line; variables that are not set and packages that are not installed are skipped."""
     rows = [*_software(), *_machine(), *_devices(), *_caches()]
     rows += [(name, os.environ[name]) for name in VARIABLES if name in os.environ]
     width = max(len(name) for name, _ in rows)

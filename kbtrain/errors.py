@@ -64,7 +64,7 @@ class UserError(Exception):
     """Bad input, configuration or environment. ``str(error)`` is one line; scripts print it and exit with 2.
 
     A key, an id or a name out of a file may hold anything: what does not print (line ends, control characters, halves
-    of a surrogate pair) is escaped as ``repr`` does, and its middle left out where it is very long, here and nowhere
+    of a surrogate pair) is escaped as ``repr`` does, and its middle skipped where it is very long, here and nowhere
     else; secrets are struck. Scripts that the message names by their path in a clone are named as this installation's
     user types them.
     """
@@ -89,11 +89,11 @@ LONGEST = 1200  # characters of a message
 def _shortened(message: str) -> str:
     """An id or a path in it may be of any length; what is wrong stands at the begin, what to do at the end."""
     left_out = len(message) - LONGEST
-    return message if left_out <= 0 else f"{message[:650]} ... ({left_out} characters left out) ... {message[-450:]}"
+    return message if left_out <= 0 else f"{message[:650]} ... ({left_out} characters skipped) ... {message[-450:]}"
 
 
 def at(path: Path | str, line: int | None = None, field: str | None = None) -> str:
-    """Place of an error as ``file:line: field 'name'`` (unknown parts are left out)."""
+    """Place of an error as ``file:line: field 'name'`` (unknown parts are skipped)."""
     place = str(path) if line is None else f"{path}:{line}"
     return place if field is None else f"{place}: field '{field}'"
 

@@ -161,8 +161,8 @@ class Indicators:
     n_empty: int
     greedy_correct: bool | None
     n_abstained: int = 0  # answers without a verdict; mastery = n_correct / (n - n_abstained)
-    n_cut: int = 0  # answers left out of n: the tokens were used up before they began
-    n_thought_only: int = 0  # answers left out of n: thoughts that no answer follows
+    n_cut: int = 0  # of n, answers skipped: the tokens were used up before they began
+    n_thought_only: int = 0  # of n, answers skipped: thoughts that no answer follows
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class TrainDialogueConfig(TrainingConfig):
     act_values: bool = Field(
         False, description="with acts: their slots and values too, as KETOD's generator reads them"
     )
-    max_length: int = Field(512, ge=32, description="tokens of prompt and response; the oldest turns are left out")
+    max_length: int = Field(512, ge=32, description="tokens of prompt and response; the oldest turns are skipped")
     knowledge_tokens: int = Field(160, ge=8, description="tokens of all snippets together, shared out")
     response_tokens: int = Field(80, ge=4, description="longest response, end token counted")
     select: Literal["loss", "last"] = Field("loss", description="checkpoint kept: best dev loss, or the last")  # type: ignore[assignment]

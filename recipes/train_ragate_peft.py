@@ -41,7 +41,7 @@ class TrainRagatePeftConfig(HeldOutConfig, LanguageModelConfig):
     features: tuple[PeftFeature, ...] = Field(
         (), description="what is read beside the context: resp, syn-resp, ner, know, source"
     )
-    max_length: int = Field(512, ge=64, description="tokens of prompt and answer; the oldest turns are left out")
+    max_length: int = Field(512, ge=64, description="tokens of prompt and answer; the oldest turns are skipped")
     method: Literal["lora", "qlora"] = Field(  # type: ignore[assignment]
         "qlora", description="adapters beside 16-bit weights, or beside NF4"
     )

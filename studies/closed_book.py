@@ -89,7 +89,7 @@ def judged_everywhere(path: Path, rows: Sequence[ClosedBook]) -> list[str]:
     if not kept:
         raise UserError(f"{at(path, field='llms')}: no model has a verdict in each of the {len(rows)} rows: {left_out}")
     if left_out:
-        told = f"left out, no verdict in some of {len(rows)} rows: {left_out}"
+        told = f"skipped, no verdict in some of {len(rows)} rows: {left_out}"
         warnings.warn(f"{at(path, field='llms')}: {told}", stacklevel=2)
     return kept
 

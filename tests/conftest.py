@@ -37,7 +37,7 @@ _last_file: list[object] = []  # of the test that ran before in this process
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fast", action="store_true", help="leave out the slow files: processes, trainings, downloads")
+    parser.addoption("--fast", action="store_true", help="skip the slow files: processes, trainings, downloads")
     parser.addoption("--cpu-times", action="store_true", help="tell the processor time of files and tests at the end")
 
 
@@ -78,7 +78,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> schedul
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Slow files are not even imported where they are left out; None: as any other plugin says."""
+    """Slow files are not even imported where they are skipped; None: as any other plugin says."""
     if not config.getoption("--fast") or not collection_path.is_relative_to(HERE):
         return None
     return schedule.place(f"tests/{collection_path.relative_to(HERE).as_posix()}") < len(schedule.SLOW) or None

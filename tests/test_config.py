@@ -120,7 +120,7 @@ def test_a_config_is_frozen() -> None:
         ("name: 3\n", r"train\.yaml:1: key 'name': input should be a valid string, found 3$"),
         ("name: a\nrank: 8\n", r"rank needs mode: lora$"),
         ("epochs: 3\n", r"key 'name': field required: name of the run; see --help$"),
-        ("name: a\nepochs: 1\nname: b\n", r"train\.yaml:3: key 'name' stands there twice, first in line 1$"),
+        ("name: a\nepochs: 1\nname: b\n", r"train\.yaml:3: duplicate key 'name' \(first in line 1\)$"),
         ("name: a\non: 1\n", r"train\.yaml:2: unknown key 'on'; "),
         ("name: [a\n", r"train\.yaml:\d: broken YAML"),
         ("- name\n", r"train\.yaml: expected 'key: value' lines, found list$"),
@@ -185,7 +185,7 @@ if __name__ == "__main__":
         (["--n", "2"], 2, "", "error: two is too many\n"),
         (["--n", "4"], 0, "n = 4\n", "warning: four is many\n"),
         (["--m", "2"], 2, "", "error: command line: unknown argument '--m'; did you mean '--n'?\n"),
-        (["--n", "3"], 130, "", "interrupted: what was finished is kept; run the same command again to go on\n"),
+        (["--n", "3"], 130, "", "interrupted: what was finished is kept; run the same command again to resume\n"),
     ],
 )
 def test_a_script_says_one_line_and_its_exit_code(

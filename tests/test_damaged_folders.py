@@ -125,7 +125,7 @@ def test_what_scored_otherwise_in_silence_is_one_line(
             "stack",
             "gate.json",
             {"models": {"mastery": {"intercept": 0, "inputs": {"a/b": INPUT}, "strength": 1}}},
-            "gate.json: field 'models': .*'a/b' is no score of its members",
+            "gate.json: field 'models': .*'a/b' is not a score of its members",
         ),
     ],
 )
@@ -244,7 +244,7 @@ def test_a_part_that_is_no_folder_s_name_is_one_line(part: str, tmp_path: Path) 
     KINDS["average"](tmp_path / "gate")
     card = json.loads((tmp_path / "gate" / "gate.json").read_text(encoding="utf-8"))
     (tmp_path / "gate" / "gate.json").write_text(json.dumps({**card, "members": ["one", part]}), encoding="utf-8")
-    with pytest.raises(UserError, match=r"gate\.json: part '.{1,45}' is no folder's name; take it out"):
+    with pytest.raises(UserError, match=r"gate\.json: part '.{1,45}' is not a folder's name; remove it"):
         load_gate(tmp_path / "gate")
 
 

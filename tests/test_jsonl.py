@@ -249,7 +249,7 @@ def test_reading_streams(tmp_path: Path) -> None:
         ("9" * 5000, "s.jsonl:2: broken JSON ("),
         ("[" * 100_000, "s.jsonl:2: broken JSON ("),
         ('{"a": ' * 100_000, "s.jsonl:2: broken JSON ("),
-        ('1, "score": 2', "s.jsonl:2: field 'score': stands there twice"),
+        ('1, "score": 2', "s.jsonl:2: field 'score': duplicate"),
         (r'"\ud800"', "s.jsonl:2: field 'score': half of a surrogate pair"),
         (r'1, "\uDFFF": 1', r"s.jsonl:2: field '\udfff': half of a surrogate pair"),
         (r'["a", "b\udc00"]', "s.jsonl:2: field 'score': half of a surrogate pair"),

@@ -187,7 +187,7 @@ def silence(sample: Sample) -> Silence | None:
 
 
 def is_left_out(sample: Sample) -> bool:
-    """True for an answer that mastery, certainty and end-to-end scores leave out and count: a cut or thought-only one.
+    """True for an answer that mastery, certainty and end-to-end scores skip and count: a cut or thought-only one.
 
     It shows a limit of tokens, or a stop string, and nothing of what the model knows. An empty answer is the model's
     own, and counts as wrong.
@@ -196,5 +196,5 @@ def is_left_out(sample: Sample) -> bool:
 
 
 def counted_answers(samples: Sequence[Sample]) -> tuple[Sample, ...]:
-    """The answers that are not left out."""
+    """The answers that are not skipped."""
     return tuple(sample for sample in samples if not is_left_out(sample))

@@ -65,7 +65,7 @@ def _distinct(path: Path, split: Split | None) -> Iterator[TurnExample]:
     for place, example, named in plain_turns(path, split):
         where = f"{place}: dialogue '{example.dialogue_id}'"
         if named and (example.dialogue_id, example.turn) in seen:
-            raise UserError(f"{where}: turn {example.turn} stands there twice; delete one")
+            raise UserError(f"{where}: duplicate turn {example.turn}; delete one")
         if splits.setdefault(example.dialogue_id, example.split) != example.split:
             both = f"in {example.split} and in {splits[example.dialogue_id]}; keep it in one split"
             raise UserError(f"{where}: {both}" + ("" if named else ", or give 'dialogue_id' if another begins alike"))

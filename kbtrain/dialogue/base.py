@@ -105,10 +105,10 @@ def check_dialogues(dialogues: Iterable[Dialogue]) -> Iterator[Dialogue]:
         text, others = hash(tuple(turn.said.text for turn in dialogue.turns)), seen.setdefault(dialogue.id, {})
         for split, (where, its) in others.items():
             if split == dialogue.split or its == text:
-                raise UserError(f"{dialogue.where}: stands there twice (first in {where}); delete one")
+                raise UserError(f"{dialogue.where}: duplicate dialogue (first in {where}); delete one")
         others[dialogue.split] = (dialogue.where, text)
         if dialogue.of is not None and wholes.setdefault(dialogue.of, dialogue.split) != dialogue.split:
-            leaks.append(f"{dialogue.where}: goes on with dialogue '{dialogue.of}' of {wholes[dialogue.of]}")
+            leaks.append(f"{dialogue.where}: continues dialogue '{dialogue.of}' of {wholes[dialogue.of]}")
         if not dialogue.turns:
             raise UserError(f"{dialogue.where}: no turns")
         for i, (one, other) in enumerate(itertools.pairwise(dialogue.turns)):

@@ -89,7 +89,8 @@ def check_finders(finders: Sequence[Finder]) -> None:
 def entities_of(finders: Sequence[Finder]) -> str:
     """The finders in words: ``ner`` is the paper's only if no slot of the context is among what they find."""
     parts = [
-        "slots of the context (ours)" if name == "sgd" else f"entities of the response ({name})" for name in finders
+        "slots of the context (kbtrain's own)" if name == "sgd" else f"entities of the response ({name})"
+        for name in finders
     ]
     return " and ".join(parts) or "none"
 

@@ -21,7 +21,7 @@ from kbtrain.llm.sampler.sampler import eos_ids
 
 @dataclass(frozen=True)
 class Generated:
-    """A greedy answer: the least logit and probability of its tokens, the end token left out; None if it is empty."""
+    """A greedy answer: the least logit and probability of its tokens, without the end token; None if it is empty."""
 
     text: str
     n_tokens: int

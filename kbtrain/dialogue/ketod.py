@@ -121,9 +121,9 @@ def _snippets(native: NativeDialogue, where: str) -> Iterator[Snippet]:
                 raise UserError(f"{where}: a passage of '{query}' does not begin with its title")
             for numbered in passage[1:]:
                 if not (isinstance(numbered, list) and len(numbered) == 2 and isinstance(numbered[0], int)):
-                    raise UserError(f"{where}: a sentence of '{passage[0]}' is no pair [number, text]")
+                    raise UserError(f"{where}: a sentence of '{passage[0]}' is not a pair [number, text]")
                 if numbered[0] in seen:
-                    raise UserError(f"{where}: snippet {numbered[0]} stands there twice")
+                    raise UserError(f"{where}: duplicate snippet {numbered[0]}")
                 seen.add(numbered[0])
                 name = f"{native.dialogue_id}/{numbered[0]}"
                 yield Snippet(name, native.dialogue_id, passage[0], str(numbered[1]))

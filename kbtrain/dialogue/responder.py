@@ -96,7 +96,7 @@ def deviations(card: ResponderCard | None, history: str | None) -> list[str]:
 
 @dataclass(frozen=True)
 class ResponsePrompt:
-    """``turns_cut``: oldest turns left out; ``knowledge_cut``: tokens cut from snippets' ends."""
+    """``turns_cut``: oldest turns skipped; ``knowledge_cut``: tokens cut from snippets' ends."""
 
     ids: tuple[int, ...]
     turns_cut: int

@@ -79,7 +79,7 @@ def all_responses(
 
     Raises :class:`UserError` for stored responses of another ``key``: see :class:`~kbtrain.io.artifact.Records`.
     """
-    with Records(path, key, "move or delete this file to generate anew", growing=True) as file:
+    with Records(path, key, "move or delete this file to generate again", growing=True) as file:
         stored = {response.id: response.text for response in jsonl.read(Response, path)}
         rest = [example for example in examples if example.id not in stored]
         watch(len(examples) - len(rest))
@@ -100,7 +100,7 @@ _SLICES: dict[Way, slice] = {"top3": slice(0, 3), "rank1": slice(0, 1), "rank5":
 @dataclass(frozen=True)
 class AugmentedResponse:
     """One turn's greedy response. ``snippets``: ids of what it read, none where the ranker found nothing at that
-    rank; the least logit and probability of its tokens (the end token left out) are None for an empty response."""
+    rank; the least logit and probability of its tokens (without the end token) are None for an empty response."""
 
     turn_id: str
     augmentation: str

@@ -102,7 +102,7 @@ def lacking(turns: Sequence[TurnExample], lessons: Mapping[Split, Sequence[Lesso
     given = {lesson.turn.id for split in lessons.values() for lesson in split if lesson.hits}
     wanted = [] if know == "none" else enriched if know == "enriched" else turns
     counts = {
-        "turns without a response (left out)": sum(not reference(turn) for turn in turns),
+        "turns without a response (skipped)": sum(not reference(turn) for turn in turns),
         "enriched turns without their enriched text (the original is learnt)": sum(
             not turn.enriched_response for turn in enriched
         ),
@@ -114,7 +114,7 @@ def lacking(turns: Sequence[TurnExample], lessons: Mapping[Split, Sequence[Lesso
 
 @dataclass(frozen=True)
 class Lengths:
-    """Tokens cut from responses and knowledge, and old turns left out, over all rows of both splits."""
+    """Tokens cut from responses and knowledge, and old turns skipped, over all rows of both splits."""
 
     responses_cut: int
     knowledge_cut: int
@@ -271,7 +271,7 @@ turn = TurnExample("t1", "d1", "test", 1, (Utterance("USER", "Tell me about the 
 print(responder.respond([responder.prompts.prompt(turn).ids])[0].text)""",
         points=(
             f"Reads `<|context|> USER: ... {acts}<|knowledge|> ... <|response|>`: at most {reads.max_length} tokens "
-            f"with the response, the oldest turns are left out; at most {reads.knowledge_tokens} tokens of knowledge.",
+            f"with the response, the oldest turns are skipped; at most {reads.knowledge_tokens} tokens of knowledge.",
             "Loss at the response's tokens and its end alone. Knowledge while training: "
             f"{card.run['know']}, at most {card.run['k']} snippets.",
             f"{n_shown} responses of the saved model are those of the trained one.",

@@ -120,7 +120,7 @@ def _part(path: Path, run: str) -> ShardStore:
     with SampleStore(path, read_only=True) as store:
         meta = store.run_meta(run)
         if "shard" not in meta:
-            raise UserError(f"{at(path)}: run '{run}' in it is no shard; it was sampled without --shard")
+            raise UserError(f"{at(path)}: run '{run}' in it is not a shard; it was sampled without --shard")
         stored = sum(store.counts(run).values())
     plain = {key: value for key, value in meta.items() if key not in OF_A_SHARD}
     return ShardStore(path, Shard.parse(meta["shard"]), stored, meta["n_expected"], plain)

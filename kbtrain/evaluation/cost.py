@@ -103,7 +103,7 @@ class GateTokens:
 @dataclass(frozen=True)
 class Asking:
     """Cost of asking a gate about one question. ``after_search``: it reads what was found, so that every question is
-    searched for, and leaves out passages. ``within_answer``: the cost is of the searched questions alone, in the mean
+    searched for, and skips passages. ``within_answer``: the cost is of the searched questions alone, in the mean
     over all.
     """
 

@@ -126,7 +126,7 @@ def _in_order(path: Path, turns: Sequence[TurnExample]) -> list[AugmentedRespons
     missing = [turn.id for turn in turns if turn.id not in stored]
     if missing:
         told = first_ids(missing, "turn")
-        raise UserError(f"{at(path)}: no response of {told}; run data_gen/respond.py again, it goes on")
+        raise UserError(f"{at(path)}: no response of {told}; run data_gen/respond.py again to resume")
     return [stored[turn.id] for turn in turns]
 
 
@@ -160,10 +160,10 @@ def recall_of(ranker: str, turns: Sequence[TurnExample], hits: Mapping[str, Sequ
 
 
 def lacking(turns: Sequence[TurnExample]) -> list[str]:
-    """Features that test turns lack, each with a count; complete ones are left out."""
+    """Features that test turns lack, each with a count; complete ones are skipped."""
     enriched = [turn for turn in turns if turn.label]
     counts = {
-        f"of {len(turns)} test turns have no response text and are left out": sum(not reference(t) for t in turns),
+        f"of {len(turns)} test turns have no response text and are skipped": sum(not reference(t) for t in turns),
         f"of {len(enriched)} enriched test turns have no enriched text: their reference is the original response": sum(
             not turn.enriched_response for turn in enriched
         ),

@@ -65,7 +65,7 @@ class Changes:
         rag: SampleSet | None,
         is_same: Equality = grading.is_same,
     ) -> None:
-        """Add a question with its stored answers; one without two answers that count is left out."""
+        """Add a question with its stored answers; one without two answers that count is skipped."""
         if any(made is not None and made.refused is not None for made in (llm, rag)):
             self.left_out["refused by the server"] += 1
         elif llm is None or rag is None or llm.greedy is None or rag.greedy is None:
@@ -92,7 +92,7 @@ class Changes:
 def read_changes(run: Path, sampling_run: str = "main") -> dict[Split, Changes]:
     """Changes of dev and test from the stored answers of a run folder.
 
-    A dev question that is a test question, too, is left out. Raises :class:`UserError` where a split has none.
+    A dev question that is a test question, too, is skipped. Raises :class:`UserError` where a split has none.
     """
     path = run / "questions.jsonl"
     check_unchanged(path)
@@ -216,9 +216,9 @@ def change_threshold(chosen: Chosen, dev: Sequence[Question], hashes: Mapping[st
 
 
 def left_out_lines(changes: Mapping[Split, Changes]) -> Sequence[str]:
-    """A line for each reason why questions are left out."""
+    """A line for each reason why questions are skipped."""
     return [
-        f"left out: {n} {split} questions {reason}"
+        f"skipped: {n} {split} questions {reason}"
         for split, of in changes.items()
         for reason, n in of.left_out.items()
         if n

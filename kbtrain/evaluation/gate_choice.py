@@ -35,7 +35,7 @@ class ChoiceConfig(AskedConfig):
 
     only: tuple[str, ...] = Field((), description="names of the gates to score; without it all")
     gates: dict[str, Path] = Field({}, description="name: folder of gates that lie elsewhere")
-    model: str | None = Field(None, description="language model of the prompted gates; without it they are left out")
+    model: str | None = Field(None, description="language model of the prompted gates; without it they are skipped")
     prompt_llm: Path | None = Field(
         None, description="YAML as of data_gen/sample.py: model, back end, server that gate prompt asks, not model"
     )

@@ -101,24 +101,24 @@ def warn_of_rule(run: Path) -> None:
 
 
 def check_missing(found: Sequence[Stored], path: Path, allow: bool) -> list[str]:
-    """Lines for the summary on what is left out; :class:`UserError` if answers are missing and that is not allowed."""
+    """Lines for the summary on what is skipped; :class:`UserError` if answers are missing and that is not allowed."""
     missing = [i for part in found for i in part.missing]
     abstained = [i for part in found for i in part.abstained]
     unanswered = [i for part in found for i in part.unanswered]
     ungraded = [i for part in found for i in part.without_gold]
     refused = [i for part in found for i in part.refused]
     why = "the judge abstained, or the answer to a yes/no question says neither"
-    unjudged = [f"left out: no verdict on a greedy answer of {first_ids(abstained)}: {why}"] if abstained else []
-    cut = f"left out: greedy answers of {first_ids(unanswered)} were cut before they began, or are thoughts alone"
+    unjudged = [f"skipped: no verdict on a greedy answer of {first_ids(abstained)}: {why}"] if abstained else []
+    cut = f"skipped: greedy answers of {first_ids(unanswered)} were cut before they began, or are thoughts alone"
     unjudged += [f"{cut}; sample with more max_thought_tokens"] if unanswered else []
-    unjudged += [f"left out: no gold answer to grade by for {first_ids(ungraded)}"] if ungraded else []
-    unjudged += [f"left out: the server refused {first_ids(refused)}"] if refused else []
+    unjudged += [f"skipped: no gold answer to grade by for {first_ids(ungraded)}"] if ungraded else []
+    unjudged += [f"skipped: the server refused {first_ids(refused)}"] if refused else []
     if not missing:
         return unjudged
     note = f"no greedy answer under llm and rag is stored for {first_ids(missing)}"
     if not allow:
         raise UserError(f"{at(path)}: {note}; run data_gen/sample.py again, or set allow_missing")
-    return [f"left out: {note}", *unjudged]
+    return [f"skipped: {note}", *unjudged]
 
 
 def first_ids(ids: Sequence[str], unit: str = "question") -> str:
@@ -136,7 +136,7 @@ def check_gate_name(name: str, place: str) -> None:
     """Raise :class:`UserError` for a name that results cannot hold, or that every evaluation gives away itself."""
     if name in BASELINES or not re.fullmatch(GATE_NAME, name):
         raise UserError(
-            f"{place}: '{name[:100]}' is no name for a gate that was scored (taken: {', '.join(sorted(BASELINES))}; "
+            f"{place}: '{name[:100]}' is not a name for a scored gate (taken: {', '.join(sorted(BASELINES))}; "
             "else small letters, digits and _, at most 100); rename it"
         )
 
@@ -347,7 +347,7 @@ YesNo = Literal["with", "without", "only"]
 
 
 class YesNoConfig(Config):
-    """Key of scripts that can leave out the questions whose gold answer is yes or no."""
+    """Key of scripts that can skip the questions whose gold answer is yes or no."""
 
     yes_no: YesNo = Field("with", description="questions whose gold answer is yes or no: with, without, or only these")
 
@@ -356,7 +356,7 @@ class StoredAnswersConfig(Config):
     """Keys of every script that evaluates the stored answers of run folders."""
 
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
-    allow_missing: bool = Field(False, description="go on although stored answers are missing, and say how many")
+    allow_missing: bool = Field(False, description="continue although stored answers are missing, and count them")
 
 
 def read_run(
@@ -381,11 +381,11 @@ def read_run(
     notes = check_missing([dev, test], store_file, allow_missing)
     if len(questions) + len(leaked) < len(everything):
         kind = "with a gold answer of yes or no" if yes_no == "without" else "with another gold answer"
-        notes += [f"left out: {len(everything) - len(questions) - len(leaked)} questions {kind}"]
+        notes += [f"skipped: {len(everything) - len(questions) - len(leaked)} questions {kind}"]
     entities = {entity for question in test.questions for entity in question.entities}
     shared = [question.id for question in dev.questions if not entities.isdisjoint(question.entities)]
     notes += [f"dev shares an entity with test in {first_ids(shared)}"] if shared else []
-    notes += [f"left out: the same question stands in test for {first_ids(leaked)} of dev"] if leaked else []
+    notes += [f"skipped: the same question stands in test for {first_ids(leaked)} of dev"] if leaked else []
     if not test.outcomes:
         raise UserError(f"{at(path / 'questions.jsonl')}: no test question with stored answers to evaluate")
     stored = stored_scores(path) if scores else StoredScores(path / "scores")

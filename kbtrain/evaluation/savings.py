@@ -1,6 +1,6 @@
 """Searches that gates save, and accuracy against always searching (All-RAG), best gate on dev first.
 
-Each gate is measured at the threshold that is noted for it, and at two that dev chooses: the one that leaves out the
+Each gate is measured at the threshold that is noted for it, and at two that dev chooses: the one that skips the
 most searches there while at most ``limit`` of All-RAG's accuracy is lost, and the one with the most right answers. The
 gate to be used, and a gate's best key, has the largest area on dev (:func:`dev_rank`): one threshold's savings are luck
 more often (docs/lab/demo.md). What a gate saves and loses is measured on test, where nothing was chosen;
@@ -33,8 +33,8 @@ _ROUNDING = 1e-9
 class Setting:
     """A gate at one threshold. All figures are shares of the questions, ``Delta`` with 95 % intervals.
 
-    ``dev_saved``, ``saved``: searches left out on dev and on test; ``change``: accuracy minus All-RAG's;
-    ``over_random``: accuracy minus that of leaving out as many searches at random.
+    ``dev_saved``, ``saved``: searches skipped on dev and on test; ``change``: accuracy minus All-RAG's;
+    ``over_random``: accuracy minus that of skipping as many searches at random.
     """
 
     threshold: float

@@ -21,7 +21,7 @@ HOW = 'run eval/score.py --splits "[train, dev, test]" (a gate without held-out 
 def stack_members(
     output: Path, handles: Mapping[Path, GateHandle], leave_out: Sequence[str] = ()
 ) -> tuple[Member, ...]:
-    """The members with the scores that are read. Raises :class:`UserError` for an unknown name to leave out."""
+    """The members with the scores that are read. Raises :class:`UserError` for an unknown name to skip."""
     own = {folder: {stored: name for name, stored in one.stored.items()} for folder, one in handles.items()}
     known = [name for one in handles.values() for name in one.names]
     for name in leave_out:

@@ -48,7 +48,7 @@ THRESHOLD_HEADING = "## Threshold"
 # model's own prompt, after (the beginning of) an answer, after a search.
 Stage = Literal["question", "prefill", "draft", "search"]
 STAGES: tuple[Stage, ...] = ("question", "prefill", "draft", "search")
-Saves = Literal["searches", "passages"]  # what a gate leaves out: one that reads what was found saves no search
+Saves = Literal["searches", "passages"]  # what a gate skips: one that reads what was found saves no search
 
 
 class Pass(NamedTuple):
@@ -61,7 +61,7 @@ class Pass(NamedTuple):
 class TestFigures(BaseModel):
     """A threshold's figures on ``n`` questions that chose nothing: shares of the questions.
 
-    ``saved``: searches left out, or passages as ``saves`` says; ``change``: accuracy minus always searching's, with its
+    ``saved``: searches skipped, or passages as ``saves`` says; ``change``: accuracy minus always searching's, with its
     95 % interval.
     """
 
@@ -418,7 +418,7 @@ class ClassifierCard(GateCard):
 
 
 def hash_weights(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file of a folder that scores come from, by its path there; checkpoints are left out."""
+    """SHA-256 of each file of a folder that scores come from, by its path there; checkpoints are skipped."""
     return {path.relative_to(folder).as_posix(): file_sha256(path) for path in _scored_by(folder)}
 
 

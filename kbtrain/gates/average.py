@@ -53,7 +53,7 @@ class AverageGate(Combination):
 
     @property
     def cut(self) -> int:
-        """Turns that its members left out of contexts that were too long, summed."""
+        """Turns that its members dropped from contexts that were too long, summed."""
         return sum(getattr(gate, "cut", 0) for gate in self.gates)
 
     def score_examples(self, examples: Sequence[Example]) -> list[float]:

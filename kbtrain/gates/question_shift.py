@@ -37,7 +37,7 @@ Asked = Mapping[str, Any]  # of one question: :data:`NUMBERS` by their keys, and
 def question_numbers(text: str, vocabulary: frozenset[str] = frozenset()) -> dict[str, Any]:
     """The numbers and the kind of one question.
 
-    ``new_words``: share of its words in lower case whose hashes are not in ``vocabulary``; left out without either.
+    ``new_words``: share of its words in lower case whose hashes are not in ``vocabulary``; skipped without either.
     Names are no such words: the splits of a data set are apart in them.
     """
     read = text[:LONGEST]

@@ -335,7 +335,7 @@ def check_parts(folder: Path, card: GateCard, above: tuple[Path, ...] = ()) -> N
     own = folder.resolve()
     for part in card.parts():
         if not part.isprintable() or len(part) > _LONGEST_NAME:
-            raise UserError(f"{at(folder / CARD)}: part '{part[:40]}' is no folder's name; take it out")
+            raise UserError(f"{at(folder / CARD)}: part '{part[:40]}' is not a folder's name; remove it")
         try:
             target = (own / part).resolve()
         except (OSError, RuntimeError):

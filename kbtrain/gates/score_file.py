@@ -119,7 +119,7 @@ class ScoreFile:
         self._progress = open(self._progress_path, "a", encoding="utf-8")  # noqa: SIM115
 
     def append(self, scores: Sequence[GateScore], timing: Timing) -> None:
-        """Write a batch (those already there are left out), durable when this returns.
+        """Write a batch (those already there are skipped), durable when this returns.
 
         Its costs come first: if the process is killed before the scores are whole, the next one can tell.
         """
@@ -214,7 +214,7 @@ def _rewrite_inputs(progress: Path, inputs: Mapping[str, str]) -> None:
 def files_of_models(path: Path, models: Sequence[str]) -> dict[str, str]:
     """Hashes of the files of a gate's models, as an input of the scores in ``path``, as far as they are here.
 
-    Whether a folder was moved does not matter: the models' names are left out.
+    Whether a folder was moved does not matter: the models' names are skipped.
     """
     here = [model for model in models if folder_of(model) is not None]
     found = [{name: one["sha256"] for name, one in files.items()} for files in noted_models(path, here).values()]

@@ -113,7 +113,7 @@ class FormOnly(Gate):
 
 
 class RetrieverScore(Gate):
-    """Score = the retriever's score of its best passage: asked after a search, it says which passages to leave out.
+    """Score = the retriever's score of its best passage: asked after a search, it says which passages to skip.
 
     A question for which nothing was found is below all others.
     """

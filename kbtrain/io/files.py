@@ -180,7 +180,7 @@ def plain_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise BadField(next(key for key in found if keys.count(key) > 1), "stands there twice")
+        raise BadField(next(key for key in found if keys.count(key) > 1), "duplicate")
     for key, value in pairs:
         for number in value if isinstance(value, list) else (value,):
             if isinstance(number, float) and not math.isfinite(number):

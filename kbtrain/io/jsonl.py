@@ -29,7 +29,7 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
 def dump(record: Any) -> str:
     """One JSON line (no newline at the end), keys in field order, non-ASCII text as it is.
 
-    A field with ``omit_default`` in its metadata is left out where it has its default.
+    A field with ``omit_default`` in its metadata is skipped where it has its default.
     """
     data = _fields(record)
     for name, default in _left_out(cast(Any, type(record))):

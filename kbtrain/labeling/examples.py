@@ -85,7 +85,7 @@ class Targets:
     def complete(self, made: GateExample, gold: bool = True) -> bool:
         """True if a training example has every target that its question can have; they are then counted.
 
-        Without gold answers these are :data:`WITHOUT_GOLD`: training leaves out what is None.
+        Without gold answers these are :data:`WITHOUT_GOLD`: training skips what is None.
         """
         self.seen += 1
         can_have = [key for key in self.keys if gold or key in WITHOUT_GOLD]

@@ -63,11 +63,11 @@ class Stated:
         """For people."""
         text = f"{condition}: {self.right} of {self.n} greedy answers right ({self.right / max(self.n, 1):.1%})"
         if self.n_without_verdict:
-            text += f"; {self.n_without_verdict} answers to yes/no questions left out, which say neither"
+            text += f"; {self.n_without_verdict} answers to yes/no questions skipped, which say neither"
         if not self.n_stated:
             return text
         return (f"{text}; the file's own verdict agrees in {self.agreed} of {self.n_stated} "
-                f"({self.agreed / self.n_stated:.1%}; right by ours alone {self.ours_only}, by theirs alone "
+                f"({self.agreed / self.n_stated:.1%}; right by this grading alone {self.ours_only}, by theirs alone "
                 f"{self.theirs_only})")  # fmt: skip
 
 
@@ -86,7 +86,7 @@ class Imported:
     chinese: int = 0
     thoughts: int = 0  # answers that came with a thought
     thoughts_only: int = 0  # thoughts that no answer follows
-    without_gold: int = 0  # rows that are left out
+    without_gold: int = 0  # rows that are skipped
     gold: GoldCounts = field(default_factory=GoldCounts)
 
     def into(self, store: SampleStore, run: str, rows: Iterable[Answered]) -> Iterator[Question]:
@@ -106,7 +106,7 @@ class Imported:
                     waiting = []
                 yield row.question
         if not self.splits:
-            raise UserError(f"no question has an accepted answer; {self.without_gold} rows left out")
+            raise UserError(f"no question has an accepted answer; {self.without_gold} rows skipped")
         store.put(run, waiting)
 
     def _count(self, row: Answered) -> None:
@@ -130,8 +130,8 @@ class Imported:
         """For people: one line a condition, then splits and scores."""
         splits = ", ".join(f"{split} {self.splits[split]}" for split in ("train", "dev", "test"))
         scores = ", ".join(f"{gate} {n}" for gate, n in self.as_dict()["scores"].items()) or "none"
-        lost = [f"left out: {self.without_gold} rows without an accepted answer (none, empty or a placeholder)"]
-        thoughts = [f"thoughts taken off {self.thoughts} answers; {self.thoughts_only} are thoughts alone: left out"]
+        lost = [f"skipped: {self.without_gold} rows without an accepted answer (none, empty or a placeholder)"]
+        thoughts = [f"thoughts taken off {self.thoughts} answers; {self.thoughts_only} are thoughts alone: skipped"]
         return [*self.gold.lines(), *(lost if self.without_gold else ()), *(thoughts if self.thoughts else ()),
                 *(found.line(condition) for condition, found in self.graded.items()),
                 f"{self.splits.total()} questions ({splits}), scores: {scores}"]  # fmt: skip

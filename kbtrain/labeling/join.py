@@ -33,7 +33,7 @@ def read_all(paths: Sequence[Path], runs: Sequence[Path]) -> list[GateExample]:
 def common_rule(paths: Sequence[Path]) -> dict[str, Any]:
     """The rule that made the labels of all files. Raises :class:`UserError` for the first value that differs.
 
-    Facts of one run's answers are no rule: the share that was cut is left out, a run without Chinese questions notes
+    Facts of one run's answers are no rule: the share that was cut is skipped, a run without Chinese questions notes
     nothing of them, and one without a split has no step of its mastery there. Of titles shown by several rules none is
     noted.
     """

@@ -77,7 +77,7 @@ def indicators(
     """Mastery and certainty of one sample set, which must hold at least :data:`MIN_SAMPLES` samples.
 
     None if so many have no verdict (a judge of ``verdicts`` abstained, or a yes/no answer says neither) that fewer are
-    left, or ``rule`` drops so many, or more than its ``max_empty`` of them are left out
+    left, or ``rule`` drops so many, or more than its ``max_empty`` of them are skipped
     (:func:`~kbtrain.answers.thoughts.is_left_out`): the rest is a choice of the short thoughts.
     """
     sampled = rule.by == "samples"
@@ -113,7 +113,7 @@ def indicators(
 
 
 def _stated(made: SampleSet, rule: LabelRule) -> Sequence[Sample]:
-    """Answers that the rule reads, those to be left out among them."""
+    """Answers that the rule reads, those to be skipped among them."""
     return made.samples if rule.by == "samples" or made.greedy is None else (made.greedy,)
 
 

@@ -58,12 +58,12 @@ class LabelCounts:
         return {c: self.counts[f"{c}_answers_cut"] / n for c, n in sizes.items() if n}
 
     def refused(self) -> dict[Condition, int]:
-        """Number of questions that the server refused under each condition; conditions without any are left out."""
+        """Number of questions that the server refused under each condition; conditions without any are skipped."""
         return {c: n for c in CONDITIONS if (n := self.counts[f"{c}_refused"])}
 
     def warnings(self, rule: LabelRule) -> list[str]:
-        """Lines on copied gold answers, on answers left out or without a verdict, and on conditions with many cut."""
-        counted = {"keep": "count as they stand", "drop": "are left out", "prefix": "count by their first sentence"}
+        """Lines on copied gold answers, on answers skipped or without a verdict, and on conditions with many cut."""
+        counted = {"keep": "count as they stand", "drop": "are skipped", "prefix": "count by their first sentence"}
         problem = self.copied.problem()
         copied = [f"warning: {problem}; take accepted answers that people wrote or checked"] if problem else []
         left_out = [line for condition in CONDITIONS for line in self._left_out(condition)]
@@ -92,7 +92,7 @@ class LabelCounts:
         if not cut + thoughts:
             return []
         return [
-            f"warning: {cut + thoughts} answers under '{condition}' are left out: {cut} were cut before they began, "
+            f"warning: {cut + thoughts} answers under '{condition}' are skipped: {cut} were cut before they began, "
             f"{thoughts} are thoughts alone; sample with more max_thought_tokens"
         ]
 
@@ -233,7 +233,7 @@ def common_answers(store: SampleStore, run: str) -> int | None:
     """The I of the scale that all splits' certainties share: the fewest answers that a split was to have.
 
     Where the run does not say: the number that most of its question-conditions have. None without sampled answers.
-    Half of them where answers are left out: so many are left of each question that has a label.
+    Half of them where answers are skipped: so many are left of each question that has a label.
     """
     planned = store.run_meta(run).get("samples")
     if isinstance(planned, dict) and (sampled := [n for n in planned.values() if n >= MIN_SAMPLES]):

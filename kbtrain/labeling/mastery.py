@@ -58,7 +58,7 @@ def grade(question: Question, answers: Iterable[str], verdicts: grading.Verdicts
 
 
 def grade_answer(question: Question, answer: Sample | None, verdicts: grading.Verdicts | None = None) -> bool | None:
-    """Verdict on one stored answer; None without one, for one that is left out, and without a verdict on it."""
+    """Verdict on one stored answer; None without one, for one that is skipped, and without a verdict on it."""
     if answer is None or is_left_out(answer):
         return None
     return grading.graded(question, answer.text, verdicts)

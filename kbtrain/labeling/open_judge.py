@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kbtrain.labeling.judges_token import TokenJudge
 
 ModelJudge = Literal["token", "llm"]
-ANEW = "move or delete this file to judge anew"  # remedy for verdicts that were paid for
+ANEW = "move or delete this file to judge again"  # remedy for verdicts that were paid for
 
 
 class ModelJudgeConfig(LLMConfig):

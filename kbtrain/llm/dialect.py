@@ -42,7 +42,7 @@ class Dialect(BaseModel):
     key_header: KeyHeader = "Authorization"
 
     def write(self, body: Mapping[str, Any], neutral: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Fields of a request in this dialect. ``neutral`` gives defaults; a field that is None is left out."""
+        """Fields of a request in this dialect. ``neutral`` gives defaults; a field that is None is skipped."""
         named = {self.limit if key == "max_tokens" else key: value for key, value in body.items()}
         whole = {**(neutral or {}), **named, **self.extra}
         return {key: value for key, value in whole.items() if value is not None}

@@ -73,7 +73,7 @@ class Forecast:
         what = f"{self.requests:,} HTTP requests" if self.server else f"{self.requests:,} prompts"
         found = [f"requests  {what}, {self.answers:,} {made}",
                  f"tokens    in about {self.tokens_in:,} ({per:,} each, by their bytes), out {out}"]  # fmt: skip
-        found = found if self.requests or not self.answers else ["requests  none, and no tokens: there is no model"]
+        found = found if self.requests or not self.answers else ["requests  none, and no tokens: without a model"]
         money = self.money(price)
         if money is not None:
             most = "at most " if self.server and self.tokens_out is None else "about "

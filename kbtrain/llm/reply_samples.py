@@ -123,7 +123,7 @@ def usable_logprobs(choice: Mapping[str, Any]) -> list[float] | None:
 def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
     """The most probable tokens at each place of a reply's first answer, with their log-probabilities.
 
-    Tokens without a number are left out, and so are those of probability 0. Raises :class:`UserError` for a reply
+    Tokens without a number are skipped, and so are those of probability 0. Raises :class:`UserError` for a reply
     without any, or that does not follow OpenAI's protocol.
     """
     with protocol():
@@ -142,5 +142,5 @@ def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
             )
         made = [[(token, float(value)) for token, value in top if value is not None] for top in pairs]
         if any(math.isnan(value) or value > _HIGHEST for top in made for _, value in top):
-            raise ValueError("a log-probability above 0 or that is no number")
+            raise ValueError("a log-probability above 0 or not a number")
         return [[(token, value) for token, value in top if value > -math.inf] for top in made]

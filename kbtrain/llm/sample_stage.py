@@ -308,7 +308,7 @@ def answered_by(
     first = next(requests, None)
     if first is not None and first.prompts is None and _is_base(llm):
         warnings.warn(
-            f"{config.model}: no chat template: a base model goes on with a text, it is not asked; --prompts with a "
+            f"{config.model}: no chat template: a base model continues a text, it does not answer; --prompts with a "
             "few questions and answers shows it the form (docs/tutorials/your-questions.md)",
             stacklevel=2,
         )

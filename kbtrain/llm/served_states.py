@@ -180,7 +180,7 @@ class StatesServer:
         if self.chat_tokens(text, system, **options) == ids:
             how = f"start it with --default-chat-template-kwargs '{json.dumps(options)}'"
         raise UserError(
-            f"server {self.server.base}: its chat template gives other tokens than ours from token {place} on "
+            f"server {self.server.base}: its chat template gives other tokens than the local one from token {place} on "
             f"({here!r:.60} here, {there!r:.60} there); {how}"
         )
 

@@ -53,5 +53,5 @@ class SilentAnswers:
         if self.is_too_silent(least):
             raise UserError(
                 f"{place}: {self.line()}; {self.advice()}; then sample into a new run (sampling_run), or set "
-                "allow_empty: true to go on"
+                "allow_empty: true to continue"
             )

@@ -32,7 +32,7 @@ class Bin:
 @dataclass(frozen=True)
 class Calibration:
     """``ece``: mean distance of probability and observed share over the bins, weighted by their size (Naeini et al.
-    2015), which are of equal width, empty ones left out; ``brier``: mean squared error of the probabilities; ``even``:
+    2015), which are of equal width, empty ones skipped; ``brier``: mean squared error of the probabilities; ``even``:
     the reliability diagram, in bins of about equally many questions.
     """
 

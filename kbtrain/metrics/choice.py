@@ -3,7 +3,7 @@
 No candidate is fitted again: all follows from the candidates' figures in bootstrap resamples. Three sources:
 
 - The estimate is that of BBC-CV (Tsamardinos, Greasidou and Borboudakis, Machine Learning 107, 2018): each resample
-  chooses, and the chosen candidate is valued on the questions that the resample left out. For a mean over questions
+  chooses, and the chosen candidate is valued on the questions that the resample did not draw. For a mean over questions
   that value is on average twice the candidate's figure on all questions, minus its figure in the resample.
 - The interval is the hybrid one of Andrews, Kitagawa and McCloskey, "Inference on Winners" (Quarterly Journal of
   Economics 139(1), 2024). The figures are taken as normal with the resamples' covariance. The chosen one's figure is
@@ -44,7 +44,7 @@ def chosen_value(
     """Corrected ``value`` of the candidate with the greatest ``criterion``; without ``value`` the criterion itself.
 
     Both are (1 + resamples, candidates): figures as observed, then those of bootstrap resamples of the same questions.
-    Resamples with an undefined figure are left out. Ties go to the first candidate. The interval covers the chosen
+    Resamples with an undefined figure are skipped. Ties go to the first candidate. The interval covers the chosen
     candidate's true figure in 95 % of all data sets, as far as the figures are normal. ``inflation``: factor by which
     the spread of each candidate's resamples is too small, for cross-validated fits (:func:`nested_inflation`); without
     it their interval is too narrow (docs/lab/evidence.md).

@@ -41,7 +41,7 @@ def delta(observed: float, draws: Floats) -> Delta:
 
 
 def interval(values: Floats) -> Delta:
-    """From a value as observed, followed by its resamples (those where it is undefined are left out)."""
+    """From a value as observed, followed by its resamples (those where it is undefined are skipped)."""
     drawn = values[1:]
     return delta(float(values[0]), drawn[~np.isnan(drawn)])
 
@@ -298,7 +298,7 @@ def wilson(successes: float, n: float, z: float = Z95) -> Interval:
     Unlike the textbook interval it has width at 0 and at ``n`` successes, where most questions of a weak model are.
     """
     if not 0 <= successes <= n or n == 0:
-        raise ValueError(f"{successes} of {n} is no share")
+        raise ValueError(f"{successes} of {n} is not a share")
     share, weight = successes / n, z * z / n
     centre = share + weight / 2
     half = z * math.sqrt(share * (1 - share) / n + weight / (4 * n))

@@ -25,7 +25,7 @@ _APART = re.compile(rf"([{CJK}\u3001-\u303f\uff01-\uff0f\uff1a-\uff20])")  # Chi
 @dataclass(frozen=True)
 class TextScores:
     """BLEU (corpus, 0 to 100) with sacrebleu's signature; ROUGE F-measures (mean over responses, 0 to 1), with
-    stemming. Empty responses score 0 and are not left out."""
+    stemming. Empty responses score 0 and are not skipped."""
 
     n: int
     bleu: float

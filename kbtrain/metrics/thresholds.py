@@ -95,7 +95,9 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
     Raises :class:`UserError` without dev questions, or for best_f1 without a question that needs retrieval.
     """
     if rule != "0.5" and len(dev.scores) == 0:
-        raise UserError(f"threshold rule '{rule}': there is no dev question to choose on; use rule '0.5'")
+        raise UserError(
+            f"threshold rule '{rule}': it needs dev questions to choose on, and there are none; use rule '0.5'"
+        )
     if rule == "0.5":
         return threshold_choice(midpoint, rule, dev)
     values = cuts(dev.scores)

@@ -60,7 +60,7 @@ def classify_turns(
 ) -> tuple[list[GateTurns], dict[str, dict[str, Floats]]]:
     """Each gate's figures; and for :func:`compare` each gate's metrics in every draw, means over its seeds.
 
-    A metric that is not defined is left out: AUROC of turns with one label, average precision without a positive.
+    A metric that is not defined is skipped: AUROC of turns with one label, average precision without a positive.
     """
     weights = cluster_counts(dialogues, draws, seed)
     found, drawn = [], {}

@@ -48,7 +48,7 @@ def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **op
     """``kind.from_pretrained(where)`` (an Auto class or a model's own), every tensor read from safetensors.
 
     ``model`` is the name that errors say. ``new_head``: a head is put on a pretrained body, so that only the body's
-    tensors must be there, and those of the head it was pretrained with are left out. Raises :class:`UserError`.
+    tensors must be there, and those of the head it was pretrained with are skipped. Raises :class:`UserError`.
     """
     _refuse_pickles(where, model)
     with _quiet_transformers():
@@ -257,7 +257,7 @@ def _no_value(key: str, value: object) -> str | None:
     """Reason why no model has this value in this field, or None."""
     number = value if _is_number(value) else None
     if number is not None and number != number:
-        return " is NaN, which is no number; copy the whole folder again"
+        return " is NaN; copy the whole folder again"
     largest = next((most for names, most in _LARGEST_SIZES if names.search(key)), None)
     if number is not None and largest is not None and number > largest:  # its parts are made before a file is read
         return " is larger than in any model; copy the whole folder again"

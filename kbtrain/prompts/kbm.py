@@ -73,7 +73,7 @@ _NEED = {  # ours: the prompting baseline of section 4.2, in the form of figure 
     "Please respond: (need: True/False) \nAnswer: ",
     "zh": "回答下面的问题, 你是否需要更多资料?\n问题:{query}\n请回答: (need: True/False)\n 输出: ",
 }
-_JUDGE = {  # figure 13 (Chinese); the English one is ours, in its form. The question is left out on purpose (A.2)
+_JUDGE = {  # figure 13 (Chinese); the English one is ours, in its form. The question is skipped on purpose (A.2)
     "en": "Given a prediction and an answer, output 1 if the prediction contains the answer, and 0 if it does not.\n"
     "prediction: {pred}\nanswer: {answer}\noutput: ",
     "zh": "给定预测和答案,如果预测中含有答案请输出1,不包含则输出0.\n预测: {pred}\n答案: {answer}\n输出: ",
@@ -290,7 +290,7 @@ def render_chat(tokenizer: PreTrainedTokenizerBase | None, prompt: str, system: 
     rendered = apply_template(tokenizer, turns, **TEMPLATE_OPTIONS)
     lines = [line for line in map(str.strip, prompt.splitlines()) if line]
     if lines and not any(line in rendered for line in lines):
-        raise UserError(f"model '{tokenizer.name_or_path}': its chat template leaves out what the user says")
+        raise UserError(f"model '{tokenizer.name_or_path}': its chat template drops what the user says")
     return rendered
 
 

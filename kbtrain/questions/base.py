@@ -15,7 +15,7 @@ from kbtrain.records import Gold, Passage, Question
 
 @dataclass(frozen=True)
 class LeftOutAnswers:
-    """Numbers of gold answers of one question that were left out."""
+    """Numbers of gold answers of one question that were skipped."""
 
     empty: int = 0
     placeholders: int = 0
@@ -91,5 +91,5 @@ def letters_of(row: SourceRecord, key: str, options: Sequence[str]) -> tuple[str
     text = row.text(key)
     found = tuple(LETTERS[i] for i, option in enumerate(options[: len(LETTERS)]) if option == text)
     if not found:
-        raise row.error(key, f"{format_value(text)} is none of the options")
+        raise row.error(key, f"{format_value(text)} is not one of the options")
     return found

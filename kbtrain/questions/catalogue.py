@@ -139,7 +139,7 @@ DATA_SETS: dict[str, DataSet] = {
     ),
     "openbookqa": DataSet(
         native(openbookqa, ".jsonl", PARQUET, leave_out="Additional/"),
-        "allenai.org/data/open-book-qa (its zip: Main; only: '*complete*' is left out); ARC has the same layout",
+        "allenai.org/data/open-book-qa (its zip: Main; only: '*complete*' is skipped); ARC has the same layout",
         "see its page",
         "options, fact as gold passage in the complete files",
     ),

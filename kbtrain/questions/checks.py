@@ -60,8 +60,8 @@ def read_questions(path: Path | str) -> Iterator[tuple[int, Question]]:
 
 def check_questions(numbered: Iterable[tuple[int, Question]], path: Path | str) -> Iterator[tuple[int, Question]]:
     """Yield (line number, question). Raises :class:`UserError` naming file, line and field for a duplicate id, an empty
-    text, missing or empty answers, and for multiple choice an answer that is no option's letter. No answer at all is
-    right where ``gold`` allows it.
+    text, missing or empty answers, and for multiple choice an answer that is not an option's letter. No answer at all
+    is right where ``gold`` allows it.
     """
     with FirstSeen() as ids:
         for number, question in numbered:
@@ -98,7 +98,7 @@ def problem_of(question: Question) -> tuple[str, str] | None:
         wrong = next((answer for answer in question.answers if answer not in letters), None)
         if wrong is not None:
             valid = ", ".join(letters) or "none, there are no options"
-            return "answers", f"'{wrong}' is no option's letter (valid: {valid})"
+            return "answers", f"'{wrong}' is not an option's letter (valid: {valid})"
     return None
 
 

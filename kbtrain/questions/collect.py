@@ -30,7 +30,7 @@ from kbtrain.records import Gold, Passage, Question, Split
 def _shares(value: object) -> object:
     shares = value.split(",") if isinstance(value, str) else value
     if not isinstance(shares, list | tuple) or len(shares) != 3:
-        raise ValueError(f"give three shares, of train, dev and test, as .5,.25,.25; found {value}")
+        raise ValueError(f"give three shares, of train, dev and test, as 0.5,0.25,0.25; found {value}")
     return shares
 
 
@@ -61,7 +61,7 @@ class PickRule:
     lost: LostAnswers = "drop"
 
     def drops(self, loaded: Loaded) -> Gold | Literal["lost"] | None:
-        """The reason why a question is left out; None for one that may be picked. Raises :class:`UserError`."""
+        """The reason why a question is skipped; None for one that may be picked. Raises :class:`UserError`."""
         if loaded.lost_answers and self.lost != "keep":
             if self.lost == "refuse":
                 raise UserError(
@@ -91,7 +91,7 @@ class CollectCounts:
         }
         left = [f"{self.dropped[key]} {name}" for key, name in names.items() if self.dropped[key]]
         kept = f"; {self.impossible} of the collected are impossible" if self.impossible else ""
-        return f"left out: {', '.join(left) or 'none'}{kept}"
+        return f"skipped: {', '.join(left) or 'none'}{kept}"
 
 
 def picked(stream: Callable[[], Iterator[Loaded]], wanted: PickRule, tally: CollectCounts) -> Iterator[Loaded]:
@@ -241,7 +241,7 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool
     needs = {"train": "a gate is trained on them", "dev": "thresholds are chosen on them",
              "test": "nothing is tested without them"}  # fmt: skip
     found = [
-        f"no {split} questions: {why}; make splits by --shares .5,.25,.25"
+        f"no {split} questions: {why}; make splits by --shares 0.5,0.25,0.25"
         for split, why in needs.items()
         if not splits[split]
     ]

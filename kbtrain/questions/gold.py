@@ -1,4 +1,4 @@
-"""Accepted answers as files hold them: empty ones and placeholders are left out and counted.
+"""Accepted answers as files hold them: empty ones and placeholders are skipped and counted.
 
 A placeholder stands in a field where a data set has no answer ("No Answer Present." in MS MARCO, ``<unk>`` in
 TriviaQA's test files). As a gold answer it would make every answer wrong. :data:`PLACEHOLDERS` holds only texts that
@@ -107,7 +107,7 @@ class GoldCounts:
     def lines(self) -> Iterable[str]:
         """Sentences for people; none where nothing is wrong."""
         if self.empty or self.placeholders:
-            yield f"left out of the accepted answers: {self.empty} empty, {self.placeholders} placeholders"
+            yield f"dropped from the accepted answers: {self.empty} empty, {self.placeholders} placeholders"
         if self.doubtful:
             texts = ", ".join(f"'{text}' ({n})" for text, n in self.doubtful.most_common(3))
             yield (

@@ -63,7 +63,7 @@ def _refuse_ignored(name: str, given: Reading) -> None:
 
 
 def _check_gold(stream: Iterator[Loaded], source: Path, placeholders: tuple[str, ...]) -> Iterator[Loaded]:
-    """Leaves out empty gold answers and placeholders. Refuses what :func:`checks.problem_of` finds, ids that come
+    """Skips empty gold answers and placeholders. Refuses what :func:`checks.problem_of` finds, ids that come
     twice, files of which only some records have the field of the answer, and a source without any question.
     """
     n = 0

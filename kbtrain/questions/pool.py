@@ -20,7 +20,7 @@ from kbtrain.records import Question, Split
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 MOST_LINKED = 0.3  # share of all questions in one component, above which it is cut
-ACROSS = "between splits"  # key of the questions that a cut leaves out
+ACROSS = "between splits"  # key of the questions that a cut skips
 
 
 @dataclass(frozen=True)

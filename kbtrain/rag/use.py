@@ -79,7 +79,7 @@ def _as_list(texts: object) -> list[object]:
 
 def _question(text: object, place: int) -> Question:
     if not isinstance(text, str) or is_blank(text):
-        raise UserError(f"rag.answer: text {place} is no question: {text!r:.60}")
+        raise UserError(f"rag.answer: text {place} is not a question: {text!r:.60}")
     return Question(str(place), text, (), "test", "use", language_of(text), gold="none")
 
 

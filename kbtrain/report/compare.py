@@ -68,7 +68,7 @@ def row(found: Difference) -> list[str]:
 
 
 def caption(first: FinishedRun, second: FinishedRun, found: Sequence[Difference]) -> str:
-    """Caption of the comparison: the questions compared, and those left out."""
+    """Caption of the comparison: the questions compared, and those skipped."""
     n = found[0].n if found else 0
     sizes = len(first.decided.outcomes), len(second.decided.outcomes)
     text = f"first: {first.name}, second: {second.name}; greedy answers of the {n} questions in both"

@@ -58,9 +58,9 @@ def beside_accuracy(one: Fidelity, accuracy: float, always: float) -> str:
         return sentences(one)[0]
     return (
         f"Set to skip searches that change no answer, {gate_name(one.gate)} skips {percent(one.skipped.mean)} % of "
-        f"the searches, and {percent(one.changed.mean)} % {percent_interval(one.changed)} of the answers differ from "
-        f"always searching (promised: at most {percent(one.limit)} %, with probability {1 - one.delta:g}); "
-        f"{percent(accuracy)} % of all answers are right then, {percent(always)} % when always searching."
+        f"the searches. Then {percent(one.changed.mean)} % {percent_interval(one.changed)} of the answers differ from "
+        f"always searching (promised: at most {percent(one.limit)} %, with probability {1 - one.delta:g}), and "
+        f"{percent(accuracy)} % of all answers are right ({percent(always)} % when always searching)."
     )
 
 

@@ -107,7 +107,7 @@ def rule_of(saving: Saving | None, gate: GateResult) -> str:
 
 
 def _certainty(saving: Saving) -> str:
-    """The difference to leaving out as many searches at random, and the loss that was allowed on dev."""
+    """The difference to skipping as many searches at random, and the loss that was allowed on dev."""
     here = saving.noted
     gain = f"{points(here.over_random.mean)} points, {points_interval(here.over_random)}"
     limit = f"{percent(saving.limit, 0)} points"
@@ -120,10 +120,10 @@ def _certainty(saving: Saving) -> str:
     else:
         loss = f"More than {limit} were lost."
     if saving.certain:
-        return f"This is certain: leaving out as many searches at random would cost more ({gain}). {loss}"
+        return f"This is certain: skipping as many searches at random would cost more ({gain}). {loss}"
     if here.over_random.high < -1e-12:  # rounding errors aside
-        return f"This is worse than chance: leaving out as many searches at random would cost less ({gain}). {loss}"
-    return f"This is NOT certain: leaving out as many searches at random may do as well ({gain}). {loss}"
+        return f"This is worse than chance: skipping as many searches at random would cost less ({gain}). {loss}"
+    return f"This is NOT certain: skipping as many searches at random may do as well ({gain}). {loss}"
 
 
 def _at_other(saving: Saving) -> str:
@@ -190,7 +190,7 @@ def _note(saving: Saving | None, results: Results) -> str:
         f"(the first gate's: rule {saving.rule}). Set for few searches: at the threshold with the fewest searches "
         f"on {saving.n_dev} dev questions that cost at most {percent(saving.limit, 0)} points of always searching's "
         "accuracy there. Gates stand in the order of their area on dev. "
-        "Against chance: accuracy minus that of leaving out as many at random."
+        "Against chance: accuracy minus that of skipping as many at random."
     )
 
 

@@ -29,9 +29,9 @@ def layout(points: Sequence[CurvePoint], n_test: int) -> Table:
         best = [point.corrected.mean for point in part if point.corrected is not None]
         rows.append([gate, key, n, len(part), _mean(areas), low, high, _mean(best), _mean(wrong), _mean(needed)])
     note = (
-        f"Means over draws of training questions, on {n_test} test questions; area: random order 0, oracle's order 1; "
-        "low and high: 95 % interval of the mean over the draws (the test questions' own chance is not in it); "
-        "best, corrected: area in the draws in which the gate is the best, corrected for that choice. "
+        f"Means over draws of training questions, on {n_test} test questions. Area: random order 0, oracle's order 1. "
+        "Low and high: 95 % interval of the mean over the draws, without the test questions' own chance. "
+        "Best, corrected: area in the draws in which the gate is the best, corrected for that choice. "
         + " ".join(_ranking(points, key) for key in dict.fromkeys(point.key for point in points))
     )
     return Table("learning_curve", "Learning curves", note, columns, rows)

@@ -146,7 +146,7 @@ def draw(
     main: str | None = None,
     shaded: Band | None = None,
 ) -> dict[str, str]:
-    """All figures by name; those without data are left out. Curves are drawn wide, and narrow for a phone."""
+    """All figures by name; those without data are skipped. Curves are drawn wide, and narrow for a phone."""
     found: dict[str, str | None] = {
         f"{name}-{size}": curves.savings_figure(results, found_savings, main, shaded, f"{name}-{size}", whole)
         for name, whole in (("savings", False), ("curves", True))

@@ -214,7 +214,7 @@ def evaluate_dialogue(
         details, _ = classify_turns(labels, dialogues, runs, draws.bootstrap, draws.seed)
         tables.append(table_2(details, len(labels), int(labels.sum())))
     else:
-        lacking.append(f"table 2: all {len(labels)} test turns are of one class, so nothing is told apart")
+        lacking.append(f"table 2: all {len(labels)} test turns are of one class, so there is nothing to tell apart")
     parts = {name: parts_of(made, inputs.references, bert.f1.get(name)) for name, made in inputs.responses.items()}
     none, rows = parts.pop(NONE), list[FigureRow]()
     for name, augmented in parts.items():

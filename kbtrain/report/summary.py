@@ -93,9 +93,9 @@ def caption(results: Results) -> str:
         + (f" {percent(meta['max_loss'])} points" if meta["threshold_rule"] == "max_loss" else "")
         + f"; intervals draw {bootstrap_units(meta)}"
         + (f"; area of the sampled answers' own benefit {percent(reachable)}" if reachable is not None else "")
-        + (f"; {left_out} questions without stored answers left out" if left_out else "")
-        + (f"; {no_verdict} questions without a verdict on an answer left out" if no_verdict else "")
-        + (f"; {refused} questions that the server refused left out" if refused else "")
+        + (f"; {left_out} questions without stored answers skipped" if left_out else "")
+        + (f"; {no_verdict} questions without a verdict on an answer skipped" if no_verdict else "")
+        + (f"; {refused} questions that the server refused skipped" if refused else "")
         + (f"; {shared} dev questions share an entity with test" if shared else "")
         + (f"; {', '.join(late)}: asked after every search, what is saved is reading" if late else "")
     )
@@ -137,8 +137,8 @@ def text_summary(results: Results, extra: Sequence[str] = ()) -> str:
 
 LOSS_HEAD = ("gate", "on dev: lost", "searched", "on test: lost", "95 % interval", "searched", "kept")
 LOSS_NOTE = (
-    "The fewest searches that lose at most 2 points of All-RAG's accuracy on dev, and what became of it on test "
-    "(nothing is promised: for that, rule max_loss); at most 1 and 5 points: loss_rows in results.json."
+    "The fewest searches that lose at most 2 points of All-RAG's accuracy on dev, and the loss on test. Nothing is "
+    "promised; for a promise use rule max_loss. At most 1 and 5 points: loss_rows in results.json."
 )
 
 

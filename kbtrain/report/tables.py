@@ -110,7 +110,7 @@ def pipelines_text(results: Sequence[PipelineResult]) -> str:
 def _pipeline_note(result: PipelineResult) -> str:
     if not result.rows:
         return f"method {result.method}: none of its {result.left_out} questions has stored answers here"
-    note = f"; {result.left_out} questions without stored answers left out" if result.left_out else ""
+    note = f"; {result.left_out} questions without stored answers skipped" if result.left_out else ""
     cut = f"gates cut to its number of searches, at most one a question{note}"
     title = f"method {result.method} (graded by each question's own rule; {cut})"
     return f"{title}\n{aligned(HEAD, [_method_cells(row) for row in result.rows])}"
@@ -144,7 +144,7 @@ def method_table(result: PipelineResult, drawn: str) -> Table:
     if not result.rows:
         note = f"{name}: none of its {result.left_out} questions has stored answers here."
         return Table(result.method, name, note, METHOD_COLUMNS, [])
-    left_out = f"; {result.left_out} more have no stored answers and are left out" if result.left_out else ""
+    left_out = f"; {result.left_out} more have no stored answers and are skipped" if result.left_out else ""
     note = (
         f"{name} beside stored answers to the same {result.rows[0].n} questions{left_out}. Greedy answers, "
         f"graded by each question's own rule; shares and "

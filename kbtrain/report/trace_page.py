@@ -16,7 +16,7 @@ SHOWN = 200  # characters of a document that are not folded away
 class Summary:
     """Means over all questions, and why they stopped; a question with an error counts as answered wrongly.
 
-    ``correct``, ``exact_match`` and ``f1`` leave out the ``without_gold`` questions, which nothing can grade.
+    ``correct``, ``exact_match`` and ``f1`` skip the ``without_gold`` questions, which nothing can grade.
     """
 
     n: int

@@ -17,7 +17,7 @@ _BETWEEN = " > "  # headings of a title
 
 
 def read_documents(path: Path | str) -> Iterator[Passage]:
-    """Sections of the documents in a folder or an archive, or of one document; hidden files are left out.
+    """Sections of the documents in a folder or an archive, or of one document; hidden files are skipped.
 
     A section's id is the document's path there and its number (``guide/travel.md#2``), its title the headings that it
     stands under, or the document's name. Plain text is one section. Raises :class:`UserError` with file and line.

@@ -122,7 +122,7 @@ from kbtrain.retrieval.ranker import Ranker
 ranker = Ranker.load(".")  # this folder; `data_gen/turn_features.py` searches with it
 hits = [Hit("p1", "Museum", "The museum opens at 8.", 1.0), Hit("p2", "Park", "The park has a lake.", 1.0)]
 print(ranker.best("Tell me about the museum.", hits, k=1))""",
-        points=(f"Reads: context and one snippet, at most {max_length} tokens; the oldest turns are left out.",),
+        points=(f"Reads: context and one snippet, at most {max_length} tokens; the oldest turns are skipped.",),
         limits="trained on the dialogues named below; other domains and languages were not tried.",
         of_dev=f"{ranks['dev']['turns']} turns",
         metrics=table(dev),

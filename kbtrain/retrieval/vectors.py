@@ -146,7 +146,7 @@ def vectors_of(reply: Mapping[str, Any], n: int) -> Vectors:
     if not right:
         raise UserError(f"server: expected {n} embeddings of one length, numbered from 0; is it OpenAI's protocol?")
     if not np.isfinite(found).all() or not found.any(axis=1).all():
-        raise UserError("server: an embedding that is zero, or holds a number that is none")
+        raise UserError("server: an embedding that is zero or holds NaN")
     return found
 
 

@@ -159,7 +159,7 @@ def _deepspeed_file(launch_file: Path, settings: dict[str, Any]) -> Path | None:
     for base in (Path(), launch_file.resolve().parent, home()):
         if (base / given).is_file():
             return (base / given).resolve()
-    raise UserError(f"{at(launch_file)}: its deepspeed_config_file {given} is no file")
+    raise UserError(f"{at(launch_file)}: its deepspeed_config_file {given} is not a file")
 
 
 def _threads(processes: int) -> int:

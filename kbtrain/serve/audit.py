@@ -118,7 +118,7 @@ def _draw(audit: Audit) -> list[str]:
     counts = f"{gate}: {len(drawn)} of {len(found)} turns drawn, {len(questions)} different questions"
     if audit.gold is not None:
         counts += f", {sum(bool(question.answers) for question in questions.values())} with an accepted answer"
-    line = f"{counts}; left out: {', '.join(f'{n} {why}' for why, n in left_out.items()) or 'none'}"
+    line = f"{counts}; skipped: {', '.join(f'{n} {why}' for why, n in left_out.items()) or 'none'}"
     if audit.dry_run:
         return [line, f"dry run: nothing was written; {2 * len(questions)} answers would be generated and judged"]
     audit.run.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ def _draw(audit: Audit) -> list[str]:
 
 
 def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[str]]:
-    """The gate's name, the logged turns with their scores, and rows that are left out, by reason."""
+    """The gate's name, the logged turns with their scores, and rows that are skipped, by reason."""
     if (audit.log is None) == (audit.turns is None):
         raise UserError(
             f"{audit.run}: nothing drawn yet: give --log (a decision log), or --turns (a file of questions)"
@@ -155,7 +155,7 @@ def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[st
     check_one_gate(gates, audit.log)
     if len(found) < LEAST:
         reasons = ", ".join(f"{n} {why}" for why, n in left_out.items())
-        what = f"{len(found)} turns to audit" + (f" ({reasons} left out)" if reasons else "")
+        what = f"{len(found)} turns to audit" + (f" ({reasons} skipped)" if reasons else "")
         raise UserError(f"{at(audit.turns or audit.log or audit.run)}: {what}; at least {LEAST} are needed")
     return next(iter(gates)), found, left_out
 
@@ -198,7 +198,7 @@ def read_answers(run: Path, questions: Sequence[Question]) -> tuple[Answers, lis
     missing = len(questions) - len(found)
     if not found:
         raise UserError(f"{run / 'samples.db'}: no question with an answer under llm and under rag; run sample again")
-    return found, [f"left out: {missing} questions without both answers"] if missing else []
+    return found, [f"skipped: {missing} questions without both answers"] if missing else []
 
 
 def gold_verdicts(run: Path, questions: Mapping[str, Question], answers: Answers) -> Verdicts:
@@ -386,7 +386,7 @@ def _apply(
         dev=old.dev if old else {},
     )  # fmt: skip
     set_threshold(audit.folder, gate, entry)
-    lost = "; the promise of the threshold before is no longer in force" if old and old.promise else ""
+    lost = "; the promise of the previous threshold no longer holds" if old and old.promise else ""
     shown = "none" if old is None else f"{old.threshold:.4g} ({old.rule})"
     return f"{audit.folder}: threshold of {gate} was {shown}, is {value:.4g} ({rule}){lost}; reload the server (SIGHUP)"
 

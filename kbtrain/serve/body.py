@@ -36,7 +36,7 @@ def read_object(data: bytes) -> dict[str, Any]:
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise _bad("the body holds half of a surrogate pair, which is no text") from None
+            raise _bad("the body holds half of a surrogate pair, which is not text") from None
     return value
 
 

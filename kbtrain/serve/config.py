@@ -81,17 +81,17 @@ class ServeConfig(Config):
     search: str = Field(
         "auto",
         description="none; atlas; an index folder (BM25 or vectors); a corpus (.jsonl, .tsv, .csv, a folder of "
-        ".md and .txt); http(s)://...{query}; module:function; "
-        "auto: the index of the run folder that the gate stands in; the atlas for a model in this process without one",
+        ".md and .txt); http(s)://...{query}; module:function; auto. "
+        "auto takes the index in the gate's run folder, and without one the atlas for a model in this process",
     )
     search_mapping: dict[str, Any] = Field({}, description="HTTP search: results, id, title, text, score, headers")
     k: int = Field(3, ge=1, le=100, description="passages put into the prompt")
-    search_deadline_s: float = Field(2.0, gt=0, description="after so long the answer goes on without passages")
+    search_deadline_s: float = Field(2.0, gt=0, description="after this time the answer is given without passages")
     prompt: PromptRule = Field(
         "auto",
-        description="background: passages as in figure 10, before the user's own text; trained: the whole prompts with "
-        "which the gate's labels were made, own templates or figures 9 and 10; auto: trained for a gate of own "
-        "templates, else background",
+        description="background: passages as in figure 10, before the user's own text. trained: the prompts of the "
+        "gate's labels, which are own templates or figures 9 and 10. auto: trained for a gate of own templates, else "
+        "background",
     )
     search_tool: list[str] = Field(
         list(DEFAULT_NAMES),

@@ -119,7 +119,7 @@ class LoadedGate:
 
     @property
     def saves(self) -> Saves:
-        """Work that a decision against retrieval leaves out."""
+        """Work that a decision against retrieval skips."""
         return "passages" if self.after_search else "searches"
 
     def example(self, question: str, hits: Sequence[Hit]) -> GateExample:
@@ -215,7 +215,7 @@ class Decider:
         if c.gated != "auto" and c.gated not in loaded.gate.reads:
             raise UserError(f"key 'gated': gate '{loaded.gate.name}' does not read a {c.gated}")
         if loaded.after_search and (c.shadow or c.search == "none"):
-            reason = "in shadow mode there is no search" if c.shadow else "give it a search (--search)"
+            reason = "shadow mode never searches" if c.shadow else "give it a search (--search)"
             raise UserError(f"gate '{loaded.gate.name}': reads what a search found; {reason}")
         loaded.gate.answer_within(c.gate_deadline_s)
         return loaded
@@ -224,7 +224,7 @@ class Decider:
         loaded = self.loaded
         found = loaded.gate.score_all(inputs)
         if any(math.isnan(score) for score in found[loaded.gate.name]):
-            raise ArithmeticError("the gate gave a score that is no number")
+            raise ArithmeticError("the gate gave a score that is not a number")
         return [ScoredInput(loaded, {name: values[i] for name, values in found.items()}) for i in range(len(inputs))]
 
     def warm_up(self) -> None:
@@ -313,7 +313,7 @@ class Decider:
                 loaded = self._open()
                 self.prepare(loaded)
             except UserError as error:
-                logger.error("reload: %s; %s goes on", error, self.loaded.name)
+                logger.error("reload failed: %s; keeping %s", error, self.loaded.name)
                 return
             self.loaded = loaded
             logger.warning("reload: %s is in place", loaded.name)

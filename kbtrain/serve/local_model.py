@@ -208,7 +208,7 @@ class LocalModel:
 def chat_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]]) -> str:
     """The chat template's text of messages of OpenAI's protocol; without a template their texts, one a line.
 
-    Raises :class:`Refused` for messages of anything but text, and for one that the template fails on or leaves out.
+    Raises :class:`Refused` for messages of anything but text, and for one that the template fails on or skips.
     """
     turns = [_turn(place, message) for place, message in enumerate(messages)]
     if tokenizer.chat_template:  # as in the prompts of labels (render_chat)

@@ -43,7 +43,7 @@ def next_lines(audit: Audit, by: By, output: Path) -> list[str]:
     texts = list({question_hash(text): (text, score) for text, score in turns}.values())
     noted = read_gate_json(audit.folder).get("thresholds", {}).get(gate)
     if noted is None and by == "uncertainty":
-        raise UserError(f"{audit.folder}: gate '{gate}' has no threshold; note one, or leave out --by uncertainty")
+        raise UserError(f"{audit.folder}: gate '{gate}' has no threshold; note one, or remove --by uncertainty")
     threshold = Threshold.model_validate(noted).threshold if noted else 0.0
     rng, scores = np.random.default_rng(audit.seed), np.array([score for _, score in texts])
     chosen = {int(place): by for place in choose_next(scores, audit.n, by, threshold, rng)}
@@ -53,4 +53,4 @@ def next_lines(audit: Audit, by: By, output: Path) -> list[str]:
     write_atomically(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     counts = ", ".join(f"{list(chosen.values()).count(rule)} by {rule}" for rule in dict.fromkeys(chosen.values()))
     reasons = ", ".join(f"{count} {why}" for why, count in left_out.items()) or "none"
-    return [f"{gate}: {counts}, of {len(texts)} different questions; left out: {reasons} -> {output}"]
+    return [f"{gate}: {counts}, of {len(texts)} different questions; skipped: {reasons} -> {output}"]

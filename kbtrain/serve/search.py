@@ -260,7 +260,7 @@ def _function(name: str) -> Search:
     finally:
         sys.path.remove(os.getcwd())
     if not callable(function):
-        raise UserError(f"key 'search': {name}: is no function")
+        raise UserError(f"key 'search': {name}: is not a function")
     if inspect.iscoroutinefunction(function):
         return AsyncSearch(name, function)
     return ThreadSearch(name, lambda query, k: hits_of(function(query, k), k), THREADS)

@@ -1,7 +1,7 @@
 """A threshold from real traffic: the decision log of ``kbtrain serve`` to the score above which a share is searched.
 
 Traffic has no labels, so the only goal is a share of searches; what it costs in accuracy stays that of the dev
-questions. Scores of another gate, or of another version of it, are counted and left out.
+questions. Scores of another gate, or of another version of it, are counted and skipped.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def calibrate_traffic(folder: Path, log: Path, ratio: float, key: str | None = N
     noted = read_gate_json(folder).get("thresholds", {}).get(traffic.gate, {})
     days = max(0.0, traffic.last - traffic.first) / 86_400
     lines = [
-        f"{traffic.gate}: {len(traffic.scores)} scores of {len(traffic.distinct)} questions in {days:.1f} days; left "
-        f"out: {traffic.others} of other gates, {traffic.ungated} ungated"
+        f"{traffic.gate}: {len(traffic.scores)} scores of {len(traffic.distinct)} questions in {days:.1f} days; "
+        f"skipped: {traffic.others} of other gates, {traffic.ungated} ungated"
     ]
     before = Threshold.model_validate(noted) if noted else None
     if before and before.dev_scores:

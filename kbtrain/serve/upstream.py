@@ -258,7 +258,7 @@ def _read_models(data: bytes) -> list[Any]:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 PRINTABLE = "".join(map(chr, range(33, 127)))

@@ -93,7 +93,7 @@ def value_lines(
     head = ("policy", "searched", "right, self-normalised", "right, IPS", "right, doubly robust", "effective", "fewest")
     return [
         aligned(head, rows),
-        f"{len(scores)} explored decisions with a verdict; left out: {left_out_text(read.left_out)}",
+        f"{len(scores)} explored decisions with a verdict; skipped: {left_out_text(read.left_out)}",
         "right: share of right answers in %, with a 95 % interval; effective: sample size of the weighted decisions; "
         f"fewest: decisions behind the least certain part (doubly robust needs {FEWEST})",
         "a verdict is that of the answers it was given for: people who press a thumb are not all people",

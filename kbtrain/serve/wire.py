@@ -80,7 +80,7 @@ async def _decided(service: Service, exchange: Exchange, route: str, value: Inpu
     """
     gate = service.decider.loaded.gate
     if gate.unit is None and gate.outlook is None:
-        message = f"the score of gate '{gate.name}' is no probability; ask /v1/gate"
+        message = f"the score of gate '{gate.name}' is not a probability; ask /v1/gate"
         raise Refused(400, "no_probability", message)
     exchange.moment = "gate"
     (decision,) = await service.decisions(route, [value], NO_AIM)

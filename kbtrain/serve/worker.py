@@ -41,7 +41,7 @@ class GateWorker(Generic[R]):
     A batch is smaller where it would take over half of ``deadline`` seconds at the speed of the batch before.
 
     ``score`` runs in the worker's thread. Where it fails for a batch, each input is tried alone: one bad input is no
-    other request's failure. Inputs whose request was cancelled meanwhile are left out.
+    other request's failure. Inputs whose request was cancelled meanwhile are skipped.
     """
 
     def __init__(self, score: ScoreBatch[R], most: int, seconds: float, room: int, deadline: float = math.inf) -> None:

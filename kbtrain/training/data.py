@@ -24,7 +24,7 @@ Labels = Literal["hard", "soft"]
 
 @dataclass(frozen=True)
 class TrainingData:
-    """``unlabelled``: examples left out since they have no label at all; ``partial``: per key, examples without it
+    """``unlabelled``: examples skipped since they have no label at all; ``partial``: per key, examples without it
     (their other keys are trained)."""
 
     train: tuple[GateExample, ...]
@@ -127,7 +127,7 @@ def _read_split(path: Path, split: Split) -> tuple[GateExample, ...]:
         if example.split != split:
             raise UserError(f"{at(path)}: example '{example.id}' is of split '{example.split}', expected '{split}'")
         if example.id in seen:
-            raise UserError(f"{at(path)}: id '{example.id}' stands there twice")
+            raise UserError(f"{at(path)}: duplicate id '{example.id}'")
         seen.add(example.id)
     return examples
 
@@ -162,7 +162,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class ClassifierData:
-    """``unlabelled``: examples of each split left out, since nothing is known of them."""
+    """``unlabelled``: examples of each split skipped, since nothing is known of them."""
 
     train: tuple[Labelled, ...]
     dev: tuple[Labelled, ...]
@@ -201,7 +201,7 @@ def read_labelled(path: Path, split: Split, key: Key, labels: Labels) -> tuple[l
     seen: set[str] = set()
     for example in examples:
         if example.id in seen:
-            raise UserError(f"{at(path)}: id '{example.id}' stands there twice")
+            raise UserError(f"{at(path)}: duplicate id '{example.id}'")
         seen.add(example.id)
     found = [
         Labelled(example, value, None if (hard := need(example, key)) is None else hard > 0.5)
@@ -241,7 +241,7 @@ def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: L
 
 
 def _apart(train: Sequence[Example], dev: Sequence[Example], train_path: Path, dev_path: Path) -> set[str]:
-    """Dialogues to leave out of train."""
+    """Dialogues to exclude from train."""
     given, other = ([e for e in part if isinstance(e, GateExample)] for part in (train, dev))
     check_disjoint(given, other, train_path, dev_path)
     given_turns, other_turns = ([e for e in part if isinstance(e, TurnExample)] for part in (train, dev))
@@ -263,12 +263,12 @@ def shared_dialogues(train: Iterable[TurnExample], dev: Iterable[TurnExample], p
 
 def unnamed_in_both(train: Iterable[TurnExample], dev: Iterable[TurnExample], path: Path) -> set[str]:
     """Dialogues of both splits that have no name of their own: they may only begin alike, so that dev stays whole, and
-    their train turns, which a warning counts, are to be left out."""
+    their train turns, which a warning counts, are to be skipped."""
     held_out = {turn.dialogue_id for turn in dev if _MADE_UP.fullmatch(turn.dialogue_id)}
     both = [turn for turn in train if turn.dialogue_id in held_out]
     if both:
-        what = f"{len(both)} train turns (the first: '{both[0].id}') go on with dialogues of dev, or begin alike"
-        warnings.warn(f"{at(path)}: {what}: left out", stacklevel=2)
+        what = f"{len(both)} train turns (the first: '{both[0].id}') continue dialogues of dev, or begin alike"
+        warnings.warn(f"{at(path)}: {what}: skipped", stacklevel=2)
     return {turn.dialogue_id for turn in both}
 
 

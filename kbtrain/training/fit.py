@@ -26,7 +26,7 @@ from kbtrain.training.run import claim_folder
 
 @dataclass(frozen=True)
 class KeyedData:
-    """Labelled plain questions by key; a question without a key's label is left out there."""
+    """Labelled plain questions by key; a question without a key's label is skipped there."""
 
     train: Mapping[Target, Sequence[Labelled]]
     dev: Mapping[Target, Sequence[Labelled]]

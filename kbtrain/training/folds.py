@@ -45,7 +45,7 @@ def _check_held_out(groups: Sequence[int], names: Sequence[str]) -> None:
     if largest > MOST_HELD_OUT * len(groups):
         raise UserError(
             f"a fold of the cross-validation would hold out {largest / len(groups):.0%} of the {len(groups)} training "
-            f"questions (at most {MOST_HELD_OUT:.0%}): {size} are about '{names[group]:.60}'; name the entity that a "
+            f"questions (at most {MOST_HELD_OUT:.0%}): {size} are about '{names[group]:.60}'. Name the entity that a "
             "question asks about first in 'entities' (a dialogue by its id), or add questions about others"
         )
 

@@ -1,7 +1,7 @@
 """Features that a gate reads of its examples, kept in a file: another fit, or another label, extracts none again.
 
 The file holds one row an example and what made them: a hash of the extracting code's file. An example is known again
-by all that can be read of it, labels and ids left out.
+by all that can be read of it, without labels and ids.
 """
 
 from __future__ import annotations

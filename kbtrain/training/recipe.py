@@ -148,12 +148,12 @@ class Recipe:
         checkpoint, broken = last_good(self.config.output / "checkpoints")
         self.wait()  # all have looked before one of them deletes
         for path in broken:
-            self.say(f"{path}: incomplete (killed while saving); left out")
+            self.say(f"{path}: incomplete (killed while saving); skipped")
             shutil.rmtree(path, ignore_errors=True)
         if checkpoint:
             check_processes(checkpoint, self.processes)
             check_states(checkpoint)
-            self.say(f"goes on from {checkpoint}")
+            self.say(f"resumes from {checkpoint}")
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     def facts(self, **own: object) -> dict[str, Any]:

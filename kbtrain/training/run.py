@@ -3,7 +3,7 @@
 Also what a finished run's folder holds beside the gate (configuration, environment, curves), and checkpoints that can
 be trusted: one is complete when its list of files is written, last of all. A process killed while saving leaves a
 folder without that list, a failing disk one with files that do not match it (size, and a checksum of the whole or, of
-large files, of pieces all over); it is left out on the next start, which goes on from the one before.
+large files, of pieces all over); it is skipped on the next start, which goes on from the one before.
 """
 
 from __future__ import annotations
@@ -290,13 +290,13 @@ def check_states(checkpoint: Path) -> None:
 
 def check_processes(checkpoint: Path, processes: int) -> None:
     """Raise :class:`UserError` for a checkpoint of another number of processes: each leaves the state of its random
-    numbers in it. Its number of steps would be another share of the training, and whole epochs left out in silence.
+    numbers in it. Its number of steps would be another share of the training, and whole epochs skipped in silence.
     """
     before = len([*checkpoint.glob("rng_state_*.pth")]) or 1
     if before != processes:
         raise UserError(
-            f"{at(checkpoint)}: was written by {before} process{'es' * (before > 1)}, and now {processes} would go on; "
-            f"start {before}, or delete {checkpoint.parent.parent} to train again"
+            f"{at(checkpoint)}: was written by {before} process{'es' * (before > 1)}, and now {processes} would "
+            f"resume; start {before}, or delete {checkpoint.parent.parent} to train again"
         )
 
 

@@ -150,8 +150,8 @@ def closing_block(document: Mapping[str, Any], page: Path) -> list[str]:
     one = whole["decisions"][table["chosen"]]
     change, over = (Delta(**one[f"minus_{other}"]) for other in ("always", "random"))
     gain = f"{points(over.mean)} points, {points_interval(over)}"
-    certain = "This is certain: as many searches left out at random would cost more"
-    doubtful = "This is NOT certain: as many searches left out at random may do as well"
+    certain = "This is certain: as many searches skipped at random would cost more"
+    doubtful = "This is NOT certain: as many searches skipped at random may do as well"
     return aligned_block({
         "tested": f"published answers of {table['model']} · {whole['n']} test questions",
         "without search": f"{percent(whole['never'])} % right",
@@ -186,7 +186,7 @@ def closed_book_markdown(document: Mapping[str, Any]) -> str:
         cells = [ranged(part["gates"][gate]["all"]) for gate in gates]
         lines.append(f"| {name} | {part['wrong']:.3f} | " + " | ".join(cells) + " |")
     lines += ["", "Without answers whose verdict is not clear:", ""]
-    lines += ["| answers of | left out | `stack` | `own confidence` |", "|---|---|---|---|"]
+    lines += ["| answers of | skipped | `stack` | `own confidence` |", "|---|---|---|---|"]
     for name, part in parts.items():
         cells = [ranged(part["gates"][gate]["clear"]) for gate in ("stack", "own confidence")]
         lines.append(f"| {name} | {part['doubtful']} | " + " | ".join(cells) + " |")

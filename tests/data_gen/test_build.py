@@ -43,7 +43,7 @@ def test_the_command_writes_three_files_with_meta(labelled: Path, script: Script
     done = script("build", "--run", str(labelled))
     assert done.returncode == 0, done.stderr
     assert (
-        done.stdout.startswith("20 train, 5 dev, 5 test examples; left out: nothing;") and done.stdout.count("\n") == 1
+        done.stdout.startswith("20 train, 5 dev, 5 test examples; skipped: nothing;") and done.stdout.count("\n") == 1
     )
     train = list(jsonl.read(GateExample, labelled / "examples" / "train.jsonl"))
     labels = list(jsonl.read(Label, labelled / "labels.jsonl"))

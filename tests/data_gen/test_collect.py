@@ -185,7 +185,7 @@ def test_questions_without_a_published_answer_are_left_out_and_counted(tmp_path:
     path = tmp_path / "law_test.csv"
     path.write_text("id,question,A,B,C,D\n0,哪个？,a,b,c,d\n1,谁？,a,b,c,d\n")
     done = collect("--run", tmp_path / "run", "--dataset", "ceval", "--path", path)
-    assert done.returncode == 2 and "no questions left to collect; left out: 2 with hidden answers" in done.stderr
+    assert done.returncode == 2 and "no questions left to collect; skipped: 2 with hidden answers" in done.stderr
     assert not (tmp_path / "run" / "questions.jsonl").exists()
     done = collect("--run", tmp_path / "run", "--dataset", "ceval", "--path", path, "--hidden", "keep")
     assert done.returncode == 0 and [question.gold for question in collected(tmp_path / "run")] == ["hidden"] * 2
@@ -197,7 +197,7 @@ def test_impossible_questions_are_kept_unless_unwanted(tmp_path: Path) -> None:
     assert "3 questions" in done.stdout and "1 of the collected are impossible" in done.stdout
     assert [question.gold for question in collected(tmp_path / "run")] == ["given", "none", "given"]
     done = collect(*options, "--impossible", "drop")
-    assert "2 questions" in done.stdout and "left out: 1 impossible" in done.stdout
+    assert "2 questions" in done.stdout and "skipped: 1 impossible" in done.stdout
 
 
 def test_a_table_by_its_config_and_by_the_command_line(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_an_unknown_field_is_one_line_with_the_map_that_reads_it(tmp_path: Path)
     for options, said in (
         (
             ("--shares", ".5,.25"),
-            "give three shares, of train, dev and test, as .5,.25,.25; found .5,.25",
+            "give three shares, of train, dev and test, as 0.5,0.25,0.25; found .5,.25",
         ),
         (("--columns", "{prompt: text}"), "key 'columns': no field 'prompt' of a question; "),
         (("--shares", ".5,.25,.5"), "must add up to 1"),

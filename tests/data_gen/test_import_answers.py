@@ -73,7 +73,10 @@ def test_an_import_is_labelled_and_built_like_sampled_answers(
     run = imports(answers)
     out = capsys.readouterr().out
     assert "llm: 30 of 60 greedy answers right (50.0%); the file's own verdict agrees in 59 of 60" in out
-    assert "right by ours alone 1, by theirs alone 0" in out and "scores: seakr_direct 6, direct_perplexity 6, " in out
+    assert (
+        "right by this grading alone 1, by theirs alone 0" in out
+        and "scores: seakr_direct 6, direct_perplexity 6, " in out
+    )
     questions = {q.id: q for q in jsonl.read(Question, run / "questions.jsonl")}
     assert {q.split for q in questions.values()} == {"train", "dev", "test"}
     assert all((q.split == "test") == (int(i[1:]) % 5 == 0) for i, q in questions.items())
@@ -99,7 +102,7 @@ def test_thoughts_are_taken_off_imported_answers_and_counted(
         row["pred_no_retrieval"] = "<think>\nAnn 1? Bob?" + ("" if i < 4 else f"</think>\n\n{plain}")
     answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
     labels = label(imports(answers), by="greedy", tau_mastery=0.8)
-    assert "thoughts taken off 60 answers; 4 are thoughts alone: left out" in capsys.readouterr().out
+    assert "thoughts taken off 60 answers; 4 are thoughts alone: skipped" in capsys.readouterr().out
     assert [made.known for made in labels] == [i % 2 == 0 for i in range(4, 60)]
 
 
@@ -368,8 +371,8 @@ def test_rows_without_an_accepted_answer_are_counted_and_not_imported(tmp_path: 
         row["answers"] = gold
     done = imported(tmp_path, rows)
     assert done.returncode == 0, done.stderr
-    assert "left out: 4 rows without an accepted answer" in done.stdout and "8 questions" in done.stdout
-    assert "left out of the accepted answers: 1 empty, 0 placeholders" in done.stdout
+    assert "skipped: 4 rows without an accepted answer" in done.stdout and "8 questions" in done.stdout
+    assert "dropped from the accepted answers: 1 empty, 0 placeholders" in done.stdout
     meta = read_meta(tmp_path / "run" / "questions.jsonl")
     assert (meta["without_gold"], meta["empty_answers"], meta["graded"]["llm"]["n"]) == (4, 1, 8)
     with SampleStore(tmp_path / "run" / "samples.db", read_only=True) as store:

@@ -115,7 +115,7 @@ def test_questions_left_out_by_a_cut_are_counted_in_the_output(tmp_path, capsys)
     rows = [Question(f"q{i}", f"q{i}?", ("a",), "dev", "2wiki", entities=(f"Q{i}", f"Q{i + 1}")) for i in range(60)]
     pool([run_of(tmp_path / "a", rows)], tmp_path / "pooled")
     count = read_meta(tmp_path / "pooled" / "questions.jsonl")["questions_left_out"]["between splits"]
-    assert count > 10 and f"left out: {count} questions that share an entity with two splits" in capsys.readouterr().out
+    assert count > 10 and f"skipped: {count} questions that share an entity with two splits" in capsys.readouterr().out
     kept = list(jsonl.read(Question, tmp_path / "pooled" / "questions.jsonl"))
     assert len(kept) == 60 - count
 
@@ -239,7 +239,7 @@ def test_a_group_that_the_model_does_not_know_is_left_out_by_training_answers_al
         "guessed": 0,
         "share": 1,
     }
-    assert "strange: 0 of 10 right, 0% by guessing: 0.0% known, left out" in capsys.readouterr().out
+    assert "strange: 0 of 10 right, 0% by guessing: 0.0% known, skipped" in capsys.readouterr().out
     # the screened questions are training questions of the pool, too: the split hangs on ids and subjects alone
     assert {row.id: row.split for row in rows if row.id in {one.id for one in screened}}.keys() <= {
         row.id for row in rows if row.split == "train"
@@ -254,7 +254,7 @@ def test_no_group_left_and_a_screening_without_answers_are_one_line(tmp_path):
     with pytest.raises(UserError, match="no greedy answer to a training question under condition 'llm'"):
         pool(runs, tmp_path / "out", screened=tmp_path / "screen")
     answered(tmp_path / "screen", set())
-    with pytest.raises(UserError, match=r"no questions left to pool; groups left out by --min-known 0\.15: known"):
+    with pytest.raises(UserError, match=r"no questions left to pool; groups skipped by --min-known 0\.15: known"):
         pool(runs, tmp_path / "out", screened=tmp_path / "screen")
     done = here("data_gen/pool.py", "--runs", f"[{tmp_path / 'nowhere'}]", "--output", tmp_path / "x")
     assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
@@ -277,5 +277,5 @@ def test_questions_of_yes_or_no_are_left_out_and_counted(tmp_path, capsys):
     pool([run_of(tmp_path / "sets", rows)], tmp_path / "pooled", yes_no="without")
     found = list(jsonl.read(Question, tmp_path / "pooled" / "questions.jsonl"))
     assert {q.answers for q in found} == {("Rome",)}
-    assert "left out: 6 questions whose gold answer is yes or no" in capsys.readouterr().out
+    assert "skipped: 6 questions whose gold answer is yes or no" in capsys.readouterr().out
     assert read_meta(tmp_path / "pooled" / "questions.jsonl")["left_out_yes_no"] == 6

@@ -1,4 +1,4 @@
-"""Prompts that a server refuses: stored with the reason, counted in each summary, left out of labels; a run ends."""
+"""Prompts that a server refuses: stored with the reason, counted in each summary, excluded from labels; a run ends."""
 
 from __future__ import annotations
 

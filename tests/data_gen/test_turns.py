@@ -131,7 +131,7 @@ def test_other_turns_do_not_lie_beside_the_snippets_of_those_before_and_no_turns
 def test_features_are_generated_found_and_retrieved(folder):
     out = run("data_gen/turn_features.py", "--run", folder, "--know", "tfidf", "--syn-resp", "true",
               "--backend", "scripted", "--model", "scripted", "--k", 2, "--ner", "[sgd]")  # fmt: skip
-    assert out.startswith("48 turns; ner: slots of the context (ours); no entity in 0, no knowledge for 0 -> ")
+    assert out.startswith("48 turns; ner: slots of the context (kbtrain's own); no entity in 0, no knowledge for 0 -> ")
     found = {t.id: t for t in read(TurnExample, folder / "turns_features.jsonl")}
     museum = found["test0:1"]
     assert museum.knowledge[0].passage_id == "test0/0" and len(museum.knowledge) == 2

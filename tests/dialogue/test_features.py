@@ -121,7 +121,7 @@ def test_finished_responses_of_another_model_or_other_settings_are_kept(tmp_path
         before = path.read_bytes()
         with pytest.raises(UserError) as error:
             all_responses(path, other, lambda: pytest.fail("opened for nothing"), examples, 50)
-        assert str(error.value) == f"{path}: {named}; set it back, or move or delete this file to generate anew"
+        assert str(error.value) == f"{path}: {named}; set it back, or move or delete this file to generate again"
         assert path.read_bytes() == before
 
     whole = all_responses(path, key, scripted, examples, 50)

@@ -119,7 +119,7 @@ def test_a_dialogue_missing_from_its_sgd_split_is_taken_from_train(tmp_path):
         (lambda n: n.update(dialogue_id="7"), "dialogue '7': not in .* \\(neither in test nor in train\\)"),
         (lambda n: n["turns"][1].pop("enrich"), "dialogue '1_00000': turn 1 has no 'enrich'"),
         (lambda n: n["turns"][1].update(kg_snippets=[9]), "dialogue '1_00000': turn 1 names snippet 9"),
-        (lambda n: n["entity_passages_sents"].update(x=[["Rome", [1, "again"]]]), "snippet 1 stands there twice"),
+        (lambda n: n["entity_passages_sents"].update(x=[["Rome", [1, "again"]]]), "duplicate snippet 1"),
         (lambda n: n["turns"][1].update(enrich="maybe"), "dialogue '1_00000', turn 1: field 'enrich'"),
     ],
 )
@@ -138,12 +138,12 @@ def test_a_repeated_turn_or_dialogue_names_the_dialogue(tmp_path):
         "ketod", put(tmp_path / "train.json", [again]), match="dialogue '1_00000': turns 1 and 2 are both by SYSTEM"
     )
     assert "\n" not in refused(
-        "ketod", put(tmp_path / "train.json", [joined(), joined()]), match="dialogue '1_00000': stands there twice"
+        "ketod", put(tmp_path / "train.json", [joined(), joined()]), match="dialogue '1_00000': duplicate dialogue"
     )
     put(tmp_path / "test.json", [joined()])
     put(tmp_path / "train.json", [joined()])
     assert "\n" not in refused(
-        "ketod", tmp_path, match=r"train.json: dialogue '1_00000': stands there twice \(first in .*test.json"
+        "ketod", tmp_path, match=r"train.json: dialogue '1_00000': duplicate dialogue \(first in .*test.json"
     )
 
 
@@ -283,7 +283,7 @@ def test_a_dialogue_of_dstc_in_two_splits_is_told(tmp_path):
     put(tmp_path / "train" / "logs.json", [turns[:1]])  # "A hotel?" begins many
     assert len(load("dstc", tmp_path)[0]) == 3
     put(tmp_path / "train" / "logs.json", [turns[:1], [*turns, *turns[1:]]])
-    told = r"val: dialogue 0: goes on with dialogue 'train-0' of train, or begins alike: gates know such turns from"
+    told = r"val: dialogue 0: continues dialogue 'train-0' of train, or begins alike: gates know such turns from"
     with pytest.warns(UserWarning, match=told):
         turns = load("dstc", tmp_path)[0]
     assert {turn.dialogue_id for turn in turns if turn.split == "dev"} >= {"train-0"}  # a gate's card knows it again
@@ -306,9 +306,7 @@ def test_plain_lines_need_only_context_and_label(tmp_path):
 def test_plain_lines_with_a_turn_twice_or_a_dialogue_in_two_splits_are_refused(tmp_path):
     row = {"dialogue_id": "d", "context": ["Hi"], "split": "train"}
     path = tmp_path / "turns.jsonl"
-    assert "\n" not in refused(
-        "jsonl", lines(path, row, row), match="turns.jsonl:2: dialogue 'd': turn 1 stands there twice"
-    )
+    assert "\n" not in refused("jsonl", lines(path, row, row), match="turns.jsonl:2: dialogue 'd': duplicate turn 1")
     assert "\n" not in refused(
         "jsonl", lines(path, row, row | {"split": "dev", "turn": 3}), match="dialogue 'd': in dev and in train"
     )
@@ -340,7 +338,7 @@ def test_plain_lines_of_a_file_that_names_no_split_are_told_where_to_name_it(tmp
     ("text", "told"),
     [
         (r'{"context": ["Hi"], "source": "\ud800"}', "train.jsonl:1: field 'source': half of a surrogate pair"),
-        ('{"context": ["Hi"], "label": true, "label": false}', "train.jsonl:1: field 'label': stands there twice"),
+        ('{"context": ["Hi"], "label": true, "label": false}', "train.jsonl:1: field 'label': duplicate"),
         ("[" * 100_000, r"train.jsonl:1: broken JSON \("),
     ],
 )

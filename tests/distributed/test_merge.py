@@ -112,7 +112,7 @@ def test_stores_that_are_no_shards_or_are_not_there(sharded, make_run, sample, m
     with pytest.raises(UserError, match=r"no samples.shard-I-of-N.db in it"):
         merge(make_run("empty"))
     sample(sharded)
-    with pytest.raises(UserError, match=r"samples.db: run 'main' in it is no shard"):
+    with pytest.raises(UserError, match=r"samples.db: run 'main' in it is not a shard"):
         merge(sharded, "--shards", f"[{sharded / 'samples.db'}]")
     with pytest.raises(UserError, match="no run 'second'; runs in it: main"):
         merge(sharded, "--sampling-run", "second")

@@ -65,7 +65,7 @@ def test_a_score_that_some_questions_lack_is_named_and_measured_where_it_is(scri
     module.main(module.CompareScoresConfig(run=made, positive="needed"))
     document = json.loads((made / "compare_scores.json").read_text())
     assert document["scored_in_part"] == {"published": 20} and len(document["scores"]) == 2
-    assert "left out: gate 'published' has a score for 20 of them" in capsys.readouterr().out
+    assert "skipped: gate 'published' has a score for 20 of them" in capsys.readouterr().out
     out = made / "covered.json"
     module.main(
         module.CompareScoresConfig(run=made, positive="needed", covered_by="published", reference="published", out=out)

@@ -158,7 +158,7 @@ def test_a_run_that_is_named_twice_does_not_count_twice(script: Script, tmp_path
     """Twice the questions made intervals narrower, and two equal seeds no spread."""
     (tmp_path / "link").symlink_to(tmp_path / "run")
     for other in ("run/", "link"):
-        with pytest.raises(UserError, match=f"key 'runs': '.*{other.rstrip('/')}' stands there twice; name it once"):
+        with pytest.raises(UserError, match=f"key 'runs': duplicate '.*{other.rstrip('/')}'; name it once"):
             build(getattr(script(name), kind), None, {"runs": [f"{tmp_path}/run", f"{tmp_path}/{other}"]})
 
 

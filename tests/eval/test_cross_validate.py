@@ -121,7 +121,7 @@ def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
     told = capsys.readouterr().out
     assert "Corrected for its choice: `" in told
     assert all(1 <= factor <= 3**0.5 for factor in found["inflation"].values())
-    assert "left out of the learning curve: 40; a fold has 32 dialogues to fit to\n" in told
+    assert "excluded from the learning curve: 40; a fold has 32 dialogues to fit to\n" in told
     assert f"Chosen: `{found['chosen']}`" in told and (out / "cross_validation.svg").exists()
     assert not (out / "test.json").exists()
     module.main(looking)
@@ -157,7 +157,7 @@ def test_a_dialogue_of_test_that_has_no_name_of_its_own_is_fitted_to_nowhere(tmp
     }
     config = module.CrossValidateConfig.model_validate(settings)
     asked = set(module.table_of(config, ("test",)).dialogues)
-    with pytest.warns(UserWarning, match=r"turns\.jsonl: 2 turns of train and dev go on with dialogues of test: left"):
+    with pytest.warns(UserWarning, match=r"turns\.jsonl: 2 turns of train and dev continue dialogues of test: skip"):
         table = module.table_of(config, ("train", "dev"), asked)
     assert len(table.dialogues) == 6 and asked.isdisjoint(table.dialogues)
     assert len(module.table_of(config, ("train", "dev")).dialogues) == 8  # the choice looks at no turn of test

@@ -106,7 +106,7 @@ def test_a_gate_s_row_is_the_mix_of_the_stored_responses(folder, capsys):
     assert [(r[0], r[2]) for r in random] == [(a, n) for a in ("tfidf_top3", "tfidf_rank1") for n in (3, 12)]
     out = capsys.readouterr().out
     assert "BLEU: sacrebleu nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in out
-    assert "BERTScore left out: no model was given for it (--bertscore)" in out
+    assert "BERTScore skipped: no model was given for it (--bertscore)" in out
     assert "dialogue: 12 test turns, 2 augmentations, 2 gates -> " in out
     assert document["schema"] == 1 and (folder / "dialogue.json.meta.json").exists()
 
@@ -328,7 +328,7 @@ def test_bertscore_by_a_local_encoder_names_its_weights(folder, tmp_path):
 def test_bertscore_without_its_package_is_left_out_by_name(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "bert_score", None)
     tables, document = evaluated(folder, "--bertscore", "roberta-large")
-    assert any(note.startswith("BERTScore left out: bert-score is not installed") for note in document["notes"])
+    assert any(note.startswith("BERTScore skipped: bert-score is not installed") for note in document["notes"])
     assert by_name(tables["table4"], variant="No-Aug")["BERTScore"] is None
 
 

@@ -108,7 +108,7 @@ def test_questions_without_gold_answers_are_left_out_of_accuracy_and_counted(
     document = evaluate(script, run_folder)
     assert document["meta"]["excluded"]["without_gold"] == 3
     assert {gate["n"] for gate in document["gates"]} == {198}
-    assert "left out: no gold answer to grade by for 3 questions (dev-1, test-3, test-4)" in capsys.readouterr().out
+    assert "skipped: no gold answer to grade by for 3 questions (dev-1, test-3, test-4)" in capsys.readouterr().out
 
 
 def test_a_dev_question_that_stands_in_test_chooses_no_threshold(
@@ -123,7 +123,7 @@ def test_a_dev_question_that_stands_in_test_chooses_no_threshold(
     keep_change(run_folder / "questions.jsonl")
     before = sum(question.split == "dev" for question in questions)
     assert evaluate(script, run_folder)["meta"]["n_dev"] == before - 1
-    assert "left out: the same question stands in test for 1 question (dev-3) of dev" in capsys.readouterr().out
+    assert "skipped: the same question stands in test for 1 question (dev-3) of dev" in capsys.readouterr().out
 
 
 def test_without_training_questions_there_is_no_relation_only(
@@ -158,7 +158,7 @@ def test_questions_of_yes_or_no_are_left_out_or_stand_alone_in_a_file_of_their_o
             sets = list(store.iterate("main", condition))
             for k, made in enumerate(sets):
                 if made.question_id in changed and made.greedy is not None:
-                    # one answer says neither: its question is left out
+                    # one answer says neither: its question is skipped
                     text = "It was red." if (made.question_id, condition) == ("test-7", "llm") else said[condition]
                     sets[k] = dataclasses.replace(made, greedy=dataclasses.replace(made.greedy, text=text))
             store.put("polar", sets)
@@ -242,7 +242,7 @@ def test_missing_answers_are_refused_or_counted(
     assert {reason: n for reason, n in excluded.items() if n} == {"without_stored_answers": 1}
     assert document["gates"][0]["n"] == 199
     said = capsys.readouterr().out
-    assert "1 question (new)" in said and "1 questions without stored answers left out" in said
+    assert "1 question (new)" in said and "1 questions without stored answers skipped" in said
 
 
 def test_a_judge_that_made_the_labels_grades_the_answers_too(
@@ -338,7 +338,7 @@ def test_bad_input_is_one_line(script: Script, run_folder: Path) -> None:
 def test_a_name_that_no_gate_can_have_is_told_where_the_scores_are_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / "s.jsonl"
     path.write_text('{"question_id": "q", "gate": "%s", "score": 0.5}\n' % name)  # noqa: UP031 - braces
-    with pytest.raises(UserError, match=r"s\.jsonl:1: field 'gate': .* is no name for a gate that was scored"):
+    with pytest.raises(UserError, match=r"s\.jsonl:1: field 'gate': .* is not a name for a scored gate"):
         read_scores(path)
 
 

@@ -40,8 +40,8 @@ def test_a_question_counts_where_it_has_two_answers_and_others_are_counted() -> 
     changes.add(asked("d"), stored("d", "", "thought"), stored("d", "Bob"))
     assert changes.differs.tolist() == [0.0, 1.0] and [q.id for q in changes.questions] == ["a", "b"]
     assert left_out_lines({"dev": changes}) == [
-        "left out: 1 dev questions without a stored answer",
-        "left out: 1 dev questions whose answer was cut before it began, or is a thought alone",
+        "skipped: 1 dev questions without a stored answer",
+        "skipped: 1 dev questions whose answer was cut before it began, or is a thought alone",
     ]
 
 

@@ -75,7 +75,7 @@ def test_a_file_of_imported_scores_with_a_name_of_ours_is_one_line(name: str, tm
     write(tmp_path / "imported_scores.jsonl", [GateScore("a", name, 1.0)])
     rows = stored(tmp_path, {"id": "a", "score": 1})
     done = here("eval/import_decisions.py", "--run", tmp_path, "--path", rows, "--gate", "theirs")
-    assert done.returncode == 2 and f"imported_scores.jsonl:1: field 'gate': '{name}' is no name" in done.stderr
+    assert done.returncode == 2 and f"imported_scores.jsonl:1: field 'gate': '{name}' is not a name" in done.stderr
 
 
 def test_a_column_that_no_row_has_is_an_error(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_model_s_own_calls_are_read_from_a_log_and_compared_with_what_a_search
     said = load("eval/import_decisions.py").beside_benefit("own", outcomes, {one.id: one.score for one in found.rows})
     assert said == (
         "own, on 7 test questions: 3 of 7 (43 % [16, 75]) searched for; in vain 2 of 3 (67 % [21, 94]) of these, 1 "
-        "right answers broken; missed 1 of 2 (50 % [9, 91]) that a search mends"
+        "right answers broken; missed 1 of 2 (50 % [9, 91]) that a search fixes"
     )
 
 

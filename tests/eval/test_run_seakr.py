@@ -160,7 +160,7 @@ def test_the_ablations_are_methods_of_their_own_and_a_second_run_only_reads(scri
         assert (run_folder / "methods" / f"multi_hop_{variant}.jsonl").exists() and variant in text
     assert "13 variants on 1 questions" in text and "right: minus full" in text and "[" in text
     before = (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes()
-    assert "prompts asked anew" in text
+    assert "prompts asked again" in text
     module.main(config)
     assert "prompts" not in capsys.readouterr().out
     assert (run_folder / "methods" / "multi_hop_full.jsonl").read_bytes() == before
@@ -296,7 +296,7 @@ def test_variants_answered_together_are_those_answered_one_by_one(script, run_fo
         shutil.copytree(run_folder, run, ignore=shutil.ignore_patterns("methods"))
         module.main(module.AblateSeakrConfig(run=run, chain_tokens=12, together=name == "together", at_once=2, **same))
     asked = [re.search(r"([\d,]+) of ([\d,]+) prompts", line).groups() for line in capsys.readouterr().out.splitlines()
-             if "asked anew" in line]  # fmt: skip
+             if "asked again" in line]  # fmt: skip
     assert asked[0][0] == asked[1][0]
     alone, together = (
         {

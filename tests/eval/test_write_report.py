@@ -97,7 +97,7 @@ def chosen_on_dev(folder: Path) -> tuple[Chosen, list[dict[str, Any]]]:
 
 
 def saved_and_changed(rows: list[dict[str, Any]], of: dict[str, float], cut: float, split: str) -> tuple[float, float]:
-    """Share of searches left out, and accuracy minus that of always searching."""
+    """Share of searches skipped, and accuracy minus that of always searching."""
     part = [row for row in rows if row["split"] == split]
     searched = [of[row["question_id"]] > cut for row in part]
     right = [row["rag_correct"] if s else row["llm_correct"] for s, row in zip(searched, part, strict=True)]

@@ -360,7 +360,7 @@ def test_states_are_kept_and_a_killed_extraction_goes_on(reader, tmp_path, monke
     with pytest.raises(UserError, match=rf"{first}: states of dtype fp32, not bf16; choose another folder"):
         StateStore(tmp_path, state_facts("a", "bf16"))
     (tmp_path / "00001.safetensors").write_bytes(b"torn")
-    with pytest.raises(UserError, match=r"00001.safetensors: no file of states .*delete it, they are made again"):
+    with pytest.raises(UserError, match=r"00001.safetensors: no file of states .*delete it to compute them again"):
         StateStore(tmp_path, facts)
 
 
@@ -371,7 +371,7 @@ def test_states_that_are_made_again_take_no_other_s_place(tmp_path):
     store = StateStore(tmp_path, {})
     for n in range(3):
         store.add([f"{n}a", f"{n}b"], states(n))
-    store._where["0a"][0].unlink()  # "delete it, they are made again"
+    store._where["0a"][0].unlink()  # "delete it to compute them again"
     again = StateStore(tmp_path, {})
     again.add(["0a", "0b"], states(0))
     for one in (again, StateStore(tmp_path, {})):

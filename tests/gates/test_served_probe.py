@@ -98,7 +98,9 @@ def test_a_layer_that_the_engine_does_not_keep_is_named(folder, base):
 def test_another_chat_template_is_one_line(folder, base):
     with (
         Engine(*base, layers=[2], template="{{ messages[0]['content'] }}") as engine,
-        pytest.raises(UserError, match=r"gives other tokens than ours from token 0 on .*chat template and the tok"),
+        pytest.raises(
+            UserError, match=r"gives other tokens than the local one from token 0 on .*chat template and the tok"
+        ),
     ):
         kbtrain.load_gate(folder, states=client(engine, folder))
 
@@ -141,7 +143,7 @@ def test_check_server_compares_states(folder, base, source, tmp_path, capsys):
     with Engine(*base, layers=[1, 2]) as engine:
         assert main(["check-server", engine.url, *asked]) == 0
     out = capsys.readouterr().out
-    assert "states    of layers 1, 2\n" in out and "tokens    equal to ours" in out
+    assert "states    of layers 1, 2\n" in out and "tokens    equal to the local ones" in out
     assert f"compared  layers {'2' if source == 'gate' else '1, 2'}, 32 numbers each" in out
     assert re.search(r"equal     largest difference 0\.0\d{3} alone, 0\.0\d{3} in a batch \(tolerance 0\.06\)", out)
     (tmp_path / "s.yaml").unlink()

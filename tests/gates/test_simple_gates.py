@@ -76,7 +76,7 @@ def test_form_only_is_the_mean_benefit_of_the_questions_form_in_the_training_set
         _label("b", None, 0.4),
         _label("c", None, -0.3),
         _label("d", None, 0.5),
-        _label("e", None, 1.0),  # its question is left out
+        _label("e", None, 1.0),  # its question is skipped
         _label("a", None, 1.0, split="dev"),  # not read
     ]
     gate = FormOnly(labels, texts)

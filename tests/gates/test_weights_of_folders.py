@@ -1,4 +1,4 @@
-"""Weights that are left out, added, of whole numbers or out of order are one line, with no hash in the card."""
+"""Weights that are skipped, added, of whole numbers or out of order are one line, with no hash in the card."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _whole(tensors: Tensors) -> torch.Tensor:
 
 
 DAMAGE: dict[str, Callable[[Tensors], object]] = {
-    "one left out": lambda tensors: tensors.pop(_fractions(tensors)),
+    "one skipped": lambda tensors: tensors.pop(_fractions(tensors)),
     "one more": lambda tensors: tensors.update({"one.more": torch.zeros(2)}),
     "whole numbers": lambda tensors: tensors.update({_fractions(tensors): _whole(tensors)}),
 }

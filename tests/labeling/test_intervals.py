@@ -32,7 +32,7 @@ def test_wilson_has_width_at_the_ends_and_stays_inside() -> None:
 
 @pytest.mark.parametrize(("k", "n"), [(-1, 30), (31, 30), (0, 0)])
 def test_wilson_refuses_what_is_no_share(k: int, n: int) -> None:
-    with pytest.raises(ValueError, match="is no share"):
+    with pytest.raises(ValueError, match="is not a share"):
         wilson(k, n)
 
 

@@ -66,7 +66,7 @@ def test_only_the_states_that_are_read_need_be_right_in_the_last_layer(model: Ll
         few = model(ids, logits_to_keep=read).logits
         wrong = model(ids, logits_to_keep=torch.tensor([200])).logits[:, 0]
     torch.testing.assert_close(few, whole[:, read], atol=1e-5, rtol=1e-5)
-    assert (wrong - whole[:, 200]).abs().max() > 1e-3  # else nothing was left out
+    assert (wrong - whole[:, 200]).abs().max() > 1e-3  # else nothing was skipped
     assert "forward" not in model.model.layers[-1].mlp.__dict__
 
 

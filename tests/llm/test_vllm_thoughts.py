@@ -1,7 +1,7 @@
 """vLLM's offline engine with a model that thinks, by a stand-in engine: no vLLM here.
 
 It does as vLLM 0.32 does: stop strings are looked for in all of the text, which ends before the one that is met and
-names it; special tokens are left out of the text unless asked for; token ids of end tokens are no part of the text.
+names it; special tokens are excluded from the text unless asked for; token ids of end tokens are no part of the text.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def test_the_first_gate_is_the_one_of_the_largest_area_on_dev() -> None:
 
 
 def test_one_lucky_threshold_makes_no_gate_the_first() -> None:
-    """The one leaves out nine searches of ten by one that mends; its order is else the worst there is."""
+    """The one skips nine searches of ten by one that mends; its order is else the worst there is."""
     spike = [0.99, 0.1, 0.15, 0.2, 0.95, 0.9, 0.5, 0.6, 0.7, 0.8]
     orderly = [0.9, 0.89, 0.88, 0.87, 0.1, 0.2, 0.86, 0.85, 0.84, 0.91]
     gates = {"spike": scored(DEV, spike) | scored(TEST, spike), "orderly": scored(DEV, orderly) | scored(TEST, orderly)}

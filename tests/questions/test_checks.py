@@ -31,9 +31,14 @@ def test_a_sound_question_passes(sound: Question) -> None:
         (OPEN, {"answers": ()}, "answers", "no answer; give at least one"),
         (OPEN, {"answers": ("Goethe", "")}, "answers", "an answer is empty; delete it or fill it in"),
         (CHOICE, {"options": ("Goethe",)}, "options", "multiple choice with 1 option(s); give two or more"),
-        (CHOICE, {"answers": ("C",)}, "answers", "'C' is no option's letter (valid: A, B)"),
-        (CHOICE, {"answers": ("Goethe",)}, "answers", "'Goethe' is no option's letter (valid: A, B)"),
-        (OPEN, {"grading": "option"}, "answers", "'Goethe' is no option's letter (valid: none, there are no options)"),
+        (CHOICE, {"answers": ("C",)}, "answers", "'C' is not an option's letter (valid: A, B)"),
+        (CHOICE, {"answers": ("Goethe",)}, "answers", "'Goethe' is not an option's letter (valid: A, B)"),
+        (
+            OPEN,
+            {"grading": "option"},
+            "answers",
+            "'Goethe' is not an option's letter (valid: none, there are no options)",
+        ),
     ],
 )
 def test_an_unsound_question_names_its_field(

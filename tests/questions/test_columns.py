@@ -84,7 +84,7 @@ def test_options_that_read_alike_keep_their_places(answer_as: AnswerAs, value: A
         ("number", 0, "field 'answer': expected 1 to 3, found 0"),
         ("index", 3, "field 'answer': expected 0 to 2, found 3"),
         ("index", 1.5, "field 'answer': expected a whole number"),
-        ("text", "w", "field 'answer': 'w' is none of the options"),
+        ("text", "w", "field 'answer': 'w' is not one of the options"),
     ],
 )
 def test_a_choice_out_of_reach_is_refused(answer_as: AnswerAs, value: Any, message: str) -> None:

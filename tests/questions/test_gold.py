@@ -1,4 +1,4 @@
-"""Accepted answers: empty ones and placeholders are left out and counted, and so are contradictions."""
+"""Accepted answers: empty ones and placeholders are skipped and counted, and so are contradictions."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def test_an_empty_list_or_null_is_an_unanswerable_question_for_every_reader(tmp_
     path.write_text("".join(json.dumps(row) + "\n" for row in mapped))
     done = scripts.run("data_gen/collect.py", "--run", tmp_path / "run", "--dataset", "jsonl", "--path", path,
                        "--columns", "{text: ask, answers: golds}", "--impossible", "drop")  # fmt: skip
-    assert done.returncode == 0 and "left out: 1 impossible" in done.stdout
-    assert "left out of the accepted answers: 1 empty, 0 placeholders" in done.stdout
+    assert done.returncode == 0 and "skipped: 1 impossible" in done.stdout
+    assert "dropped from the accepted answers: 1 empty, 0 placeholders" in done.stdout
 
 
 def test_squad_without_a_mark_and_a_blank_among_given_answers_go_on(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_collect_drops_and_counts_them_or_refuses_or_keeps_them(tmp_path: Path) 
     rows = [{"question": "a?", "answers": ["No Answer Present."]}, {"question": "b?", "answers": [""]},
             {"question": "c?", "answers": ["x", ","]}]  # fmt: skip
     done = collect(tmp_path, *rows)
-    assert done.returncode == 0 and "left out: 2 whose answers are all empty or placeholders" in done.stdout
-    assert "left out of the accepted answers: 1 empty, 0 placeholders" in done.stdout
+    assert done.returncode == 0 and "skipped: 2 whose answers are all empty or placeholders" in done.stdout
+    assert "dropped from the accepted answers: 1 empty, 0 placeholders" in done.stdout
     assert [one.answers for one in jsonl.read(Question, tmp_path / "run" / "questions.jsonl")] == [("x",)]
     meta = read_meta(tmp_path / "run" / "questions.jsonl")
     assert (meta["left_out"], meta["empty_answers"]) == ({"lost": 2}, 1)
@@ -145,7 +145,7 @@ def test_contradictions_repeats_and_doubtful_answers_are_counted(tmp_path: Path)
     meta = read_meta(tmp_path / "run" / "questions.jsonl")
     assert (meta["duplicates"], meta["conflicting"], meta["doubtful_answers"]) == (2, 1, 1)
     done = collect(tmp_path, *rows, placeholders="[none]")
-    assert "left out: 1 whose answers" in done.stdout and "may stand for" not in done.stdout
+    assert "skipped: 1 whose answers" in done.stdout and "may stand for" not in done.stdout
 
 
 def test_an_older_file_with_an_empty_alias_names_its_line(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_json_lines_stand_in_a_json_file_too(tmp_path: Path) -> None:
         ('[{"a": 1}]\n\n]', r"x\.json:3: broken JSON \(something follows"),
         ('[{"a": 1},\n3]', r"x\.json:2: field '\[1\]': expected a JSON object, found int"),
         ('[{"a": 1},\n]', r"x\.json:2: broken JSON"),
-        ('[{"a": 1},\n{"a": [{"b": 2, "b": 3}]}]', r"x\.json:2: broken JSON \(field 'b': stands there twice\)"),
+        ('[{"a": 1},\n{"a": [{"b": 2, "b": 3}]}]', r"x\.json:2: broken JSON \(field 'b': duplicate\)"),
         ("[" * 100_000, r"x\.json:1: broken JSON \(nested too deeply\)"),
         ("[" + "9" * 5000 + "]", r"x\.json:1: broken JSON \(Exceeds the limit"),
     ],

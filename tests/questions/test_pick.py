@@ -59,14 +59,14 @@ def test_questions_without_a_known_answer_are_dropped_or_kept_and_counted() -> N
     tally = CollectCounts()
     questions = [*QUESTIONS[:2], without("none"), without("hidden")]
     assert ids(PickRule({}, drop=frozenset({"hidden"})), questions, tally) == ["q0", "q1", "none"]
-    assert str(tally) == "left out: 1 with hidden answers; 1 of the collected are impossible"
+    assert str(tally) == "skipped: 1 with hidden answers; 1 of the collected are impossible"
     tally = CollectCounts()
     assert ids(PickRule({"all": 1}, "random", drop=frozenset({"none", "hidden"})), questions, tally) in (
         ["q0"],
         ["q1"],
     )
-    assert str(tally) == "left out: 1 with hidden answers, 1 impossible, 1 beyond the limits"
-    assert str(CollectCounts()) == "left out: none"
+    assert str(tally) == "skipped: 1 with hidden answers, 1 impossible, 1 beyond the limits"
+    assert str(CollectCounts()) == "skipped: none"
 
 
 def test_a_draw_reads_its_source_twice_and_holds_no_questions() -> None:

@@ -76,7 +76,7 @@ def test_the_projects_parts_do_as_well() -> None:
     ("change", "said"),
     [
         ({"texts": "number 7"}, "put it in a list"),
-        ({"texts": ["number 7", " "]}, "text 1 is no question"),
+        ({"texts": ["number 7", " "]}, "text 1 is not a question"),
         ({"texts": None}, "expected a list of questions, found None"),
         ({"texts": 3}, "expected a list of questions, found 3"),
         ({"texts": {"number 7": 1}}, "expected a list of questions, found {'number 7'"),

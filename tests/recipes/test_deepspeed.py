@@ -133,7 +133,7 @@ def test_stopped_and_resumed_it_has_the_same_losses_and_weights(folder, name):
     assert losses(folder / f"{name}_again") == losses(folder / name)
     weights = [load_file(folder / made / "model.safetensors") for made in (name, f"{name}_again")]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
-    assert f"goes on from {folder / f'{name}_again'}" in (folder / "log.txt").read_text()
+    assert f"resumes from {folder / f'{name}_again'}" in (folder / "log.txt").read_text()
 
 
 def test_zero2_and_zero3_equal_one_process(folder):
@@ -176,7 +176,7 @@ def test_started_by_its_launch_file_and_killed_it_ends_with_the_same_losses_and_
     assert losses(folder / "killed") == losses(folder / "qwen2_zero2")
     weights = [load_file(folder / made / "model.safetensors") for made in ("qwen2_zero2", "killed")]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
-    assert f"goes on from {folder / 'killed'}" in (folder / "log.txt").read_text()
+    assert f"resumes from {folder / 'killed'}" in (folder / "log.txt").read_text()
     first, second = seen(folder, "killed")
     # the last step only; none where the kill came after its checkpoint
     assert len(first["rows"]) == len(second["rows"]) and len(first["rows"]) in (0, 4)

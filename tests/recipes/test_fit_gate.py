@@ -145,7 +145,7 @@ def test_turns_of_a_dialogue_of_dev_that_has_no_name_are_left_out_wherever_a_gat
     alike = [turn(0, split, id=f"{split}-0:1", dialogue_id="train-0") for split in ("train", "dev")]
     jsonl.write(path, [*alike, *(turn(i, split) for split in ("train", "dev", "test") for i in range(1, 9))])
     how = ("--gate", "dialogue_state") if "fit" in script else ("--only", "dialogue_state")
-    with pytest.warns(UserWarning, match=r"1 train turns \(the first: 'train-0:1'\) go on with dialogues of dev, or"):
+    with pytest.warns(UserWarning, match=r"1 train turns \(the first: 'train-0:1'\) continue dialogues of dev, or"):
         done = here(script, "--run", tmp_path, *how)
     assert done.returncode == 0, done.stderr
     train, dev = ([row for row in jsonl.read(TurnExample, path) if row.split == part] for part in ("train", "dev"))

@@ -428,7 +428,7 @@ def test_a_ranker_is_not_trained_on_dialogues_of_dev(recipe, data, tmp_path, cap
         tmp_path / "snippets.jsonl", [Snippet("s", None, "park", "It opens."), *read(Snippet, data / "snippets.jsonl")]
     )
     given = {"train": tmp_path / "turns.jsonl", "snippets": tmp_path / "snippets.jsonl", "dry_run": True}
-    with pytest.warns(UserWarning, match="1 train turns .* go on with dialogues of dev, or begin alike: left out"):
+    with pytest.warns(UserWarning, match="1 train turns .* continue dialogues of dev, or begin alike: skipped"):
         recipe("ranker", arguments(data, tmp_path / "r", "ranker", **given))
     assert "turns with gold snippets: train 40, dev 17, test 0;" in capsys.readouterr().out
 

@@ -144,7 +144,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_weights_bit_for_bit(recipe, d
     assert not (tmp_path / "cut" / "dialogue.json").exists()
     monkeypatch.setattr(DialogueTrainer, "log", log)
     recipe(arguments(data, tmp_path / "cut"))
-    assert "goes on from" in capsys.readouterr().out
+    assert "resumes from" in capsys.readouterr().out
     one, two = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(one[name], two[name]) for name in one) and one.keys() == two.keys()
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole") and len(losses(tmp_path / "whole")) == 6
@@ -179,7 +179,7 @@ def test_what_the_data_lacks_is_counted_and_said(recipe, data, tmp_path, capsys)
     recipe([*given, "--dry-run"])
     out = capsys.readouterr().out
     for text in (
-        "turns without a response (left out): 2",
+        "turns without a response (skipped): 2",
         "enriched turns without their enriched text (the original is learnt): 4",
         "enriched turns that name no gold snippet: 4",
         "turns that should read knowledge and have none: 4",

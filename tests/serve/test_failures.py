@@ -207,7 +207,7 @@ def test_searches_that_wait_for_a_thread_are_cancelled_when_it_is_closed():
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [(":f", "cannot be imported"), (".m:f", "cannot be imported"), ("json:__doc__", "is no function")],
+    [(":f", "cannot be imported"), (".m:f", "cannot be imported"), ("json:__doc__", "is not a function")],
 )
 def test_what_is_no_function_to_search_with_is_one_line(gate, name, problem):
     config = build(ServeConfig, None, {"gate": gate, "model": "m", "search": name})

@@ -86,7 +86,7 @@ def test_a_model_without_a_verdict_in_some_row_is_left_out_aloud(source: Path) -
     row = json.loads(lines[7])
     del row["llms"]["blind"]
     source.write_text("\n".join([*lines[:7], json.dumps(row), *lines[8:]]) + "\n")
-    with pytest.warns(UserWarning, match="'llms': left out, no verdict in some of 60 rows: blind 59$"):
+    with pytest.warns(UserWarning, match="'llms': skipped, no verdict in some of 60 rows: blind 59$"):
         assert module.judged_everywhere(source, list(read_closed_book(source))) == ["sure"]
     del row["llms"]["sure"]
     row["llms"]["third"] = {"correct": 1}

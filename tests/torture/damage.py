@@ -86,7 +86,7 @@ ADDED: dict[str, dict[str, Any]] = {
 
 
 def _of_json(path: Path, rng: random.Random) -> Iterator[tuple[str, Damage]]:
-    """Every field left out or twice, and with a wrong value drawn for it; of configurations with each of them."""
+    """Every field missing or duplicate, and with a wrong value drawn for it; of configurations with each of them."""
     data = json.loads(path.read_text(encoding="utf-8"))
     for key in data if path.name != "tokenizer.json" else ():
         yield f"without {key}", _in_json(lambda found, key: found.pop(key), key)
@@ -145,7 +145,7 @@ def _overlapping(header: dict[str, Any]) -> None:
 
 
 def _of_weights(path: Path) -> Iterator[tuple[str, Damage]]:
-    """Tensors described wrongly, left out, of another shape or no numbers."""
+    """Tensors described wrongly, skipped, of another shape or no numbers."""
     from safetensors.numpy import load_file, save_file
 
     first = next(iter(load_file(path)))
@@ -195,7 +195,7 @@ def _of_text(path: Path) -> Iterator[tuple[str, Damage]]:
 
 
 def _of_lines(path: Path, rng: random.Random) -> Iterator[tuple[str, Damage]]:
-    """One record with a field left out, twice or of a wrong value; what stands in no line of text."""
+    """One record with a field missing, duplicate or of a wrong value; what stands in no line of text."""
     lines = path.read_text(encoding="utf-8").splitlines()
     at = rng.randrange(len(lines))
 
@@ -252,7 +252,7 @@ def _of_store(path: Path) -> Iterator[tuple[str, Damage]]:
 
 
 def _halved(table: str) -> Damage:
-    """Every other row left out, of a table with or without row ids."""
+    """Every other row skipped, of a table with or without row ids."""
 
     def damage(path: Path) -> None:
         with sqlite3.connect(path, isolation_level=None) as opened:

@@ -74,7 +74,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def _changed(reply: dict[str, Any], seed: int) -> tuple[str, dict[str, Any]]:
-    """One place of a reply left out, twice, or of a wrong value."""
+    """One place of a reply missing, duplicate, or of a wrong value."""
     rng = random.Random(seed)
     made = copy.deepcopy(reply)
     path = rng.choice(_places(made))

@@ -54,7 +54,7 @@ def test_rotation_keeps_the_newest_the_best_and_what_is_not_complete(tmp_path):
 
 @pytest.mark.parametrize(("states", "before"), [(["rng_state.pth"], 1), (["rng_state_0.pth", "rng_state_1.pth"], 2)])
 def test_a_checkpoint_is_for_as_many_processes_as_wrote_it(tmp_path, states, before):
-    """transformers counts steps: the second of three epochs was left out where twice as many processes went on."""
+    """transformers counts steps: the second of three epochs was skipped where twice as many processes went on."""
     folder = make(tmp_path, 6)
     for name in states:
         (folder / name).touch()

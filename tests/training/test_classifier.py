@@ -63,7 +63,7 @@ def test_train_and_dev_may_stand_in_one_file_and_unlabelled_turns_are_counted(tm
             [turn(0), turn(1), replace(turn(0, "dev"), dialogue_id="train1"), turn(5, "dev")],
             "dialogue 'train1' stands in",
         ),
-        ([turn(0), turn(0), turn(4, "dev"), turn(5, "dev")], "id 'train0:1' stands there twice"),
+        ([turn(0), turn(0), turn(4, "dev"), turn(5, "dev")], "duplicate id 'train0:1'"),
         ([turn(0, label=None), turn(4, "dev"), turn(5, "dev")], "no train example has a hard label"),
     ],
 )
@@ -78,10 +78,10 @@ def test_train_turns_of_a_dialogue_of_dev_that_has_no_name_are_left_out_and_told
     first = {"id": "train-0:3", "dialogue_id": "train-0"}
     turns = [turn(0, **first), turn(4), turn(1), turn(5, "dev", id="dev-0:3", dialogue_id="train-0"), turn(4, "dev")]
     path = turns_file(tmp_path / "t.jsonl", turns)
-    with pytest.warns(UserWarning, match=r"1 train turns \(the first: 'train-0:3'\) go on with dialogues of dev"):
+    with pytest.warns(UserWarning, match=r"1 train turns \(the first: 'train-0:3'\) continue dialogues of dev"):
         data = read_classifier_data(path, path)
     assert [row.example.id for row in data.train] == ["train4:3", "train1:3"] and len(data.dev) == 2
-    with pytest.warns(UserWarning, match="left out"):
+    with pytest.warns(UserWarning, match="skipped"):
         lessons = read_dialogue_data(path, path, None, "none", 0)
     assert len(lessons.train) == 2 and len(lessons.dev) == 2
 

@@ -46,7 +46,7 @@ def test_targets_are_hard_labels_or_sampled_shares():
         ([], None, "train.jsonl: no examples in it"),
         ([example(0, "train")], None, "none of its 1 examples has a hard label"),
         ([labelled(0), labelled(3)], None, "key 'mastery' is True in all 2 labelled examples"),
-        ([labelled(0), labelled(0)], None, "id 'train0' stands there twice"),
+        ([labelled(0), labelled(0)], None, "duplicate id 'train0'"),
         ([labelled(0, "dev")], None, "of split 'dev', expected 'train'"),
         (TRAIN, [labelled(0)], "of split 'train', expected 'dev'"),
         (

@@ -27,7 +27,7 @@ TOKENS_PER_BATCH = 8192  # rows x longest: bounds memory
 
 
 class EncoderGate(Gate):
-    """Score = p(retrieval needed) in [0, 1]; one forward pass. ``cut`` counts turns or tokens left out so far."""
+    """Score = p(retrieval needed) in [0, 1]; one forward pass. ``cut`` counts turns or tokens skipped so far."""
 
     name = "encoder"
     reads: frozenset[Reads] = frozenset({"question", "turn"})

@@ -52,8 +52,8 @@ class OffsetGate(BaseModel):
         slope, intercept = float(line.coef_[0][0]), float(line.intercept_[0])
         if slope <= 0:
             raise UserError(
-                f"base 'dialogue_state': what it says of {len(turns)} training turns it was not fitted to is no better "
-                "than chance; leave the key 'base' out"
+                f"base 'dialogue_state': on {len(turns)} training turns that it was not fitted to, it is not better "
+                "than chance; remove the key 'base'"
             )
         base = cls(intercept=intercept, slope=slope, gate=DialogueStateGate.fit(turns).card)
         return base, [intercept + slope * value for value in held_out]

@@ -83,7 +83,7 @@ class EncoderProbe(Gate):
     name = "encoder_probe"
     reads: frozenset[Reads] = frozenset({"question", "turn"})
     unit = "probability"
-    cut = 0  # what is asked now is short: nothing is left out that would be worth counting
+    cut = 0  # what is asked now is short: nothing is skipped that would be worth counting
 
     def __init__(
         self, model: PreTrainedModel, reader: ProbeInput, head: ProbeHead, card: ClassifierCard | None = None

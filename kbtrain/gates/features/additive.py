@@ -85,7 +85,7 @@ def fit_additive(
     seed: int = 0,
     groups: Sequence[int] | None = None,
 ) -> Additive:
-    """``need``: probability in [0, 1] of each row that retrieval is needed. Features that never vary are left out.
+    """``need``: probability in [0, 1] of each row that retrieval is needed. Features that never vary are skipped.
 
     The penalty is chosen by cross-validation that keeps ``groups`` whole; None: each row is one. Raises
     :class:`NothingToLearn`.

@@ -39,7 +39,7 @@ class Frequencies:
 
     @classmethod
     def of_index(cls, index: Path, least: int = 1) -> Frequencies:
-        """From a BM25 index's folder; words of fewer than ``least`` passages are left out.
+        """From a BM25 index's folder; words of fewer than ``least`` passages are skipped.
 
         Raises :class:`UserError` for a folder without a whole index.
         """

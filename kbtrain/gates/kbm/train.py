@@ -48,7 +48,7 @@ def dev_metrics(
     """``loss`` and ``auroc`` (means over the keys) and each key's own, over the examples that have its label.
 
     The loss is the cross-entropy of p(True), in nats, against the target as trained (hard or soft); AUROC is always
-    against the hard label, and left out where only one class is present.
+    against the hard label, and skipped where only one class is present.
     """
     found: dict[str, float] = {}
     position = {e.id: i for i, e in enumerate(examples)}
@@ -98,7 +98,7 @@ def dry_run(
     found = estimate([e.length for e in encoded], epochs, rows_a_device * world, parameters, trained, world)
     lines.append(
         f"dry run: {len(encoded)} examples of {found.shortest}-{found.longest} tokens (median {found.median}), "
-        f"{sum(e.cut for e in encoded)} reference tokens cut, {data.unlabelled} without a label left out; "
+        f"{sum(e.cut for e in encoded)} reference tokens cut, {data.unlabelled} without a label skipped; "
         f"{found.steps} steps of {rows_a_device * world} rows, {found.tokens:,} tokens, {found.operations:.2g} "
         f"operations; weights and optimiser {found.state_gb:.1f} GB a device"
     )
@@ -236,7 +236,7 @@ class KBMEnding(Ending):
         }
         self.run, self.figures, self.questions = {**run, **self.facts, "peak_rss_mb": peak_rss_mb()}, {}, data.train
         self.card = card.model_copy(update={"run": self.run, "versions": package_versions()})
-        left_out = f"{data.unlabelled} without a label left out, {n_truncated} reference tokens cut"
+        left_out = f"{data.unlabelled} without a label skipped, {n_truncated} reference tokens cut"
         self.trained_on = f"{len(data.train)} examples ({left_out})"
         self.kept: dict[Target, list[float]] = {}
         self.of_dev: dict[Target, list[float]] = {}

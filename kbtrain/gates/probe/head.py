@@ -207,7 +207,7 @@ def _ridge_left_out(features: Array, labels: Sequence[Array], groups: Sequence[i
     """Predictions of each question by the ridge regression on all other groups, for all labels and penalties.
 
     In closed form, from one eigendecomposition: with the hat matrix H (n, n) of the fit to all, the residuals of a
-    group that is left out are (1 - H_gg)^-1 times those of the fit to all (of a single question: residual / (1 - h)).
+    group that is held out are (1 - H_gg)^-1 times those of the fit to all (of a single question: residual / (1 - h)).
     """
     import numpy as np
 

@@ -212,8 +212,8 @@ class StateStore:
         """Warn where states that sampling should have kept are read now: a batch of its own rounds differently."""
         if missing and self.sampled:
             warnings.warn(
-                f"{self.folder}: has no states of {missing} of {total} prompts, which sampling keeps; they are read "
-                "now, and scores differ a little from those of a whole run; to avoid it, run the sampling command "
+                f"{self.folder}: states of {missing} of {total} prompts are missing, which sampling keeps. They are "
+                "read now, and scores differ a little from those of a whole run. To avoid it, run the sampling command "
                 "(keep_states) first",
                 stacklevel=3,
             )
@@ -245,9 +245,9 @@ def _read_head(path: Path) -> tuple[dict[str, str], list[str], str | None]:
             shape = file.get_slice("states").get_shape()
         facts, keys = json.loads(head["facts"]), head["prompts"].split()
     except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise UserError(f"{at(path)}: no file of states ({error}); delete it, they are made again") from None
+        raise UserError(f"{at(path)}: no file of states ({error}); delete it to compute them again") from None
     if len(keys) != shape[0]:
-        raise UserError(f"{at(path)}: {shape[0]} states of {len(keys)} prompts; delete it, they are made again")
+        raise UserError(f"{at(path)}: {shape[0]} states of {len(keys)} prompts; delete it to compute them again")
     return facts, keys, head.get("by")
 
 

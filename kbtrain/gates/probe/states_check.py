@@ -56,7 +56,8 @@ def compare_server(server: Server, source: str) -> list[str]:
         )
     return [
         f"compared  layers {', '.join(map(str, layers))}, {kept.prompt.shape[-1]} numbers each",
-        "tokens    " + ("equal to ours by the chat template" if same else "not compared: the server returns none"),
+        "tokens    "
+        + ("equal to the local ones by the chat template" if same else "not compared: the server returns none"),
         f"reference {at(where) if where else f'transformers here, {model}'}: {len(reference)} prompts",
         f"equal     largest difference {found.alone:.4f} alone, {found.batch:.4f} in a batch (tolerance {TOLERANCE})",
     ]

@@ -154,7 +154,7 @@ TOKENS_PER_BATCH = 16384  # rows x longest: bounds memory
 
 
 class RagateMHA(Gate):
-    """Score = p(retrieval needed) in [0, 1], the second class's share of a softmax. ``cut`` counts turns left out."""
+    """Score = p(retrieval needed) in [0, 1], the second class's share of a softmax. ``cut`` counts turns skipped."""
 
     name = "ragate_mha"
     reads: frozenset[Reads] = frozenset({"question", "turn"})

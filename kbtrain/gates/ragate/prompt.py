@@ -25,10 +25,10 @@ _ANSWER = 12  # tokens kept free for the answer and what closes it
 
 
 class TurnPrompts:
-    """Turns as prompts of at most ``max_length`` tokens, answer included; the oldest turns are left out.
+    """Turns as prompts of at most ``max_length`` tokens, answer included; the oldest turns are skipped.
 
     ``render(turn, context)`` gives all that the prompt is made of, with as much of the context as fits: no label, and
-    of the future only what a feature asks for, so that no prompt can show more. ``n_truncated`` counts turns left out.
+    of the future only what a feature asks for, so that no prompt can show more. ``n_truncated`` counts turns skipped.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TurnPrompts:
 
 
 class RagatePrompt(Gate):
-    """Score = p(True) against p(False) in [0, 1] at the answer's first differing token. ``cut`` counts turns left out.
+    """Score = p(True) against p(False) in [0, 1] at the answer's first differing token. ``cut`` counts turns skipped.
 
     A prompt longer than ``max_length`` tokens loses its oldest turns.
     """
@@ -99,7 +99,7 @@ class RagatePrompt(Gate):
 
     @property
     def cut(self) -> int:
-        """Turns left out so far."""
+        """Turns skipped so far."""
         return self.prompts.n_truncated
 
     @classmethod

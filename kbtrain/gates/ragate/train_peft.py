@@ -195,7 +195,7 @@ def _model_card(card: RagatePeftCard, dev: DevScores) -> ModelCard:
         f"[0, 1], one forward pass. The folder holds the adapter; the base model is opened beside it{nf4}.",
         points=(
             f"Reads: context{''.join(f', {name}' for name in card.features)}; at most {card.max_length} tokens, the "
-            "oldest turns are left out.",
+            "oldest turns are skipped.",
             f"Labels: a turn is positive if people enriched it{rule}. Loss at the answer's token alone.",
         ),
         limits="trained on the dialogues named below; other domains and languages were not tried. The threshold is "
@@ -230,6 +230,6 @@ def dry_run(
     return (
         f"{decode(ids[:-1])}[[{decode(ids[-1:])}]]\ndry run: {len(rows)} turns, "
         f"{sum(row.need > 0.5 for row in data.train)} positive, of {lengths[0]}-{lengths[-1]} tokens (median "
-        f"{lengths[len(lengths) // 2]}), {prompts.n_truncated} old turns left out; "
+        f"{lengths[len(lengths) // 2]}), {prompts.n_truncated} old turns skipped; "
         f"{count_steps(len(rows), rows_a_step, epochs)} steps of {rows_a_step} rows"
     )

@@ -86,7 +86,7 @@ def measured_scale(thoughts: Sequence[Thought], settings: SeakrSettings) -> Meas
     norms = [thought.squared_norm for thought in thoughts if thought.squared_norm is not None]
     if not norms:
         raise UserError(
-            f"to all of {len(thoughts)} dev questions the model says nothing in {settings.k} samples: there is no "
+            f"to all of {len(thoughts)} dev questions the model says nothing in {settings.k} samples, so there is no "
             "scale to measure; look at its answers, and at keys stop and max_new_tokens"
         )
     scale = Scale.from_norms(norms, settings.k, settings.alpha)

@@ -151,7 +151,7 @@ SIGNALS: dict[str, Signal] = {
         lambda s, alpha, k: _attention(s),
         "from 0 (one token has all attention) to 1, mean of the samples",
         "entropy of the middle layer's attention at the forced end token / ln of the tokens it can see, mean of its "
-        "heads (the paper's ablation names it without a formula: this one is ours)",
+        "heads (the paper's ablation names it without a formula: this one is kbtrain's)",
         2.0,
     ),
     "token_entropy": Signal(

@@ -114,8 +114,8 @@ class Scale:
         if threshold < self.floor:
             raise UserError(
                 f"threshold {threshold:g} is under the floor {self.floor:.3f} of this model, layer, k = {self.k} and "
-                f"alpha = {self.alpha:g}: even {self.k} identical answers score more, so every question would be "
-                "retrieved for; a published threshold belongs to its own model: choose one with eval/calibrate.py"
+                f"alpha = {self.alpha:g}. Even {self.k} identical answers score more, so every question would be "
+                "retrieved for. A published threshold is for its own model: choose one with eval/calibrate.py"
             )
 
 

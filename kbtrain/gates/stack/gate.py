@@ -53,7 +53,7 @@ class StackCard(KeyedCard):
         given = {name for member in info.data.get("members", ()) for name in member.inputs().values()}
         for model in models.values():
             if foreign := sorted(model.inputs.keys() - given):
-                raise ValueError(f"'{foreign[0]}' is no score of its members")
+                raise ValueError(f"'{foreign[0]}' is not a score of its members")
         return models
 
     def parts(self) -> tuple[str, ...]:

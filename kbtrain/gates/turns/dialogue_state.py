@@ -50,7 +50,7 @@ def feature_table(rows: Sequence[Mapping[str, float]], least: int) -> tuple[list
     return vectorizer.get_feature_names_out().tolist(), values
 
 
-LEAST_TURNS = 3  # a feature that fewer training turns have is left out
+LEAST_TURNS = 3  # a feature that fewer training turns have is skipped
 C = 0.004  # inverse of the L2 penalty on standardised features: hundreds of them, and few positive turns
 
 

@@ -136,7 +136,7 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
     return Answered(asked, answers, stated, _scores(row, columns.scores), loaded.left_out)
 
 
-_BOTH_ARMS = "both arms are needed: answer each question both ways, or leave out those with one answer"
+_BOTH_ARMS = "both arms are needed: answer each question both ways, or skip those with one answer"
 
 
 def _refuse_one_arm(row: SourceRecord, answers: Mapping[Condition, str]) -> None:

@@ -41,7 +41,8 @@ def _our_fields(columns: dict[str, str | list[str]]) -> dict[str, str | list[str
     unknown = next((name for name in columns if name not in FIELDS), None)
     if unknown is not None:
         raise ValueError(
-            f"no field '{unknown}' of a question; {did_you_mean(unknown, FIELDS)}; ours stands first: {{text: prompt}}"
+            f"no field '{unknown}' of a question; {did_you_mean(unknown, FIELDS)}; "
+            "kbtrain's name comes first: {text: prompt}"
         )
     return columns
 
@@ -337,7 +338,7 @@ def _refuse_unknown(row: SourceRecord) -> None:
     meant = f" (or did you mean '{near[0]}'?)" if near else ""
     raise row.error(
         unknown[0],
-        f"no field of a question{meant}; name those that count, and the others are left out: "
+        f"no field of a question{meant}; name those that count, and the others are skipped: "
         f'--columns "{_map(row.data)}"',
     )
 

@@ -1,6 +1,6 @@
 """CSV and TSV files, one row at a time, each with its first line; and lists in a cell.
 
-Lists are as Python or numpy print them: ``['a', "b"]``, ``['a' 'b']``, ``array([...], dtype=...)``. numpy leaves out
+Lists are as Python or numpy print them: ``['a', "b"]``, ``['a' 'b']``, ``array([...], dtype=...)``. numpy skips
 the commas, and Python would read ``'a' 'b'`` as one text: so commas are put back between tokens.
 """
 

@@ -145,7 +145,7 @@ class _Buffers:
         return " ".join((self.question.text, *self.rationales[-1:]))
 
     def take(self, sentence: str) -> bool:
-        """Append a sentence to the rationale, if it says something; True if it was the final one, which is left out:
+        """Append a sentence to the rationale, if it says something; True if it was the final one, which is skipped:
         the answer is asked for behind the rationale."""
         if says_nothing(sentence):
             return False

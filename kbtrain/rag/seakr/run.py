@@ -59,7 +59,7 @@ class SeakrPipelineConfig(Config):
         0.4,
         ge=0,
         le=1,
-        description="probability from which a word goes into the query; .4 is ours, SeaKR's code has .9",
+        description="probability from which a word goes into the query; SeaKR's code has 0.9",
     )
     query_words: QueryWords = Field(
         "probable", description="probable: by word_confidence alone; public: or of the question or the step before"

@@ -55,7 +55,7 @@ class GradedAnswers:
 
 
 def graded_answers(question: Question, made: SampleSet, verdicts: grading.Verdicts | None = None) -> GradedAnswers:
-    """Grade each sampled answer that is not left out, each distinct text once."""
+    """Grade each sampled answer that is not skipped, each distinct text once."""
     known: dict[str, tuple[bool | None, str]] = {}
     counted = counted_answers(made.samples)
     for sample in counted:

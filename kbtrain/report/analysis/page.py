@@ -79,9 +79,9 @@ def _accuracy(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
     left = ", ".join(f"{name} {run.accuracies.left_out}" for run, name in zip(runs, names, strict=True))
     text = (
         "Figure 1 of the KBM paper: accuracy without retrieval, with it, and with the answers masked in the evidence. "
-        "Only questions that were answered under all conditions of a run are compared; answered under some only and "
-        f"left out: {left}. accuracy: greedy answers, Wilson's interval; expected: mean share of right sampled "
-        "answers; prompts cut: prompts that lost evidence from their tail (of all that are stored)."
+        "Only questions that were answered under all conditions of a run are compared. Answered under some only and "
+        f"skipped: {left}. Accuracy: greedy answers, Wilson's interval. Expected: mean share of right sampled "
+        "answers. Prompts cut: prompts that lost evidence from their tail (of all that are stored)."
     )
     caption = "Share of right answers by model and condition; bars: 95 % intervals."
     drawn = [(figures.accuracy_bars(runs, names), caption)]
@@ -186,7 +186,7 @@ def _stability(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
             "known differs", "certain differs")  # fmt: skip
     taus = "; ".join(
         f"{name}: tau {run.stability.tau_mastery:.3g} (mastery), {run.stability.tau_certainty:.3g} (certainty), "
-        f"{run.stability.fewer} questions with fewer answers left out"
+        f"{run.stability.fewer} questions with fewer answers skipped"
         for run, name in zip(runs, names, strict=True)
     )
     text = (

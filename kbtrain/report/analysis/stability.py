@@ -43,7 +43,7 @@ class AtSize:
 
 @dataclass
 class Stability:
-    """Over the questions with the most answers; ``largest`` is that number, ``fewer`` counts those left out."""
+    """Over the questions with the most answers; ``largest`` is that number, ``fewer`` counts those skipped."""
 
     largest: int
     tau_mastery: float
@@ -122,7 +122,7 @@ class TauSweep:
     is then kept and counted as good. ``held_out``: one half of the answers decides, the other half is counted, both
     ways round. Certainty stands on the scale of ``scale`` answers in both, for every question (None: of half of its
     own answers): at one tau, values on several scales would be cut at different places. Questions whose halves have
-    fewer answers are left out then.
+    fewer answers are skipped then.
     """
 
     scale: int | None = None
@@ -205,7 +205,7 @@ class Spread:
 class LeastCertain:
     """Keeps the ``size`` questions with the lowest certainty; equal ones by question id.
 
-    ``scale``: the I on which all certainties stand, those of fewer answers left out; None: each on its own.
+    ``scale``: the I on which all certainties stand, those of fewer answers skipped; None: each on its own.
     """
 
     size: int
