@@ -73,9 +73,9 @@ def test_beside_accepted_answers_the_sentence_says_how_many_are_right() -> None:
     chosen = calibrate_change(dev, (dev >= 60).astype(float), 0.05, 0.1)
     one = fidelity("features_change", chosen, dev, (dev >= 60).astype(float))
     assert beside_accuracy(one, 0.431, 0.439) == (
-        "Set to skip searches that change no answer, features change skips 61.0 % of the searches, and 1.0 % "
-        "[0.2, 5.4] of the answers differ from always searching (promised: at most 5.0 %, with probability 0.9); "
-        "43.1 % of all answers are right then, 43.9 % when always searching."
+        "Set to skip searches that change no answer, features change skips 61.0 % of the searches. Then 1.0 % "
+        "[0.2, 5.4] of the answers differ from always searching (promised: at most 5.0 %, with probability 0.9), and "
+        "43.1 % of all answers are right (43.9 % when always searching)."
     )
 
 

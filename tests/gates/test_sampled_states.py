@@ -291,5 +291,5 @@ def test_a_probe_that_reads_states_which_sampling_should_have_kept_warns(asked, 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert list(StateStore(states, facts).extract(model, test_question, kept_by_sampling=False)) == [1]
-    with pytest.warns(UserWarning, match=r"states/llm: has no states of \d+ of 40 prompts, which sampling keeps"):
+    with pytest.warns(UserWarning, match=r"states/llm: states of \d+ of 40 prompts are missing, which sampling keeps"):
         list(StateStore(states, facts).extract(model, prompts))

@@ -136,7 +136,7 @@ def spoiled(reply, **change):
         (lambda r: spoiled(r, embedding="AAAA"), "expected 12 embeddings"),
         (lambda r: spoiled(r, embedding=[]), "is zero"),
         (lambda r: spoiled(r, embedding=[0.0, 0.0]), "is zero"),
-        (lambda r: spoiled(r, embedding=[1.0, float("nan")]), "is zero, or holds"),
+        (lambda r: spoiled(r, embedding=[1.0, float("nan")]), "is zero or holds"),
         (lambda r: {**r, "data": [{**r["data"][0], "embedding": [1.0]}, *r["data"][1:]]}, "expected 12 embeddings"),
         (lambda r: {"data": []}, "a reply without data"),
         (lambda r: [], "a reply without data"),
