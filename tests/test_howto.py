@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from support.scripts import load
@@ -64,6 +65,22 @@ def test_the_manifest_for_kubernetes_has_what_the_server_needs() -> None:
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"] == labels
     assert container["args"][:2] == ["serve", "/runs/mine/features"] and "--keys" in container["args"]
+
+
+def test_the_linters_of_compose_and_kubernetes_accept_the_files() -> None:
+    """``check-jsonschema`` with compose's own schema, ``kubernetes-validate`` with that of three versions."""
+    builtin = pytest.importorskip("check_jsonschema.builtin_schemas")
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    check = jsonschema.Draft202012Validator(builtin.get_builtin_schema("vendor.compose-spec"))
+    compose = yaml.safe_load((DOCS / "serving" / "compose.yaml").read_text(encoding="utf-8"))
+    assert list(check.iter_errors(compose)) == []
+    assert list(check.iter_errors({"services": {"kbtrain": {"imagge": "kbtrain"}}})) != []
+    objects = list(yaml.safe_load_all((DOCS / "serving" / "kubernetes.yaml").read_text(encoding="utf-8")))
+    for version in ("1.30", "1.33", "1.36"):
+        assert [kubernetes_validate.validate(one, version, strict=True) for one in objects] == [version, version]
+    objects[1]["spec"]["portz"] = objects[1]["spec"].pop("ports")
+    with pytest.raises(kubernetes_validate.ValidationError, match="'portz' was unexpected"):
+        kubernetes_validate.validate(objects[1], "1.33", strict=True)
 
 
 def test_the_frameworks_page_imports_what_the_adapters_have() -> None:
