@@ -5,7 +5,8 @@ With --device cpu --tiny a random model of two layers shows that the program run
 
 Examples:
   python benchmarks/gpu_check.py
-  python benchmarks/gpu_check.py --only "[greedy bf16, speed 1100]"
+  python benchmarks/gpu_check.py --only "[greedy bf16, decode step, speed 1100]"
+  python benchmarks/gpu_check.py --model FOLDER --random true  # with the sizes and the tokenizer of FOLDER alone
   python benchmarks/gpu_check.py --device cpu --tiny true
 """
 
@@ -16,6 +17,7 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,6 +39,7 @@ class GpuCheckConfig(Config):
     device: Literal["cuda", "cpu"] = Field("cuda", description="cuda, or cpu to see that the program runs")
     model: str = Field("smollm2-135m-instruct", description="embedded name or local folder")
     tiny: bool = Field(False, description="a random model of two layers with this model's tokenizer, few questions")
+    random: bool = Field(False, description="a model of this one's sizes with random weights; its own are not read")
     only: tuple[str, ...] | None = Field(None, description="names of checks; null: all")
     limit_seconds: float = Field(480.0, gt=0, description="no check begins after so many seconds")
     output: Path = Field(Path("runs/bench/gpu_check.json"), description="where the figures go")
@@ -88,6 +91,7 @@ def one(check: Callable[[Here], Figures], here: Here) -> dict[str, Any]:
     except NotHere as error:
         result, why = "not run", str(error)
     except Exception as error:  # noqa: BLE001 (a check that breaks must not hide the others)
+        traceback.print_exc()
         result, why = "FAILED", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     gc.collect()
     if torch.cuda.is_available():
@@ -96,23 +100,26 @@ def one(check: Callable[[Here], Figures], here: Here) -> dict[str, Any]:
 
 
 def model_folder(config: GpuCheckConfig, work: Path) -> str:
-    """The model's folder; tiny: one with random weights of its class, and its tokenizer."""
+    """The model's folder; tiny or random: one with random weights of its class, and its tokenizer."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from kbtrain.models.load import load_tokenizer, resolve
 
     where = resolve(config.model)
-    if not config.tiny:
+    if not (config.tiny or config.random):
         return where
     shape = AutoConfig.from_pretrained(where)
     small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     small |= {"num_key_value_heads": 2, "head_dim": 8}
-    for key, value in small.items():
+    for key, value in small.items() if config.tiny else ():
         setattr(shape, key, value)
     torch.manual_seed(0)
     folder = work / "model"
-    AutoModelForCausalLM.from_config(shape, dtype=torch.float32).save_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
+    if config.random:  # logits as far apart as a trained model's, or each token is about as probable as any
+        model.get_output_embeddings().weight.data *= 6
+    model.save_pretrained(folder)
     load_tokenizer(config.model).save_pretrained(folder)
     return str(folder)
 

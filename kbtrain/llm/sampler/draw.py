@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 
 _ROWS = 16  # rows worked on at a time, so that their float32 copies stay in the processor's cache
+_ROWS_ON_GPU = 256  # a GPU waits for Python between small kernels; so many rows' copies take little of its memory
 _BLOCK = 256  # tokens summed before the search: first the block is found, then the token in it
 
 
@@ -34,6 +35,11 @@ def filtered(logits: torch.Tensor, temperature: float, top_k: int, top_p: float)
     if top_p < 1.0:
         scores = TopPLogitsWarper(top_p)(ids, scores.float())
     return scores
+
+
+def upload(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The values on the device; on a GPU without waiting for what it computes."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 @dataclass(frozen=True)
@@ -51,14 +57,18 @@ def draw(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, sou
     token of probability 0 is never drawn. Sums are in float64 over blocks, so no token's share is lost to rounding.
     """
     parts: list[Drawn] = []
-    for sequences in torch.arange(len(scores)).split(_ROWS):
+    for sequences in torch.arange(len(scores)).split(_rows_at_once(scores)):
         start, stop = bisect_left(source, int(sequences[0])), bisect_right(source, int(sequences[-1]))
         if start == stop:  # nobody draws from these sequences
             continue
-        which = torch.tensor(source[start:stop], device=scores.device) - int(sequences[0])
+        which = upload(torch.tensor(source[start:stop]), scores.device) - int(sequences[0])
         block = scores[int(sequences[0]) : int(sequences[-1]) + 1]
         parts.append(_draw_block(block, uniforms[start:stop], greedy[start:stop], which))
     return Drawn(torch.cat([p.tokens for p in parts]), torch.cat([p.logprobs for p in parts]))
+
+
+def _rows_at_once(scores: torch.Tensor) -> int:
+    return _ROWS if scores.device.type == "cpu" else _ROWS_ON_GPU
 
 
 def _draw_block(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, which: torch.Tensor) -> Drawn:
@@ -78,7 +88,9 @@ def _draw_block(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tens
     rest = torch.minimum(target - before, torch.nextafter(inside[:, -1], torch.zeros_like(before)))
     offset = torch.searchsorted(inside, rest.unsqueeze(-1), right=True).squeeze(-1)
     tokens = (at * _BLOCK + offset).clamp_(max=scores.shape[-1] - 1)  # past the end only where nothing is a number
-    if bool(greedy.any()):
+    if scores.is_cuda:  # to ask whether there are greedy draws takes longer
+        tokens = torch.where(greedy, scores.argmax(dim=-1)[which], tokens)
+    elif bool(greedy.any()):
         tokens[greedy] = scores[which[greedy]].float().argmax(dim=-1)  # in 16 bits it takes six times as long
     return Drawn(tokens, weights[which, tokens].double().log() - total[which].log())
 
@@ -97,7 +109,6 @@ class UniformRow:
         return (int.from_bytes(state.digest(), "little") >> 11) * 2.0**-53
 
 
-_CHUNK = 16  # worked on at a time, so that their float32 copies stay in the processor's cache
 _NOTHING = -1e4  # a logit so far under the highest has probability 0; -inf times 0 would be no number
 
 
@@ -111,9 +122,9 @@ class TokenStatistics:
     @classmethod
     def from_logits(cls, logits: torch.Tensor, tokens: torch.Tensor, source: Sequence[int]) -> TokenStatistics:
         """``logits`` (sequences, vocabulary); row i drew ``tokens[i]`` from sequence ``source[i]``."""
-        used, sequence = torch.unique(torch.tensor(source, device=logits.device), return_inverse=True)
+        used, sequence = torch.unique(upload(torch.tensor(source), logits.device), return_inverse=True)
         sequences = logits if len(used) == len(logits) else logits[used]
-        parts = [_entropy(chunk) for chunk in sequences.split(_CHUNK)]
+        parts = [_entropy(chunk) for chunk in sequences.split(_rows_at_once(logits))]
         entropies, log_totals = (torch.cat(column) for column in zip(*parts, strict=True))
         surprisals = log_totals[sequence] - sequences[sequence, tokens].float()
         return cls(entropies[sequence].clamp(min=0.0), surprisals.clamp(min=0.0))

@@ -27,12 +27,13 @@ from kbtrain.kernels.memory import keep_freed_memory
 from kbtrain.kernels.packed_linear import PackedLinears
 from kbtrain.kernels.parallel_batches import replica
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.sampler.draw import Drawn, UniformRow, draw, filtered
+from kbtrain.llm.sampler.draw import Drawn, UniformRow, draw, filtered, upload
 from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, current_prefix, prefill
 from kbtrain.llm.sampler.rows import PromptRows, Row
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
 from kbtrain.llm.sampler.shared_prefix_check import blocks_hold
+from kbtrain.llm.sampler.step_graph import GridSequences, StepGraphs
 from kbtrain.llm.thought_tokens import ThoughtTokens
 from kbtrain.models.batching import common_start
 from kbtrain.models.weights import no_numbers
@@ -231,6 +232,7 @@ class LockstepSampler:
         self.window = window  # tokens, of the layers that see no more
         self.blocks = shared and blocks_hold(model, sampling.max_prompt_tokens)  # prompts attend to themselves in
         self.stopper = Stopper(model, tokenizer, sampling.stop, self.skip_blank)
+        self.graphs = StepGraphs(model)
         self._packed = PackedLinears(model)
         keep_freed_memory()
 
@@ -281,9 +283,18 @@ class LockstepSampler:
         going = [row for row in rows if row.feed]
         if not going:
             return
+        graph = self.graphs.take(cache, lengths, going, room) if self._fits(*prompts) else None
+        if graph is not None:
+            self._decode_rows(going, graph, GridSequences(going, graph.grid, self.merge))
+            self.graphs.keep(graph)
+            return
         sequences = DistinctSequences(going, self.merge)
         kind = SharedPrefixDecoder if self._fits(*prompts) else CopiedPrefixDecoder
         decoder = kind(self.model, cache, lengths, sequences.questions, room, most=len(going))
+        self._decode_rows(going, decoder, sequences)
+
+    def _decode_rows(self, going: Sequence[Row], decoder: Any, sequences: DistinctSequences | GridSequences) -> None:
+        """Feed and draw tokens until each row has ended; ``decoder`` is one that the sequences grow in."""
         for observer in self.observers:
             if observer.attention_layer is not None:
                 decoder.weigh(observer.attention_layer)
@@ -313,12 +324,10 @@ class LockstepSampler:
             rows = observer.on_prefill(rows, read)
         return cache, logits, rows
 
-    def _step(
-        self, decoder: SharedPrefixDecoder | CopiedPrefixDecoder, newest: Sequence[int], rows: Sequence[Row]
-    ) -> torch.Tensor:
+    def _step(self, decoder: Any, newest: Sequence[int], rows: Sequence[Row]) -> torch.Tensor:
         """Feed each sequence's newest token; logits (sequences, vocabulary) of the next one."""
         with self._reading(rows, [0] * len(newest)) as readings:
-            logits = decoder.step(torch.tensor(newest, device=self.model.device))
+            logits: torch.Tensor = decoder.step(torch.tensor(newest, device=self.model.device))
         for row in rows:
             del row.feed[0]
             row.fed += 1
@@ -346,8 +355,9 @@ class LockstepSampler:
         rows = sorted(rows, key=lambda row: row.sequence)
         sequence_of_row = [row.sequence for row in rows]
         step = len(rows[0].tokens)
-        uniforms = torch.tensor([row.uniforms.at(step) for row in rows], dtype=torch.float64, device=logits.device)
-        greedy = torch.tensor([row.index == GREEDY for row in rows], device=logits.device)
+        numbers = torch.tensor([row.uniforms.at(step) for row in rows], dtype=torch.float64)
+        uniforms = upload(numbers, logits.device)
+        greedy = upload(torch.tensor([row.index == GREEDY for row in rows]), logits.device)
         drawn = self._draw_tokens(logits, uniforms, greedy, sequence_of_row)
         for row, token, logprob in zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
             if math.isnan(logprob):
@@ -398,6 +408,7 @@ class BatchSampler(LockstepSampler):
         other.stopper = copy.copy(self.stopper)
         other.stopper.tokenizer = other.tokenizer
         other.stopper.thoughts = ThoughtTokens(other.tokenizer)
+        other.graphs = StepGraphs(other.model)
         other._packed = PackedLinears(other.model, self._packed.weights)
         other._prefix = None
         return other

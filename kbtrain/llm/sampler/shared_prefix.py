@@ -8,7 +8,8 @@ are decoded in lockstep over prefilled prompts, with the shared prefix or with c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -64,14 +65,27 @@ class Prefix:
 
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
-    bias: torch.Tensor | None  # (questions, 1, 1, last places of length): -inf on padding; None where there is none
+    bias: torch.Tensor | None  # (questions, 1, 1, places up to ``bias_end``): -inf on padding; None where there is none
     layout: Layout
-    n_own: int = 0  # own tokens that each row has by now
+    n_own: int = 0  # own tokens that each row has by now; places behind them are masked
     weighed: int | None = None
+    bias_end: int = 0  # places of the bias behind the prompts' length: those of own tokens
 
 
 ACTIVE: ContextVar[Prefix] = ContextVar("kbtrain_active_prefix")
 """The prefix that the attention function reads while a model runs under its name."""
+
+
+@contextmanager
+def attend_to(prefix: Prefix, model: PreTrainedModel) -> Iterator[None]:
+    """Context in which the model's attention is :func:`shared_prefix_attention`, to this prefix."""
+    own, token = model.config._attn_implementation, ACTIVE.set(prefix)
+    model.set_attn_implementation(NAME)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(own)
+        ACTIVE.reset(token)
 
 
 class OwnLayer(DynamicLayer):
@@ -138,7 +152,8 @@ def shared_prefix_attention(
         scores.div_(softcap).tanh_().mul_(softcap)
     length = scores.shape[-1] - key.shape[2]
     if prefix.bias is not None:
-        scores[..., length - prefix.bias.shape[-1] : length] += prefix.bias
+        end = length + prefix.bias_end
+        scores[..., end - prefix.bias.shape[-1] : end] += prefix.bias
     scores[..., length + prefix.n_own :] = float("-inf")
     torch.softmax(scores, dim=-1, out=scores)  # in place: writing it elsewhere costs as much as computing it
     output = _mixed(scores, prefix.values[module.layer_idx], value, prefix.layout)
@@ -210,7 +225,6 @@ class SharedPrefixDecoder:
         self._own = [OwnLayer(most or len(question_of_sequence), room) for _ in cache.layers]
         self._cache = DynamicCache()
         self._cache.layers = list(self._own)
-        self._attention = model.config._attn_implementation
         layers: list[Any] = cache.layers
         bias = _padding_bias(self.lengths, layers[0].keys)
         keys, values = zip(*(_take_cache(layer, max(lengths) + room) for layer in layers), strict=True)
@@ -227,18 +241,13 @@ class SharedPrefixDecoder:
         positions = torch.tensor([self.lengths[q] + self.step_count for q in self.question_of_sequence])
         self.step_count += 1
         self._prefix.n_own = self.step_count
-        token = ACTIVE.set(self._prefix)
-        self.model.set_attn_implementation(NAME)
-        try:
+        with attend_to(self._prefix, self.model):
             output = self.model(
                 input_ids=tokens.unsqueeze(1),
                 position_ids=positions.unsqueeze(1).to(self.model.device),
                 past_key_values=self._cache,
                 use_cache=True,
             )
-        finally:
-            self.model.set_attn_implementation(self._attention)
-            ACTIVE.reset(token)
         logits: torch.Tensor = output.logits[:, -1]
         return logits
 

@@ -1,0 +1,173 @@
+"""Steps on a grid of fixed tensors, as a GPU replays them, draw what the plain decoder draws; here without capture."""
+
+import math
+
+import pytest
+import torch
+from support.drawn_tokens import DrawnTokens
+
+from kbtrain.llm.base import AnswerRequest, Sampling
+from kbtrain.llm.sampler.prefill import prefill
+from kbtrain.llm.sampler.rows import Row
+from kbtrain.llm.sampler.states_observer import StatesObserver
+from kbtrain.llm.sampler.step_graph import Grid, StepGraph, StepGraphs
+from kbtrain.llm.sampler.token_uncertainty import TokenUncertainty
+from kbtrain.llm.transformers_llm import TransformersLLM
+
+SERVED = ["llama", "qwen2", "gemma", "gemma2", "gemma3", "mistral"]
+
+
+def on_grid(llm):
+    """Let a sampler on a CPU take the steps that a GPU would capture."""
+    llm._sampler.graphs.problem, llm._sampler.graphs.capture, llm._sampler.graphs.limit = None, False, math.inf
+    llm._ready_samplers = lambda: [llm._sampler]
+
+
+def drawn(llm, asks, *observers):
+    tokens = DrawnTokens()
+    list(llm.answer_observed(asks, tokens, *observers))
+    return tokens.tokens, tokens.finish
+
+
+@pytest.fixture
+def grids(monkeypatch):
+    """The grid of each graph that is made."""
+    made, begun = [], StepGraph.__init__
+
+    def noted(self, model, grid, *rest):
+        made.append(grid)
+        begun(self, model, grid, *rest)
+
+    monkeypatch.setattr(StepGraph, "__init__", noted)
+    return made
+
+
+@pytest.mark.parametrize("kind", SERVED)
+def test_answers_are_those_of_the_plain_decoder(kind, make_model, tokenizer, question, grids):
+    """Prompts of unequal lengths, rows that end early, greedy answers beside drawn ones, a common prefix."""
+    model = make_model(kind)
+    model.generation_config.eos_token_id = list(range(1, 25))
+    llm = TransformersLLM(kind, model, tokenizer, Sampling(max_new_tokens=20, stop=(), max_prompt_tokens=130))
+    asks = [AnswerRequest(question(f"q{i}", text="so " * i + "what?"), "llm", None, n=6) for i in range(4)]
+    plain = drawn(llm, asks)
+    assert not grids
+    on_grid(llm)
+    assert drawn(llm, asks) == plain
+    assert [(grid.questions, grid.width) for grid in grids] == [(4, 7)]
+    lengths = {len(tokens) for tokens in plain[0].values()}
+    assert len(lengths) > 3 and set(plain[1].values()) == {"eos", "length"}
+
+
+def test_a_kept_graph_serves_later_batches_that_fit_and_no_others(make_model, tokenizer, question, grids):
+    llm = TransformersLLM("m", make_model("llama"), tokenizer, Sampling(max_new_tokens=16, stop=()))
+    batches = [
+        [AnswerRequest(question(f"q{b}-{i}", text="very " * words + "where?"), "llm", None, n=4) for i in range(count)]
+        for b, (count, words) in enumerate([(4, 8), (3, 5), (4, 9), (1, 5), (4, 120)])
+    ]
+    plain = [drawn(llm, asks) for asks in batches]
+    on_grid(llm)
+    assert [drawn(llm, asks) for asks in batches] == plain
+    assert [grid.questions for grid in grids] == [4, 1, 4]  # one of four prompts would leave most rows unused
+    llm.model.get_input_embeddings().weight.data = llm.model.get_input_embeddings().weight.data.clone()
+    assert drawn(llm, batches[0]) == plain[0] and len(grids) == 4  # a graph reads weights where they were
+
+
+def test_states_and_uncertainties_are_read_at_their_rows(make_model, tokenizer, question):
+    """Passes that are read, of the answers' first tokens, among passes that are not."""
+    llm = TransformersLLM("m", make_model("llama"), tokenizer, Sampling(max_new_tokens=16, stop=()))
+    asks = [AnswerRequest(question(f"q{i}", text="so " * i + "what?"), "llm", None, n=3) for i in range(3)]
+
+    class Notes(StatesObserver):
+        def done(self, row):
+            super().done(row)
+            noted[row.prompt.question_id, row.index] = (row.notes[self].states(), row.notes[uncertainty])
+
+    results, uncertainty = [], TokenUncertainty()
+    for prepare in (lambda llm: None, on_grid):
+        prepare(llm)
+        noted = {}
+        drawn(llm, asks, Notes(3), uncertainty)
+        results.append(noted)
+    plain, grid = results
+    assert plain.keys() == grid.keys() and len(plain) == 12
+    for key, (states, numbers) in plain.items():
+        assert grid[key][0] == pytest.approx(states, abs=1e-4)
+        for name in ("entropies", "surprisals", "ratios"):
+            assert getattr(grid[key][1], name) == pytest.approx(getattr(numbers, name), abs=1e-4)
+
+
+def test_a_pass_with_new_hooks_is_not_replayed(make_model, tokenizer, question):
+    """A replay runs none: the graph says so by starting the step from Python."""
+    llm = TransformersLLM("m", make_model("llama"), tokenizer, Sampling(max_new_tokens=16, stop=()))
+    on_grid(llm)
+    drawn(llm, [AnswerRequest(question("q"), "llm", None, n=2)])
+    (graph,) = llm._sampler.graphs._kept
+    replays = []
+    graph._logits = torch.zeros(len(graph._tokens), 8)
+    graph._graph = type("Graph", (), {"replay": lambda self: replays.append(1)})()
+    tokens, seen = torch.zeros(len(graph._tokens), dtype=torch.long), []
+    with torch.inference_mode():
+        assert graph.step(tokens) is graph._logits and replays == [1]
+        handle = llm.model.model.layers[0].register_forward_hook(lambda *given: seen.append(1))
+        assert graph.step(tokens) is not graph._logits
+        handle.remove()
+        graph.step(tokens)
+    assert replays == [1, 1] and seen == [1]
+
+
+def test_what_a_gpu_cannot_capture_is_started_from_python_with_one_warning(
+    make_model, tokenizer, question, monkeypatch
+):
+    llm = TransformersLLM("m", make_model("llama"), tokenizer, Sampling(max_new_tokens=16, stop=()))
+    asks = [AnswerRequest(question("q"), "llm", None, n=2)]
+    plain = drawn(llm, asks)
+    on_grid(llm)
+
+    def refused(self):
+        raise RuntimeError("called a synchronizing CUDA operation")
+
+    llm._sampler.graphs.capture = True
+    monkeypatch.setattr(StepGraph, "_capture", refused)
+    with pytest.warns(UserWarning, match=r"started from Python \(slow\): called a synchronizing"):
+        assert drawn(llm, asks) == plain
+    assert drawn(llm, asks) == plain  # no second warning: the suite makes it an error
+
+
+def test_memory_that_runs_out_in_a_capture_halves_the_batch(make_model, tokenizer, question, monkeypatch):
+    llm = TransformersLLM("m", make_model("llama"), tokenizer, Sampling(max_new_tokens=16, stop=()))
+    asks = [AnswerRequest(question(f"q{i}"), "llm", None, n=2) for i in range(2)]
+    plain = drawn(llm, asks)
+    on_grid(llm)
+
+    def short(self):
+        if self.grid.questions > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    llm._sampler.graphs.capture = True
+    monkeypatch.setattr(StepGraph, "_capture", short)
+    with pytest.warns(UserWarning, match="halving"):
+        assert drawn(llm, asks) == plain
+    assert llm._sampler.graphs.problem is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "room", "taken"), [([3, 3], 16, True), ([3, 3], 15, False), ([5, 1], 16, True), ([9, 1, 1], 16, False)]
+)
+def test_short_answers_and_uneven_batches_are_not_captured(rows, room, taken, make_model):
+    """A grid for the most rows of any prompt would hold more than twice as many as are drawn."""
+    graphs = StepGraphs(make_model("llama"))
+    graphs.problem, graphs.capture = None, False
+    going = [Row(q, None, i, None, sequence=q) for q, n in enumerate(rows) for i in range(n)]
+    with torch.inference_mode():
+        cache, _ = prefill(graphs.model, [[1, 2, 3]] * len(rows))
+        assert (graphs.take(cache, [3] * len(rows), going, room) is not None) is taken
+    assert all((layer.keys is None) is taken for layer in cache.layers)  # it takes over what it decodes from
+
+
+def test_a_grid_serves_what_fits_and_fills_half_of_it():
+    grid = Grid(8, 31, 64, 64)
+    assert grid.serves(Grid(8, 31, 50, 20)) and grid.serves(Grid(4, 31, 64, 64))
+    assert not grid.serves(Grid(3, 31, 64, 64)) and not grid.serves(Grid(8, 15, 64, 64))
+    assert not grid.serves(Grid(8, 31, 31, 64)) and not grid.serves(Grid(8, 31, 65, 64))
+    assert Grid(8, 31, 1100, 24).rounded() == Grid(8, 31, 1280, 32)
+    assert Grid(8, 31, 60, 64).rounded() == Grid(8, 31, 64, 64)
