@@ -92,15 +92,19 @@ def check_server(args: argparse.Namespace) -> None:
 
 def vllm_args(args: argparse.Namespace) -> None:
     from kbtrain.engine.vllm_args import check_version, import_path, installed_vllm, serve_flags
-    from kbtrain.gates.states_read import layers_read
+    from kbtrain.gates.states_read import end_token_read, layers_read
 
-    layers = sorted({layer for folder in args.folders for layer in layers_read(Path(folder))})
+    folders = [Path(folder) for folder in args.folders]
+    layers = sorted({layer for folder in folders for layer in layers_read(folder)})
+    end_tokens = {token for folder in folders if (token := end_token_read(folder)) is not None}
+    if len(end_tokens) > 1:
+        raise UserError(f"gates {', '.join(args.folders)} read states at different end tokens; they are of two models")
     installed = installed_vllm()
     if installed:
         check_version(installed[1])
     else:
         sys.stderr.write(f"vLLM is in another environment: let it find kbtrain there: PYTHONPATH={import_path()}\n")
-    sys.stdout.write(" ".join(serve_flags(layers)) + "\n")
+    sys.stdout.write(" ".join(serve_flags(layers, *end_tokens)) + "\n")
 
 
 def public(args: argparse.Namespace) -> None:

@@ -15,8 +15,11 @@ CONNECTOR = "StatesConnector"
 MODULE = "kbtrain.engine.vllm_connector"
 
 
-def engine_arguments(layers: Sequence[int]) -> dict[str, object]:
-    """Arguments of ``vllm.LLM`` for states of ``layers`` (ids as in transformers' ``hidden_states``, from 1)."""
+def engine_arguments(layers: Sequence[int], end_token: int | None = None) -> dict[str, object]:
+    """Arguments of ``vllm.LLM`` for states of ``layers`` (ids as in transformers' ``hidden_states``, from 1).
+
+    ``end_token``: the token at which SeaKR reads the states of answers; None where no gate reads them.
+    """
     if not layers:
         raise UserError("no layer of hidden states is asked for")
     return {
@@ -29,14 +32,15 @@ def engine_arguments(layers: Sequence[int]) -> dict[str, object]:
             "kv_connector": CONNECTOR,
             "kv_connector_module_path": MODULE,
             "kv_role": "kv_producer",
+            **({} if end_token is None else {"kv_connector_extra_config": {"end_token": end_token}}),
         },
         "async_scheduling": False,
     }
 
 
-def serve_flags(layers: Sequence[int]) -> list[str]:
+def serve_flags(layers: Sequence[int], end_token: int | None = None) -> list[str]:
     """Words of a shell's command line; none holds a space, so that ``$(kbtrain vllm-args ...)`` needs no quotes."""
-    arguments = engine_arguments(layers)
+    arguments = engine_arguments(layers, end_token)
     flags = ["--no-async-scheduling"]
     for name in ("speculative_config", "kv_transfer_config"):
         flags += [f"--{name.replace('_', '-')}", json.dumps(arguments[name], separators=(",", ":"))]

@@ -11,15 +11,23 @@ generated tokens were fed, at most k), and base64 of little-endian float32 array
 exists once the token is fed: a draft of k tokens needs ``max_tokens`` of k + 1 at least. A request without that field
 costs nothing here.
 
-Nothing is written to disk. Memory per request: two states and two more rows of (layers, width), until it finishes.
+With ``{"samples": n}`` beside ``n`` answers the reply has ``ends``, base64 of (n, layers, width): the state of the end
+token behind each answer without its last token, in the order of the choices; NaN for an answer of one token. An answer
+that ends by its length needs one token more in ``max_tokens``. The engine must know the end token
+(``kv_connector_extra_config``).
+
+Nothing is written to disk. Memory per request: two states and two more rows of (layers, width), until it finishes;
+for samples one row an answer, until all are finished.
 """
 
 from __future__ import annotations
 
 import base64
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from vllm.config import get_layers_from_vllm_config
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -32,11 +40,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
 FIELD = "kbtrain_states"
 LONGEST_DRAFT = 64  # generated tokens
+MOST_SAMPLES = 64  # answers of a request
+MOST_GROUPS = 256  # requests whose answers are not all finished
 
 
 @dataclass
@@ -76,11 +85,16 @@ class RequestStates:
     last: NDArray[np.float32] | None = None
     fed: int = 0
     tentative: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    samples: SampleStates | None = None  # of a request for end states; ``prompt`` and draft are not read then
+    index: int = 0  # of the answer among its samples
     reply: dict[str, Any] | None = None  # of a request that has finished, and waits for the states of its last step
     output_tokens: int = 0
 
     def positions(self, first: int, count: int) -> list[int]:
         """Positions to read among ``count`` that a step computes from ``first`` on."""
+        if self.samples is not None:  # the guess behind the newest token
+            self.tentative.clear()
+            return [first + 1] if count == 2 and first >= self.prompt_tokens else []
         wanted_end = self.prompt_tokens + self.draft_tokens
         return [p for p in range(max(first, self.prompt_tokens - 1), first + count) if p < wanted_end]
 
@@ -102,6 +116,22 @@ class RequestStates:
         self.tentative.clear()
 
 
+@dataclass
+class SampleStates:
+    """End states of the answers to one request, each (layers, width); None for an answer without one."""
+
+    n: int
+    ends: dict[int, NDArray[np.float32] | None] = field(default_factory=dict)
+    finished: int = 0
+    reply: dict[str, Any] = field(default_factory=dict)
+
+    def array(self, shape: tuple[int, int]) -> NDArray[np.float32]:
+        """(n, layers, width), NaN where there is none."""
+        nothing = np.full(shape, np.nan, dtype=np.float32)
+        rows = (self.ends.get(i) for i in range(self.n))
+        return np.stack([nothing if row is None else row for row in rows])
+
+
 class StatesConnector(KVConnectorBase_V1, SupportsHMA):
     """Reads states in the step that computes them. Raises ``ValueError`` for an engine it cannot read."""
 
@@ -119,6 +149,10 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
         self._block_size = int(kv_cache_config.kv_cache_groups[self._group].kv_cache_spec.block_size)
         self._requests: dict[str, RequestStates] = {}  # scheduler
         self._finished: list[tuple[str, RequestStates]] = []  # scheduler
+        self._samples: OrderedDict[str, SampleStates] = OrderedDict()  # scheduler: by request
+        extra = vllm_config.kv_transfer_config.kv_connector_extra_config or {}
+        self.end_token: int | None = extra.get("end_token")
+        self._width = int(vllm_config.model_config.get_hidden_size())
         self._cache: torch.Tensor | None = None  # worker: (blocks, layers, block size, width)
         self._reads = True  # worker: rank 0 of tensor parallelism
         self._step = StepStates()  # worker
@@ -141,6 +175,8 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
             raise ValueError(f"cache of states: shape {tuple(cache.shape)}, expected layers and block size at 1 and 2")
         self._cache = cache
         correct_sampling_on_cpu()
+        if self.end_token is not None:
+            guess_token(int(self.end_token))
         self._reads = get_tensor_model_parallel_rank() == 0
 
     # Worker: one step
@@ -177,15 +213,26 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Remember a request that asks for states."""
-        asked = (request.kv_transfer_params or {}).get(FIELD)
-        if asked is None:
+        wish = _wish(request)
+        if wish is None:
             return
-        draft = asked.get("draft_tokens", 0) if isinstance(asked, dict) else 0
-        draft = min(max(int(draft), 0), LONGEST_DRAFT) if isinstance(draft, int) else 0
         if request.request_id in self._requests:
             self._requests[request.request_id].restart()
-        else:
-            self._requests[request.request_id] = RequestStates(request.num_prompt_tokens, draft)
+            return
+        states = RequestStates(request.num_prompt_tokens, _number(wish, "draft_tokens", LONGEST_DRAFT))
+        if _number(wish, "samples", MOST_SAMPLES):
+            states.index, states.samples = self._sample_group(request, wish)
+        self._requests[request.request_id] = states
+
+    def _sample_group(self, request: Any, wish: Mapping[str, Any]) -> tuple[int, SampleStates]:
+        """Index of an answer, and the states of all answers to its request: vLLM names the i-th ``i_NAME``."""
+        n, name, index = _number(wish, "samples", MOST_SAMPLES), request.request_id, "0"
+        if n > 1:
+            index, _, name = name.partition("_")
+        group = self._samples.setdefault(name, SampleStates(n))
+        while len(self._samples) > MOST_GROUPS:  # of clients that announced more answers than they asked for
+            self._samples.popitem(last=False)
+        return int(index) if index.isdecimal() else 0, group
 
     def build_connector_meta(self, scheduler_output: Any) -> ReadStates:
         """Slots that the worker shall read in this step."""
@@ -211,12 +258,23 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> tuple[bool, dict[str, Any] | None]:
         """The reply's fields; :meth:`update_connector_output` of the same step fills them."""
         states = self._requests.pop(request.request_id, None)
-        if states is None:
+        wish = _wish(request)
+        if states is None and not (wish and _number(wish, "samples", MOST_SAMPLES)):
             return False, None
+        if states is None:  # an answer that ends before it begins counts among its siblings
+            states = RequestStates(request.num_prompt_tokens, 0)
+            states.index, states.samples = self._sample_group(request, wish or {})
         states.output_tokens = request.num_output_tokens
-        states.reply = {}
         self._finished.append((request.request_id, states))
-        return False, {FIELD: states.reply}
+        if states.samples is None:
+            states.reply = {}
+            return False, {FIELD: states.reply}
+        states.samples.finished += 1
+        if states.samples.finished < states.samples.n:
+            return False, None
+        for name in [name for name, group in self._samples.items() if group is states.samples]:
+            del self._samples[name]
+        return False, {FIELD: states.samples.reply}
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """As :meth:`request_finished_all_groups`."""
@@ -233,10 +291,53 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
                     states.tentative[position] = state
         for states in finished.values():
             # the last sampled token was never fed
-            states.settle(states.prompt_tokens + max(states.output_tokens - 1, 0))
+            certain = states.prompt_tokens + max(states.output_tokens - 1, 0)
+            if states.samples is not None:
+                states.samples.ends[states.index] = states.tentative.get(certain)
+                if states.samples.finished == states.samples.n:
+                    states.samples.reply |= self._samples_reply(states)
+                continue
+            states.settle(certain)
             assert states.reply is not None
             states.reply |= _reply(states, self.layers)
         self._finished.clear()
+
+    def _samples_reply(self, states: RequestStates) -> Mapping[str, Any]:
+        if self.end_token is None:
+            return {"layers": self.layers, "error": "it knows no end token"}
+        assert states.samples is not None
+        ends = states.samples.array((len(self.layers), self._width))
+        return {
+            "layers": self.layers, "width": self._width, "prompt_tokens": states.prompt_tokens,
+            "end_token": self.end_token, "ends": base64.b64encode(ends.tobytes()).decode(),
+        }  # fmt: skip
+
+
+def _wish(request: Any) -> dict[str, Any] | None:
+    """A request's wish for states; None for a request without one."""
+    asked = (request.kv_transfer_params or {}).get(FIELD)
+    return None if asked is None else asked if isinstance(asked, dict) else {}
+
+
+def _number(wish: Mapping[str, Any], name: str, most: int) -> int:
+    value = wish.get(name, 0)
+    return min(max(value, 0), most) if isinstance(value, int) else 0
+
+
+def guess_token(token: int) -> None:
+    """Make vLLM guess this token behind each generated one, in place of a second copy of that one.
+
+    A guess is accepted where the model draws it, so answers keep their distribution. Its state is computed in any case:
+    with the end token it is the state at which SeaKR reads an answer that ends there.
+    """
+    from vllm.v1.spec_decode.extract_hidden_states import ExtractHiddenStatesProposer
+
+    propose = ExtractHiddenStatesProposer.propose
+
+    def propose_token(*given: Any, **named: Any) -> torch.Tensor:
+        return torch.full_like(propose(*given, **named), token)
+
+    ExtractHiddenStatesProposer.propose = propose_token
 
 
 def correct_sampling_on_cpu() -> None:

@@ -27,6 +27,7 @@ from kbtrain.gates.probe.served import load_served
 from kbtrain.gates.ragate.mha import RagateMHA
 from kbtrain.gates.ragate.peft import RagatePeft, RagatePeftCard
 from kbtrain.gates.seakr.gate import SeaKR, SeakrCard
+from kbtrain.gates.seakr.served import load_served as load_seakr
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.stack.gate import Stack, StackCard
 from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateGate
@@ -164,7 +165,15 @@ GATES: dict[str, Kind] = {
         "recipes/train_features.py",
         fit=Features.fit_form,
     ),
-    "seakr": Kind(SeakrCard, SeaKR.load, QUESTION, _fixed_names(*SIGNALS), "recipes/make_seakr.py", ("seakr",)),
+    "seakr": Kind(
+        SeakrCard,
+        SeaKR.load,
+        QUESTION,
+        _fixed_names(*SIGNALS),
+        "recipes/make_seakr.py",
+        ("seakr",),
+        open_served=lambda folder, states: load_seakr(folder, states),
+    ),
     "p_yes": Kind(
         p_yes.PYesCard,
         p_yes.PYes.load,

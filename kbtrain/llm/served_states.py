@@ -35,6 +35,7 @@ FIELD = "kbtrain_states"  # as in kbtrain.engine.vllm_connector, which imports n
 TOLERANCE = 0.06  # relative difference of a state in bf16 between two implementations; 0.01 to 0.04 were seen
 HOW = "start it with the flags of `kbtrain vllm-args FOLDER`"
 KEPT_DRAFTS = 256  # newest drafts, for the answers that follow their decisions
+LONGEST_GROUP = 64  # answers of a request whose end states the connector returns
 SHORT_PROMPT = [1, 2, 3, 4]  # token ids that every vocabulary has
 
 
@@ -84,11 +85,7 @@ def _generated_tokens(reply: Mapping[str, Any]) -> list[int]:
 
 def read_states(given: Any, prompt: Sequence[int], generated: Sequence[int]) -> ServedStates:
     """States in vLLM's ``kv_transfer_params`` of a prompt and its ``generated`` tokens. Raises :class:`UserError`."""
-    given = given.get(FIELD) if isinstance(given, Mapping) else None
-    if not isinstance(given, Mapping):
-        raise UserError(f"the upstream returns no hidden states; {HOW}")
-    if "error" in given:
-        raise UserError(f"the upstream returns no hidden states: {given['error']!s:.100}")
+    given = _given(given)
     try:
         if given["prompt_tokens"] != len(prompt):
             raise UserError(f"the upstream read {given['prompt_tokens']} prompt tokens, {len(prompt)} were sent")
@@ -110,6 +107,16 @@ def read_states(given: Any, prompt: Sequence[int], generated: Sequence[int]) -> 
         ) from None
 
 
+def _given(transfer: Any) -> Mapping[str, Any]:
+    """Our field of ``kv_transfer_params``. Raises :class:`UserError` for a reply without states."""
+    given = transfer.get(FIELD) if isinstance(transfer, Mapping) else None
+    if not isinstance(given, Mapping):
+        raise UserError(f"the upstream returns no hidden states; {HOW}")
+    if "error" in given:
+        raise UserError(f"the upstream returns no hidden states: {given['error']!s:.100}")
+    return given
+
+
 def _array(text: str, layers: int, width: int) -> States:
     import numpy as np
 
@@ -117,6 +124,44 @@ def _array(text: str, layers: int, width: int) -> States:
     if not np.isfinite(states).all():
         raise ValueError("states are NaN or infinite")
     return states
+
+
+@dataclass(frozen=True)
+class ServedAnswer:
+    """A drawn answer: token ids without its last one, whether a limit ended it, and its end state (layers, width).
+
+    ``end``: state of the end token behind these tokens; None where none was asked for, or none is known.
+    """
+
+    tokens: tuple[int, ...]
+    cut: bool
+    end: States | None
+    layers: tuple[int, ...]
+
+
+def read_answers(reply: Mapping[str, Any], end_token: int | None) -> list[ServedAnswer]:
+    """Answers of a completion's reply; with ``end_token`` their states at it. Raises :class:`UserError`."""
+    import numpy as np
+
+    choices = sorted(reply["choices"], key=lambda choice: int(choice["index"]))
+    ends: list[States | None] = [None] * len(choices)
+    layers: tuple[int, ...] = ()
+    if end_token is not None:
+        given = _given(reply.get("kv_transfer_params"))
+        if given.get("end_token") != end_token:
+            raise UserError(f"the upstream reads end states at token {given.get('end_token')}, not {end_token}; {HOW}")
+        try:
+            layers, width = tuple(map(int, given["layers"])), int(given["width"])
+            rows = np.frombuffer(base64.b64decode(given["ends"], validate=True), "<f4")
+            ends = [row if np.isfinite(row).all() else None for row in rows.reshape(len(choices), len(layers), width)]
+        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            raise UserError(
+                f"the upstream's end states cannot be read ({error!s:.80}); are both of one version?"
+            ) from None
+    return [
+        ServedAnswer(tuple(choice["token_ids"][:-1]), choice["finish_reason"] == "length", end, layers)
+        for choice, end in zip(choices, ends, strict=True)
+    ]
 
 
 class StatesServer:
@@ -229,8 +274,28 @@ class StatesServer:
                 of_prompt[token] = values[0]
         return read
 
+    def sample(
+        self, prompts: Sequence[Sequence[int]], n: int, tokens: int, drawn: Mapping[str, Any], end_token: int | None
+    ) -> list[list[ServedAnswer]]:
+        """``n`` answers of at most ``tokens`` tokens to each prompt, from one request each.
+
+        ``drawn``: temperature and filters. ``end_token``: asks for the states at it. An answer ends at a line break.
+        Raises :class:`UserError`.
+        """
+        from kbtrain.llm.reply_samples import protocol
+
+        more: dict[str, Any] = {"n": n, **drawn}
+        if end_token is not None:
+            more["kv_transfer_params"] = {FIELD: {"samples": n}}
+        with protocol():
+            replies = self._replies(prompts, tokens + 1, more)  # an answer's last token is not fed
+            return [read_answers(reply, end_token) for reply in replies]
+
     def _replies(self, prompts: Sequence[Sequence[int]], tokens: int, more: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Replies to greedy completions of at most ``tokens`` tokens. Drafts end at a line break."""
+        """Replies to completions of at most ``tokens`` tokens, greedy ones unless ``more`` says otherwise.
+
+        Drafts end at a line break.
+        """
         from kbtrain.llm.openai_llm import post_all
         from kbtrain.llm.server_errors import PromptRefusal
 
@@ -259,6 +324,13 @@ class StatesServer:
 def state_request(draft_tokens: int) -> dict[str, Any]:
     """``kv_transfer_params`` of a request for the states of its prompt, and of so many generated tokens."""
     return {FIELD: {"draft_tokens": draft_tokens}}
+
+
+def own_end_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    """A tokenizer's end token. Raises :class:`UserError` for a tokenizer without one."""
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"model '{tokenizer.name_or_path}': its tokenizer has no end token, at which states are read")
+    return int(tokenizer.eos_token_id)
 
 
 @functools.lru_cache(maxsize=4)

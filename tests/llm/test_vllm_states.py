@@ -69,8 +69,10 @@ def prompts(model):
 
 @pytest.fixture(scope="module")
 def engine():
-    with vllm_server(MODEL, *serve_flags(LAYERS), *SMALL, dtype="float32") as url:
-        yield StatesServer(Server(url=url, model=MODEL), load_tokenizer(MODEL))
+    tokenizer = load_tokenizer(MODEL)
+    flags = serve_flags(LAYERS, tokenizer.eos_token_id)
+    with vllm_server(MODEL, *flags, *SMALL, dtype="float32") as url:
+        yield StatesServer(Server(url=url, model=MODEL), tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +184,27 @@ def test_scores_by_log_probabilities_equal_those_here(engine, model, tmp_path):
         card.write(folder)
         served, here = kbtrain.load_gate(folder, states=engine), kbtrain.load_gate(folder)
         assert np.allclose(served.score(TEXTS), here.score(TEXTS), atol=1e-4)
+
+
+def test_end_states_of_drawn_answers_equal_those_here(engine, model, prompts):
+    end, drawn = engine.tokenizer.eos_token_id, {"temperature": 1.0, "top_k": 50, "top_p": 0.9}
+    sampled = engine.sample(prompts[:6], 20, 12, drawn, end)  # 120 answers; 16 run at once
+    assert {answer.cut for of_prompt in sampled for answer in of_prompt} == {True, False}
+    for prompt, of_prompt in zip(prompts, sampled, strict=False):
+        assert len(of_prompt) == 20
+        for answer in of_prompt[::5]:
+            expected = prompt_states(model[0], [[*prompt, *answer.tokens, end]])[0, [layer - 1 for layer in LAYERS]]
+            assert answer.tokens and largest_difference(answer.end, expected) < EXACT
+    assert engine.read(prompts[:1])[0].layers == tuple(LAYERS)
+
+
+def test_several_answers_that_are_left_or_announced_wrongly_leave_the_engine_well(engine, prompts):
+    wish = {"kv_transfer_params": {"kbtrain_states": {"samples": 5}}}
+    body = {"model": MODEL, "prompt": prompts[0], "max_tokens": 40, "temperature": 1.0, "n": 5, **wish}
+    with pytest.raises(OSError):
+        ask(engine, body, seconds=0.05)
+    assert ask(engine, body | {"n": 1})["kv_transfer_params"] is None  # one answer, and not five
+    assert len(engine.sample(prompts[:1], 5, 4, {"temperature": 1.0}, engine.tokenizer.eos_token_id)[0]) == 5
 
 
 @pytest.mark.parametrize("backend", ["vllm", "server"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 
+import numpy as np
 import torch
 
 from support.served_model import Answers, Served
@@ -17,13 +18,17 @@ from support.served_model import Answers, Served
 class StatesServer(Served):
     """``layers`` as in transformers' ``hidden_states``, None: an engine without the connector; ``noise`` on states.
 
-    ``template``: a chat template in place of the tokenizer's. ``dies``: requests behind the n-th get no reply, as of a
-    process that ends. ``says``: the text that it generates behind any prompt, in place of the model's.
+    ``end_token``: of the connector's configuration. ``template``: a chat template in place of the tokenizer's.
+    ``dies``: requests behind the n-th get no reply, as of a process that ends. ``says``: the text that it generates
+    behind any prompt, in place of the model's.
     """
 
-    def __init__(self, model, tokenizer, layers, name="tiny", noise=0.0, template=None, dies=None, says=None):
+    def __init__(
+        self, model, tokenizer, layers, name="tiny", noise=0.0, template=None, dies=None, says=None, end_token=None
+    ):
         super().__init__(model, tokenizer)
         self.RequestHandlerClass = Replies
+        self.end_token, self.draws = end_token, torch.Generator().manual_seed(0)
         self.layers, self.name, self.noise, self.template, self.dies = layers, name, noise, template, dies
         self.says = None if says is None else tokenizer(says)["input_ids"] + [tokenizer.eos_token_id]
 
@@ -35,6 +40,14 @@ class StatesServer(Served):
         drawn = []
         while len(drawn) < tokens and (not drawn or drawn[-1] not in {*stop, self.tokenizer.eos_token_id}):
             drawn.append(int(self.model(torch.tensor([ids + drawn])).logits[0, -1].argmax()))
+        return drawn
+
+    def drawn(self, ids, tokens, stop):
+        """Drawn tokens; the last one is a stop token, or one more than the limit of an answer."""
+        drawn = []
+        while len(drawn) < tokens and (not drawn or drawn[-1] not in {*stop, self.tokenizer.eos_token_id}):
+            logits = self.model(torch.tensor([ids + drawn])).logits[0, -1]
+            drawn.append(int(torch.multinomial(logits.softmax(-1), 1, generator=self.draws)))
         return drawn
 
     def states(self, ids):
@@ -86,6 +99,9 @@ class Replies(Answers):
         ids = body["prompt"]
         if isinstance(ids, str):
             ids = server.tokenizer(ids)["input_ids"]
+        if body.get("n", 1) > 1:
+            self.reply(self.several(ids, body))
+            return
         with server.guard, torch.no_grad():
             drawn = server.draft(ids, body["max_tokens"], body.get("stop_token_ids", ()))
             drawn = body.get("allowed_token_ids", drawn)[:1] if body["max_tokens"] == 1 else drawn
@@ -96,6 +112,27 @@ class Replies(Answers):
         if body.get("logprobs"):
             choice["logprobs"] = self.logprobs(ids, drawn, body["logprobs"])
         self.reply({"choices": [choice], "kv_transfer_params": given})
+
+    def several(self, ids, body):
+        """Several drawn answers, with the states of the end token behind each."""
+        server, choices, ends = self.server, [], []
+        with server.guard, torch.no_grad():
+            for index in range(body["n"]):
+                drawn = server.drawn(ids, body["max_tokens"], body["stop_token_ids"])
+                ended = drawn[-1] in {*body["stop_token_ids"], server.tokenizer.eos_token_id}
+                choices.append({"index": index, "token_ids": drawn, "finish_reason": "stop" if ended else "length"})
+                if server.layers:
+                    state = server.states([*ids, *drawn[:-1], server.end_token or 0])[-1]
+                    ends.append(state if len(drawn) > 1 else np.full_like(state, np.nan))
+        wished = (body.get("kv_transfer_params") or {}).get("kbtrain_states")
+        if wished is None or not server.layers:
+            return {"choices": choices, "kv_transfer_params": None}
+        given = {"layers": list(server.layers), "error": "it knows no end token"}
+        if server.end_token is not None:
+            coded = base64.b64encode(np.stack(ends).astype("<f4").tobytes()).decode()
+            given = {"layers": list(server.layers), "width": ends[0].shape[-1], "prompt_tokens": len(ids),
+                     "end_token": server.end_token, "ends": coded}  # fmt: skip
+        return {"choices": choices[::-1], "kv_transfer_params": {"kbtrain_states": given}}
 
     def logprobs(self, ids, drawn, n):
         """Of the most probable tokens and the generated one, before a filter, by names as vLLM gives them."""

@@ -15,7 +15,7 @@ from kbtrain.gates.probe.served import (
     read_reference_states,
     reference_states,
 )
-from kbtrain.gates.states_read import layers_read, state_readers
+from kbtrain.gates.states_read import answering_model, layers_read, state_readers
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import SHORT_PROMPT, TOLERANCE, StatesServer
 from kbtrain.models.load import load_model, load_tokenizer
@@ -39,7 +39,8 @@ def compare_server(server: Server, source: str) -> list[str]:
     of_gate = layers_read(Path(source)) if (Path(source) / CARD).exists() else []
     probes = cast("list[tuple[Path, ProbeCard]]", state_readers(Path(source)) if of_gate else [])
     card = probes[0][1] if probes else None
-    model, own = (source, None) if card is None else (card.base_model, card.own_prompts())
+    model = (answering_model(Path(source)) if of_gate else None) or source
+    own = None if card is None else card.own_prompts()
     client = StatesServer(server, load_tokenizer(model))
     (kept,) = client.read([SHORT_PROMPT])
     layers = of_gate or list(kept.layers)

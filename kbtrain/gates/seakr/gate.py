@@ -14,7 +14,7 @@ from kbtrain.gate.card import GateCard, Pass, Stage, read_gate_json
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.answering import open_answering
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
-from kbtrain.gates.seakr.signals import SIGNALS
+from kbtrain.gates.seakr.signals import OF_TEXTS, RESIDUAL, SIGNALS
 from kbtrain.gates.seakr.uncertainty import Scale, floor
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids, asked_whole
 from kbtrain.records import Example, GateExample, Statistic
@@ -64,8 +64,14 @@ class SeakrCard(GateCard):
 
     @property
     def statistics(self) -> frozenset[Statistic]:
-        """Of sampled answers."""
-        return frozenset({"end_states", "entropies"})
+        """Of sampled answers: a signal of the residual stream, or of texts, needs no entropies."""
+        served = self.settings.signal in RESIDUAL | OF_TEXTS
+        return frozenset({"end_states"} if served else {"end_states", "entropies"})
+
+    def layers_read(self, folder: Path) -> set[int]:
+        """The layer of a signal of the residual stream; an engine gives no MLP's output."""
+        layer = self.settings.layer
+        return {layer} if layer is not None and self.settings.signal in RESIDUAL else set()
 
     def passes(self, example: Any) -> list[Pass]:
         """One prompt, to which the greedy answer and all samples are generated."""
@@ -166,12 +172,23 @@ class SeaKR(Gate):
 
     def _prompt(self, example: GateExample) -> list[int]:
         """Token ids; ``reference_cut`` in ``spent`` counts the reference's tokens that found no room."""
-        tokenizer, reference = self.engine.tokenizer, example.reference
-        ids = asked_ids(tokenizer, example, reference, self.own)
-        while len(ids) > self.engine.settings.max_prompt_tokens and reference:
-            tokens = tokenizer(reference, add_special_tokens=False)["input_ids"]
-            drop = min(len(ids) - self.engine.settings.max_prompt_tokens, len(tokens))
-            self._spent["reference_cut"] += drop
-            reference = str(tokenizer.decode(tokens[:-drop]))
-            ids = asked_ids(tokenizer, example, reference, self.own)
-        return ids
+        return cut_prompt(self.engine.tokenizer, example, self.engine.settings, self.own, self._spent)
+
+
+def cut_prompt(
+    tokenizer: PreTrainedTokenizerBase,
+    example: GateExample,
+    settings: SeakrSettings,
+    own: OwnPrompts | None,
+    spent: Counter[str],
+) -> list[int]:
+    """Token ids of an example's prompt; ``spent`` counts in ``reference_cut`` the tokens that found no room."""
+    reference = example.reference
+    ids = asked_ids(tokenizer, example, reference, own)
+    while len(ids) > settings.max_prompt_tokens and reference:
+        tokens = tokenizer(reference, add_special_tokens=False)["input_ids"]
+        drop = min(len(ids) - settings.max_prompt_tokens, len(tokens))
+        spent["reference_cut"] += drop
+        reference = str(tokenizer.decode(tokens[:-drop]))
+        ids = asked_ids(tokenizer, example, reference, own)
+    return ids

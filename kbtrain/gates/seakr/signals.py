@@ -187,16 +187,23 @@ SIGNALS: dict[str, Signal] = {
 }
 
 
+RESIDUAL = frozenset({"seakr_residual", "eigen_score"})  # signals of the residual stream, which an engine gives
+OF_TEXTS = frozenset({"lexical_disagreement", "answer_groups", "laplacian_sum"})
+
+
 def measure(samples: Answers, alpha: float = seakr.ALPHA) -> dict[str, float]:
     """All signals of one question's samples, in the order of :data:`SIGNALS`.
 
     Empty samples are dropped: k times nothing would be the greatest agreement there is. Raises
     :class:`~kbtrain.errors.UserError` for states that are not numbers.
     """
-    said = speaking(samples)
-    if len(said) < 2:
-        return {name: signal.silent for name, signal in SIGNALS.items()}
-    return {name: signal.compute(said, alpha, len(samples)) for name, signal in SIGNALS.items()}
+    return {name: measure_signal(name, samples, alpha) for name in SIGNALS}
+
+
+def measure_signal(name: str, samples: Answers, alpha: float = seakr.ALPHA) -> float:
+    """One signal of a question's samples, as :func:`measure`."""
+    said, signal = speaking(samples), SIGNALS[name]
+    return signal.silent if len(said) < 2 else signal.compute(said, alpha, len(samples))
 
 
 def speaking(samples: Answers) -> Answers:
