@@ -32,7 +32,9 @@ def layers_read(folder: Path) -> list[int]:
     readers = state_readers(folder, STATES | {"end_states"})
     layers = sorted({layer + 1 for path, card in readers for layer in card.layers_read(path)})
     if not layers:
-        raise UserError(f"{at(folder)}: this gate reads no states that an engine gives; it needs no flags")
+        raise UserError(
+            f"{at(folder)}: this gate reads no states of the answering model that an engine gives; it needs no flags"
+        )
     return layers
 
 
