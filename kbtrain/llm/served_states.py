@@ -85,7 +85,7 @@ def _generated_tokens(reply: Mapping[str, Any]) -> list[int]:
 
 def read_states(given: Any, prompt: Sequence[int], generated: Sequence[int]) -> ServedStates:
     """States in vLLM's ``kv_transfer_params`` of a prompt and its ``generated`` tokens. Raises :class:`UserError`."""
-    given = _given(given)
+    given = states_field(given)
     try:
         if given["prompt_tokens"] != len(prompt):
             raise UserError(f"the upstream read {given['prompt_tokens']} prompt tokens, {len(prompt)} were sent")
@@ -107,7 +107,7 @@ def read_states(given: Any, prompt: Sequence[int], generated: Sequence[int]) -> 
         ) from None
 
 
-def _given(transfer: Any) -> Mapping[str, Any]:
+def states_field(transfer: Any) -> Mapping[str, Any]:
     """Our field of ``kv_transfer_params``. Raises :class:`UserError` for a reply without states."""
     given = transfer.get(FIELD) if isinstance(transfer, Mapping) else None
     if not isinstance(given, Mapping):
@@ -147,7 +147,7 @@ def read_answers(reply: Mapping[str, Any], end_token: int | None) -> list[Served
     ends: list[States | None] = [None] * len(choices)
     layers: tuple[int, ...] = ()
     if end_token is not None:
-        given = _given(reply.get("kv_transfer_params"))
+        given = states_field(reply.get("kv_transfer_params"))
         if given.get("end_token") != end_token:
             raise UserError(f"the upstream reads end states at token {given.get('end_token')}, not {end_token}; {HOW}")
         try:
