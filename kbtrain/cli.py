@@ -240,7 +240,9 @@ def _add_server(parsers: Parsers) -> None:
 
 def _add_vllm_args(parsers: Parsers) -> None:
     flags = _command(parsers, "vllm-args", "flags for vllm serve, so that it returns the states that gates read")
-    flags.add_argument("folders", metavar="FOLDER", nargs="+", help="a probe's or SeaKR's folder, or a stack's of probes")
+    flags.add_argument(
+        "folders", metavar="FOLDER", nargs="+", help="a probe's or SeaKR's folder, or a stack's of probes"
+    )
     flags.set_defaults(run=commands.vllm_args)
 
 

@@ -16,7 +16,7 @@ from kbtrain.models import embedded
 OPTIONAL = ("ray", "wandb", "tensorboard", "jieba", "spacy", "sacrebleu", "bert-score", "psutil")
 VARIABLES = (
     "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT",
-    "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE", "KBTRAIN_CACHE", "RAY_ADDRESS",
+    "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE", "KBTRAIN_CACHE", "KBTRAIN_CUDA_GRAPHS", "RAY_ADDRESS",
     "DS_ACCELERATOR", "TOKENIZERS_PARALLELISM",
 )  # fmt: skip
 _GIB = 2**30
