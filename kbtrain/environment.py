@@ -14,18 +14,45 @@ from kbtrain.io.provenance import git_state, package_versions
 from kbtrain.models import embedded
 
 OPTIONAL = ("ray", "wandb", "tensorboard", "jieba", "spacy", "sacrebleu", "bert-score", "psutil")
+<<<<<<< HEAD
 VARIABLES = (
     "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT",
     "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE", "KBTRAIN_CACHE", "KBTRAIN_CUDA_GRAPHS", "RAY_ADDRESS",
     "DS_ACCELERATOR", "TOKENIZERS_PARALLELISM",
 )  # fmt: skip
+=======
+_LITELLM = "LiteLLM callback (kbtrain/adapters/kbtrain_litellm.py): "
+SECRETS = ("OPENAI_API_KEY", "QDRANT_API_KEY", "HF_TOKEN", "KBTRAIN_KEY")
+MEANING = {
+    "KBTRAIN_CACHE": "folder of fetched models; ~/.cache/kbtrain without it",
+    "OPENAI_API_KEY": "key of a model server; another name by --server-key-env or --upstream-key-env",
+    "QDRANT_API_KEY": "key of a Qdrant server; another name by --store-key-env",
+    "HF_TOKEN": "Hugging Face: token for kbtrain push",
+    "HF_HOME": "Hugging Face: folder of the cache",
+    "HF_HUB_OFFLINE": "Hugging Face: 1 forbids the network",
+    "RAY_ADDRESS": "a running Ray cluster",
+    "CUDA_VISIBLE_DEVICES": "GPUs that a process may use",
+    "OMP_NUM_THREADS": "threads of a process on CPUs; without it the number of cores",
+    "OMP_WAIT_POLICY": "whether idle threads of OpenMP wait actively",
+    "GOMP_SPINCOUNT": "how long idle threads of GNU's OpenMP spin; kbtrain sets it where it is not set",
+    "DS_ACCELERATOR": "accelerator that DeepSpeed uses; cpu where there is no GPU",
+    "TOKENIZERS_PARALLELISM": "whether tokenizers use threads",
+    "KBTRAIN_TEST_DATA": "folder of the public data that make evidence and some tests read",
+    "KBTRAIN_URL": _LITELLM + "address of kbtrain serve",
+    "KBTRAIN_KEY": _LITELLM + "key of kbtrain serve",
+    "KBTRAIN_TIMEOUT_S": _LITELLM + "seconds for a decision",
+    "KBTRAIN_VECTOR_STORES": _LITELLM + "vector stores of a request that is searched for, separated by commas",
+    "KBTRAIN_SEARCH_MODEL": _LITELLM + "model of a request that is searched for",
+    "KBTRAIN_ON_FAILURE": _LITELLM + "leave, retrieve or plain, where the gate does not answer",
+}
+>>>>>>> eec867ff (Each route with a request and a reply, each public name with a run example, variables and metrics from the code)
 _GIB = 2**30
 
 
 def environment_text() -> str:
     """Name and value a line; variables that are not set and packages that are not installed are skipped."""
     rows = [*_software(), *_machine(), *_devices(), *_caches()]
-    rows += [(name, os.environ[name]) for name in VARIABLES if name in os.environ]
+    rows += [(name, "set" if name in SECRETS else os.environ[name]) for name in MEANING if name in os.environ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from support import gate_folders
+from tiny_kbm import make_folder
 
 import kbtrain
+from kbtrain import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-import figures  # noqa: E402 - beside Sphinx's settings, not in the package
+import blocks  # noqa: E402 - beside Sphinx's settings, not in the package
+import examples  # noqa: E402
+import figures  # noqa: E402
 import generated  # noqa: E402
 
 PAGES = list(figures.pages())
@@ -23,8 +29,9 @@ PAGES = list(figures.pages())
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_figures_of_a_page_are_those_of_the_store(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert figures.fill(text, figures.read_store()) == text, "run: python docs/_ext/figures.py"
-    assert text.count("<!-- figures:") == len(figures.BLOCK.findall(text))
+    store = figures.read_store()
+    assert blocks.fill(text, "figures", lambda name: figures.render(name, store)) == text, "run: make figures"
+    assert text.count("<!-- figures:") == len(blocks.pattern("figures").findall(text))
 
 
 def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
@@ -66,9 +73,9 @@ def test_links_between_pages_lead_to_files() -> None:
 def test_the_reference_is_that_of_the_code() -> None:
     texts = generated.render_all()
     pages = {page: page.read_text(encoding="utf-8") for page in generated.REFERENCE.glob("*.md")}
-    blocks = [name for text in pages.values() for _, name, _ in generated.BLOCK.findall(text)]
-    assert sorted(blocks) == sorted(texts)
-    old = [page.name for page, text in pages.items() if generated.fill(text, texts) != text]
+    names = [name for text in pages.values() for _, name, _ in blocks.pattern("generated").findall(text)]
+    assert sorted(names) == sorted(texts)
+    old = [page.name for page, text in pages.items() if blocks.fill(text, "generated", texts.__getitem__) != text]
     assert old == [], "run: make reference"
     assert "## data_gen/collect.py" in texts["script-keys"].splitlines()
 
@@ -83,12 +90,30 @@ def test_the_reference_has_every_command_key_route_file_and_name() -> None:
     routes = {section.title: section.rows for section in generated.routes()}
     assert {"POST /v1/chat/completions", "POST /v1/gate", "GET /metrics"} <= set(routes)
     assert ("request", "questions") in {row[:2] for row in routes["POST /v1/gate"]}
+    assert all("\n200\n" in section.text for section in generated.routes())
     formats = {section.title: section.rows for section in generated.file_formats()}
     assert ("id", "str", "required") in formats["questions.jsonl"]
     lines = [section.text for section in generated.file_formats() if section.text]
     assert len(lines) == len(generated.EXAMPLES) and all(isinstance(json.loads(line), dict) for line in lines)
     names = {section.title: section for section in generated.public_names()}
     assert set(names) == set(kbtrain.__all__) - {"__version__"} and all(section.about for section in names.values())
+
+
+def test_the_examples_of_the_public_names_print_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(examples.EXAMPLES) == set(kbtrain.__all__) - {"__version__"}
+    gate_folders.stack(tmp_path / "runs" / "demo" / "stack", "benefit")
+    make_folder(tmp_path / "models" / "my-model")
+    monkeypatch.chdir(tmp_path)
+    for name, text in examples.EXAMPLES.items():
+        test = doctest.DocTestParser().get_doctest(text, {"kbtrain": kbtrain}, name, None, 0)
+        told: list[str] = []
+        assert doctest.DocTestRunner().run(test, out=told.append).failed == 0, "".join(told)
+
+
+def test_every_variable_that_the_code_reads_is_in_the_reference() -> None:
+    code = [path.read_text(encoding="utf-8") for path in (ROOT / "kbtrain").rglob("*.py")]
+    read = {name for text in code for name in re.findall(r'"(KBTRAIN_\w+|[A-Z]+_API_KEY)"', text)}
+    assert {"KBTRAIN_CACHE", "KBTRAIN_URL", "OPENAI_API_KEY"} <= read <= set(environment.MEANING)
 
 
 def test_text_of_the_code_is_escaped_in_markdown() -> None:

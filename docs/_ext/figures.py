@@ -20,10 +20,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from blocks import ROOT, write_blocks
+
 STORE = ROOT / "docs" / "results" / "figures.json"
 SAVINGS = ROOT / "docs" / "figures" / "demo_savings.svg"
-BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end figures -->)", re.DOTALL)
 COLUMNS = ("setting", "model", "n", "effect", "interval", "holds elsewhere", "command")
 SEARCH, READ, WRITTEN = 0.001, 0.20e-6, 0.60e-6  # USD a search, a token read, a token written
 PASSAGES, DRAFT = 900, 16  # tokens of three passages; tokens that a draft probe reads of an answer that is then dropped
@@ -39,11 +39,6 @@ def pages() -> Iterator[Path]:
     """README and every page of the site."""
     yield ROOT / "README.md"
     yield from sorted((ROOT / "docs").rglob("*.md"))
-
-
-def fill(text: str, store: Mapping[str, Any]) -> str:
-    """The text of a page with each block written from the store. Raises KeyError for an unknown block."""
-    return BLOCK.sub(lambda match: f"{match[1]}{render(match[2], store)}\n{match[3]}", text)
 
 
 def render(name: str, store: Mapping[str, Any]) -> str:
@@ -163,12 +158,7 @@ def main() -> None:
         store_run(store, run)
         store_resplits(store, resplits_of(run, store["demo"]["best"]))
         STORE.write_text(json.dumps(store, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for page in pages():
-        text = page.read_text(encoding="utf-8")
-        filled = fill(text, store)
-        if filled != text:
-            page.write_text(filled, encoding="utf-8")
-            print(f"wrote the figures of {page.relative_to(ROOT)}")
+    write_blocks(pages(), "figures", lambda name: render(name, store))
 
 
 if __name__ == "__main__":

@@ -13,24 +13,28 @@ import argparse
 import ast
 import dataclasses
 import importlib.util
+import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from blocks import write_blocks
+from examples import EXAMPLES as OF_NAMES
+from prometheus_client.metrics import MetricWrapperBase
 
 import kbtrain
-from kbtrain import cli, records
+from kbtrain import cli, environment, records
 from kbtrain.config import Config, key_rows
 from kbtrain.io import jsonl
 from kbtrain.runtime.scripts import about, shipped
 from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.metrics import Metrics
 
 Row = tuple[str, ...]
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
-BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end generated -->)", re.DOTALL)
 ROUTES = Path(cli.__file__).parent / "serve" / "openapi.yaml"
 FORMATS = {
     "questions.jsonl": records.Question,
@@ -68,22 +72,21 @@ class Section(NamedTuple):
     text: str = ""
     head: Row = ()
     rows: tuple[Row, ...] = ()
-
-
-def fill(page: str, texts: Mapping[str, str]) -> str:
-    """The text of a page with its blocks filled. Raises KeyError for an unknown block."""
-    return BLOCK.sub(lambda match: f"{match[1]}\n{texts[match[2]]}\n\n{match[3]}", page)
+    example: str = ""
 
 
 def render_all() -> dict[str, str]:
     """Name -> Markdown of every block."""
-    return {name: "\n\n".join(map(_render, sections())) for name, sections in PAGES.items()}
+    return {name: "\n" + "\n\n".join(map(_render, sections())) + "\n" for name, sections in PAGES.items()}
 
 
 def _render(section: Section) -> str:
     parts = [f"## {_plain(section.title)}", _plain(section.about)]
     if section.text:
-        parts.append(f"```{'json' if section.text.startswith('{') else 'text'}\n{section.text.strip()}\n```")
+        kind = "json" if section.text.startswith("{") else "text"
+        parts.append(f"```{kind}\n{section.text.strip()}\n```")
+    if section.example:
+        parts.append(f"```pycon\n{section.example.strip()}\n```")
     if section.rows:
         rows = [section.head, ("---",) * len(section.head), *map(_cells, section.rows)]
         parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
@@ -176,12 +179,12 @@ def config_of(script: Path) -> type[Config]:
 
 
 def routes() -> Iterator[Section]:
-    """Each route of the server from its OpenAPI document: fields of the request, statuses of the reply."""
+    """Each route of the server from its OpenAPI document: an exchange, fields of the request, statuses of the reply."""
     document = yaml.safe_load(ROUTES.read_text(encoding="utf-8"))
     for path, methods in document["paths"].items():
-        for method, route in methods.items():
-            if not isinstance(route, dict) or "responses" not in route:
-                continue
+        own = {method: route for method, route in methods.items() if isinstance(route, dict) and "responses" in route}
+        same = len({id(route) for route in own.values()}) == 1  # one route by an anchor
+        for method, route in own.items() if not same else [(", ".join(own), next(iter(own.values())))]:
             fields = [("request", name, _type(schema)) for name, schema in _properties(route).items()]
             statuses: dict[str, list[str]] = {}
             for status, reply in route["responses"].items():
@@ -189,8 +192,55 @@ def routes() -> Iterator[Section]:
             replies = [("reply", ", ".join(same), meaning) for meaning, same in statuses.items()]
             rows = tuple((*fields, *replies))
             yield Section(
-                f"{method.upper()} {path}", route.get("summary", ""), head=("part", "name", "what"), rows=rows
+                f"{method.upper()} {path}",
+                route.get("summary", ""),
+                text=_exchange(method.partition(",")[0].upper(), path, route),
+                head=("part", "name", "what"),
+                rows=rows,
             )
+
+
+def _exchange(method: str, path: str, route: dict[str, Any]) -> str:
+    """The request and the reply of a route's example, which ``tests/serve/test_openapi.py`` sends and compares."""
+    example = route["x-example"]
+    lines = [f"{method} {path.replace('{path}', example.get('path', ''))}"]
+    if "request" in example:
+        lines.append(_pretty(example["request"]))
+    reply = example["reply"]
+    return "\n".join([*lines, "", "200", reply if isinstance(reply, str) else _pretty(reply)])
+
+
+def _pretty(value: object) -> str:
+    """JSON in one line where it is short, else indented."""
+    line = json.dumps(value)
+    return line if len(line) <= 110 else json.dumps(value, indent=2)
+
+
+def variables() -> Iterator[Section]:
+    """Environment variables that the code reads."""
+    rows = tuple(environment.MEANING.items())
+    yield Section("Variables", "", head=("variable", "meaning"), rows=rows)
+
+
+def server_metrics() -> Iterator[Section]:
+    """Metrics of the server, from its registry."""
+    rows = tuple(
+        (f"{metric.name}_total" if metric.type == "counter" else metric.name, metric.type, labels, metric.documentation)
+        for metric, labels in _metrics()
+    )
+    yield Section(
+        "Metrics of the server",
+        "At `/metrics`, for Prometheus.",
+        head=("metric", "type", "labels", "meaning"),
+        rows=rows,
+    )
+
+
+def _metrics() -> Iterator[tuple[Any, str]]:
+    for one in vars(Metrics()).values():
+        if isinstance(one, MetricWrapperBase):
+            (metric,) = one.describe()
+            yield metric, ", ".join(one._labelnames)
 
 
 def _properties(route: dict[str, Any]) -> dict[str, Any]:
@@ -231,7 +281,8 @@ def public_names() -> Iterator[Section]:
     for name, module in sorted(kbtrain._MODULE_OF.items()):
         (node,) = (node for node in _definitions(module) if node.name == name)
         rows = tuple(_members(node)) if isinstance(node, ast.ClassDef) else ()
-        yield Section(name, _doc(node), text=f"{module}.{_signature(node)}", head=("member", "meaning"), rows=rows)
+        signature = f"{module}.{_signature(node)}"
+        yield Section(name, _doc(node), signature, head=("member", "meaning"), rows=rows, example=OF_NAMES[name])
 
 
 def modules() -> Iterator[Section]:
@@ -302,6 +353,8 @@ PAGES = {
     "script-keys": script_keys,
     "serve-keys": serve_keys,
     "routes": routes,
+    "variables": variables,
+    "server-metrics": server_metrics,
     "file-formats": file_formats,
     "public-names": public_names,
     "modules": modules,
@@ -309,13 +362,7 @@ PAGES = {
 
 
 def main() -> None:
-    texts = render_all()
-    for page in sorted(REFERENCE.glob("*.md")):
-        text = page.read_text(encoding="utf-8")
-        filled = fill(text, texts)
-        if filled != text:
-            page.write_text(filled, encoding="utf-8")
-            print(f"wrote the reference {page.name}")
+    write_blocks(sorted(REFERENCE.glob("*.md")), "generated", render_all().__getitem__)
 
 
 if __name__ == "__main__":

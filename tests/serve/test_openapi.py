@@ -26,6 +26,17 @@ class Textual(StubUpstream):
         return b'data: {"i": %d}\n\n' % i
 
 
+class Answering(StubUpstream):
+    """Gives each route the document's example, in the dialect of the request."""
+
+    def __init__(self, answers):
+        super().__init__()
+        self.answers, self.models = answers, ["my-model"]
+
+    def answer(self, body):
+        return self.answers[self.requests[-1][0] if self.requests[-1][0] in self.answers else "/v1/{path}"]
+
+
 @pytest.fixture(scope="module")
 def server(gate, tmp_path_factory):
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
@@ -52,6 +63,44 @@ def test_the_document_names_every_route_and_is_served(server):
     assert own == {(path, method.lower()) for method, _, path in (one.partition(" ") for one in named)}
     routes = {route.path.replace(":path", "") for route in application(server.service).routes}
     assert {path for path, _ in OPERATIONS} == routes
+
+
+def test_the_examples_are_requests_and_replies_of_a_served_gate(gate, tmp_path):
+    """Replies of the model are passed on as they came; the server's own have the fields and types that are shown."""
+    answers = {path: item["post"]["x-example"]["reply"] for path, item in DOCUMENT["paths"].items() if "post" in item}
+    own = ("/v1/gate", "/v1/outcomes", "/v1/decisions", "/v1/systemone")
+    with (
+        Answering(answers) as stub,
+        serving(gate, upstream=stub.url, search="serve_support:echo", log=tmp_path / "log.jsonl") as running,
+    ):
+        for path, method in OPERATIONS:
+            example = DOCUMENT["paths"][path][method]["x-example"]
+            place = path.replace("{path}", example.get("path", ""))
+            request = dict(example.get("request", {}))
+            if path == "/v1/outcomes":
+                chat = DOCUMENT["paths"]["/v1/chat/completions"]["post"]["x-example"]["request"]
+                request["id"] = running.post("/v1/chat/completions", chat).headers["x-kbtrain-request-id"]
+            reply = running.ask(method.upper(), place, request or None)
+            shown = example["reply"]
+            assert reply.status == 200 or path == "/v1/{path}", (path, reply.body)
+            if path == "/metrics":
+                assert shown.partition("{")[0] in reply.body.decode()
+            elif path == "/openapi.json":
+                assert reply.json["openapi"] == shown["openapi"]
+            elif method == "post" and path not in (*own, "/v1/{path}"):
+                assert reply.json == shown
+            elif path != "/v1/{path}":
+                assert shape(reply.json) == shape(shown), path
+
+
+def shape(value):
+    """Types of a JSON value; figures that a gate has only after an evaluation may be missing."""
+    if isinstance(value, dict):
+        names = {"features_benefit": "NAME", "encoder_probe": "NAME"}
+        return {names.get(key, key): shape(one) for key, one in value.items() if key not in ("helps", "gain")}
+    if isinstance(value, list):
+        return [shape(one) for one in value[-1:]]
+    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
 
 
 def test_limits_and_words_of_the_document_are_the_server_s():
