@@ -14,17 +14,11 @@ from kbtrain.io.provenance import git_state, package_versions
 from kbtrain.models import embedded
 
 OPTIONAL = ("ray", "wandb", "tensorboard", "jieba", "spacy", "sacrebleu", "bert-score", "psutil")
-<<<<<<< HEAD
-VARIABLES = (
-    "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT",
-    "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE", "KBTRAIN_CACHE", "KBTRAIN_CUDA_GRAPHS", "RAY_ADDRESS",
-    "DS_ACCELERATOR", "TOKENIZERS_PARALLELISM",
-)  # fmt: skip
-=======
 _LITELLM = "LiteLLM callback (kbtrain/adapters/kbtrain_litellm.py): "
 SECRETS = ("OPENAI_API_KEY", "QDRANT_API_KEY", "HF_TOKEN", "KBTRAIN_KEY")
 MEANING = {
     "KBTRAIN_CACHE": "folder of fetched models; ~/.cache/kbtrain without it",
+    "KBTRAIN_CUDA_GRAPHS": "1 replays decode steps as CUDA graphs; off by default, since no run on a GPU measured it",
     "OPENAI_API_KEY": "key of a model server; another name by --server-key-env or --upstream-key-env",
     "QDRANT_API_KEY": "key of a Qdrant server; another name by --store-key-env",
     "HF_TOKEN": "Hugging Face: token for kbtrain push",
@@ -45,7 +39,6 @@ MEANING = {
     "KBTRAIN_SEARCH_MODEL": _LITELLM + "model of a request that is searched for",
     "KBTRAIN_ON_FAILURE": _LITELLM + "leave, retrieve or plain, where the gate does not answer",
 }
->>>>>>> eec867ff (Each route with a request and a reply, each public name with a run example, variables and metrics from the code)
 _GIB = 2**30
 
 
