@@ -91,8 +91,11 @@ one line: True
 """,
     "answer": """
 >>> found = kbtrain.answer(
-...     ["Who wrote Faust?"], "runs/demo/stack", threshold=0.0,
-...     llm=lambda prompt: "Goethe", search=lambda question: ["Faust is a play by Goethe."],
+...     ["Who wrote Faust?"],
+...     "runs/demo/stack",
+...     threshold=0.0,
+...     llm=lambda prompt: "Goethe",
+...     search=lambda question: ["Faust is a play by Goethe."],
 ... )
 >>> found[0].retrieved, found[0].text
 (True, 'Goethe')
