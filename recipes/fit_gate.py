@@ -53,11 +53,6 @@ class FitGateConfig(FitConfig):
     )
     output: Path = Field(Path("RUN/GATE"), description="folder the gate is written to")
     key: Key | None = Field(None, description="questions: label to learn; without it the one that dev chooses")
-    features: Path | None = Field(
-        None,
-        description="file of the gate's kept features, if it names such; without it GATE_features.safetensors "
-        "beside the output folder",
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -79,7 +74,7 @@ def main(config: FitGateConfig) -> None:
     """Look the gate up, bind the folder to this run, fit by each key, write the best."""
     started = time.monotonic()
     kind = kind_to_fit(config.gate)
-    claim_fit_folder(config, config.gate, frozenset({"features", "run"}))
+    claim_fit_folder(config, config.gate, frozenset({"run"}))
     kept = kept_features(config, kind)
     tried = fit_by_keys(config, kind, kept)
     key, areas = best_key(tried, kept)
@@ -96,8 +91,7 @@ def kept_features(config: FitGateConfig, kind: Kind) -> KeptFeatures | None:
     """The file of the gate's features; None for a gate that names none. Raises :class:`UserError`."""
     if kind.features is None:
         return None
-    path = config.features or config.output.parent / f"{config.gate}_features.safetensors"
-    return KeptFeatures(path, kind.features, config.gate)
+    return KeptFeatures(config.output.parent / f"{config.gate}_features.jsonl", kind.features, config.gate)
 
 
 def fit_by_keys(config: FitGateConfig, kind: Kind, kept: KeptFeatures | None) -> dict[Key, FittedGate]:

@@ -52,8 +52,7 @@ def write_meta(
         "stage": stage,
         "config": config.model_dump(mode="json") if isinstance(config, BaseModel) else config and dict(config),
         "inputs": _hashes(inputs),
-        "sha256": file_sha256(path),
-        **stamp(path),
+        **_content(path),
         "n_records": _count_lines(path) if path.suffix == ".jsonl" else None,
         "packages": package_versions(),
         **git_state(),
@@ -129,8 +128,8 @@ def unchanged(path: Path, appended: bool = False) -> bool:
         return True
     meta, found = read_meta(path), stamp(path)
     size = meta.get("bytes")
-    if size is None or found["bytes"] is None:  # a folder, or written before sizes were noted
-        return bool(file_sha256(path) == meta.get("sha256"))
+    if size is None or found["bytes"] is None:
+        return bool(_content(path, meta.get("files"))["sha256"] == meta.get("sha256"))
     if found["bytes"] == size and found["modified_ns"] == meta.get("modified_ns"):
         return True
     if found["bytes"] < size or (found["bytes"] > size and not appended):
@@ -221,12 +220,28 @@ def file_sha256(path: Path) -> str:
     """SHA-256 (hex) of a file's bytes; of a folder: of its files' names and hashes, in the order of their names."""
     path = Path(path)
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file())
-        lines = (f"{file.relative_to(path).as_posix()} {file_sha256(file)}\n" for file in files)
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
+        return _folder_sha256(note_files(_files(path)))
     check_regular(path)
     with errors_of(path), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """A folder's files by their names in it."""
+    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def _folder_sha256(files: Noted) -> str:
+    lines = (f"{name} {entry['sha256']}\n" for name, entry in files.items())
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _content(path: Path, noted: Any = None) -> dict[str, Any]:
+    """Hash, size and time of a file; of a folder its hash and its files, whose hashes are taken from ``noted``."""
+    if not path.is_dir():
+        return {"sha256": file_sha256(path), **stamp(path)}
+    files = note_files(_files(path), noted)
+    return {"sha256": _folder_sha256(files), **stamp(path), "files": files}
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from kbtrain.errors import UserError
 from kbtrain.records import Hit, Passage, Question
 
+BUILD = "data_gen/retrieve.py with its options"  # the command that builds an index
+
 
 class Searcher(Protocol):
     """Finds passages for queries. The same query gives the same hits; a web search may break that promise."""

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import beside, put_in_place
 from kbtrain.io.jsonl import read_json
+from kbtrain.io.provenance import check_current
 from kbtrain.records import Hit, Passage
+from kbtrain.retrieval.base import BUILD
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
-from kbtrain.retrieval.index_note import check_noted
 from kbtrain.retrieval.tokens import TokenIds, Tokens
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class BM25:
         ``backend`` None: numba from 20,000 passages on. Both give the same hits. Raises :class:`UserError`.
         """
         bm25s = _bm25s()
-        check_noted(folder)
+        check_current(folder, command=BUILD)
         tokens, passages = Tokens.load(folder / _TOKENS), PassageFile(folder)
         backend = backend or ("numba" if len(passages) >= NUMBA_FROM else "numpy")
         try:
@@ -257,7 +258,7 @@ def document_frequencies(folder: Path) -> tuple[Tokens, list[str], Numbers]:
     """
     import numpy as np
 
-    check_noted(folder)
+    check_current(folder, command=BUILD)
     tokens = Tokens.load(folder / _TOKENS)
     try:
         vocabulary: dict[str, int] = read_json(folder / "vocab.index.json")

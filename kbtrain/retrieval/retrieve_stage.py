@@ -17,8 +17,9 @@ from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
 from kbtrain.answers.writing import has_other_writing, has_southeast_asian
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
+from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import errors_of, writing
-from kbtrain.io.provenance import file_sha256
+from kbtrain.io.provenance import file_sha256, meta_path
 from kbtrain.prompts.kbm import evidence_text, query_text
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Hit, Passage, Question, Titles
@@ -26,7 +27,6 @@ from kbtrain.retrieval.base import Searcher
 from kbtrain.retrieval.bm25 import BM25, build_index
 from kbtrain.retrieval.corpus import Chunking, chunked, naming_twins, read_passages, some
 from kbtrain.retrieval.distinct import distinct
-from kbtrain.retrieval.index_note import NOTE, is_whole, write_note
 from kbtrain.retrieval.tfidf import TfIdf, build_tfidf
 from kbtrain.retrieval.tokens import RULE, Tokens
 
@@ -49,18 +49,18 @@ def open_index(
     where a file of it is missing, was changed or cannot be opened.
     """
     tokens = tokens or Tokens()
-    wanted: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": kind, "tokens": tokens.as_dict()}
-    wanted["chunking"] = None if chunking is None else chunking._asdict()
-    wanted |= {"columns": dict(columns)} if columns else {}
-    if is_whole(folder, wanted):
+    key: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": kind, "tokens": tokens.as_dict()}
+    key |= {"chunking": chunking and chunking._asdict(), "columns": dict(columns or {}) or None}
+    index = Artifact(folder, "index", {}, key=key)
+    if index.is_current():
         with contextlib.suppress(UserError, OSError):  # then it is built again
             return _LOAD[kind](folder)
     with writing(folder), errors_of(folder):
-        (folder / NOTE).unlink(missing_ok=True)
+        meta_path(folder).unlink(missing_ok=True)
         passages = some(read_passages(corpus, columns), corpus)
         with naming_twins(corpus):
             _BUILD[kind](passages if chunking is None else chunked(passages, chunking), folder, tokens)
-        write_note(folder, wanted)
+        index.finish()
     return _LOAD[kind](folder)
 
 

@@ -11,9 +11,10 @@ from typing import Any
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import beside, put_in_place
 from kbtrain.io.jsonl import read_value
+from kbtrain.io.provenance import check_current
 from kbtrain.records import Hit, Passage
+from kbtrain.retrieval.base import BUILD
 from kbtrain.retrieval.corpus import PassageFile, copy_passages
-from kbtrain.retrieval.index_note import check_noted
 from kbtrain.retrieval.tokens import Tokens
 
 _TOKENS, _WORDS = "tokens.json", "tfidf.json"
@@ -41,7 +42,7 @@ class TfIdf:
         import numpy as np
         from scipy.sparse import csr_matrix
 
-        check_noted(folder)
+        check_current(folder, command=BUILD)
         tokens, passages = Tokens.load(folder / _TOKENS), PassageFile(folder)
         try:
             words = read_value(folder / _WORDS)

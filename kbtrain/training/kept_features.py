@@ -1,7 +1,7 @@
-"""Features that a gate reads of its examples, kept in a file: another fit, or another label, extracts none again.
+"""Features of a gate's examples, kept in a file: another fit, or another label, extracts none again.
 
-The file holds one row an example and what made them: a hash of the extracting code's file. An example is known again
-by all that can be read of it, without labels and ids.
+The file holds a row for each example. It depends on the extracting code's file. An example is identified by a hash of
+all that can be read of it, without labels and ids.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
-from kbtrain.io.files import replacing
+from kbtrain.io import jsonl
+from kbtrain.io.artifact import Records
 from kbtrain.io.provenance import file_sha256
 from kbtrain.records import Example
 
@@ -28,23 +29,35 @@ if TYPE_CHECKING:
 
 Extract = Callable[[Sequence[Any]], Any]  # examples -> (n, d) numbers
 EXTRACTED_ANEW = 8  # dev examples on which a fitted gate is compared with one that extracts by itself
-WINDOW = 512  # examples extracted between two writings of the file: what a kill loses at most
+WINDOW = 512  # examples extracted between two writes to the file: what a kill loses at most
 _NOT_READ = frozenset({
     *("id", "question_id", "split", "label", "mastery", "certainty", "benefit", "change"),
     *("soft_mastery", "soft_certainty", "soft_benefit", "soft_change"),
 })  # fmt: skip
 
 
+@dataclass(frozen=True)
+class FeatureRow:
+    """Features of an example in the file."""
+
+    example: str
+    dtype: str
+    features: list[float]
+
+
 class KeptFeatures:
     """Features of examples by ``extract``, read from ``path`` as far as they are there; ``extracted`` counts the rest.
 
-    Raises :class:`UserError` for a file that is none, and for features that are no (n, d) finite numbers.
+    Raises :class:`UserError` for features that are not (n, d) finite numbers.
     """
 
     def __init__(self, path: Path, extract: Extract, gate: str) -> None:
+        import numpy as np
+
         self.path, self.extract, self.gate, self.extracted = path, extract, gate, 0
-        self.made_by = _code(extract)
-        self._rows: dict[str, Rows] = self._read() if path.exists() else {}
+        self._file = Records(path, {"code": _code(extract)}, growing=True)
+        rows = jsonl.read(FeatureRow, path)
+        self._rows: dict[str, Rows] = {row.example: np.array(row.features, dtype=row.dtype) for row in rows}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -57,50 +70,24 @@ class KeptFeatures:
         missing = {name: e for name, e in zip(names, examples, strict=True) if name not in self._rows}
         for start in range(0, len(missing), WINDOW):
             part = dict(list(missing.items())[start : start + WINDOW])
-            self._rows.update(zip(part, self._extracted(list(part.values())), strict=True))
-            self._write()
-        if len({len(self._rows[name]) for name in names}) > 1:
-            raise UserError(f"{at(self.path)}: rows of different lengths; delete the file to extract them again")
+            rows = dict(zip(part, self._extracted(list(part.values())), strict=True))
+            self._file.add(*(FeatureRow(name, str(row.dtype), row.tolist()) for name, row in rows.items()))
+            self._rows |= rows
         return np.stack([self._rows[name] for name in names])
 
     def _extracted(self, examples: Sequence[Example]) -> Rows:
         import numpy as np
 
         try:
-            found = np.asarray(self.extract(examples))
-            found = found if found.dtype == np.float32 else found.astype(np.float64)
+            features = np.asarray(self.extract(examples))
+            features = features if features.dtype == np.float32 else features.astype(np.float64)
         except (TypeError, ValueError) as error:
-            raise UserError(f"gate '{self.gate}': its features are no numbers ({str(error)[:80]})") from None
-        if found.ndim != 2 or len(found) != len(examples) or not np.isfinite(found).all():
-            raise UserError(
-                f"gate '{self.gate}': expected features as ({len(examples)}, d) finite numbers, found {found.shape}"
-            )
+            raise UserError(f"gate '{self.gate}': its features are not numbers ({str(error)[:80]})") from None
+        if features.ndim != 2 or len(features) != len(examples) or not np.isfinite(features).all():
+            expected = f"({len(examples)}, d) finite numbers"
+            raise UserError(f"gate '{self.gate}': expected features as {expected}, found {features.shape}")
         self.extracted += len(examples)
-        return found
-
-    def _read(self) -> dict[str, Rows]:
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(self.path, "np") as file:
-                facts, rows = file.metadata() or {}, file.get_tensor("features")
-            names = json.loads(facts["examples"])
-        except (SafetensorError, KeyError, OSError, ValueError) as error:
-            raise UserError(f"{at(self.path)}: no kept features ({str(error)[:80]}); delete it") from None
-        if facts.get("sha256", _bytes(rows)) != _bytes(rows):
-            raise UserError(f"{at(self.path)}: was changed since; delete it to extract the features again")
-        if facts.get("made_by") != self.made_by:  # of other code: extracted anew, and written over
-            return {}
-        return dict(zip(names, rows, strict=False))
-
-    def _write(self) -> None:
-        import numpy as np
-        from safetensors.numpy import save_file
-
-        rows = np.stack(list(self._rows.values()))
-        facts = {"examples": json.dumps(list(self._rows)), "made_by": self.made_by, "sha256": _bytes(rows)}
-        with replacing(self.path) as partial:
-            save_file({"features": rows}, str(partial), facts)
+        return features
 
 
 class ByKept:
@@ -130,10 +117,6 @@ def by_kept(gate: Gate, kept: KeptFeatures | None) -> Gate | ByKept:
 def _name(example: Example) -> str:
     read = {key: value for key, value in asdict(example).items() if key not in _NOT_READ}
     return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def _bytes(rows: Rows) -> str:
-    return hashlib.sha256(rows.tobytes()).hexdigest()
 
 
 def _code(extract: Extract) -> str:

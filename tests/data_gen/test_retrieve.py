@@ -122,11 +122,11 @@ def test_tf_idf_chunks_and_chinese_are_options_of_the_index(run: Path) -> None:
     ids = {hit.passage_id for found in evidence for hit in found.hits}
     assert any("#" in name for name in ids) and all(len(hit.text.split()) <= 8 for e in evidence for hit in e.hits)
     assert read_meta(run / "evidence.jsonl")["counts"]["gold_found"] > 30  # a chunk of a gold passage counts
-    built = (run / "tfidf" / "built_from.json").stat().st_mtime_ns
+    built = (run / "tfidf.meta.json").stat().st_mtime_ns
     assert retrieve(run, "--retriever", "tfidf", "--chunk-tokens", 8, "--chunk-overlap", 2).returncode == 0
-    assert (run / "tfidf" / "built_from.json").stat().st_mtime_ns == built
+    assert (run / "tfidf.meta.json").stat().st_mtime_ns == built
     assert retrieve(run, "--retriever", "tfidf", "--chinese", "characters").returncode == 0
-    assert (run / "tfidf" / "built_from.json").stat().st_mtime_ns != built
+    assert (run / "tfidf.meta.json").stat().st_mtime_ns != built
     idf = (run / "tfidf" / "idf.tfidf.npy").read_bytes()
     (run / "tfidf" / "idf.tfidf.npy").write_bytes(idf[:-8])
     done = retrieve(run, "--retriever", "tfidf", "--chinese", "characters")

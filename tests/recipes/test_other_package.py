@@ -113,7 +113,7 @@ def test_it_is_fitted_kept_opened_scored_and_decides(package, run, capsys):
 
 
 def test_a_second_fit_and_another_label_extract_nothing_again(package, run):
-    kept = f"features of 36 examples in {run / 'long_questions_features.safetensors'}"
+    kept = f"features of 36 examples in {run / 'long_questions_features.jsonl'}"
     package.extracted.clear()
     assert f"{kept}, 36 of them extracted now" in fit(run, "mastered", "--key", "mastery")
     assert len(set(package.extracted[:36])) == 36  # each once, whatever the label
@@ -142,10 +142,6 @@ def test_features_of_changed_code_are_extracted_anew_and_stale_ones_are_seen(pac
 
 
 def test_features_that_are_none_are_one_line(package, run, monkeypatch):
-    path = run / "long_questions_features.safetensors"
-    path.write_bytes(b"no safetensors")
-    assert f"{path}: no kept features" in (said := fit(run, "one", code=2)) and said.count("\n") == 1
-    path.unlink()
     wrong = ([[1.0]], [["a"]] * 24, [[float("nan")]] * 24, [1.0] * 24)
     for rows in wrong:
         kind = replace(package.KIND, features=lambda examples, rows=rows: rows)

@@ -14,6 +14,7 @@ from kbtrain.answers.chinese import CJK, language_of
 from kbtrain.answers.grading import RULES, is_correct, normalise, rules_of
 from kbtrain.answers.mask import mask_answers, mask_leak
 from kbtrain.errors import UserError
+from kbtrain.io.artifact import Artifact
 from kbtrain.io.provenance import read_meta
 from kbtrain.questions.collect import taken_for_english
 from kbtrain.questions.data_sets.atlas import atlas_passages
@@ -21,7 +22,6 @@ from kbtrain.questions.load import load_questions
 from kbtrain.records import Passage, Question
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.corpus import word_spans
-from kbtrain.retrieval.index_note import write_note
 from kbtrain.retrieval.retrieve_stage import open_index
 from kbtrain.retrieval.tfidf import TfIdf
 from kbtrain.retrieval.tokens import Tokens
@@ -155,10 +155,10 @@ def test_an_index_of_an_older_rule_is_refused_with_the_command_and_built_again(t
     corpus, folder = tmp_path / "c.jsonl", tmp_path / "bm25"
     corpus.write_text('{"id": "a", "title": "", "text": "भारत"}\n')
     open_index("bm25", corpus, folder)
-    rule, note = (json.loads((folder / name).read_text()) for name in ("tokens.json", "built_from.json"))
-    del rule["rule"], note["tokens"]["rule"]
+    rule, key = json.loads((folder / "tokens.json").read_text()), read_meta(folder)["key"]
+    del rule["rule"], key["tokens"]["rule"]
     (folder / "tokens.json").write_text(json.dumps(rule))
-    write_note(folder, {key: value for key, value in note.items() if key not in ("bytes", "sha256")})
+    Artifact(folder, "index", {}, key=key).finish()
     with pytest.raises(
         UserError, match=r"words cut by another rule than today's; build the index again by data_gen/ret"
     ):

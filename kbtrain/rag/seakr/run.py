@@ -22,8 +22,7 @@ from kbtrain.gates.seakr.engine import Thought, Uncertainty
 from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import MODEL_FILES
-from kbtrain.io.files import path_exists
+from kbtrain.io.artifact import MODEL_FILES, Artifact
 from kbtrain.io.provenance import check_unchanged, file_sha256, write_atomically
 from kbtrain.models.files_read import hashes_of
 from kbtrain.questions.checks import read_questions
@@ -269,13 +268,12 @@ def dev_threshold(
     It is written to ``note``, with the ``key`` it depends on, and read from there the next time. Raises
     :class:`UserError` without dev questions.
     """
-    if path_exists(note):
-        noted = jsonl.read_json(note).get("threshold")
-        if not isinstance(noted, int | float):
-            raise UserError(f"{at(note, field='threshold')}: no number; delete the file and run the same command again")
-        return float(noted)
+    artifact = Artifact(note, "run_seakr", {}, key=key)
+    if artifact.is_current():
+        return float(jsonl.read_json(note)["threshold"])
     us = [thought.uncertainty for thought in first_thoughts(dev, begin, thinking)]
     threshold = for_ratio(us, ratio)
-    content = {"threshold": threshold, "ratio": ratio, "n_dev": len(us), "uncertainties": us, "key": key}
+    content = {"threshold": threshold, "ratio": ratio, "n_dev": len(us), "uncertainties": us}
     write_atomically(note, json.dumps(content) + "\n")
+    artifact.finish()
     return threshold
