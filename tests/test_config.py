@@ -306,7 +306,6 @@ def test_a_seed_that_a_generator_does_not_take_is_refused_before_the_work(script
     ("script", "key"),
     [
         ("recipes/train_probe.py", "layers"),
-        ("eval/ablate_seakr.py", "ablations"),
         ("eval/tables.py", "runs"),
         ("eval/transfer.py", "runs"),
     ],

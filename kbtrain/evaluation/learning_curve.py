@@ -34,12 +34,12 @@ from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.gates.probe.train import fit as fit_probe
 from kbtrain.gates.stack import linear
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import MODEL_FILES
+from kbtrain.io.artifact import MODEL_FILES, Artifact
 from kbtrain.io.provenance import file_sha256, write_atomically
 from kbtrain.metrics.choice import chosen_value
 from kbtrain.metrics.ranking import auroc, normalised_area
 from kbtrain.metrics.significance import Delta, resampled_areas
-from kbtrain.models.files_read import digest as files_digest
+from kbtrain.models.files_read import hashes_of
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import GateExample, Outcome
@@ -221,22 +221,15 @@ class KBMLearner:
         needs(train, key)
         facts = [self.depends, *([jsonl.dump(example) for example in part] for part in (train, self.test))]
         digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-        kept = self.folder / f"{digest}.json"
-        if not self._is_kept(kept):
+        if not self._artifact(digest).is_current():
             scores = self._scores(train, self.folder / digest)
-            # last: a hub's model is here once it was trained
-            write_atomically(kept, json.dumps({**scores, MODEL_FILES: self._model_files()}))
-        return FittedScores(np.array(jsonl.read_json(kept)[f"kbm_{key}"]))
+            write_atomically(self.folder / f"{digest}.json", json.dumps(scores))
+            self._artifact(digest).finish()  # last: a hub's model is here once it was trained
+        return FittedScores(np.array(jsonl.read_json(self.folder / f"{digest}.json")[f"kbm_{key}"]))
 
-    def _is_kept(self, path: Path) -> bool:
-        """True for scores by the base model's files of now, as far as both are known."""
-        if not path.exists():
-            return False
-        made, now = jsonl.read_json(path).get(MODEL_FILES), self._model_files()
-        return not made or not now or made == now
-
-    def _model_files(self) -> str:
-        return files_digest(self.model) if self.model else ""
+    def _artifact(self, digest: str) -> Artifact:
+        key = {"facts": digest, MODEL_FILES: (self.model and hashes_of(self.model)) or None}
+        return Artifact(self.folder / f"{digest}.json", "learning_curve", {}, key=key)
 
     def _scores(self, train: Sequence[GateExample], folder: Path) -> dict[str, list[float]]:
         """Of the test questions by every key; weights and checkpoints are left only where a training was stopped."""

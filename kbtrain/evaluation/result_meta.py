@@ -13,8 +13,6 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import unmastered
 from kbtrain.evaluation.run_folder import Stored
-from kbtrain.gate.card import CARD
-from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import (
     check_current,
@@ -28,7 +26,7 @@ from kbtrain.io.provenance import (
 
 STAGE_OF = {"results.json": "end_to_end", "fidelity.json": "fidelity", "classify.json": "classify", "cost.json": "cost"}
 STAGES = ("questions.jsonl", "passages.jsonl", "evidence.jsonl", "samples.db", "labels.jsonl", "examples/train.jsonl",
-          "examples/dev.jsonl", "examples/test.jsonl", "kbm")  # fmt: skip
+          "examples/dev.jsonl", "examples/test.jsonl")  # fmt: skip
 POSITIVES = {
     "needed": "right with retrieval and wrong without (greedy answers)",
     "unmastered": "mastery without retrieval not above tau_mastery",
@@ -48,8 +46,6 @@ def result_meta(
     """``meta`` of ``results.json``: what was measured how, and the meta data of every stage before, of the files of
     ``scores`` too."""
     second, _ = unmastered(test.outcomes, settings.tau_mastery)
-    card = run / "kbm" / CARD
-    without = {"thresholds", "best"}  # this evaluation notes them: run again, it would find its own
     return {
         "date": time.strftime("%Y-%m-%d"),
         "split": "test",
@@ -67,7 +63,6 @@ def result_meta(
         "positives": {name: POSITIVES[name] for name in ("needed", second)},
         **{k: v for k, v in dataclasses.asdict(settings).items() if k not in ("kind", "rule")},
         "sampling": dict(sampling),
-        "gate": KBMCard.read(card.parent).model_dump(mode="json", exclude=without) if path_exists(card) else None,
         "stages": stages(run, scores),
         "packages": package_versions(),
         **git_state(),

@@ -29,17 +29,19 @@ from kbtrain.records import (
     Split,
 )
 
-EVAL = Path(__file__).resolve().parents[2] / "eval"
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "studies"))  # as Python does for a script: studies import files beside them
 SIZES: dict[Split, int] = {"train": 60, "dev": 80, "test": 200}
 EVIL = "Which <script>alert('x')</script> & \"city\"?"
 
 
 @pytest.fixture
 def script() -> Callable[[str], ModuleType]:
-    """Load a script of eval/ by its name."""
+    """Load a script of eval/ or studies/ by its name."""
 
     def load(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(f"eval_{name}", EVAL / f"{name}.py")
+        path = next(path for folder in ("eval", "studies") if (path := ROOT / folder / f"{name}.py").exists())
+        spec = importlib.util.spec_from_file_location(f"eval_{name}", path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # pydantic looks its annotations up there

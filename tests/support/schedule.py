@@ -88,7 +88,6 @@ SLOW = (
     "distributed/test_merge.py",
     "data_gen/test_judge.py",
     "eval/test_end_to_end_pipelines.py",
-    "rag/test_together.py",
     "eval/test_tables.py",
     "recipes/test_fit_gate.py",
     "retrieval/test_vectors.py",

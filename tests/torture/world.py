@@ -172,7 +172,6 @@ COMMANDS: dict[str, Sound] = {
         "qa/stack",
         after=MEMBERS,
     ),
-    "eval/ablate_seakr.py": _sound(*SEAKR, "--ablations", "[documents]", after=("recipes/make_seakr.py",)),
     "eval/calibrate.py": _sound(
         "--run", "qa", "--gate", "kbm_mastery", "--folder", "kbm", after=("eval/end_to_end.py",)
     ),

@@ -26,11 +26,6 @@ Inputs = Literal["contx", "contx+know", "contx*know", "contx+resp", "contx+syn-r
 PAD, UNKNOWN, SEPARATOR, NOTHING = "[PAD]", "[UNK]", "[SEP]", "[NONE]"
 
 
-def input_folder(inputs: Inputs, seed: int) -> str:
-    """A folder's name for a network of this input and seed."""
-    return f"{inputs.replace('+', '-and-').replace('*', '-x-')}_seed{seed}"
-
-
 @dataclass(frozen=True)
 class Read:
     """Tokens of the input and, where the knowledge is read on its own (contx*know), of the knowledge."""

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -32,9 +32,6 @@ from kbtrain.rag.seakr.self_aware import AnswerEngine, PromptEngine, QueryWords,
 from kbtrain.rag.seakr.trace import Trace, TraceFile, grades
 from kbtrain.records import DtypeName, Question, Split, Titles
 from kbtrain.retrieval.base import Searcher
-
-if TYPE_CHECKING:
-    from kbtrain.rag.seakr.thoughts import SharedThoughts, Thoughts
 
 
 class SeakrPipelineConfig(Config):
@@ -126,10 +123,6 @@ _FIRST_THOUGHT = (
     "base_model", "settings", "method", "signal", "ratio", "threshold_questions", "demonstrations", "max_new_tokens",
     "dtype", "questions.jsonl", "rules", MODEL_FILES,
 )  # fmt: skip
-# what a prompt and its thought depend on, the gate's own signal aside
-_THOUGHT = (
-    "base_model", "demonstrations", "titles", "max_new_tokens", "chain_tokens", "dtype", "rules", MODEL_FILES,
-)  # fmt: skip
 _RULES = 5  # of the loops: traces and thresholds by other rules are not resumed (5: "none of the above" is missing)
 _CHANGEABLE = {"run", "seakr", "limit", "at_once", "batch_rows", "batch_prompt_tokens", "device"}
 
@@ -152,20 +145,20 @@ class SeakrRun:
             raise UserError(f"{at(self.inputs[0])}: no question of split '{config.split}'")
         self._dev = choose_questions(everything, "dev", config.threshold_questions)
         self._asked = {question.id: question for question in everything}
-        self._key = _run_settings(config) | {file.name: file_sha256(file) for file in self.inputs}
+        self._key = run_settings(config) | {file.name: file_sha256(file) for file in self.inputs}
         with TraceFile(self.out, self._key) as file:
             self.n_left = sum(question.id not in file.done for question in self.questions)
 
-    def answer(self, thoughts: Thoughts | None = None) -> Iterator[Trace]:
-        """Answer what is not answered yet; each trace is on disk when it is yielded.
+    def answer(self, engine: AnswerEngine | None = None) -> Iterator[Trace]:
+        """Answer what is not answered yet, by the gate's model or another ``engine``.
 
-        ``thoughts``: those of :func:`shared_thoughts`, which variants of this pipeline share.
+        Each trace is on disk when it is yielded.
         """
         with TraceFile(self.out, self._key) as file:
             todo = [question for question in self.questions if question.id not in file.done]
             if not todo:
                 return
-            thinking = open_thinking(self.config) if thoughts is None else thoughts.deciding(self._signal())
+            thinking = engine or open_thinking(self.config)
             searcher = open_search(self.config.run)
             threshold = self._threshold(thinking)
             begin = beginner(self.config.method, self.config.settings(threshold))
@@ -188,22 +181,24 @@ class SeakrRun:
             self._check(self.config.threshold, list(first_thoughts(self._dev[:_FLOOR_QUESTIONS], begin, thinking)))
             return self.config.threshold
         key = {name: self._key[name] for name in _FIRST_THOUGHT if name in self._key}
-        note = self.out.with_name(f"threshold_{_digest(key)}.json")
+        note = self.out.with_name(f"threshold_{key_digest(key)}.json")
         return dev_threshold(note, self._dev, begin, thinking, self.config.ratio, key)
 
-    def _signal(self) -> str:
+    @property
+    def signal(self) -> str:
+        """Name of the deciding uncertainty."""
         return str(self.config.signal or self._key["settings"]["signal"])
 
     def _check(self, threshold: float, thoughts: Sequence[Thought]) -> None:
         """Refuse a threshold that none of these could stay under; another signal's scale is not known."""
         settings = SeakrCard.read(self.config.gate).settings
-        if thoughts and self._signal() == "seakr":
+        if thoughts and self.signal == "seakr":
             norms = [thought.squared_norm for thought in thoughts if thought.squared_norm is not None]
             if norms:
                 Scale.from_norms(norms, settings.k, settings.alpha).check(threshold)
 
 
-def _run_settings(config: SeakrPipelineConfig) -> dict[str, Any]:
+def run_settings(config: SeakrPipelineConfig) -> dict[str, Any]:
     """All settings that answers depend on, those of the gate and its model's files among them."""
     key = config.model_dump(mode="json", include=set(SeakrPipelineConfig.model_fields) - _CHANGEABLE)
     key |= {"rules": _RULES} | SeakrCard.read(config.gate).model_dump(mode="json", include={"base_model", "settings"})
@@ -212,18 +207,8 @@ def _run_settings(config: SeakrPipelineConfig) -> dict[str, Any]:
     return key
 
 
-def shared_thoughts(config: SeakrPipelineConfig) -> SharedThoughts:
-    """Thoughts under RUN/methods for all variants of a pipeline that differ in other settings than the prompts' own."""
-    from kbtrain.rag.seakr.thoughts import SharedThoughts
-
-    asked = _run_settings(config)
-    key = {name: asked[name] for name in _THOUGHT if name in asked}
-    key["settings"] = {name: value for name, value in asked["settings"].items() if name != "signal"}
-    path = config.run / FOLDER / "thoughts" / f"{config.method}_{_digest(key)}.jsonl"
-    return SharedThoughts(path, lambda: open_thinking(config))
-
-
-def _digest(key: dict[str, Any]) -> str:
+def key_digest(key: dict[str, Any]) -> str:
+    """12 hexadecimal digits, for a file's name."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
 
 

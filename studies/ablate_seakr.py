@@ -1,13 +1,12 @@
 """Run SeaKR's three ablations: the deciding uncertainty, the number of documents, and re-ranking and reasoning.
 
 Each variant is a pipeline of its own under RUN/methods, so an interrupted run goes on, and eval/end_to_end.py shows
-them all. The variant "full" is in each of the three. What the model thought of a prompt is kept under
-RUN/methods/thoughts: no variant asks it again. On a GPU --together lets all variants share its batches.
+them all. The variant "full" is in each of the three. Replies to prompts are stored under RUN/methods/thoughts, so that
+variants share them.
 
 Examples:
-  python eval/ablate_seakr.py --run runs/hotpotqa --limit 50
-  python eval/ablate_seakr.py --run runs/demo --method single_hop --limit 100 --ablations "[documents]"
-  python eval/ablate_seakr.py --run runs/hotpotqa --together --at-once 150 --batch-rows 3000
+  python studies/ablate_seakr.py --run runs/hotpotqa --limit 50
+  python studies/ablate_seakr.py --run runs/demo --method single_hop --limit 100 --ablations "[documents]"
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
+from shared_thoughts import SharedThoughts, shared_thoughts
 
 from kbtrain.config import run_script
 from kbtrain.evaluation.pipelines import traces_minus
 from kbtrain.io.provenance import write_atomically, write_meta
-from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun, shared_thoughts
-from kbtrain.rag.seakr.thoughts import SharedThoughts
-from kbtrain.rag.seakr.together import answer_together
+from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun
 from kbtrain.rag.seakr.trace import Trace
 from kbtrain.report.tables import difference
 from kbtrain.report.trace_page import render_traces, summarise
@@ -63,10 +61,6 @@ class AblateSeakrConfig(SeakrPipelineConfig):
     ablations: tuple[Ablation, ...] = Field(
         ("measure", "documents", "parts"), min_length=1, description="which of the three"
     )
-    together: bool = Field(
-        False,
-        description="answer with all variants at the same time: their prompts share batches, which a GPU has room for",
-    )
 
     @model_validator(mode="after")
     def _one_unit(self) -> AblateSeakrConfig:
@@ -97,8 +91,6 @@ def main(config: AblateSeakrConfig) -> None:
     started = time.monotonic()
     done: dict[str, list[Trace]] = {}
     with shared_thoughts(config) as thoughts:
-        if config.together:
-            run_together(config, thoughts)
         for ablation in config.ablations:
             for variant, changes in VARIANTS[ablation].items():
                 if variant not in done:
@@ -106,7 +98,7 @@ def main(config: AblateSeakrConfig) -> None:
             rows = [cells(variant, done[variant], done["full"]) for variant in VARIANTS[ablation]]
             print(f"\n{ablation}\n" + aligned(HEAD, rows))
     n = max(len(traces) for traces in done.values())
-    asked = f"; {thoughts.n_thought:,} of {thoughts.n_asked:,} prompts asked again" if thoughts.n_asked else ""
+    asked = f"; {thoughts.n_thought:,} of {thoughts.n_asked:,} prompts given to the model" if thoughts.n_asked else ""
     seconds = time.monotonic() - started
     print(f"\n{len(done)} variants on {n} questions in {seconds:.0f} s{asked} -> {config.run / 'methods'}")
 
@@ -125,19 +117,10 @@ def of_variant(config: AblateSeakrConfig, variant: str, changes: dict[str, Any])
     return config.model_copy(update=changes), f"{config.method}_{variant}"
 
 
-def run_together(config: AblateSeakrConfig, thoughts: SharedThoughts) -> None:
-    """Answer what the variants lack, all of them at the same time."""
-    variants = {name: changes for ablation in config.ablations for name, changes in VARIANTS[ablation].items()}
-    runs = [SeakrRun(*of_variant(config, name, changes)) for name, changes in variants.items()]
-    left = sum(run.n_left for run in runs)
-    for _ in progress_bar(answer_together(runs, thoughts), total=left, desc="all variants", unit="questions"):
-        pass
-
-
 def run_variant(config: AblateSeakrConfig, name: str, thoughts: SharedThoughts, started: float) -> list[Trace]:
     """Answer with one variant; a finished one is only read."""
     run = SeakrRun(config, name)
-    for _ in progress_bar(run.answer(thoughts), total=run.n_left, desc=name, unit="questions"):
+    for _ in progress_bar(run.answer(thoughts.deciding(run.signal)), total=run.n_left, desc=name, unit="questions"):
         pass
     traces = run.traces()
     write_atomically(run.out.with_suffix(".html"), render_traces(traces, f"{name}: {len(traces)} questions"))
