@@ -6,6 +6,8 @@ anew under the same name would go unnoticed, and what goes on after an interrupt
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,12 @@ def hashes_of(model: str, noted: Any = None) -> dict[str, str]:
 def note(model: str, noted: Any = None) -> Noted:
     """As :func:`~kbtrain.io.provenance.note_files`, of these files."""
     return note_files(files_of(model), noted)
+
+
+def digest(model: str) -> str:
+    """One SHA-256 of all these hashes; empty for a model that is not here."""
+    found = hashes_of(model)
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest() if found else ""
 
 
 def check_noted(model: str, noted: Any, made: str, remedy: str) -> None:

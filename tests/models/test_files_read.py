@@ -11,7 +11,7 @@ import pytest
 from kbtrain.errors import UserError
 from kbtrain.gates.score_file import ScoreFile, files_of_models
 from kbtrain.io.artifact import MODEL_FILES
-from kbtrain.models.files_read import check_noted, files_of, note
+from kbtrain.models.files_read import check_noted, digest, files_of, note
 from kbtrain.training.run import RUN, check_saved, claim_folder, claim_model, mark_complete
 
 
@@ -28,7 +28,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_files_of_a_model_are_weights_configuration_and_tokenizer(model: Path) -> None:
     assert set(files_of(str(model))) == {"config.json", "merges.txt", "model.safetensors"}
-    assert files_of("nobody/such-model") == {} == note("no name!")
+    assert files_of("nobody/such-model") == {} == note("no name!") and digest("nobody/such-model") == ""
 
 
 def test_a_file_whose_size_and_time_are_as_noted_is_not_read(model: Path) -> None:
