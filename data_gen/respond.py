@@ -36,7 +36,6 @@ from kbtrain.runtime.progress import progress_bar
 
 
 class RespondConfig(KnowledgeConfig):
-    run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
     model: Path = Field(description="folder of recipes/train_dialogue.py")
     know: Know | Literal["none"] = Field("tfidf", description="none, tfidf, ranker or bm25: where snippets come from")
     ways: tuple[Way, ...] = Field(WAYS, description="which of the found snippets are read: top3, rank1, rank5")
@@ -44,7 +43,6 @@ class RespondConfig(KnowledgeConfig):
     out: Path | None = Field(None, description="folder of the responses (default: RUN/responses)")
     batch_size: int = Field(16, ge=1, description="responses generated at a time")
     dtype: DtypeName = Field("auto", description="auto: by the processor")
-    device: str = Field("auto", description="auto, cpu or cuda")
 
     def writes(self) -> tuple[Path, ...]:
         return (self.out or self.run / "responses",)
@@ -62,8 +60,7 @@ def main(config: RespondConfig) -> None:
         path = out / f"{config.know}.evidence.jsonl"
         shown = functools.partial(progress_bar, desc=config.know, unit="turns")
         was_read = any(path_exists(responses_path(out, f"{config.know}_{way}")) for way in WAYS)
-        given = (config.know, turns, DEEPEST, config.run, config.source, config.device)
-        found = kept_knowledge(path, *given, shown, was_read)
+        found = kept_knowledge(path, config, turns, DEEPEST, shown, was_read)
         plan |= {f"{config.know}_{way}": [snippets_of(way, hits) for hits in found] for way in config.ways}
     responder = functools.cache(lambda: open_responder(config))
     key = {"turns": file_sha256(source), "model": file_sha256(config.model / CARD)}

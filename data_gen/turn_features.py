@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -42,7 +41,6 @@ from kbtrain.runtime.progress import progress_bar
 
 
 class TurnFeaturesConfig(KnowledgeConfig, LLMConfig):
-    run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
     syn_resp: bool = Field(False, description="generate a response for each turn with the model below")
     context_words: int = Field(400, ge=16, description="words of the dialogue that the model reads; older turns go")
     max_new_tokens: int = Field(48, ge=1, description="longest response, in tokens")
@@ -106,9 +104,7 @@ def responses(config: TurnFeaturesConfig, turns: Sequence[TurnExample], source: 
 
 
 def knowledge(config: TurnFeaturesConfig, turns: Sequence[TurnExample]) -> list[tuple[Hit, ...]]:
-    bar = progress_bar(turns, desc=config.know, unit="turns")
-    know: Any = config.know
-    return find_knowledge(know, bar, config.k, config.run, config.source, config.device)
+    return find_knowledge(config, progress_bar(turns, desc=config.know, unit="turns"), config.k)
 
 
 if __name__ == "__main__":

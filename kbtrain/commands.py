@@ -108,11 +108,10 @@ def vllm_args(args: argparse.Namespace) -> None:
 
 
 def public(args: argparse.Namespace) -> None:
-    from kbtrain.demo import run_public
+    from kbtrain.demo import PublicRun, run_public
 
-    run_public(
-        Path(args.data), Path(args.run_folder), args.model, args.chinese, args.answers, step, args.prompts, args.yes_no
-    )
+    options = (args.model, args.chinese, args.answers, args.prompts, args.yes_no)
+    run_public(PublicRun(Path(args.data), Path(args.run_folder), *options), step)
 
 
 def demo(args: argparse.Namespace) -> None:
@@ -168,7 +167,8 @@ def mcp(args: argparse.Namespace) -> None:
 
 
 def push(args: argparse.Namespace) -> None:
-    from kbtrain.push.push import Push, push
+    from kbtrain.push.push import push
+    from kbtrain.push.staging import Push
 
     hashes = not args.no_hashes
     wanted = Push(Path(args.folder), args.name, args.private, args.dry_run, args.base_model, args.license, hashes)

@@ -301,28 +301,38 @@ _TABLED = (
 )
 
 
-def public_chain(
-    data: Path,
-    run: Path,
-    model: str,
-    chinese: bool,
-    answers: int = 30,
-    prompts: str | None = None,
-    yes_no: bool = True,
-) -> list[ChainStep]:
-    """White-box gates on public questions of which ``model`` knows 15 % (docs/lab/public.md); ``data``: their files.
+@dataclass(frozen=True)
+class PublicRun:
+    """A run of white-box gates on public questions of which ``model`` knows 15 % (docs/lab/public.md).
 
-    The data sets' own folders lie beside ``run``, the screening in ``run/screen``. ``answers``: to each training
-    question under each condition; a third of them to each dev question. ``prompts``: own templates as at sampling.
-    ``yes_no`` False: no question whose gold answer is yes or no.
+    ``data``: the folder of their files. ``answers``: to each training question under each condition; a third of them
+    to each dev question. ``prompts``: own templates as at sampling. ``yes_no`` False: no question whose gold answer is
+    yes or no.
     """
-    sets, screen, here = {**_PUBLIC, **(_CHINESE if chinese else {})}, run / "screen", ("--run", str(run))
+
+    data: Path
+    run: Path
+    model: str
+    chinese: bool
+    answers: int = 30
+    prompts: str | None = None
+    yes_no: bool = True
+
+    def sets(self) -> dict[str, tuple[str, str]]:
+        """By the folder's name each data set's name and file."""
+        return {**_PUBLIC, **(_CHINESE if self.chinese else {})}
+
+
+def public_chain(public: PublicRun) -> list[ChainStep]:
+    """The stages. The data sets' own folders are beside the run's folder, the screening is in its folder ``screen``."""
+    data, run, chinese, answers = public.data, public.run, public.chinese, public.answers
+    sets, screen, here = public.sets(), run / "screen", ("--run", str(run))
     pool = ("--config", "pool_public" if chinese else "pool_public_en",
             "--runs", _folder_list(*(run.parent / name for name in sets)),
-            *(() if yes_no else ("--yes-no", "without")))  # fmt: skip
+            *(() if public.yes_no else ("--yes-no", "without")))  # fmt: skip
     found = ("--corpus", str(data / "passages.jsonl"), "--k", "1")
-    asked, screened = ("--model", model), ("--run", str(screen), "--conditions", "[llm]")
-    put = (*asked, *(("--prompts", prompts) if prompts else ()))  # whatever asks in the product's words
+    asked, screened = ("--model", public.model), ("--run", str(screen), "--conditions", "[llm]")
+    put = (*asked, *(("--prompts", public.prompts) if public.prompts else ()))  # stages that render prompts
     examples = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
     members = "[probe, draft_probe, features, p_yes, draft]"
     measured = [
@@ -383,22 +393,12 @@ def _folder_list(*runs: Path) -> str:
     return json.dumps([str(run) for run in runs], ensure_ascii=False)
 
 
-def run_public(
-    data: Path,
-    run: Path,
-    model: str,
-    chinese: bool,
-    answers: int,
-    say: Say,
-    prompts: str | None = None,
-    yes_no: bool = True,
-) -> None:
+def run_public(public: PublicRun, say: Say) -> None:
     """Run :func:`public_chain`. Raises :class:`UserError` for a folder without its files."""
-    files = [file for _, file in {**_PUBLIC, **(_CHINESE if chinese else {})}.values()]
-    for name in (*files, "passages.jsonl"):
-        if not (data / name).exists():
-            raise UserError(f"{data / name}: not there; docs/lab/public.md says where each file comes from")
-    follow(public_chain(data, run, model, chinese, answers, prompts, yes_no), run, say, forks=True)
+    for name in (*(file for _, file in public.sets().values()), "passages.jsonl"):
+        if not (public.data / name).exists():
+            raise UserError(f"{public.data / name}: not there; docs/lab/public.md says where each file comes from")
+    follow(public_chain(public), public.run, say, forks=True)
 
 
 def follow(

@@ -29,13 +29,13 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.errors import UserError
-from kbtrain.gates.fit_kind import FittedGate, best_key, fit_kind, kind_to_fit, names_to_fit, plain_rows
+from kbtrain.gates.fit_kind import best_key, fit_kind, kind_to_fit, names_to_fit, plain_rows
 from kbtrain.gates.registry import Kind
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
 from kbtrain.training.config import FitConfig
 from kbtrain.training.data import read_classifier_data, read_examples
-from kbtrain.training.fit import SingleEnding, claim_fit_folder
+from kbtrain.training.fit import FittedGate, SingleEnding, claim_fit_folder
 from kbtrain.training.kept_features import KeptFeatures
 
 KEYS: tuple[Key, ...] = ("benefit", "mastery", "certainty")  # of equally good ones, the first
@@ -79,9 +79,7 @@ def main(config: FitGateConfig) -> None:
     tried = fit_by_keys(config, kind, kept)
     key, areas = best_key(tried, kept)
     best, chosen = tried[key], {"key": key} | ({"dev_auroc_by_key": areas} if len(areas) > 1 else {})
-    ending = SingleEnding(
-        config, best.gate, lambda folder: kind.open(folder, "auto", "auto"), best.train, best.dev, started, chosen, kept
-    )
+    ending = SingleEnding(config, best, lambda folder: kind.open(folder, "auto", "auto"), started, chosen, kept)
     print("fit_gate: " + ending.finish())
     if kept is not None:
         print(f"features of {len(kept)} examples in {kept.path}, {kept.extracted} of them extracted now")

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
@@ -24,8 +23,8 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError, at
 from kbtrain.records import TurnExample
 from kbtrain.retrieval.ranker import Candidates, Pair, Ranker, read_ranker_data, recall, training_pairs
-from kbtrain.retrieval.train_ranker import RANKS, RankerEnding
-from kbtrain.training.config import TrainingConfig, training_arguments
+from kbtrain.retrieval.train_ranker import RANKS, RankerConfig, RankerEnding
+from kbtrain.training.config import training_arguments
 from kbtrain.training.data import shared_dialogues
 from kbtrain.training.recipe import Recipe
 
@@ -33,11 +32,8 @@ if TYPE_CHECKING:
     from kbtrain.training.classifier_trainer import ClassifierTrainer
 
 
-class TrainRankerConfig(TrainingConfig):
+class TrainRankerConfig(RankerConfig):
     model: str = Field("all-minilm-l6-v2", description="pretrained encoder: embedded name, local folder or hub id")
-    train: Path = Field(description="turns of all splits (turns.jsonl)")
-    dev: Path | None = Field(None, description="no other file: the dev turns are those of train's")
-    snippets: Path = Field(description="their knowledge (snippets.jsonl)")
     negatives: int = Field(3, ge=1, description="wrong snippets of the same dialogue for each right one")
     max_length: int = Field(256, ge=32, description="tokens; the oldest turns are cut away, the snippet never")
     device_batch_size: int = Field(16, ge=1, description="pairs per device and forward pass")
@@ -73,8 +69,7 @@ def main(config: TrainRankerConfig) -> None:
         return None
     ranker, trainer = train(recipe, config, turns["dev"], candidates, pairs)
     if recipe.first:
-        data = (config.snippets, turns, candidates)
-        ending = RankerEnding(config, *data, ranker, trainer.rows, trainer.state, recipe.facts())
+        ending = RankerEnding(config, turns, candidates, ranker, trainer, recipe.facts())
         sentence = ending.finish()
         for line in (*ending.lines(), sentence):
             recipe.say(line)

@@ -11,6 +11,7 @@ from kbtrain.config import parse_args
 from kbtrain.config_check import config_class
 from kbtrain.demo import (
     ChainStep,
+    PublicRun,
     benefit_tau,
     chain,
     finish_own,
@@ -170,7 +171,7 @@ def test_own_questions_are_not_finished_before_their_answers_are(tmp_path):
 
 @pytest.mark.parametrize(("chinese", "sets"), [(False, 6), (True, 9)])
 def test_the_public_chain_asks_the_model_given_and_screens_before_it_pools(tmp_path, chinese, sets):
-    steps = public_chain(tmp_path, Path("runs/public"), "some/model", chinese)
+    steps = public_chain(PublicRun(tmp_path, Path("runs/public"), "some/model", chinese))
     after = (
         "pool retrieve sample pool retrieve sample label build train_probe train_probe train_features make_untrained"
     )
@@ -184,19 +185,19 @@ def test_the_public_chain_asks_the_model_given_and_screens_before_it_pools(tmp_p
     asked = [config.model for config in configs if getattr(config, "model", None)]
     assert set(asked) == {"some/model"} and len(asked) == 10
     assert [config.yes_no for config in configs if hasattr(config, "yes_no")] == ["with"] * 4 + ["without"]
-    without = public_chain(tmp_path, Path("runs/public"), "some/model", chinese, yes_no=False)
+    without = public_chain(PublicRun(tmp_path, Path("runs/public"), "some/model", chinese, yes_no=False))
     assert sum("--yes-no" in step.arguments for step in without if step.script == "pool") == 2
     screen, pool = (config for config, step in zip(configs, steps, strict=True) if step.script == "pool")
     assert screen.runs == pool.runs and screen.by_relation == pool.by_relation and screen.popular == pool.popular
     assert screen.screened is None and (screen.dev, screen.test) == (0, 0)
     assert pool.screened == screen.output and (pool.train, pool.dev, pool.test) == (800, 200, 500)
     with pytest.raises(UserError, match=r"openbookqa_test_nonnative\.json: not there"):
-        run_public(tmp_path, tmp_path / "run", "some/model", chinese, 30, print)
+        run_public(PublicRun(tmp_path, tmp_path / "run", "some/model", chinese), print)
 
 
 @pytest.mark.parametrize(("answers", "samples"), [(30, (30, 10)), (7, (7, 3)), (2, (2, 2))])
 def test_the_public_chain_draws_a_third_of_the_answers_to_dev_questions_and_never_one(answers, samples):
-    steps = public_chain(Path("data"), Path("runs/public"), "some/model", False, answers)
+    steps = public_chain(PublicRun(Path("data"), Path("runs/public"), "some/model", False, answers))
     _, drawn = (step for step in steps if step.script == "sample")
     asked = parse_args(config_class(find("sample", "stages", what="script")), drawn.arguments).samples
     assert (asked["train"], asked["dev"], asked["test"]) == (*samples, 0)
@@ -205,7 +206,7 @@ def test_the_public_chain_draws_a_third_of_the_answers_to_dev_questions_and_neve
 def test_the_public_chain_puts_own_prompts_wherever_the_model_is_asked_in_the_product_s_words(tmp_path):
     (tmp_path / "llm.txt").write_text("Q: {question}\nA:", encoding="utf-8")
     given = f"{{llm: {tmp_path / 'llm.txt'}}}"
-    steps = public_chain(tmp_path, Path("runs/public"), "some/model", False, 4, given)
+    steps = public_chain(PublicRun(tmp_path, Path("runs/public"), "some/model", False, 4, given))
     own = []
     for step in steps:
         script = next(Path(word) for word in step.command() if word.endswith(f"{step.script}.py"))

@@ -128,9 +128,11 @@ Know = Literal["tfidf", "ranker", "bm25"]
 class KnowledgeConfig(Config):
     """Keys of the scripts that look up knowledge for turns; a ranker's folder or a corpus belongs to its method."""
 
+    run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
     know: Know | Literal["none"] = Field("none", description="none, tfidf, ranker or bm25: where knowledge comes from")
     ranker: Path | None = Field(None, description="folder of recipes/train_ranker.py, for know: ranker")
     corpus: Path | None = Field(None, description="passages, for know: bm25 (each context is searched for)")
+    device: str = Field("auto", description="auto, cpu or cuda")
 
     @property
     def source(self) -> Path | None:
@@ -155,38 +157,37 @@ def by_index(searcher: Searcher, examples: Iterable[TurnExample], k: int) -> lis
     return searcher.search([context_text(example.context) for example in examples], k)
 
 
-def find_knowledge(
-    know: Know, examples: Iterable[TurnExample], k: int, run: Path, source: Path | None, device: str = "auto"
-) -> list[tuple[Hit, ...]]:
-    """``tfidf`` and ``ranker`` (``source``: its folder) choose among the snippets of ``run``; ``bm25`` searches a
-    corpus (``source``: its file), whose index is kept in the run. Raises :class:`~kbtrain.errors.UserError`."""
-    if know == "bm25" and source:
+def find_knowledge(config: KnowledgeConfig, examples: Iterable[TurnExample], k: int) -> list[tuple[Hit, ...]]:
+    """The ``k`` best of each turn: ``tfidf`` and ``ranker`` choose among the snippets of the run, ``bm25`` searches the
+    corpus, whose index is kept in the run. Raises :class:`~kbtrain.errors.UserError`."""
+    run, source = config.run, config.source
+    if config.know == "bm25" and source:
         from kbtrain.retrieval.distinct import DistinctSearch
         from kbtrain.retrieval.retrieve_stage import open_index
 
         return by_index(DistinctSearch(open_index("bm25", source, run / "bm25_turns")), examples, k)
     snippets = read_snippets(run / "snippets.jsonl")
-    if know == "tfidf":
+    if config.know == "tfidf":
         return by_rank(TfIdfRank(snippets), Candidates(snippets), examples, k)
-    ranker = Ranker.load(source or "", device=device)
+    ranker = Ranker.load(source or "", device=config.device)
     rank: Rank = lambda turn, hits, k: ranker.best(turn.context, hits, k)  # noqa: E731
     return by_rank(rank, Candidates(snippets), examples, k)
 
 
 def kept_knowledge(
     path: Path,
-    know: Know,
+    config: KnowledgeConfig,
     turns: Sequence[TurnExample],
     k: int,
-    run: Path,
-    source: Path | None,
-    device: str = "auto",
     shown: Callable[[Iterable[TurnExample]], Iterable[TurnExample]] = iter,
     was_read: bool = False,
 ) -> list[tuple[Hit, ...]]:
-    """As :func:`find_knowledge`, from ``path`` if it was found before in the same data, else found and kept there.
-    ``shown`` may show how far it is. ``was_read``: responses are stored that read what ``path`` holds; other texts
-    than those raise :class:`~kbtrain.errors.UserError`."""
+    """As :func:`find_knowledge`, from ``path`` if it is current, else found and stored there.
+
+    ``shown`` may show progress. ``was_read``: stored responses have read what ``path`` holds; other texts than those
+    raise :class:`~kbtrain.errors.UserError`.
+    """
+    know, source, run = config.know, config.source, config.run
     ids = [turn.id for turn in turns]
     options = {"know": know, "source": None if source is None else file_sha256(source), "k": k, "turns": len(ids)}
     inputs = [run / "turns.jsonl", *([] if know == "bm25" else [run / "snippets.jsonl"])]
@@ -195,7 +196,7 @@ def kept_knowledge(
         kept = {evidence.question_id: evidence.hits for evidence in read(Evidence, path)}
         if list(kept) == ids:
             return [kept[name] for name in ids]
-    found = find_knowledge(know, shown(turns), k, run, source, device)
+    found = find_knowledge(config, shown(turns), k)
     rows = [Evidence(turn.id, know, context_text(turn.context), hits) for turn, hits in zip(turns, found, strict=True)]
     if (
         was_read

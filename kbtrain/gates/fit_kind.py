@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain.errors import UserError, did_you_mean
@@ -14,17 +13,9 @@ from kbtrain.metrics.dev import classifier_metrics
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
 from kbtrain.training.data import Labelled
+from kbtrain.training.fit import FittedGate
 from kbtrain.training.kept_features import KeptFeatures, by_kept
 from kbtrain.training.model_card import write_made
-
-
-@dataclass(frozen=True)
-class FittedGate:
-    """A gate and the rows that it was fitted to and is measured on."""
-
-    gate: Gate
-    train: list[Labelled]
-    dev: list[Labelled]
 
 
 def kind_to_fit(name: str) -> Kind:

@@ -14,7 +14,7 @@ from kbtrain.gates.registry import kind_of, package_of
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.text_files import read_text
 from kbtrain.metrics.significance import Delta
-from kbtrain.push.staging import Staged, without_paths
+from kbtrain.push.staging import Push, Staged, without_paths
 from kbtrain.report.summary import KIND, bootstrap_units, interval
 from kbtrain.report.words import by_rule, percent
 from kbtrain.show.text_table import number, signed
@@ -30,12 +30,11 @@ _OWN_SECTIONS = ("Run", "Versions")  # of the folder's README: not of interest t
 HEAD = ("score", "searches for", "accuracy", "against never", "against always", "against random", "area")
 
 
-def card_text(
-    name: str, folder: Path, staged: Staged, card: GateCard, shown: str, licence: str | None, private: bool
-) -> str:
+def card_text(wanted: Push, staged: Staged, card: GateCard, shown: str) -> str:
     """The repository's ``README.md``. ``shown``: what the gate said of the snippet's question when it was opened."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    name, folder = wanted.name, wanted.folder
     results, tested = figures(folder)
     model = staged.model or _answered(results)
     points, sections = _of_readme(folder)
@@ -48,13 +47,13 @@ def card_text(
         keep_trailing_newline=True,
     )
     text = environment.get_template("card.md.jinja").render(
-        metadata=metadata(name, card.kind, model, tested, licence),
+        metadata=metadata(name, card.kind, model, tested, wanted.licence),
         name=name,
         kind=card.kind,
         model=model,
         snippet=_snippet(name, "question" in kind_of(folder)[1].reads),
         shown=shown,
-        private=private,
+        private=wanted.private,
         package=package_of(card.kind),
         points=points,
         tested=table(tested),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from kbtrain.errors import UserError
@@ -16,23 +15,9 @@ from kbtrain.gate.gate import Gate
 from kbtrain.gate.hub import FILES, TOKEN, check_name, hub_errors, quiet, token
 from kbtrain.gates.registry import load_gate, read_card
 from kbtrain.push.card import card_text
-from kbtrain.push.staging import Staged, check_no_machine, stage
+from kbtrain.push.staging import Push, Staged, check_no_machine, stage
 
 ASKED = "What is the capital of France?"  # the snippet's question
-
-
-@dataclass(frozen=True)
-class Push:
-    """``model``: the answering model's name on the hub, where the card names a folder of this machine; ``private``:
-    of a new repository; ``hashes``: those of the training questions are sent."""
-
-    folder: Path
-    name: str
-    private: bool = False
-    dry_run: bool = False
-    model: str | None = None
-    licence: str | None = None
-    hashes: bool = True
 
 
 def push(wanted: Push, say: Callable[[str], None]) -> list[str]:
@@ -50,7 +35,7 @@ def push(wanted: Push, say: Callable[[str], None]) -> list[str]:
         # the same files, but for the answering model's name: it lies here, and need not be fetched to be tried
         shown = tried_here(wanted.folder, Path(place) / "tried")
         card = read_card(target)
-        text = card_text(wanted.name, wanted.folder, staged, card, shown, wanted.licence, wanted.private)
+        text = card_text(wanted, staged, card, shown)
         (target / README).write_text(text, encoding="utf-8")
         check_no_machine(target, wanted.folder, Path(place))
         lines = listing(staged)

@@ -28,6 +28,20 @@ _LARGEST_TEXT = 5_000_000  # bytes of a text that is searched for paths
 
 
 @dataclass(frozen=True)
+class Push:
+    """``model``: the answering model's name on the hub, where the card names a folder of this machine; ``private``:
+    of a new repository; ``hashes``: those of the training questions are sent."""
+
+    folder: Path
+    name: str
+    private: bool = False
+    dry_run: bool = False
+    model: str | None = None
+    licence: str | None = None
+    hashes: bool = True
+
+
+@dataclass(frozen=True)
 class Staged:
     """``files``: what would be sent, by its place in the repository; ``left``: files of the folder that stay here."""
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 from kbtrain.io.provenance import file_sha256, package_versions, write_atomically
 from kbtrain.records import Split, TurnExample
 from kbtrain.retrieval.ranker import RANKER, Candidates, Ranker, TfIdfRank, read_snippets, recall
@@ -15,19 +17,25 @@ from kbtrain.training.finish import Ending, largest_difference, save_checked, st
 from kbtrain.training.model_card import ModelCard, table
 
 if TYPE_CHECKING:
-    from transformers import TrainerState
-
-    from kbtrain.training.classifier_trainer import ClassifierRow
+    from kbtrain.training.classifier_trainer import ClassifierTrainer
 
 RANKS = "ranks.json"
 TOLERANCE = 1e-5  # of a log-odds, between the trained ranker and the one opened from its folder
 _PROBE = 64  # pairs whose scores are compared
 
 
+class RankerConfig(TrainingConfig):
+    """Keys of a ranker's data."""
+
+    train: Path = Field(description="turns of all splits (turns.jsonl)")
+    dev: Path | None = Field(None, description="no other file: the dev turns are those of train's")
+    snippets: Path = Field(description="their knowledge (snippets.jsonl)")
+
+
 class RankerEnding(Ending):
     """The end of a ranker's training: saved in fp32, measured as opened from its folder.
 
-    ``rows`` are the training pairs, some of which are scored to compare.
+    Some of the training pairs are scored to compare.
     """
 
     data = ("train", "snippets")
@@ -37,21 +45,20 @@ class RankerEnding(Ending):
 
     def __init__(
         self,
-        config: TrainingConfig,
-        snippets: Path,
+        config: RankerConfig,
         turns: Mapping[Split, Sequence[TurnExample]],
         candidates: Candidates,
         ranker: Ranker,
-        rows: Sequence[ClassifierRow],
-        state: TrainerState,
+        trainer: ClassifierTrainer,
         run: Mapping[str, Any],
     ) -> None:
-        super().__init__(config, state)
-        self.base_model, self.snippets, self.turns, self.candidates = config.model, snippets, turns, candidates
-        self.ranker, self.rows = ranker, rows[:_PROBE]
+        super().__init__(config, trainer.state)
+        self.base_model, self.snippets, self.turns, self.candidates = config.model, config.snippets, turns, candidates
+        self.ranker, rows = ranker, trainer.rows
+        self.rows = rows[:_PROBE]
         ranker.model.float()
         self.kept = ranker.score(self.rows)
-        self.facts = {"pairs": len(rows), **steps_of(state, config.epochs)}
+        self.facts = {"pairs": len(rows), **steps_of(trainer.state, config.epochs)}
         self.run = {**run, **self.facts}
         self.trained_on = f"{len(rows)} pairs"
         self.ranks: dict[str, Any] = {}

@@ -78,26 +78,25 @@ def classifier_loss(
     logits: torch.Tensor,
     need: torch.Tensor,
     auxiliary: torch.Tensor,
-    weights: tuple[float, float],
-    classes: int = 1,
-    smoothing: float = 0.0,
-    auxiliary_weight: float = 0.0,
+    objective: Objective,
     offset: torch.Tensor | float = 0.0,
 ) -> torch.Tensor:
     """Weighted mean cross-entropy in nats; of a soft target both classes count by their share.
 
     ``logits``: (rows, classes + auxiliary targets). The auxiliary targets' own mean, over what is known, is added
-    with ``auxiliary_weight``. ``offset`` (rows) is added to the decision's log odds.
+    with its weight. ``offset`` (rows) is added to the decision's log odds.
     """
-    logits = logits.float()
+    logits, smoothing, weights = logits.float(), objective.smoothing, objective.weights
     taught = need * (1 - smoothing) + smoothing / 2
     weight = need * weights[1] + (1 - need) * weights[0]
-    each = binary_cross_entropy_with_logits(need_logit(logits, classes) + offset, taught, reduction="none")
+    each = binary_cross_entropy_with_logits(need_logit(logits, objective.classes) + offset, taught, reduction="none")
     loss = (each * weight).sum() / weight.sum()
     known = auxiliary >= 0
-    if auxiliary_weight and bool(known.any()):
-        rest = binary_cross_entropy_with_logits(logits[:, classes:], auxiliary.clamp(min=0), reduction="none")
-        loss = loss + auxiliary_weight * (rest * known).sum() / known.sum()
+    if objective.auxiliary_weight and bool(known.any()):
+        rest = binary_cross_entropy_with_logits(
+            logits[:, objective.classes :], auxiliary.clamp(min=0), reduction="none"
+        )
+        loss = loss + objective.auxiliary_weight * (rest * known).sum() / known.sum()
     return loss
 
 
@@ -207,10 +206,7 @@ class ClassifierTrainer(BaseTrainer):
         """The batch's weighted mean; ``num_items_in_batch`` counts tokens, which are none of our business."""
         need, auxiliary, offset = inputs.pop("need"), inputs.pop("auxiliary"), inputs.pop("offset", 0.0)
         outputs = model(**inputs)
-        o = self.objective
-        loss = classifier_loss(
-            outputs.logits, need, auxiliary, o.weights, o.classes, o.smoothing, o.auxiliary_weight, offset
-        )
+        loss = classifier_loss(outputs.logits, need, auxiliary, self.objective, offset)
         return (loss, outputs) if return_outputs else loss
 
     def evaluate(

@@ -150,10 +150,19 @@ class KeyedEnding(Ending):
         return _model_card(self.card, self.fit, self.dev).text(worst)
 
 
+@dataclass(frozen=True)
+class FittedGate:
+    """A gate and the rows that it was fitted to and is measured on."""
+
+    gate: Gate
+    train: Sequence[Labelled]
+    dev: Sequence[Labelled]
+
+
 class SingleEnding(Ending):
     """The end of a fit of a gate with one score, whose card has what it learnt.
 
-    ``dev``: dev's rows; ``chosen``: settings that dev chose, for card and model card; ``kept``: the gate's features,
+    ``chosen``: settings that dev chose, for card and model card; ``kept``: the gate's features,
     where they are kept. A gate with weights writes them by ``save_beside(folder)``; of ``chosen``, a field of its card
     is taken over.
     """
@@ -161,15 +170,14 @@ class SingleEnding(Ending):
     def __init__(
         self,
         config: FitConfig,
-        gate: Gate,
+        fitted: FittedGate,
         open_again: Callable[[Path], Gate],
-        train: Sequence[Labelled],
-        dev: Sequence[Labelled],
         started: float,
         chosen: Mapping[str, Any],
         kept: KeptFeatures | None = None,
     ) -> None:
         super().__init__(config)
+        gate, train, dev = fitted.gate, fitted.train, fitted.dev
         if gate.card is None:
             raise UserError(f"gate '{gate.name}': no card to write")
         self.gate, self.open_again, self.kept, self.started = gate, open_again, kept, started

@@ -27,8 +27,8 @@ from kbtrain.gates.average import AverageCard
 from kbtrain.gates.registry import GATES
 from kbtrain.metrics.significance import Delta
 from kbtrain.push.card import setting_sentence, table
-from kbtrain.push.push import Push, push
-from kbtrain.push.staging import bare, without_paths
+from kbtrain.push.push import push
+from kbtrain.push.staging import Push, bare, without_paths
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import LoadedGate
 from kbtrain.serve.server import with_local_gate

@@ -110,7 +110,7 @@ def test_acts_foreseen_are_those_of_training_turns():
 
 def test_loss_is_the_weighted_mean_by_hand():
     logits = torch.tensor([[0.0], [2.0]])
-    found = classifier_loss(logits, torch.tensor([1.0, 0.0]), torch.empty(2, 0), (0.25, 0.75))
+    found = classifier_loss(logits, torch.tensor([1.0, 0.0]), torch.empty(2, 0), Objective((0.25, 0.75)))
     expected = (0.75 * math.log(2) + 0.25 * math.log(1 + math.exp(2))) / 1.0
     assert float(found) == pytest.approx(expected, rel=1e-6)
 
@@ -118,11 +118,12 @@ def test_loss_is_the_weighted_mean_by_hand():
 def test_two_classes_and_one_logit_say_the_same():
     two = torch.tensor([[0.3, 1.5], [-1.0, 2.0]])
     one = need_logit(two, 2)[:, None]
-    args = (torch.tensor([1.0, 0.25]), torch.empty(2, 0), (0.3, 0.7))
-    assert float(classifier_loss(two, *args, classes=2)) == pytest.approx(float(classifier_loss(one, *args)))
+    args = (torch.tensor([1.0, 0.25]), torch.empty(2, 0))
+    of_two = float(classifier_loss(two, *args, Objective((0.3, 0.7), 2)))
+    assert of_two == pytest.approx(float(classifier_loss(one, *args, Objective((0.3, 0.7)))))
     cross = torch.nn.functional.cross_entropy(two, torch.tensor([[0.0, 1.0], [0.75, 0.25]]), reduction="none")
     weight = torch.tensor([0.7, 0.25 * 0.7 + 0.75 * 0.3])
-    assert float(classifier_loss(two, *args, classes=2)) == pytest.approx(float((cross * weight).sum() / weight.sum()))
+    assert of_two == pytest.approx(float((cross * weight).sum() / weight.sum()))
 
 
 def test_auxiliary_targets_count_where_they_are_known():
@@ -130,19 +131,19 @@ def test_auxiliary_targets_count_where_they_are_known():
     batch = ClassifierCollator(0, n_auxiliary=2)(rows)
     assert batch["auxiliary"].tolist() == [[1, 0], [-1, -1]]
     logits = torch.zeros(2, 3)
-    base = classifier_loss(logits, batch["need"], batch["auxiliary"], (0.5, 0.5))
-    with_acts = classifier_loss(logits, batch["need"], batch["auxiliary"], (0.5, 0.5), auxiliary_weight=2.0)
+    base = classifier_loss(logits, batch["need"], batch["auxiliary"], Objective((0.5, 0.5)))
+    with_acts = classifier_loss(logits, batch["need"], batch["auxiliary"], Objective((0.5, 0.5), auxiliary_weight=2.0))
     assert float(with_acts - base) == pytest.approx(2 * math.log(2))
 
 
 def test_an_offset_is_added_to_the_decision_s_log_odds():
     batch = ClassifierCollator(0)([ClassifierRow((5,), need=1.0, offset=2.0), ClassifierRow((6,), offset=-1.0)])
     assert batch["offset"].tolist() == [2, -1] and "offset" not in ClassifierCollator(0)([ClassifierRow((5,))])
-    args = (batch["need"], torch.empty(2, 0), (0.25, 0.75))
-    found = classifier_loss(torch.tensor([[0.5], [0.5]]), *args, offset=batch["offset"])
+    args = (batch["need"], torch.empty(2, 0))
+    found = classifier_loss(torch.tensor([[0.5], [0.5]]), *args, Objective((0.25, 0.75)), batch["offset"])
     expected = 0.75 * math.log(1 + math.exp(-2.5)) + 0.25 * math.log(1 + math.exp(-0.5))
     assert float(found) == pytest.approx(expected, rel=1e-6)
-    two = classifier_loss(torch.tensor([[0.1, 0.6], [0.0, 0.5]]), *args, classes=2, offset=batch["offset"])
+    two = classifier_loss(torch.tensor([[0.1, 0.6], [0.0, 0.5]]), *args, Objective((0.25, 0.75), 2), batch["offset"])
     assert float(two) == pytest.approx(expected, rel=1e-6)
 
 

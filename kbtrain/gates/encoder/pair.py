@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kbtrain.gate.card import CARD, set_threshold
 from kbtrain.gates.average import AverageGate
-from kbtrain.gates.encoder.train import fit_probe
+from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput
 from kbtrain.gates.late_scores import score_late_test
 from kbtrain.gates.registry import load_gate
 from kbtrain.io.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.training.config import ClassifierConfig, LoraAlpha, LoraRank
-from kbtrain.training.data import ClassifierData
+from kbtrain.training.data import ClassifierData, class_weights
 from kbtrain.training.finish import SCORES, ClassifierEnding, DevScores, Ending
 from kbtrain.training.model_card import ModelCard
 from kbtrain.training.recipe import Recipe
@@ -162,6 +162,15 @@ def _model_card(members: Sequence[str], dev: DevScores, run: Mapping[str, object
 def train_probe(recipe: Recipe, config: PairConfig, data: ClassifierData) -> None:
     """Fit and finish a probe, in the first rank only: there is nothing to share among processes."""
     if recipe.first:
-        body = (config.model, config.dtype, recipe.device, config.max_length)
-        probe = fit_probe(*body, config.base, data, config.class_weight)
+        probe = fit_probe(config, recipe.device, data)
         recipe.say(ClassifierEnding(config, "encoder_probe", probe, data, None, recipe.facts()).finish())
+
+
+def fit_probe(config: PairConfig, device: str, data: ClassifierData) -> EncoderProbe:
+    """A logistic regression on the frozen encoder's embeddings and, with a base, on the dialogue's state."""
+    from kbtrain.models.encoders import open_body
+
+    body, tokenizer = open_body(config.model, config.dtype, device)
+    reader = ProbeInput(tokenizer, config.max_length, config.base == "dialogue_state")
+    examples, need = [row.example for row in data.train], [row.need for row in data.train]
+    return EncoderProbe.fit(body, reader, examples, need, class_weights(data.train, config.class_weight))

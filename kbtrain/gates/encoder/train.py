@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from kbtrain.gates.encoder.input import EncoderInput
-    from kbtrain.gates.encoder.probe import EncoderProbe
     from kbtrain.training.classifier_trainer import ClassifierRow
 
 Base = Literal["dialogue_state"] | None
@@ -46,19 +45,6 @@ def with_adapter(model: PreTrainedModel, rank: int, alpha: int) -> PeftModel | P
 
     lora = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="SEQ_CLS")
     return get_peft_model(model, lora)
-
-
-def fit_probe(
-    model: str, dtype: str, device: str, max_length: int, base: Base, data: ClassifierData, class_weight: float
-) -> EncoderProbe:
-    """A logistic regression on the frozen encoder's embeddings and, with a base, on the dialogue's state."""
-    from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput
-    from kbtrain.models.encoders import open_body
-
-    body, tokenizer = open_body(model, dtype, device)
-    reader = ProbeInput(tokenizer, max_length, base == "dialogue_state")
-    examples, need = [row.example for row in data.train], [row.need for row in data.train]
-    return EncoderProbe.fit(body, reader, examples, need, class_weights(data.train, class_weight))
 
 
 def training_facts(

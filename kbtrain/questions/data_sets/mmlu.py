@@ -51,7 +51,7 @@ def ceval(file: DataFile) -> Iterator[Loaded]:
     """The test answers are not published."""
     needed = ("id", "question", *_OPTIONS)
     for row in any_rows(file) if file.suffix == PARQUET else csv_rows(file, needed):
-        yield _load_row(file, row, row.identifier("id"), "ceval", "zh", hidden=not row.text_or_empty("answer"))
+        yield _load_row(file, row, row.identifier("id"), "ceval", "zh")
 
 
 def cmmlu(file: DataFile) -> Iterator[Loaded]:
@@ -70,8 +70,8 @@ def _load_row(
     dataset: str,
     language: Language,
     subject: str = "",
-    hidden: bool = False,
 ) -> Loaded:
+    hidden = dataset == "ceval" and not row.text_or_empty("answer")  # C-Eval's test answers are not published
     subject = subject or re.sub(r"_(train|dev|val|test)$", "", PurePosixPath(file.label).name)
     question = Question(
         id=f"{dataset}/{file.split_word or file.split}/{subject}/{number}",
