@@ -1,6 +1,7 @@
 """Count what makes the package hard to read: sizes, long signatures, shared names, unclear names, slow imports.
 
-Reads sources and starts each script's --help; needs no data. Two commits are compared by running it in two checkouts.
+Reads sources, starts each script's --help, and runs stages on a few questions of the atlas with made-up answers. Two
+commits are compared by running it in two checkouts.
 
 Examples:
   python benchmarks/structure.py
@@ -14,6 +15,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +43,7 @@ WORDS = re.compile(
 
 class StructureConfig(Config):
     output: Path | None = Field(None, description="write the counts here as JSON, too; null: only print them")
+    calls: bool = Field(True, description="run small stages and count the calls of kbtrain's functions by room")
     helps: bool = Field(True, description="start each script's --help and count the modules of kbtrain that it loads")
 
 
@@ -105,11 +108,70 @@ def modules_of_help(script: Path) -> int:
     return int(count[1])
 
 
+PROFILED = """
+import atexit, collections, json, pathlib, runpy, sys
+calls, functions, root = collections.Counter(), set(), {root!r} + "/kbtrain/"
+def count(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and code.co_filename.startswith(root) and not code.co_name.startswith("<"):
+        room = code.co_filename[len(root):].split("/")[0]
+        calls[room] += 1
+        functions.add((room, code.co_filename, code.co_qualname))
+def write():
+    sys.setprofile(None)
+    rooms = collections.Counter(room for room, _, _ in functions)
+    pathlib.Path({out!r}).write_text(json.dumps({{"calls": calls, "functions": rooms}}))
+sys.argv = [{script!r}, *{arguments!r}]
+sys.path.insert(0, str(pathlib.Path({script!r}).parent))
+atexit.register(write)
+sys.setprofile(count)
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+def bookkeeping_shares(folder: Path) -> dict[str, dict[str, float]]:
+    """For each stage the share of calls, and of the functions called, that are in kbtrain/io; imports included."""
+    run = ("--run", str(folder / "run"))
+    stages: dict[str, tuple[str, ...]] = {
+        "data_gen/collect.py": ("--dataset", "atlas", "--limit", "60", "--pick", "random"),
+        "data_gen/retrieve.py": (),
+        "data_gen/sample.py": (
+            "--backend",
+            "scripted",
+            "--model",
+            "made-up",
+            "--samples",
+            "{train: 4, dev: 2, test: 2}",
+        ),
+        "data_gen/label.py": (),
+        "data_gen/build.py": (),
+        "recipes/train_features.py": (
+            *("--train", f"{folder}/run/examples/train.jsonl", "--dev", f"{folder}/run/examples/dev.jsonl"),
+            *("--index", f"{folder}/run/bm25", "--output", f"{folder}/run/features"),
+        ),
+        "eval/score.py": (),
+        "eval/end_to_end.py": ("--bootstrap-draws", "100"),
+    }
+    shares: dict[str, dict[str, float]] = {}
+    for name, arguments in stages.items():
+        given = list(arguments) if name.startswith("recipes") else [*run, *arguments]
+        code = PROFILED.format(root=str(ROOT), script=str(ROOT / name), arguments=given, out=str(folder / "calls.json"))
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{name}: {done.stderr[-500:]}")
+        counts = json.loads((folder / "calls.json").read_text(encoding="utf-8"))
+        shares[name] = {what: round(rooms.get("io", 0) / sum(rooms.values()), 2) for what, rooms in counts.items()}
+    return shares
+
+
 def main(config: StructureConfig) -> None:
     counts = count_structure()
     if config.helps:
         scripts = [path for folder in FOLDERS[1:] for path in sorted((ROOT / folder).glob("*.py"))]
         counts["modules_of_help"] = {path.stem: modules_of_help(path) for path in scripts}
+    if config.calls:
+        with tempfile.TemporaryDirectory(prefix="kbtrain-structure-") as folder:
+            counts["share_of_bookkeeping"] = bookkeeping_shares(Path(folder))
     for name, value in counts.items():
         print(f"{name}: {len(value) if isinstance(value, list) else value if isinstance(value, int) else ''}".rstrip())
         if isinstance(value, dict):
