@@ -234,6 +234,7 @@ class LockstepSampler:
         self.stopper = Stopper(model, tokenizer, sampling.stop, self.skip_blank)
         self.graphs = StepGraphs(model)
         self._packed = PackedLinears(model)
+        self._newest_prefix: list[SharedPrefixCache] = []  # at most one; copies by observed() share it
         keep_freed_memory()
 
     def observed(self, *observers: Observer) -> Self:
@@ -399,8 +400,6 @@ def _key(prompt: PromptRows) -> tuple[str, str]:
 class BatchSampler(LockstepSampler):
     """Samples for batches of prompts, whose common prefix is computed once."""
 
-    _prefix: SharedPrefixCache | None = None  # the newest batch's
-
     def replica(self) -> Self:
         """A sampler of its kind with the same weights, for another thread."""
         other = copy.copy(self)
@@ -410,12 +409,14 @@ class BatchSampler(LockstepSampler):
         other.stopper.thoughts = ThoughtTokens(other.tokenizer)
         other.graphs = StepGraphs(other.model)
         other._packed = PackedLinears(other.model, self._packed.weights)
-        other._prefix = None
+        other._newest_prefix = []
         return other
 
     def prefix_of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
         """The longest prefix of these prompts, whatever earlier ones shared: answers depend on their batch alone."""
         ids = common_start(prompts) if len(prompts) > 1 and self._fits(*prompts) else ()
-        prefix = current_prefix(self._prefix, self.model, ids, self.blocks)
-        self._prefix = prefix or self._prefix
+        newest = self._newest_prefix[0] if self._newest_prefix else None
+        prefix = current_prefix(newest, self.model, ids, self.blocks)
+        if prefix is not None:
+            self._newest_prefix[:] = [prefix]
         return prefix
