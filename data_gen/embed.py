@@ -2,7 +2,7 @@ r"""Embed a corpus, for `kbtrain serve --search FOLDER` and retriever vectors: p
 
 The vectors come from any server with /v1/embeddings (vLLM, llama.cpp, Ollama, TEI, OpenAI). Qdrant keeps them: inside
 this process in the output folder (one process at a time, some 20,000 passages), or in a running server (store).
-Resumable: an interrupted run goes on behind the last passage that is stored. Needs the extra vectors.
+Resumable: an interrupted run resumes behind the last passage that is stored. Needs the extra vectors.
 
 Examples:
   python data_gen/embed.py --run runs/demo --server-url http://127.0.0.1:8001/v1 --server-model bge-small-en-v1.5

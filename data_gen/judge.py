@@ -5,7 +5,7 @@ question (KBM, figure 13 and A.2); --asks claims shows the question too, and ask
 the accepted one and contradicts none. Judges: token (a transformers model that can only say 1 or 0, by their
 probabilities), llm (any back end, its reply is read), exact, contains, option, rules (each question's own rule).
 --labelled FILE says how far the judge agrees with people and needs no run: one answer a line, {"id", "answers",
-"prediction", "right"}. Resumable: an interrupted run goes on after its last batch. A model is not asked again about
+"prediction", "right"}. Resumable: an interrupted run resumes after its last batch. A model is not asked again about
 answers that stood there before more sampling or another sampling run; the verdicts of all stand in one file.
 
 Examples:

@@ -3,7 +3,7 @@
 For each test turn and augmentation whose response read snippets the judge sees the dialogue so far and these snippets,
 and says 1 or 0; eval/dialogue.py puts its shares beside those by gold snippets. Turns that name gold snippets are
 judged too: there its agreement with them is said. Judges: token (a transformers model that can only say 1 or 0, by
-their probabilities), llm (any back end, its reply is read). The prompt is ours. Resumable: an interrupted run goes on
+their probabilities), llm (any back end, its reply is read). The prompt is ours. Resumable: an interrupted run resumes
 after its last batch.
 
 Examples:

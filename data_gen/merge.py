@@ -3,7 +3,7 @@
 Refuses shards of different runs, a question-condition that two of them hold, and shards that are missing or not
 finished (unless --allow-gaps). A samples.db that is there keeps what it holds, and gets what it lacks: another run, or
 more question-conditions of one with the same settings. Other settings or other answers are refused. Killed at any
-moment, the same command goes on.
+moment, the same command resumes.
 
 Examples:
   python data_gen/merge.py --run runs/qwen

@@ -1,4 +1,4 @@
-"""Pool questions of several run folders into one, split anew: a run of public data sets for one model.
+"""Pool questions of several run folders into one, with a new split: a run of public data sets for one model.
 
 Writes OUTPUT/questions.jsonl, whose relation is the group's name (a data set, or a relation of one), so that the gate
 relation_only knows the group alone. As many questions of each group are drawn as their sizes allow; those that share an

@@ -2,7 +2,7 @@
 
 Without snippets (none), and with a ranker's top 3, its first and its fifth alone (RAGate's tables 3 and 4): tfidf or
 ranker among the dialogue's snippets, bm25 in a corpus. Each (turn, augmentation) is generated once, greedily, with the
-least logit and probability of its tokens; finished ones are kept, a killed run goes on. What the ranker found is in
+least logit and probability of its tokens; finished ones are kept, a killed run resumes. What the ranker found is in
 RUN/responses/RANKER.evidence.jsonl. Call it once for each ranker.
 
 Examples:
@@ -54,7 +54,7 @@ def main(config: RespondConfig) -> None:
     turns = [turn for turn in jsonl.read(TurnExample, source) if turn.split == config.split]
     if not turns:
         raise UserError(f"{source}: no {config.split} turn in it")
-    read_responder_card(config.model)  # a wrong folder is told before anything is searched for
+    read_responder_card(config.model)  # a wrong folder is an error before the search
     plan: dict[str, list[tuple[Hit, ...]]] = {NONE: [()] * len(turns)}
     if config.know != "none":
         path = out / f"{config.know}.evidence.jsonl"

@@ -1,6 +1,6 @@
 """Search evidence for every question of a run folder: questions.jsonl + passages.jsonl -> evidence.jsonl.
 
-One record per question, in the questions' order. Resumable: an interrupted run goes on after its last batch; an index
+One record per question, in the questions' order. Resumable: an interrupted run resumes after its last batch; an index
 is built once and kept in RUN/bm25/ or RUN/tfidf/; data_gen/embed.py makes RUN/vectors/. A corpus is JSON Lines, a
 JSON list or Parquet (id, title, text), DPR's TSV or a CSV, compressed or not, or a folder of Markdown and text (a
 section is a passage).

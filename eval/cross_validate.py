@@ -4,7 +4,7 @@ Reads labelled turns (data_gen/collect_turns.py); train and dev together are spl
 Candidates read a dialogue's state, a frozen encoder's embeddings of what was said, or both, or are averages of two; a
 fine-tuned encoder is not among them: it takes minutes a fold. Writes OUT/cross_validation.json (the choice, figures
 with intervals over dialogues, the chosen one's corrected for its choice, calibration, a learning curve), .md and .svg.
-Test turns are not read: --test true, in a second call, scores them by what the first call chose. A killed run goes on
+Test turns are not read: --test true, in a second call, scores them by what the first call chose. A killed run resumes
 with the folds that are missing.
 
 Examples:

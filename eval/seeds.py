@@ -1,7 +1,7 @@
 """Summarise finished evaluations of one gate recipe over seeds: means, spread over seeds, and intervals with both.
 
 Reads results.json, outcomes.jsonl and scores/ of each run folder (the same test questions in all); writes OUT: each
-gate's accuracy, of greedy answers, and its gain over random by seed, their spread, and 95 % intervals that draw anew
+gate's accuracy, of greedy answers, and its gain over random by seed, their spread, and 95 % intervals that redraw
 the questions alone, and the questions and the seeds (entities with all their questions where all runs' evaluations draw
 those).
 

@@ -2,7 +2,7 @@
 
 --by dataset: from the dev questions of one data set to the test questions of another, within the runs. --by model: from
 one run's model to the answers of another run's, on the same questions. A row marked "shifted" (Kolmogorov-Smirnov,
-p < 0.01) says: choose the threshold anew there. Writes OUT.json and OUT.md.
+p < 0.01) says: choose another threshold there. Writes OUT.json and OUT.md.
 
 Examples:
   python eval/transfer.py --runs "[runs/demo]"

@@ -44,7 +44,7 @@ class Config(BaseModel):
     @classmethod
     def _values_fit(cls, data: Any) -> Any:
         """No counter, seed or array holds more than 64 bits: such a number would fail late, or never come to an end.
-        True is no number, though Python takes it for 1.
+        True is not a number, though Python takes it for 1.
 
         Texts stand in file names and in what is written: none of them can hold bytes that are no text. A key of null
         that has no meaning of its own is as if missing.
@@ -107,7 +107,7 @@ def parse_args(kind: type[C], argv: Sequence[str], description: str | None = Non
     """A config from ``[--config FILE|NAME] [--key value | key=value ...]``; the command line wins over the file.
 
     ``description`` is the script's docstring; what follows its line ``Examples:`` is shown as it is. ``prog``: name of
-    a command that is no script. Raises :class:`UserError`.
+    a command that is not a script. Raises :class:`UserError`.
     """
     values = overrides(kind, argv, description, prog)
     config = values.pop("config", None)

@@ -1,7 +1,7 @@
 """Chains of stages: the demo on the atlas (``kbtrain demo``, ``make demo``), own questions, published and public ones.
 
 questions -> evidence -> answers -> labels -> examples -> gates -> scores -> figures -> report. Each stage is a process
-of its own and goes on where it was, so the whole chain does when it is started again. Gates that are fitted in
+of its own and resumes where it was, so the whole chain does when it is started again. Gates that are fitted in
 seconds come first: their table stands before the KBM's training begins.
 """
 

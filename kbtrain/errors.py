@@ -1,4 +1,4 @@
-"""The error that a user can cause and mend: one line with subject, place and remedy."""
+"""The error that a user can cause and fix: one line with subject, place and remedy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_plain(text: str) -> bool:
     """True for a text too short or too ordinary to be a secret: a word, a number, a date.
 
     Striking it would destroy results that merely hold it, a class of a page as well as an answer, and anybody guesses
-    it. Whoever takes keys refuses such a text, so that every key that is used can be struck wherever it turns up.
+    it. Code that takes keys refuses such a text, so that every key in use can be struck wherever it appears.
     """
     return len(text) < _SHORTEST or (len(text) < _LONG and _PLAIN.fullmatch(text) is not None)
 

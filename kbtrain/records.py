@@ -91,7 +91,7 @@ class Hit:
 class Evidence:
     """Passages that one retriever found for one question, and the rule by which a prompt shows their titles.
 
-    Whatever reads the record shows them by that rule: sampling, examples with a reference, second judgements. A file
+    All readers of the record show them by that rule: sampling, examples with a reference, second judgements. A file
     of an older version names none: there no title was shown.
     """
 

@@ -3,7 +3,7 @@
 Reads turns (data_gen/collect_turns.py; knowledge of data_gen/turn_features.py), writes a folder that
 data_gen/respond.py generates with. Input: the dialogue so far, its oldest turns cut away; knowledge snippets where
 there are some (gold first); then the response, which alone has a loss: the enriched one where people wrote one. A
-killed run goes on when the same command is given again, and ends with the same weights.
+killed run resumes when the same command is given again, and ends with the same weights.
 
 Examples:
   accelerate launch --config_file ds_configs/accelerate_cpu.yaml recipes/train_dialogue.py \\

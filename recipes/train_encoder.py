@@ -6,7 +6,7 @@ where labels are few, the better F1. With the key probe both are made, OUTPUT/tu
 OUTPUT is the average of their log odds: they err in different places.
 
 Reads turns (data_gen/collect_turns.py) or questions (data_gen/build.py), writes a gate folder (kbtrain.load_gate
-opens it) with its scores of dev and, if given, test. A killed run goes on when the same command is given again.
+opens it) with its scores of dev and, if given, test. The same command resumes a killed run.
 
 Examples:
   accelerate launch --config_file ds_configs/accelerate_cpu.yaml recipes/train_encoder.py \\

@@ -1,6 +1,6 @@
 """Train a knowledge-boundary model: fine-tune a language model to say what it masters, from sampled labels.
 
-Reads examples made by data_gen/build.py, writes a gate folder (kbtrain.load_gate opens it). A killed run goes on from
+Reads examples made by data_gen/build.py, writes a gate folder (kbtrain.load_gate opens it). A killed run resumes from
 its last checkpoint when the same command is given again, and ends with the same weights; a finished one does nothing.
 
 Examples:

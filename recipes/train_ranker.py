@@ -1,7 +1,7 @@
 """Train a ranker of knowledge snippets: a cross-encoder that reads a dialogue's context and a snippet together.
 
 Reads turns and snippets (data_gen/collect_turns.py), writes a folder that data_gen/turn_features.py searches with,
-and ranks.json: Recall@1 and Recall@3 on dev and test beside TF-IDF. A killed run goes on when the same command is
+and ranks.json: Recall@1 and Recall@3 on dev and test beside TF-IDF. A killed run resumes when the same command is
 given again.
 
 Examples:

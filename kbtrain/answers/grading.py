@@ -50,7 +50,7 @@ def _holds(answer: str, gold: str) -> bool:
     if any(needle in hay for hay in hays for needle in needles):
         return True
     if not any(needle in all_squeezed for needle in squeezed):
-        return False  # whatever stands between the words
+        return False  # other text between the words
     return any(needle in f" {hay} " for hay in forms.all_readings(answer) for needle in needles)
 
 
@@ -208,7 +208,7 @@ def _undressed(answer: str) -> str:
 
 
 def _same(text: str, letter: str, option: str) -> bool:
-    """True if an answer is an option's text, or its letter and text; the "A" of "A. Germany" is no article."""
+    """True if an answer is an option's text, or its letter and text; the "A" of "A. Germany" is not an article."""
     if words(text) in (words(option), words(f"{letter} {option}")):
         return True
     return not _FIRST.match(text) and normalise(text) == normalise(option)

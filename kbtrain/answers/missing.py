@@ -176,7 +176,7 @@ def _n_words(clause: str) -> int:
 
 
 def _explained(behind: str) -> bool:
-    """True if a clause goes on with a sentence, and not with a name's end: "Uncertain, Texas", "Unknown (2011)"."""
+    """True if a clause continues with a sentence, and not with a name's end: "Uncertain, Texas", "Unknown (2011)"."""
     return _n_words(behind) > _PLAIN or behind[0].islower() or _OPENING.match(behind) is not None
 
 

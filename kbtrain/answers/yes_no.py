@@ -158,7 +158,7 @@ def says_yes(answer: str, question: str) -> bool | None:
 
 
 def says_nothing(answer: str) -> bool:
-    """True for an answer that says that it does not know: it is wrong, whatever was asked."""
+    """True for an answer that says that it does not know: it is wrong for any question."""
     return _SAYS_NOTHING.search(_SENTENCE.split(answer.strip(), maxsplit=1)[0]) is not None and _lead(answer) is None
 
 

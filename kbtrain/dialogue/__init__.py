@@ -40,7 +40,7 @@ def load_turns(
     ``split`` takes one split only, or names that of a single file; ``sgd`` is the folder that ``ketod_released`` is
     joined with; ``source`` says where the knowledge comes from. ``history``: see
     :func:`~kbtrain.dialogue.base.turn_examples`. ``left_out`` counts the SYSTEM turns that open a dialogue: nothing
-    precedes them, so there is no example. Raises :class:`UserError` naming file and dialogue.
+    precedes them, so they give no example. Raises :class:`UserError` naming file and dialogue.
     """
     if name not in DATASETS:
         raise UserError(f"unknown data set '{name}'; {did_you_mean(name, DATASETS)}")

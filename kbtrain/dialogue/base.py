@@ -54,7 +54,7 @@ class Dialogue:
 def turn_examples(dialogue: Dialogue, history: History = "plain") -> Iterator[TurnExample]:
     """One example per SYSTEM turn that something precedes, with what was said before it.
 
-    ``history`` enriched: earlier turns that people enriched stand there with their enriched text, as in KETOD.
+    ``history`` enriched: earlier turns that people enriched have their enriched text, as in KETOD.
     """
     n = len(dialogue.turns)
     for i, turn in enumerate(dialogue.turns):
@@ -95,9 +95,9 @@ def domain_of(service: str) -> str:
 
 def check_dialogues(dialogues: Iterable[Dialogue]) -> Iterator[Dialogue]:
     """Pass them on. An id that another split gives to another dialogue, as SGD counts from 1_00000 in each, becomes
-    ``SPLIT-ID``. Raises :class:`UserError` naming the dialogue if it stands there twice (in two splits: it would leak),
-    if it has no turns, or if a turn is repeated. Parts of one dialogue in two splits are told at the end: they may be
-    two that begin alike, and their texts alone cannot say."""
+    ``SPLIT-ID``. Raises :class:`UserError` naming the dialogue if it is there twice (in two splits: it would leak),
+    if it has no turns, or if a turn is repeated. Parts of one dialogue in two splits are reported at the end: they may
+    be two that begin alike, and their texts alone cannot say."""
     wholes: dict[str, Split] = {}
     leaks: list[str] = []
     seen: dict[str, dict[Split, tuple[str, int]]] = {}  # by id and split: where, and a hash of what is said

@@ -26,7 +26,7 @@ from kbtrain.records import Hit, Question, TurnExample
 
 
 def history_question(example: TurnExample, words: int) -> Question:
-    """The dialogue so far, its oldest turns cut away so that at most about so many words are left."""
+    """The dialogue so far, its oldest turns cut away so that at most about that many words are left."""
     texts = [turn_text(utterance) for utterance in example.context]
     kept = min(first_kept([len(text.split()) for text in texts], words), len(texts) - 1)
     return Question(example.id, "\n".join(texts[kept:]), (), example.split, example.dialogue_id, form="turn")
@@ -114,7 +114,7 @@ class AugmentedResponse:
 
 
 def snippets_of(way: Way, hits: Sequence[Hit]) -> tuple[Hit, ...]:
-    """The first three, the first or the fifth alone; empty where there are not so many."""
+    """The first three, the first or the fifth alone; empty where there are fewer."""
     return tuple(hits[_SLICES[way]])
 
 

@@ -73,7 +73,7 @@ def add(parts: Sequence[ShardStore], run: str, target: SampleStore) -> Iterator[
     answers to a question-condition, and for one that two shards hold.
     """
     if any(target.counts(run).values()):
-        target.begin(run, parts[0].meta)  # other settings are told of before other answers
+        target.begin(run, parts[0].meta)  # other settings are reported before other answers
     done = target.done(run)
     _check_answers(parts, run, target, done)
     target.begin(run, parts[0].meta)

@@ -81,7 +81,7 @@ class RayCluster:
         """Number and outcome of each row, in the order in which they are finished, each once.
 
         ``gpus`` of each actor where there are GPUs, 0: none; ``unit`` is what an error calls a row. Raises
-        :class:`UserError`: there is no Ray or no cluster, a worker refuses, or nothing can be finished any more.
+        :class:`UserError`: Ray or its cluster is missing, a worker refuses, or nothing can be finished any more.
         """
         ray, left = self.connect(), dict(rows)
         while left:
@@ -156,7 +156,7 @@ def engine(config: EngineConfig, local: EngineT, on_ray: type[ClusterT]) -> Engi
 
 
 def _knock(address: str | None) -> None:
-    """Ray itself waits for minutes at a host:port where nobody listens. Raises ``OSError``."""
+    """Ray itself waits for minutes at a host:port without a listener. Raises ``OSError``."""
     host, colon, port = (address or "").rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=10).close()

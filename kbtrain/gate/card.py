@@ -435,7 +435,7 @@ def saved_files(folder: Path) -> Noted:
 
 
 def read_gate_json(folder: Path | str) -> dict[str, Any]:
-    """Any gate's ``gate.json``, of whatever kind. Raises :class:`UserError` if there is none or it is broken."""
+    """Any gate's ``gate.json``, of any kind. Raises :class:`UserError` if there is none or it is broken."""
     path = Path(folder) / CARD
     if not path.exists():
         raise UserError(_no_card(path))
@@ -462,7 +462,7 @@ def _gates_in(folder: Path) -> str:
 
 
 def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
-    """Record a gate's threshold (by the gate's name, e.g. ``kbm_mastery``) in ``gate.json``, of whatever kind.
+    """Record a gate's threshold (by the gate's name, e.g. ``kbm_mastery``) in ``gate.json``, of any kind.
 
     The folder's README, if there is one, follows.
     """

@@ -100,7 +100,7 @@ class Gate(ABC):
         raise UserError(f"key {key!r:.60}: gate '{self.name}' has no keys; leave it out")
 
     def answer_within(self, seconds: float) -> None:
-        """Give up after so many seconds what a score asks of a server, its members' too: someone waits for it."""
+        """Limit in seconds for what a score asks of a server, its members' too: a client waits."""
         for gate in self.gates:
             gate.answer_within(seconds)
 

@@ -100,7 +100,8 @@ def _of_object(text: str, where: Path | str, number: int, field: str | None) -> 
 def arriving(stream: IO[str]) -> Iterator[tuple[int, list[str]]]:
     """The lines of a stream as they come: the number of the first and all that one reading finds.
 
-    Whoever writes into a pipe and waits for the decision gets it at once; a long file still comes in large parts.
+    A process that writes into a pipe and waits for the decision gets it at once; a long file still comes in large
+    parts.
     """
     try:
         source = stream.fileno()

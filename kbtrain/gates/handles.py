@@ -239,7 +239,7 @@ def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
 
 
 def reopened(opening: Opening) -> GateHandle:
-    """The handle again, in whatever process. Raises :class:`UserError` as :func:`handle` does."""
+    """The handle again, in any process. Raises :class:`UserError` as :func:`handle` does."""
     if opening.prompt is not None:
         return prompted(opening.prompt, opening.model, opening.dtype, opening.device)
     return handle(Path(opening.model), opening.dtype, opening.device, opening.name, opening.states)

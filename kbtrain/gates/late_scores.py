@@ -16,7 +16,7 @@ def score_late_test(config: HeldOutConfig, device: str) -> str:
     """Score the test split with the finished gate of ``config.output``, dev's scores stay; what was done, in words.
 
     Empty where no test file is named, or its examples are scored already. Where an earlier call was killed while it
-    replaced the scores, all are made again.
+    replaced the scores, all are computed again.
     """
     test, path = held_out_examples(config.test), config.output / SCORES
     killed = being_replaced(path)

@@ -288,7 +288,7 @@ def kind_named(name: str) -> Kind:
 
 
 def read_card(folder: Path | str) -> GateCard:
-    """The card of a gate's folder, of whatever kind. Raises :class:`UserError`."""
+    """The card of a gate's folder, of any kind. Raises :class:`UserError`."""
     name, kind = kind_of(folder)
     return kind.card.read(folder, name)
 
@@ -326,7 +326,7 @@ def load_gate(
 
 
 def _check_arguments(folder: object, key: object, dtype: object, device: object, revision: object) -> None:
-    """Raise :class:`UserError` for what :func:`load_gate` cannot take, whatever kind of gate it would open."""
+    """Raise :class:`UserError` for what :func:`load_gate` cannot take, for any kind of gate."""
     if not isinstance(folder, str | Path) or not str(folder).strip():
         raise UserError(f"folder: expected a gate's folder, or USER/NAME on the hub, found {folder!r:.60}")
     for name, value in (("key", key), ("revision", revision), ("device", device)):

@@ -1,6 +1,6 @@
 """Scores on disk: ``RUN/scores/<gate>.jsonl``, kept as long as what they depend on is the same.
 
-A file is appended batch by batch, so that an interrupted scoring goes on; beside it, ``<gate>.jsonl.progress`` holds
+A file is appended batch by batch, so that an interrupted scoring resumes; beside it, ``<gate>.jsonl.progress`` holds
 what the scores depend on (first line) and the seconds each batch took.
 """
 
@@ -149,7 +149,7 @@ class ScoreFile:
         self.close()
         if self._scores_path != self.path:
             provenance.meta_path(self.path).unlink(missing_ok=True)  # of the older scores
-            _progress(self.path).unlink(missing_ok=True)  # scores whose inputs are not noted are made again
+            _progress(self.path).unlink(missing_ok=True)  # scores without noted inputs are computed again
             put_in_place(self._scores_path, self.path)
             put_in_place(self._progress_path, _progress(self.path))
             self._scores_path, self._progress_path = self.path, _progress(self.path)
@@ -196,7 +196,7 @@ def stored_inputs(path: Path, wanted: Mapping[str, str]) -> dict[str, str] | Non
 
 
 def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Nothing that both depend on is different; a split that one of them lacks is no difference, nor are files of
+    """Nothing that both depend on is different; a split that one of them lacks does not differ, nor do files of
     models that were not noted then, or are not here now.
     """
     for name, before, now in differing(stored, wanted):
@@ -232,7 +232,7 @@ def noted_models(path: Path, models: Sequence[str]) -> dict[str, Noted]:
 
 def is_finished(run: Path, gate: GateHandle) -> bool:
     """True if a gate's stored scores are as a scoring that came to its end left them: none is under way or was killed,
-    which may leave half a line, and nobody changed them since."""
+    which may leave half a line, and they have not changed since."""
     path = score_path(run, gate.name)
     return path_exists(path) and path_exists(provenance.meta_path(path)) and provenance.unchanged(path)
 

@@ -1,6 +1,6 @@
 """The scoring stage: examples -> chunks -> a gate's file of scores, for questions and dialogue turns alike.
 
-Whoever scores a chunk, one process writes the file (:mod:`kbtrain.gates.score_file`).
+One process writes the file, wherever a chunk is scored (:mod:`kbtrain.gates.score_file`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def examples_left(
 
 
 def price_of_scores(gate: GateHandle, rows: Sequence[Example], measured: int, price: Price) -> list[str]:
-    """Requests, tokens, money and time of scoring the rows, a line each; time by so many of them (0: not measured)."""
+    """Requests, tokens, money and time of scoring the rows, a line each; time by ``measured`` rows (0: none)."""
     passes = [one for row in rows for one in gate.passes(row)]
     taken = measured_scores(gate, rows[:: max(1, len(rows) // measured)][:measured]) if measured else None
     tokens_in = round(sum(tokens_of(one.prompt) for one in passes))

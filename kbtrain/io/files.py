@@ -106,7 +106,7 @@ def errors_of(path: Path | str | None = None) -> Iterator[None]:
 
 
 def _refusal(error: Exception) -> OSError | None:
-    """The system's refusal that an error is, or tells of in words; None: it is no file's fault."""
+    """The system's refusal that an error is, or tells of in words; None: no file is the cause."""
     if isinstance(error, OSError) and error.errno is not None:
         return None if isinstance(error, ConnectionError | TimeoutError) else error
     found = _NUMBER.search(str(error))
@@ -127,7 +127,7 @@ def check_regular(path: Path | str) -> None:
 
 
 def path_exists(path: Path | str) -> bool:
-    """True if something lies at this path; a link that leads nowhere is something: it is told of."""
+    """True if the path exists; also for a dangling symlink."""
     return os.path.lexists(path)
 
 
@@ -176,7 +176,7 @@ def written_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def plain_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys stand there once and whose numbers are finite; the last of two would win in silence."""
+    """An object without duplicate keys whose numbers are finite; the last of two would win in silence."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -210,7 +210,7 @@ def append(file: TextIO, text: str) -> None:
 def cut_torn_line(path: Path | str) -> int:
     """Cut off what stands behind the last line end, as a killed process leaves it; the bytes that are left.
 
-    Raises :class:`UserError` for what is no file, or may not be written.
+    Raises :class:`UserError` for what is not a file, or may not be written.
     """
     check_regular(path)
     with errors_of(path), open(path, "rb+") as file:

@@ -5,7 +5,7 @@ has one writer at a time: two samplers would draw the same answers twice. A run 
 Lines file, streamed.
 
 Every question-condition carries a digest of its answers, and every run the number of its question-conditions: answers
-that are others or gone are noticed where they are read, whatever lies beside the file.
+that are others or gone are noticed where they are read, whatever is beside the file.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def check_noted(path: Path, read_only: bool) -> None:
     except UserError:
         if read_only:
             raise
-        return  # of the stage that is about to write it anew
+        return  # of the stage that is about to write it
     found = stamp(path)
     if (found["bytes"] or 0) > HASHED and all(meta.get(key) == value for key, value in found.items()):
         return
@@ -143,13 +143,13 @@ def _hash(path: Path, _stamp: tuple[int | None, ...]) -> str:
 
 @contextlib.contextmanager
 def user_errors(path: Path) -> Iterator[None]:
-    """Turn what a user can mend (disk, permissions, another writer, a wrong file) into :class:`UserError`."""
+    """Turn what a user can fix (disk, permissions, another writer, a wrong file) into :class:`UserError`."""
     try:
         yield
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", None)
         problem = None if code is None else PROBLEMS.get(code & 0xFF)  # the low byte is the primary code
-        if code is None and "decode" in str(error):  # text that is no UTF-8
+        if code is None and "decode" in str(error):  # text that is not UTF-8
             problem = _DAMAGED
         if problem is None:
             raise
@@ -176,7 +176,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
     """The samples of one or more runs in one file; a context manager.
 
     Writers wait up to 30 s for each other; a reader never blocks a writer. Raises :class:`UserError` for a file that
-    is missing (``read_only``), is no store, has another version or other bytes than its meta data note, or cannot be
+    is missing (``read_only``), is not a store, has another version or other bytes than its meta data note, or cannot be
     written (disk full included).
     """
 
@@ -198,7 +198,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
                     create(self._db, self.path)
                 check(self._db, self.path)
             check_noted(self.path, read_only)
-        except BaseException:  # Ctrl-C, too: nobody else could close what was opened here
+        except BaseException:  # Ctrl-C, too: only this code can close what was opened here
             self._db.close()
             raise
 
@@ -256,7 +256,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         return dict(self._facts(query, run))
 
     def set_sizes(self, run: str) -> dict[int, int]:
-        """Number of sampled answers -> how many finished question-conditions have so many."""
+        """Number of sampled answers -> number of finished question-conditions of that size."""
         self._check_counted(run)
         query = """SELECT n_samples, count(*) FROM questions JOIN sets USING (question)
             WHERE run = (SELECT run FROM runs WHERE name = ?) GROUP BY n_samples"""
@@ -411,7 +411,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         mode = "ro" if read_only else "rwc"
         wal = beside(self.path, "-wal")
         if read_only and not wal.exists() and not os.access(self.path.parent, os.W_OK):
-            mode = "ro&immutable=1"  # a finished store on a read-only disk: there is no place for the log
+            mode = "ro&immutable=1"  # a finished store on a read-only disk: the log has no place
         uri = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
         db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
         db.execute("PRAGMA synchronous = FULL")  # the default of WAL mode in some builds loses the last puts
@@ -470,7 +470,7 @@ def _check(made: SampleSet) -> None:
 
 
 def _is_whole(sample: Sample) -> bool:
-    """False for values that no sample has: SQLite takes whatever is written."""
+    """False for values that no sample has: SQLite takes any value."""
     return (
         isinstance(sample.index, int)
         and isinstance(sample.text, str)
@@ -499,7 +499,7 @@ def _digest_of_run(name: str, meta: str, n_sets: int, keys: int) -> str:
 
 
 def _sum_of(digest: str) -> int:
-    """The sum that a run's digest begins with; 0 for what is no such digest."""
+    """The sum that a run's digest begins with; 0 for another text."""
     try:
         return int(digest[:16], 16)
     except ValueError:

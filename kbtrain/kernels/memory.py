@@ -138,7 +138,7 @@ def warn_if_short(need: float, what: str, instead: str) -> None:
 
 
 def cgroup_limits(of_process: Path, mounted: Path) -> list[int]:
-    """Limits in bytes of this process's cgroup and of those that hold it, version 1 and 2; none is no entry."""
+    """Limits in bytes of this process's cgroup and of those that hold it, version 1 and 2; no entry without one."""
     limits = (_number(folder / name) for folder, name, _, _ in _cgroups(of_process, mounted))
     return [limit for limit in limits if limit is not None]
 

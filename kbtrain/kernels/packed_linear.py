@@ -1,7 +1,7 @@
 """Linear layers whose weights are packed once into the layout of the CPU's 16-bit products.
 
 PyTorch hands plain weights to oneDNN, which lays them out again for every product: a tenth of the products' time.
-In-place changes of weights that PyTorch counts are detected, and invalidate whatever was computed from them.
+In-place changes of weights that PyTorch counts are detected, and invalidate what was computed from them.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def parallel_batches(works: Sequence[Callable[[T], R]], items: Iterable[T]) -> I
     try:
         for item in items:
             begun.append(pool.submit(run_item, item))
-            if len(begun) > len(works):  # one waits, so that nobody idles while a result is being stored
+            if len(begun) > len(works):  # one waits, so that no thread idles while a result is stored
                 yield begun.popleft().result()
         while begun:
             yield begun.popleft().result()

@@ -93,7 +93,7 @@ AttentionInterface.register(NAME, block_attention)
 
 
 def serves(model: Any, tokens: int) -> bool:
-    """True if this model's attention is the plain causal one over rows of so many ``tokens``."""
+    """True if this model's attention is the plain causal one over rows of ``tokens`` tokens."""
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     return plain(model) and (window is None or tokens <= window)
@@ -125,14 +125,14 @@ def _grouped(states: Tensor, key: Tensor) -> Tensor:
 
 
 def packs(model: Any, tokens: int) -> bool:
-    """True if this model can be trained on rows of so many ``tokens`` that lie end to end: on a CPU, where a product's
+    """True if this model can be trained on rows of ``tokens`` tokens that lie end to end: on a CPU, where a product's
     time is that of its operations. Not with gradient checkpointing: it computes parts again later, outside.
     """
     return model.device.type == "cpu" and _ours(model) and serves(model, tokens)
 
 
 def _ours(model: Any) -> bool:
-    """True if nobody has chosen another attention, or needs the model's own outside of a step."""
+    """True if no other attention was chosen, or needs the model's own outside of a step."""
     return model.config._attn_implementation == "sdpa" and not checkpointed(model)
 
 

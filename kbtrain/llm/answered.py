@@ -1,6 +1,6 @@
 """Questions and passages that answers are stored to: a stage does not put others in their place.
 
-Answers cost hours or money, and the sampling run that made them goes on with the very file of questions it was begun
+Answers cost hours or money, and the sampling run that made them resumes with the very file of questions it was begun
 with; other options of a second try are a slip more often than a wish.
 """
 
@@ -22,7 +22,7 @@ def check_replaceable(questions: Artifact, places: frozenset[str] = frozenset())
     """Raise :class:`UserError` where a stage would replace answered questions by those of other options or data.
 
     ``places``: options that decide no question, as where something lies. An option that an older version did not know
-    counts as left at its default. The same questions are made again freely.
+    counts as left at its default. The same questions are replaced freely.
     """
     if path_exists(questions.path) and (store := _store_of(questions.path, "questions")):
         check_same(questions, places, f"{store.name} holds answers to these questions")
@@ -30,7 +30,7 @@ def check_replaceable(questions: Artifact, places: frozenset[str] = frozenset())
 
 def check_same(file: Artifact, places: frozenset[str], held: str) -> None:
     """Raise :class:`UserError` where a stage would make another file than the one there; ``held``: the reason why that
-    one is to stay. See :func:`check_replaceable`. An edit of the file is no reason."""
+    one is to stay. See :func:`check_replaceable`. An edit of the file does not count."""
     if reason := replace(file, edited=True).why_not(places):
         raise UserError(f"{at(file.path)}: {held}, which were {reason}; {_REMEDY}")
 
@@ -50,7 +50,7 @@ def _store_of(file: Path, name: str) -> Path | None:
     unnamed = now if name == "questions" else None
     for path in sorted(file.parent.glob("samples*.db")):
         if not is_begun(path):
-            continue  # sampling goes on with it
+            continue  # sampling resumes with it
         with SampleStore(path, read_only=True) as store:
             for run in store.runs():
                 if store.run_meta(run).get(name, unnamed) == now and any(store.counts(run).values()):

@@ -99,7 +99,7 @@ def duration(seconds: float) -> str:
 
 
 def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]], measure: int) -> Forecast:
-    """Count a stream of requests; with ``measure`` draw so many of them, spread over the stream, and keep nothing.
+    """Count a stream of requests; with ``measure`` draw that number of them, spread over the stream, and keep nothing.
 
     ``requests`` is called twice for that. Raises :class:`UserError` as the back end does.
     """

@@ -162,7 +162,7 @@ def decoder_layers(model: PreTrainedModel) -> torch.nn.ModuleList:
 
 
 def mlp_name(block: torch.nn.Module) -> str:
-    """The one part of a layer that holds matrices and is no attention. Raises :class:`UserError` if it is not one."""
+    """The one part of a layer that holds matrices and is not attention. Raises :class:`UserError` if it is not one."""
     parts = [n for n, part in block.named_children() if "att" not in n and any(p.ndim > 1 for p in part.parameters())]
     if len(parts) != 1:
         raise UserError(

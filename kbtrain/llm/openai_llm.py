@@ -193,7 +193,7 @@ class OpenAILLM:
             draws = (self._draw(client, {**prompt, **self._how(request, i)}, i, n) for i, n in parts)
             for (_, n), found in zip(parts, await asyncio.gather(*draws, return_exceptions=True), strict=True):
                 if isinstance(found, PromptRefusal) and found.kind == "other" and n > self._accepted:
-                    most = min(most, max(1, n // 2))  # so many answers may be what it refuses
+                    most = min(most, max(1, n // 2))  # the number of answers may be what it refuses
                 elif isinstance(found, BaseException):
                     raise found
                 else:

@@ -17,7 +17,7 @@ PRICES = Path("eval/configs/prices.yaml")
 
 
 class Prices(Config):
-    """Prices and latencies of the system to be deployed: assumptions, set by whoever runs it."""
+    """Prices and latencies of the system to be deployed: assumptions, set by the user."""
 
     currency: str = Field("USD", description="of all prices")
     search: float = Field(ge=0, description="price of one search")

@@ -1,4 +1,4 @@
-"""The sampling stage: requests -> answers -> store. Whoever draws the answers, one process writes them.
+"""The sampling stage: requests -> answers -> store. One process writes the answers, wherever they are drawn.
 
 Requests are a stream over the question and evidence files. For job arrays a run is cut into shards: shard i of n takes
 every n-th window of the requests. Whole windows, because a window is what the sampler cuts into batches: so a shard
@@ -128,7 +128,7 @@ class Shard:
 
     @property
     def is_whole(self) -> bool:
-        """True if there is no other shard."""
+        """True if this is the only shard."""
         return self.count == 1
 
     @property

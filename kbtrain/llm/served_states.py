@@ -322,7 +322,7 @@ class StatesServer:
 
 
 def state_request(draft_tokens: int) -> dict[str, Any]:
-    """``kv_transfer_params`` of a request for the states of its prompt, and of so many generated tokens."""
+    """``kv_transfer_params`` of a request for the states of its prompt, and of generated tokens."""
     return {FIELD: {"draft_tokens": draft_tokens}}
 
 

@@ -99,7 +99,7 @@ def read_error(status: int, text: str) -> ServerError:
     """The error that a reply states; of a reply of status 200 the status is that of its ``error.code``, or 502."""
     body: Any = None
     with contextlib.suppress(ValueError, RecursionError):
-        body = strike_all(json.loads(text))  # before it is cut: a part of a key is no text that could be struck
+        body = strike_all(json.loads(text))  # before it is cut: a part of a key could not be struck
     codes = frozenset(str(code).lower() for code in _codes(body, 0))
     if re.search(r"\"quotaId\":\s*\"\w*PerDay", text):  # Gemini's: a wait of seconds is asked for all the same
         codes |= {"insufficient_quota"}

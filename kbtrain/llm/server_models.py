@@ -28,7 +28,7 @@ class ListedModel:
 
 def read_models(text: str) -> list[ListedModel]:
     """The models of a reply to GET /models: OpenAI's ``data``, a bare list (Together) or Ollama's ``models``; empty
-    where there is no list. Raises ``ValueError`` for text that is not JSON."""
+    without a list. Raises ``ValueError`` for text that is not JSON."""
     try:
         listed, _ = whole_json(strike_all(json.loads(text)))
     except RecursionError:

@@ -114,7 +114,7 @@ def _failure(client: httpx2.AsyncClient, path: str, error: ServerError, asked: f
 async def exchange(
     client: httpx2.AsyncClient, method: str, path: str, body: Mapping[str, Any] | None = None
 ) -> tuple[httpx2.Response, str]:
-    """One request: the reply, of whatever status, and its text, within the client's time and :data:`LARGEST` bytes.
+    """One request: the reply, of any status, and its text, within the client's time and :data:`LARGEST` bytes.
 
     Raises :class:`NoReply` where none comes, and :class:`UserError` for an address that cannot be asked.
     """

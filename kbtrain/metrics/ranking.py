@@ -161,9 +161,9 @@ def oracle_curve(llm: Floats, rag: Floats) -> Curve:
 class Oracles:
     """Upper bounds for gates on these questions, from both answers of each.
 
-    ``accuracy`` is the highest one; gates reach it at retrieval ratios from ``fewest`` (only where retrieval mends) to
-    ``most`` (everywhere but where it breaks). ``as_all_rag``: the least ratio at which All-RAG's accuracy is reached.
-    The best accuracy at each ratio is :func:`oracle_curve`. ``sampled_benefit``: the area, random 0 and
+    ``accuracy`` is the highest one; gates reach it at retrieval ratios from ``fewest`` (only where retrieval corrects)
+    to ``most`` (everywhere but where it breaks). ``as_all_rag``: the least ratio at which All-RAG's accuracy is
+    reached. The best accuracy at each ratio is :func:`oracle_curve`. ``sampled_benefit``: the area, random 0 and
     oracle 1, that a gate would reach which knew exactly what retrieval does to the sampled answers of each question:
     less than 1, since the one answer in use may differ from most of them. None without samples of every question.
     """

@@ -220,7 +220,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def random_gate_p(gain: Floats, searches: int, reached: float) -> float | None:
     """Probability that a gate which retrieves ``searches`` questions at random gains ``reached`` or more: the exact
-    one-sided p-value for "the gate's choice of questions is no better than chance".
+    one-sided p-value for "the gate's choice of questions is not better than chance".
 
     ``gain``: correctness with retrieval minus correctness without, of each question; ``reached``: its sum over the
     questions that the gate retrieves. None unless every gain is -1, 0 or 1, as of greedy answers: the mended questions

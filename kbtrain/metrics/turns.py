@@ -102,7 +102,7 @@ class SeedSummary:
     """A figure that is a mean over questions, measured for several seeds on the same questions.
 
     ``by_seed``: its value for each; ``spread``: their standard deviation (n - 1; None for one seed); ``questions``:
-    95 % interval of the mean over seeds if only the questions were drawn anew; ``both``: if the seeds were, too.
+    95 % interval of the mean over seeds if only the questions were redrawn; ``both``: if the seeds were, too.
     """
 
     mean: float
@@ -131,8 +131,8 @@ def summarise_seeds(
 ) -> SeedSummary:
     """``values[s][i]``: the figure of question i under seed s, e.g. correctness, or a difference to another gate.
 
-    ``figure``: for one that is no mean over questions; ``values[s]`` are then columns (n, k), and it is made from their
-    means in each draw anew, since what stands still in it (a ratio, chance) would count as known. ``clusters``: of each
+    ``figure``: for one that is not a mean over questions; ``values[s]`` are then columns (n, k), and it is made from
+    their means in each draw, since a fixed part (a ratio, chance) would count as known. ``clusters``: of each
     question; whole clusters are drawn then.
 
     The second bootstrap draws seeds with replacement, and questions for all of them alike: seeds share their test

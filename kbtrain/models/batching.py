@@ -1,6 +1,6 @@
 """Batches of like length, and their padding: functions of the input alone, so that a resumed run repeats them exactly.
 
-Rounding in a batch depends on its shape; were batches made of whatever is left to do, a resumed run would end in other
+Rounding in a batch depends on its shape; were batches made of what is left to do, a resumed run would end in other
 bytes than an undisturbed one.
 """
 
@@ -52,7 +52,7 @@ def windows(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def like_length(
     lengths: Sequence[int], tokens_per_batch: int, groups: Sequence[object] | None = None
 ) -> list[list[int]]:
-    """Indices in batches of like length, longest first, each of at most so many tokens padding included.
+    """Indices in batches of like length, longest first, each of at most this number of tokens, padding included.
 
     With ``groups`` (one a row, compared by identity) rows of different groups are never in one batch; groups come in
     the order of their first row.
@@ -74,7 +74,7 @@ def like_length(
 
 
 def common_start(prompts: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The longest run of tokens with which all of these begin, and after which each goes on."""
+    """The longest run of tokens with which all of these begin, and after which each continues."""
     shortest = min(len(ids) for ids in prompts)
     columns = zip(*(ids[: shortest - 1] for ids in prompts), strict=True)
     return tuple(column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, columns))

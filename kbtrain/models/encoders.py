@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 def open_encoder(
     name: str, dtype: str, device: str, n_logits: int | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model with a classifier, and tokenizer; with ``n_logits`` a new classifier of so many outputs is put on it.
+    """Model with a classifier, and tokenizer; with ``n_logits`` a new classifier with that number of outputs is put on
+    it.
 
     ``dtype`` auto: fp32. One-line :class:`UserError` where it cannot be opened.
     """

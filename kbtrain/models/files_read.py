@@ -1,7 +1,7 @@
 """Files that opening a model reads: noted with their hashes by a stage, and compared when the stage is run again.
 
 A stage that finds its work done never opens the model. Without this a base model that was cut, exchanged or fetched
-anew under the same name would go unnoticed, and what goes on after an interruption would mix two models.
+again under the same name would go unnoticed, and a resumed run would mix two models.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def attempt(work: Callable[[], None]) -> int:
 def main(folder: Path) -> int:
     """The exit status of the first part that could harm the caller; 0 without one."""
     import jinja2.ext
-    import jinja2.sandbox  # noqa: F401 - before the limit: its memory is no template's
+    import jinja2.sandbox  # noqa: F401 - before the limit: its memory is not a template's
 
     status = attempt(lambda: tokenize(folder))
     for template in () if status else templates(folder):

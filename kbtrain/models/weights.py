@@ -195,7 +195,7 @@ def header_of(path: Path) -> tuple[int, dict[str, dict[str, Any]]]:
 
 
 def _fits(entry: Any, numbers: int) -> bool:
-    """True for the description of a tensor that lies within so many bytes of numbers."""
+    """True for the description of a tensor that lies within the file's bytes of numbers."""
     shape, place = (entry.get(key) if isinstance(entry, dict) else None for key in ("shape", "data_offsets"))
     if not isinstance(shape, list) or not isinstance(place, list) or len(place) != 2:
         return False
@@ -204,7 +204,7 @@ def _fits(entry: Any, numbers: int) -> bool:
 
 @contextlib.contextmanager
 def opening(where: Path | str, model: str, what: str = "") -> Iterator[None]:
-    """Check the files of a model's folder, then turn whatever reading them raises into one line that names ``model``.
+    """Check the files of a model's folder, then turn any error of reading them into one line that names ``model``.
 
     transformers, tokenizers, safetensors and peft raise errors of any class for a damaged file, ``Exception`` itself
     among them. What the machine lacks (memory, a package) stays what it is. A model of the hub has no folder to check.
@@ -272,7 +272,7 @@ def _no_value(key: str, value: object) -> str | None:
 
 
 def _problem(path: Path) -> str | None:
-    """Reason why a file is no JSON object; numbers that are not finite are allowed, as some published configs have."""
+    """Reason why a file is not a JSON object; NaN and infinity are allowed, as some published configs have them."""
     try:
         found = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -285,7 +285,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _broken_json(folder: Path) -> str | None:
-    """Name of a file that is no JSON object, sought only when opening has failed: tokenizers' files are large."""
+    """Name of a file that is not a JSON object, sought only when opening has failed: tokenizers' files are large."""
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         with contextlib.suppress(UserError):
             if _problem(path) is None:

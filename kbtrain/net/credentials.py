@@ -22,7 +22,7 @@ PLAIN = (
     "8 or more characters with a letter and a digit or a sign, or 16 or more; a word or a number would have to be "
     "struck out of results too"
 )
-_BETWEEN = re.compile(r"[?&;#]")  # an address and its parameters, in whatever place a server takes them
+_BETWEEN = re.compile(r"[?&;#]")  # an address and its parameters, in any place where a server takes them
 _SCHEME = re.compile(r"https?://", re.I)
 _HOST = re.compile(r"^([a-z]+:)?//", re.I)  # what stands before a host, whether it is a scheme of ours or not
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -71,7 +71,7 @@ def check_url(url: str, key: str) -> None:
     """Refuse a name or password in an address, and never show the values of parameters such as ``api_key``.
 
     ``key`` is the configuration's key that errors name. Raises :class:`UserError`, also for a plain value of those, and
-    for what is no address: a key may stand anywhere in it.
+    for what is not an address: a key may be anywhere in it.
     """
     host, *parameters = _BETWEEN.split(url.strip())
     if "@" in urllib.parse.unquote(_HOST.sub("", host).partition("/")[0]):

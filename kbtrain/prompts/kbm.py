@@ -278,7 +278,7 @@ def render_chat(tokenizer: PreTrainedTokenizerBase | None, prompt: str, system: 
     """The text a model reads: its chat template with ``prompt`` as the user's turn, or the prompt itself.
 
     The date that some templates insert is fixed, so that a prompt is the same tomorrow, and a model that may think
-    before it answers (Qwen3, SmolLM3) is told not to. No tokenizer: a server has the template. Raises
+    before it answers (Qwen3, SmolLM3) gets the option not to. No tokenizer: a server has the template. Raises
     :class:`UserError` if it fails or leaves ``prompt`` out: all scores would be the same.
     """
     if tokenizer is None or not tokenizer.chat_template:

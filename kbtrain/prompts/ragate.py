@@ -95,7 +95,7 @@ def ragate_peft_prompt(context: str, features: Mapping[PeftFeature, str]) -> str
 
 
 def ragate_peft_answer(value: bool, chat: bool) -> str:
-    """True or False; as plain text it goes on after "Response:"."""
+    """True or False; as plain text it follows "Response:"."""
     return f"{value}" if chat else f" {value}"
 
 

@@ -116,7 +116,7 @@ def _is_sent(place: Path, names: Sequence[str]) -> bool:
 
 
 def _copy(path: Path, target: Path, renamed: Mapping[str, str]) -> None:
-    """Link what is sent as it is; write settings anew, without paths of this machine."""
+    """Link what is sent as it is; rewrite settings without paths of this machine."""
     if path.suffix == ".safetensors":
         header_of(path)  # a pickle under this name is refused
     settings = path.suffix == ".json" and not any(fnmatch(path.name, name) for name in _NOT_SETTINGS)
@@ -153,7 +153,7 @@ def bare(text: str) -> str:
 def without_paths(text: str) -> str:
     """A text whose absolute paths are cut to their last names.
 
-    Where a path of this machine goes on behind a space nothing is cut: the rest of it would stay, and be no path.
+    Where a path of this machine continues behind a space nothing is cut: the rest of it would stay, and be no path.
     """
     if any(root in text for root in machine_paths() if not re.fullmatch(_PATH, f"{root}/")):
         return text

@@ -49,7 +49,7 @@ Limits = Mapping[str, int | None]  # by split, or {"all": n} for all splits toge
 
 @dataclass(frozen=True)
 class PickRule:
-    """At most so many questions by ``limits``, picked by ``pick``, without those whose ``gold`` is in ``drop``.
+    """Questions within ``limits``, picked by ``pick``, without those whose ``gold`` is in ``drop``.
 
     ``lost``: what to do with a question all of whose gold answers are empty or placeholders.
     """
@@ -122,10 +122,10 @@ def taken_for_english(question: Question) -> bool:
 
 
 def language_warnings(chinese: int) -> list[str]:
-    """A line on so many questions that are :func:`taken_for_english`; none for 0."""
+    """A line on the number of questions that are :func:`taken_for_english`; none for 0."""
     if not chinese:
         return []
-    return [  # in use a question's language is told by its characters
+    return [  # in use a question's language follows from its characters
         f"{chinese} questions with Chinese characters are taken for English, and will be asked so, other than in "
         "use; give --language zh, or a column 'language'"
     ]
@@ -191,7 +191,7 @@ def split_of(key: str, shares: Sequence[float]) -> Split:
 
 
 def share_of(question_id: str) -> float:
-    """A number in [0, 1) that depends on the id alone: a question keeps its split whatever else is in the file."""
+    """A number in [0, 1) that depends on the id alone: other questions do not change a question's split."""
     return int.from_bytes(hashlib.sha256(f"dev {question_id}".encode()).digest()[:8], "big") / 2**64
 
 

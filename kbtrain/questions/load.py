@@ -39,7 +39,7 @@ def load_questions(name: str, path: Path | None = None, reading: Reading | None 
 
 
 def _key(loaded: Loaded) -> str:
-    """Key of the split: the group, else the text, so that a question that stands twice is in one split."""
+    """Key of the split: the group, else the text, so that a duplicate question is in one split."""
     return f"group {loaded.group}" if loaded.group else leak_key(loaded.question)
 
 

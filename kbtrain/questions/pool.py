@@ -43,7 +43,7 @@ class PoolRule:
 def candidates(
     questions: Iterable[Question], rule: PoolRule, left_out: Counter[str] | None = None
 ) -> dict[str, list[Question]]:
-    """Group -> questions in the order of their draw, split anew; a question's relation is its group's name.
+    """Group -> questions in the order of their draw, with a new split; a question's relation is its group's name.
 
     ``left_out`` counts those that no split can hold (:func:`split_apart`). Ids of passages that came with a question
     are gone: passages come from one corpus for all, which has others.

@@ -51,7 +51,7 @@ def answer(
     :class:`~kbtrain.retrieval.base.Searcher`. ``k``, the most passages read, is handed to a function that has a
     parameter of this name, or a second one that it cannot be called without. ``states``: a server that gives the
     answering model's states to a gate's folder that reads them. Raises :class:`UserError` for a gate
-    without a threshold, a text that is no question, and functions that take or give something else.
+    without a threshold, a text that is not a question, and functions that take or give something else.
     """
     asked = [_question(text, place) for place, text in enumerate(_as_list(texts))]
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
@@ -152,7 +152,7 @@ def _parameters(function: object) -> Mapping[str, inspect.Parameter]:
 
 
 def _check_call(name: str, function: object, wanted: str, how: str, *more: object, **named: object) -> None:
-    """Raise :class:`UserError` for what is no function, or one that cannot be called with a text and ``more``."""
+    """Raise :class:`UserError` for what is not a function, or one that cannot be called with a text and ``more``."""
     if not callable(function):
         raise UserError(f"{name}: expected {wanted}, found {function!r:.60}")
     try:

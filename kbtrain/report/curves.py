@@ -143,7 +143,7 @@ def _savings(
 
 
 def _height(least: float, labels: float, size: float) -> float:
-    """Height of a figure (inches) in which so many lines of text stand one above the other beside the curves."""
+    """Height of a figure (inches) in which the lines of text fit one above the other beside the curves."""
     return max(least, 1.0 + labels * _LINE * size / 72)
 
 

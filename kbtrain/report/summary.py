@@ -54,8 +54,8 @@ def row(gate: GateResult) -> list[str]:
 def searches_needed(results: Results, exact: Mapping[str, Curve] | None = None) -> list[tuple[str, list[str]]]:
     """Of each gate's order: the least percent of searches for these :data:`GAINS` of what searching always gains.
 
-    ``exact``: gates' curves, where the scores are at hand; else the one of results.json, which is rounded. Best first;
-    empty where searching always gains nothing, or one of the two ways without a gate is missing.
+    ``exact``: gates' curves, where the scores are available; else the one of results.json, which is rounded. Best
+    first; empty where searching always gains nothing, or one of the two ways without a gate is missing.
     """
     named = {gate.gate: gate for gate in results.gates}
     if not {"llm_only", "all_rag"} <= named.keys():

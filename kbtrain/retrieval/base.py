@@ -30,7 +30,7 @@ def hit_of(value: Any, rank: int) -> Hit | None:
         return Hit(str(rank), "", value, 1 / rank)
     if isinstance(value, Mapping) and isinstance(value.get("text"), str):
         name, title = str(value.get("id") or rank), str(value.get("title") or "")
-        with contextlib.suppress(TypeError, ValueError):  # a score that is no number
+        with contextlib.suppress(TypeError, ValueError):  # a score that is not a number
             return Hit(name, title, value["text"], float(value.get("score") or 1 / rank))
     return None
 

@@ -254,7 +254,7 @@ class BM25:
 def document_frequencies(folder: Path) -> tuple[Tokens, list[str], Numbers]:
     """Tokenizer and words of an index, and the number of passages that contain each word.
 
-    Raises :class:`UserError` if there is no whole index.
+    Raises :class:`UserError` without a whole index.
     """
     import numpy as np
 

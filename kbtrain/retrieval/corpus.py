@@ -176,12 +176,12 @@ def copy_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage
 
 
 class DuplicateIdError(UserError):
-    """Two passages of a corpus have one id; whoever knows the corpus' file names it."""
+    """Two passages of a corpus have one id; the caller, who knows the corpus' file, names it."""
 
 
 @contextmanager
 def naming_twins(corpus: Path) -> Iterator[None]:
-    """While passages of this file are indexed, tell an id that stands there twice with its name."""
+    """While passages of this file are indexed, tell a duplicate id with its name."""
     try:
         yield
     except DuplicateIdError as error:

@@ -37,7 +37,7 @@ def _folded(text: str) -> str:
 
 
 def refilled(find: Callable[[int], Sequence[Hit]], k: int, first: Sequence[Hit] | None = None) -> tuple[Hit, ...]:
-    """``k`` distinct hits of one query, as far as there are so many: with copies among them more are asked for.
+    """``k`` distinct hits of one query, as far as there are: with copies among them more are asked for.
 
     ``find`` gives the best hits for their number; ``first``: its hits for ``k``, where they are known.
     """

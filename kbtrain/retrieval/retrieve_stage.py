@@ -1,6 +1,6 @@
 """The retrieval stage: questions to evidence, in the questions' order and in batches.
 
-An evidence file goes on after an interruption and appears under its name only when it is whole.
+An interrupted evidence file is resumed, and it appears under its name only when it is whole.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A folder's ``vectors.json`` says where the vectors are: in the folder itself, where Qdrant runs inside this process (one
 process at a time, some 20,000 passages), or in a running Qdrant. Point number i is the corpus's passage i, so the
-number of points is the place at which an interrupted build goes on.
+number of points is the place at which an interrupted build resumes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class VectorCard(Embeddings):
 
 
 class Embedder:
-    """Texts to vectors, one request a call, or more for a server that refuses so many texts at once.
+    """Texts to vectors, one request a call, or more for a server that refuses the texts at once.
 
     Raises :class:`UserError` for no answer, and for one of another form.
     """
@@ -183,7 +183,7 @@ class Store:
         return cls(client, card.collection, card.store)
 
     def count(self) -> int | None:
-        """Number of points; None where there is no such collection."""
+        """Number of points; None if the collection does not exist."""
         if not self._call(lambda: self._client.collection_exists(self._collection)):
             return None
         return int(self._call(lambda: self._client.count(self._collection, exact=True)).count)
@@ -336,7 +336,7 @@ def is_index(folder: Path) -> bool:
 
 
 class VectorBuild:
-    """Embeds a corpus into a folder's index, or goes on with one that the same settings began.
+    """Embeds a corpus into a folder's index, or resumes one that the same settings began.
 
     ``done``: passages that are in the store, ``whole``: all of them. Raises :class:`UserError`.
     """

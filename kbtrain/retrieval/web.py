@@ -28,7 +28,7 @@ from kbtrain.retrieval.distinct import distinct
 
 RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT = 60.0  # seconds, whatever a server asks for
-_HIGHEST = 1e300  # a score above it, or none that is a number, is no score
+_HIGHEST = 1e300  # a score above it, or one that is not a number, counts as missing
 _LARGEST = 8 * 2**20  # bytes of a reply
 
 
@@ -48,7 +48,7 @@ class WebService(Config):
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects as urllib does, which would send the keys to whatever server they lead to."""
+    """Follows redirects as urllib does, which would send the keys to any server they lead to."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = [header.capitalize() for header in keys]  # as a request stores them

@@ -28,7 +28,7 @@ def share_cores(environment: MutableMapping[str, str] = os.environ) -> bool:
     return True
 
 
-FEW = 4  # questions: up to so many gain little from one core more
+FEW = 4  # questions: up to this number, one core more gains little
 
 
 def leave_a_core(n: int) -> None:

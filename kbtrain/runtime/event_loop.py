@@ -31,7 +31,7 @@ class EventLoop:
         return self._do(self._runner.run, coroutine)
 
     def create_task(self, coroutine: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-        """A task that goes on whenever the loop runs."""
+        """A task that runs whenever the loop runs."""
         return self._do(self._runner.get_loop).create_task(coroutine)  # which it sets as its thread's own
 
     def _do(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

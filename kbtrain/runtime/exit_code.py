@@ -55,7 +55,7 @@ def _check_folder() -> None:
 
 
 def _drop_output() -> None:
-    """Let what stdout still holds go nowhere if nobody takes it: the interpreter's end would complain of it again."""
+    """Discard what stdout still holds if no reader takes it: the interpreter's end would complain of it again."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -68,7 +68,7 @@ _usual = warnings.formatwarning
 def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning as errors are told; Python's own form adds a path and a line of code, which only deprecations need."""
+    """A warning in the form of errors; Python's own form adds a path and code, which only deprecations need."""
     if category is UserWarning:
         return f"warning: {' '.join(str(message).split())}\n"
     return _usual(message, category, filename, lineno, line)

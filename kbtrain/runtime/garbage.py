@@ -22,7 +22,7 @@ def freeze_objects(again: bool = False) -> None:
     """Exclude all present objects from later collections.
 
     Modules and a gate's parts are hundreds of thousands of objects; a collection of them stops every stream for a fifth
-    of a second. ``again``: frozen objects are collected first, for a gate that is no longer used.
+    of a second. ``again``: frozen objects are collected first, for a gate that went out of use.
     """
     if again:
         gc.unfreeze()

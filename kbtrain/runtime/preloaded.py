@@ -28,6 +28,6 @@ MODULES = (
 share_cores()
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # of kernels that it misses, used or not
 for name in MODULES:
-    with contextlib.suppress(ImportError):  # whoever needs it says what is missing
+    with contextlib.suppress(ImportError):  # the stage that needs it names what is missing
         importlib.import_module(name)
 gc.freeze()  # no stage searches what was imported for garbage

@@ -111,7 +111,7 @@ class BaseTrainer(Trainer):
         return LikeLengthSampler(lengths, group, self.args.seed, lambda: int(self.state.epoch or 0))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Stops at once when the loss is no number: nothing good can come after."""
+        """Stop at a NaN or infinite loss."""
         if not math.isfinite(logs.get("loss", 0.0)):
             raise UserError(
                 f"step {self.state.global_step}: the loss is {logs['loss']}; lower learning_rate, or set dtype: fp32"

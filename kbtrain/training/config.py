@@ -118,7 +118,7 @@ def training_arguments(config: TrainingConfig, compute: str, device: str, has_de
         use_cpu=device == "cpu",
         seed=config.seed,
         logging_steps=1,
-        logging_nan_inf_filter=False,  # else a loss that is no number is shown as the one before
+        logging_nan_inf_filter=False,  # else a NaN loss is shown as the one before
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,
         dataloader_pin_memory=device != "cpu",

@@ -36,7 +36,7 @@ class TrainingData:
 def target(example: GateExample, key: Target, labels: Labels) -> float | None:
     """The probability of True that an example teaches, in [0, 1]; None where its label is not known.
 
-    Of what is a fact about the question there is no soft label.
+    Of a fact about the question has no soft label.
     """
     value = getattr(example, key) if labels == "hard" or key in OF_QUESTION else getattr(example, f"soft_{key}")
     return None if value is None else float(value)
@@ -193,7 +193,7 @@ def read_examples(path: Path) -> list[Example]:
 def read_labelled(path: Path, split: Split, key: Key, labels: Labels) -> tuple[list[Labelled], int]:
     """The labelled examples of one split, and how many have no label. Other splits of the file are passed over.
 
-    Raises :class:`UserError` for a split without examples or labels, and for an id that stands there twice.
+    Raises :class:`UserError` for a split without examples or labels, and for a duplicate id.
     """
     examples = [example for example in read_examples(path) if example.split == split]
     if not examples:

@@ -32,7 +32,7 @@ class KeyedData:
     dev: Mapping[Target, Sequence[Labelled]]
 
     def questions(self, split: Split = "train") -> list[GateExample]:
-        """Every question once, whatever its keys."""
+        """Every question once, with any keys."""
         rows = self.train if split == "train" else self.dev
         examples = [row.example for part in rows.values() for row in part]
         return list({example.id: example for example in examples if isinstance(example, GateExample)}.values())

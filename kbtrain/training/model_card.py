@@ -53,7 +53,7 @@ turn = TurnExample(
     "t1", "d1", "test", 1, (said,), services=("Travel_1",),
     response="It opens at 8.", synthetic_response="It is open.", entities=(Entity("museum", "name", "sgd"),),
     knowledge=(Hit("p1", "Museum", "The museum opens at 8.", 1.0),), source="wikiHow",
-)  # skip whatever the gate does not read
+)  # skip what the gate does not read
 print(gate.score([turn]))
 print(gate.decide([turn], threshold=0.5))  # without threshold: the one noted below"""
 _NOTHING_NOTED = "None is noted yet: `eval/end_to_end.py` notes one, `eval/calibrate.py` one with its evidence."

@@ -72,7 +72,7 @@ def _compile_nothing() -> None:
 
 def check_shared(folder: Path, patience: float = 60) -> None:
     """Raise :class:`UserError` in every rank unless all see the first one's ``folder``: on several machines it must
-    lie on a disk that they share, or a training that goes on would find its checkpoint on one of them alone.
+    lie on a disk that they share, or a resumed training would find its checkpoint on one of them alone.
 
     ``patience``: seconds until a network disk shows what another machine has written.
     """

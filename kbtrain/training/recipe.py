@@ -1,4 +1,4 @@
-"""The frame of a training recipe: what it says, the folder it claims, its bar, its resumption, whatever is trained.
+"""Scaffolding of every recipe: output lock, messages, progress bar, resume.
 
 A recipe keeps what is its own, from top to bottom: configuration, data, model, loss, and the facts of its end.
 """

@@ -3,7 +3,7 @@
 Also what a finished run's folder holds beside the gate (configuration, environment, curves), and checkpoints that can
 be trusted: one is complete when its list of files is written, last of all. A process killed while saving leaves a
 folder without that list, a failing disk one with files that do not match it (size, and a checksum of the whole or, of
-large files, of pieces all over); it is skipped on the next start, which goes on from the one before.
+large files, of pieces all over); it is skipped on the next start, which resumes from the one before.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def finished(folder: Path, *files: str) -> bool:
 
 
 def note_saved(folder: Path) -> Noted:
-    """Size, time and hash of what a training leaves in its folder and nobody changes later."""
+    """Size, time and hash of what a training leaves in its folder and does not change later."""
     found = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
     names = {path.relative_to(folder).as_posix(): path for path in found if not path.name.endswith(".meta.json")}
     lasting = {name: path for name, path in names.items() if not name.startswith(_CHANGED_LATER)}
@@ -131,7 +131,7 @@ def note_saved(folder: Path) -> Noted:
 
 
 def note_replacing(path: Path) -> None:
-    """Note in a file's meta data that the file is about to be replaced, and these after it: whoever is killed between
+    """Note in a file's meta data that the file is about to be replaced, and these after it: a process killed between
     the two leaves a file that its meta data do not fit, which is no damage."""
     if path_exists(meta_path(path)):
         write_atomically(meta_path(path), json.dumps({**read_meta(path), BEING_REPLACED: True}, indent=1) + "\n")

@@ -43,7 +43,7 @@ def test_entities_are_looked_for_in_the_generated_response_never_in_the_real_one
 def test_by_default_entities_are_those_of_the_incoming_response_as_in_the_paper():
     assert finders_for(responses=True) == ("spacy",) and finders_for(responses=False) == ("sgd",)
     assert entities_of(("spacy",)) == "entities of the response (spacy)"
-    assert "ours" in entities_of(("sgd",)) and "ours" in entities_of(("sgd", "gliner"))
+    assert "own" in entities_of(("sgd",)) and "own" in entities_of(("sgd", "gliner"))
 
 
 def test_the_hint_for_table_2_makes_the_paper_s_row():

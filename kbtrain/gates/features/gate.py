@@ -42,7 +42,7 @@ class FeaturesCard(KeyedCard):
         return "search" if self.after_search else "question"
 
     def passes(self, example: Any) -> list[Pass]:
-        """None: there is no model."""
+        """None: no model is needed."""
         return []
 
 

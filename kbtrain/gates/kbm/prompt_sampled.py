@@ -33,7 +33,7 @@ class SampledPrompt(Gate):
     """Score = share of ``n`` sampled replies which say that more information is needed; it reads no reference.
 
     The prompt of :class:`~kbtrain.gates.kbm.prompt.PromptGate`, which reads the exact probability where the model's
-    logits are at hand. Replies that say neither are skipped and counted (``unparsed``); .5 where none is left, and
+    logits are available. Replies that say neither are skipped and counted (``unparsed``); .5 where none is left, and
     where the server refuses the prompt (``refused``).
     """
 

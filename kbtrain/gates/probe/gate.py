@@ -185,7 +185,7 @@ class Reader:
         return np.concatenate([self.read([ids])[:, list(layers)] for ids in prompts])
 
     def answer_within(self, seconds: float) -> None:
-        """Give up after so many seconds what is asked of a server; this reader asks none."""
+        """Limit in seconds for requests to a server; this reader sends none."""
 
     @property
     def width(self) -> int:
@@ -285,7 +285,7 @@ class Probe(KeyedGate):
         return self.reader.spent
 
     def answer_within(self, seconds: float) -> None:
-        """Give up after so many seconds what a score asks of a server."""
+        """Limit in seconds for what a score asks of a server."""
         self.reader.answer_within(seconds)
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:

@@ -1,4 +1,4 @@
-"""A probe's decision within the answer: its states come from the pass that the plain answer goes on from.
+"""A probe's decision within the answer: its states come from the pass that the plain answer continues.
 
 A question that is not searched for costs no further pass: the dot product comes between prefill and first token, or, of
 a draft probe, when the answer's first tokens are there. One that is searched for leaves then.

@@ -60,7 +60,7 @@ class ServedReader(Reader):
         return states
 
     def answer_within(self, seconds: float) -> None:
-        """Give up after so many seconds what is asked of the server."""
+        """Limit in seconds for what is asked of the server."""
         self.server.answer_within(seconds)
 
 

@@ -46,7 +46,7 @@ def prompt_states(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> S
 
     Prompts of like length share a batch, padded on the right, where a causal model's real tokens do not see padding;
     what all of them begin with is computed once, if that pays. Alone or in a batch a state is the same up to rounding.
-    Raises :class:`UserError` for a state that is no number.
+    Raises :class:`UserError` for a NaN or infinite state.
     """
     import numpy as np
 

@@ -116,7 +116,7 @@ def train_tokenizer(examples: Iterable[Example], inputs: Inputs, vocabulary: int
 
 
 def kept_tokenizer(path: Path, train: Callable[[], PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
-    """The tokenizer of a training that goes on, from ``path``; else ``train`` makes it, and it is kept there.
+    """The tokenizer of a training that resumes, from ``path``; else ``train`` makes it, and it is kept there.
 
     Its weights belong to the entries' numbers, which another version of the library may give out otherwise.
     """

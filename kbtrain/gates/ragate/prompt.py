@@ -88,7 +88,7 @@ class RagatePrompt(Gate):
     ) -> None:
         self.shots: Shots = shots
         self.needs_evidence = with_knowledge
-        gap = "" if tokenizer.chat_template else " "  # plain text goes on after "Response:"
+        gap = "" if tokenizer.chat_template else " "  # plain text follows "Response:"
         template = PromptTemplate(
             ("need",),
             lambda example: ragate_prompt(example.question, shots, example.reference),

@@ -32,7 +32,7 @@ class MHAConfig(ClassifierConfig):
 
 
 def mha_input(config: MHAConfig, data: ClassifierData) -> MHAInput:
-    """Input with a tokenizer trained by the first rank, which a run that goes on takes from its checkpoints."""
+    """Input with a tokenizer trained by the first rank, which a resumed run takes from its checkpoints."""
     from kbtrain.training.processes import main_first
 
     examples, kept = [row.example for row in data.train], config.output / "checkpoints" / "tokenizer.json"

@@ -51,7 +51,7 @@ class ServedSeaKR(Gate):
         return self.server.spent + self._cut
 
     def answer_within(self, seconds: float) -> None:
-        """Give up after so many seconds what a score asks of the server."""
+        """Limit in seconds for what a score asks of the server."""
         self.server.answer_within(seconds)
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:

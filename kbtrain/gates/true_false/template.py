@@ -27,7 +27,7 @@ Values = tuple[bool, ...]  # one value per key, in the order of the keys; a shor
 class ValueToken:
     """The place where one key's value is decided, given the earlier keys' values.
 
-    ``position`` counts answer tokens before it; ``true_id`` and ``false_id`` are the tokens that stand there;
+    ``position`` counts answer tokens before it; ``true_id`` and ``false_id`` are the tokens at that place;
     ``node`` is the tree token after which they are predicted (-1: the prompt's last token).
     """
 
@@ -162,7 +162,7 @@ class Encoder:
         self.closing = closing(tokenizer, template.answer((True,) * len(template.keys)))
         self._trees: dict[tuple[tuple[int, ...], ...], AnswerTree] = {}
         self._known: dict[str, AnswerTree] = {}
-        self._encode(GateExample.ask("?"))  # what the tokenizer lacks is told here, not by the first question
+        self._encode(GateExample.ask("?"))  # what the tokenizer lacks is an error here, not at the first question
 
     def encode(self, example: GateExample) -> Encoded:
         """Raises :class:`UserError` if the question alone is too long."""

@@ -37,7 +37,7 @@ def labelled_turns(
 
 
 def feature_table(rows: Sequence[Mapping[str, float]], least: int) -> tuple[list[str], np.ndarray]:
-    """Names and values (rows, names) of the features that are not 0 in at least so many rows."""
+    """Names and values (rows, names) of the features that are not 0 in at least that number of rows."""
     import numpy as np
     from sklearn.feature_extraction import DictVectorizer
 
@@ -63,7 +63,7 @@ class DialogueStateCard(GateCard):
     weights: dict[str, float]
 
     def passes(self, example: Any) -> list[Pass]:
-        """None: there is no model."""
+        """None: no model is needed."""
         return []
 
 

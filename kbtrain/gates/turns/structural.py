@@ -66,7 +66,7 @@ class StructuralCard(GateCard):
     intercept: float
 
     def passes(self, example: Any) -> list[Pass]:
-        """None: there is no model."""
+        """None: no model is needed."""
         return []
 
 

@@ -54,7 +54,7 @@ class DraftCard(UntrainedCard):
 
     @property
     def within_answer(self) -> bool:
-        """True: the answer goes on from the draft."""
+        """True: the answer continues the draft."""
         return True
 
     def passes(self, example: Any) -> list[Pass]:

@@ -48,7 +48,7 @@ class _Served(UntrainedGate):
         return self.server.spent
 
     def answer_within(self, seconds: float) -> None:
-        """Give up after so many seconds what a score asks of the server."""
+        """Limit in seconds for what a score asks of the server."""
         self.server.answer_within(seconds)
 
 

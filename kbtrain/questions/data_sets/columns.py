@@ -305,7 +305,7 @@ def jsonl_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
     """With a column map, ``group_by``, other answers than letters, or none: any objects; else our own fields.
 
     Needed a line: ``text`` (or ``question``) and ``answers`` (or ``answer``; one string or a list). Any other field of
-    :class:`Question` may stand there too. Defaults: ``id`` = file name and line, ``split`` from the file's name,
+    :class:`Question` are allowed, too. Defaults: ``id`` = file name and line, ``split`` from the file's name,
     ``dataset`` = file name, and with ``options`` form ``choice`` graded by ``option``.
     """
     own = not (columns.names or columns.group_by or columns.answer_as != "letter" or columns.without_gold)

@@ -28,7 +28,8 @@ RETRIEVALS: tuple[Retrievals, ...] = ("none", "one", "many")
 class Judged:
     """A question, and by (model, grading) whether its answer was right with each number of retrievals.
 
-    ``scores``: other people's gates' numbers by dotted path into the row, as they stand there (``seakr.eigen_score``).
+    ``scores``: other people's gates' numbers by dotted path into the row, as they are in the file
+    (``seakr.eigen_score``).
     """
 
     question: Question

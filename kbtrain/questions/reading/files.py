@@ -92,7 +92,7 @@ def data_files(
 
 
 def data_file(path: Path, split: Split = "test") -> DataFile:
-    """One file that is no archive. Raises :class:`UserError` for a folder, a pipe or a device."""
+    """One file that is not an archive. Raises :class:`UserError` for a folder, a pipe or a device."""
     return DataFile(str(path), _label(path.name), "", split, opener_of(path))
 
 

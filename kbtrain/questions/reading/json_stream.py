@@ -13,7 +13,7 @@ from kbtrain.questions.reading.files import DataFile, text_chunks, text_lines
 from kbtrain.questions.reading.rows import SourceRecord
 
 _SPACE = " \t\r\n"
-_TOKEN = 16  # characters; an error so near the end may be a token that goes on in the next chunk
+_TOKEN = 16  # characters; an error so near the end may be a token that continues in the next chunk
 MAX_RECORD = 1 << 28  # characters
 
 
@@ -110,7 +110,7 @@ class Cursor:
         self._at = 0
 
     def peek(self) -> str:
-        """The next character that is no white space; "" at the end of the file."""
+        """The next character that is not white space; "" at the end of the file."""
         while True:
             end = self._at
             while end < len(self._text) and self._text[end] in _SPACE:

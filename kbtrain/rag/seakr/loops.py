@@ -177,7 +177,7 @@ def _step(buffers: _Buffers, settings: SelfAwareSettings) -> Exchange[str | None
         done = buffers.take(sentence)
         buffers.steps.append(Step(sentence, u, None, (), sentence))
         return "final answer" if done else None
-    said = "" if silent else sentence  # "unknown" is no word to search for
+    said = "" if silent else sentence  # "unknown" is not a search word
     known = buffers.query_text() if settings.query_words == "public" else ""
     query = build_query(reply.thought.pieces, said, buffers.question.text, settings.word_confidence, known)
     repeated = query.lower() in buffers.queries

@@ -1,6 +1,6 @@
 """Traces of SeaKR: every step and decision for one question, on disk one a line.
 
-A killed run goes on at the next question, and no question is stored twice.
+A killed run resumes at the next question, and no question is stored twice.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class Spent:
 
 @dataclass(frozen=True)
 class Trace:
-    """One question. ``stopped`` is the reason why the loop ended; ``error`` why there is no answer (then it is empty).
+    """One question. ``stopped`` is the reason why the loop ended; ``error`` why the answer is missing (then it is
+    empty).
 
     ``correct`` is by the question's own grading; ``exact_match`` and ``f1`` are the best over its accepted answers. All
     three are by the rules of the day it was made: who reads a stored trace grades it again (:func:`grades`).
