@@ -174,7 +174,7 @@ def batch_bytes(model: PreTrainedModel, limits: BatchLimits, sampling: Sampling)
 
 
 def pass_bytes(model: PreTrainedModel, tokens: int) -> float:
-    """Bytes of a forward pass over ``tokens`` tokens, beside the weights: keys, values, and a layer's results in fp32."""
+    """Bytes of a forward pass over ``tokens``, beside the weights: keys, values, and a layer's results in fp32."""
     config = model.config.get_text_config()
     return float(tokens * (_token_bytes(model) + 4.0 * (6 * config.hidden_size + 3 * mlp_width(config))))
 
