@@ -1,4 +1,4 @@
-"""Client of a vLLM server whose engine returns hidden states (:mod:`kbtrain.engine.vllm_connector`).
+"""Client of a server whose engine returns hidden states: vLLM (:mod:`kbtrain.engine.vllm_connector`), or SGLang.
 
 A prompt is sent as token ids, and the reply counts them. The server's chat template is compared with the tokenizer's
 (:meth:`StatesServer.check_template`), and states with reference states (:func:`largest_difference`).
@@ -10,6 +10,7 @@ import base64
 import binascii
 import functools
 import json
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ TOLERANCE = 0.06  # relative difference of a state in bf16 between two implement
 HOW = "start it with the flags of `kbtrain vllm-args FOLDER`"
 KEPT_DRAFTS = 256  # newest drafts, for the answers that follow their decisions
 LONGEST_GROUP = 64  # answers of a request whose end states the connector returns
+LAST_STATE = {"return_hidden_states": "last"}  # SGLang's field
 SHORT_PROMPT = [1, 2, 3, 4]  # token ids that every vocabulary has
 
 
@@ -164,6 +166,26 @@ def read_answers(reply: Mapping[str, Any], end_token: int | None) -> list[Served
     ]
 
 
+def read_last_state(reply: Mapping[str, Any]) -> States:
+    """State (width,) of the last layer, after the final norm, in SGLang's reply to ``return_hidden_states: last``.
+
+    SGLang gives a row of numbers for each generated token; the first row is of the prompt's last token. Raises
+    :class:`UserError`.
+    """
+    import numpy as np
+
+    rows = reply["choices"][0].get("hidden_states")
+    if not rows:
+        raise UserError("the upstream returns no hidden states; start SGLang with --return-hidden-states-mode last")
+    try:
+        state: States = np.asarray(rows[0], dtype=np.float32)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"the upstream's hidden states cannot be read ({error!s:.80})") from None
+    if state.ndim != 1 or not np.isfinite(state).all():
+        raise UserError("the upstream's hidden states cannot be read (a row of numbers is expected)")
+    return state
+
+
 class StatesServer:
     """A vLLM server that returns states. ``tokenizer``: of the served model, by which drafts end at a line break."""
 
@@ -171,6 +193,7 @@ class StatesServer:
         self.server = server
         self.tokenizer = tokenizer
         self.spent: Counter[str] = Counter()
+        self._lock = threading.Lock()  # several threads of a server ask
         self.drafts: OrderedDict[tuple[int, ...], list[int]] = OrderedDict()  # by prompt, without the end token
 
     def answer_within(self, seconds: float) -> None:
@@ -274,6 +297,10 @@ class StatesServer:
                 of_prompt[token] = values[0]
         return read
 
+    def read_last(self, prompts: Sequence[Sequence[int]]) -> list[States]:
+        """SGLang's states (width,) of the last layer, after the final norm, at prompts' last tokens."""
+        return [read_last_state(reply) for reply in self._replies(prompts, 1, LAST_STATE)]
+
     def sample(
         self, prompts: Sequence[Sequence[int]], n: int, tokens: int, drawn: Mapping[str, Any], end_token: int | None
     ) -> list[list[ServedAnswer]]:
@@ -307,18 +334,20 @@ class StatesServer:
             if isinstance(reply, PromptRefusal):
                 raise UserError(f"server {self.server.base}: {reply.message}")
             replies.append(reply)
-        self.spent.update(
-            requests=len(replies),
-            prompt_tokens=sum(map(len, prompts)),
-            tokens=sum(max(1, len(_generated_tokens(reply))) for reply in replies),
-        )
+        with self._lock:
+            self.spent.update(
+                requests=len(replies),
+                prompt_tokens=sum(map(len, prompts)),
+                tokens=sum(max(1, len(_generated_tokens(reply))) for reply in replies),
+            )
         return replies
 
     def _keep_draft(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
         ended = bool(tokens) and tokens[-1] in self.tokenizer.all_special_ids
-        self.drafts[tuple(prompt)] = list(tokens[:-1] if ended else tokens)
-        while len(self.drafts) > KEPT_DRAFTS:
-            self.drafts.popitem(last=False)
+        with self._lock:
+            self.drafts[tuple(prompt)] = list(tokens[:-1] if ended else tokens)
+            while len(self.drafts) > KEPT_DRAFTS:
+                self.drafts.popitem(last=False)
 
 
 def state_request(draft_tokens: int) -> dict[str, Any]:

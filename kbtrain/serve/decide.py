@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from kbtrain.serve.worker import GateWorker, Input, PartlyScored
 from kbtrain.utterances.kinds import UtteranceKind, decide_by, input_kind
 
 logger = logging.getLogger("kbtrain.serve")
+AT_ONCE = 8  # batches under way of a gate that waits for a server
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,11 @@ class LoadedGate:
         return cls(gate, gate_identity(folder), states)
 
     @property
+    def waits(self) -> bool:
+        """True for a gate whose scores come from a server alone: several batches can be under way."""
+        return self.states is not None and self.gate.card is not None and not self.gate.card.parts()
+
+    @property
     def after_search(self) -> bool:
         """True for a gate that reads what a search found: it saves passages in prompts, no searches."""
         return self.gate.needs_evidence or self.gate.stage == "search"
@@ -188,8 +195,10 @@ class Decider:
         self.config = config
         self.loaded = self._open()
         self.worker: GateWorker[ScoredInput] = GateWorker(
-            self._score, config.batch, config.batch_ms / 1000, config.queue, config.gate_deadline_s
-        )
+            self._score, config.batch, config.batch_ms / 1000, config.queue, config.gate_deadline_s,
+            AT_ONCE if self.loaded.waits else 1,
+        )  # fmt: skip
+        self._alone = threading.Lock()
         self._reloading = threading.Lock()
         self.prepare: Callable[[LoadedGate], None] = lambda loaded: None
 
@@ -222,7 +231,8 @@ class Decider:
 
     def _score(self, inputs: Sequence[Input]) -> list[ScoredInput]:
         loaded = self.loaded
-        found = loaded.gate.score_all(inputs)
+        with nullcontext() if loaded.waits else self._alone:
+            found = loaded.gate.score_all(inputs)
         if any(math.isnan(score) for score in found[loaded.gate.name]):
             raise ArithmeticError("the gate gave a score that is not a number")
         return [ScoredInput(loaded, {name: values[i] for name, values in found.items()}) for i in range(len(inputs))]

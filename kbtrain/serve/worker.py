@@ -1,4 +1,4 @@
-"""The gate's own thread: questions that wait are scored in one batch, and the event loop goes on meanwhile."""
+"""The gate's own threads: questions that wait are scored in one batch, and the event loop goes on meanwhile."""
 
 from __future__ import annotations
 
@@ -38,13 +38,23 @@ class PartlyScored(TimeoutError, Generic[R]):
 class GateWorker(Generic[R]):
     """Batches of at most ``most`` inputs; the first of a batch waits ``seconds`` for others at the longest.
 
+    With several ``threads`` a batch does not wait for those before it: for a gate that waits for a server.
+
     A batch is smaller where it would take over half of ``deadline`` seconds at the speed of the batch before.
 
     ``score`` runs in the worker's thread. Where it fails for a batch, each input is tried alone: one bad input is no
     other request's failure. Inputs whose request was cancelled meanwhile are skipped.
     """
 
-    def __init__(self, score: ScoreBatch[R], most: int, seconds: float, room: int, deadline: float = math.inf) -> None:
+    def __init__(
+        self,
+        score: ScoreBatch[R],
+        most: int,
+        seconds: float,
+        room: int,
+        deadline: float = math.inf,
+        threads: int = 1,
+    ) -> None:
         self._score, self._deadline = score, deadline
         self._each = 0.0  # seconds of an input of the last batch
         self._most, self._seconds, self._room = most, seconds, room
@@ -52,13 +62,14 @@ class GateWorker(Generic[R]):
         self._changed = threading.Condition()
         self._closed = False
         self.batches = 0
-        self._thread = threading.Thread(target=self._run, name="gate", daemon=True)
-        self._thread.start()
+        self._threads = [threading.Thread(target=self._run, name="gate", daemon=True) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def alive(self) -> bool:
-        """True while the thread takes questions."""
-        return self._thread.is_alive()
+        """True while all threads take questions."""
+        return all(thread.is_alive() for thread in self._threads)
 
     @property
     def depth(self) -> int:
@@ -90,11 +101,13 @@ class GateWorker(Generic[R]):
                     item.answer.exception()  # seen: another item's error is the one that is raised
 
     def close(self) -> None:
-        """End the thread after its batch, or leave it behind; whoever still waits gets :class:`Busy`."""
+        """End the threads after their batches, or leave it behind; whoever still waits gets :class:`Busy`."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._thread.join(LINGER)
+            self._changed.notify_all()
+        end = time.monotonic() + LINGER
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
     def _run(self) -> None:
         while True:

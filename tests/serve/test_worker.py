@@ -131,3 +131,21 @@ def test_a_batch_that_never_ends_does_not_keep_the_process(monkeypatch):
         return left
 
     assert run(scenario)[0] is False
+
+
+def test_a_gate_that_waits_for_a_server_has_several_batches_under_way():
+    both = threading.Barrier(2, timeout=30)  # a batch is done once the other one has begun
+
+    def score(values):
+        both.wait()
+        return [2 * int(value) for value in values]
+
+    async def scenario():
+        return await asyncio.gather(worker.score(["1"]), worker.score(["2"]))
+
+    worker = GateWorker(score, 1, 0.0, 8, threads=2)
+    try:
+        assert asyncio.run(scenario()) == [[2], [4]] and worker.alive
+    finally:
+        worker.close()
+    assert not worker.alive

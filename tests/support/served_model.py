@@ -58,9 +58,9 @@ class Answers(BaseHTTPRequestHandler):
             choice = {"text": "x", "logprobs": {"top_logprobs": [dict(place) for place in places]}}
         self.reply({"choices": [{"index": 0, "finish_reason": "length", **choice}]})
 
-    def reply(self, content):
+    def reply(self, content, status=200):
         data = json.dumps(content).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
