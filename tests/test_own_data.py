@@ -117,5 +117,5 @@ def test_every_step_says_what_matters(followed: Any) -> None:
 
 
 def test_the_gate_saves_what_the_model_knows(followed: Any) -> None:
-    saved = re.search(r"([\d.]+) % of the searches saved", followed[1][4].stdout)
+    saved = re.search(r"([\d.]+) % of the searches skipped", followed[1][4].stdout)
     assert saved is not None and float(saved[1]) > 20  # half of the questions are known

@@ -39,18 +39,21 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
         "tested            model m · 4 test questions",
         "without search    25.0 % right",
         "always searching  50.0 % right",
-        "with the gate     probe benefit, best on dev: 40.0 % of the searches saved, accuracy 60.0 % (+10.0 points, "
+        "with the gate     probe benefit, best on dev: 40.0 % of the searches skipped, accuracy 60.0 % (+10.0 points, "
         "[+7.0, +12.0])",
         "is that real?     This is certain.",
         'next              kbtrain decide runs/demo/probe "a question"; open /home/me/runs/demo/report.html',
     )
     (tmp_path / "chain.log").write_text("[1/2] collect\n" + "\n".join(closing) + "\n")
-    table = "| gate | searches saved, % |\n|---|--:|\n| probe benefit | 40.0 \\[30.0, 50.0\\] |\n"
+    table = "| gate | searches skipped, % |\n|---|--:|\n| probe benefit | 40.0 \\[30.0, 50.0\\] |\n"
     (tmp_path / "report.md").write_text(f"# Report\n\n{table}\n| gate | other |\n|---|---|\n")
     store = figures.read_store()
     figures.store_run(store, tmp_path)
     demo = store["demo"]
-    assert demo["gates"] == {"columns": ["gate", "searches saved, %"], "rows": [["probe benefit", "40.0 [30.0, 50.0]"]]}
+    assert demo["gates"] == {
+        "columns": ["gate", "searches skipped, %"],
+        "rows": [["probe benefit", "40.0 [30.0, 50.0]"]],
+    }
     assert demo["closing"][-1].endswith("open runs/demo/report.html")
     assert demo["right"] == {"never search": "25.0", "always search": "50.0", "probe benefit": "60.0"}
     figures.store_resplits(store, [["right answers", "41.0 %", "-1.0", "+2.0", "3% of the re-splits"]])

@@ -136,7 +136,7 @@ def store_resplits(store: dict[str, Any], rows: Sequence[list[str]]) -> None:
     demo = store["demo"]
     demo["resplits"]["rows"] = rows
     line = next(line for line in demo["closing"] if line.startswith("with the gate"))
-    pattern = r"([\d.]+) % (?:of the searches )?saved,.*?\(([-+][\d.]+) points, (\[[^\]]*\])\)"
+    pattern = r"([\d.]+) % (?:of the searches )?skipped,.*?\(([-+][\d.]+) points, (\[[^\]]*\])\)"
     claims = [claim for claim in store["claims"] if claim["theme"] == "demo"]
     names = (f"best gate: {demo['best']}", "the same gate")
     for claim, name, figures, row in zip(claims, names, re.findall(pattern, line), rows, strict=False):

@@ -79,7 +79,7 @@ class TestFigures(BaseModel):
         """The figures in words."""
         change, low, high = (f"{100 * value:+.1f}" for value in (self.change, self.low, self.high))
         return (
-            f"on {self.n} test questions {self.saved:.1%} of the {self.saves} saved, accuracy {self.accuracy:.1%}, "
+            f"on {self.n} test questions {self.saved:.1%} of the {self.saves} skipped, accuracy {self.accuracy:.1%}, "
             f"{change} points [{low}, {high}] against always searching"
         )
 

@@ -18,7 +18,7 @@ from kbtrain.evaluation.outcomes import AccuracyKind, answers
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import Saving, band
 from kbtrain.records import Outcome
-from kbtrain.report.palette import distinct
+from kbtrain.report.palette import Dash, gate_looks
 from kbtrain.report.words import gate_name, percent, points
 from kbtrain.show.svg import COLOURS, new_figure, page, render
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 KINDS = 4  # curves of gates in the first figure, each of another kind
 _ENDS = ("llm_only", "all_rag")  # the two points that all curves share
-_REFERENCES = {"random": (COLOURS["grey"], "--"), "oracle": (COLOURS["ink"], ":")}
+_REFERENCES: dict[str, tuple[str, Dash]] = {"random": (COLOURS["grey"], "--"), "oracle": (COLOURS["ink"], ":")}
 _NEAR_THE_END = 94  # percent of the questions, where a curve is named: at 100 all of them meet
 _LINE = 1.3  # height of a line of text, in its size
 _NARROW_WORDS = 13  # characters of a line of a name on a phone
@@ -67,10 +67,9 @@ def curve_band(
     return Band(gate.curve.ratio, low.tolist(), high.tolist())
 
 
-def looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Colour and dash of each curve by name: no two gates have the same colour, however many there are."""
-    gates = [name for name in dict.fromkeys(names) if name not in _REFERENCES and name not in _ENDS]
-    return {name: (colour, "-") for name, colour in zip(gates, distinct(len(gates)), strict=True)} | _REFERENCES
+def looks(names: Sequence[str]) -> dict[str, tuple[str, Dash]]:
+    """Colour and dash of each curve by name: no two gates have both in common, however many there are."""
+    return gate_looks(name for name in names if name not in _REFERENCES and name not in _ENDS) | _REFERENCES
 
 
 def leading(found: Sequence[Saving], first: str | None) -> list[str]:
@@ -82,8 +81,7 @@ def leading(found: Sequence[Saving], first: str | None) -> list[str]:
 
 
 def accuracy_curve(gates: Sequence[GateResult], name: str = "curve", among: Sequence[str] = ()) -> str:
-    """Every gate's curve; a dot marks the threshold in use. ``among``: names that share out the colours, as another
-    figure's gates do."""
+    """Every gate's curve; a dot marks the threshold in use. ``among``: all gates of the page share the colours."""
     shown = [gate for gate in gates if gate.gate not in _ENDS]
     figure, axes = new_figure(7.0, _height(4.2, len(shown), 8.5))
     look = looks(among or [gate.gate for gate in shown])
@@ -121,12 +119,15 @@ def _savings(
     gates = [one.gate for one in found] if whole else leading(found, first)
     shown = [named[gate] for gate in (*gates, "random", "oracle") if gate in named]
     look = looks([*([first] if first else []), *leading(found, first), *savings])
-    size, n = (8 if narrow else 9.5), len(shown) + 3
+    size, n = (8 if narrow else 9.5), len(shown) + 4
     width, height = (4.6, _height(5.0, n * (1 + narrow * 0.6), size)) if narrow else (11.2, _height(4.9, n, size))
     figure, axes = new_figure(width, height)
+    shade: list[LineLabel] = []
     if shaded is not None and first in look:
         x, low, high = ([100 * v for v in values] for values in (shaded.ratio, shaded.low, shaded.high))
         axes.fill_between(x, low, high, color=look[first][0], alpha=0.18, linewidth=0)
+        edge = float(np.interp(_NEAR_THE_END, x, low))
+        shade = [LineLabel("95 % interval", _NEAR_THE_END, edge, look[first][0])]
     for gate in shown:
         strength = {"linewidth": 2.8, "zorder": 3} if gate.gate == first else {"linewidth": 1.5}
         _draw(axes, gate, look, **strength)
@@ -135,11 +136,22 @@ def _savings(
         one = savings[first]
         meets = 100 * (named["all_rag"].accuracy - one.limit)
         axes.plot([100 * one.within], [meets], "o", markerfacecolor="none", color=COLOURS["ink"], markersize=11)
+        _name_ring(axes, 100 * one.within, meets, f"{100 * one.limit:.0f} points below always", size - 1)
         tell(axes, one, look[one.gate][0], narrow)
     ends = [_end(gate, look, bold=gate.gate == first) for gate in shown]
     levels = _levels(axes, named, savings[first].limit if first in savings else None, narrow)
-    name_ends(axes, [*ends, *levels], size, _NARROW_WORDS if narrow else None)
+    name_ends(axes, [*ends, *levels, *shade], size, _NARROW_WORDS if narrow else None)
     return figure
+
+
+def _name_ring(axes: Axes, x: float, y: float, text: str, size: float) -> None:
+    """The meaning of the ring, below it: the curve rises there."""
+    left = x > 70
+    axes.annotate(
+        text, (x, y), (-9 if left else 9, -13), textcoords="offset points", fontsize=size, color=COLOURS["ink"],
+        horizontalalignment="right" if left else "left", verticalalignment="center", zorder=5,
+        bbox={"facecolor": COLOURS["paper"], "edgecolor": "none", "alpha": 0.8, "boxstyle": "round,pad=0.15"},
+    )  # fmt: skip
 
 
 def _height(least: float, labels: float, size: float) -> float:
@@ -147,7 +159,7 @@ def _height(least: float, labels: float, size: float) -> float:
     return max(least, 1.0 + labels * _LINE * size / 72)
 
 
-def _draw(axes: Axes, gate: GateResult, look: Mapping[str, tuple[str, str]], **more: Any) -> None:
+def _draw(axes: Axes, gate: GateResult, look: Mapping[str, tuple[str, Dash]], **more: Any) -> None:
     colour, style = look[gate.gate]
     x, y = [100 * r for r in gate.curve.ratio], [100 * a for a in gate.curve.accuracy]
     axes.plot(x, y, linestyle=style, color=colour, **more)
@@ -159,7 +171,7 @@ def _axes(axes: Axes) -> None:
     axes.set_ylabel("questions answered right (%)")
 
 
-def _end(gate: GateResult, look: Mapping[str, tuple[str, str]], bold: bool = False) -> LineLabel:
+def _end(gate: GateResult, look: Mapping[str, tuple[str, Dash]], bold: bool = False) -> LineLabel:
     height = float(np.interp(_NEAR_THE_END / 100, gate.curve.ratio, gate.curve.accuracy))
     name = "oracle" if gate.gate == "oracle" else gate_name(gate.gate)
     return LineLabel(name, _NEAR_THE_END, 100 * height, look[gate.gate][0], bold)
@@ -175,7 +187,7 @@ def tell(axes: Axes, one: Saving, colour: str, narrow: bool) -> None:
     place = y + 0.63 * room if y + room <= 100 else y - 0.8 * room
     axes.set_ylim(min(low, place - 0.4 * room), max(high, place + 0.4 * room if place > y else high))
     aside = min(max(x if place > y else x + 18.0, 22.0), 78.0)  # below a rising curve there is room at its right
-    saved = f"saves {percent(here.saved.mean)} % of the {one.saves}"
+    saved = f"skips {percent(here.saved.mean)} % of the {one.saves}"
     text = f"{gate_name(one.gate)}\n{saved}\n{points(here.change.mean)} points"
     axes.annotate(
         text, (x, y), (aside, place), fontsize=8 if narrow else 9.5, color=COLOURS["ink"], zorder=5, linespacing=1.35,

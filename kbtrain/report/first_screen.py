@@ -16,8 +16,8 @@ from kbtrain.report.summary import KIND, bootstrap_units
 from kbtrain.report.words import chosen_by, gate_name, percent, percent_interval, points, points_interval
 
 HEAD = (
-    "gate", "searches saved, %", "right answers, %", "against always searching, points", "against chance, points",
-    "set for few searches: saved, %", "against always searching, points",
+    "gate", "searches skipped, %", "right answers, %", "against always searching, points", "against chance, points",
+    "set for few searches: skipped, %", "against always searching, points",
 )  # fmt: skip
 
 
@@ -81,17 +81,18 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
     here = saving.noted
     if here.dev_saved <= 0:
         return [
-            f"Always search: on {saving.n_dev} dev questions {who} saves no search at its threshold, "
+            f"Always search: on {saving.n_dev} dev questions {who} skips no search at its threshold, "
             f"{here.threshold:.6g} (rule {saving.rule}).",
             _reaches(saving, always),
         ]
     lost = -here.change.mean
     cost = f"for {percent(lost)} points of accuracy" if lost > 0 else f"and gains {percent(-lost)} points of accuracy"
     return [
-        f"{who} saves {percent(here.saved.mean)} % of the {saving.saves} {cost}: {percent(here.accuracy)} % right, "
+        f"{who} skips {percent(here.saved.mean)} % of the {saving.saves} {cost}: {percent(here.accuracy)} % right, "
         f"{percent(always)} % when always searching, {percent(named['llm_only'].accuracy)} % without search.",
-        f"On {saving.n} test questions, 95 % intervals: {percent_interval(here.saved)} % of the {saving.saves} saved, "
-        f"accuracy {points_interval(here.change)} points. The threshold is {here.threshold:.6g} (rule {saving.rule}).",
+        f"On {saving.n} test questions, 95 % intervals: {percent_interval(here.saved)} % of the {saving.saves} "
+        f"skipped, accuracy {points_interval(here.change)} points. "
+        f"The threshold is {here.threshold:.6g} (rule {saving.rule}).",
         _certainty(saving),
         _at_other(saving),
         _reaches(saving, always),
@@ -135,7 +136,7 @@ def _at_other(saving: Saving) -> str:
         "few searches": f"with the fewest searches that lose at most {percent(saving.limit, 0)} points on dev",
     }[aim]
     return (
-        f"At the threshold {chosen} ({one.threshold:.6g}) it saves {percent(one.saved.mean)} % of the {saving.saves}, "
+        f"At the threshold {chosen} ({one.threshold:.6g}) it skips {percent(one.saved.mean)} % of the {saving.saves}, "
         f"and {percent(one.accuracy)} % are right: {gain}, against always searching."
     )
 
@@ -212,13 +213,13 @@ def closing_block(
     saves = saving is not None and saving.noted.dev_saved > 0
     best = bool(found) and saving is found[0]
     said = sentences(results, saving, len(found), best=best)
-    gate_line, real = said[0], "nothing is saved, so there is nothing to be sure of; take more dev questions"
+    gate_line, real = said[0], "nothing is skipped, so there is nothing to be sure of; take more dev questions"
     if saving is not None and saves:
         here, (aim, other) = saving.noted, saving.other
         gate_line = (
             f"{gate_name(saving.gate)}, {'best on' if best else 'by'} dev: {percent(here.saved.mean)} % of the "
-            f"{saving.saves} saved, accuracy {percent(here.accuracy)} % ({points(here.change.mean)} points, "
-            f"{points_interval(here.change)}); set for {aim}: {percent(other.saved.mean)} % saved, "
+            f"{saving.saves} skipped, accuracy {percent(here.accuracy)} % ({points(here.change.mean)} points, "
+            f"{points_interval(here.change)}); set for {aim}: {percent(other.saved.mean)} % skipped, "
             f"{percent(other.accuracy)} % ({points(other.change.mean)} points, {points_interval(other.change)})"
         )
         real = said[2]

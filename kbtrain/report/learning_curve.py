@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 
 from kbtrain.evaluation.learning_curve import CurvePoint
+from kbtrain.report.palette import gate_looks
 from kbtrain.report.tables import Column, Table, Value
 from kbtrain.show.svg import COLOURS, new_figure, page
 
@@ -84,20 +86,20 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def figure(points: Sequence[CurvePoint]) -> str:
     """Area by number of training questions: a line of means for each gate and label, a dot for each draw."""
     made, axes = new_figure(8.0, 3.6)
-    names = [name for name in COLOURS if name not in ("ink", "grid", "grey")]
-    dashes = {key: style for key, style in zip(dict.fromkeys(p.key for p in points), ("-", "--", ":"), strict=False)}
-    colours = dict(zip(dict.fromkeys(p.gate for p in points), names, strict=False))
-    for gate, key in dict.fromkeys((p.gate, p.key) for p in points):
+    lines = dict.fromkeys((p.gate, p.key) for p in points)
+    looks = gate_looks(f"{gate}_{key}" for gate, key in lines)
+    for gate, key in lines:
         found = [(p.n, p.area) for p in points if (p.gate, p.key) == (gate, key) and p.area is not None]
         sizes = sorted({n for n, _ in found})
         means = [statistics.fmean(area for n, area in found if n == size) for size in sizes]
-        colour = COLOURS[colours[gate]]
-        axes.plot(sizes, means, dashes[key], color=colour, label=f"{gate.replace('_', ' ')}, {key}")
+        colour, dash = looks[f"{gate}_{key}"]
+        axes.plot(sizes, means, linestyle=dash, color=colour, label=f"{gate.replace('_', ' ')}, {key}")
         axes.plot([n for n, _ in found], [area for _, area in found], ".", color=colour, markersize=4)
     axes.axhline(0, color=COLOURS["grey"], linewidth=1)
     axes.set_xscale("log")
     ticks = sorted({p.n for p in points})
-    axes.set_xticks(ticks, [f"{n:,}" for n in ticks])
+    near = {n for n, after in pairwise(ticks) if after < 1.2 * n}  # their labels would overprint the next one's
+    axes.set_xticks(ticks, ["" if n in near else f"{n:,}" for n in ticks])
     axes.minorticks_off()
     axes.set_xlabel("labelled training questions")
     axes.set_ylabel("area (random 0, oracle 1)")

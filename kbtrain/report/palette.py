@@ -1,19 +1,40 @@
-"""Colours of lines: told apart from each other on a white ground and on a dark one, for any number of lines."""
+"""Colours of lines, distinct on white and on dark grounds for any number of lines; a gate has one everywhere."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from itertools import product
+from typing import get_args
 
 import numpy as np
 
 from kbtrain.arrays import Floats
+from kbtrain.records import Target
 from kbtrain.show.svg import COLOURS
 
 FIRST = tuple(COLOURS[name] for name in ("blue", "red", "green", "purple", "orange"))
 GROUNDS = ("#ffffff", "#16171a")  # of style.css
 CONTRAST = 2.5  # at least, to both grounds; the page has own shades of the first five for each
 _STEP = 17  # 16 steps a channel
+_KINDS = ("stack", "draft_probe", "probe", "features", "kbm", "encoder_probe")  # the gates of most figures
+_DASHES = {"benefit": "-", "mastery": "--", "certainty": "-.", "change": (0, (1, 1))}
+
+Dash = str | tuple[int, tuple[int, int]]
+
+
+def kind_and_key(gate: str) -> tuple[str, str]:
+    """The kind of a gate and its label, from the name of its scores; no label for a gate that has one name."""
+    kind, _, key = gate.rpartition("_")
+    return (kind, key) if kind and key in get_args(Target) else (gate, "")
+
+
+def gate_looks(gates: Iterable[str]) -> dict[str, tuple[str, Dash]]:
+    """Colour and dash of each gate: the colour is the kind's, in every figure, and the dash the label's."""
+    parts = {gate: kind_and_key(gate) for gate in gates}
+    kinds = [*_KINDS, *dict.fromkeys(kind for kind, _ in parts.values() if kind not in _KINDS)]
+    colours = dict(zip(kinds, distinct(len(kinds)), strict=True))
+    return {gate: (colours[kind], _DASHES.get(key, "-")) for gate, (kind, key) in parts.items()}
 
 
 @functools.cache

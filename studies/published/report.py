@@ -157,7 +157,7 @@ def closing_block(document: Mapping[str, Any], page: Path) -> list[str]:
         "without search": f"{percent(whole['never'])} % right",
         "always searching": f"{percent(whole['always'])} % right",
         "with the gate": f"{gate_name(table['chosen'])}, chosen by cross-validation: {percent(1 - one['searched'])} % "
-        f"of the searches saved, accuracy {percent(one['accuracy'])} % ({points(change.mean)} points, "
+        f"of the searches skipped, accuracy {percent(one['accuracy'])} % ({points(change.mean)} points, "
         f"{points_interval(change)})",
         "is that real?": f"{certain if over.low >= _SHOWN else doubtful} ({gain}).",
         "next": f"open {page.resolve()}",
@@ -227,5 +227,5 @@ def transfer_figure(found: Mapping[str, Any]) -> str:
     axes.axhline(0, color=COLOURS["grey"], linewidth=1)
     axes.set_xticks(range(len(targets)), targets)
     axes.set_ylabel("area (random 0, oracle 1)")
-    axes.legend(fontsize=7, frameon=False)
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=7, frameon=False)
     return page(made)

@@ -449,7 +449,7 @@ def test_a_noted_threshold_has_its_figures_on_test_and_those_are_the_headline(
     report = script("write_report")
     report.main(build(report.ReportConfig, None, {"run": run_folder, "gate": f"kbm_{card.best_key()}"}))
     said = capsys.readouterr().out
-    assert f"{100 * noted.test.saved:.1f} % of the searches saved, accuracy {100 * noted.test.accuracy:.1f} %" in said
+    assert f"{100 * noted.test.saved:.1f} % of the searches skipped, accuracy {100 * noted.test.accuracy:.1f} %" in said
     assert f"[{100 * noted.test.low:+.1f}, {100 * noted.test.high:+.1f}]" in said.replace("\u2212", "-")
     assert f'kbtrain decide {folder} "a question"; open ' in said  # neither key nor threshold: the folder says both
 

@@ -346,13 +346,13 @@ def test_the_first_screen_speaks_of_the_gate_that_saves_most_on_dev_at_the_thres
     best = max(chosen, key=lambda gate: saved_and_changed(rows, chosen[gate][1], chosen[gate][0], "dev")[0])
     saved, change = saved_and_changed(rows, chosen[best][1], chosen[best][0], "test")
     text = Page((written / "report.html").read_text()).text.replace("\u00a0", " ")
-    sentence = f"{gate_name(best)}, the best of 4 gates on dev, saves {100 * saved:.1f} % of the searches for "
+    sentence = f"{gate_name(best)}, the best of 4 gates on dev, skips {100 * saved:.1f} % of the searches for "
     assert sentence + f"{-100 * change:.1f} points of accuracy" in text
     assert "retriever" not in text.split("200 test questions")[0]
     assert "model made-up · 200 test questions of made-up" in text
     page = (written / "report.html").read_text()
     for figure in page.split("<figure")[1].split("</svg>")[:2]:  # wide, and narrow for a phone
-        assert f"saves {100 * saved:.1f} % of the searches" in figure and f"{100 * change:+.1f} points" in figure
+        assert f"skips {100 * saved:.1f} % of the searches" in figure and f"{100 * change:+.1f} points" in figure
         assert all(level in figure for level in ("always", "never", "\N{MINUS SIGN}2 points"))
         assert "#fefefe" not in figure  # the label's ground is the page's, dark or light
     block = said[-7:]
@@ -364,7 +364,9 @@ def test_the_first_screen_speaks_of_the_gate_that_saves_most_on_dev_at_the_thres
         "; always searching: 1,000 searches, 20,000 prompt and 4,000 completion tokens, 441 ms a question, 1.01 USD"
         in (block[5])
     )
-    assert f"{100 * saved:.1f} % of the searches saved" in block[3] and block[6].endswith(str(written / "report.html"))
+    assert f"{100 * saved:.1f} % of the searches skipped" in block[3] and block[6].endswith(
+        str(written / "report.html")
+    )
 
 
 def test_the_first_screen_and_every_gate_page_say_that_accuracy_is_the_expected_one(
@@ -399,7 +401,7 @@ def test_a_gate_page_begins_with_its_two_by_two(written: Path) -> None:
         assert missed + saved == pytest.approx(200 * left_out) and well + vain + missed + saved == 200
         assert spared - missed == pytest.approx(200 * change) and broken <= vain
         words = (
-            f"{gate_name(name)} saves {100 * left_out:.1f} % of the searches"  # as the report's first screen says it
+            f"{gate_name(name)} skips {100 * left_out:.1f} % of the searches"  # as the report's first screen says it
         )
         assert words in text.replace("\u00a0", " ") or "Always search" in text
         assert well + missed == results[name]["needed"]["n_positive"]

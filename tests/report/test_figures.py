@@ -53,7 +53,7 @@ def test_the_label_stands_inside_the_figure_beside_its_dot(
     (label,) = axes.texts
     assert (
         label.get_text()
-        == f"probe benefit\nsaves {100 * saving_of.noted.saved.mean:.1f} % of the searches\n+2.9 points"
+        == f"probe benefit\nskips {100 * saving_of.noted.saved.mean:.1f} % of the searches\n+2.9 points"
     )
     (x, y), (bottom, top) = label.get_position(), axes.get_ylim()
     assert 20 < x < 80 and bottom < y < top <= 101
@@ -126,10 +126,10 @@ def test_boxes_that_fit_stay_where_they_are_and_others_share_the_way() -> None:
 @pytest.mark.parametrize("n", [13, 40])
 def test_any_number_of_gates_has_colours_that_are_told_apart_on_white_and_on_dark(n: int) -> None:
     colours = [colour for colour, style in looks([f"g{i}" for i in range(n)]).values() if style == "-"]
-    assert len(colours) == n and tuple(colours) == distinct(n)
+    assert len(colours) == n and tuple(colours) == distinct(n + 6)[6:]  # the first six are of known kinds
     points = [oklab(np.array([int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)])) for c in colours]
     apart = min(float(distance(a, b)) for a, b in combinations(points, 2))
-    assert apart > 0.09  # about five times what an eye can just tell apart
+    assert apart > 0.08  # about four times what an eye can just tell apart
     assert all(contrast(c, ground) >= CONTRAST for c in colours if c not in FIRST for ground in GROUNDS)
 
 
@@ -161,7 +161,7 @@ def test_a_gate_that_saves_nothing_says_nothing_of_the_others() -> None:
     results = SimpleNamespace(gates=[SimpleNamespace(gate=name, accuracy=0.4) for name in ("llm_only", "all_rag")])
     nothing = saving(0.0, 0.4)
     said = [sentences(results, nothing, n) for n in (1, 3)]  # type: ignore[arg-type]
-    what = "saves no search at its threshold, 0.5 (rule best_accuracy)."
+    what = "skips no search at its threshold, 0.5 (rule best_accuracy)."
     assert said[0][0] == f"Always search: on 100 dev questions probe benefit {what}"
     assert said[1][0] == f"Always search: on 100 dev questions probe benefit, the best of 3 gates on dev, {what}"
 
@@ -174,7 +174,8 @@ def test_two_runs_of_one_page_draw_a_gate_in_one_colour() -> None:
         )  # fmt: skip
 
     svg = accuracy_curve([gate("b")], among=["a", "b"])  # type: ignore[list-item]
-    assert "var(--red)" in svg and "var(--blue)" not in svg  # the second colour, though it is alone here
+    *_, first, second = distinct(8)  # behind those of the six known kinds
+    assert second in svg and first not in svg  # the second colour, though it is alone here
 
 
 def test_a_reliability_diagram_has_bins_of_equal_count_with_their_n_in_percent() -> None:

@@ -55,7 +55,7 @@ def test_the_best_key_that_is_noted_decides_and_its_figures_are_said(folder, stu
     )
     assert said[1] == "threshold 0.5 (rule best_accuracy): searches for 50% of the dev questions"
     assert said[2] == (
-        "on 385 test questions 28.3% of the searches saved, accuracy 50.9%, +6.8 points [+3.8, +9.7] against always "
+        "on 385 test questions 28.3% of the searches skipped, accuracy 50.9%, +6.8 points [+3.8, +9.7] against always "
         "searching"
     )
     assert lines(folder, key="mastery")[0].endswith(", key mastery (--key)")
