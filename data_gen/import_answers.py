@@ -6,15 +6,21 @@ people's gates, RUN/imported_scores.jsonl (higher = retrieval more needed; for e
 train rows becomes dev, by a hash of the id; --shares makes all splits where the rows tell none. Then: retrieve.py and
 `kbtrain finish`, or label.py --by greedy, build.py --keys "[mastery, benefit]".
 
+With --one-arm the path is the decision log of `kbtrain serve --explore --log-text`, where each question has one answer
+and a verdict. It writes RUN/questions.jsonl and RUN/examples/{train,dev}.jsonl with labels of benefit by the inverse
+of each decision's probability. Then: fit_gate.py --key benefit, and `kbtrain value --gate` on the same log.
+
 Examples:
   python data_gen/import_answers.py --config data_gen/configs/import_llama3.yaml --run runs/llama3 --path answers.jsonl
   python data_gen/import_answers.py --run runs/imported --path answers.jsonl --model llama-3-8b-instruct \\
       --columns "{text: question, id: qid}" --answers "{llm: closed_book, rag: with_passages}"
   python data_gen/import_answers.py --run runs/logs --path logs.csv --model gpt-4o-mini --shares .5,.25,.25
+  python data_gen/import_answers.py --run runs/logs --path decisions.jsonl --model gpt-4o-mini --one-arm true
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -33,12 +39,18 @@ from kbtrain.io.provenance import check_unchanged, file_sha256, meta_of, meta_pa
 from kbtrain.io.store import SampleStore, writing
 from kbtrain.labeling.copied_gold import CopiedGold
 from kbtrain.labeling.imported import Imported
+from kbtrain.labeling.one_arm import OneArmRow, one_arm_labels
 from kbtrain.llm.answered import check_replaceable
 from kbtrain.questions.collect import Shares, warnings
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language
 from kbtrain.records import Condition, GateScore, Split
 from kbtrain.runtime.progress import progress_bar
+from kbtrain.serve.value import explored_rows, left_out_text
+
+ONE_ARM_KEYS = frozenset({"run", "path", "model", "shares", "one_arm", "max_weight"})
+ONE_ARM_SHARES = (0.5, 0.25, 0.25)
+FEW_EFFECTIVE = 100  # rows of equal weight; a gate of fewer is hardly better than chance
 
 
 class ImportConfig(Config):
@@ -67,9 +79,17 @@ class ImportConfig(Config):
         "refuse", description="accepted answers that repeat the model's own word for word on nearly every row"
     )
     sampling_run: str = Field("main", description="name of the run in samples.db")
+    one_arm: bool = Field(False, description="path is a decision log: one answer a question, with its probability")
+    max_weight: float = Field(50.0, ge=1, description="one_arm: largest inverse of a probability; larger ones are cut")
 
     @model_validator(mode="after")
     def _possible(self) -> ImportConfig:
+        if self.one_arm:
+            if other := self.model_fields_set - ONE_ARM_KEYS:
+                raise ValueError(f"one_arm reads a decision log, whose fields are fixed: leave out {min(other)}")
+            return self
+        if "max_weight" in self.model_fields_set:
+            raise ValueError("max_weight is for one_arm")
         if not {"llm", "rag"} <= set(self.answers):
             raise ValueError("answers needs columns for llm and rag")
         if not set(self.stated) <= set(self.answers):
@@ -81,10 +101,15 @@ class ImportConfig(Config):
         return self
 
     def writes(self) -> tuple[Path, ...]:
+        if self.one_arm:
+            return (self.run / "questions.jsonl", self.run / "examples")
         return (self.run / "questions.jsonl", self.run / "imported_scores.jsonl")
 
 
 def main(config: ImportConfig) -> None:
+    if config.one_arm:
+        import_one_arm(config)
+        return
     out = {name: config.run / name for name in ("questions.jsonl", "samples.db", "imported_scores.jsonl")}
     questions = Artifact(out["questions.jsonl"], "import_answers", config, [config.path])
     done = questions.is_current() and out["samples.db"].exists()
@@ -128,6 +153,46 @@ def main(config: ImportConfig) -> None:
     warned = [f"warning: {line}" for line in warnings(met.splits, None, False, met.chinese)]
     warned += [f"warning: {problem}"] if problem else []
     print("\n".join([*warned, *met.lines()]) + f" -> {config.run}")
+
+
+def import_one_arm(config: ImportConfig) -> None:
+    """Questions and weighted examples of a decision log; a line with what is left out, and the effective size."""
+    shares = ONE_ARM_SHARES if config.shares is None else config.shares
+    out = Artifact(config.run / "questions.jsonl", "import_answers", config, [config.path])
+    if out.is_current():
+        print(f"{config.run} is there already, made with the same options from the same file")
+        return
+    check_replaceable(out)
+    left_out, rows = Counter[str](), list[OneArmRow]()
+    for row, right in explored_rows(config.path, left_out):
+        text, searched = row.get("question"), row.get("searched")
+        if not isinstance(text, str) or not text.strip():
+            left_out["without the question's text (start the server with --log-text)"] += 1
+        elif not isinstance(searched, bool):
+            left_out["without the field 'searched'"] += 1
+        else:
+            rows.append(OneArmRow(str(row["id"]), text, searched, float(row["propensity"]), right))
+    if not rows:
+        raise UserError(
+            f"{at(config.path)}: no explored decision with a verdict ({left_out_text(left_out)}); start the server "
+            "with --explore and --log-text, and report verdicts to /v1/outcomes"
+        )
+    made = one_arm_labels(rows, shares, config.max_weight)
+    facts = {"rows": len(rows), "left_out": dict(left_out), "effective": made.effective, "clipped": made.clipped}
+    rule = {"one_arm": {"model": config.model, "max_weight": config.max_weight, **facts}}
+    for split, examples in made.examples.items():
+        path = config.run / "examples" / f"{split}.jsonl"
+        jsonl.write(path, examples)
+        replace(out, path=path).finish({"label_rule": rule})
+    jsonl.write(out.path, made.questions)
+    out.finish(facts)
+    train, dev = (len(made.examples[split]) for split in ("train", "dev"))
+    print(f"{len(rows)} explored decisions with a verdict ({sum(row.searched for row in rows)} searched); left out: "
+          f"{left_out_text(left_out)}\n"
+          f"{train} train examples weigh as {made.effective:.0f} of equal weight; {made.clipped} weights cut to "
+          f"{config.max_weight:g}; {dev} dev examples, {made.thinned} thinned out -> {config.run}")  # fmt: skip
+    if made.effective < FEW_EFFECTIVE:
+        print(f"warning: fewer than {FEW_EFFECTIVE}: a larger --explore, or more verdicts, say more than a fit can")
 
 
 def refuse_other_file(store: SampleStore, config: ImportConfig, source: str) -> None:

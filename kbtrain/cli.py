@@ -380,8 +380,13 @@ def _add_serve(parsers: Parsers) -> None:
     value.add_argument(
         "--threshold", type=_finite, metavar="X", action="append", default=[], help="value this one, too"
     )
-    value.add_argument("--gate", metavar="FOLDER", action="append", default=[],
-                       help="another gate at its noted threshold; needs a log with texts")  # fmt: skip
+    value.add_argument(
+        "--gate",
+        metavar="FOLDER",
+        action="append",
+        default=[],
+        help="another gate, on questions that it was not trained on; needs a log with texts",
+    )
     value.add_argument("--key", metavar="NAME", help=_KEY)
     value.set_defaults(run=commands.value)
 

@@ -73,15 +73,19 @@ def policy_value(logged: Logged, searches: Bools) -> PolicyValue:
         inverse.append((1 / float(probability), share(right, n)))
         normalised.append((float(inside.mean()), share(right, matches) if matches else Delta(0.5, 0.0, 1.0)))
     fewest = min(int(matched.sum()) for _, matched in groups)
-    total = float(weights.sum())
     return PolicyValue(
         searches=float(searches.mean()),
         inverse=weighted_sum(inverse),
         normalised=weighted_sum(normalised),
         robust=_robust(logged, searches, groups) if fewest >= FEWEST else None,
-        effective=total**2 / float((weights**2).sum()) if total else 0.0,
+        effective=effective_size(weights),
         fewest=fewest,
     )
+
+
+def effective_size(weights: Floats) -> float:
+    """Kish's effective sample size: as many equally weighted rows give a mean of the same variance."""
+    return float(weights.sum()) ** 2 / float((weights**2).sum()) if weights.any() else 0.0
 
 
 def _robust(logged: Logged, searches: Bools, groups: list[tuple[Bools, Bools]]) -> Delta:

@@ -2,7 +2,8 @@
 
 The estimate is PPI++'s (Angelopoulos, Duchi and Zrnic 2023, arXiv 2311.01453, example 1): the judge's mean on the turns
 that people did not see, corrected by people minus judge on the turns they saw. The weight of the judge is the one with
-the least variance, within [0, 1]: a judge that says nothing costs nothing.
+the least variance, within [0, 1]: a judge that says nothing costs nothing. The variance is widened by Student's t with
+Welch's degrees of freedom (Welch 1947): with ten judged turns the normal quantile covers 92 % instead of 95 %.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from kbtrain.arrays import Floats
-from kbtrain.metrics.significance import Delta, bounded_mean
+from kbtrain.metrics.significance import Z95, Delta, bounded_mean
 
 
 def prediction_powered(people: Floats, judge: Floats, judge_rest: Floats, low: float = 0.0, high: float = 1.0) -> Delta:
@@ -18,6 +19,8 @@ def prediction_powered(people: Floats, judge: Floats, judge_rest: Floats, low: f
 
     Values lie in [low, high]. Two turns that people saw are needed, and two others.
     """
+    from scipy.stats import t
+
     n, rest = len(people), len(judge_rest)
     if n < 2 or rest < 2:
         return bounded_mean(float(people.mean()), float(people.var()) / n, n, low, high)
@@ -26,5 +29,9 @@ def prediction_powered(people: Floats, judge: Floats, judge_rest: Floats, low: f
     weight = min(max(together / (spread * (1 + n / rest)), 0.0), 1.0) if spread > 0 else 0.0
     corrected = people - weight * judge
     mean = float(corrected.mean() + weight * judge_rest.mean())
-    variance = float(corrected.var(ddof=1)) / n + weight**2 * float(judge_rest.var(ddof=1)) / rest
+    seen, unseen = float(corrected.var(ddof=1)) / n, weight**2 * float(judge_rest.var(ddof=1)) / rest
+    variance = seen + unseen
+    if variance > 0:
+        freedom = variance**2 / (seen**2 / (n - 1) + unseen**2 / (rest - 1))
+        variance *= (float(t.ppf(0.975, freedom)) / Z95) ** 2
     return bounded_mean(mean, variance, n, low, high)

@@ -185,6 +185,7 @@ def _decision_json(value: Input, decision: ServedDecision) -> dict[str, Any]:
         "gain": decision.gain,
         "threshold": decision.threshold,
         "scores": dict(decision.scores),
+        **({"id": decision.request_id} if decision.request_id else {}),
     }
 
 

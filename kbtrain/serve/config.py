@@ -118,8 +118,8 @@ class ServeConfig(Config):
         0.0,
         ge=0,
         lt=1,
-        description="share of the gated requests that a coin decides, so that kbtrain value can estimate other gates "
-        "and thresholds; needs log and a search",
+        description="share of the gated requests, and of the decisions of /v1/gate, that a coin decides, so that "
+        "kbtrain value can estimate other gates and thresholds; needs log and a search",
     )
     log_text: bool = Field(False, description="questions in the log as text; else only their hashes")
     log_max_mb: float = Field(100.0, gt=0, description="size at which the log is rotated")
@@ -155,7 +155,8 @@ class ServeConfig(Config):
             raise ValueError(f"key '{min(needless)}': needs context: condense")
         if "window" in self.model_fields_set and self.context == "last":
             raise ValueError("key 'window': needs context: window or condense")
-        if self.explore and (self.log is None or self.shadow or self.search == "none"):
+        proxied = self.upstream is not None or self.model is not None
+        if self.explore and (self.log is None or self.shadow or (proxied and self.search == "none")):
             raise ValueError("key 'explore': needs log and a search, and no shadow: it changes what is done")
         hide_values(self.search_mapping, "search_mapping")
         if self.search_mapping and not self.search.startswith(("http://", "https://")):

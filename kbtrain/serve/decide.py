@@ -51,7 +51,8 @@ class ServedDecision:
     """``retrieve`` where ``score`` > ``threshold``, unless there is none or ``reason`` is a kind of utterance.
 
     ``gate``: name@fingerprint; ``scores``: of the gate's one pass, by name; ``seconds`` from the question to the score,
-    waiting included. ``helps``, ``gain``: calibrated on dev, see :class:`~kbtrain.gate.card.Outlook`.
+    waiting included. ``helps``, ``gain``: calibrated on dev, see :class:`~kbtrain.gate.card.Outlook`. ``request_id``:
+    of its line in the log; empty without one, and where the request is the proxy's.
     """
 
     score: float
@@ -64,6 +65,7 @@ class ServedDecision:
     scores: Mapping[str, float] = field(default_factory=dict)
     helps: float | None = None
     gain: float | None = None
+    request_id: str = ""
 
 
 class GateSlow(TimeoutError):

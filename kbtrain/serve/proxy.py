@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import random
 import time
 import uuid
 from collections.abc import Coroutine
@@ -166,21 +165,12 @@ async def _decide(service: Service, found: GatedMessage, policy: Policy, course:
         try:
             (course.decision,) = await service.decider.decide([found.value], policy.aim, [found.kind])
             course.reason, course.wanted = course.decision.reason, course.decision.retrieve
-            _explore(service.config.explore, course)
+            course.explore(service.config.explore)
         except Refused:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a gate raises, the client gets an answer
             _gate_failed(service, error, course)
         course.gate_seconds = time.perf_counter() - began
-
-
-def _explore(share: float, course: Course) -> None:
-    """Let a coin decide this share of the requests that the gate decided, and note the probability of what is done."""
-    if not share or course.decision is None or not course.reason.endswith("-threshold"):
-        return
-    if random.random() < share:
-        course.reason, course.wanted = "explored", random.random() < 0.5
-    course.propensity = 1 - share / 2 if course.wanted == course.decision.retrieve else share / 2
 
 
 def _gate_failed(service: Service, error: Exception, course: Course) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
+import uuid
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
 from prometheus_client import Gauge
@@ -60,6 +62,14 @@ class Course:
     propensity: float | None = None  # probability of what was done, where the server explores
     error_inside: bool = False  # the upstream's, in an answer of status 200
     began: float = field(default_factory=time.perf_counter)
+
+    def explore(self, share: float) -> None:
+        """Let a coin decide this share of the decisions by a threshold, and note the probability of what is done."""
+        if not share or self.decision is None or not self.reason.endswith("-threshold"):
+            return
+        if random.random() < share:
+            self.reason, self.wanted = "explored", random.random() < 0.5
+        self.propensity = 1 - share / 2 if self.wanted == self.decision.retrieve else share / 2
 
     def headers(self, gate: str, debug: bool) -> dict[str, str]:
         """The ``x-kbtrain-*`` headers of the answer."""
@@ -169,15 +179,19 @@ class Service:
         except Exception as error:  # noqa: BLE001 - whatever a gate raises, the client is told
             logger.warning("gate: %s", type(error).__name__)
             raise Refused(502, "gate_failed", f"the gate failed ({type(error).__name__})") from None
-        for value, decision in zip(inputs, made, strict=False):
-            words = value.context[-1].text if isinstance(value, TurnExample) else str(value)
-            course = Course(
-                route, decision.reason, decision.retrieve, decision, gate_seconds=decision.seconds, query=words,
-                saves=self.decider.loaded.saves,
-            )  # fmt: skip
-            self._count(course)
-            self._write(course, "decided", 200)
-        return list(made)
+        return [self._recorded(route, value, decision) for value, decision in zip(inputs, made, strict=False)]
+
+    def _recorded(self, route: str, value: Input, decision: ServedDecision) -> ServedDecision:
+        """The decision as the client gets it, explored or not, after it is counted and logged."""
+        words = value.context[-1].text if isinstance(value, TurnExample) else str(value)
+        course = Course(
+            route, decision.reason, decision.retrieve, decision, gate_seconds=decision.seconds, query=words,
+            saves=self.decider.loaded.saves, request_id=uuid.uuid4().hex if self.log else "",
+        )  # fmt: skip
+        course.explore(self.config.explore)
+        self._count(course)
+        self._write(course, "decided", 200)
+        return replace(decision, retrieve=course.wanted, reason=course.reason, request_id=course.request_id)
 
     async def find(self, query: str) -> Sequence[Hit]:
         """Passages, counted and within the deadline. Raises :class:`Refused`: 504 for a slow search, else 502."""

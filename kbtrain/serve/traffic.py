@@ -27,12 +27,14 @@ from kbtrain.metrics.thresholds import Dev, choose
 from kbtrain.serve.decision_log import read_log
 
 LEAST = 50  # scores: fewer say little about a share
+UNSCORED, OTHER_GATES = "without a score", "of other gates or versions"  # why a row of a log is left out
 
 
 @dataclass(frozen=True)
 class Traffic:
     """Scores of one gate in a log, in their order; ``distinct``: the newest of each question; ``asked``: numbers of
-    each question once, as far as the rows have them; ``others``: rows of other gates, ``ungated``: rows without one.
+    each question once, as far as the rows have them; ``others``: rows of other gates, ``ungated``: without a finite
+    score.
     """
 
     gate: str
@@ -59,9 +61,9 @@ def gate_rows(
     for row in rows:
         score = row.get("score")
         if score is None or not math.isfinite(score):
-            left_out["without a score"] += 1
+            left_out[UNSCORED] += 1
         elif row.get("gate") not in names:
-            left_out["of other gates or versions"] += 1
+            left_out[OTHER_GATES] += 1
         else:
             yield row
 
@@ -76,16 +78,11 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
     """The gate's scores in a log. Raises :class:`UserError` for fewer than :data:`LEAST` of them."""
     names = names_of(folder, key)
     scores: dict[str, list[tuple[float, float, Asked | None, str | None]]] = {}
-    others = ungated = 0
-    for row in read_log(log):
-        score, name = row.get("score"), row.get("gate")
-        if score is None:
-            ungated += 1
-        elif name not in names or not math.isfinite(score):
-            others += 1
-        else:
-            about = row.get("asked"), row.get("question_hash")
-            scores.setdefault(name, []).append((float(score), float(row.get("time") or 0), *about))
+    left_out = Counter[str]()
+    for row in gate_rows(read_log(log), names, left_out):
+        about = row.get("asked"), row.get("question_hash")
+        scores.setdefault(row["gate"], []).append((float(row["score"]), float(row.get("time") or 0), *about))
+    others, ungated = left_out[OTHER_GATES], left_out[UNSCORED]
     check_one_gate(scores, log)
     found = next(iter(scores.values()), [])
     if len(found) < LEAST:

@@ -92,7 +92,8 @@ async def _decided(service: Service, exchange: Exchange, route: str, value: Inpu
 def _raw(decision: ServedDecision) -> dict[str, Any]:
     return {"gate": decision.gate, "score": decision.score, "threshold": decision.threshold,
             "retrieve": None if decision.threshold is None else decision.retrieve,
-            "helps": decision.helps, "gain": decision.gain}  # fmt: skip
+            "helps": decision.helps, "gain": decision.gain,
+            **({"id": decision.request_id} if decision.request_id else {})}  # fmt: skip
 
 
 def _model(service: Service, body: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ import pytest
 
 from kbtrain.metrics.off_policy import Logged, policy_value
 from kbtrain.metrics.prediction_powered import prediction_powered
-from kbtrain.metrics.significance import Delta, paired_difference, share, weighted_sum, wilson
+from kbtrain.metrics.significance import Delta, bounded_mean, paired_difference, share, weighted_sum, wilson
 
 
 def test_values_by_hand():
@@ -75,3 +75,19 @@ def test_a_judge_sharpens_people_and_a_useless_one_costs_nothing():
     assert good.high - good.low < 0.5 * (alone.high - alone.low)
     assert good.mean == pytest.approx(right.mean(), abs=0.01)
     assert useless.high - useless.low < 1.05 * (alone.high - alone.low)
+
+
+def test_ten_judged_turns_widen_the_interval_by_student_s_t():
+    from scipy.stats import t, ttest_ind
+
+    rng = np.random.default_rng(3)
+    people = (rng.random(10) < 0.6) * 1.0
+    judge, rest = np.where(rng.random(10) < 0.2, 1 - people, people), (rng.random(30) < 0.6) * 1.0
+    weight = np.cov(people, judge)[0, 1] / (np.concatenate([judge, rest]).var(ddof=1) * (1 + 10 / 30))
+    corrected, other = people - weight * judge, -weight * rest
+    variance = corrected.var(ddof=1) / 10 + other.var(ddof=1) / 30
+    freedom = ttest_ind(corrected, other, equal_var=False).df  # Welch's
+    wider = variance * (t.ppf(0.975, freedom) / 1.959964) ** 2
+    expected = bounded_mean(corrected.mean() - other.mean(), wider, 10)
+    found = prediction_powered(people, judge, rest)
+    assert 0 < weight < 1 and (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-6)

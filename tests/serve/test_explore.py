@@ -11,10 +11,13 @@ from support.waiting import wait_until
 
 from kbtrain.cli import main
 from kbtrain.errors import UserError
+from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.gates.handles import gate_identity
+from kbtrain.records import GateExample
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decision_log import read_log, read_outcomes
 from kbtrain.serve.value import value_lines
+from kbtrain.serve.wire import INSTRUCTIONS
 
 
 def test_a_coin_decides_a_share_and_verdicts_join_their_decisions(gate, tmp_path):
@@ -44,10 +47,51 @@ def test_a_coin_decides_a_share_and_verdicts_join_their_decisions(gate, tmp_path
     assert {row["searched"] for row in drawn if row["reason"] == "explored"} == {True, False}
 
 
+CHAT = {"messages": [{"role": "user", "content": NEEDS}]}
+PREDICATE = {"type": "predicate", "instructions": INSTRUCTIONS}
+ROUTES = {
+    "completions": {"prompt": NEEDS},
+    "responses": {"input": NEEDS},
+    "messages": {**CHAT, "max_tokens": 9},
+    "gate": {"questions": [NEEDS]},
+    "decisions": {"input": NEEDS, "questions": [PREDICATE]},
+}
+
+
+def test_every_route_explores_and_logs_its_propensity(gate, tmp_path):
+    log, times, names = tmp_path / "log.jsonl", 12, dict[str, list[tuple[str, bool]]]()
+    with StubUpstream() as stub:
+        settings = {"upstream": stub.url, "search": "serve_support:echo", "log": log, "explore": 0.5}
+        with serving(gate, **settings) as running:
+            for route, body in ROUTES.items():
+                replies = [running.post(f"/v1/{route}", body) for _ in range(times)]
+                if route == "gate":
+                    shown = [reply.json["decisions"][0] for reply in replies]
+                elif route == "decisions":
+                    shown = [reply.json["kbtrain"] for reply in replies]
+                else:
+                    heads = [reply.headers for reply in replies]
+                    shown = [{"id": head["x-kbtrain-request-id"], "retrieve": head["x-kbtrain-retrieved"] == "1"}
+                             for head in heads]  # fmt: skip
+                names[route] = [(one["id"], one["retrieve"]) for one in shown]
+            wait_until(lambda: log.read_text().count("\n") == times * len(ROUTES))
+    rows = {row["id"]: row for row in read_log(log)}
+    for route, answers in names.items():
+        for name, retrieve in answers:
+            row = rows[name]
+            assert row["route"] == route and row["searched"] == retrieve
+            assert row["propensity"] == (0.75 if row["searched"] == row["retrieve"] else 0.25)
+    assert {rows[name]["reason"] for answers in names.values() for name, _ in answers} == {
+        "explored",
+        "above-threshold",
+    }
+
+
 def test_verdicts_need_a_log_and_exploration_a_search(gate):
     with serving(gate) as running:
         assert running.post("/v1/outcomes", {"id": "a", "right": 1}).status == 409
-    for more in ({}, {"log": "l", "shadow": True}, {"log": "l", "search": "none"}):
+    proxied = {"upstream": "http://127.0.0.1:1/v1", "search": "none"}
+    for more in ({}, {"log": "l", "shadow": True}, {"log": "l", **proxied}):
         with pytest.raises(ValueError, match="key 'explore': needs log and a search"):
             ServeConfig(**{"gate": gate, "explore": 0.1, "search": "auto", **more})
 
@@ -89,7 +133,14 @@ def test_value_estimates_any_threshold(gate, tmp_path, capsys):
         value_lines(folder, explored(tmp_path / "none.jsonl", "other@1", 3))
 
 
-def test_another_gate_is_valued_at_its_own_threshold(gate, tmp_path):
+def test_another_gate_is_valued_on_questions_that_it_was_not_trained_on(gate, tmp_path):
     folder = shutil.copytree(gate, tmp_path / "probe")
-    log = explored(tmp_path / "log.jsonl", f"encoder_probe@{gate_identity(folder)}", 60, texts=True)
-    assert f"encoder_probe of {folder}" in value_lines(folder, log, others=[folder])[0]
+    log = explored(tmp_path / "log.jsonl", f"encoder_probe@{gate_identity(folder)}", 90, texts=True)
+    other = shutil.copytree(gate, tmp_path / "other")
+    write_trained_on(other, [GateExample.ask(f"question {i}") for i in range(20)])
+    table, counted, *_ = value_lines(folder, log, others=[other])
+    assert f"encoder_probe of {other}, noted, 0.5 " in table and f"encoder_probe of {other}, 25% searched, " in table
+    assert counted.startswith("70 explored decisions") and "20 on which a gate of --gate was trained" in counted
+    write_trained_on(other, [GateExample.ask(f"question {i}") for i in range(50)])
+    with pytest.raises(UserError, match=r"40 decisions on questions that the gates of --gate were not trained on"):
+        value_lines(folder, log, others=[other])

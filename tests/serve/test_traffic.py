@@ -36,12 +36,13 @@ def test_the_threshold_searches_for_the_wanted_share(folder, tmp_path):
     log = write(tmp_path / "log.jsonl", [i / 100 for i in range(100)], name)
     with open(log, "a") as file:
         file.write('{"gate": "other@0", "score": 0.5}\n' + json.dumps({"gate": name, "score": None}) + "\n")
+        file.write(json.dumps({"gate": name, "score": float("inf")}) + "\n")
     lines = calibrate_traffic(folder, log, 0.3)
     noted = read_gate_json(folder)["thresholds"]["encoder_probe"]
     assert noted["threshold"] == pytest.approx(0.695) == threshold_of([i / 100 for i in range(100)], 0.3)
     assert (noted["rule"], noted["n_dev"]) == ("ratio 0.3 of logged traffic", 100)
     assert noted["evidence"]["dev_scores"][0] == 0.01  # what dev said stays
-    assert "100 scores" in lines[0] and "1 of other gates, 1 ungated" in lines[0]
+    assert "100 scores" in lines[0] and "1 of other gates, 2 ungated" in lines[0]
     assert "distributed as on dev" in lines[1] and "49.0% of them" in lines[2] and "30.0% of them" in lines[3]
     assert gate_identity(folder) == name.partition("@")[2]  # a threshold is no part of it
 
