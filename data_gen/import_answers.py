@@ -80,13 +80,13 @@ class ImportConfig(Config):
     )
     sampling_run: str = Field("main", description="name of the run in samples.db")
     one_arm: bool = Field(False, description="path is a decision log: one answer a question, with its probability")
-    max_weight: float = Field(50.0, ge=1, description="one_arm: largest inverse of a probability; larger ones are cut")
+    max_weight: float = Field(5.0, ge=1, description="one_arm: largest inverse of a probability; larger ones are cut")
 
     @model_validator(mode="after")
     def _possible(self) -> ImportConfig:
         if self.one_arm:
             if other := self.model_fields_set - ONE_ARM_KEYS:
-                raise ValueError(f"one_arm reads a decision log, whose fields are fixed: leave out {min(other)}")
+                raise ValueError(f"one_arm reads a decision log, whose fields are fixed: remove {min(other)}")
             return self
         if "max_weight" in self.model_fields_set:
             raise ValueError("max_weight is for one_arm")
@@ -187,7 +187,7 @@ def import_one_arm(config: ImportConfig) -> None:
     jsonl.write(out.path, made.questions)
     out.finish(facts)
     train, dev = (len(made.examples[split]) for split in ("train", "dev"))
-    print(f"{len(rows)} explored decisions with a verdict ({sum(row.searched for row in rows)} searched); left out: "
+    print(f"{len(rows)} explored decisions with a verdict ({sum(row.searched for row in rows)} searched); skipped: "
           f"{left_out_text(left_out)}\n"
           f"{train} train examples weigh as {made.effective:.0f} of equal weight; {made.clipped} weights cut to "
           f"{config.max_weight:g}; {dev} dev examples, {made.thinned} thinned out -> {config.run}")  # fmt: skip

@@ -354,6 +354,7 @@ def _add_serve(parsers: Parsers) -> None:
                        help="goal max_loss: right answers that may be lost against always searching, promised with "
                        "probability 0.9 (default: 0.05)")  # fmt: skip
     audit.add_argument("--prices", default="eval/configs/prices.yaml", metavar="FILE", help="price list")
+    audit.add_argument("--answer", action="store_true", help="answer the drawn turns, as the gate's run was answered")
     audit.add_argument("--apply", action="store_true", help="note the proposed threshold in the gate's folder")
     audit.add_argument("--rollback", action="store_true", help="put back the threshold before the last applied audit")
     audit.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
@@ -365,8 +366,8 @@ def _add_serve(parsers: Parsers) -> None:
     chosen.add_argument("--turns", metavar="FILE", help="or: a file of questions, which the gate scores")
     chosen.add_argument("--field", metavar="NAME", help="the question's field or column in --turns")
     chosen.add_argument("--n", type=_count, default=50, metavar="N", help="questions (default: 50)")
-    chosen.add_argument("--by", choices=("random", "uncertainty", "spread"), default="random",
-                        help="random; uncertainty: scores nearest to the threshold; spread: over all scores; beside "
+    chosen.add_argument("--by", choices=("random", "uncertainty", "diversity"), default="random",
+                        help="random; uncertainty: scores nearest to the threshold; diversity: unlike each other in "
                         "a rule as many random ones are drawn (default: random)")  # fmt: skip
     chosen.add_argument("--seed", type=int, default=0, metavar="N", help="of the draw (default: 0)")
     chosen.add_argument("--output", required=True, metavar="FILE", help="JSON lines: question, chosen_by, score")

@@ -187,7 +187,7 @@ def calibrate(args: argparse.Namespace) -> None:
 
 
 def audit(args: argparse.Namespace) -> None:
-    from kbtrain.serve.audit import Audit, audit_lines, roll_back
+    from kbtrain.serve.audit import Audit, answer_steps, audit_lines, roll_back
 
     if args.rollback:
         sys.stdout.write(roll_back(Path(args.folder), args.key) + "\n")
@@ -202,7 +202,21 @@ def audit(args: argparse.Namespace) -> None:
         name: getattr(args, name) for name in ("field", "key", "n", "seed", "goal", "max_loss", "apply", "dry_run")
     }
     settings: dict[str, Any] = {**paths, **options, "prices": Path(args.prices)}
-    sys.stdout.write("\n".join(audit_lines(Audit(Path(args.folder), Path(args.run_folder), **settings))) + "\n")
+    made = Audit(Path(args.folder), Path(args.run_folder), **settings)
+    if not args.answer or args.dry_run:
+        sys.stdout.write("\n".join(audit_lines(made)) + "\n")
+        return
+    from kbtrain.demo import ChainStep, follow
+
+    if not (made.run / "questions.jsonl").exists():
+        step(audit_lines(made)[0])
+    steps = answer_steps(made)
+    if not steps:
+        raise UserError(
+            f"{made.folder.parent}: its answers and search cannot be repeated; run the audit without --answer"
+        )
+    chain = [ChainStep(name, f"{name} of the audit", 1.0, tuple(words)) for name, words in steps]
+    follow(chain, made.run, step, "samples.db", closing=lambda _: audit_lines(made))
 
 
 def choose_questions(args: argparse.Namespace) -> None:

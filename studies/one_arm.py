@@ -12,25 +12,16 @@ Examples:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from published.fits import of_features
+from published.run_verdicts import RunVerdicts
 from pydantic import Field
 
-from kbtrain.answers.grading import rule_verdict
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
-from kbtrain.gates.features.frequencies import Frequencies
-from kbtrain.gates.features.gate import feature_rows
-from kbtrain.io import jsonl
-from kbtrain.io.store import SampleStore
-from kbtrain.labeling.examples import example
 from kbtrain.labeling.one_arm import benefit_labels, clipped_weights
 from kbtrain.metrics.off_policy import effective_size
-from kbtrain.metrics.ranking import normalised_area
-from kbtrain.records import Question
 from kbtrain.runtime.progress import progress_bar
 
 SIGNAL = 0.7  # of the gain in the score of the gate in service, beside noise of spread 1
@@ -44,40 +35,16 @@ class OneArmConfig(Config):
     seed: int = Field(0, ge=0, description="of the draws")
 
 
-def read_verdicts(run: Path) -> tuple[list[Question], Floats]:
-    """Questions whose two greedy answers have a verdict, and these verdicts: (n, 2), without and with passages."""
-    kept, found = [], []
-    with SampleStore(run / "samples.db", read_only=True) as store:
-        for question in jsonl.read(Question, run / "questions.jsonl"):
-            made = [store.get("main", question.id, condition) for condition in ("llm", "rag")]
-            texts = [one.greedy.text for one in made if one is not None and one.greedy is not None]
-            right = [rule_verdict(question, text) for text in texts]
-            if len(right) == 2 and None not in right:
-                kept.append(question)
-                found.append([float(bool(one)) for one in right])
-    return kept, np.array(found)
-
-
-def places_of(questions: Sequence[Question], *splits: str) -> list[int]:
-    """Places of the questions of these splits."""
-    return [place for place, question in enumerate(questions) if question.split in splits]
-
-
 def main(config: OneArmConfig) -> None:
-    questions, verdicts = read_verdicts(config.run)
-    rows = feature_rows(
-        Frequencies.of_index(config.run / "bm25"), [example(question, None) for question in questions], False
-    )
-    none, one = verdicts.T
-    train, test = places_of(questions, "train", "dev"), places_of(questions, "test")
-    fit = of_features(rows)
+    data = RunVerdicts.read(config.run)
+    none, one, train = data.llm, data.rag, data.pool
 
     def area(labels: Floats) -> float:
         """``labels``: probabilities that a search is needed."""
-        return normalised_area(fit(train, 2 * labels - 1, test), none[test], one[test]) or 0.0
+        return data.area(data.scores(train, 2 * labels - 1, data.test))
 
     both = area((1 + one[train] - none[train]) / 2)
-    print(f"{len(train)} training questions, {len(test)} test questions; both answers: area {both:.3f}")
+    print(f"{len(train)} training questions, {len(data.test)} test questions; both answers: area {both:.3f}")
     print("| explored | weights up to | effective | area, one answer | against both |")
     print("|--:|--:|--:|--:|--:|")
     for explore in config.explore:

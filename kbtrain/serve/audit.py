@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import yaml
+from pydantic_core import to_json
 
 from kbtrain.answers.chinese import language_of
 from kbtrain.errors import UserError, at
@@ -34,6 +36,7 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, meta_of, meta_path, read_meta, write_atomically, write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.verdicts import QuestionVerdicts
+from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.prices import PRICES, read_prices
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.significance import Delta
@@ -120,7 +123,8 @@ def _draw(audit: Audit) -> list[str]:
         counts += f", {sum(bool(question.answers) for question in questions.values())} with an accepted answer"
     line = f"{counts}; skipped: {', '.join(f'{n} {why}' for why, n in left_out.items()) or 'none'}"
     if audit.dry_run:
-        return [line, f"dry run: nothing was written; {2 * len(questions)} answers would be generated and judged"]
+        nothing = f"dry run: nothing was written; {2 * len(questions)} answers would be generated and judged"
+        return [line, nothing, answers_cost(audit.folder, len(questions), audit.prices)]
     audit.run.mkdir(parents=True, exist_ok=True)
     jsonl.write(audit.run / "turns.jsonl", [AuditTurn(question_hash(text), score) for text, score in drawn])
     jsonl.write(audit.run / "questions.jsonl", questions.values())
@@ -171,14 +175,75 @@ def _read_gold(path: Path) -> dict[str, tuple[str, ...]]:
     return found
 
 
+_OF_A_RUN = frozenset({"run", "batch"})  # settings of a search that say nothing of what it finds
+
+
+def answer_steps(audit: Audit) -> list[tuple[str, list[str]]]:
+    """Stages, with their options, that answer the drawn turns as the gate's run folder was answered.
+
+    Empty where that folder has no sampled answers, or a search that is not computed from a corpus or a service. The
+    settings of the answers are written to ``answer.yaml``.
+    """
+    source, run = audit.folder.parent, ["--run", str(audit.run)]
+    found, sampled = meta_of(source / "evidence.jsonl"), meta_of(source / "samples.db")
+    search = {name: value for name, value in found.get("config", {}).items() if value not in (None, {})}
+    if sampled.get("stage") != "sample" or search.get("retriever") not in ("bm25", "tfidf", "web"):
+        return []
+    if search["retriever"] != "web":
+        search.setdefault("corpus", str(source / "passages.jsonl"))
+    words = [
+        word
+        for name, value in search.items()
+        if name not in _OF_A_RUN
+        for word in (f"--{name.replace('_', '-')}", value if isinstance(value, str) else json.dumps(value))
+    ]
+    settings = {
+        name: sampled["config"][name]
+        for name, known in LLMConfig.model_fields.items()
+        if name in sampled["config"] and sampled["config"][name] != json.loads(to_json(known.get_default()))
+    }
+    settings |= {"model": sampled["config"]["model"], "prompts": sampled["config"].get("prompts", {})}
+    config = audit.run / "answer.yaml"
+    write_atomically(config, "# settings of the answers of the gate's run folder\n" + yaml.safe_dump(settings))
+    answers = ["--config", str(config), *run, "--samples", "{train: 0, dev: 0, test: 0}"]
+    return [("retrieve", [*run, *words]), ("sample", answers)]
+
+
 def _answer_commands(audit: Audit) -> list[str]:
-    run = shlex.quote(str(audit.run))
+    steps = answer_steps(audit)
+    folder, run = (shlex.quote(str(path)) for path in (audit.folder, audit.run))
+    if steps:
+        own = [shlex.join(["kbtrain", "run", name, *words]) for name, words in steps]
+        return [
+            "next: answer them with and without passages, as the gate's run folder was answered; --answer does it all:",
+            *(f"  {command}" for command in [*own, f"kbtrain audit {folder} --run {run}"]),
+        ]
     return [
         "next: answer them with and without passages, with the model and passages in use (--dry-run: the cost):",
         f"  kbtrain run retrieve --run {run} --corpus PASSAGES",
         f'  kbtrain run sample --config server.yaml --run {run} --samples "{{train: 0, dev: 0, test: 0}}"',
-        f"  kbtrain audit {shlex.quote(str(audit.folder))} --run {run}",
+        f"  kbtrain audit {folder} --run {run}",
     ]
+
+
+def answers_cost(folder: Path, n: int, prices: Path = PRICES) -> str:
+    """Cost of answering ``n`` questions with and without passages, by the answers of the gate's run folder."""
+    run = folder.parent
+    if not (path_exists(run / "questions.jsonl") and path_exists(run / "samples.db")):
+        return f"cost: {n} searches and {2 * n} answers; tokens are unknown, since {run} has no sampled answers"
+    used = stored_usage(run, RUN, [question.id for question in jsonl.read(Question, run / "questions.jsonl")])
+    known = (used.llm_in > 0) & (used.rag_in > 0)
+    if not known.any():
+        return f"cost: {n} searches and {2 * n} answers; tokens are unknown: the answers of {run} have no counts"
+    read, written = (used.llm_in + used.rag_in)[known].mean(), (used.llm_out + used.rag_out)[known].mean()
+    price = read_prices(prices)
+    money = price.search + (read * price.million_tokens_in + written * price.million_tokens_out) / 1e6
+    seconds = read * price.seconds_per_1000_tokens_in + written * price.seconds_per_1000_tokens_out
+    return (
+        f"cost: {n} searches and {2 * n} answers, {n * read:,.0f} prompt and {n * written:,.0f} completion tokens, "
+        f"{n * (price.search_seconds + seconds / 1000):,.0f} s, {n * money:,.2f} {price.currency} (mean answers of "
+        f"{run}; times and prices of the price list)"
+    )
 
 
 # Verdicts

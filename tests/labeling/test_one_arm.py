@@ -69,7 +69,7 @@ def test_a_gate_is_fitted_from_a_log_alone(tmp_path, capsys):
     importing.main(build(importing.ImportConfig, None, settings))
     shown = capsys.readouterr().out
     assert "900 explored decisions with a verdict" in shown and "1 without a verdict" in shown
-    assert "1 without the question's text" in shown and "weigh as" in shown and "0 weights cut to 50" in shown
+    assert "1 without the question's text" in shown and "weigh as" in shown and "0 weights cut to 5" in shown
     importing.main(build(importing.ImportConfig, None, settings))
     assert "is there already" in capsys.readouterr().out
     fitting.main(build(fitting.FitGateConfig, None, {"gate": "features", "run": run, "key": "benefit"}))
@@ -85,7 +85,7 @@ def test_a_gate_is_fitted_from_a_log_alone(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"one_arm": True, "stated": {"llm": "a"}}, "whose fields are fixed: leave out stated"),
+        ({"one_arm": True, "stated": {"llm": "a"}}, "whose fields are fixed: remove stated"),
         ({"max_weight": 3}, "max_weight is for one_arm"),
     ],
 )
