@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kbtrain.arrays import Bools, Floats
 from kbtrain.metrics.choice import chosen_value
 from kbtrain.metrics.prediction_powered import prediction_powered
-from kbtrain.metrics.significance import Delta, paired_difference, resampled_means, share, weighted_sum
+from kbtrain.metrics.significance import Delta, modified_share, paired_difference, resampled_means, weighted_sum
 from kbtrain.metrics.thresholds import Dev, cuts
 
 DRAWS, SEED = 2000, 20_246
@@ -116,7 +116,7 @@ def _mean(turns: JudgedTurns, value: Value, among: Bools, signed: bool = False) 
         return prediction_powered(people, judge[known], judge[among & ~turns.judged], low)
     if signed:
         return paired_difference(int((people > 0).sum()), int((people < 0).sum()), len(people))
-    return share(float(people.sum()), len(people))
+    return modified_share(float(people.sum()), len(people))
 
 
 def best_threshold(turns: JudgedTurns) -> tuple[float, Delta]:

@@ -1,11 +1,21 @@
 """Off-policy values by hand, and intervals that hold with few explored questions."""
 
+import math
+
 import numpy as np
 import pytest
 
 from kbtrain.metrics.off_policy import Logged, policy_value
 from kbtrain.metrics.prediction_powered import prediction_powered
-from kbtrain.metrics.significance import Delta, bounded_mean, paired_difference, share, weighted_sum, wilson
+from kbtrain.metrics.significance import (
+    Delta,
+    bounded_mean,
+    modified_share,
+    paired_difference,
+    share,
+    weighted_sum,
+    wilson,
+)
 
 
 def test_values_by_hand():
@@ -62,6 +72,17 @@ def test_a_paired_difference_and_a_sum_of_shares():
     assert paired_difference(0, 0, 20) == Delta(0.0, pytest.approx(-0.1611, abs=1e-4), pytest.approx(0.1611, abs=1e-4))
     one = share(3, 10)
     assert weighted_sum([(1.0, one)]) == Delta(one.mean, pytest.approx(one.low), pytest.approx(one.high))
+
+
+def test_a_small_share_keeps_its_interval():
+    one = modified_share(1, 30)
+    assert one.low == pytest.approx(-np.log(0.95) / 30) and one.high == pytest.approx(wilson(1, 30)[1])
+    assert modified_share(29, 30).high == pytest.approx(1 - one.low) and modified_share(4, 30).low == wilson(4, 30)[0]
+    n, true = 30, 0.005
+    held = [modified_share(k, n).low <= true <= modified_share(k, n).high for k in range(n + 1)]
+    assert (
+        sum(math.comb(n, k) * true**k * (1 - true) ** (n - k) for k in range(n + 1) if held[k]) > 0.95
+    )  # Wilson: 0.86
 
 
 def test_a_judge_sharpens_people_and_a_useless_one_costs_nothing():
