@@ -2,8 +2,8 @@
 
 Two vLLM of one model run side by side: one as it is, one with the flags of ``kbtrain vllm-args``. Before the first
 stand gates that open a copy of the model (two engines), before the second gates that read its states (one). The gates
-are a probe and a draft probe with random heads; no request searches. Kinds of requests alternate, so that a busy
-machine is as busy for all of them. Every prompt is new, and answers have their full length.
+are a probe and a draft probe with random heads; no request searches. Kinds of requests alternate in an order that
+changes, so that a busy machine is as busy for all of them. Every prompt is new.
 
 Examples:
   python benchmarks/engine.py
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -44,6 +45,7 @@ from kbtrain.show.text_table import aligned
 ROOT = Path(__file__).resolve().parent.parent
 START = 600.0  # seconds that a server may take to start on a busy machine
 LONGEST = 300.0  # seconds of a request
+SETTLE = 0.3  # seconds after which the threads of an engine have stopped to spin
 
 
 class EngineBenchmarkConfig(Config):
@@ -55,7 +57,7 @@ class EngineBenchmarkConfig(Config):
     at_once: int = Field(16, ge=1, description="requests at once, of each kind")
     rounds: int = Field(3, ge=1, description="times that so many are sent at once")
     draft: int = Field(16, ge=1, description="longest draft whose states are read")
-    tokens: int = Field(32, ge=1, description="length of an answer")
+    tokens: int = Field(24, ge=1, description="longest answer")
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,11 @@ class Server:
 
     url: str
     processes: tuple[psutil.Process, ...]
+
+    @property
+    def engine(self) -> int:
+        """Process of the vLLM that works for it."""
+        return self.processes[-1].pid
 
     def cpu_seconds(self) -> float:
         """Processor time of its processes so far."""
@@ -162,21 +169,21 @@ def measure(config: EngineBenchmarkConfig, kinds: Sequence[Kind]) -> dict[str, t
             return {"messages": [{"role": "user", "content": asked}]}
         return {"prompt": encode(tokenizer, asked)}
 
-    lengths: Counter[tuple[str, int]] = Counter()
-
     def send(kind: Kind, body: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
         path = "chat/completions" if kind.chat else "completions"
         reply, text = ask_once(kind.server.url, "POST", path, {}, LONGEST, {**body, **asked})
         if reply.status_code != 200:
             raise UserError(f"{kind.name}: status {reply.status_code}: {text[:200]}")
-        usage = json.loads(text).get("usage") or {}
-        lengths[kind.name, usage.get("completion_tokens", 0)] += 1
 
     seconds, cpu, together = (defaultdict[str, list[float]](list) for _ in range(3))
     for kind in kinds:
         send(kind, kind.body, prompt(kind))
+    order, engine = random.Random(0), 0
     for _ in range(config.requests):
-        for kind in kinds:
+        for kind in shuffled(kinds, order):
+            if kind.server.engine != engine:
+                time.sleep(SETTLE)
+                engine = kind.server.engine
             asked = prompt(kind)
             if kind.first is not None:
                 send(kind, kind.first, asked)
@@ -186,7 +193,7 @@ def measure(config: EngineBenchmarkConfig, kinds: Sequence[Kind]) -> dict[str, t
             cpu[kind.name].append(kind.server.cpu_seconds() - used)
     with ThreadPoolExecutor(config.at_once) as pool:
         for _ in range(config.rounds):
-            for kind in kinds:
+            for kind in shuffled(kinds, order):
                 prompts = [prompt(kind) for _ in range(config.at_once)]
                 if kind.first is not None:
                     list(pool.map(lambda asked, kind=kind: send(kind, kind.first, asked), prompts))
@@ -204,6 +211,12 @@ def measure(config: EngineBenchmarkConfig, kinds: Sequence[Kind]) -> dict[str, t
         )
         for kind in kinds
     }
+
+
+def shuffled(kinds: Sequence[Kind], order: random.Random) -> list[Kind]:
+    """Kinds in another order, those of an engine side by side."""
+    place = {kind.server.engine: order.random() for kind in kinds}
+    return sorted(kinds, key=lambda kind: (place[kind.server.engine], order.random()))
 
 
 def rows_of(figures: Mapping[str, tuple[str, Figures]]) -> list[list[str]]:
