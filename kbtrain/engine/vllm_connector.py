@@ -226,13 +226,13 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _sample_group(self, request: Any, wish: Mapping[str, Any]) -> tuple[int, SampleStates]:
         """Index of an answer, and the states of all answers to its request: vLLM names the i-th ``i_NAME``."""
-        n, name, index = _number(wish, "samples", MOST_SAMPLES), request.request_id, "0"
-        if n > 1:
-            index, _, name = name.partition("_")
-        group = self._samples.setdefault(name, SampleStates(n))
+        index, _, name = request.request_id.partition("_")
+        if not index.isdecimal():  # a request for one answer, whatever it announces
+            index, name = "0", request.request_id
+        group = self._samples.setdefault(name, SampleStates(_number(wish, "samples", MOST_SAMPLES)))
         while len(self._samples) > MOST_GROUPS:  # of clients that announced more answers than they asked for
             self._samples.popitem(last=False)
-        return int(index) if index.isdecimal() else 0, group
+        return int(index), group
 
     def build_connector_meta(self, scheduler_output: Any) -> ReadStates:
         """Slots that the worker shall read in this step."""
