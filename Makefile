@@ -54,10 +54,11 @@ test-vllm: setup vllm-env  ## vLLM for real, offline and as a server, beside tra
 	KBTRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python HF_HUB_OFFLINE=1 $(PY) -m pytest tests/llm/test_vllm.py tests/llm/test_vllm_states.py
 
 SERVERS := .venv-servers/bin/python
-test-servers: setup  ## llama.cpp's own server behind README's six commands, in an environment of its own (3 minutes)
+test-servers: setup  ## llama.cpp's own server behind README's six commands and kbtrain serve; vLLM's where `make vllm-env` was (5 minutes)
 	@$(SERVERS) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-servers
 	@$(SERVERS) $(HASHED) -r locks/servers.txt
-	KBTRAIN_SERVERS_PYTHON=$(CURDIR)/$(SERVERS) HF_HUB_OFFLINE=1 $(PY) -m pytest tests/llm/test_llamacpp.py
+	KBTRAIN_SERVERS_PYTHON=$(CURDIR)/$(SERVERS) KBTRAIN_VLLM_PYTHON=$(wildcard $(CURDIR)/.venv-vllm/bin/python) HF_HUB_OFFLINE=1 \
+	  $(PY) -m pytest tests/llm/test_llamacpp.py tests/serve/test_real_upstreams.py
 
 # environments of their own: LangChain brings a pytest plugin that every test run would import, and LiteLLM's proxy pins
 # versions (1.82.7 and 1.82.8 were malicious)

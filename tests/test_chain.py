@@ -23,6 +23,7 @@ GATES = [
     "relation_only",
     "form_only",
     "retriever_score",
+    "retriever_gap",
     "kbm_mastery",
     "kbm_certainty",
     "kbm_benefit",

@@ -25,6 +25,7 @@ from kbtrain.evaluation.decisions import (
 )
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.evaluation.results import Comparison, Cost, GateResult, Point, Ranking, RulePoint
+from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.metrics.classification import Classification, classify, expected_at_random
 from kbtrain.metrics.ranking import retrieval_curve
 from kbtrain.metrics.significance import holm, interval
@@ -34,7 +35,7 @@ from kbtrain.records import Outcome
 GRID = np.linspace(0.0, 1.0, 101)
 AREA_DRAWS = 2_000  # resamples for the areas' intervals: each one re-orders all questions
 ALPHA = 0.05  # chance that any gate is called better than random where none is
-BASELINES = ("relation_only", "form_only", "retriever_score", "prompt")  # what a learnt gate is compared with
+BASELINES = ("relation_only", "form_only", *RETRIEVER_SCORES, "prompt")  # what a learnt gate is compared with
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,17 @@ from kbtrain.evaluation.run_folder import Stored, in_order
 from kbtrain.evaluation.seen import seen_of
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import TABLE_ORDER
-from kbtrain.gates.simple import NEUTRAL, Always, FormOnly, Never, Oracle, Random, RelationOnly, RetrieverScore
+from kbtrain.gates.simple import (
+    NEUTRAL,
+    RETRIEVER_SCORES,
+    Always,
+    FormOnly,
+    Never,
+    Oracle,
+    Random,
+    RelationOnly,
+    RetrieverScore,
+)
 from kbtrain.labeling.examples import example
 from kbtrain.records import Evidence, Label, Outcome
 
@@ -22,14 +32,16 @@ def baselines(
     dev: Stored, test: Stored, labels: Iterable[Label], seed: int, texts: Mapping[str, str],
     evidence: Iterable[Evidence] = (),
 ) -> list[GateInput]:  # fmt: skip
-    """LLM-only, All-RAG, random, oracle, relation-only, form-only and the retriever's score. Raises :class:`UserError`
-    (see :class:`RelationOnly`).
+    """LLM-only, All-RAG, random, oracle, relation-only, form-only, the retriever's score and gap.
+
+    Raises :class:`UserError` (see :class:`RelationOnly`).
 
     ``texts``: the training questions that count, by id. Without any there is neither relation-only nor form-only: they
-    know what training questions gained, nothing else. ``evidence`` of all questions, or there is no retriever's score.
+    know what training questions gained, nothing else. Without ``evidence`` of all questions there is neither the
+    retriever's score nor its gap.
     """
-    found = RetrieverScore(evidence)
-    searched = found.knows(question.id for part in (dev, test) for question in part.questions)
+    rows, asked = list(evidence), [question.id for part in (dev, test) for question in part.questions]
+    by_score = [gate for gate in (RetrieverScore(name, rows) for name in RETRIEVER_SCORES) if gate.knows(asked)]
     oracle = Oracle([*dev.outcomes, *test.outcomes])
     trained = [label for label in labels if label.split == "train" and label.question_id in texts]
     groups: list[Gate] = [RelationOnly(trained), FormOnly(trained, texts)] if trained else []
@@ -39,7 +51,7 @@ def baselines(
         _input(Random(seed), dev, test),
         _input(oracle, dev, test, fixed=0.0),
         *(_input(group, dev, test, midpoint=NEUTRAL) for group in groups),
-        *([_input(found, dev, test)] if searched else []),
+        *(_input(gate, dev, test) for gate in by_score),
     ]
 
 

@@ -128,7 +128,7 @@ def first_ids(ids: Sequence[str], unit: str = "question") -> str:
 
 
 BASELINES = frozenset(
-    {"llm_only", "all_rag", "random", "oracle", "relation_only", "form_only", "retriever_score"}
+    {"llm_only", "all_rag", "random", "oracle", "relation_only", "form_only", "retriever_score", "retriever_gap"}
 )  # made by every evaluation
 
 

@@ -29,6 +29,7 @@ from kbtrain.gates.ragate.peft import RagatePeft, RagatePeftCard
 from kbtrain.gates.seakr.gate import SeaKR, SeakrCard
 from kbtrain.gates.seakr.served import load_served as load_seakr
 from kbtrain.gates.seakr.signals import SIGNALS
+from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.gates.stack.gate import Stack, StackCard
 from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateGate
 from kbtrain.gates.turns.structural import StructuralCard, StructuralGate
@@ -241,7 +242,7 @@ GATES: dict[str, Kind] = {
 }
 # Rows of every table: what needs no gate's folder, then KBM and probe; further gates follow by name.
 TABLE_ORDER = (
-    *("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "form_only", "retriever_score"),
+    *("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "form_only", *RETRIEVER_SCORES),
     *reversed(GATES["kbm"].headline),
     *reversed(GATES["probe"].headline),
 )

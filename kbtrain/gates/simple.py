@@ -1,7 +1,7 @@
 """Gates without a model: All-RAG, LLM-only, random, the oracle; by the relation, the form, or the top passage alone.
 
 Random is the baseline ``Rnd`` of KBM, table 1; the oracle uses the outcome: an upper bound, never a method; the
-relation, the question's form and the retriever's top score are the baselines that a learnt gate has to beat.
+relation, the question's form and the retriever's top score and gap are the baselines that a learnt gate has to beat.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.features.question import question_form
-from kbtrain.records import Evidence, Example, GateExample, Label, Outcome
+from kbtrain.records import Evidence, Example, GateExample, Hit, Label, Outcome
 
 
 class Always(Gate):
@@ -112,18 +112,41 @@ class FormOnly(Gate):
         return [self.means.get(question_form(example.question), self.overall) for example in examples]
 
 
+def top_score(hits: Sequence[Hit]) -> float:
+    """The retriever's score of its best passage; -inf without one."""
+    return max((hit.score for hit in hits), default=-math.inf)
+
+
+def score_gap(hits: Sequence[Hit]) -> float:
+    """Gap between the retriever's two best scores, as a share of the best; 1 with one passage, -inf without one."""
+    if not hits:
+        return -math.inf
+    best, second, *_ = [*sorted((hit.score for hit in hits), reverse=True), 0.0]
+    return (best - second) / best if best > 0 else 0.0
+
+
+RETRIEVER_SCORES: Mapping[str, Callable[[Sequence[Hit]], float]] = {
+    "retriever_score": top_score, "retriever_gap": score_gap
+}  # fmt: skip
+
+
 class RetrieverScore(Gate):
-    """Score = the retriever's score of its best passage: asked after a search, it says which passages to skip.
+    """Score = one of :data:`RETRIEVER_SCORES`: asked after a search, it says which passages to skip.
 
     A question for which nothing was found is below all others.
     """
 
-    name = "retriever_score"
     needs_evidence = True
 
-    def __init__(self, evidence: Iterable[Evidence]) -> None:
-        self._scores = {one.question_id: max((hit.score for hit in one.hits), default=-math.inf) for one in evidence}
+    def __init__(self, name: str, evidence: Iterable[Evidence]) -> None:
+        self._name = name
+        self._scores = {one.question_id: RETRIEVER_SCORES[name](one.hits) for one in evidence}
         self._none = min((score for score in self._scores.values() if score > -math.inf), default=0.0) - 1
+
+    @property
+    def name(self) -> str:
+        """``retriever_score`` or ``retriever_gap``."""
+        return self._name
 
     def knows(self, question_ids: Iterable[str]) -> bool:
         """True if every one of these questions was searched for."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import Saving
+from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.io.provenance import short_name
 from kbtrain.records import Question
 from kbtrain.report.summary import KIND, bootstrap_units
@@ -159,8 +160,7 @@ def table(results: Results, found: Sequence[Saving]) -> list[list[str]]:
             one = named[name]
             rows.append([gate_name(name), percent(1 - one.retrieval_ratio), percent(one.accuracy),
                          points(one.delta_vs_all_rag.mean) if name != "all_rag" else "-", "-", "-", "-"])  # fmt: skip
-    if "retriever_score" in named:
-        one = named["retriever_score"]
+    for one in (named[name] for name in RETRIEVER_SCORES if name in named):
         rows.append([
             f"{gate_name(one.gate)} (saves passages)", percent(1 - one.retrieval_ratio), percent(one.accuracy),
             *(f"{points(gain.mean)} {points_interval(gain)}" for gain in (one.delta_vs_all_rag, one.delta_vs_random)),

@@ -17,6 +17,7 @@ _WHOLE = {
     "relation_only": "relation alone",
     "form_only": "form of the question alone",
     "retriever_score": "retriever's top score alone",
+    "retriever_gap": "gap of the retriever's two best scores",
 }
 _PARTS = {"kbm": "KBM", "seakr": "SeaKR", "ragate": "RAGate", "mha": "MHA", "peft": "PEFT"}
 

@@ -92,7 +92,11 @@ async def gate_route(service: Service, exchange: Exchange) -> None:
     if unknown:
         allowed = f"questions or messages, and one of {', '.join(AIMS)}"
         raise Refused(400, "body", f"unknown field '{min(unknown):.40}'; allowed: {allowed}", f"{min(unknown):.40}")
-    aims = {name: value for name in AIMS if (value := _number(body, name)) is not None}
+    worth = body.get("worth")
+    if not isinstance(worth, str | None):
+        raise Refused(400, "body", "field 'worth': expected an amount such as '0.05 USD'", "worth")
+    numbers = {name: value for name in AIMS if name != "worth" and (value := _number(body, name)) is not None}
+    aims: dict[str, Any] = numbers if worth is None else {**numbers, "worth": worth}
     if len(aims) > 1:
         raise Refused(400, "body", f"give one of {', '.join(AIMS)}", max(aims))
     if not 0 <= aims.get("budget", 0) <= 1:

@@ -42,7 +42,7 @@ class ServeConfig(Config):
         description="in place of a price: what one more right answer is worth, such as '0.05 USD', '3000 tokens' or "
         "'800 ms'; a search costs what prices says",
     )
-    prices: Path = Field(PRICES, description="price list of a search and of tokens, for worth")
+    prices: Path = Field(PRICES, description="price list of a search and of tokens, for worth, a request's too")
     gated: GatedInput = Field("auto", description="what the gate reads of a chat: the last question, or the dialogue")
     context: Context = Field(
         "last",
@@ -57,6 +57,13 @@ class ServeConfig(Config):
     condense_tokens: int = Field(100, ge=1, description="most tokens of that question, thoughts included")
     utterance_rules: bool = Field(
         True, description="never search for greetings, thanks, instructions about a text and sums, whatever the score"
+    )
+    needs_knowledge: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="never search for an English message either whose probability of needing knowledge is below this "
+        "(0.1 is a safe value); a head on the sentence encoder gives it; null: rules alone",
     )
 
     upstream: str | None = Field(None, description="address of an OpenAI-compatible server, up to and with /v1")
@@ -103,6 +110,15 @@ class ServeConfig(Config):
         description="such a tool where no search is needed: remove it (remove), and make the model call it elsewhere "
         "(force); keep: the gate's decision is in headers and log alone",
     )
+    second: str | None = Field(
+        None,
+        description="after the search of the gate: what decides if the passages go into the prompt: the folder of a "
+        "gate that reads what was found (features --evidence) or of a KBM (its second judgement), retriever_score or "
+        "retriever_gap; null: all found passages do",
+    )
+    second_threshold: float | None = Field(
+        None, description="of second; null: the one in its folder, 0.5 for a KBM; a KBM drops passages above it"
+    )
     injection: Injection = Field("user", description="message that takes the passages: user, system or tool")
 
     on_gate_failure: OnGateFailure = Field("retrieve", description="retrieve, plain or error")
@@ -148,8 +164,6 @@ class ServeConfig(Config):
         aims = [name for name in ("threshold", "price", "worth") if getattr(self, name) is not None]
         if len(aims) > 1:
             raise ValueError(f"key '{aims[1]}': give it or '{aims[0]}', not both")
-        if "prices" in self.model_fields_set and self.worth is None:
-            raise ValueError("key 'prices': needs worth")
         needless = {"condense_model", "condense_deadline_s", "condense_tokens"} & self.model_fields_set
         if needless and self.context != "condense":
             raise ValueError(f"key '{min(needless)}': needs context: condense")
@@ -158,6 +172,10 @@ class ServeConfig(Config):
         proxied = self.upstream is not None or self.model is not None
         if self.explore and (self.log is None or self.shadow or (proxied and self.search == "none")):
             raise ValueError("key 'explore': needs log and a search, and no shadow: it changes what is done")
+        if self.second_threshold is not None and self.second is None:
+            raise ValueError("key 'second_threshold': needs second")
+        if self.second is not None and (self.search == "none" or self.shadow or self.explore):
+            raise ValueError("key 'second': needs a search of the gate's own choice, without shadow and explore")
         hide_values(self.search_mapping, "search_mapping")
         if self.search_mapping and not self.search.startswith(("http://", "https://")):
             raise ValueError("key 'search_mapping': is for a search by HTTP (search: https://...{query})")

@@ -18,12 +18,13 @@ from kbtrain.answers.chinese import language_of
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Saves
 from kbtrain.gate.gate import Gate
+from kbtrain.gates.encoder.needs_knowledge import NeedsKnowledge
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import vocabulary_of
 from kbtrain.gates.registry import load_gate
 from kbtrain.llm.prices import Amount, read_prices, search_cost
 from kbtrain.llm.served_states import StatesServer
-from kbtrain.records import GateExample, Hit, Titles
+from kbtrain.records import GateExample, Hit, Titles, TurnExample
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.gate_states import states_server
 from kbtrain.serve.problem import Refused
@@ -36,11 +37,14 @@ AT_ONCE = 8  # batches under way of a gate that waits for a server
 
 @dataclass(frozen=True)
 class Aim:
-    """A threshold, a share of searches (``budget``) or the gain that a search must exceed (``price``); at most one."""
+    """A threshold, a share of searches (``budget``), the gain that a search must exceed (``price``), or what one more
+    right answer is worth in money, tokens or milliseconds (``worth``); at most one.
+    """
 
     threshold: float | None = None
     budget: float | None = None
     price: float | None = None
+    worth: str | None = None
 
 
 NO_AIM = Aim()
@@ -184,6 +188,7 @@ class ScoredInput:
 
     loaded: LoadedGate
     scores: dict[str, float]
+    needless: bool = False  # by the head needs_knowledge
 
 
 class Decider:
@@ -195,6 +200,8 @@ class Decider:
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
+        self.prices = read_prices(config.prices)
+        self.needs_knowledge = None if config.needs_knowledge is None else NeedsKnowledge.load()
         self.loaded = self._open()
         self.worker: GateWorker[ScoredInput] = GateWorker(
             self._score, config.batch, config.batch_ms / 1000, config.queue, config.gate_deadline_s,
@@ -215,7 +222,7 @@ class Decider:
         elif c.price is not None or c.worth is not None:
             try:
                 loaded.at_price(0.0)
-                loaded.price = self._price(loaded)
+                loaded.price = c.price if c.worth is None else self._price(loaded, c.worth)
             except Refused as refused:
                 raise UserError(f"key '{'worth' if c.price is None else 'price'}': {refused}") from None
         elif loaded.gate.threshold is None and not c.shadow:
@@ -237,7 +244,22 @@ class Decider:
             found = loaded.gate.score_all(inputs)
         if any(math.isnan(score) for score in found[loaded.gate.name]):
             raise ArithmeticError("the gate gave a score that is not a number")
-        return [ScoredInput(loaded, {name: values[i] for name, values in found.items()}) for i in range(len(inputs))]
+        needless = self._needless(inputs)
+        return [
+            ScoredInput(loaded, {name: values[i] for name, values in found.items()}, needless[i])
+            for i in range(len(inputs))
+        ]
+
+    def _needless(self, inputs: Sequence[Input]) -> list[bool]:
+        """For each input, True if the head says that it needs no knowledge."""
+        if self.needs_knowledge is None or self.config.needs_knowledge is None:
+            return [False] * len(inputs)
+        texts = [user_text(value) for value in inputs]
+        shares = self.needs_knowledge.probabilities(texts)
+        return [
+            language_of(text) == "en" and share < self.config.needs_knowledge
+            for text, share in zip(texts, shares, strict=True)
+        ]
 
     def warm_up(self) -> None:
         """Score one question, so that the first client does not wait for what is loaded late."""
@@ -254,24 +276,25 @@ class Decider:
         if aim.budget is not None:
             return loaded.at_budget(aim.budget)
         price = loaded.price if aim.price is None else aim.price
+        if aim.worth is not None:
+            try:
+                price = self._price(loaded, aim.worth)
+            except UserError as error:
+                raise Refused(400, "policy", str(error), "x-kbtrain-worth") from None
         if price is not None:
             return loaded.at_price(price)
         return self.config.threshold if self.config.threshold is not None else loaded.gate.threshold
 
-    def _price(self, loaded: LoadedGate) -> float | None:
-        """The configuration's price of a search: a gain, or by what a right answer is worth; None without one.
+    def _price(self, loaded: LoadedGate, given: str) -> float:
+        """The gain that a search must exceed where one more right answer is worth this amount.
 
-        Raises :class:`UserError` for an amount that cannot be.
+        Raises :class:`UserError` for an invalid amount.
         """
-        c = self.config
-        if c.worth is None:
-            return c.price
-        prices = read_prices(c.prices)
-        worth = Amount.read(c.worth, prices.currency, "worth")
+        worth = Amount.read(given, self.prices.currency, "worth")
         if worth.value <= 0:
             raise UserError("key 'worth': expected more than 0")
         tokens = None if loaded.gate.outlook is None else loaded.gate.outlook.search_tokens
-        return search_cost(prices, tokens, worth.unit) / worth.value
+        return search_cost(self.prices, tokens, worth.unit) / worth.value
 
     async def decide(
         self, inputs: Sequence[Input], aim: Aim = NO_AIM, kinds: Sequence[UtteranceKind | None] | None = None
@@ -299,6 +322,7 @@ class Decider:
     def _decision(self, scored: ScoredInput, aim: Aim, seconds: float, kind: UtteranceKind | None) -> ServedDecision:
         loaded = scored.loaded
         limit, score = self.threshold(loaded, aim), scored.scores[loaded.gate.name]
+        kind = kind or ("needs-no-knowledge" if scored.needless else None)
         retrieve, reason = (False, kind or "no-threshold") if limit is None else decide_by(score, limit, kind)
         outlook = loaded.gate.outlook
         helps, gain = (None, None) if outlook is None else outlook.at(score)
@@ -333,3 +357,10 @@ class Decider:
     def close(self) -> None:
         """End the worker."""
         self.worker.close()
+
+
+def user_text(value: Input) -> str:
+    """The user's words in an input: a question, or the last utterance of a dialogue."""
+    if isinstance(value, str):
+        return value
+    return value.context[-1].text if isinstance(value, TurnExample) else value.question

@@ -1,4 +1,4 @@
-"""A gate as an MCP server over standard input and output: ``should_search``, and ``search`` only where it is needed."""
+"""A gate as an MCP server over standard input and output: with tools of its own, or in front of another MCP server."""
 
 from __future__ import annotations
 
@@ -19,28 +19,48 @@ from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import Decider, ServedDecision
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.search import Search, index_beside, open_search
+from kbtrain.serve.search_tools import DEFAULT_NAMES
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
 USAGE = """Offer a gate to agents: an MCP server over standard input and output, with tools should_search and search.
 
+With --wrap the gate stands in front of another MCP server: calls of its search tools pass only where they are needed.
+
 Examples:
   kbtrain mcp runs/mine/features
   kbtrain mcp runs/mine/features --search passages.jsonl --k 5
+  kbtrain mcp runs/mine/features --wrap "npx -y my-search-server"
+  kbtrain mcp runs/mine/features --wrap https://search.example/mcp
 """
 KEYS = (
-    "gate", "revision", "key", "dtype", "device", "threshold", "utterance_rules", "search", "search_mapping", "k",
-    "search_deadline_s", "on_gate_failure", "gate_deadline_s", "max_question_chars",
+    "gate", "revision", "key", "dtype", "device", "threshold", "utterance_rules", "needs_knowledge", "search",
+    "search_mapping", "k", "search_deadline_s", "on_gate_failure", "gate_deadline_s", "max_question_chars",
 )  # fmt: skip
 INSTRUCTIONS = (
     "The gate knows which questions the model answers right from memory. Call search with the user's question as it "
     "was asked: it searches only where that is needed, and says why otherwise."
 )
 logger = logging.getLogger("kbtrain.serve")
+
+
+class WrapConfig(Config):
+    wrap: str | None = Field(
+        None, description="another MCP server, in front of which the gate stands: a command, or an http(s) address"
+    )
+    wrap_key_env: str = Field("MCP_API_KEY", description="environment variable with the bearer token for that address")
+    search_tool: list[str] = Field(
+        list(DEFAULT_NAMES), description="names (patterns) of the wrapped server's search tools; other tools pass"
+    )
+    query_argument: str | None = Field(
+        None, description="argument of these tools that holds the question; null: query, question, q, or the only text"
+    )
+
+
 McpConfig: type[Config] = create_model(
     "McpConfig",
-    __base__=Config,
+    __base__=WrapConfig,
     __module__=__name__,
     **{name: (ServeConfig.model_fields[name].annotation, ServeConfig.model_fields[name]) for name in KEYS},  # type: ignore[call-overload]
 )
@@ -81,10 +101,21 @@ def mcp_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
         words[0] = f"gate={words[0]}"
     given: Any = parse_args(McpConfig, words, USAGE, "kbtrain mcp FOLDER")
     require("mcp", "mcp")
-    config = ServeConfig(**{name: getattr(given, name) for name in given.model_fields_set})
+    if given.wrap is not None and given.model_fields_set & {"search", "search_mapping", "k", "search_deadline_s"}:
+        raise UserError("key 'wrap': the wrapped server searches; leave out the keys of the search")
+    config = ServeConfig(**{name: getattr(given, name) for name in given.model_fields_set if name in KEYS})
     config = config.model_copy(update={"gate": folder_of(config.gate, config.revision)})
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     say(f"opening {config.gate} ...")
+    if given.wrap is not None:
+        from kbtrain.serve.mcp_wrapper import run_wrapped
+
+        gate = AgentGate(config)
+        try:
+            run_wrapped(gate, given, say)
+        finally:
+            gate.decider.close()
+        return
     gated = GatedSearch(config)
     say(f"{gated.decider.loaded.name} answers on standard input; search: {gated.search_name}")
     try:
@@ -93,29 +124,18 @@ def mcp_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
         gated.decider.close()
 
 
-class GatedSearch:
-    """A gate and a search behind it. Raises :class:`UserError` for a gate that reads no question, and for no index."""
+class AgentGate:
+    """A gate that an agent asks before a search. Raises :class:`UserError` for a gate that reads no question alone."""
 
     def __init__(self, config: ServeConfig) -> None:
-        if config.search == "auto":
-            index = index_beside(config.gate)
-            if index is None:
-                raise UserError(f"key 'search': no index beside {config.gate}; give one, or none (should_search alone)")
-            config = config.model_copy(update={"search": index})
         self.config = config
         self.decider = Decider(config)
-        if "question" not in self.decider.loaded.gate.reads:
-            raise UserError(f"gate '{self.decider.loaded.gate.name}': reads dialogues; an MCP tool gets one question")
+        gate = self.decider.loaded.gate
+        if "question" not in gate.reads:
+            raise UserError(f"gate '{gate.name}': reads dialogues; an MCP tool gets one question")
         if self.decider.loaded.after_search:
-            name = self.decider.loaded.gate.name
-            raise UserError(f"gate '{name}': reads what a search found; an agent asks before the search")
+            raise UserError(f"gate '{gate.name}': reads what a search found; an agent asks before the search")
         self.decider.warm_up()
-        self.search: Search | None = open_search(config)
-
-    @property
-    def search_name(self) -> str:
-        """Name of the search; ``none`` without one."""
-        return "none" if self.search is None else self.search.name
 
     async def judge(self, question: str) -> SearchJudgement:
         """Decision about a question. A gate that fails decides by ``on_gate_failure``. Raises :class:`Refused`."""
@@ -132,6 +152,24 @@ class GatedSearch:
             retrieve = self.config.on_gate_failure == "retrieve"
             return SearchJudgement(retrieve=retrieve, reason="gate-failed", gate=self.decider.loaded.name)
         return _judgement(decision)
+
+
+class GatedSearch(AgentGate):
+    """A gate and a search behind it. Raises :class:`UserError` also for no index."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        if config.search == "auto":
+            index = index_beside(config.gate)
+            if index is None:
+                raise UserError(f"key 'search': no index beside {config.gate}; give one, or none (should_search alone)")
+            config = config.model_copy(update={"search": index})
+        super().__init__(config)
+        self.search: Search | None = open_search(config)
+
+    @property
+    def search_name(self) -> str:
+        """Name of the search; ``none`` without one."""
+        return "none" if self.search is None else self.search.name
 
     async def find(self, question: str, most: int | None) -> SearchResult:
         """Passages where the gate asks for them. Raises :class:`Refused`."""

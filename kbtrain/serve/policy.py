@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from kbtrain.serve.decide import NO_AIM, Aim
 from kbtrain.serve.problem import Refused
@@ -13,7 +13,7 @@ from kbtrain.serve.search_tools import ToolRule
 
 Retrieve = Literal["auto", "always", "never"]
 PREFIX = b"x-kbtrain-"
-KNOWN = ("retrieve", "threshold", "budget", "price", "tool", "debug")
+KNOWN = ("retrieve", "threshold", "budget", "price", "worth", "tool", "debug")
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,6 @@ def _gain(value: str) -> float:
     return gain
 
 
-AIMS: dict[str, Callable[[str], float]] = {
-    "threshold": lambda value: _number("threshold", value), "budget": _share, "price": _gain
+AIMS: dict[str, Callable[[str], Any]] = {
+    "threshold": lambda value: _number("threshold", value), "budget": _share, "price": _gain, "worth": str
 }  # fmt: skip

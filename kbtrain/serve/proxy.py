@@ -148,6 +148,25 @@ async def _decide_and_search(
     if course.wanted:
         exchange.moment = "search"
         await _search(service, query, course)
+        if course.hits and service.second is not None and policy.retrieve == "auto":
+            exchange.moment = "gate"
+            await _judge_passages(service, query, course)
+
+
+async def _judge_passages(service: Service, query: str, course: Course) -> None:
+    """Drop the course's hits where the second judgement says so; a failure is treated as one of the gate."""
+    assert service.second is not None
+    course.saves, takes = "passages", False
+    try:
+        course.second, takes = await service.second.judge(query, course.hits)
+        if not takes:
+            course.reason = "passages-dropped"
+    except Refused:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a gate raises, the client gets an answer
+        _gate_failed(service, error, course)
+        takes, course.wanted = course.wanted, True
+    course.hits = course.hits if takes else ()
 
 
 async def _decide(service: Service, found: GatedMessage, policy: Policy, course: Course) -> None:

@@ -19,7 +19,7 @@ def search_tools(body: Body, patterns: Sequence[str]) -> list[Body]:
     """The tools of a request whose name or type fits a pattern."""
     tools = body.get("tools")
     found = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    return [tool for tool in found if _fits(_name(tool), patterns)]
+    return [tool for tool in found if fits(_name(tool), patterns)]
 
 
 def steer_tools(path: str, body: Body, tools: Sequence[Body], needed: bool, rule: ToolRule) -> tuple[Body, ToolOutcome]:
@@ -49,7 +49,8 @@ def _name(tool: Body) -> str:
     return name if isinstance(name, str) else str(tool.get("type", ""))
 
 
-def _fits(name: str, patterns: Sequence[str]) -> bool:
+def fits(name: str, patterns: Sequence[str]) -> bool:
+    """True if the name fits one of the patterns, whatever its case."""
     return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
 
 

@@ -100,6 +100,9 @@ def startup_lines(service: Service) -> list[str]:
     if service.upstream is not None:
         lines.append(f"prompt: {_prompt_in_words(config, loaded)}")
         lines.append(f"search: {service.search.name if service.search else 'none'}; passages: {config.k}")
+    if service.second is not None:
+        second = service.second
+        lines.append(f"after the search: {second.name}, threshold {second.threshold:.6g}: saves passages, no searches")
     if loaded.after_search:
         lines.append("the gate reads what was found: it saves passages in prompts, no searches")
     return lines

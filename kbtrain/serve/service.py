@@ -31,6 +31,7 @@ from kbtrain.serve.problem import Refused
 from kbtrain.serve.readiness import SearchCheck, UpstreamCheck
 from kbtrain.serve.request_forms import FORMS
 from kbtrain.serve.search import Search, open_search
+from kbtrain.serve.second import SecondJudgement
 from kbtrain.serve.upstream import HttpUpstream, Upstream
 from kbtrain.serve.worker import Input
 from kbtrain.utterances.kinds import UtteranceKind
@@ -54,6 +55,7 @@ class Course:
     hits: tuple[Hit, ...] = ()
     saves: Saves = "searches"
     tool: str = ""  # of a search tool that the request brought: kept, removed or forced
+    second: float | None = None  # score of the second judgement
     query: str | None = None
     context: str = ""  # of a follow-up: last, window, condensed, condense-failed; empty where the setting is last
     condense_seconds: float | None = None
@@ -83,7 +85,8 @@ class Course:
             "passages": str(len(self.hits)),
             "gate-ms": _ms(self.gate_seconds),
             "search-ms": _ms(self.search_seconds),
-            "saves": self.saves if d else "",
+            "second-score": "" if self.second is None else f"{self.second:.6g}",
+            "saves": self.saves if d or self.second is not None else "",
             "tool": self.tool,
             "context": self.context,
             "condense-ms": _ms(self.condense_seconds),
@@ -116,6 +119,7 @@ class Service:
         self.search: Search | None = open_search(config)
         self.upstream = self._upstream()
         self.upstream_check = None if self.upstream is None else UpstreamCheck(self.upstream)
+        self.second: SecondJudgement | None = None
         used = self.search is not None and not config.shadow
         self.search_check = SearchCheck(self.search, config.search_deadline_s) if self.search and used else None
         self._prepare(self.decider.loaded)
@@ -145,6 +149,9 @@ class Service:
         own. Raises :class:`~kbtrain.errors.UserError` for prompts that the model would not be shown."""
         self.gate_model = gate_model(self.config, loaded.gate.card)
         self._check_injection(loaded)
+        old, self.second = self.second, None if self.config.second is None else SecondJudgement(self.config, loaded)
+        if old is not None:
+            old.close()
 
     def _check_injection(self, loaded: LoadedGate) -> None:
         """Refuse a place for passages that the model in this process would not be shown: not at each search."""
@@ -287,6 +294,7 @@ class Service:
             "propensity": course.propensity,
             "passages": len(course.hits),
             "saves": course.saves,
+            "second": course.second,
             "tool": course.tool,
             "gate_ms": course.gate_seconds and round(1000 * course.gate_seconds, 2),
             "context": course.context,
@@ -304,6 +312,8 @@ class Service:
     async def close(self) -> None:
         """End threads and connections; the log is written out."""
         await asyncio.to_thread(self.decider.close)
+        if self.second is not None:
+            await asyncio.to_thread(self.second.close)
         if self.search is not None:
             await self.search.close()
         if self.upstream is not None:

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 from kbtrain.answers.words import normalise
 from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import gate_input
-from kbtrain.serve.decide import NO_AIM, ServedDecision
+from kbtrain.serve.decide import ServedDecision
 from kbtrain.serve.exchange import Exchange
+from kbtrain.serve.policy import Policy
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.service import Service
 from kbtrain.serve.worker import Input
@@ -83,7 +84,7 @@ async def _decided(service: Service, exchange: Exchange, route: str, value: Inpu
         message = f"the score of gate '{gate.name}' is not a probability; ask /v1/gate"
         raise Refused(400, "no_probability", message)
     exchange.moment = "gate"
-    (decision,) = await service.decisions(route, [value], NO_AIM)
+    (decision,) = await service.decisions(route, [value], Policy.read(exchange.headers).aim)
     probability = decision.probability if decision.helps is None else decision.helps
     assert probability is not None
     return decision, probability

@@ -12,7 +12,7 @@ from typing import Literal
 
 from kbtrain.records import Example, TurnExample
 
-UtteranceKind = Literal["greeting", "thanks", "acknowledgement", "instruction", "arithmetic"]
+UtteranceKind = Literal["greeting", "thanks", "acknowledgement", "instruction", "arithmetic", "needs-no-knowledge"]
 LONGEST_SMALL_TALK = 200  # characters
 LONGEST_LINE = 500  # characters of a line that are read
 

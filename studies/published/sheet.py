@@ -97,7 +97,7 @@ def corpus_features(corpus: Path, folder: Path, asked: Sequence[GateExample]) ->
 
     index = folder / f"bm25-{file_sha256(corpus)[:12]}"
     open_index("bm25", corpus, index)
-    return feature_rows(Frequencies.of_index(index), asked, after_search=False)
+    return feature_rows(Frequencies.of_index(index), asked, after_search=False, spelling=False)
 
 
 def reader_states(reader: str, folder: Path, asked: Sequence[GateExample]) -> list[NDArray[np.float32]]:

@@ -37,7 +37,7 @@ from kbtrain.records import GateScore, Label, Outcome, Question
 
 Script = Callable[[str], ModuleType]
 NAMES = ["llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "form_only",
-         "retriever_score", "kbm_mastery", "kbm_certainty", "kbm_benefit"]  # fmt: skip
+         "retriever_score", "retriever_gap", "kbm_mastery", "kbm_certainty", "kbm_benefit"]  # fmt: skip
 
 
 def evaluate(script: Script, folder: Path, **settings: Any) -> dict[str, Any]:

@@ -231,6 +231,27 @@ def test_the_recipe_s_folder_stands_alone_and_scores_what_needs_retrieval_higher
     assert "saved, opened again, scores equal (to 0e+00)" in capsys.readouterr().out
 
 
+def test_words_that_the_corpus_has_never_seen_have_scores_of_their_own(folder, tmp_path):
+    asked = list(read(GateExample, folder / "train.jsonl"))
+    words = {False: ("vacation", "donation"), True: ("hills", "skills")}  # alike in length and in nothing else
+    for i, one in enumerate(asked):
+        text = f"{one.question.removesuffix('?')} {words[one.benefit][i // 2 % 2]}?"
+        asked[i] = replace(one, question=text.replace("capital", "place").replace("river", "place"))
+    write(tmp_path / "unseen.jsonl", asked)
+    fit(folder, tmp_path / "features", train=tmp_path / "unseen.jsonl", keys="[benefit]")
+    gate = kbtrain.load_gate(tmp_path / "features")
+    hills, nation, other = gate.score(["thrills", "stations", "xylophone"])
+    assert hills > 0.5 > nation and len({hills, nation, other}) == 3
+    # a folder of before has no such weights: its words share a score, and it opens
+    card = json.loads((tmp_path / "features" / "gate.json").read_text())
+    assert len(card["models"]["benefit"].pop("grams")) == 256
+    (tmp_path / "features" / "gate.json").write_text(json.dumps(card))
+    old = kbtrain.load_gate(tmp_path / "features")
+    assert (
+        len(set(old.score(["vacation", "donation"]))) == 1 and "grams" not in old.card.model_dump()["models"]["benefit"]
+    )
+
+
 def test_training_questions_have_the_scores_of_gates_that_never_saw_them(folder, tmp_path):
     fit(folder, tmp_path / "features")
     asked = list(read(GateExample, folder / "train.jsonl"))

@@ -87,8 +87,8 @@ def test_scores_depend_on_card_and_weights_but_not_on_thresholds(tmp_path):
 
 
 def test_the_order_of_tables_is_as_ever():
-    assert TABLE_ORDER[-9:] == (
-        "relation_only", "form_only", "retriever_score", "kbm_mastery", "kbm_certainty", "kbm_benefit",
+    assert TABLE_ORDER[-10:] == (
+        "relation_only", "form_only", "retriever_score", "retriever_gap", "kbm_mastery", "kbm_certainty", "kbm_benefit",
         "probe_mastery", "probe_certainty", "probe_benefit",
     )  # fmt: skip
 

@@ -87,13 +87,16 @@ def test_form_only_is_the_mean_benefit_of_the_questions_form_in_the_training_set
         FormOnly([_label("a", None, None)], texts)
 
 
-def test_the_retriever_s_score_is_that_of_its_best_passage_and_nothing_found_is_below_all() -> None:
+def test_the_retriever_s_score_and_gap_and_nothing_found_is_below_all() -> None:
     def found(name: str, *scores: float) -> Evidence:
         return Evidence(name, "bm25", name, tuple(Hit(f"p{score}", "", "text", score) for score in scores))
 
-    gate = RetrieverScore([found("a", 2.0, 7.5), found("b", 0.5), found("c"), found("d", 3.0)])
+    rows = [found("a", 2.0, 7.5), found("b", 0.5), found("c"), found("d", 3.0, 3.0)]
+    gate, gap = (RetrieverScore(name, rows) for name in ("retriever_score", "retriever_gap"))
     assert gate.score([_example(name) for name in "abcd"]) == [7.5, 0.5, -0.5, 3.0]
-    assert gate.stage == "search" and gate.knows("ab") and not gate.knows("ae")
+    assert gap.score([_example(name) for name in "abcd"]) == pytest.approx([5.5 / 7.5, 1.0, -1.0, 0.0])
+    for one in (gate, gap):
+        assert one.stage == "search" and one.knows("ab") and not one.knows("ae")
 
 
 def test_they_are_gates_that_need_nothing() -> None:

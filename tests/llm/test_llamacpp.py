@@ -5,17 +5,13 @@ KBTRAIN_SERVERS_PYTHON names the Python of an environment of its own; without it
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import re
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from support import scripts
+from support.llamacpp_server import SERVERS_PYTHON, llamacpp
 
 from kbtrain.cli import main
 from kbtrain.io import jsonl
@@ -23,23 +19,8 @@ from kbtrain.io.store import SampleStore
 from kbtrain.questions.data_sets.atlas import atlas_file, atlas_passages
 from kbtrain.records import Question
 
-PYTHON = os.environ.get("KBTRAIN_SERVERS_PYTHON")
-SERVE = Path(__file__).parent.parent / "support" / "llamacpp_serve.py"
 N_QUESTIONS = 40  # of which two thirds train a gate, which takes 20 or more
-pytestmark = pytest.mark.skipif(not PYTHON, reason="needs an environment of its own: make test-servers")
-
-
-@contextlib.contextmanager
-def llamacpp(context: int, slots: int) -> Iterator[str]:
-    """Address of a server with a context for all its slots together."""
-    command = [str(PYTHON), str(SERVE), str(context), str(slots)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = next(found[1] for line in process.stdout if (found := re.match(r"listening on (\S+)", line)))
-            yield f"{address}/v1"
-        finally:
-            process.kill()
+pytestmark = pytest.mark.skipif(not SERVERS_PYTHON, reason="needs an environment of its own: make test-servers")
 
 
 @pytest.fixture(autouse=True)

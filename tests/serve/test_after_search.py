@@ -89,3 +89,91 @@ def test_without_a_search_it_does_not_start(folder, stub, settings, says):
 def test_an_agent_cannot_ask_it_before_the_search(folder):
     with pytest.raises(UserError, match="an agent asks before the search"):
         GatedSearch(ServeConfig(gate=folder, search=f"{__name__}:find"))
+
+
+def first_gate(folder):
+    """A gate of questions that asks for a search for "Where ...?" and not for "Who ...?"."""
+    rows = [Labelled(GateExample.ask(f"{('Who', 'Where')[i % 2]} is number {i}?"), float(i % 2)) for i in range(40)]
+    gate = Features.fit(Frequencies.none(), {"benefit": rows})
+    folder.mkdir()
+    gate.save_beside(folder)
+    gate.card.write(folder)
+    set_threshold(folder, gate.name, Threshold(threshold=0.5, rule="given", dev_file_sha256="", n_dev=0))
+    return folder
+
+
+def find_two(query, k):
+    """A best passage that stands out for ferries, two alike for the rest."""
+    scores = (9.0, 1.0) if "ferry" in query else (9.0, 8.0)
+    return [{"id": f"p{score}", "title": "T", "text": f"The pier. {score}", "score": score} for score in scores]
+
+
+@pytest.mark.parametrize(
+    ("second", "threshold", "search"),
+    [("folder", None, "find"), ("retriever_score", 4.0, "find"), ("retriever_gap", 0.5, "find_two")],
+)
+def test_a_second_judgement_drops_passages_and_saves_no_search(second, threshold, search, folder, stub, tmp_path):
+    log, gate = tmp_path / "log.jsonl", first_gate(tmp_path / "first")
+    settings = {"second": str(folder) if second == "folder" else second, "second_threshold": threshold}
+    with serving(gate, upstream=stub.url, search=f"{__name__}:{search}", k=2, log=log, **settings) as server:
+        for question, retrieved, reason, saves in (
+            ("Where does the ferry land?", "1", "above-threshold", "passages"),
+            ("Where is the bread?", "0", "passages-dropped", "passages"),
+            ("Who baked the bread?", "0", "below-threshold", "searches"),
+        ):
+            reply = server.post("/v1/chat/completions", chat(question))
+            shown = {key.removeprefix("x-kbtrain-"): value for key, value in reply.headers.items()}
+            assert (shown["retrieved"], shown["reason"], shown["saves"]) == (retrieved, reason, saves)
+            assert ("second-score" in shown) is (saves == "passages")
+            assert ("The pier." in stub.body()["messages"][-1]["content"]) is (retrieved == "1")
+        assert server.metric('kbtrain_searches_total{result="found"}') == 2
+        forced = server.post("/v1/chat/completions", chat("Where is the bread?"), {"x-kbtrain-retrieve": "always"})
+        assert forced.headers["x-kbtrain-retrieved"] == "1"
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(row["searched"], row["passages"] > 0, row["second"] is not None) for row in rows[:3]] == [
+        (True, True, True), (True, False, True), (False, False, False)
+    ]  # fmt: skip
+
+
+def test_a_kbm_s_second_judgement_reads_the_passages_as_its_reference(tmp_path, monkeypatch):
+    """It drops them where it still cannot answer: its score with them is above the threshold, 0.5 by default."""
+    import asyncio
+
+    from tiny_kbm import make_model, make_tokenizer
+
+    from kbtrain.gates.kbm.gate import KBM
+    from kbtrain.serve import second
+
+    kbm, seen = KBM(make_model(), make_tokenizer(), ("mastery",), 256), []
+    monkeypatch.setattr(kbm, "score", lambda examples: seen.extend(examples) or [0.4 if len(seen) % 2 else 0.6])
+    monkeypatch.setattr(second, "folder_of", lambda name: name)
+    first = second.LoadedGate(kbm, "0" * 12)
+    monkeypatch.setattr(second.LoadedGate, "open", lambda *a: first)
+    judge = second.SecondJudgement(ServeConfig(gate=tmp_path, second="kbm"), first)
+    try:
+        hits = [Hit("p", "Pier", "The ferry lands there.", 1.0)]
+        assert asyncio.run(judge.judge(GOOD, hits)) == (0.4, True)
+        assert asyncio.run(judge.judge(GOOD, hits)) == (0.6, False)
+    finally:
+        judge.close()
+    assert [example.reference for example in seen] == ["Pier: The ferry lands there."] * 2
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        ("retriever_score", "retriever_score has no threshold; give one: --second-threshold"),
+        ("first", "gate 'features_benefit' does not read what a search found"),
+    ],
+)
+def test_a_second_judgement_that_cannot_be_is_one_line(second, says, tmp_path):
+    from kbtrain.serve.second import SecondJudgement
+
+    gate = first_gate(tmp_path / "first")
+    config = ServeConfig(gate=gate, second=str(gate) if second == "first" else second)
+    decider = Decider(config)
+    try:
+        with pytest.raises(UserError, match=says):
+            SecondJudgement(config, decider.loaded)
+    finally:
+        decider.close()

@@ -12,6 +12,7 @@ from tiny_kbm import make_folder
 from kbtrain.cli import _arguments
 from kbtrain.config import parse_args
 from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.mcp_server import McpConfig
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.service import Course
 
@@ -70,13 +71,14 @@ def test_the_client_s_code_runs(running, capsys, package, said):
 
 
 def test_every_header_setting_and_metric_that_is_named_exists():
-    names = ("retrieve", "threshold", "budget", "price", "tool", "debug", "saves", "helps", "gain")
+    names = ("retrieve", "threshold", "budget", "price", "worth", "tool", "debug", "saves", "helps", "gain")
     headers = {f"x-kbtrain-{name}" for name in names}
     seconds = {"gate_seconds": 1.0, "search_seconds": 1.0, "condense_seconds": 1.0}
-    course = Course("x", "forced", query="q", context="condensed", request_id="r", **seconds)
+    course = Course("x", "forced", query="q", context="condensed", request_id="r", second=0.5, **seconds)
     headers |= set(course.headers("g", True)) | {"x-kbtrain-score"}
     assert set(re.findall(r"x-kbtrain-[\w-]+\w", PAGE)) <= headers
-    settings = {name.replace("_", "-") for name in ServeConfig.model_fields} | {"check", "ratio"}
+    keys = {*ServeConfig.model_fields, *McpConfig.model_fields}
+    settings = {name.replace("_", "-") for name in keys} | {"check", "ratio"}
     embeds = {name.replace("_", "-") for name in load("data_gen/embed.py").EmbedConfig.model_fields}
     measures = {"clients", "hold", "tokens", "requests"}  # of benchmarks/serving.py
     others = {"build", "config", "retriever", "tools"}  # docker's, Prometheus', retrieve.py's, import_decisions.py's

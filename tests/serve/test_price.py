@@ -35,8 +35,16 @@ def folder(gate, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(folder):
-    with StubUpstream() as stub, serving(folder, upstream=stub.url, search="serve_support:echo") as running:
+def prices(tmp_path_factory):
+    path = tmp_path_factory.mktemp("prices") / "prices.yaml"
+    path.write_text(PRICES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(folder, prices):
+    search = "serve_support:echo"
+    with StubUpstream() as stub, serving(folder, upstream=stub.url, search=search, prices=prices) as running:
         yield running
 
 
@@ -64,21 +72,46 @@ def test_a_request_may_name_the_gain_that_a_search_must_exceed(server):
     assert not server.post("/v1/gate", {"questions": [NEEDS], "price": 1}).json["decisions"][0]["retrieve"]
     assert server.post("/v1/gate", {"questions": [KNOWN], "price": -1}).json["decisions"][0]["retrieve"]
     both = server.post("/v1/gate", {"questions": [NEEDS], "price": 0, "budget": 0.5})
-    assert (both.status, both.error) == (400, "give one of threshold, budget, price")
+    assert (both.status, both.error) == (400, "give one of threshold, budget, price, worth")
     assert server.post("/v1/chat/completions", chat, {"x-kbtrain-price": "2"}).status == 400
 
 
-@pytest.mark.parametrize(
-    ("worth", "price"), [("0.05 USD", 0.002 / 0.05), ("20,000 tokens", 0.05), ("5000 ms", 500 / 5000)]
-)
-def test_the_price_follows_from_what_a_right_answer_is_worth(folder, tmp_path, worth, price):
-    (tmp_path / "prices.yaml").write_text(PRICES)
-    decider = Decider(ServeConfig(gate=folder, search="none", worth=worth, prices=tmp_path / "prices.yaml"))
+# a search costs 0.001 + 1000 tokens of 1e-6 USD; 1000 tokens; 400 ms + 1000 tokens of 0.1 ms
+AMOUNTS = [("0.05 USD", 0.002 / 0.05), ("20,000 tokens", 0.05), ("5000 ms", 500 / 5000)]
+
+
+@pytest.mark.parametrize(("worth", "price"), AMOUNTS)
+def test_the_price_follows_from_what_a_right_answer_is_worth(folder, prices, worth, price):
+    decider = Decider(ServeConfig(gate=folder, search="none", worth=worth, prices=prices))
     try:
         assert decider.loaded.price == pytest.approx(price)
         assert decider.threshold(decider.loaded) == pytest.approx((price + 0.2) / 0.5)
     finally:
         decider.close()
+
+
+@pytest.mark.parametrize(("worth", "price"), AMOUNTS)
+def test_a_request_may_name_what_a_right_answer_is_worth(server, worth, price):
+    limit = pytest.approx((price + 0.2) / 0.5)
+    (decision,) = server.post("/v1/gate", {"questions": [NEEDS], "worth": worth}).json["decisions"]
+    assert decision["threshold"] == limit and decision["retrieve"] is (decision["score"] > decision["threshold"])
+    headers = {"x-kbtrain-worth": worth}
+    chat = {"model": "stub", "messages": [{"role": "user", "content": NEEDS}]}
+    shown = server.post("/v1/chat/completions", chat, headers).headers["x-kbtrain-threshold"]
+    assert float(shown) == pytest.approx((price + 0.2) / 0.5, abs=1e-5)
+    asked = {"type": "predicate", "name": "s", "instructions": "Does answering this need retrieval?"}
+    assert (
+        server.post("/v1/decisions", {"input": NEEDS, "questions": [asked]}, headers).json["kbtrain"]["threshold"]
+        == limit
+    )
+
+
+def test_an_amount_of_a_request_that_cannot_be_is_refused(server):
+    chat = {"model": "stub", "messages": [{"role": "user", "content": NEEDS}]}
+    for worth in ("5 apples", "0 ms", "-1 USD"):
+        assert server.post("/v1/chat/completions", chat, {"x-kbtrain-worth": worth}).status == 400
+        assert server.post("/v1/gate", {"questions": [NEEDS], "worth": worth}).error.startswith("key 'worth': expected")
+    assert server.post("/v1/gate", {"questions": [NEEDS], "worth": 5}).error.startswith("field 'worth': expected an")
 
 
 @pytest.mark.parametrize(

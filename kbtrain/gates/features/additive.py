@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from kbtrain.errors import UserError
 from kbtrain.runtime.cores import one_thread
@@ -26,6 +26,7 @@ Row = Mapping[str, float]
 LEAST = 20  # training questions; below it a cross-validation is noise
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # C of the logistic regression: the inverse of the penalty
 KNOTS = 5
+GRAM, BUCKETS = "gram_", 256  # features "gram_0" to "gram_255": a row has those that are not 0
 
 
 class NothingToLearn(UserError):
@@ -41,12 +42,20 @@ class FeatureCurve(BaseModel):
 
 
 class Additive(BaseModel):
-    """``curves`` by the feature's name; ``strength`` is the C that was chosen."""
+    """``curves`` by the feature's name; ``grams``: weights of the features :data:`GRAM`, straight lines; ``strength``
+    is the C that was chosen.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     intercept: float
     curves: dict[str, FeatureCurve]
     strength: float
+    grams: tuple[float, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_empty_grams(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        return {name: value for name, value in fields.items() if name != "grams" or value}
 
     def log_odds(self, rows: Sequence[Row]) -> list[float]:
         """Of each row of features."""
@@ -55,7 +64,21 @@ class Additive(BaseModel):
         total = np.full(len(rows), self.intercept)
         for name, curve in self.curves.items():
             total += np.interp([row[name] for row in rows], curve.knots, curve.values)
+        if self.grams:
+            total += gram_table(rows) @ self.grams
         return [float(value) for value in total]
+
+
+def gram_table(rows: Sequence[Row]) -> Array:
+    """(rows, :data:`BUCKETS`): the features :data:`GRAM`, 0 where a row has none."""
+    import numpy as np
+
+    table = np.zeros((len(rows), BUCKETS))
+    for i, row in enumerate(rows):
+        for name, value in row.items():
+            if name.startswith(GRAM):
+                table[i, int(name.removeprefix(GRAM))] = value
+    return table
 
 
 def check_need(need: Sequence[float], what: str) -> None:
@@ -94,21 +117,23 @@ def fit_additive(
 
     labels = np.asarray(need, dtype=np.float64)
     check_both(need)
-    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    columns = {name: np.array([row[name] for row in rows]) for name in rows[0] if not name.startswith(GRAM)}
     knots = {name: _knots(values, n_knots) for name, values in columns.items()}
     knots = {name: places for name, places in knots.items() if len(places) > 1}
     parts = [_hats(columns[name], places) for name, places in knots.items()]
     if not parts:
         raise NothingToLearn("no feature varies among the training questions; there is nothing to learn")
-    hats = np.hstack(parts)
+    grams = gram_table(rows)
+    hats = np.hstack([*parts, grams] if grams.any() else parts)
     strength = least_loss(STRENGTHS, hats, labels, seed, groups)
     line = fit_logistic(hats, labels, strength)
-    heights = np.split(line.coef_[0], np.cumsum([len(places) for places in knots.values()])[:-1])
+    *heights, spelling = np.split(line.coef_[0], np.cumsum([len(places) for places in knots.values()]))
     curves = {
         name: FeatureCurve(knots=tuple(places.tolist()), values=tuple(values.tolist()))
         for (name, places), values in zip(knots.items(), heights, strict=True)
     }
-    return Additive(intercept=float(line.intercept_[0]), curves=curves, strength=strength)
+    weights = tuple(round(float(weight), 5) for weight in spelling)
+    return Additive(intercept=float(line.intercept_[0]), curves=curves, strength=strength, grams=weights)
 
 
 def held_out_log_odds(

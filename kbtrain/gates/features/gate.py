@@ -16,7 +16,7 @@ from kbtrain.gate.trained_on import HeldOut, held_out_rows
 from kbtrain.gates.features.additive import KNOTS, Additive, Row, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
-from kbtrain.gates.features.question import question_features
+from kbtrain.gates.features.question import question_features, spelling_features
 from kbtrain.records import Example, GateExample, Target
 from kbtrain.training.data import Labelled, Labels
 from kbtrain.training.folds import groups_of
@@ -69,8 +69,10 @@ class Features(KeyedGate):
         after_search: bool = False,
         knots: int = KNOTS,
         seed: int = 0,
+        spelling: bool = True,
     ) -> Features:
-        """A gate with a model for each key of ``data``.
+        """A gate with a model for each key of ``data``. ``spelling``: the gate reads the character n-grams of
+        words that the corpus does not have.
 
         Raises :class:`UserError` for fewer than 20 questions, or a key with one class.
         """
@@ -79,7 +81,7 @@ class Features(KeyedGate):
             need = [row.need for row in part]
             check_need(need, f"key '{key}'")
             questions = questions_of(part)
-            rows = feature_rows(frequencies, questions, after_search)
+            rows = feature_rows(frequencies, questions, after_search, spelling=spelling)
             models[key] = fit_additive(rows, need, knots, seed, groups_of(questions))
         card = FeaturesCard(
             keys=tuple(data), labels=labels, after_search=after_search, name_rule="cased", models=models
@@ -93,7 +95,7 @@ class Features(KeyedGate):
         Raises :class:`UserError` for fewer than 20 questions, and for one class.
         """
         rows = [Labelled(example, value) for example, value in zip(examples, need, strict=True)]
-        made = cls.fit(Frequencies.none(), {key: rows})
+        made = cls.fit(Frequencies.none(), {key: rows}, spelling=False)
         made.card = made.card.model_copy(update={"run": {"corpus": "none: of a question its form alone is read"}})
         return made
 
@@ -121,7 +123,8 @@ class Features(KeyedGate):
 
     def rows(self, examples: Sequence[GateExample]) -> list[Row]:
         """Features of each example, by the card's rules."""
-        return feature_rows(self.frequencies, examples, self.card.after_search, cased=self.card.name_rule is not None)
+        cased, spelling = self.card.name_rule is not None, any(model.grams for model in self.card.models.values())
+        return feature_rows(self.frequencies, examples, self.card.after_search, cased, spelling)
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Features:
@@ -131,15 +134,21 @@ class Features(KeyedGate):
 
 
 def feature_rows(
-    frequencies: Frequencies, examples: Sequence[GateExample], after_search: bool, cased: bool = True
+    frequencies: Frequencies,
+    examples: Sequence[GateExample],
+    after_search: bool,
+    cased: bool = True,
+    spelling: bool = True,
 ) -> list[Row]:
     """Features of each example by name. An example without passages counts as one for which none was found.
 
-    ``cased`` as in :func:`~kbtrain.gates.features.question.names`.
+    ``cased`` as in :func:`~kbtrain.gates.features.question.names`; ``spelling`` as in :meth:`Features.fit`.
     """
     rows: list[Row] = []
     for example in examples:
         row = question_features(example, frequencies, cased)
+        if spelling:
+            row |= spelling_features(example, frequencies)
         rows.append({**row, **evidence_features(example, frequencies, cased)} if after_search else row)
     return rows
 

@@ -6,11 +6,14 @@ page views; here it is the number of the corpus's own passages, so that nothing 
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 
 from kbtrain.answers.chinese import CJK
-from kbtrain.gates.features.frequencies import Frequencies
+from kbtrain.gates.features.additive import BUCKETS, GRAM
+from kbtrain.gates.features.frequencies import Frequencies, word_hash
 from kbtrain.records import GateExample
 
 # The kind of a question is that of the first of these found in it; "yes_no" only at its beginning.
@@ -30,6 +33,7 @@ KINDS: Mapping[str, re.Pattern[str]] = {
 }
 # Question words stand inside of other clauses, too: "Are both films that ... which ...?"
 _ASKS_YES_OR_NO = re.compile(r"^\W*(?:is|are|was|were|am|do|does|did|has|have|had|can|could|will|would|should)\b", re.I)
+GRAM_LENGTHS = (3, 4)
 _OPTION = re.compile(r"\n[A-Z]\. ")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _DATE = re.compile(
@@ -79,6 +83,21 @@ def question_features(example: GateExample, frequencies: Frequencies, cased: boo
         "mean_word": sum(known) / len(known) if known else 0.0,
         "unknown_words": sum(value == 0 for value in known) / len(known) if known else 1.0,
     }
+
+
+def spelling_features(example: GateExample, frequencies: Frequencies) -> dict[str, float]:
+    """Features :data:`~kbtrain.gates.features.additive.GRAM` of the words that the corpus does not have: the
+    counts of hashed character n-grams by bucket, as a vector of length 1. Empty without such words.
+    """
+    words = frequencies.tokens.words(_OPTION.split(example.question)[0].strip())
+    counts: Counter[int] = Counter()
+    for word, known in zip(words, frequencies.log_counts(words), strict=True):
+        marked = f"<{word}>"  # marks: the beginning of a word is not its middle
+        if known == 0:
+            grams = (marked[i : i + n] for n in GRAM_LENGTHS for i in range(len(marked) - n + 1))
+            counts.update(word_hash(gram) % BUCKETS for gram in grams)
+    length = math.sqrt(sum(count * count for count in counts.values()))
+    return {f"{GRAM}{bucket}": count / length for bucket, count in counts.items()}
 
 
 def names(text: str, cased: bool = True) -> list[str]:

@@ -1,0 +1,177 @@
+"""A gate in front of another MCP server: calls of its search tools pass only where a search is needed.
+
+Everything else passes unchanged, results of the calls included. A search tool is listed without its output schema: the
+answer "no search needed" does not follow it, and clients check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shlex
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from kbtrain import __version__
+from kbtrain.errors import UserError
+from kbtrain.net.credentials import check_url
+from kbtrain.serve.mcp_server import AgentGate, WrapConfig
+from kbtrain.serve.problem import Refused
+from kbtrain.serve.search_tools import fits
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp.server.lowlevel import Server
+
+QUERY_NAMES = ("query", "question", "q", "search_query", "text")
+NOT_NEEDED = "No search needed ({reason}): answer from what you know."
+logger = logging.getLogger("kbtrain.serve")
+
+
+def run_wrapped(gate: AgentGate, config: WrapConfig, say: Callable[[str], None]) -> None:
+    """Serve until the agent leaves. Raises :class:`UserError`."""
+    try:
+        asyncio.run(serve_wrapped(gate, config, say))
+    except ExceptionGroup as group:  # the SDK's client wraps what is raised beside it
+        raise first_error(group) from None
+
+
+def first_error(error: Exception) -> Exception:
+    """The first error inside nested groups."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def serve_wrapped(gate: AgentGate, config: WrapConfig, say: Callable[[str], None]) -> None:
+    """Serve the wrapped server's tools over standard input and output. Raises :class:`UserError`."""
+    from mcp.server.stdio import stdio_server
+
+    async with open_wrapped(config) as client:
+        gated = await gated_tools(client, config)
+        say(f"{gate.decider.loaded.name} answers on standard input in front of: {', '.join(gated)}")
+        server = wrapper(gate, client, config)
+        async with stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+
+
+@contextlib.asynccontextmanager
+async def open_wrapped(config: WrapConfig) -> AsyncIterator[Client]:
+    """A client of the wrapped server. Raises :class:`UserError` where it cannot be started or reached."""
+    from mcp import Client
+
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            client = await stack.enter_async_context(Client(await _transport(config, stack)))
+        except UserError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of a command or a network: the SDK documents no type
+            cause = first_error(error)
+            raise UserError(f"key 'wrap': no MCP server answers there ({type(cause).__name__}: {cause})") from None
+        yield client
+
+
+async def _transport(config: WrapConfig, stack: contextlib.AsyncExitStack) -> Any:
+    """What the SDK's client takes: a command's parameters, or the transport of an address."""
+    from mcp import StdioServerParameters
+
+    assert config.wrap is not None
+    if not config.wrap.startswith(("http://", "https://")):
+        try:
+            words = shlex.split(config.wrap)
+        except ValueError as error:
+            raise UserError(f"key 'wrap': {error}") from None
+        if not words:
+            raise UserError("key 'wrap': expected a command or an address")
+        # the SDK passes a few variables alone; the agent sets the wrapped server's keys for this process
+        return StdioServerParameters(command=words[0], args=words[1:], env=dict(os.environ))
+    from mcp.client.streamable_http import streamable_http_client
+
+    check_url(config.wrap, "wrap")
+    token = os.environ.get(config.wrap_key_env)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    timeout = httpx2.Timeout(30, read=300)  # the SDK's own: a search may stream its answer
+    http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
+    return streamable_http_client(config.wrap, http_client=http)
+
+
+async def gated_tools(client: Client, config: WrapConfig) -> list[str]:
+    """Names of the tools whose calls the gate decides.
+
+    Raises :class:`UserError` for none, and for one without an argument that holds a question.
+    """
+    tools, cursor = [], None
+    while True:
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        if (cursor := page.next_cursor) is None:
+            break
+    gated = [tool for tool in tools if fits(tool.name, config.search_tool)]
+    if not gated:
+        names = ", ".join(tool.name for tool in tools) or "none"
+        raise UserError(f"key 'search_tool': no tool of the wrapped server has such a name; its tools: {names}")
+    for tool in gated:
+        schemas = tool.input_schema.get("properties", {})
+        texts = {name: "" for name, schema in schemas.items() if schema.get("type") == "string"}
+        if query_of(texts, config.query_argument) is None:
+            names = ", ".join(schemas) or "none"
+            raise UserError(f"key 'query_argument': name the question's argument of tool '{tool.name}': {names}")
+    return [tool.name for tool in gated]
+
+
+def query_of(arguments: Mapping[str, Any], name: str | None) -> str | None:
+    """The question among a call's arguments: of that name, of a usual one, or the only text; None without one."""
+    texts = {key: value for key, value in arguments.items() if isinstance(value, str)}
+    if name is not None:
+        return texts.get(name)
+    usual = next((texts[key] for key in QUERY_NAMES if key in texts), None)
+    return next(iter(texts.values())) if usual is None and len(texts) == 1 else usual
+
+
+def wrapper(gate: AgentGate, client: Client, config: WrapConfig) -> Server[Any]:
+    """The server that an agent sees: tools, prompts and resources of the wrapped one."""
+    from mcp.server.lowlevel import Server
+    from mcp.types import CallToolResult, TextContent
+
+    session, has = client.session, client.server_capabilities
+
+    async def list_tools(context: Any, params: Any) -> Any:
+        page = await session.list_tools(params=params)
+        shown = [
+            tool.model_copy(update={"output_schema": None}) if fits(tool.name, config.search_tool) else tool
+            for tool in page.tools
+        ]
+        return page.model_copy(update={"tools": shown})
+
+    async def call_tool(context: Any, params: Any) -> Any:
+        arguments = params.arguments or {}
+        query = query_of(arguments, config.query_argument) if fits(params.name, config.search_tool) else None
+        if query is not None:
+            try:
+                judgement = await gate.judge(query)
+            except Refused as refused:
+                return CallToolResult(content=[TextContent(type="text", text=str(refused))], is_error=True)
+            if not judgement.retrieve:
+                text = TextContent(type="text", text=NOT_NEEDED.format(reason=judgement.reason))
+                return CallToolResult(content=[text], structured_content=judgement.model_dump())
+        return await session.call_tool(
+            params.name,
+            arguments,
+            input_responses=params.input_responses,
+            request_state=params.request_state,
+            allow_input_required=True,
+        )
+
+    handlers: dict[str, Callable[[Any, Any], Any]] = {"on_list_tools": list_tools, "on_call_tool": call_tool}
+    if has.resources is not None:
+        handlers["on_list_resources"] = lambda context, params: session.list_resources(params=params)
+        handlers["on_list_resource_templates"] = lambda context, params: session.list_resource_templates(params=params)
+        handlers["on_read_resource"] = lambda context, params: session.read_resource(params.uri)
+    if has.prompts is not None:
+        handlers["on_list_prompts"] = lambda context, params: session.list_prompts(params=params)
+        handlers["on_get_prompt"] = lambda context, params: session.get_prompt(params.name, params.arguments)
+    return Server("kbtrain", version=__version__, instructions=client.instructions, **handlers)  # type: ignore[arg-type]
