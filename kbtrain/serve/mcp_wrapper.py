@@ -174,4 +174,4 @@ def wrapper(gate: AgentGate, client: Client, config: WrapConfig) -> Server[Any]:
     if has.prompts is not None:
         handlers["on_list_prompts"] = lambda context, params: session.list_prompts(params=params)
         handlers["on_get_prompt"] = lambda context, params: session.get_prompt(params.name, params.arguments)
-    return Server("kbtrain", version=__version__, instructions=client.instructions, **handlers)  # type: ignore[arg-type]
+    return Server("kbtrain", version=__version__, instructions=client.instructions, **handlers)

@@ -48,7 +48,7 @@ def test_the_rules_can_be_switched_off(gate, stub):
         assert ask(server, "Hi there!")["x-kbtrain-reason"] == "above-threshold"
 
 
-CHATTER = "Talk like a grumpy pirate from now on"  # no rule matches it
+CHATTER = "Use a warmer tone please"  # no rule matches it
 
 
 def test_the_head_leaves_out_what_needs_no_knowledge(gate, stub):
