@@ -112,9 +112,8 @@ class ServeConfig(Config):
     )
     second: str | None = Field(
         None,
-        description="after the search of the gate: what decides if the passages go into the prompt: the folder of a "
-        "gate that reads what was found (features --evidence) or of a KBM (its second judgement), retriever_score or "
-        "retriever_gap; null: all found passages do",
+        description="asked after a search, decides about its passages: folder of a gate that reads them, folder of a "
+        "KBM (its second judgement), retriever_score or retriever_gap; null: every passage enters the prompt",
     )
     second_threshold: float | None = Field(
         None, description="of second; null: the one in its folder, 0.5 for a KBM; a KBM drops passages above it"

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, Field, create_model
 
 from kbtrain import __version__
-from kbtrain.answers.writing import is_blank
 from kbtrain.config import Config, parse_args
 from kbtrain.errors import UserError, require
 from kbtrain.gates.registry import folder_of
 from kbtrain.prompts.template_marks import break_marks
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.decide import Decider, ServedDecision
+from kbtrain.serve.mcp_wrapper import AgentGate, SearchJudgement, WrapConfig, run_wrapped
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.search import Search, index_beside, open_search
-from kbtrain.serve.search_tools import DEFAULT_NAMES
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -45,19 +43,6 @@ INSTRUCTIONS = (
 logger = logging.getLogger("kbtrain.serve")
 
 
-class WrapConfig(Config):
-    wrap: str | None = Field(
-        None, description="another MCP server, in front of which the gate stands: a command, or an http(s) address"
-    )
-    wrap_key_env: str = Field("MCP_API_KEY", description="environment variable with the bearer token for that address")
-    search_tool: list[str] = Field(
-        list(DEFAULT_NAMES), description="names (patterns) of the wrapped server's search tools; other tools pass"
-    )
-    query_argument: str | None = Field(
-        None, description="argument of these tools that holds the question; null: query, question, q, or the only text"
-    )
-
-
 McpConfig: type[Config] = create_model(
     "McpConfig",
     __base__=WrapConfig,
@@ -65,17 +50,6 @@ McpConfig: type[Config] = create_model(
     **{name: (ServeConfig.model_fields[name].annotation, ServeConfig.model_fields[name]) for name in KEYS},  # type: ignore[call-overload]
 )
 Question = Annotated[str, Field(description="the user's question, as it was asked and understandable on its own")]
-
-
-class SearchJudgement(BaseModel):
-    """Answer of ``should_search``. ``score`` is None where the gate failed."""
-
-    retrieve: bool
-    reason: str
-    gate: str
-    score: float | None = None
-    probability: float | None = None
-    threshold: float | None = None
 
 
 class FoundPassage(BaseModel):
@@ -102,14 +76,12 @@ def mcp_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
     given: Any = parse_args(McpConfig, words, USAGE, "kbtrain mcp FOLDER")
     require("mcp", "mcp")
     if given.wrap is not None and given.model_fields_set & {"search", "search_mapping", "k", "search_deadline_s"}:
-        raise UserError("key 'wrap': the wrapped server searches; leave out the keys of the search")
+        raise UserError("key 'wrap': the wrapped server searches; remove the keys of the search")
     config = ServeConfig(**{name: getattr(given, name) for name in given.model_fields_set if name in KEYS})
     config = config.model_copy(update={"gate": folder_of(config.gate, config.revision)})
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     say(f"opening {config.gate} ...")
     if given.wrap is not None:
-        from kbtrain.serve.mcp_wrapper import run_wrapped
-
         gate = AgentGate(config)
         try:
             run_wrapped(gate, given, say)
@@ -122,36 +94,6 @@ def mcp_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
         mcp_server(gated).run("stdio")
     finally:
         gated.decider.close()
-
-
-class AgentGate:
-    """A gate that an agent asks before a search. Raises :class:`UserError` for a gate that reads no question alone."""
-
-    def __init__(self, config: ServeConfig) -> None:
-        self.config = config
-        self.decider = Decider(config)
-        gate = self.decider.loaded.gate
-        if "question" not in gate.reads:
-            raise UserError(f"gate '{gate.name}': reads dialogues; an MCP tool gets one question")
-        if self.decider.loaded.after_search:
-            raise UserError(f"gate '{gate.name}': reads what a search found; an agent asks before the search")
-        self.decider.warm_up()
-
-    async def judge(self, question: str) -> SearchJudgement:
-        """Decision about a question. A gate that fails decides by ``on_gate_failure``. Raises :class:`Refused`."""
-        if is_blank(question) or len(question) > self.config.max_question_chars:
-            raise Refused(400, "question", f"question: expected 1 to {self.config.max_question_chars} characters")
-        try:
-            (decision,) = await self.decider.decide([question])
-        except Refused:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a gate raises, the agent gets an answer
-            logger.warning("gate: %s", type(error).__name__)
-            if self.config.on_gate_failure == "error":
-                raise Refused(502, "gate_failed", "the gate failed") from None
-            retrieve = self.config.on_gate_failure == "retrieve"
-            return SearchJudgement(retrieve=retrieve, reason="gate-failed", gate=self.decider.loaded.name)
-        return _judgement(decision)
 
 
 class GatedSearch(AgentGate):
@@ -189,13 +131,6 @@ class GatedSearch(AgentGate):
             FoundPassage(id=hit.passage_id, title=break_marks(hit.title), text=break_marks(hit.text)) for hit in hits
         ]
         return SearchResult(searched=True, reason=judgement.reason if hits else "no-passages", passages=passages)
-
-
-def _judgement(decision: ServedDecision) -> SearchJudgement:
-    return SearchJudgement(
-        retrieve=decision.retrieve, reason=decision.reason, score=decision.score, probability=decision.probability,
-        threshold=decision.threshold, gate=decision.gate,
-    )  # fmt: skip
 
 
 def mcp_server(gated: GatedSearch) -> MCPServer[Any]:

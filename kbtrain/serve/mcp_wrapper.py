@@ -15,13 +15,17 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+from pydantic import BaseModel, Field
 
 from kbtrain import __version__
+from kbtrain.answers.writing import is_blank
+from kbtrain.config import Config
 from kbtrain.errors import UserError
 from kbtrain.net.credentials import check_url
-from kbtrain.serve.mcp_server import AgentGate, WrapConfig
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.decide import Decider, ServedDecision
 from kbtrain.serve.problem import Refused
-from kbtrain.serve.search_tools import fits
+from kbtrain.serve.search_tools import DEFAULT_NAMES, fits
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -30,6 +34,67 @@ if TYPE_CHECKING:
 QUERY_NAMES = ("query", "question", "q", "search_query", "text")
 NOT_NEEDED = "No search needed ({reason}): answer from what you know."
 logger = logging.getLogger("kbtrain.serve")
+
+
+class WrapConfig(Config):
+    wrap: str | None = Field(
+        None, description="another MCP server, in front of which the gate stands: a command, or an http(s) address"
+    )
+    wrap_key_env: str = Field("MCP_API_KEY", description="environment variable with the bearer token for that address")
+    search_tool: list[str] = Field(
+        list(DEFAULT_NAMES), description="names (patterns) of the wrapped server's search tools; other tools pass"
+    )
+    query_argument: str | None = Field(
+        None, description="argument of these tools that holds the question; null: query, question, q, or the only text"
+    )
+
+
+class SearchJudgement(BaseModel):
+    """Answer of ``should_search``. ``score`` is None where the gate failed."""
+
+    retrieve: bool
+    reason: str
+    gate: str
+    score: float | None = None
+    probability: float | None = None
+    threshold: float | None = None
+
+
+class AgentGate:
+    """A gate that an agent asks before a search. Raises :class:`UserError` for a gate that reads no question alone."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self.config = config
+        self.decider = Decider(config)
+        gate = self.decider.loaded.gate
+        if "question" not in gate.reads:
+            raise UserError(f"gate '{gate.name}': reads dialogues; an MCP tool gets one question")
+        if self.decider.loaded.after_search:
+            raise UserError(f"gate '{gate.name}': reads what a search found; an agent asks before the search")
+        self.decider.warm_up()
+
+    async def judge(self, question: str) -> SearchJudgement:
+        """Decision about a question. A gate that fails decides by ``on_gate_failure``. Raises :class:`Refused`."""
+        if is_blank(question) or len(question) > self.config.max_question_chars:
+            raise Refused(400, "question", f"question: expected 1 to {self.config.max_question_chars} characters")
+        try:
+            (decision,) = await self.decider.decide([question])
+        except Refused:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a gate raises, the agent gets an answer
+            logger.warning("gate: %s", type(error).__name__)
+            if self.config.on_gate_failure == "error":
+                raise Refused(502, "gate_failed", "the gate failed") from None
+            retrieve = self.config.on_gate_failure == "retrieve"
+            return SearchJudgement(retrieve=retrieve, reason="gate-failed", gate=self.decider.loaded.name)
+        return _judgement(decision)
+
+
+def _judgement(decision: ServedDecision) -> SearchJudgement:
+    return SearchJudgement(
+        retrieve=decision.retrieve, reason=decision.reason, score=decision.score, probability=decision.probability,
+        threshold=decision.threshold, gate=decision.gate,
+    )  # fmt: skip
 
 
 def run_wrapped(gate: AgentGate, config: WrapConfig, say: Callable[[str], None]) -> None:
@@ -76,7 +141,7 @@ async def open_wrapped(config: WrapConfig) -> AsyncIterator[Client]:
 
 
 async def _transport(config: WrapConfig, stack: contextlib.AsyncExitStack) -> Any:
-    """What the SDK's client takes: a command's parameters, or the transport of an address."""
+    """A command's parameters, or the transport of an address, as the SDK's client takes them."""
     from mcp import StdioServerParameters
 
     assert config.wrap is not None

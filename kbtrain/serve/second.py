@@ -16,13 +16,14 @@ from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.registry import folder_of
 from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.prompts.kbm import evidence_text
+from kbtrain.rag.three_steps import SecondJudgement
 from kbtrain.records import Hit
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import LoadedGate
 from kbtrain.serve.worker import GateWorker, Input
 
 
-class SecondJudgement:
+class PassageJudge:
     """Opened from a configuration. Raises :class:`UserError` for a gate that reads no passages, and no threshold."""
 
     def __init__(self, config: ServeConfig, first: LoadedGate) -> None:
@@ -48,6 +49,8 @@ class SecondJudgement:
         if threshold is None:
             raise UserError(f"key 'second': {self.name} has no threshold; give one: --second-threshold")
         self.threshold = threshold
+        if self._loaded is not None and self._drops_above:
+            SecondJudgement(self._loaded.gate, threshold)  # refuses a KBM that was trained without passages
 
     async def judge(self, question: str, hits: Sequence[Hit]) -> tuple[float, bool]:
         """Score, and True if the passages go into the prompt. Raises what the gate raises."""

@@ -31,7 +31,7 @@ from kbtrain.serve.problem import Refused
 from kbtrain.serve.readiness import SearchCheck, UpstreamCheck
 from kbtrain.serve.request_forms import FORMS
 from kbtrain.serve.search import Search, open_search
-from kbtrain.serve.second import SecondJudgement
+from kbtrain.serve.second import PassageJudge
 from kbtrain.serve.upstream import HttpUpstream, Upstream
 from kbtrain.serve.worker import Input
 from kbtrain.utterances.kinds import UtteranceKind
@@ -119,7 +119,7 @@ class Service:
         self.search: Search | None = open_search(config)
         self.upstream = self._upstream()
         self.upstream_check = None if self.upstream is None else UpstreamCheck(self.upstream)
-        self.second: SecondJudgement | None = None
+        self.second: PassageJudge | None = None
         used = self.search is not None and not config.shadow
         self.search_check = SearchCheck(self.search, config.search_deadline_s) if self.search and used else None
         self._prepare(self.decider.loaded)
@@ -149,7 +149,7 @@ class Service:
         own. Raises :class:`~kbtrain.errors.UserError` for prompts that the model would not be shown."""
         self.gate_model = gate_model(self.config, loaded.gate.card)
         self._check_injection(loaded)
-        old, self.second = self.second, None if self.config.second is None else SecondJudgement(self.config, loaded)
+        old, self.second = self.second, None if self.config.second is None else PassageJudge(self.config, loaded)
         if old is not None:
             old.close()
 

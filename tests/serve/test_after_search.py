@@ -149,7 +149,7 @@ def test_a_kbm_s_second_judgement_reads_the_passages_as_its_reference(tmp_path, 
     monkeypatch.setattr(second, "folder_of", lambda name: name)
     first = second.LoadedGate(kbm, "0" * 12)
     monkeypatch.setattr(second.LoadedGate, "open", lambda *a: first)
-    judge = second.SecondJudgement(ServeConfig(gate=tmp_path, second="kbm"), first)
+    judge = second.PassageJudge(ServeConfig(gate=tmp_path, second="kbm"), first)
     try:
         hits = [Hit("p", "Pier", "The ferry lands there.", 1.0)]
         assert asyncio.run(judge.judge(GOOD, hits)) == (0.4, True)
@@ -167,13 +167,13 @@ def test_a_kbm_s_second_judgement_reads_the_passages_as_its_reference(tmp_path, 
     ],
 )
 def test_a_second_judgement_that_cannot_be_is_one_line(second, says, tmp_path):
-    from kbtrain.serve.second import SecondJudgement
+    from kbtrain.serve.second import PassageJudge
 
     gate = first_gate(tmp_path / "first")
     config = ServeConfig(gate=gate, second=str(gate) if second == "first" else second)
     decider = Decider(config)
     try:
         with pytest.raises(UserError, match=says):
-            SecondJudgement(config, decider.loaded)
+            PassageJudge(config, decider.loaded)
     finally:
         decider.close()

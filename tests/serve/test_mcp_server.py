@@ -263,7 +263,7 @@ def test_results_of_a_wrapped_server_at_an_address_are_unchanged(gate, wrapped, 
     ("words", "message"),
     [
         (["--wrap", "no-such-command-here"], "key 'wrap': no MCP server answers there \\(FileNotFoundError"),
-        (["--wrap", "server", "--k", "5"], "key 'wrap': the wrapped server searches; leave out"),
+        (["--wrap", "server", "--k", "5"], "key 'wrap': the wrapped server searches; remove"),
         (["--wrap", "'"], "key 'wrap': No closing quotation"),
     ],
 )
