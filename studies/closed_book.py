@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from published import closed_book as cb
 from published import fits as ev
+from published.frozen_texts import kept_embeddings
+from published.outcomes import ClosedBook, read_closed_book
 from published.report import closed_book_markdown
 from published.sheet import MAX_LENGTH, corpus_features, reader_states
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.frozen_texts import kept_embeddings
 from kbtrain.io.provenance import write_atomically, write_result
 from kbtrain.labeling.examples import example
-from kbtrain.questions.data_sets.outcomes import ClosedBook, read_closed_book
 from kbtrain.runtime.progress import progress_bar
 
 if TYPE_CHECKING:

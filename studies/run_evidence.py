@@ -29,7 +29,7 @@ def evidence_chain(data: Path) -> list[ChainStep]:
         ChainStep(str(HERE / "closed_book.py"), "gates on a model's answers about songs", 5,
              ("--path", str(data / "closed_book" / "songs.jsonl"), *corpus, "--reader", "null")),
         ChainStep("collect_turns", "dialogue turns of KETOD", 0.1, turns),
-        ChainStep("cross_validate", "gates on dialogue turns", 1, ("--turns", "runs/ketod/turns.jsonl")),
+        ChainStep(str(HERE / "cross_validate.py"), "gates on dialogue turns", 1, ("--turns", "runs/ketod/turns.jsonl")),
         ChainStep(str(HERE / "evidence.py"), "gates on published answers of four models", 15,
              ("--path", f"[{', '.join(str(data / name) for name in OUTCOMES)}]", *corpus)),
     ]  # fmt: skip

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from published.frozen_texts import kept_embeddings
+from published.outcomes import read_judged
 from pydantic import Field, field_validator
 
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.frozen_texts import kept_embeddings
 from kbtrain.io.provenance import write_atomically
-from kbtrain.questions.data_sets.outcomes import read_judged
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from published.outcomes import Judged, read_judged
 from pydantic import Field, field_validator
 
 from kbtrain.arrays import Bools, Floats
@@ -30,7 +31,6 @@ from kbtrain.io.files import beside
 from kbtrain.io.provenance import write_atomically, write_result
 from kbtrain.metrics.significance import Delta, holm, two_sided_p
 from kbtrain.questions.checks import FirstSeen
-from kbtrain.questions.data_sets.outcomes import Judged, read_judged
 from kbtrain.questions.reading.files import data_files
 from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
 from kbtrain.report.words import percent, points, points_interval, ranged, signed_range

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -36,8 +36,3 @@ def seen_of(meta: Mapping[str, Any], gate: str) -> Seen:
     test, dev = (meta.get("seen", {}).get(gate, {}).get(split, {}) for split in ("test", "dev"))
     known = (test.get("questions", 0), test.get("entities", 0), dev.get("questions", 0), dev.get("entities", 0))
     return Seen(*known)
-
-
-def mark_seen(meta: Mapping[str, Any], gates: Iterable[str]) -> list[str]:
-    """The gates that have seen something, with their marks, for the note below a table."""
-    return [f"{gate}{mark}" for gate in dict.fromkeys(gates) if (mark := seen_of(meta, gate).mark)]

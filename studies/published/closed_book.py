@@ -14,8 +14,8 @@ import numpy as np
 
 from kbtrain.metrics.ranking import auroc
 from kbtrain.metrics.significance import Delta, cluster_counts, interval
-from kbtrain.questions.data_sets.outcomes import ClosedBook
 from published import fits as ev
+from published.outcomes import ClosedBook
 
 if TYPE_CHECKING:
     from kbtrain.arrays import Bools, Floats

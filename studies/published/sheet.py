@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.evaluation.frozen_texts import kept_embeddings
 from kbtrain.io.provenance import file_sha256
 from kbtrain.labeling.examples import example
-from kbtrain.questions.data_sets.outcomes import Grading, Judged, Retrievals, read_judged
 from kbtrain.records import GateExample
 from kbtrain.training.folds import groups_of
 from published import fits as ev
+from published.frozen_texts import kept_embeddings
+from published.outcomes import Grading, Judged, Retrievals, read_judged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,10 +16,10 @@ from kbtrain.arrays import Bools, Floats
 from kbtrain.metrics.choice import chosen_value
 from kbtrain.metrics.ranking import auroc
 from kbtrain.metrics.significance import Delta, holm, interval, two_sided_p
-from kbtrain.questions.data_sets.outcomes import Grading
 from kbtrain.runtime.progress import progress_bar
 from published import fits as ev
 from published.fits import RIVAL
+from published.outcomes import Grading
 from published.sheet import Sheet
 
 STACKS = {"stack": ("features", "encoder", "reader"), "stack_set": ("data_set", "features", "encoder", "reader")}

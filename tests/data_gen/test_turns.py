@@ -99,7 +99,6 @@ def test_turns_that_were_changed_by_hand_are_read_by_no_stage(folder):
     for call in (
         ("data_gen/turn_features.py", "--run", folder),
         ("data_gen/respond.py", "--run", folder, "--model", folder / "none"),
-        ("eval/cross_validate.py", "--turns", folder / "turns.jsonl"),
         ("eval/classify.py", "--run", folder, "--gates", "{always: [always]}"),
     ):
         told = "turns.jsonl: was changed since collect_turns made it; run that again, or delete turns.jsonl.meta.json"

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.two_samplers import answers, difference, same_greedy, shared_questions
 from support.vllm_server import KEEP_SMALL, VLLM_PYTHON, vllm_server
 
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.agreement import answers, difference, same_greedy, shared_questions
 from kbtrain.records import Evidence, Hit, Question
 
 ROOT = Path(__file__).parent.parent.parent

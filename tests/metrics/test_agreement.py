@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import stats
+from support.two_samplers import AnswerMeasures, answers, difference, same_greedy, shared_questions
 
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.agreement import AnswerMeasures, answers, difference, same_greedy, shared_questions
 from kbtrain.records import Question, Sample, SampleSet
 
 

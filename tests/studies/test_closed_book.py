@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from published import closed_book as cb
+from published.outcomes import read_closed_book
 from support import scripts
 from tiny_turns import bert_folder
 
 from kbtrain.errors import UserError
 from kbtrain.gates.features import additive
-from kbtrain.questions.data_sets.outcomes import read_closed_book
 
 
 def song(i: int) -> dict[str, Any]:

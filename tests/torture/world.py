@@ -181,22 +181,6 @@ COMMANDS: dict[str, Sound] = {
     "eval/cost.py": _sound(
         "--run", "qa", "--prices", str(ROOT / "eval/configs/prices.yaml"), after=("eval/end_to_end.py",)
     ),
-    "eval/cross_validate.py": _sound(
-        "--turns",
-        "turns/turns.jsonl",
-        "--encoder",
-        "bert",
-        "--repeats",
-        "1",
-        "--folds",
-        "2",
-        "--inner",
-        "2",
-        "--sizes",
-        "[12]",
-        "--out",
-        "out",
-    ),
     "eval/dialogue.py": _sound(
         "--run", "talk", "--gates", "{rule: [gates/rule], always: [gates/always]}", "--draws", "100"
     ),

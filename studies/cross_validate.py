@@ -8,9 +8,9 @@ Test turns are not read: --test true, in a second call, scores them by what the 
 with the folds that are missing.
 
 Examples:
-  python eval/cross_validate.py --turns runs/ketod/turns.jsonl
-  python eval/cross_validate.py --turns runs/ketod/turns.jsonl --test true
-  python eval/cross_validate.py --turns runs/talk/turns.jsonl --repeats 5 --sizes "[50, 100]" --out runs/talk/cv
+  python studies/cross_validate.py --turns runs/ketod/turns.jsonl
+  python studies/cross_validate.py --turns runs/ketod/turns.jsonl --test true
+  python studies/cross_validate.py --turns runs/talk/turns.jsonl --repeats 5 --sizes "[50, 100]" --out runs/talk/cv
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
 
+import cross_validation as cv
+from cross_validation_page import figure, markdown
+from published.frozen_texts import kept_embeddings
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation import cross_validation as cv
-from kbtrain.evaluation.frozen_texts import kept_embeddings
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_data, known_sha256, read_document, read_meta, write_atomically, write_result
 from kbtrain.models.files_read import digest
 from kbtrain.records import TurnExample
-from kbtrain.report.cross_validation import figure, markdown
 from kbtrain.runtime.progress import progress_bar
 
 RESULT, TEST = "cross_validation.json", "test.json"

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from published.outcomes import read_closed_book, read_judged
 
 from kbtrain.errors import UserError
-from kbtrain.questions.data_sets.outcomes import read_closed_book, read_judged
 
 
 def judged(**fields: Any) -> dict[str, Any]:

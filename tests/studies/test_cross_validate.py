@@ -6,15 +6,15 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import cross_validation as cv
 import numpy as np
 import pytest
+from published.frozen_texts import kept_embeddings
 from support import scripts
 from tiny_turns import bert_folder, turn
 
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
-from kbtrain.evaluation import cross_validation as cv
-from kbtrain.evaluation.frozen_texts import kept_embeddings
 from kbtrain.io import jsonl
 from kbtrain.metrics.ranking import auroc
 
@@ -105,7 +105,7 @@ def test_the_script_chooses_first_and_looks_at_the_test_turns_only_then(
     turns = [turn(i, "train" if i < 40 else "dev") for i in range(48)] + [turn(i, "test") for i in range(24)]
     source, out = tmp_path / "turns.jsonl", tmp_path / "out"
     jsonl.write(source, turns)
-    module = scripts.load("eval/cross_validate.py")
+    module = scripts.load("studies/cross_validate.py")
     settings = {"turns": source, "encoder": str(bert_folder(tmp_path / "bert")), "repeats": 1, "folds": 3, "inner": 2,
                 "sizes": [20, 32, 40], "out": out}  # fmt: skip
     config = module.CrossValidateConfig.model_validate(settings)
@@ -149,7 +149,7 @@ def test_a_dialogue_of_test_that_has_no_name_of_its_own_is_fitted_to_nowhere(tmp
     """Files of single turns hold a dialogue up to several turns, which may stand in two splits under one name."""
     numbered = [*((i, "train") for i in range(8)), *((i, "test") for i in range(6, 12))]
     jsonl.write(tmp_path / "turns.jsonl", [turn(i, split, dialogue_id=f"train-{i}") for i, split in numbered])
-    module = scripts.load("eval/cross_validate.py")
+    module = scripts.load("studies/cross_validate.py")
     settings = {
         "turns": tmp_path / "turns.jsonl",
         "encoder": str(bert_folder(tmp_path / "bert")),
@@ -165,7 +165,7 @@ def test_a_dialogue_of_test_that_has_no_name_of_its_own_is_fitted_to_nowhere(tmp
 
 def test_a_point_of_a_learning_curve_without_data_is_one_line() -> None:
     """A negative number took all but so many, and 0 ended in a traceback after everything was fitted."""
-    module = scripts.load("eval/cross_validate.py")
+    module = scripts.load("studies/cross_validate.py")
     with pytest.raises(UserError, match="key 'sizes': input should be greater than or equal to 1"):
         parse_args(module.CrossValidateConfig, ["--sizes", "[0]"])
 
