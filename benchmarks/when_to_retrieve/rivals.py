@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from published.frozen_texts import kept_embeddings
-from published.outcomes import read_judged
 from pydantic import Field, field_validator
 
 from kbtrain.arrays import Floats
@@ -33,6 +31,8 @@ from kbtrain.io.provenance import write_atomically
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))
 
 from published.fits import held_out
+from published.frozen_texts import kept_embeddings
+from published.outcomes import read_judged
 
 Fit = Callable[[Sequence[int], Floats, Sequence[int]], Floats]
 NEIGHBOURS = 10

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from published.outcomes import Judged, read_judged
 from pydantic import Field, field_validator
 
 from kbtrain.arrays import Bools, Floats
@@ -38,6 +37,7 @@ from kbtrain.report.words import percent, points, points_interval, ranged, signe
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))
 
 from published.fits import RIVAL, best_threshold, of_set
+from published.outcomes import Judged, read_judged
 from published.tables import part_figures
 
 FIXED = ("never", "always", "oracle")
