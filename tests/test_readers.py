@@ -101,7 +101,7 @@ NO_TEXT: dict[str, tuple[str, Reader]] = {
     "responses": ("x.jsonl", cut_torn_line),
     "traces": ("x.jsonl", lambda path: TraceFile(path, {}).close()),
     "scores": ("x.jsonl", lambda path: ScoreFile(path, {}).close()),
-    "progress": ("x.jsonl.progress", lambda path: ScoreFile(_note(path), {}).close()),
+    "key of scores": ("x.jsonl.key", lambda path: ScoreFile(_note(path), {}).close()),
 }
 
 

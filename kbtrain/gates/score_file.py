@@ -1,7 +1,7 @@
 """Scores on disk: ``RUN/scores/<gate>.jsonl``, kept as long as what they depend on is the same.
 
-A file is appended batch by batch, so that an interrupted scoring resumes; beside it, ``<gate>.jsonl.progress`` holds
-what the scores depend on (first line) and the seconds each batch took.
+A file is appended batch by batch, so that an interrupted scoring resumes. Beside it, ``<gate>.jsonl.key`` notes what
+the scores depend on, and ``<gate>.jsonl.progress`` the costs of each batch.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from kbtrain.errors import UserError
-from kbtrain.gates.handles import GateHandle, identity_of
+from kbtrain.gates.handles import GateHandle
 from kbtrain.io import jsonl, provenance
-from kbtrain.io.artifact import ABSENT, MODEL_FILES, differing
-from kbtrain.io.files import append, beside, check_regular_or_absent, cut_torn_line, loads, path_exists, put_in_place
+from kbtrain.io.artifact import ABSENT, MODEL_FILES, Records, differing
+from kbtrain.io.files import append, beside, cut_torn_line, path_exists, put_in_place
 from kbtrain.io.provenance import Noted
-from kbtrain.io.text_files import read_text
 from kbtrain.models.files_read import folder_of, note
 from kbtrain.records import GateScore, Split
 
@@ -51,8 +50,7 @@ class Costs:
     @classmethod
     def read_costs(cls, progress: Path) -> Costs:
         """As noted in a file beside the scores."""
-        lines = read_text(progress).splitlines()[1:]
-        return cls(tuple(jsonl.parse(Timing, line, progress, number) for number, line in enumerate(lines, 2)))
+        return cls(tuple(jsonl.read(Timing, progress)))
 
     def seconds(self, gate: str, split: Split) -> float:
         """Seconds per example of this gate as measured on one split; 0 before anything was scored."""
@@ -93,30 +91,25 @@ class ScoreFile:
     def __init__(self, path: Path, inputs: Mapping[str, Any]) -> None:
         self.path = path
         wanted = {name: str(value) for name, value in inputs.items()}
-        for file in (path, _progress(path)):
-            check_regular_or_absent(file)
         stored = stored_inputs(path, wanted)
-        self.restarted = path.exists() and stored is None
+        self.restarted = path_exists(path) and stored is None
         if stored is not None and not provenance.unchanged(path, appended=True):
             raise UserError(f"{path}: was changed since it was scored; delete it to score again")
         self._scores_path = beside(path, ".new") if self.restarted else path
-        self._progress_path = _progress(self._scores_path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         if self.restarted:
             stored = stored_inputs(self._scores_path, wanted)
-        if stored is not None:
-            cut_torn_line(self._scores_path)
-            cut_torn_line(self._progress_path)
-            if stored != {**stored, **wanted}:  # another split's examples: noted with the others
-                _rewrite_inputs(self._progress_path, {**stored, **wanted})
-        else:
-            provenance.meta_path(self._scores_path).unlink(missing_ok=True)  # of a file that is gone
-            self._scores_path.write_text("", encoding="utf-8")
-            provenance.write_atomically(self._progress_path, json.dumps(wanted, sort_keys=True) + "\n")
+        if stored is None:
+            for file in (provenance.meta_path(self._scores_path), _costs(self._scores_path), _key(self._scores_path)):
+                file.unlink(missing_ok=True)  # of a file that is gone
+        elif stored != {**stored, **wanted}:  # another split's examples: noted with the others
+            _write_key(self._scores_path, {**stored, **wanted})
+        self._scores = Records(self._scores_path, {**(stored or {}), **wanted}, growing=True)
         self.done = {(record.gate, record.question_id) for record in jsonl.read(GateScore, self._scores_path)}
+        costs = _costs(self._scores_path)
+        costs.touch()
+        cut_torn_line(costs)
         self._drop_uncovered_costs()
-        self._scores = open(self._scores_path, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
-        self._progress = open(self._progress_path, "a", encoding="utf-8")  # noqa: SIM115
+        self._costs = open(costs, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
 
     def append(self, scores: Sequence[GateScore], timing: Timing) -> None:
         """Write a batch (those already there are skipped), durable when this returns.
@@ -124,40 +117,39 @@ class ScoreFile:
         Its costs come first: if the process is killed before the scores are whole, the next one can tell.
         """
         new = [score for score in scores if (score.gate, score.question_id) not in self.done]
-        written = "".join(jsonl.dump(score) + "\n" for score in new)
-        for file, text in ((self._progress, json.dumps(asdict(timing)) + "\n"), (self._scores, written)):
-            append(file, text)
+        append(self._costs, json.dumps(asdict(timing)) + "\n")
+        self._scores.add(*new)
         self.done |= {(score.gate, score.question_id) for score in new}
 
     def _drop_uncovered_costs(self) -> None:
         """Drop the costs of a batch whose scores are not whole: it is scored again, and would count twice."""
         names = {gate for gate, _ in self.done}
-        timings = Costs.read_costs(self._progress_path).timings if names else ()
-        counts = [len(names.intersection(timing.gates)) * timing.n for timing in timings]
+        timings = self.costs().timings
+        counts = [len(names.intersection(timing.gates)) * timing.n for timing in timings] if names else []
         while sum(counts) > len(self.done):
             counts.pop()
-        lines = read_text(self._progress_path).splitlines(keepends=True)
-        if len(lines) > len(counts) + 1:
-            provenance.write_atomically(self._progress_path, "".join(lines[: len(counts) + 1]))
+        if len(counts) < len(timings):
+            lines = (json.dumps(asdict(timing)) + "\n" for timing in timings[: len(counts)])
+            provenance.write_atomically(_costs(self._scores_path), "".join(lines))
 
     def costs(self) -> Costs:
         """Costs of the scores so far."""
-        return Costs.read_costs(self._progress_path)
+        return Costs.read_costs(_costs(self._scores_path))
 
     def finish(self) -> None:
         """Put new scores in the place of those of other inputs, once all of them are there."""
         self.close()
         if self._scores_path != self.path:
-            provenance.meta_path(self.path).unlink(missing_ok=True)  # of the older scores
-            _progress(self.path).unlink(missing_ok=True)  # scores without noted inputs are computed again
-            put_in_place(self._scores_path, self.path)
-            put_in_place(self._progress_path, _progress(self.path))
-            self._scores_path, self._progress_path = self.path, _progress(self.path)
+            for file in (provenance.meta_path(self.path), _key(self.path)):  # scores without a key are computed again
+                file.unlink(missing_ok=True)
+            for place in (Path, _costs, _key):
+                put_in_place(place(self._scores_path), place(self.path))
+            self._scores_path = self.path
 
     def close(self) -> None:
         """Close both files."""
         self._scores.close()
-        self._progress.close()
+        self._costs.close()
 
     def __enter__(self) -> Self:
         return self
@@ -168,31 +160,29 @@ class ScoreFile:
 
 def costs_of(run: Path, gate: GateHandle) -> Costs:
     """Costs of a gate's stored scores."""
-    return Costs.read_costs(_progress(score_path(run, gate.name)))
+    return Costs.read_costs(_costs(score_path(run, gate.name)))
 
 
-def _progress(path: Path) -> Path:
+def _costs(path: Path) -> Path:
     return beside(path, ".progress")
 
 
-def _inputs(path: Path) -> dict[str, str] | None:
-    """Inputs that stored scores depend on; None if they were not noted."""
-    if not path_exists(_progress(path)):
-        return None
-    try:
-        found = loads(next((line for _, line in jsonl.lines(_progress(path))), "null"))
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+def _key(path: Path) -> Path:
+    return beside(path, ".key")
+
+
+def _write_key(path: Path, inputs: Mapping[str, str]) -> None:
+    provenance.write_atomically(_key(path), json.dumps(dict(inputs), sort_keys=True))
 
 
 def stored_inputs(path: Path, wanted: Mapping[str, str]) -> dict[str, str] | None:
     """Inputs of the scores stored in ``path``; None where there are none, or those of other inputs, and for a finished
     file of which a part is gone: what is left may not be whole."""
-    stored = _inputs(path)
-    if not path.exists() or stored is None or path.stat().st_size < (provenance.meta_of(path).get("bytes") or 0):
+    if not (path_exists(path) and path_exists(_key(path))):
         return None
-    return stored if _agree(stored, wanted) else None
+    stored = jsonl.read_json(_key(path))
+    whole = path.stat().st_size >= (provenance.meta_of(path).get("bytes") or 0)
+    return stored if whole and _agree(stored, wanted) else None
 
 
 def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
@@ -201,14 +191,9 @@ def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     """
     for name, before, now in differing(stored, wanted):
         lacking = ABSENT in (before, now) and (name.endswith(".jsonl") or name in (MODEL_FILES, FILES_HERE))
-        if not lacking and now != identity_of(str(before)):  # notes of before have the text that an identity is of
+        if not lacking:
             return False
     return True
-
-
-def _rewrite_inputs(progress: Path, inputs: Mapping[str, str]) -> None:
-    lines = read_text(progress).splitlines(keepends=True)[1:]
-    provenance.write_atomically(progress, json.dumps(dict(inputs), sort_keys=True) + "\n" + "".join(lines))
 
 
 def files_of_models(path: Path, models: Sequence[str]) -> dict[str, str]:
@@ -234,7 +219,7 @@ def is_finished(run: Path, gate: GateHandle) -> bool:
     """True if a gate's stored scores are as a scoring that came to its end left them: none is under way or was killed,
     which may leave half a line, and they have not changed since."""
     path = score_path(run, gate.name)
-    return path_exists(path) and path_exists(provenance.meta_path(path)) and provenance.unchanged(path)
+    return all(map(path_exists, (path, _key(path), provenance.meta_path(path)))) and provenance.unchanged(path)
 
 
 SCORES = "scores"

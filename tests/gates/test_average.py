@@ -124,7 +124,7 @@ def test_members_that_are_scored_are_not_asked_again(members, tmp_path, monkeypa
         return list(jsonl.read(GateScore, own)), noted["spent_per_question"], noted["device"]
 
     asked = scored("average")
-    for path in (own, meta_path(own), beside(own, ".progress")):
+    for path in (own, meta_path(own), beside(own, ".key")):
         path.unlink()
     scored_members = {"run": run, "only": ("a", "b"), "device": "cpu"}
     score.main(build(score.ScoreConfig, None, scored_members))

@@ -12,10 +12,9 @@ from tiny_turns import turn
 from kbtrain.errors import UserError
 from kbtrain.gate.card import CARD, Threshold, set_threshold, with_thresholds
 from kbtrain.gate.trained_on import sharing_entities, trained_among, write_trained_on
-from kbtrain.gates.handles import handle, identity_of
+from kbtrain.gates.handles import handle
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.noted import holds_another, missing_reason, note, note_calibrated, source_of, sources_of
-from kbtrain.gates.score_file import ScoreFile
 from kbtrain.records import GateExample
 
 SHARES = {"retrieval_ratio": 0.25, "accuracy": 0.5}
@@ -152,12 +151,3 @@ def test_entities_of_a_training_before_are_not_those_of_the_folder_s_gate(tmp_pa
     write_trained_on(tmp_path, asked[:1])
     write_trained_on(tmp_path, asked[1:])
     assert sharing_entities(tmp_path, asked) == [] and trained_among(tmp_path, asked) == asked[1:]
-
-
-def test_scores_that_note_the_text_behind_an_identity_stay(tmp_path):
-    path, now = tmp_path / "a.jsonl", identity_of("card:weights")
-    for inputs, restarted in (({"gate": "card:weights"}, False), ({"gate": now}, False), ({"gate": "other"}, True)):
-        with ScoreFile(path, inputs) as file:
-            file.finish()
-            assert file.restarted == restarted
-        assert json.loads(path.with_name("a.jsonl.progress").read_text()) == inputs

@@ -211,7 +211,7 @@ def test_members_that_are_scored_are_not_asked_again(run, monkeypatch, capsys):
     (run / "scores" / "draft.jsonl").rename(run / "away")
     score(run, "[dev, test]", only=("stack",))
     asked = {row.question_id: row.score for row in read(GateScore, own)}, json.loads(meta.read_text())
-    for path in (own, meta, run / "scores" / "stack.jsonl.progress"):
+    for path in (own, meta, run / "scores" / "stack.jsonl.key"):
         path.unlink()
     (run / "away").rename(run / "scores" / "draft.jsonl")
     opened = []
@@ -256,7 +256,7 @@ def test_members_whose_stored_scores_are_held_out_are_asked(run):
     for stored in (True, False):
         if not stored:
             (run / "scores" / "features.jsonl").unlink()
-            for path in (own, meta_path(own), run / "scores" / "stack.jsonl.progress"):
+            for path in (own, meta_path(own), run / "scores" / "stack.jsonl.key"):
                 path.unlink()
         score(run, "[train]", only=("stack",), allow_trained=True)
         found.append({(row.gate, row.question_id): row.score for row in read(GateScore, own)})

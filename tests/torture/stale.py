@@ -116,5 +116,5 @@ def _mended(found: list[Path], here: Path, sound: Path) -> bool:
 
 def _noted(here: Path) -> dict[str, str]:
     """What the results of stages without a word depend on, as they note it."""
-    patterns = ("turns/responses/*.key", "qa2/methods/*.key", "qa2/scores_reference.jsonl.progress")
+    patterns = ("turns/responses/*.key", "qa2/methods/*.key", "qa2/scores_reference.jsonl.key")
     return {str(path): path.read_text("utf-8") for pattern in patterns for path in here.glob(pattern)}
