@@ -185,7 +185,7 @@ def count_lacking(config: SampleConfig, store: SampleStore, job: SamplingJob, sh
 
 
 def look_ahead(config: SampleConfig, plan: SamplingPlan, shard: Shard) -> None:
-    """Print the forecast, whatever is stored already."""
+    """Print the forecast, without regard to stored answers."""
 
     def requests() -> Iterator[AnswerRequest]:
         return itertools.chain.from_iterable(shard.windows(plan.requests(), config.window))

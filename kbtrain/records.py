@@ -202,7 +202,7 @@ class Label:
 
 
 Target = Literal["mastery", "certainty", "benefit", "change", "time_sensitive", "needs_knowledge"]
-OF_QUESTION: frozenset[Target] = frozenset({"time_sensitive", "needs_knowledge"})  # whatever model answers: hard labels
+OF_QUESTION: frozenset[Target] = frozenset({"time_sensitive", "needs_knowledge"})  # for any model: hard labels
 # True speaks for retrieval; of the others, against it
 NEEDS_RETRIEVAL: frozenset[Target] = OF_QUESTION | {"benefit", "change"}
 

@@ -1,10 +1,10 @@
 """Fit any gate that has a fit(examples, need): in seconds, without a recipe of its own.
 
 The gate is a kind of kbtrain's registry (GATES) or of another package's entry point. It is handed the labelled plain
-questions (or turns) and for each the probability that retrieval is needed, whatever the label's direction. The folder
+questions (or turns) and for each the probability that retrieval is needed, for any direction of the label. The folder
 is opened again and must give equal scores; it gets a card, dev's figures and the threshold of best F1 on dev. Without
 --key a gate is fitted to each label there is, and the one that ranks dev best is kept. Features of a gate that names
-them (Kind.features) are extracted once and kept beside the output folder, for every later fit, to whatever label.
+them (Kind.features) are extracted once and kept beside the output folder, for every later fit, to any label.
 
 Of the gates that come along, encoder_probe reads questions or turns by a frozen sentence encoder, features the form of
 a question (its recipe reads the corpus's word counts too), structural and dialogue_state turns. The others have no fit:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,6 +146,28 @@ def test_a_function_is_named_by_what_it_does_or_returns():
     lines = structure.count_structure()["functions_named_by_a_participle"]
     unclear = [line for line in lines if line.split()[-1].lstrip("_") not in {"put", "cut", "total", "done"}]
     assert unclear == []
+
+
+UNREAD = ("kbtrain/serve/", "kbtrain/evaluation/", "kbtrain/labeling/", "kbtrain/llm/")  # rooms not yet rewritten
+
+
+def comments() -> Iterator[tuple[str, str]]:
+    """(place, text) of every docstring and comment of the package and its scripts."""
+    for path, tree in trees():
+        source = (ROOT / path).read_text(encoding="utf-8")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{path}:{getattr(node, 'lineno', 1)}", ast.get_docstring(node) or ""
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                yield f"{path}:{token.start[0]}", token.string
+
+
+def test_docstrings_and_comments_use_plain_words():
+    words = scripts.load("benchmarks/structure.py").WORDS
+    texts = [(place, text) for place, text in comments() if not place.startswith(UNREAD)]
+    assert len(texts) > 2000
+    assert [f"{place}: {match[0]}" for place, text in texts for match in words.finditer(text)] == []
 
 
 def test_every_test_asserts():

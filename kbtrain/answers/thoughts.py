@@ -147,7 +147,7 @@ def read_answer(
     """The answer of an output that ended so: without blank lines before it, up to the first stop string.
 
     ``skip_blank`` None: blank lines are skipped if there are stop strings, which are mostly a line end. An answer that
-    a stop string ends is whole, whatever ended the output.
+    a stop string ends is whole, however the output ended.
     """
     answer = skip_blank_lines(split.answer) if (bool(stop) if skip_blank is None else skip_blank) else split.answer
     whole = up_to_stop(answer, stop)

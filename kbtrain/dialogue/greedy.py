@@ -47,8 +47,8 @@ class _Chosen(LogitsProcessor):
 def greedy(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequence[int]], max_new_tokens: int
 ) -> list[Generated]:
-    """One answer a prompt. Logits are fp32 (the output layer is computed so), of the model as it is: whatever its
-    own generation settings say (penalties, temperature), none is used."""
+    """One answer a prompt. Logits are fp32 (the output layer is computed so), of the model as it is: its
+    own generation settings (penalties, temperature) are not used."""
     ends = sorted(eos_ids(model, tokenizer))
     pad = ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     width = max(map(len, prompts))

@@ -149,7 +149,7 @@ class Threshold(BaseModel):
     ``evidence`` is what ``eval/calibrate.py`` saw there: ratio, accuracies, a guarantee, the scores' distribution; of a
     threshold from logged questions their ``traffic``. ``dev``: ``scores`` and ``questions``
     (:mod:`kbtrain.gates.question_shift`), by which a later shift is seen. ``test``: figures of the threshold on
-    questions that chose nothing. ``outlook``: of the gate's scores, whatever the threshold.
+    questions that chose nothing. ``outlook``: of the gate's scores, for any threshold.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,6 +1,6 @@
 """Training questions as a gate's folder notes them: hashes of them and of their entities, and held-out scores.
 
-By them a gate is never scored unnoticed on what it was trained on, whatever run it is used in.
+By them a gate is never scored unnoticed on what it was trained on, in any run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Questions to be scored that a gate, or the choice of its threshold, has seen: refused, or counted by split.
 
 Seen is a question itself (by its normalised text), and a question about an entity of the training: what a gate learnt
-of that entity it knows, whatever is asked. Dialogue turns have their dialogue for an entity.
+of that entity it knows every answer. Dialogue turns have their dialogue for an entity.
 """
 
 from __future__ import annotations

@@ -394,7 +394,7 @@ def _open_lock(lock: Path) -> int:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.unlink(lock)
         return file
-    with contextlib.suppress(OSError):  # so that another user can read it, whatever the umask
+    with contextlib.suppress(OSError):  # so that another user can read it, under any umask
         os.fchmod(file, stat.S_IMODE(os.fstat(file).st_mode) | 0o444)
     return file
 

@@ -192,7 +192,7 @@ def write_each(paths: Mapping[K, Path | str], records: Iterable[tuple[K, Any]]) 
 @contextlib.contextmanager
 def _open_partial(partial: Path, target: Path | str) -> Iterator[TextIO]:
     """A file to be written, closed in the end: what is refused then is refused to ``target``."""
-    file = open(partial, "w", encoding="utf-8")  # noqa: SIM115 - closed below, whatever was raised on the way
+    file = open(partial, "w", encoding="utf-8")  # noqa: SIM115 - closed below, also after an error
     try:
         yield file
     finally:

@@ -139,7 +139,7 @@ def unchanged(path: Path, appended: bool = False) -> bool:
 
 
 def check_unchanged(*paths: Path) -> None:
-    """As :func:`check_current`, of several files, whatever they were made from."""
+    """As :func:`check_current`, of several files, without their sources."""
     for path in paths:
         check_current(path)
 

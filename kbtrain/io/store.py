@@ -5,7 +5,7 @@ has one writer at a time: two samplers would draw the same answers twice. A run 
 Lines file, streamed.
 
 Every question-condition carries a digest of its answers, and every run the number of its question-conditions: answers
-that are others or gone are noticed where they are read, whatever is beside the file.
+that are others or gone are noticed where they are read, with and without meta data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Text files of users: decompressed by their magic bytes, decoded as UTF-8; a file of another kind is named as such.
 
-Every reader of text goes through :func:`open_decompressed`: gzip, bzip2, xz, zstd and lz4 are read whatever the file is
-called, and a Parquet file, a PDF or a database is refused with its name and not as broken UTF-8.
+Every reader of text goes through :func:`open_decompressed`: gzip, bzip2, xz, zstd and lz4 are read under any name of
+the file called, and a Parquet file, a PDF or a database is refused with its name and not as broken UTF-8.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def file_errors(name: Path | str) -> Iterator[None]:
 
 
 def decompressed(stream: io.BufferedReader, name: Path | str) -> io.BufferedReader:
-    """The stream itself, or what it unpacks to, whatever is in it. Raises :class:`UserError`."""
+    """The stream itself, or what it unpacks to, of any content. Raises :class:`UserError`."""
     for _ in range(_LAYERS):
         head = stream.peek(_HEAD)[:_HEAD]
         opener = next((opener for magic, opener in _COMPRESSED if magic.match(head)), None)

@@ -22,7 +22,7 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # macOS, musl, Windows
         return False
-    # one arena: those that further threads get hand large tensors' memory back whatever else is asked for
+    # one arena: those that further threads get hand large tensors' memory back in any case
     return bool(mallopt(_MMAP, _LARGEST)) and bool(mallopt(_TRIM, _NEVER)) and bool(mallopt(_ARENAS, 1))
 
 

@@ -120,7 +120,7 @@ def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]],
 
 
 def _spread(requests: Iterable[AnswerRequest], counts: Mapping[str, int], measure: int) -> list[AnswerRequest]:
-    """So many of the requests: of each condition its share of them all, drawn at random (and the same ones every time).
+    """A sample of the requests: of each condition its share, drawn at random (and the same ones every time).
 
     Conditions alternate in the stream, and splits may: what stands at even distances may all be without passages.
     """

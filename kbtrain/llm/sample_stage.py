@@ -2,7 +2,7 @@
 
 Requests are a stream over the question and evidence files. For job arrays a run is cut into shards: shard i of n takes
 every n-th window of the requests. Whole windows, because a window is what the sampler cuts into batches: so a shard
-computes the very batches of the undivided run, and the answers are the same to the byte, whatever the number of shards.
+computes the very batches of the undivided run, and the answers are the same to the byte, for any number of shards.
 """
 
 from __future__ import annotations

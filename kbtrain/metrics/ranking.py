@@ -88,7 +88,7 @@ def separations(
 ) -> list[Separation]:
     """Of all ``scores`` (higher = positive), in their order. Raises ``ValueError`` if only one class is there.
 
-    Intervals draw the items of each class, so that their numbers stay; or whole ``clusters``, whatever they hold.
+    Intervals draw the items of each class, so that their numbers stay; or whole ``clusters`` with all they hold.
     """
     if not truth.any() or truth.all():
         raise ValueError("AUROC needs questions of both classes")

@@ -6,7 +6,7 @@ any transformers program can open; a model that is in safetensors already is unp
 
 The weights of a GGUF file are written as bf16, the precision that the original was published in: rounding them moves
 SmolLM2's next token by 1e-4 nats (mean KL divergence) and no greedy token of 380, far below the 4-bit quantisation
-itself; and every machine starts from the same 16 bits, whatever precision it computes in.
+itself; and every machine starts from the same 16 bits, in any precision.
 """
 
 from __future__ import annotations

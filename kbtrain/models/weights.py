@@ -150,7 +150,7 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
 
 
 def _with_adapter(base: Any, folder: Path, **options: Any) -> tuple[PeftModel, dict[str, Tensor]]:
-    """``base`` with the adapter as peft opens it, whatever tensors it lacks, and the adapter's tensors by name."""
+    """``base`` with the adapter as peft opens it, also with missing tensors, and the adapter's tensors by name."""
     from peft import PeftModel, get_peft_model_state_dict
 
     try:

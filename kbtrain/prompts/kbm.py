@@ -164,7 +164,7 @@ def hit_text(hit: Hit, titles: Titles) -> str:
 
 
 def _stands_in(title: str, text: str) -> bool:
-    """True if the text has the title as whole words, whatever their case."""
+    """True if the text has the title as whole words, in any case of letters."""
     return re.search(rf"(?<![a-z0-9]){re.escape(_plain(title))}(?![a-z0-9])", _plain(text)) is not None
 
 

@@ -66,7 +66,7 @@ def card_text(wanted: Push, staged: Staged, card: GateCard, shown: str) -> str:
 
 
 def figures(folder: Path) -> tuple[Results | None, list[GateResult]]:
-    """The run folder's evaluation, and its rows about this very gate; none where there is no such file or row."""
+    """The run folder's evaluation, and its rows about this very gate; none without such a file or row."""
     path = folder.resolve().parent / "results.json"
     if not path.exists():
         return None, []

@@ -69,5 +69,5 @@ def any_table(loader: Callable[[DataFile, Columns], Iterator[Loaded]], *suffixes
 
 
 def in_split(loaded: Loaded, split: Split) -> Loaded:
-    """A question moved to the requested split, whatever split its record names (FreshQA has a column)."""
+    """A question moved to the requested split, against the split of its record (FreshQA has a column)."""
     return replace(loaded, question=replace(loaded.question, split=split))

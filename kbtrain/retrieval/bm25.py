@@ -2,7 +2,7 @@
 
 Ties are broken by passage id, passages that share no word with the query are no hits, and k may exceed the corpus. The
 index is built from a stream, in bm25s's own file format: postings are sorted in pieces on disk and merged word range by
-word range, so memory is bounded by the vocabulary, four bytes a passage and two buffers, whatever the size of the
+word range, so memory is bounded by the vocabulary, four bytes a passage and two buffers, for any size of the
 corpus.
 """
 

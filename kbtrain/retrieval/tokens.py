@@ -166,7 +166,7 @@ def _bigrams(units: Sequence[str]) -> Iterable[str]:
 
 
 def _icu_words(run: str) -> Iterable[str]:
-    return tuple(_word_breaker()(run, "th"))  # the dictionaries follow the script, whatever the locale
+    return tuple(_word_breaker()(run, "th"))  # the dictionaries follow the script, in any locale
 
 
 @functools.cache

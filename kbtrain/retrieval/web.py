@@ -27,7 +27,7 @@ from kbtrain.records import Hit
 from kbtrain.retrieval.distinct import distinct
 
 RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
-_LONGEST_WAIT = 60.0  # seconds, whatever a server asks for
+_LONGEST_WAIT = 60.0  # seconds, also where a server asks for more
 _HIGHEST = 1e300  # a score above it, or one that is not a number, counts as missing
 _LARGEST = 8 * 2**20  # bytes of a reply
 

@@ -1,6 +1,6 @@
 """Find, list, copy and run the stage scripts, recipes, configurations and launch files, in a clone and after pip.
 
-There is no registry: a name is the file's stem (of a launch file without ``accelerate_``), and no two files share one.
+Without a registry: a name is the file's stem (of a launch file without ``accelerate_``), and no two files share one.
 """
 
 from __future__ import annotations

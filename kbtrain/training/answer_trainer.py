@@ -40,7 +40,7 @@ AnswerLoss = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor", "torch.Te
 
 
 class AnswerTrainer(BaseTrainer):
-    """``inner`` is the model itself, whatever wraps it. Losses are means over all answer tokens of a step."""
+    """``inner`` is the model itself, without wrappers. Losses are means over all answer tokens of a step."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class AnswerTrainer(BaseTrainer):
         if self.split and getattr(model, "is_quantized", False):
             raise UserError("launcher: ZeRO-3 cannot split 4-bit weights; use ds_configs/zero2.json for method qlora")
         self.rows, self.dev = rows, dev
-        self.model_accepts_loss_kwargs = True  # compute_loss divides by the step's tokens, whatever the model does
+        self.model_accepts_loss_kwargs = True  # compute_loss divides by the step's tokens, for any model
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device

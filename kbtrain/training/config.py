@@ -67,7 +67,7 @@ class KeyedFitConfig(FitConfig):
 class TrainingConfig(RecipeConfig):
     """Settings of every training; a recipe adds its own.
 
-    Whatever ``dtype`` is, weights are kept in fp32 (DeepSpeed keeps its own copy): AdamW's updates at 1e-5 are smaller
+    For any ``dtype``, weights are kept in fp32 (DeepSpeed keeps its own copy): AdamW's updates at 1e-5 are smaller
     than what bf16 can add to a weight.
     """
 

@@ -132,7 +132,7 @@ def note_saved(folder: Path) -> Noted:
 
 def note_replacing(path: Path) -> None:
     """Note in a file's meta data that the file is about to be replaced, and these after it: a process killed between
-    the two leaves a file that its meta data do not fit, which is no damage."""
+    the two leaves a file that its meta data do not fit, which is not damage."""
     if path_exists(meta_path(path)):
         write_atomically(meta_path(path), json.dumps({**read_meta(path), BEING_REPLACED: True}, indent=1) + "\n")
 

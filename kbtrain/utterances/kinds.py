@@ -1,4 +1,4 @@
-"""Kinds of utterances that need no search whatever a gate scores: small talk, instructions about a text, sums.
+"""Kinds of utterances that need no search for any score of a gate: small talk, instructions about a text, sums.
 
 The rules read English and Chinese. Small talk and sums must be the whole message, so that "Hi, who wrote Emma?" stays a
 question. An instruction must begin the first or the last line, and must need no fact: "Write a haiku" matches, "Write a

@@ -93,7 +93,7 @@ def build_tree(keys: Sequence[str], answers: Mapping[Values, Sequence[int]]) -> 
 def _first_difference(
     keys: Sequence[str], given: Values, answers: Mapping[Values, tuple[int, ...]]
 ) -> tuple[tuple[int, ...], int, int]:
-    """The tokens before the next key's value, then the True and the False token; the same whatever follows."""
+    """The tokens before the next key's value, then the True and the False token; the same before any text."""
     found = set()
     for rest in combinations(len(keys) - len(given) - 1):
         yes, no = answers[*given, True, *rest], answers[*given, False, *rest]

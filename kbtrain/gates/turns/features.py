@@ -1,6 +1,6 @@
 """Features of a dialogue before its next turn, as named numbers: acts, services, slots and progress.
 
-Read from the context alone; names are ``group=value``, so that a gate can keep those that are frequent enough. Whatever
+Read from the context alone; names are ``group=value``, so that a gate can keep those that are frequent enough. What
 a data set does not annotate gives no feature.
 """
 

@@ -3,7 +3,7 @@
 Three scores from one forward pass: 1 - p(Yes) at the first answer token; 1 - internal confidence (arXiv 2506.09669:
 p(Yes) read from the last layers and tokens); and the log of the question's perplexity, in nats a token.
 
-The question put to the model is a prompt of its own, whatever the product's prompts are: those are noted in the card
+The question put to the model is a prompt of its own, for any prompts of the product: those are noted in the card
 for the answers that this gate decides about, and no score depends on them.
 """
 

@@ -60,7 +60,7 @@ class Columns:
     names: Mapping[str, str | list[str]] = field(default_factory=dict)
     answer_as: AnswerAs = "letter"
     language: Language = "en"
-    split: Split | None = None  # of all questions, whatever a column says
+    split: Split | None = None  # of all questions, before any column
     group_by: str | None = None  # column whose value keeps questions in one split
     without_gold: bool = False  # there are no accepted answers: none are read
 
@@ -293,7 +293,7 @@ def _passage_text(row: SourceRecord) -> str:
 
 
 def csv_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
-    """A table, whatever its file is called (:func:`~kbtrain.questions.reading.tables.table_rows`), or Parquet."""
+    """A table in a file of any name (:func:`~kbtrain.questions.reading.tables.table_rows`), or Parquet."""
     for number, row in enumerate(any_rows(file) if file.suffix == PARQUET else table_rows(file), 1):
         yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
 

@@ -45,7 +45,7 @@ def _splits(path: Path, reading: Reading) -> Mapping[str, Iterable[dict[str, Any
     with _one_line(path):
         if path.is_dir() and any((path / name).exists() for name in _SAVED):
             loaded = datasets.load_from_disk(str(path))
-        else:  # datasets calls a single file "train", whatever its name
+        else:  # datasets calls a single file "train", under any name
             files = {_split_word(path.name, path, reading): path.name} if path.is_file() else None
             place = path.resolve().parent if files else path
             loaded = datasets.load_dataset(str(place), name=reading.subset, data_files=files, streaming=True)

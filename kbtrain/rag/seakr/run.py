@@ -236,7 +236,7 @@ def open_search(run: Path) -> Searcher:
 
 
 def choose_questions(questions: Sequence[Question], split: Split, limit: int | None) -> list[Question]:
-    """Questions of a split; a smaller ``limit`` chooses a part of what a larger one does, whatever their order."""
+    """Questions of a split; a smaller ``limit`` chooses a part of what a larger one does, in any order."""
     found = [question for question in questions if question.split == split]
     if limit is None or limit >= len(found):
         return found
