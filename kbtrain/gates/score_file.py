@@ -17,7 +17,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.handles import GateHandle
 from kbtrain.io import jsonl, provenance
 from kbtrain.io.artifact import ABSENT, MODEL_FILES, Records, differing
-from kbtrain.io.files import append, beside, cut_torn_line, path_exists, put_in_place
+from kbtrain.io.files import append, beside, check_regular_or_absent, cut_torn_line, path_exists, put_in_place
 from kbtrain.io.provenance import Noted
 from kbtrain.models.files_read import folder_of, note
 from kbtrain.records import GateScore, Split
@@ -91,6 +91,7 @@ class ScoreFile:
     def __init__(self, path: Path, inputs: Mapping[str, Any]) -> None:
         self.path = path
         wanted = {name: str(value) for name, value in inputs.items()}
+        check_regular_or_absent(path)
         stored = stored_inputs(path, wanted)
         self.restarted = path_exists(path) and stored is None
         if stored is not None and not provenance.unchanged(path, appended=True):

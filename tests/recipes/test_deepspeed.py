@@ -159,8 +159,8 @@ def killed(made):
         "--config_file", "ds_configs/accelerate_zero2_cpu2.yaml",
         "recipes/train_kbm.py", *arguments(made, "qwen2_zero2", "killed"), env={"DS_ACCELERATOR": "cpu"}, nested=True,
     )  # fmt: skip
-    mark, begin = made / "killed" / "checkpoints" / "checkpoint-2" / "complete.json", time.time()
-    while process.poll() is None and not mark.exists() and time.time() - begin < 300:
+    mark, begin = made / "killed" / "checkpoints" / "checkpoint-2" / "complete.json", time.monotonic()
+    while process.poll() is None and not mark.exists() and time.monotonic() - begin < 300:
         time.sleep(0.005)
     launcher = psutil.Process(process.pid) if process.poll() is None else None
     family = [launcher, *launcher.children(recursive=True)] if launcher else []

@@ -434,8 +434,8 @@ def test_a_killed_training_goes_on_to_the_same_weights(recipe, data, tmp_path, n
 def killed(script, arguments, checkpoints):
     """Runs the script and kills it as soon as one checkpoint is complete."""
     process = scripts.start(script, *arguments)
-    until = time.time() + 120
-    while not list(checkpoints.glob("*/complete.json")) and process.poll() is None and time.time() < until:
+    until = time.monotonic() + 120
+    while not list(checkpoints.glob("*/complete.json")) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.005)
     process.kill()
     process.wait()
