@@ -18,9 +18,8 @@ GROUNDS = ("#ffffff", "#16171a")  # of style.css
 CONTRAST = 2.5  # at least, to both grounds; the page has own shades of the first five for each
 _STEP = 17  # 16 steps a channel
 _KINDS = ("stack", "draft_probe", "probe", "features", "kbm", "encoder_probe")  # the gates of most figures
-_DASHES = {"benefit": "-", "mastery": "--", "certainty": "-.", "change": (0, (1, 1))}
-
 Dash = str | tuple[int, tuple[int, int]]
+_DASHES: dict[str, Dash] = {"benefit": "-", "mastery": "--", "certainty": "-.", "change": (0, (1, 1))}
 
 
 def kind_and_key(gate: str) -> tuple[str, str]:
