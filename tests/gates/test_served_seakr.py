@@ -74,7 +74,8 @@ def test_signals_of_texts_need_no_states(folder):
     of_signal(folder, "answer_groups")
     model, tokenizer = load_model(read_card(folder).base_model, "fp32", "cpu")
     with Engine(model, tokenizer, layers=None) as engine:
-        assert 1 <= served(engine, folder).score(QUESTIONS)[0] <= 5
+        scores = served(engine, folder).score_all(QUESTIONS)
+        assert set(scores) == {"answer_groups"} and all(1 <= score <= 5 for score in scores["answer_groups"])
         assert not any("kv_transfer_params" in body for body in engine.asked)
     with pytest.raises(UserError, match="needs no flags"):
         layers_read(folder)
