@@ -42,6 +42,8 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
         "with the gate     probe benefit, best on dev: 40.0 % of the searches skipped, accuracy 60.0 % (+10.0 points, "
         "[+7.0, +12.0])",
         "is that real?     This is certain.",
+        "cost              1,000 questions: 600 searches, 1,000 prompt and 20 completion tokens, 8.5 ms a question"
+        ", 0.65 USD; always: 1,000 searches, 2,000 prompt and 10 completion tokens, 7 ms a question, 1.04 USD",
         'next              kbtrain decide runs/demo/probe "a question"; open /home/me/runs/demo/report.html',
     )
     (tmp_path / "chain.log").write_text("[1/2] collect\n" + "\n".join(closing) + "\n")
@@ -62,7 +64,10 @@ def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
     assert claim["holds elsewhere"] == "**no**: -1.0 points and 41.0 % skipped, mean of 300 re-splits"
     assert demo["effect"] == "+10.0 [+7.0, +12.0]"
     costs = figures.render("demo-cost", store).splitlines()
-    assert costs[3] == "| probe benefit | 600 | USD 0.60 | USD 0.11 | USD 0.01 | USD 0.71 | 60.0 % |"
+    assert costs[2:] == [
+        "| probe benefit | 600 | 1,000 | 20 | 8.5 | USD 0.65 | 60.0 % |",
+        "| always search | 1,000 | 2,000 | 10 | 7 | USD 1.04 | 50.0 % |",
+    ]
 
 
 def test_links_between_pages_lead_to_files() -> None:

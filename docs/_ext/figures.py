@@ -25,9 +25,7 @@ from blocks import ROOT, write_blocks
 STORE = ROOT / "docs" / "results" / "figures.json"
 SAVINGS = ROOT / "docs" / "figures" / "demo_savings.svg"
 COLUMNS = ("setting", "model", "n", "effect", "interval", "holds elsewhere", "command")
-SEARCH, READ, WRITTEN = 0.001, 0.20e-6, 0.60e-6  # USD a search, a token read, a token written
-PASSAGES, DRAFT = 900, 16  # tokens of three passages; tokens that a draft probe reads of an answer that is then dropped
-_COSTS = ("", "searches", "search service", "reading passages", "drafts", "together", "right answers")
+_COSTS = ("", "searches", "prompt tokens", "completion tokens", "ms a question", "together", "right answers")
 
 
 def read_store() -> dict[str, Any]:
@@ -63,14 +61,14 @@ def render(name: str, store: Mapping[str, Any]) -> str:
 
 
 def _costs(demo: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Money for a thousand questions at :data:`SEARCH`, :data:`READ` and :data:`WRITTEN` (eval/configs/prices.yaml)."""
-    shares = {"always search": 1.0, demo["best"]: 1 - demo["skipped"] / 100, "never search": 0.0}
-    for who, share in shares.items():
-        searches = round(1000 * share)
-        drafts = DRAFT * searches * WRITTEN if who == demo["best"] else 0.0
-        parts = (searches * SEARCH, searches * PASSAGES * READ, drafts)
-        money = [f"USD {part:.2f}" for part in (*parts, sum(parts))]
-        yield [who, f"{searches:,}", *money, f"{demo['right'][who]} %"]
+    """What a thousand questions cost with the gate and when always searching, from the line "cost" of the demo."""
+    line = next(line for line in demo["closing"] if line.startswith("cost"))
+    figures = (
+        r"([\d,]+) searches, ([\d,]+) prompt and ([\d,]+) completion tokens, ([\d,.]+) ms a question, ([\d.]+) USD"
+    )
+    for who, found in zip((demo["best"], "always search"), re.findall(figures, line), strict=True):
+        *counts, money = found
+        yield [who, *counts, f"USD {money}", f"{demo['right'][who]} %"]
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
