@@ -86,7 +86,7 @@ def _cell(column: str, claim: Mapping[str, Any]) -> str:
 
 def _wrapped(line: str) -> str:
     """A line of the closing block; its words begin in column 18."""
-    return textwrap.fill(line, 110, subsequent_indent=" " * 18, break_on_hyphens=False, break_long_words=False)
+    return textwrap.fill(line, 88, subsequent_indent=" " * 18, break_on_hyphens=False, break_long_words=False)
 
 
 def store_run(store: dict[str, Any], run: Path) -> None:
