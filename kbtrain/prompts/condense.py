@@ -14,14 +14,9 @@ _SPEAKERS: dict[Language, dict[str, str]] = {
 }
 _ASK: dict[Language, str] = {
     "en": "Rewrite the user's last message as one question that can be understood without the conversation. Put names "
-    "in place of pronouns. Do not answer it. Reply with the question alone.\n\n"
-    "Conversation:\nUser: Who wrote Emma?\nAssistant: Jane Austen.\n\nLast message: And when was she born?\n"
-    "Question: When was Jane Austen born?\n\nConversation:\nUser: How high is Mount Etna?\nAssistant: 3,357 m.\n\n"
-    "Last message: And the Matterhorn?\nQuestion: How high is the Matterhorn?\n\n"
-    "Conversation:\n{dialogue}\n\nLast message: {message}\nQuestion: ",
+    "in place of pronouns. Do not answer it. Reply with the question alone.\n\nConversation:\n{dialogue}\n\n"
+    "Last message: {message}\nQuestion: ",
     "zh": "请把用户的最后一条消息改写成一个不看对话也能理解的问题。用名称代替代词。不要回答。只回复这个问题。\n\n"
-    "对话:\n用户: 谁写了《爱玛》?\n助手: 简·奥斯汀。\n\n最后一条消息: 她什么时候出生?\n问题: 简·奥斯汀什么时候出生?\n\n"
-    "对话:\n用户: 埃特纳火山有多高?\n助手: 3357米。\n\n最后一条消息: 那马特洪峰呢?\n问题: 马特洪峰有多高?\n\n"
     "对话:\n{dialogue}\n\n最后一条消息: {message}\n问题: ",
 }
 
