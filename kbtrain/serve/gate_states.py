@@ -32,7 +32,7 @@ def states_server(config: ServeConfig) -> StatesServer | None:
         return None
     served = asyncio.run(served_models(config))
     name = served_name(served or (), model, config.any_model)
-    problem = "its list of models has no model of that name"
+    problem = "it does not answer" if served is None else "its list of models has no model of that name"
     if name is not None:
         server = Server(
             url=config.upstream.rstrip("/"),

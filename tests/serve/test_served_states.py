@@ -4,15 +4,19 @@ import pytest
 import torch
 from serve_support import serving
 from support import gate_folders
+from support.ports import free_port
 from support.states_server import StatesServer as Engine
 
 import kbtrain
+from kbtrain.errors import UserError
 from kbtrain.gates.probe.served import write_reference
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.states_read import model_read
 from kbtrain.models.load import load_model
 from kbtrain.prompts.own import asked_text
 from kbtrain.records import GateExample
+from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.gate_states import states_server
 
 ANSWER = "The city near place 3 is the capital, as is its currency."
 QUESTION = "Which city is near place 3?"
@@ -76,3 +80,16 @@ def test_an_answer_that_could_differ_is_generated_as_a_whole(service, changed):
         changed = {"stop": asked["messages"][1]["content"][-1] + "never"}
     _, asked = ask(service, request(**changed))
     assert "echo" not in asked and asked["messages"][-1]["role"] == "user"
+
+
+def test_an_upstream_without_an_answer_or_the_model_is_one_line_at_the_start(tmp_path):
+    gate_folders.draft_probe(tmp_path / "draft_probe")
+    settings = {"gate": tmp_path / "draft_probe", "states": "upstream", "search": "none"}
+    with pytest.raises(UserError, match=r"gives no states of .*: it does not answer"):
+        states_server(ServeConfig(**settings, upstream=f"http://127.0.0.1:{free_port()}/v1"))
+    base = load_model(model_read(tmp_path / "draft_probe"), "fp32", "cpu")
+    with (
+        Engine(*base, layers=[2], name="another") as engine,
+        pytest.raises(UserError, match="its list of models has no model of that name"),
+    ):
+        states_server(ServeConfig(**settings, upstream=engine.url))
