@@ -73,7 +73,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[subpr
     done = []
     with ModelServer(logprobs=False, missing=("completions",), say=replies(write_files(installed.folder))) as server:
         for command in commands():
-            words = [word.replace("http://127.0.0.1:8000/v1", server.url) for word in command]
+            words = [word.replace("http://127.0.0.1:8001/v1", server.url) for word in command]
             one = installed.forked(*words, NO_PROXY="127.0.0.1")
             assert one.returncode == 0, (command, one.stdout, one.stderr)
             done.append(one)

@@ -227,7 +227,7 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
     def _sample_group(self, request: Any, wish: Mapping[str, Any]) -> tuple[int, SampleStates]:
         """Index of an answer, and the states of all answers to its request: vLLM names the i-th ``i_NAME``."""
         index, _, name = request.request_id.partition("_")
-        if not index.isdecimal():  # a request for one answer, whatever it announces
+        if not index.isdecimal():  # a request for one answer, though it may announce more
             index, name = "0", request.request_id
         group = self._samples.setdefault(name, SampleStates(_number(wish, "samples", MOST_SAMPLES)))
         while len(self._samples) > MOST_GROUPS:  # of clients that announced more answers than they asked for
