@@ -1,4 +1,4 @@
-"""The gate's own threads: questions that wait are scored in one batch, and the event loop goes on meanwhile."""
+"""The gate's own threads: questions that wait are scored in one batch, and the event loop runs meanwhile."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class GateWorker(Generic[R]):
                     item.answer.exception()  # seen: another item's error is the one that is raised
 
     def close(self) -> None:
-        """End the threads after their batches, or leave it behind; whoever still waits gets :class:`Busy`."""
+        """End the threads after their batches, or leave them behind; inputs that still wait get :class:`Busy`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -148,7 +148,7 @@ class GateWorker(Generic[R]):
             if len(results) != len(values):
                 raise ValueError(f"{len(results)} scores for {len(values)} inputs")
             return list(results)
-        except BaseException as error:  # noqa: BLE001 - whatever a gate raises is the batch's result, not the thread's end
+        except BaseException as error:  # noqa: BLE001 - what a gate raises is the batch's result, not the thread's end
             if len(values) == 1:
                 return [as_exception(error)]
         return [result for value in values for result in self._results([value])]
