@@ -106,8 +106,8 @@ docs: $(DOCS)  ## the pages of docs/ as HTML, docs/_build/html/index.html, to be
 	$(PY) -m sphinx -b html -q --fail-on-warning --keep-going docs docs/_build/html
 	@echo "open $(CURDIR)/docs/_build/html/index.html"
 
-figures: $(INSTALLED)  ## figures of docs/results/figures.json into the pages (RUN=runs/demo: store the demo's first)
-	@$(PY) docs/_ext/figures.py $(if $(RUN),--run $(RUN))
+figures: $(INSTALLED)  ## figures of docs/results/figures.json into the pages (RUN=runs/demo, TABLES=FILES: store these first)
+	@$(PY) docs/_ext/figures.py $(if $(RUN),--run $(RUN)) $(if $(TABLES),--tables $(TABLES))
 
 reference: $(INSTALLED)  ## docs/reference/ from the code: commands, keys, routes, file formats, Python
 	@$(PY) docs/_ext/generated.py

@@ -1,7 +1,9 @@
 """What a gate's two thresholds do on other splits of a run's dev and test questions.
 
 300 times, as many questions as dev has choose both thresholds by their greedy answers, the others measure them. No gate
-is fitted: neither dev nor test questions trained one.
+is fitted: neither dev nor test questions trained one. The training questions help to choose the first threshold, by
+held-out scores where the gate has them, as in eval/end_to_end.py. The last row is the choice between never and always
+alone.
 
 Examples:
   python benchmarks/resplits.py --run runs/demo --gate stack_benefit
@@ -16,11 +18,14 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
+from kbtrain.evaluation.note import sources
 from kbtrain.evaluation.outcomes import answers as correctness
-from kbtrain.evaluation.run_folder import read_run
-from kbtrain.metrics.thresholds import Dev, choose, fewest_searches
+from kbtrain.evaluation.run_folder import read_labels, read_run
+from kbtrain.evaluation.training import training_of, training_texts
+from kbtrain.metrics.thresholds import SMALL_LOSS, Dev, choose, fewest_searches
+from kbtrain.report.words import percent, points
 
-LOSS = 0.02  # of always searching's accuracy, which the threshold for few searches may cost on dev
+MISS = 0.01  # accuracy below the better of never and always that counts as a miss
 
 
 class ResplitsConfig(Config):
@@ -30,7 +35,8 @@ class ResplitsConfig(Config):
 
 
 def resplit_rows(config: ResplitsConfig) -> list[list[str]]:
-    """For each threshold: searches skipped, points against always and random searching, share that loses over 2 points.
+    """For each threshold: searches skipped, points against always and random searching, share that is more than a point
+    below the better of never and always.
 
     Raises :class:`UserError` for a gate without scores.
     """
@@ -39,27 +45,38 @@ def resplit_rows(config: ResplitsConfig) -> list[list[str]]:
         raise UserError(f"gate '{config.gate}' has no scores in {config.run}; gates: {', '.join(sorted(run.scores))}")
     outcomes = [*run.dev.outcomes, *run.test.outcomes]
     scores = np.array([run.scores[config.gate][outcome.question_id] for outcome in outcomes])
-    known = correctness(outcomes, "greedy")
+    behind, labels = sources(config.run, run.stored), read_labels(config.run / "labels.jsonl")[1]
+    train = training_of([config.gate], behind, labels, training_texts(config.run))[config.gate]
+    known, of_train = correctness(outcomes, "greedy"), float(train.gains.sum())
     rng, n_dev = np.random.default_rng(0), len(run.dev.outcomes)
-    measured: dict[str, list[tuple[float, float, float]]] = {"right answers": [], "few searches": []}
+    measured: dict[str, list[tuple[float, ...]]] = {
+        "right answers": [],
+        "few searches": [],
+        "never or always, no gate": [],
+    }
     for _ in range(config.splits):
         order = rng.permutation(len(outcomes))
         dev, rest = order[:n_dev], order[n_dev:]
-        table = Dev(scores[dev], known.llm[dev], known.rag[dev], np.zeros(n_dev))
+        table = Dev(scores[dev], known.llm[dev], known.rag[dev], np.zeros(n_dev), train)
+        always = table.rag.sum() - table.llm.sum() + of_train > 1e-9
+        thresholds = (
+            choose("best_accuracy", table).value,
+            fewest_searches(table, SMALL_LOSS),
+            -np.inf if always else np.inf,
+        )
         llm, rag = known.llm[rest], known.rag[rest]
-        for name, threshold in (
-            ("right answers", choose("best_accuracy", table).value),
-            ("few searches", fewest_searches(table, LOSS)),
-        ):
+        for values, threshold in zip(measured.values(), thresholds, strict=True):
             searched = scores[rest] > threshold
-            right, share = np.where(searched, rag, llm).mean(), searched.mean()
+            right, share = float(np.where(searched, rag, llm).mean()), float(searched.mean())
             chance = llm.mean() + share * (rag.mean() - llm.mean())
-            measured[name].append((1 - share, right - rag.mean(), right - chance))
+            missed = right < max(llm.mean(), rag.mean()) - MISS - 1e-12
+            values.append((1 - share, right - rag.mean(), right - chance, missed))
     rows = []
     for name, values in measured.items():
-        skipped, always, random = np.mean(values, axis=0) * 100
-        lost = np.mean([value[1] < -LOSS for value in values])
-        rows.append([name, f"{skipped:.1f} %", f"{always:+.1f}", f"{random:+.1f}", f"{lost:.0%} of the re-splits"])
+        skipped, vs_always, vs_random, missed = np.mean(values, axis=0)
+        rows.append(
+            [name, f"{percent(skipped)} %", points(vs_always), points(vs_random), f"{missed:.0%}".replace("%", " %")]
+        )
     return rows
 
 

@@ -42,8 +42,10 @@ from kbtrain.evaluation.calibrate import (
 from kbtrain.evaluation.cost import Usage, asking_of, bill, stored_usage, thousand_questions
 from kbtrain.evaluation.fidelity import DELTA, MAX_CHANGE, change_threshold, read_changes
 from kbtrain.evaluation.outcomes import entities_of
-from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
+from kbtrain.evaluation.run_folder import read_labels, read_outcomes, read_scores, stored_scores
+from kbtrain.evaluation.training import training_of, training_texts
 from kbtrain.gate.card import Threshold, read_gate_json
+from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.noted import Source, missing_reason, note_calibrated, source_of
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.seakr.gate import scale_of
@@ -111,7 +113,12 @@ def main(config: CalibrateConfig) -> None:
             [outcome.question_id for outcome in outcomes if outcome.split == split] for split in ("dev", "test")
         )
         if not config.check:
-            note(config, folder, name, dev_table(config.gate, scores, outcomes, path, config.dev_share), path, outcomes)
+            dev = dev_table(config.gate, scores, outcomes, path, config.dev_share)
+            if config.goal == "best_accuracy" and path_exists(config.run / "labels.jsonl"):
+                _, labels = read_labels(config.run / "labels.jsonl")
+                own, texts = Source(folder, name, gate_identity(folder)), training_texts(config.run)
+                dev = replace(dev, train=training_of([name], {name: own}, labels, texts)[name])
+            note(config, folder, name, dev, path, outcomes)
     entities = None
     if config.new_scores is not None:
         new = list(read_scores(config.new_scores).get(config.gate, {}).values())

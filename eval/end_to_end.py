@@ -21,6 +21,7 @@ Examples:
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field, model_validator
@@ -33,7 +34,15 @@ from kbtrain.evaluation.calibrate import warn_of_dependence
 from kbtrain.evaluation.cost import added_tokens
 from kbtrain.evaluation.end_to_end import Settings, evaluate
 from kbtrain.evaluation.note import at_rule, note_thresholds, sources, with_noted
-from kbtrain.evaluation.outcomes import AccuracyKind, answers, clusters_of, drawn_units, has_expected, summarise
+from kbtrain.evaluation.outcomes import (
+    AccuracyKind,
+    answers,
+    clusters_of,
+    dev_kind,
+    drawn_units,
+    has_expected,
+    summarise,
+)
 from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.result_meta import result_meta
 from kbtrain.evaluation.results import Results, save
@@ -49,6 +58,7 @@ from kbtrain.evaluation.run_folder import (
     warn_of_rule,
 )
 from kbtrain.evaluation.savings import savings
+from kbtrain.evaluation.training import training_of
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import write_meta
@@ -108,10 +118,14 @@ def main(config: EndToEndConfig) -> None:
     }
     found_for = config.run / "evidence.jsonl"
     evidence = jsonl.read(Evidence, found_for) if path_exists(found_for) else ()
-    gates = gate_inputs.baselines(dev, test, labels, config.seed, trained, evidence)
+    taught = [label for label in labels if label.split == "train" and label.question_id in trained]
+    gates = gate_inputs.baselines(dev, test, taught, config.seed, trained, evidence)
     gates += gate_inputs.scored(stored.by_gate, stored.meta, dev.outcomes, test.outcomes, stored.path)
     behind = sources(config.run, stored)
     gates = gate_inputs.in_report_order(with_noted(gates, behind, config.thresholds))
+    kind = dev_kind(dev.outcomes, config.accuracy)
+    training = training_of([gate.name for gate in gates], behind, taught, trained, kind)
+    gates = [replace(gate, train=training[gate.name]) for gate in gates]
     if config.threshold_rule == "given" and all(gate.given is None for gate in gates):
         raise UserError("threshold rule 'given': no gate has a noted threshold; run eval/calibrate.py, or --thresholds")
     check_sampled([folder], config.accuracy)
@@ -159,7 +173,7 @@ def main(config: EndToEndConfig) -> None:
         scores = {gate: stored.by_gate[gate] for gate in chosen if gate in stored.by_gate}
         figures = savings(
             dev.outcomes, test.outcomes, scores, config.accuracy, seed=config.seed, clusters=clusters, noted=chosen,
-            after_search=stored.meta.get("after_search", {}),
+            after_search=stored.meta.get("after_search", {}), training=training,
         )  # fmt: skip
         noted = note_thresholds(
             config.run, behind, gates, dev.outcomes, kept, settings, config.replace_thresholds, dev.questions, figures,

@@ -21,7 +21,7 @@ from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.cost import asking_of, stored_usage, thousand_questions
 from kbtrain.evaluation.fidelity import fidelities, left_out_lines, predicts_change, read_changes, read_fidelities
 from kbtrain.evaluation.note import sources
-from kbtrain.evaluation.outcomes import AccuracyKind, entities_of
+from kbtrain.evaluation.outcomes import AccuracyKind, dev_kind, entities_of
 from kbtrain.evaluation.result_meta import STAGE_OF, check_result
 from kbtrain.evaluation.results import GateResult, load
 from kbtrain.evaluation.run_folder import (
@@ -32,6 +32,7 @@ from kbtrain.evaluation.run_folder import (
     stored_scores,
 )
 from kbtrain.evaluation.savings import Saving, four_fold, order_curves, savings
+from kbtrain.evaluation.training import training_of, training_texts
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.noted import Source, missing_reason
 from kbtrain.gates.registry import read_card
@@ -85,9 +86,12 @@ def main(config: ReportConfig) -> None:
     kind: AccuracyKind = results.meta["accuracy_kind"]
     clusters = entities_of(questions) if results.meta.get("resample") == "entities" else None
     scored = {g.gate: scores[g.gate] for g in own}
-    settings = noted_settings(sources(config.run, stored), own)
+    behind = sources(config.run, stored)
+    settings = noted_settings(behind, own)
+    training = training_of(scored, behind, read_labels(files[2])[1], training_texts(config.run), dev_kind(dev, kind))
     found = savings(dev, outcomes, scored, kind, seed=results.meta["seed"], clusters=clusters, noted=settings,
-                    after_search=stored.meta.get("after_search", {}))  # fmt: skip
+                    after_search=stored.meta.get("after_search", {}),
+                    training=training)  # fmt: skip
     gate = main_gate(own, config.gate, found)
     first = first_screen(results, found, questions, gate)
     first = replace(first, sentences=[*first.sentences, *change_sentences(config, stored, own, outcomes)])

@@ -37,37 +37,49 @@ def test_figures_of_a_page_are_those_of_the_store(page: Path) -> None:
 def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
     closing = (
         "tested            model m · 4 test questions",
-        "without search    25.0 % right",
-        "always searching  50.0 % right",
-        "with the gate     probe benefit, best on dev: 40.0 % of the searches skipped, accuracy 60.0 % (+10.0 points, "
-        "[+7.0, +12.0])",
-        "is that real?     This is certain.",
         "cost              1,000 questions: 600 searches, 1,000 prompt and 20 completion tokens, 8.5 ms a question"
         ", 0.65 USD; always: 1,000 searches, 2,000 prompt and 10 completion tokens, 7 ms a question, 1.04 USD",
         'next              kbtrain decide runs/demo/probe "a question"; open /home/me/runs/demo/report.html',
     )
     (tmp_path / "chain.log").write_text("[1/2] collect\n" + "\n".join(closing) + "\n")
-    table = "| gate | searches skipped, % |\n|---|--:|\n| probe benefit | 40.0 \\[30.0, 50.0\\] |\n"
-    (tmp_path / "report.md").write_text(f"# Report\n\n{table}\n| gate | other |\n|---|---|\n")
+    rows = ("| gate | saved | right | against always | chance | few | against always |", "|---" * 7 + "|",
+            "| never search | 100.0 | 25.0 | - | - | - | - |",
+            "| probe benefit | 40.0 \\[30.0, 50.0\\] | 60.0 | +10.0 \\[+7.0, +12.0\\] | - | 80.0 | "
+            "-1.0 \\[-3.0, +1.0\\] |")  # fmt: skip
+    table = "\n".join(rows)
+    (tmp_path / "report.md").write_text(f"# Report\n\n{table}\n\n| gate | other |\n|---|---|\n")
+    gates = {"llm_only": 0.25, "all_rag": 0.5, "probe_benefit": 0.6}
+    results = [{"gate": name, "accuracy": one} for name, one in gates.items()]
+    (tmp_path / "results.json").write_text(json.dumps({"gates": results}))
     store = figures.read_store()
     figures.store_run(store, tmp_path)
     demo = store["demo"]
-    assert demo["gates"] == {
-        "columns": ["gate", "searches skipped, %"],
-        "rows": [["probe benefit", "40.0 [30.0, 50.0]"]],
-    }
+    assert demo["gates"]["rows"][1][:2] == ["probe benefit", "40.0 [30.0, 50.0]"]
     assert demo["closing"][-1].endswith("open runs/demo/report.html")
     assert demo["right"] == {"never search": "25.0", "always search": "50.0", "probe benefit": "60.0"}
-    figures.store_resplits(store, [["right answers", "41.0 %", "-1.0", "+2.0", "3% of the re-splits"]])
-    claim = next(claim for claim in store["claims"] if claim["theme"] == "demo")
+    assert demo["gate"] == "probe_benefit" and demo["effect"] == "+10.0 [+7.0, +12.0]"
+    figures.store_resplits(
+        store, [["right answers", "41.0 %", "-1.0", "+2.0", "3 %"], ["few", "80.0 %", "+0.0", "+1.0", "0 %"]]
+    )
+    claim, few = [claim for claim in store["claims"] if claim["theme"] == "demo"][:2]
     assert (claim["effect"], claim["interval"]) == ("+10.0 points", "[+7.0, +12.0]")
     assert claim["holds elsewhere"] == "**no**: -1.0 points and 41.0 % skipped, mean of 300 re-splits"
-    assert demo["effect"] == "+10.0 [+7.0, +12.0]"
+    assert (few["effect"], few["interval"]) == ("-1.0 points", "[-3.0, +1.0]") and "80.0 % of the searches" in few[
+        "setting"
+    ]
     costs = figures.render("demo-cost", store).splitlines()
     assert costs[2:] == [
         "| probe benefit | 600 | 1,000 | 20 | 8.5 | USD 0.65 | 60.0 % |",
         "| always search | 1,000 | 2,000 | 10 | 7 | USD 1.04 | 50.0 % |",
     ]
+
+
+def test_tables_of_studies_go_into_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "tables.json"
+    path.write_text(json.dumps({"tables": {"mine": {"columns": ["a"], "rows": [["1"]]}}}))
+    store = figures.read_store()
+    figures.store_tables(store, [path])
+    assert figures.render("table-mine", store) == "| a |\n| --- |\n| 1 |"
 
 
 def test_links_between_pages_lead_to_files() -> None:

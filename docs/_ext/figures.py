@@ -25,6 +25,9 @@ from blocks import ROOT, write_blocks
 STORE = ROOT / "docs" / "results" / "figures.json"
 SAVINGS = ROOT / "docs" / "figures" / "demo_savings.svg"
 COLUMNS = ("setting", "model", "n", "effect", "interval", "holds elsewhere", "command")
+FIXED = ("never search", "always search")
+RESPLITS = ["threshold for", "searches skipped", "against always searching, points", "above random searches, points",
+            "more than a point below the better of never and always, of 300"]  # fmt: skip
 _COSTS = ("", "searches", "prompt tokens", "completion tokens", "ms a question", "together", "right answers")
 
 
@@ -42,6 +45,9 @@ def pages() -> Iterator[Path]:
 def render(name: str, store: Mapping[str, Any]) -> str:
     """The text of one block."""
     demo = store["demo"]
+    if name.startswith("table-"):
+        stored = store["tables"][name.removeprefix("table-")]
+        return table(stored["columns"], stored["rows"])
     if name.startswith("claims-"):
         theme = name.removeprefix("claims-")
         columns = COLUMNS[:-1] if theme == "readme" else COLUMNS
@@ -90,7 +96,7 @@ def _wrapped(line: str) -> str:
 
 
 def store_run(store: dict[str, Any], run: Path) -> None:
-    """Put the closing block, the gates' table and the costs of a run into the store."""
+    """Put the closing block, the gates' table and the figures of a run's first gate into the store."""
     demo = store["demo"]
     lines = (run / "chain.log").read_text(encoding="utf-8").splitlines()
     start = max(i for i, line in enumerate(lines) if line.startswith("tested  "))
@@ -102,43 +108,39 @@ def store_run(store: dict[str, Any], run: Path) -> None:
         raise SystemExit(f"{run}/report.md: no table that begins with '| gate |'; run kbtrain run write_report again")
     head, _, *rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in first[0].splitlines()]
     demo["gates"] = {"columns": head, "rows": rows}
-    said = dict(re.split(r" {2,}", line, maxsplit=1) for line in demo["closing"])
-    right = {"never search": "without search", "always search": "always searching"}
-    demo["right"] = {who: said[line].split(" %")[0] for who, line in right.items()}
-    line = r"(.*?), (?:best on|by) dev: ([\d.]+) % .*?accuracy ([\d.]+) % \((\S+ points), (\[.*?\])\)"
-    gate = re.match(line, said["with the gate"])
-    if gate is None:
-        raise SystemExit(f"{run}/chain.log: no share of searches in the line 'with the gate'")
-    demo["best"], demo["skipped"], demo["right"][gate[1]] = gate[1], float(gate[2]), gate[3]
-    demo["effect"] = f"{gate[4].removesuffix(' points')} {gate[5]}"
-    always = demo["right"]["always search"]
+    gates = {gate["gate"]: gate for gate in json.loads((run / "results.json").read_text(encoding="utf-8"))["gates"]}
+    best = next(row for row in rows if row[-1] != "-")  # best on dev first, after the fixed ones
+    one = next(gate for name, gate in gates.items() if name.replace("_", " ") == best[0].replace(",", ""))
+    demo["best"], demo["gate"], demo["skipped"] = best[0], one["gate"], float(best[1].split(" ")[0])
+    demo["right"] = {FIXED[0]: f"{100 * gates['llm_only']['accuracy']:.1f}",
+                     FIXED[1]: f"{100 * gates['all_rag']['accuracy']:.1f}", best[0]: best[2]}  # fmt: skip
+    demo["effect"], demo["few"] = best[3], [best[5], best[6]]
+    effect, interval = best[3].split(" ", 1)
     demo["headline"] = (
-        f"At the threshold for right answers the best gate, {gate[1]}, skips {gate[2]} % of the searches, and "
-        f"{gate[3]} % of the answers are right. When always searching it is {always} % ({gate[4]}, 95 % interval "
-        f"{gate[5]})."
+        f"At the threshold for right answers the best gate, {best[0]}, skips {demo['skipped']} % of the searches, and "
+        f"{best[2]} % of the answers are right. When always searching it is {demo['right'][FIXED[1]]} % ({effect} "
+        f"points, 95 % interval {interval})."
     )
     if (run / "savings.svg").exists():
         SAVINGS.write_bytes((run / "savings.svg").read_bytes())
 
 
 def resplits_of(run: Path, gate: str) -> list[list[str]]:
-    """What the gate's thresholds do on other splits (benchmarks/resplits.py); ``gate`` as the report names it."""
+    """What the thresholds of ``gate`` do on other splits (benchmarks/resplits.py)."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     resplits = import_module("resplits")
-    config = resplits.ResplitsConfig(run=run, gate=gate.replace(",", "").replace(" ", "_"))
-    return list(resplits.resplit_rows(config))
+    return list(resplits.resplit_rows(resplits.ResplitsConfig(run=run, gate=gate)))
 
 
 def store_resplits(store: dict[str, Any], rows: Sequence[list[str]]) -> None:
     """Put the re-splits into the store, and both thresholds into the demo's first two claims."""
     demo = store["demo"]
-    demo["resplits"]["rows"] = rows
-    line = next(line for line in demo["closing"] if line.startswith("with the gate"))
-    pattern = r"([\d.]+) % (?:of the searches )?skipped,.*?\(([-+][\d.]+) points, (\[[^\]]*\])\)"
+    demo["resplits"] = {"columns": RESPLITS, "rows": rows}
     claims = [claim for claim in store["claims"] if claim["theme"] == "demo"]
     names = (f"best gate: {demo['best']}", "the same gate")
-    for claim, name, figures, row in zip(claims, names, re.findall(pattern, line), rows, strict=False):
-        skipped, effect, interval = figures
+    figures = ((demo["skipped"], demo["effect"]), demo["few"])
+    for claim, name, (skipped, change), row in zip(claims, names, figures, rows, strict=False):
+        effect, interval = change.split(" ", 1)
         holds = not row[2].startswith("-")
         what = f"threshold for {row[0]}: {skipped} % of the searches skipped, against always searching"
         claim["setting"] = f"demo, {name}, {what}"
@@ -148,13 +150,22 @@ def store_resplits(store: dict[str, Any], rows: Sequence[list[str]]) -> None:
         )
 
 
+def store_tables(store: dict[str, Any], paths: Sequence[Path]) -> None:
+    """Put the tables that studies and benchmarks wrote into the store, by their names."""
+    for path in paths:
+        store.setdefault("tables", {}).update(json.loads(path.read_text(encoding="utf-8"))["tables"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the blocks of the pages from docs/results/figures.json.")
     parser.add_argument("--run", type=Path, help="run folder of the demo, whose figures are stored first")
-    store, run = read_store(), parser.parse_args().run
-    if run:
-        store_run(store, run)
-        store_resplits(store, resplits_of(run, store["demo"]["best"]))
+    parser.add_argument("--tables", type=Path, nargs="*", default=[], help="files with tables, which are stored first")
+    store, args = read_store(), parser.parse_args()
+    if args.run:
+        store_run(store, args.run)
+        store_resplits(store, resplits_of(args.run, store["demo"]["gate"]))
+    store_tables(store, args.tables)
+    if args.run or args.tables:
         STORE.write_text(json.dumps(store, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     write_blocks(pages(), "figures", lambda name: render(name, store))
 

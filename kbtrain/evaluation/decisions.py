@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from kbtrain.metrics.thresholds import (
     AnyRule,
     Dev,
     ThresholdChoice,
+    Training,
     choose,
     control,
     fewest_searches,
@@ -53,7 +54,7 @@ class GateInput:
     score for rule ``0.5``. ``gate_seconds``, ``gate_requests``, ``gate_samples`` and ``gate_tokens`` (generated) are
     for all evaluated questions together. ``given`` is the threshold of rule ``given``, ``floor`` the lowest score that
     the gate can give: none is chosen below it; ``seen`` questions that its training knew. ``within_answer``: the plain
-    answer goes on from the gate's pass.
+    answer goes on from the gate's pass. ``train``: its training questions.
     """
 
     name: str
@@ -69,6 +70,7 @@ class GateInput:
     given: float | None = None
     floor: float | None = None
     seen: Seen = NOTHING
+    train: Training = field(default_factory=Training)
 
     @property
     def learnt(self) -> bool:
@@ -130,7 +132,7 @@ def decide(
 def dev_table(gate: GateInput, dev: Sequence[Outcome], kind: AccuracyKind = "greedy") -> Dev:
     """A gate's dev scores beside the answers' correctness, expected only where every dev question was sampled."""
     known = oc.dev_answers(dev, kind)
-    return Dev(gate.dev, known.llm, known.rag, oc.is_needed(dev).astype(np.float64))
+    return Dev(gate.dev, known.llm, known.rag, oc.is_needed(dev).astype(np.float64), gate.train)
 
 
 def _choice(gate: GateInput, table: Dev, rule: AnyRule, target_ratio: float, loss: Loss) -> ThresholdChoice:

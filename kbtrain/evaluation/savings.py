@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -90,13 +90,15 @@ def savings(
     clusters: Sequence[str] | None = None,
     noted: Mapping[str, tuple[float, str]] | None = None,
     after_search: Collection[str] = (),
+    training: Mapping[str, thresholds.Training] | None = None,
 ) -> list[Saving]:
     """Of every gate in ``scores`` (higher = retrieval more needed), best on dev first; intervals draw the test
     questions, or whole ``clusters`` of them.
 
     ``noted``: threshold and rule by gate; without one the threshold with the most right answers on dev.
     ``after_search``: gates that read what was found, which save passages alone. The result is empty without dev
-    questions. Where dev was not sampled, its greedy answers stand for ``expected``.
+    questions. Where dev was not sampled, its greedy answers stand for ``expected``. ``training``: questions of
+    each gate, which rule best_accuracy reads too.
     """
     if not dev or not test or not scores:
         return []
@@ -107,7 +109,10 @@ def savings(
     on_dev = {gate: np.array([of[o.question_id] for o in dev]) for gate, of in scores.items()}
     table = [known.llm, known.rag]
     for gate in scores:
-        fewest, right = most_saved(on_dev[gate], before, limit)[0], most_right(on_dev[gate], before)
+        fewest, right = (
+            most_saved(on_dev[gate], before, limit)[0],
+            most_right(on_dev[gate], before, (training or {}).get(gate)),
+        )
         chosen = given.get(gate, (right, "best_accuracy"))
         cuts[gate] = chosen[1], (chosen[0], fewest, right)
         rank[gate] = dev_rank(on_dev[gate], before, limit)
@@ -162,9 +167,10 @@ def most_saved(scores: Floats, answers: Correctness, limit: float = LIMIT) -> tu
     return threshold, float(1 - (scores > threshold).mean())
 
 
-def most_right(scores: Floats, answers: Correctness) -> float:
-    """Threshold with the most right answers."""
-    return thresholds.choose("best_accuracy", _dev(scores, answers)).value
+def most_right(scores: Floats, answers: Correctness, training: thresholds.Training | None = None) -> float:
+    """Threshold of rule ``best_accuracy``."""
+    table = _dev(scores, answers)
+    return thresholds.choose("best_accuracy", table if training is None else replace(table, train=training)).value
 
 
 def _dev(scores: Floats, answers: Correctness) -> thresholds.Dev:

@@ -16,7 +16,7 @@ inequality (Bates et al. 2021, section 3.1).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, get_args
 
 import numpy as np
@@ -40,7 +40,7 @@ AnyRule = Annotated[
     Literal["0.5", "best_f1", "best_accuracy", "ratio", "max_loss", "fewest_searches", "given"], BeforeValidator(_half)
 ]
 _READ_NO_DEV = ("0.5", "given")
-MARGIN = 1.0  # standard errors by which a threshold of best_accuracy must beat never and always on dev
+MARGIN = 2.0  # standard errors by which a threshold of best_accuracy must beat never and always on dev
 SMALL_LOSS = 0.02  # of All-RAG's accuracy: what the report's headline allows on dev
 
 
@@ -73,17 +73,34 @@ class ThresholdChoice:
     guarantee: Guarantee | None = None
 
 
+_NONE: Floats = np.zeros(0)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Training questions: what a search gains for each (-1 to 1), and their scores by gates fitted without them.
+
+    ``scores`` is empty for a gate without such scores; its training questions then only help to choose between never
+    and always.
+    """
+
+    gains: Floats = field(default_factory=lambda: _NONE)
+    scores: Floats = field(default_factory=lambda: _NONE)
+
+
 @dataclass(frozen=True)
 class Dev:
     """The dev questions for a threshold rule, in one order.
 
     ``llm`` and ``rag``: (expected) correctness without and with retrieval; ``needed``: 1 where a retrieval is needed.
+    ``train``: training questions, which rule ``best_accuracy`` reads too.
     """
 
     scores: Floats
     llm: Floats
     rag: Floats
     needed: Floats
+    train: Training = field(default_factory=Training)
 
 
 def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.5) -> ThresholdChoice:
@@ -100,7 +117,8 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
         )
     if rule == "0.5":
         return threshold_choice(midpoint, rule, dev)
-    values = cuts(dev.scores)
+    table = with_training(dev) if rule == "best_accuracy" else dev
+    values = cuts(table.scores)
     searches = _cumulated(dev.scores, np.ones_like(dev.scores))
     if rule == "best_f1":
         total = float(dev.needed.sum())
@@ -108,25 +126,36 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
             raise UserError("threshold rule 'best_f1': no dev question needs retrieval; use another rule")
         goodness = 2 * _cumulated(dev.scores, dev.needed) / (searches + total)
     elif rule == "best_accuracy":
-        goodness = gains_beyond_margin(dev, MARGIN)
+        goodness = gains_beyond_margin(table, MARGIN)
     else:
         goodness = -np.abs(searches / len(dev.scores) - target_ratio)
     # rounding: sums of the same gains in another order must stay ties
     return threshold_choice(float(values[np.argmax(goodness >= goodness.max() - 1e-9)]), rule, dev)
 
 
+def with_training(dev: Dev) -> Dev:
+    """The dev questions, with the training questions that have scores."""
+    scores, gains = dev.train.scores, dev.train.gains
+    if not len(scores):
+        return dev
+    needed = np.concatenate([dev.needed, 0 * gains])
+    llm, rag = np.concatenate([dev.llm, 0 * gains]), np.concatenate([dev.rag, gains])
+    return Dev(np.concatenate([dev.scores, scores]), llm, rag, needed)
+
+
 def gains_beyond_margin(dev: Dev, margin: float) -> Floats:
     """Right answers that each cut gains over never; the better of never and always gains most, unless the cut of most
     right answers beats it by ``margin`` standard errors.
 
-    The standard error takes the mean squared gain of all questions: the few by which a cut differs may show no gain.
+    The better of the two is that of these and the training questions together. The standard error takes the mean
+    squared gain of all questions: the few by which a cut differs may show no gain.
     """
     gain = dev.rag - dev.llm
     won, searched = _cumulated(dev.scores, gain), _cumulated(dev.scores, np.ones_like(gain))
     best = int(np.argmax(won >= won.max() - 1e-9))
-    always = won[-1] > 1e-9
+    always = won[-1] + dev.train.gains.sum() > 1e-9
     differing = len(gain) - searched[best] if always else searched[best]
-    lead = won[best] - max(won[-1], 0.0)
+    lead = won[best] - (won[-1] if always else 0.0)
     if lead < margin * np.sqrt(differing * (gain**2).mean()):
         won[-1 if always else 0] += lead + 1
     return won

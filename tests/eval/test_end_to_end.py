@@ -430,8 +430,9 @@ def test_the_best_key_is_noted_and_is_the_report_s(script: Script, sampled_run: 
 
 
 def test_a_noted_threshold_has_its_figures_on_test_and_those_are_the_headline(
-    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
+    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("kbtrain.metrics.thresholds.MARGIN", 1.0)  # 80 dev questions
     folder = made_gate(run_folder / "kbm", run_folder)
     evaluate(script, run_folder, noted_rule="best_accuracy")  # the table's rule is another one
     card = KBMCard.read(folder)
@@ -471,8 +472,9 @@ def test_the_threshold_of_the_headline_can_be_the_one_that_is_noted(script: Scri
 
 @pytest.mark.parametrize("rule", ["best_accuracy", "ratio"])
 def test_the_report_ends_with_a_command_that_decides_as_it_says(
-    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str], rule: str
+    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str], rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("kbtrain.metrics.thresholds.MARGIN", 1.0)  # 80 dev questions
     made_gate(run_folder / "kbm", run_folder)
     evaluate(script, run_folder, threshold_rule=rule)
     other = next(key for key in ("mastery", "benefit") if key != KBMCard.read(run_folder / "kbm").best_key())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
 from kbtrain.errors import UserError
-from kbtrain.metrics.thresholds import Dev, choose, fewest_searches
+from kbtrain.metrics.thresholds import Dev, Training, choose, fewest_searches
 
 
 def _dev(seed: int, n: int = 40, levels: int = 12) -> Dev:
@@ -46,15 +48,35 @@ def test_best_accuracy_equals_trying_every_cut_or_is_the_better_of_never_and_alw
     fixed = float(dev.rag.mean() > dev.llm.mean())
     apart = abs(-fewest - fixed) * len(dev.scores) * ((dev.rag - dev.llm) ** 2).mean()
     lead = 40 * (best - max(dev.llm.mean(), dev.rag.mean()))
-    assert choose("best_accuracy", dev).dev_ratio == pytest.approx(fixed if lead < apart**0.5 else -fewest)
+    assert choose("best_accuracy", dev).dev_ratio == pytest.approx(fixed if lead < 2 * apart**0.5 else -fewest)
 
 
 def test_a_small_lead_is_not_worth_leaving_always_for() -> None:
     """Of 150 questions a search helps the first 60, does nothing to most others, and harms the last few."""
     scores = np.arange(150.0)[::-1]
-    for harmed, ratio in ((0, 1.0), (6, 1.0), (7, 0.4)):  # the root of 90 * 67 / 150 is 6.3
+    for harmed, ratio in ((0, 1.0), (13, 1.0), (14, 0.4)):  # twice the root of 90 * 73 / 150 is 13.2
         gain = np.array([*np.ones(60), *np.zeros(90 - harmed), *-np.ones(harmed)])
         assert choose("best_accuracy", Dev(scores, (-gain).clip(0), gain.clip(0), gain)).dev_ratio == ratio
+
+
+def test_training_questions_help_to_choose_between_never_and_always() -> None:
+    """On dev a search helps as often as it harms, without an order; on the training questions it harms or helps."""
+    gain = np.tile([1.0, -1.0, 0.0], 20)
+    dev = Dev(np.arange(60.0), (-gain).clip(0), gain.clip(0), gain)
+    for train_gain, ratio in ((-5.0, 0.0), (0.0, 0.0), (5.0, 1.0)):
+        assert choose("best_accuracy", replace(dev, train=Training(np.array([train_gain])))).dev_ratio == ratio
+    ordered = replace(dev, scores=gain, train=Training(np.array([5.0])))  # a clear lead on dev counts more
+    assert choose("best_accuracy", ordered).dev_ratio == pytest.approx(1 / 3)
+
+
+def test_training_questions_with_held_out_scores_choose_the_threshold_too() -> None:
+    """A lead of 3 on 6 dev questions is within the margin; with as clear a lead on 60 more it is beyond."""
+    gain = np.array([1.0, 1, 1, -1, -1, -1])
+    dev = Dev(gain, (-gain).clip(0), gain.clip(0), gain)
+    assert choose("best_accuracy", dev).dev_ratio == 0.0
+    more = Training(np.repeat(gain, 10), np.repeat(gain, 10))
+    found = choose("best_accuracy", replace(dev, train=more))
+    assert (found.value, found.dev_ratio, found.n_dev) == (0.0, 0.5, 6)
 
 
 @pytest.mark.parametrize("target", [0.0, 0.2, 0.5, 0.77, 1.0])
@@ -84,7 +106,7 @@ def test_the_fixed_rule_does_not_look_at_dev() -> None:
     empty = Dev(*(np.zeros(0) for _ in range(4)))
     assert choose("0.5", empty).value == 0.5
     assert choose("0.5", _dev(1), midpoint=0.0).value == 0.0
-    with pytest.raises(UserError, match="no dev question"):
+    with pytest.raises(UserError, match="needs dev questions"):
         choose("ratio", empty)
 
 

@@ -1,0 +1,121 @@
+"""How often a threshold chosen on 150 questions loses to the better of never and always, by rule and by cell.
+
+A cell is an answering model and a data set. 300 times, 150 of a cell's test questions choose, the other 350 measure. A
+miss is more than one point below the better of never and always there. Rules: ``best_accuracy`` with a margin of 0, 1
+and 2 standard errors, without and with the train questions and their held-out scores
+(:mod:`kbtrain.metrics.thresholds` has margin 2, with them); and no gate: the better of never and always on the 150, on
+these and the train questions, and on all 500 test questions. Nobody can know the last one: its misses are the floor.
+``--nested true`` uses train questions alone: 150 choose, 150 more stand for the train questions, 200 measure. Margin
+and rule were chosen by that table. No gate is fitted: scores are those of studies/evidence.py.
+
+Examples:
+  python studies/threshold_margin.py --path "[llm_outcomes/outcomes.jsonl, llm_outcomes_more/outcomes.jsonl]"
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from kbtrain.questions.data_sets.outcomes import read_judged
+from pydantic import Field
+
+from kbtrain.arrays import Floats
+from kbtrain.config import Config, run_script
+from kbtrain.io.provenance import write_atomically
+from kbtrain.metrics.thresholds import Dev, Training, cuts, gains_beyond_margin, with_training
+
+RULES = ("margin 0", "margin 1", "margin 2", "margin 1, train", "margin 2, train", "no gate", "no gate, train", "floor")
+DEV, MISS = 150, 0.01
+
+
+class ThresholdMarginConfig(Config):
+    path: tuple[Path, ...] = Field(min_length=1, description="JSON Lines files of questions and verdicts")
+    scores: Path = Field(Path("runs/evidence/scores"), description="folder of score files by model")
+    gate: str = Field("features_by_set", description="gate whose threshold is chosen")
+    splits: int = Field(300, ge=1, description="re-splits of each cell")
+    nested: bool = Field(False, description="train questions alone, by which the rule was chosen")
+    out: Path = Field(Path("runs/evidence"), description="folder of the result")
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.target,)
+
+    @property
+    def target(self) -> Path:
+        return self.out / f"margin{'-nested' if self.nested else ''}.json"
+
+
+def main(config: ThresholdMarginConfig) -> None:
+    rows, cells = [], list(read_cells(config))
+    figures = [cell_figures(scores, gains, train, config) for _, scores, gains, train in cells]
+    for (name, _, gains, _), (missed, *_) in zip(cells, figures, strict=True):
+        rows.append([*name, f"{100 * gains.mean():+.1f}", *(f"{share:.0%}".replace("%", " %") for share in missed)])
+    missed, own, gain = (np.array(part) for part in zip(*figures, strict=True))
+    means = [
+        ["mean", *(f"{100 * share:.1f} %" for share in missed.mean(axis=0))],
+        ["cells with at most 5 %", *(f"{n} of {len(cells)}" for n in (missed <= 0.05 + 1e-12).sum(axis=0))],
+        ["more than a point below no gate", *(f"{100 * share:.1f} %" for share in own.mean(axis=0))],
+        ["the same, cells with at most 5 %", *(f"{n} of {len(cells)}" for n in (own <= 0.05 + 1e-12).sum(axis=0))],
+        ["points against the better of both", *(f"{100 * points:+.2f}" for points in gain.mean(axis=0))],
+    ]
+    suffix = "-nested" if config.nested else ""
+    tables = {
+        f"margin{suffix}": {"columns": ["", *RULES], "rows": means},
+        f"margin-cells{suffix}": {"columns": ["answers of", "data set", "always minus never", *RULES], "rows": rows},
+    }
+    write_atomically(config.target, json.dumps({"tables": tables}, indent=1) + "\n")
+    for made in tables.values():
+        print("\n".join("| " + " | ".join(row) + " |" for row in (made["columns"], *made["rows"])), end="\n\n")
+
+
+def read_cells(config: ThresholdMarginConfig) -> Iterator[tuple[tuple[str, str], Floats, Floats, Training]]:
+    """Model and data set; scores and gains of the questions that are split, and the others."""
+    judged = [row for path in config.path for row in read_judged(path)]
+    sets = np.array([row.question.dataset for row in judged])
+    split = np.array([row.question.split == ("train" if config.nested else "test") for row in judged])
+    for folder in sorted(config.scores.iterdir()):
+        right = [row.right[folder.name, "published"] for row in judged]
+        gains = np.array([float(one["one"]) - float(one["none"]) for one in right])
+        lines = (folder / f"{config.gate}.jsonl").read_text(encoding="utf-8").splitlines()
+        known = {row["id"]: row["score"] for row in map(json.loads, lines)}
+        scores = np.array([known[row.question.id] for row in judged])
+        for name in dict.fromkeys(sets.tolist()):
+            here, beside = split & (sets == name), ~split & (sets == name)
+            yield (folder.name, name), scores[here], gains[here], Training(gains[beside], scores[beside])
+
+
+def cell_figures(
+    scores: Floats, gains: Floats, train: Training, config: ThresholdMarginConfig
+) -> tuple[Floats, Floats, Floats]:
+    """By rule: share of misses, share that is more than a point below no gate, mean points against the better of never
+    and always."""
+    rng, right, best = np.random.default_rng(1), [], []
+    for _ in range(config.splits):
+        order = rng.permutation(len(scores))
+        dev, rest = order[:DEV], order[2 * DEV if config.nested else DEV :]
+        beside = order[DEV : 2 * DEV]
+        more = Training(gains[beside], scores[beside]) if config.nested else train
+        total = float(more.gains.sum())
+        thresholds = [
+            *(chosen(scores[dev], gains[dev], margin, Training()) for margin in (0.0, 1.0, 2.0)),
+            *(chosen(scores[dev], gains[dev], margin, more) for margin in (1.0, 2.0)),
+            *(-np.inf if won > 1e-9 else np.inf for won in (gains[dev].sum(), gains[dev].sum() + total, gains.sum())),
+        ]
+        right.append([gains[rest][scores[rest] > threshold].sum() / len(rest) for threshold in thresholds])
+        best.append([max(gains[rest].mean(), 0.0)])
+    table = np.array(right) - np.array(best)
+    own = table - table[:, [RULES.index("no gate")]]
+    return (table < -MISS - 1e-12).mean(axis=0), (own < -MISS - 1e-12).mean(axis=0), table.mean(axis=0)
+
+
+def chosen(scores: Floats, gains: Floats, margin: float, train: Training) -> float:
+    """The threshold of rule ``best_accuracy`` with this margin."""
+    table = with_training(Dev(scores, np.zeros_like(gains), gains, gains, train))
+    won = gains_beyond_margin(table, margin)
+    return float(cuts(table.scores)[np.argmax(won >= won.max() - 1e-9)])
+
+
+if __name__ == "__main__":
+    run_script(main, ThresholdMarginConfig, __doc__)
