@@ -615,7 +615,7 @@ def test_rows_of_at_most_so_much_lost_are_chosen_on_dev_and_counted_on_test(
         assert (row["dev_ratio"], row["retrieval_ratio"]) == pytest.approx((searched["dev"], searched["test"]))
         assert row["lost"]["low"] <= row["lost"]["mean"] <= row["lost"]["high"]
     said = capsys.readouterr().out
-    assert "lose at most 2 points" in said and "nothing is promised" in said
+    assert "lose at most 2 points" in said and "Nothing is promised" in said
     shown = said.split("on test: lost")[1].split("The fewest searches")[0].splitlines()[1:]
     assert [line.split()[0] for line in shown] == [name for name, gate in gates.items() if gate["loss_rows"]]
 
