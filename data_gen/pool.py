@@ -123,7 +123,7 @@ def _every(config: PoolConfig, left_out: Counter[str]) -> Iterator[Question]:
                 left_out["yes_no"] += 1
                 continue
             if question.id in seen:
-                also = f"'{question.id}' also stands in {seen[question.id]}"
+                also = f"'{question.id}' is also in {seen[question.id]}"
                 raise UserError(f"{at(path, line, 'id')}: {also}; leave a run out, or give its questions other ids")
             seen[question.id] = path
             yield question

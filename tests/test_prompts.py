@@ -221,7 +221,7 @@ def test_a_model_that_may_think_first_is_told_not_to() -> None:
 @pytest.mark.parametrize("template", ["[]", "{{ messages[0]['role'] }}"])
 def test_a_template_that_leaves_out_what_the_user_says_is_refused(template: str) -> None:
     """Every question would get the same score."""
-    with pytest.raises(UserError, match="its chat template drops what the user says"):
+    with pytest.raises(UserError, match="its chat template drops the user's message"):
         prompts.render_chat(tokenizer(template), "hi\n")
     trimmed = tokenizer(TEMPLATE.replace("m['content']", "m['content'] | trim"))
     assert prompts.render_chat(trimmed, "hi\n") == "<s>[26 Jul 2024]<|user|>hi<|bot|>"

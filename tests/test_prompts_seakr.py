@@ -27,7 +27,7 @@ DATA = os.environ.get("KBTRAIN_TEST_DATA")
 
 def test_a_prompt_to_the_letter():
     hits = [Hit("p", "Oslo {x}", "A city.", 1.0), Hit("r", "Rome", "Another.", 1.0)]
-    assert step_prompt('What is "{it}"?', hits, shown=1) == (
+    assert step_prompt('What is "{it}"?', hits, n_shots=1) == (
         "Answer each question with a few short sentences, one a line, each of which states one fact. "
         "Then end with a line that begins with 'So the answer is:'.\n\n"
         "Question: When was the writer of Hamlet baptised?\nHamlet is a tragedy by William Shakespeare.\n"
@@ -42,7 +42,7 @@ def test_titles_are_shown_by_the_rule_of_sampling():
     hits = [Hit("p", "Oslo", "OSLO is a city.", 1.0), Hit("r", "Rome", "A city.", 1.0), Hit("s", "", "A town.", 1.0)]
     for rule in ("missing", "always", "never"):
         shown = evidence_text(hits, rule).split("\n")
-        assert step_prompt("Where?", hits, shown=0, titles=rule).endswith(
+        assert step_prompt("Where?", hits, n_shots=0, titles=rule).endswith(
             f"Documents:\n[1] {shown[0]}\n[2] {shown[1]}\n[3] {shown[2]}\n\nQuestion: Where?\n"
         )
     assert "[1] OSLO is a city.\n[2] Rome: A city.\n[3] A town." in step_prompt("Where?", hits)
@@ -85,7 +85,7 @@ def test_every_prompt_begins_with_the_head(chat):
     assert len(head) > 50
     for documents in ([], [Hit("p", "T", "x", 1.0)]):
         for said in ("", "A sentence.\n", ANSWER):
-            ids = encode(tokenizer, step_prompt("Where?", documents, 3), said=said)
+            ids = encode(tokenizer, step_prompt("Where?", documents, 3), reply=said)
             assert ids[: len(head)] == head and len(ids) > len(head)
 
 

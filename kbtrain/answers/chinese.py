@@ -27,7 +27,7 @@ def language_of(text: str) -> Language:
 @functools.lru_cache(maxsize=512)  # gold answers and passages are compared more than once
 def simplified(text: str) -> str:
     """A text with its Chinese characters simplified; all others stay, and so does their number."""
-    return _CJK.sub(lambda found: simplified_character(found[0]), text)
+    return _CJK.sub(lambda match: simplified_character(match[0]), text)
 
 
 @functools.lru_cache(maxsize=65_536)

@@ -145,13 +145,15 @@ def is_claimed(answer: str, golds: Iterable[str], question: str = "") -> bool:
     places = _places(marked, names)
     if not places:
         return True
-    taken = {i for place in places for i in range(place.begin, place.end)}
+    covered = {i for place in places for i in range(place.begin, place.end)}
     negative = _NEGATIVE.search(question) is not None
-    asked = frozenset(words(question))
+    question_words = frozenset(words(question))
     claimed = [
-        place for place in places if not place.within and not _denied(marked, place, names, negative, asked, raw)
+        place
+        for place in places
+        if not place.within and not _denied(marked, place, names, negative, question_words, raw)
     ]
-    return bool(claimed) and not _several(marked, claimed, taken)
+    return bool(claimed) and not _several(marked, claimed, covered)
 
 
 def _words_with_ends(text: str) -> list[str]:
@@ -170,21 +172,21 @@ def _needles(gold: str) -> tuple[tuple[str, ...], ...]:
 
 def _places(marked: Sequence[str], names: Iterable[tuple[str, ...]]) -> list[_Place]:
     """Each name's places, the marks between words aside."""
-    at = [i for i, word in enumerate(marked) if word not in (_COMMA, _STOP)]
-    bare = [marked[i] for i in at]
+    indices = [i for i, word in enumerate(marked) if word not in (_COMMA, _STOP)]
+    bare = [marked[i] for i in indices]
     text = f" {' '.join(bare)} "
-    found = []
+    places = []
     for name in dict.fromkeys(names):
         if f" {' '.join(name)} " not in text:
             continue
         for begin in range(len(bare) - len(name) + 1):
             if tuple(bare[begin : begin + len(name)]) == name:
-                within = any(
+                is_part = any(
                     begin >= ahead and tuple(bare[begin - ahead : begin - ahead + len(longer)]) == longer
                     for longer, ahead in _PARTS.get(name, ())
                 )
-                found.append(_Place(at[begin], at[begin + len(name) - 1] + 1, within))
-    return found
+                places.append(_Place(indices[begin], indices[begin + len(name) - 1] + 1, is_part))
+    return places
 
 
 def _denied(
@@ -192,20 +194,20 @@ def _denied(
     place: _Place,
     names: Sequence[tuple[str, ...]],
     negative: bool,
-    asked: frozenset[str],
+    question_words: frozenset[str],
     raw: str,
 ) -> bool:
-    """True if an answer says of a place that it is not this, or names another candidate beside it."""
+    """True if an answer denies a place, or names another candidate beside it."""
     begin, end, _ = place
     left = f" {' '.join(marked[max(0, begin - 14) : begin])} "
     right = f" {' '.join(marked[end : end + 24])}"
     if has_chinese(left + right) or has_chinese(marked[begin]):
-        before, after = left.replace(" ", ""), right.replace(" ", "")
+        chinese_left, chinese_right = left.replace(" ", ""), right.replace(" ", "")
         if (
-            _LEFT_ZH.search(before)
-            or (_RIGHT_ZH.search(after) and not after.endswith("吗"))
-            or _OR_RIGHT_ZH.search(after)
-            or _OR_LEFT_ZH.search(before)
+            _LEFT_ZH.search(chinese_left)
+            or (_RIGHT_ZH.search(chinese_right) and not chinese_right.endswith("吗"))
+            or _OR_RIGHT_ZH.search(chinese_right)
+            or _OR_LEFT_ZH.search(chinese_left)
         ):
             return True
     if _AFFIRMED_LEFT.search(left):
@@ -216,14 +218,14 @@ def _denied(
     if (_DENIED_NEAR if negative else _DENIED_LEFT).search(left):
         return True
     if not negative:
-        what = _NOT_WHAT.search(right)
-        if _DENIED_RIGHT.search(right) or (what and len(what[1]) > 2 and what[1] in asked):
+        negation = _NOT_WHAT.search(right)
+        if _DENIED_RIGHT.search(right) or (negation and len(negation[1]) > 2 and negation[1] in question_words):
             return True
     return _one_of_several(left, right, names, raw)
 
 
 def _one_of_several(left: str, right: str, names: Sequence[tuple[str, ...]], raw: str) -> bool:
-    """True if "or" stands between the gold answer and another candidate, which is not an alias of it.
+    """True if "or" joins the gold answer and another candidate, which is not an alias of it.
 
     Of plain words without a doubt "or" names a synonym: "a jenny or jennet".
     """
@@ -237,21 +239,21 @@ def _one_of_several(left: str, right: str, names: Sequence[tuple[str, ...]], raw
             or words_there[0].upper() in raw
         )
 
-    after = _OR_RIGHT.search(right)
-    if after and not _ALSO_CALLED.search(right):
-        other = after["other"].split()
-        if is_candidate(other) and not any(tuple(other[: len(name)]) == name for name in names):
+    or_right = _OR_RIGHT.search(right)
+    if or_right and not _ALSO_CALLED.search(right):
+        candidate = or_right["other"].split()
+        if is_candidate(candidate) and not any(tuple(candidate[: len(name)]) == name for name in names):
             return True
-    before = _OR_LEFT.search(left)
-    if before is None:
+    or_left = _OR_LEFT.search(left)
+    if or_left is None:
         return False
-    ahead = left[: before.start("or")].replace(_COMMA, " ").split()
+    ahead = left[: or_left.start("or")].replace(_COMMA, " ").split()
     if any(tuple(ahead[-len(name) :]) == name for name in names):
         return False
     return bool(ahead) and is_candidate(ahead[-1:])
 
 
-def _several(marked: Sequence[str], claimed: Sequence[_Place], taken: set[int]) -> bool:
+def _several(marked: Sequence[str], claimed: Sequence[_Place], covered: set[int]) -> bool:
     """True if each claim is a guess, and another guess beside it names another: "Maybe Paris. Maybe Rome."""
     text = f" {' '.join(marked)} "
     pattern = _PERHAPS_ZH if has_chinese(text) else _PERHAPS
@@ -260,4 +262,4 @@ def _several(marked: Sequence[str], claimed: Sequence[_Place], taken: set[int]) 
         return False
     reach = [range(begin, end) for begin, end in itertools.pairwise([*guesses, len(marked)])]
     guessed = all(any(place.begin in part for part in reach) for place in claimed)
-    return guessed and not all(any(i in taken for i in part) for part in reach)
+    return guessed and not all(any(i in covered for i in part) for part in reach)

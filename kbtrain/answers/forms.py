@@ -100,7 +100,7 @@ _UNIT = re.compile(
 _MONEY = re.compile(r"(?:\bUS\s?)?([$€£¥])\s?(\d[\d,.]*\d|\d)((?:\s?(?:thousand|million|billion|trillion)\b)?)", re.I)
 _CURRENCIES = {"$": "dollars", "€": "euros", "£": "pounds", "¥": "yen"}
 _DECADE = re.compile(r"\b(\d+0)'s\b")
-_LOOSE = re.compile(r"(?<=\d) (?:percent|dollars|euros|lb|yen)\b")  # what stood there as a sign, which is not compared
+_LOOSE = re.compile(r"(?<=\d) (?:percent|dollars|euros|lb|yen)\b")  # signs in the original text; signs are not compared
 
 _ORDINALS = dict(
     zip(
@@ -138,18 +138,18 @@ def unaccented(text: str) -> str:
 def unify_spelling(text: str) -> str:
     """Text in which everything is spelled in one way that punctuation or capitals decide."""
     if "." in text:
-        text = _INITIALS.sub(lambda found: re.sub(r"[. ]", "", found[0]), text)
-    text = _CAPITALS.sub(lambda found: found[0].replace(" ", ""), text)
+        text = _INITIALS.sub(lambda match: re.sub(r"[. ]", "", match[0]), text)
+    text = _CAPITALS.sub(lambda match: match[0].replace(" ", ""), text)
     if "St" in text or "Mt" in text:
-        text = _SAINT.sub(lambda found: "Saint" if found[1] == "St" else "Mount", text)
+        text = _SAINT.sub(lambda match: "Saint" if match[1] == "St" else "Mount", text)
     if "&" in text or " n" in text or "'n" in text:
         text = _AND.sub(" and ", text)
     if _DIGIT.search(text):
-        text = _YEAR_FIRST.sub(lambda found: _date(found[4], found[3], found[1], found[0]), text)
+        text = _YEAR_FIRST.sub(lambda match: _date(match[4], match[3], match[1], match[0]), text)
         text = _YEAR_LAST.sub(_last_year, text)
         text = _DECADE.sub(r"\1s", text)
-        text = _MONEY.sub(lambda found: f" {found[2]}{found[3]} {_CURRENCIES[found[1]]}", text)
-        text = _UNIT.sub(lambda found: f" {_UNITS[found[1].lower()]}", text)
+        text = _MONEY.sub(lambda match: f" {match[2]}{match[3]} {_CURRENCIES[match[1]]}", text)
+        text = _UNIT.sub(lambda match: f" {_UNITS[match[1].lower()]}", text)
     return text
 
 
@@ -159,58 +159,63 @@ def _date(day: str, month: str, year: str, otherwise: str) -> str:
     return f" {int(day)} {_MONTHS[int(month) - 1]} {year} "
 
 
-def _last_year(found: re.Match[str]) -> str:
+def _last_year(match: re.Match[str]) -> str:
     """A date with its year last: 7/4/1776 has the month first, 4.7.1776 the day, where both are possible."""
-    one, sign, other, year = found.groups()
-    day_first = int(one) > 12 or (sign != "/" and int(other) <= 12)
-    return _date(one, other, year, found[0]) if day_first else _date(other, one, year, found[0])
+    first, sign, second, year = match.groups()
+    day_first = int(first) > 12 or (sign != "/" and int(second) <= 12)
+    return _date(first, second, year, match[0]) if day_first else _date(second, first, year, match[0])
 
 
 def converted(plain: Sequence[str]) -> tuple[str, ...]:
     """Words with numbers and ordinals in digits, Roman numerals behind a name too, and dates as day, month, year."""
     if _SPECIAL.isdisjoint(plain):
         return tuple(plain)
-    found = list(plain)
-    if not _NUMERIC.isdisjoint(found):
-        found = _UNIT.sub(lambda unit: f" {_UNITS[unit[1]]}", " ".join(_with_digits(found))).replace("/", " ").split()
-    if not _ROMAN.keys().isdisjoint(found):
-        found = [
-            str(_ROMAN[word]) if word in _ROMAN and i and found[i - 1].isalpha() else word
-            for i, word in enumerate(found)
+    terms = list(plain)
+    if not _NUMERIC.isdisjoint(terms):
+        terms = _UNIT.sub(lambda unit: f" {_UNITS[unit[1]]}", " ".join(_with_digits(terms))).replace("/", " ").split()
+    if not _ROMAN.keys().isdisjoint(terms):
+        terms = [
+            str(_ROMAN[word]) if word in _ROMAN and i and terms[i - 1].isalpha() else word
+            for i, word in enumerate(terms)
         ]
-    if "war" in found:
-        found = _world_wars(found)
-    if not _MONTH.keys().isdisjoint(found):
-        found = _with_dates(found)
-    return tuple(found)
+    if "war" in terms:
+        terms = _world_wars(terms)
+    if not _MONTH.keys().isdisjoint(terms):
+        terms = _with_dates(terms)
+    return tuple(terms)
 
 
-def _with_digits(found: list[str]) -> list[str]:
-    out: list[str] = []
+def _with_digits(terms: list[str]) -> list[str]:
+    digits: list[str] = []
     i = 0
-    while i < len(found):
-        word = found[i]
+    while i < len(terms):
+        word = terms[i]
         starts = is_number_word(word) and (word in number_words() or (word == "hundred" and i == 0))
-        scaled = _DIGIT.match(word) and i + 1 < len(found) and found[i + 1] in SCALES
+        scaled = _DIGIT.match(word) and i + 1 < len(terms) and terms[i + 1] in SCALES
         if not starts and not scaled:
-            out.append(_ordinal(word, found, i) or word)
+            digits.append(_ordinal(word, terms, i) or word)
             i += 1
             continue
         end = i + 1
-        while end < len(found) and (is_number_word(found[end]) or (found[end] == "and" and end + 1 < len(found))):
+        while end < len(terms) and (is_number_word(terms[end]) or (terms[end] == "and" and end + 1 < len(terms))):
             end += 1
-        value, size = _number(found[i:end])
-        after = found[i + size] if i + size < len(found) else ""
-        if value is None or (word == "one" and size == 1 and _counts_nothing(found, i)):
-            out.append(word)
+        value, size = _number(terms[i:end])
+        next_word = terms[i + size] if i + size < len(terms) else ""
+        if value is None or (word == "one" and size == 1 and _counts_nothing(terms, i)):
+            digits.append(word)
             i += 1
-        elif after in _ORDINALS and _ORDINALS[after] < 10 and value.isdigit() and int(value) % 10 == 0 < int(value):
-            out.append(ordinal(int(value) + _ORDINALS[after]))  # twenty-first
+        elif (
+            next_word in _ORDINALS
+            and _ORDINALS[next_word] < 10
+            and value.isdigit()
+            and int(value) % 10 == 0 < int(value)
+        ):
+            digits.append(ordinal(int(value) + _ORDINALS[next_word]))  # twenty-first
             i += size + 1
         else:
-            out.append(value)
+            digits.append(value)
             i += size
-    return out
+    return digits
 
 
 def _number(run: Sequence[str]) -> tuple[str | None, int]:
@@ -223,9 +228,9 @@ def _number(run: Sequence[str]) -> tuple[str | None, int]:
             return None, 1
         return (str(round(value)), 2) if scale and value == round(value) else (None, 1)
     if len(run) > 1 and run[0] in number_words() and 13 <= number_words()[run[0]] <= 20:
-        rest, size = _number(run[1:3])  # nineteen eighty-four
-        if rest is not None and 10 <= int(rest) <= 99 and from_english(run[: size + 1]) is None:
-            return f"{number_words()[run[0]]}{rest}", size + 1
+        second_half, size = _number(run[1:3])  # nineteen eighty-four
+        if second_half is not None and 10 <= int(second_half) <= 99 and from_english(run[: size + 1]) is None:
+            return f"{number_words()[run[0]]}{second_half}", size + 1
     for size in range(min(len(run), 12), 0, -1):
         value_of = from_english(run[:size])
         if value_of is not None:
@@ -233,15 +238,15 @@ def _number(run: Sequence[str]) -> tuple[str | None, int]:
     return None, 1
 
 
-def _counts_nothing(found: Sequence[str], i: int) -> bool:
-    before, after = found[i - 1] if i else "", found[i + 1] if i + 1 < len(found) else ""
-    return before in _NO_COUNT_BEFORE or after in _NO_COUNT_AFTER
+def _counts_nothing(terms: Sequence[str], i: int) -> bool:
+    previous, following = terms[i - 1] if i else "", terms[i + 1] if i + 1 < len(terms) else ""
+    return previous in _NO_COUNT_BEFORE or following in _NO_COUNT_AFTER
 
 
-def _ordinal(word: str, found: Sequence[str], i: int) -> str | None:
+def _ordinal(word: str, terms: Sequence[str], i: int) -> str | None:
     value = _ORDINALS.get(word)
-    before = found[i - 1] if i else ""
-    if value is None or (word == "second" and (before in _TIME_BEFORE or _DIGIT.match(before))):
+    previous = terms[i - 1] if i else ""
+    if value is None or (word == "second" and (previous in _TIME_BEFORE or _DIGIT.match(previous))):
         return None
     return ordinal(value)
 
@@ -251,62 +256,62 @@ def ordinal(n: int) -> str:
     return f"{n}{'th' if 10 <= n % 100 <= 20 else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
 
 
-def _world_wars(found: list[str]) -> list[str]:
+def _world_wars(terms: list[str]) -> list[str]:
     """World War I and the First World War are "world war 1"."""
-    text = f" {' '.join(found)} "
+    text = f" {' '.join(terms)} "
     text = re.sub(r" (?:(1)st|(2)nd) world war ", lambda war: f" world war {war[1] or war[2]} ", text)
     return re.sub(r" world war i ", " world war 1 ", text).split()
 
 
-def _with_dates(found: list[str]) -> list[str]:
-    out: list[str] = []
+def _with_dates(terms: list[str]) -> list[str]:
+    dated: list[str] = []
     i = 0
-    while i < len(found):
-        month = _MONTH.get(found[i])
+    while i < len(terms):
+        month = _MONTH.get(terms[i])
         if month is None:
-            out.append(found[i])
+            dated.append(terms[i])
             i += 1
             continue
-        after = found[i + 1] if i + 1 < len(found) else ""
-        behind = [word for word in out[-3:] if word not in ("the", "of")]
-        day = _DAY.fullmatch(behind[-1]) if behind and out[-1] != "the" else None
-        ahead = _DAY.fullmatch(after) if day is None else None
+        next_word = terms[i + 1] if i + 1 < len(terms) else ""
+        behind = [word for word in dated[-3:] if word not in ("the", "of")]
+        day = _DAY.fullmatch(behind[-1]) if behind and dated[-1] != "the" else None
+        ahead = _DAY.fullmatch(next_word) if day is None else None
         if day is not None:
-            while not _DAY.fullmatch(out[-1]):
-                out.pop()  # of
-            out[-1:] = [day[1], month]
+            while not _DAY.fullmatch(dated[-1]):
+                dated.pop()  # of
+            dated[-1:] = [day[1], month]
         elif ahead is not None:
-            out += [ahead[1], month]
+            dated += [ahead[1], month]
             i += 1
         if (
             (day or ahead)
-            and found[i + 1 : i + 2] in (["in"], ["of"])
-            and _YEAR.fullmatch("".join(found[i + 2 : i + 3]))
+            and terms[i + 1 : i + 2] in (["in"], ["of"])
+            and _YEAR.fullmatch("".join(terms[i + 2 : i + 3]))
         ):
             i += 1
         if day is None and ahead is None:
-            out.append(month if _YEAR.fullmatch(after) else found[i])
+            dated.append(month if _YEAR.fullmatch(next_word) else terms[i])
         i += 1
-    return out
+    return dated
 
 
-def _chinese_digits(found: Sequence[str]) -> tuple[str, ...]:
+def _chinese_digits(terms: Sequence[str]) -> tuple[str, ...]:
     """Words with Chinese numerals in digits, where they count: 十二月 -> 12月, 一九四九年 -> 1949年; not 一起."""
-    out: list[str] = []
-    for i, word in enumerate(found):
-        counted = len(word) > 1 or len(found) == 1 or (i + 1 < len(found) and found[i + 1] in _MEASURES)
-        if not _FULL_NUMERAL.fullmatch(word) or not (counted or (i and found[i - 1] == "第")):
-            out.append(word)
+    digits: list[str] = []
+    for i, word in enumerate(terms):
+        is_count = len(word) > 1 or len(terms) == 1 or (i + 1 < len(terms) and terms[i + 1] in _MEASURES)
+        if not _FULL_NUMERAL.fullmatch(word) or not (is_count or (i and terms[i - 1] == "第")):
+            digits.append(word)
         elif _YEAR_CHARS.fullmatch(word):
-            out.append("".join(_DIGIT_OF[char] for char in word))
+            digits.append("".join(_DIGIT_OF[char] for char in word))
         else:
             value = from_chinese(word)
-            out.append(word if value is None else str(value))
-    return tuple(out)
+            digits.append(word if value is None else str(value))
+    return tuple(digits)
 
 
-def _texts(found: Sequence[str]) -> tuple[str, str]:
-    return without_articles(found), " ".join(found)
+def _texts(terms: Sequence[str]) -> tuple[str, str]:
+    return without_articles(terms), " ".join(terms)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -328,15 +333,15 @@ def readings(text: str) -> tuple[str, ...]:
     if (date := _YEAR_FIRST.search(text)) is not None:
         rows += [words(f"{date[1]}年{int(date[3])}月{int(date[4])}日", CJK_OR_NUMERAL)]
     rows += [spelled, plain]
-    found = dict.fromkeys(form for row in dict.fromkeys(rows) for form in _texts(row))
-    return tuple(form for form in found if form)
+    texts = dict.fromkeys(form for row in dict.fromkeys(rows) for form in _texts(row))
+    return tuple(form for form in texts if form)
 
 
 def join_word_parts(text: str) -> str | None:
     """Text without hyphens, apostrophes and dots inside of words (Hawai'i, Spider-Man); None if it has none."""
     plain = unaccented(text)
-    made = _INSIDE.sub("", plain)
-    return None if made == plain else made
+    joined = _INSIDE.sub("", plain)
+    return None if joined == plain else joined
 
 
 _PARENTHESIS = re.compile(r"\s*\([^()]*\)\s*$")
@@ -370,17 +375,17 @@ def _short_names(text: str) -> Iterator[str]:
 def gold_readings(text: str) -> tuple[str, ...]:
     """:func:`readings` of a gold answer, and what else names the same: 50 for 50 %, Mueller for Müller, a person's
     first and last name."""
-    found = list(readings(text))
-    found += [_LOOSE.sub("", form) for form in found if not re.search(r"percent|dollar|euro|pound", text, re.I)]
+    forms = list(readings(text))
+    forms += [_LOOSE.sub("", form) for form in forms if not re.search(r"percent|dollar|euro|pound", text, re.I)]
     spelled = text.translate(_SPELLED_TABLE)
     if spelled != text:
-        found += readings(spelled)
-    if (other := join_word_parts(text)) is not None:
-        found += readings(other)
+        forms += readings(spelled)
+    if (variant := join_word_parts(text)) is not None:
+        forms += readings(variant)
     bare = _YEARS.sub("", text)
-    for other in (bare, _BEFORE.sub("", bare), *_short_names(bare)):
-        found += readings(other) if other not in ("", text) else ()
-    return tuple(dict.fromkeys(form for form in found if form.strip()))
+    for variant in (bare, _BEFORE.sub("", bare), *_short_names(bare)):
+        forms += readings(variant) if variant not in ("", text) else ()
+    return tuple(dict.fromkeys(form for form in forms if form.strip()))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -390,14 +395,14 @@ def short_readings(gold: str, question: str) -> frozenset[str]:
 
     As a whole answer they are right; in a longer one they may be another's.
     """
-    found = [_PARENTHESIS.sub("", gold)]
+    shorter = [_PARENTHESIS.sub("", gold)]
     place, comma, state = gold.partition(", ")
     if comma and place[:1].isupper() and state[:1].isupper() and not _DIGIT.search(place):
-        found.append(place)
+        shorter.append(place)
     head, _, noun = gold.strip().rpartition(" ")
     if head and len(noun) > 2 and noun.casefold() in words(question) and set(words(head)) - set(words(question)):
-        found.append(head)
-    return frozenset(form for short in found for form in readings(short))
+        shorter.append(head)
+    return frozenset(form for short in shorter for form in readings(short))
 
 
 def all_readings(text: str) -> Iterator[str]:
@@ -406,5 +411,5 @@ def all_readings(text: str) -> Iterator[str]:
     spelled = text.translate(_SPELLED_TABLE)
     if not text.isascii() and spelled != text:
         yield from readings(spelled)
-    if (other := join_word_parts(text)) is not None:
-        yield from readings(other)
+    if (joined := join_word_parts(text)) is not None:
+        yield from readings(joined)

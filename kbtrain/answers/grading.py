@@ -23,7 +23,7 @@ from kbtrain.answers.writing import has_unspaced
 from kbtrain.errors import UserError
 from kbtrain.records import Grading, Question
 
-Verdicts = Mapping[str, bool | None]  # normalised answer -> what a judge said of it; None: it abstained
+Verdicts = Mapping[str, bool | None]  # normalised answer -> a judge's verdict; None: it abstained
 
 NORMALISATION = "forms-claims-yes-no/5"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/5"}  # noted beside labels: others are old
@@ -57,15 +57,15 @@ def _holds(answer: str, gold: str) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _needles(gold: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Readings of a gold answer between spaces, and without any."""
-    found = forms.gold_readings(gold)
-    return tuple(f" {form} " for form in found), tuple(form.replace(" ", "") for form in found)
+    readings = forms.gold_readings(gold)
+    return tuple(f" {form} " for form in readings), tuple(form.replace(" ", "") for form in readings)
 
 
 @functools.lru_cache(maxsize=512)  # aliases are looked for in one answer
 def _hays(answer: str) -> tuple[tuple[str, ...], str]:
     """Readings of an answer between spaces, and the letters and digits of all of them."""
-    found = forms.readings(answer)
-    return tuple(f" {form} " for form in found), " ".join(form.replace(" ", "") for form in found)
+    readings = forms.readings(answer)
+    return tuple(f" {form} " for form in readings), " ".join(form.replace(" ", "") for form in readings)
 
 
 _OPENING, _CLOSING = "[{\u3010\u3014\u3008\u300a<", "]}\u3011\u3015\u3009\u300b>"
@@ -83,7 +83,7 @@ _COMMAND = re.compile(r"\\(?:boxed|fbox|text|textbf|mathrm|mathbf)\s*\{([^{}]*)\
 _TAG = re.compile(r"<(\w+)>(.*?)</\1>", re.DOTALL)
 _QUOTE = re.compile(r"(?<![A-Za-z])'|'(?![A-Za-z])|(?<![A-Za-z0-9])_+|_+(?![A-Za-z0-9])")
 
-# a letter that is none of a word: "A" and "I" are words themselves, so few words may follow those
+# a letter outside of words: "A" and "I" are words themselves, so few words may follow those
 _BECAUSE = r"(?:because|since|as|for|due|which|that|is|was|and|or|but|not)\b"
 _UPPER = rf"([B-HJ-Z](?![A-Za-z0-9'&+#/])|[AI](?![A-Za-z0-9'&+#/])(?!\s+(?!(?i:{_BECAUSE}))[A-Za-z]))"
 _LOWER = r"([a-z](?=\s*(?:[):,;]|\.(?!\w)|$)))"
@@ -156,54 +156,58 @@ def option_letter(answer: str, options: tuple[str, ...]) -> str | None:
         return text.upper()
     equal = [letter for letter, option in zip(letters, map(_undressed, options), strict=True)
              if text.rstrip(".") == option.rstrip(".")]  # fmt: skip
-    whole = [letter for letter, option in zip(letters, options, strict=True) if _same(text, letter, option)]
-    for same in (equal, whole):  # "Aa" is not "aa", nor "x + 1" "x - 1", though their words are the same
-        if len(same) == 1:
-            return same[0]
+    full = [letter for letter, option in zip(letters, options, strict=True) if _same(text, letter, option)]
+    for matches in (equal, full):  # "Aa" is not "aa", nor "x + 1" "x - 1", though their words are the same
+        if len(matches) == 1:
+            return matches[0]
     prefixed = _behind_prefix(text, letters, options)
     if prefixed:
         return prefixed
     if _ONLY_LETTERS.fullmatch(text) and len(set(text) & set(letters)) > 1:
         return None
-    head, _, rest = text.partition("\n")
-    if len(_list_options(rest, letters, options)) > 1 and not _list_options(head, letters, options):
-        above = option_letter(head, options)  # "B", and the options told again below
-        if above and not _match_letters(_CLAIMS, rest, letters):
+    head, _, below = text.partition("\n")
+    if len(_list_options(below, letters, options)) > 1 and not _list_options(head, letters, options):
+        above = option_letter(head, options)  # "B", and the options repeated below
+        if above and not _match_letters(_CLAIMS, below, letters):
             return above
     denied = _list_options(
         text, letters, options, rf"[\s,;]*(?i:{_DENIED})"
     )  # "C. Rome is incorrect; the answer is B."
     first = _match_letters((_FIRST,), text, letters) - denied
-    said = _match_letters(_CLAIMS, text, letters)
-    claims = first | said
+    claimed = _match_letters(_CLAIMS, text, letters)
+    claims = first | claimed
     listed = _list_options(text, letters, options) - denied
-    for found in (
-        claims if said or len(listed) < 2 else listed,
+    for candidates in (
+        claims if claimed or len(listed) < 2 else listed,
         listed,
         _match_letters(_MENTIONS, text, letters) - denied,
         _by_text(text, letters, options) - denied,
     ):
-        if found:
-            return next(iter(found)) if len(found) == 1 else None
+        if candidates:
+            return next(iter(candidates)) if len(candidates) == 1 else None
     return None
 
 
 def _behind_prefix(text: str, letters: list[str], options: tuple[str, ...]) -> str | None:
-    """The one option that stands behind "A:", by its letter or as all the rest; None without such a prefix."""
+    """The option behind "A:", by its letter or as all the rest; None without such a prefix."""
     prefix = _PREFIX.match(text)
-    rest = text[prefix.end() :] if prefix else ""
-    if not rest or _same(rest, "A", options[0]):
+    text_behind = text[prefix.end() :] if prefix else ""
+    if not text_behind or _same(text_behind, "A", options[0]):
         return None
-    found = _match_letters((_FIRST, *_CLAIMS), rest, letters) | _list_options(rest, letters, options)
-    found |= {letter for letter, option in zip(letters, options, strict=True) if _same(rest, letter, option)}
-    return next(iter(found)) if len(found) == 1 else None
+    letters_behind = _match_letters((_FIRST, *_CLAIMS), text_behind, letters) | _list_options(
+        text_behind, letters, options
+    )
+    letters_behind |= {
+        letter for letter, option in zip(letters, options, strict=True) if _same(text_behind, letter, option)
+    }
+    return next(iter(letters_behind)) if len(letters_behind) == 1 else None
 
 
 def _undressed(answer: str) -> str:
     """An answer without markdown, TeX, tags and quotes, its brackets and full stops made plain."""
     text = unicodedata.normalize("NFKC", answer)
-    for wrapping, inside in ((_COMMAND, r"(\1)"), (_COMMAND, r"(\1)"), (_TAG, r"\2")):
-        text = wrapping.sub(inside, text)
+    for wrapping, replacement in ((_COMMAND, r"(\1)"), (_COMMAND, r"(\1)"), (_TAG, r"\2")):
+        text = wrapping.sub(replacement, text)
     return _QUOTE.sub(" ", text.translate(_SIGNS)).strip()
 
 
@@ -215,45 +219,45 @@ def _same(text: str, letter: str, option: str) -> bool:
 
 
 def _match_letters(patterns: Iterable[re.Pattern[str]], text: str, letters: list[str]) -> set[str]:
-    """The letters that patterns find, each with those that stand behind it in a list."""
-    found = set()
+    """The letters that patterns match, each with those that follow it in a list."""
+    matches = set()
     for match in (match for pattern in patterns for match in pattern.finditer(text)):
         group = next(i for i, letter in enumerate(match.groups(), 1) if letter)
         letter: str | None = match[group]
-        rest = text[match.end(group) :]
+        remainder = text[match.end(group) :]
         while letter and letter.upper() in letters:
-            found.add(letter.upper())
-            second = _SECOND.match(rest)
+            matches.add(letter.upper())
+            second = _SECOND.match(remainder)
             letter = second and next(filter(None, second.groups()))
-            rest = rest[second.end() :] if second else ""
-    return found
+            remainder = remainder[second.end() :] if second else ""
+    return matches
 
 
 def _list_options(text: str, letters: list[str], options: tuple[str, ...], behind: str = "") -> set[str]:
-    """The options that stand in an answer with letter and text, and ``behind`` after them: "A. Spain B. Austria" lists
+    """The options that an answer lists with letter and text, and ``behind`` after them: "A. Spain B. Austria" lists
     two."""
-    found = set()
+    listed = set()
     for letter, option in zip(letters, options, strict=True):
         sign = r"\s*[.):,]" if letter in "AI" else r"\s*[.):,]?"  # "a noble gas" has an article
         label = rf"(?<![^\W_]){letter}{sign}\s*(?i:{re.escape(_undressed(option))})(?![A-Za-z0-9]){behind}"
-        found |= {letter} if re.search(label, text) else set()
-    return found
+        listed |= {letter} if re.search(label, text) else set()
+    return listed
 
 
 def _by_text(text: str, letters: list[str], options: tuple[str, ...]) -> set[str]:
     """The options whose text an answer holds and does not deny; not those inside a longer one ("Guinea-Bissau").
 
-    Empty for a question: it repeats what was asked.
+    Empty for a question back.
     """
     if "?" in text:
         return set()
-    held = [(letter, option) for letter, option in zip(letters, options, strict=True) if _holds(text, option)]
-    alone = {
+    contained = [(letter, option) for letter, option in zip(letters, options, strict=True) if _holds(text, option)]
+    outermost = {
         letter: option
-        for letter, option in held
-        if not any(option != other and _holds(other, option) for _, other in held)
+        for letter, option in contained
+        if not any(option != longer and _holds(longer, option) for _, longer in contained)
     }
-    return {letter for letter, option in alone.items() if not _denied(text, option)}
+    return {letter for letter, option in outermost.items() if not _denied(text, option)}
 
 
 def _denied(text: str, option: str) -> bool:
@@ -300,8 +304,8 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
     if polar is not None:
         if is_empty(answer) or yes_no.says_nothing(answer):
             return False
-        said = yes_no.says_yes(answer, question.text)
-        return None if said is None else said == polar
+        answered_yes = yes_no.says_yes(answer, question.text)
+        return None if answered_yes is None else answered_yes == polar
     if question.grading == "exact":
         return exact_match(answer, question.answers) == 1 or _is_short(answer, question)
     return _gives(question, answer)
@@ -314,18 +318,18 @@ def is_yes_no(question: Question) -> bool:
 
 def _is_short(answer: str, question: Question) -> bool:
     """True for an answer that is a gold one without what goes without saying (:func:`forms.short_readings`)."""
-    said = forms.readings(answer)
-    return any(not forms.short_readings(gold, question.text).isdisjoint(said) for gold in question.answers)
+    answer_readings = forms.readings(answer)
+    return any(not forms.short_readings(gold, question.text).isdisjoint(answer_readings) for gold in question.answers)
 
 
 def _gives(question: Question, answer: str) -> bool:
     """True if an answer holds a gold answer, and claims it."""
-    said, golds = _alike(answer, question.answers)
+    answer_text, golds = _alike(answer, question.answers)
     if _is_short(answer, question):
         return True
-    if not any(_holds(said, gold) and _in_capitals(answer, gold) for gold in golds):
+    if not any(_holds(answer_text, gold) and _in_capitals(answer, gold) for gold in golds):
         return False
-    return is_claimed(said, golds, question.text)
+    return is_claimed(answer_text, golds, question.text)
 
 
 _ALSO_WORDS = frozenset("us it who am in or me an as at be by do go he hi if is my no of oh on so to up we".split())
@@ -360,30 +364,30 @@ def graded(question: Question, answer: str, verdicts: Verdicts | None = None) ->
     return verdicts[key]
 
 
-def is_same(question: Question, one: str, other: str) -> bool:
+def is_same(question: Question, first: str, second: str) -> bool:
     """True if two answers to a question say the same: its rule accepts either one, with the other as the gold answer.
 
     No accepted answer is read. Two empty answers are the same, and so are two that say that they do not know. Two
     answers that word the same differently, with neither inside the other, count as different.
     """
-    blank = [is_empty(answer) for answer in (one, other)]
+    blank = [is_empty(answer) for answer in (first, second)]
     if any(blank):
         return all(blank)
     if question.grading == "option":
-        letters = [named_option(question, answer) for answer in (one, other)]
+        letters = [named_option(question, answer) for answer in (first, second)]
         if any(letters):
             return letters[0] == letters[1]
-    silent = [yes_no.says_nothing(answer) for answer in (one, other)]
+    silent = [yes_no.says_nothing(answer) for answer in (first, second)]
     if any(silent):
         return all(silent)
     if yes_no.is_asked(question.text):
-        yes = [yes_no.says_yes(answer, question.text) for answer in (one, other)]
+        yes = [yes_no.says_yes(answer, question.text) for answer in (first, second)]
         if None not in yes:
             return yes[0] == yes[1]
     rule: Grading = "contains" if question.grading == "option" else question.grading
     return any(
         rule_verdict(replace(question, answers=(gold,), grading=rule), answer)
-        for answer, gold in ((one, other), (other, one))
+        for answer, gold in ((first, second), (second, first))
     )
 
 
@@ -395,9 +399,9 @@ def group_key(question: Question, answer: str) -> str:
     if letter:
         return letter
     if yes_no.polarity(question.answers, question.text) is not None:
-        said = yes_no.says_yes(answer, question.text)
-        if said is not None:
-            return "yes" if said else "no"
+        answered_yes = yes_no.says_yes(answer, question.text)
+        if answered_yes is not None:
+            return "yes" if answered_yes else "no"
     return _usual(simplified(answer) if _in_chinese(question) else answer)
 
 
@@ -429,20 +433,20 @@ _CLOSED = {"yes", "no", "noanswer"}  # HotpotQA: such an answer is right or wron
 
 def exact_match(answer: str, golds: Iterable[str]) -> float:
     """1 if the answer is one of the accepted ones in any of its forms, else 0."""
-    said, wanted = _alike(answer, golds)
-    accepted = {form for gold in wanted for form in forms.gold_readings(gold)}
-    if not accepted.isdisjoint(forms.readings(said)):
+    answer_text, gold_texts = _alike(answer, golds)
+    accepted = {form for gold in gold_texts for form in forms.gold_readings(gold)}
+    if not accepted.isdisjoint(forms.readings(answer_text)):
         return 1.0
     squeezed = {form.replace(" ", "") for form in accepted}
-    if squeezed.isdisjoint(form.replace(" ", "") for form in forms.readings(said)) and said.isascii():
+    if squeezed.isdisjoint(form.replace(" ", "") for form in forms.readings(answer_text)) and answer_text.isascii():
         return 0.0
-    return float(not accepted.isdisjoint(forms.all_readings(said)))
+    return float(not accepted.isdisjoint(forms.all_readings(answer_text)))
 
 
 def token_f1(answer: str, golds: Iterable[str]) -> float:
     """The best F1 over the accepted answers, of words (Chinese: characters) with repeats, in their usual forms."""
-    said, wanted = _alike(answer, golds)
-    return max((_f1(_usual(said), _usual(gold)) for gold in wanted), default=0.0)
+    answer_text, gold_texts = _alike(answer, golds)
+    return max((_f1(_usual(answer_text), _usual(gold)) for gold in gold_texts), default=0.0)
 
 
 def _usual(text: str) -> str:
@@ -453,6 +457,6 @@ def _usual(text: str) -> str:
 def _f1(answer: str, gold: str) -> float:
     if answer != gold and (answer in _CLOSED or gold in _CLOSED):
         return 0.0
-    said, wanted = answer.split(), gold.split()
-    common = sum((Counter(said) & Counter(wanted)).values())
-    return 2 * common / (len(said) + len(wanted)) if common else 0.0
+    answer_words, gold_words = answer.split(), gold.split()
+    common = sum((Counter(answer_words) & Counter(gold_words)).values())
+    return 2 * common / (len(answer_words) + len(gold_words)) if common else 0.0

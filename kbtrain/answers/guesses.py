@@ -76,9 +76,9 @@ def is_given(text: str, silent: Callable[[str], bool]) -> bool:
     if any(not silent(part) and "?" not in part and _guesses(part) for part in clauses):
         return True
     return any(
-        (silent(before) and not silent(behind) and _stated(before, behind))
-        or (not silent(before) and _doubted(before, behind))
-        for before, behind in pairwise(clauses)
+        (silent(clause) and not silent(behind) and _stated(clause, behind))
+        or (not silent(clause) and _doubted(clause, behind))
+        for clause, behind in pairwise(clauses)
     )
 
 
@@ -92,7 +92,7 @@ def _stated(doubt: str, behind: str) -> bool:
     return bool(english or (_OWN_DOUBT_ZH.search(doubt) and _STATED_ZH.search(behind)))
 
 
-def _doubted(said: str, doubt: str) -> bool:
+def _doubted(statement: str, doubt: str) -> bool:
     """True for "Paris" and "but I am not sure"; not for "Ann Lee?" and "I am not sure"."""
     joined = _JOINED.match(doubt) and _UNSURE.search(doubt)
-    return "?" not in said and bool(joined or _UNSURE_ZH.search(doubt)) and not _SORRY.match(said)
+    return "?" not in statement and bool(joined or _UNSURE_ZH.search(doubt)) and not _SORRY.match(statement)

@@ -42,9 +42,9 @@ def fold(text: str) -> tuple[str, list[int] | range]:
     origin: list[int] = []
     for part in _PARTS.finditer(text):
         begin, plain = part.start(), part.group()
-        made = plain.lower() if plain[0] < "\x80" else _fold(plain)
-        folded.append(made)
-        origin += range(begin, part.end()) if plain[0] < "\x80" else [begin] * len(made)
+        simple = plain.lower() if plain[0] < "\x80" else _fold(plain)
+        folded.append(simple)
+        origin += range(begin, part.end()) if plain[0] < "\x80" else [begin] * len(simple)
     return "".join(folded), origin
 
 
@@ -69,7 +69,7 @@ _ARTICLE = r"(?:(?:an?|the)[\W_]{1,3})?"
 _CHINESE_SPACED = r"[\s·・‧•・\-]{0,2}"
 _PIECE = regex.compile(rf"\d+(?:[,'’]\d{{3}})+(?![\d.])|\d+(?:\.\d+)?|[{CJK}]|[{UNSPACED}]+|{_LETTER}+|[^\w\s]|_")
 _DIGITS = re.compile(r"(?<![\d.,])\d{1,3}(?:[,'’]\d{3})+(?!\d)|(?<![\d.])\d+(?![\d]|\.\d)")
-_IN_WORD_FROM = 4  # letters; shorter answers stand at the beginning of too many words
+_IN_WORD_FROM = 4  # letters; too many words begin with a shorter answer
 _HANZI_NUMBER = re.compile("[零一二两三四五六七八九十百千万]{2,}")
 
 
@@ -77,22 +77,22 @@ def mask_answers(text: str, question: Question) -> str:
     """``text`` with every gold answer replaced by ``MASK``: all aliases, whole words.
 
     For multiple choice the text of the gold option is masked. Longer aliases go first, so that "US dollar" leaves no
-    "MASK dollar". Chinese has no word boundaries: there an alias is masked wherever it stands.
+    "MASK dollar". Chinese has no word boundaries: there an alias is masked anywhere.
     """
     gold = gold_texts(question)
     if not gold:
         return text
     folded, origin = fold(text)
-    parts, after = [], 0
+    parts, position = [], 0
     possible = tuple(alias for alias in gold if _may_stand(alias, folded))
-    for found in _pattern(possible).finditer(folded) if possible else ():
-        begin, end = origin[found.start()], origin[found.end() - 1] + 1
+    for match in _pattern(possible).finditer(folded) if possible else ():
+        begin, end = origin[match.start()], origin[match.end() - 1] + 1
         while end < len(text) and is_mark(text[end]):
             end += 1
-        if begin >= after:
-            parts += [text[after:begin], MASK]
-            after = end
-    return "".join(parts) + text[after:]
+        if begin >= position:
+            parts += [text[position:begin], MASK]
+            position = end
+    return "".join(parts) + text[position:]
 
 
 def mask_leak(masked: str, question: Question) -> tuple[str, ...]:
@@ -150,15 +150,15 @@ def _alias(text: str) -> str:
     words = [i for i, group in enumerate(groups) if regex.match(r"\w", group[0])]
     if not words:
         return re.escape(text.strip())
-    pattern, before, skipped = "", "", 0
+    pattern, previous, skipped = "", "", 0
     for i, group in enumerate(groups):
         if words[0] < i < words[-1] and i not in words:
             skipped += 1  # signs inside an answer are optional
             continue
-        both_chinese = has_chinese(before) and has_chinese(group[0]) and not skipped
+        both_chinese = has_chinese(previous) and has_chinese(group[0]) and not skipped
         gap = _CHINESE_SPACED if both_chinese else rf"[\W_]{{0,{3 + 2 * skipped}}}{_ARTICLE}"
         pattern += (gap if pattern else "") + _form(group, i == 0, i == len(groups) - 1)
-        before, skipped = group[-1], 0
+        previous, skipped = group[-1], 0
     return pattern
 
 
@@ -226,8 +226,8 @@ def _form(group: list[str], first: bool, last: bool) -> str:
     zeros = "0*" if group[0].startswith("0") else ""  # 007
     words, gap = english(value), r"[\s\-]*(?:and\s+)?"
     bare = group[0] in (*SCALES, "hundred")  # as in "2 million" and "Hundred Years' War"
-    said = (rf"(?:one{gap})?" if bare else "") + gap.join(words[bare:])
-    forms = [_edged(zeros + r"[,'’\s]?".join(thousands), digits, first, last), _edged(said, said, first, last)]
+    spelled = (rf"(?:one{gap})?" if bare else "") + gap.join(words[bare:])
+    forms = [_edged(zeros + r"[,'’\s]?".join(thousands), digits, first, last), _edged(spelled, spelled, first, last)]
     numeral = chinese(value) if value < 10**8 else ""
     if len(numeral) > 1 or (numeral and has_chinese(group[0])):
         bounds = (rf"(?<!{NUMERAL})", rf"(?!{NUMERAL})") if first and last else ("", "")
@@ -261,19 +261,19 @@ def _leaks(gold: str, masked: str, folded: str) -> bool:
 
 def _numbers(folded: str) -> set[int]:
     """All whole numbers in a folded text, in digits, English words or Chinese numerals."""
-    found = {int(re.sub(r"\D", "", digits)) for digits in _DIGITS.findall(folded)}
+    values = {int(re.sub(r"\D", "", digits)) for digits in _DIGITS.findall(folded)}
     words = re.findall(r"[a-z]+|[^\w\s-]", folded)
     i = 0
     while i < len(words):
         size = next((n for n in range(min(12, len(words) - i), 0, -1) if _words_value(words[i : i + n])), 0)
         if size:
             value = from_english(words[i : i + size])
-            found.add(value if value is not None else -1)
+            values.add(value if value is not None else -1)
         i += size or 1
     for numeral in _HANZI_NUMBER.findall(folded):
         value = from_chinese(numeral)
-        found |= {value} if value is not None else set()
-    return found
+        values |= {value} if value is not None else set()
+    return values
 
 
 def _words_value(words: list[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Answers that say that they know none, in English and Chinese: "It is not mentioned in the documents.", 未提及."""
+"""Answers that state no answer, in English and Chinese: "It is not mentioned in the documents.", 未提及."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _ADJECTIVE = (
 _NOBODY = r"(?:no one|no-one|nobody|none of us|no man|no person)"
 _KNOWER = r"(?:me|us|anyone|science|scientists|history|historians|the author|researchers)"
 _FORMS = (
-    # it is not mentioned; "not known as Rome" tells what it is not, "not known to swim" what it cannot do
+    # it is not mentioned; "not known as Rome" and "not known to swim" state something
     rf"\b(?:{_BE}{_NOT}|isn't|ain't){_SOFTLY} (?:{_TOLD})\b(?: (?:in|by|from) {_SOURCE})?",
     rf"\b{_BE}{_NOT}{_SOFTLY} known\b(?! (?:as|for|to)\b)(?: (?:in|by|from) {_SOURCE})?",
     rf"\bnot{_SOFTLY} known to {_KNOWER}\b",
-    # "not found in Europe" is an answer, "not found in the text" is none
+    # "not found in Europe" is an answer, "not found in the text" is not
     rf"\b{_BE}{_NOT}{_SOFTLY} (?:{_GIVEN})(?:$| (?:here|anywhere)\b| (?:in|by|from|with|within|for) {_SOURCE}\b)",
     rf"^(?:(?:the|any|a) )?{_ADJECTIVE}(?:{_THING}) not{_SOFTLY} (?:{_TOLD}|known|{_GIVEN})\b",
     rf"^not{_SOFTLY} (?:{_TOLD}|known|{_GIVEN})(?:$| (?:in|by|from|with|within|for) {_SOURCE}\b)",
@@ -106,7 +106,7 @@ _CHINESE = re.compile(
     r"|^(?:没有|无)(?:一个)?正确(?:的)?(?:答案|选项)|^(?:这)?(?:个)?(?:不好|很难|难)说$"
 )
 _CLAUSE = re.compile(r"[.,;:!?()。，；：！？（）\n\u2026]+")
-_LEAD = re.compile(  # of an answer: what stands before it
+_LEAD = re.compile(  # words that introduce an answer
     r"^\W*(?:(?:so|thus|therefore|hence|sorry|well)\b\W*)?"
     r"(?:(?:the|my|a|an)\s+)?(?:(?:final|correct|short|best|only|right)\s+)?(?:answer|ans|response|a(?=\s*:))\b"
     r"(?:\s+(?:to|for)\b[^.:\n]{0,80}?(?=\s+is\b|\s*:))?"
@@ -117,7 +117,7 @@ _LEAD = re.compile(  # of an answer: what stands before it
 _TITLE = re.compile(r"[《〈][^《》〈〉]*[》〉]")
 _QUOTED = re.compile(r"[\"“][^\"“”]*[\"”]")
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
-_SAYING = {  # words that go on with saying nothing; others in capitals behind it make a title
+_SAYING = {  # words that still state nothing; others in capitals behind it make a title
     "found", "given", "available", "provided", "known", "yet", "here", "text", "document", "documents", "passage",
     "information", "answer", "question", "about", "in", "the", "of", "this", "that", "it", "context", "any", "at", "to",
 }  # fmt: skip
@@ -137,23 +137,22 @@ def is_missing(answer: str) -> bool:
     """
     if is_empty(answer):
         return True
-    said = _LEAD.sub("", _plain(answer), count=1)
-    if _is_whole(said):
-        return said.strip(" .") != "Na"  # sodium
-    parts = _clauses(said)
+    statement = _LEAD.sub("", _plain(answer), count=1)
+    if _is_whole(statement):
+        return statement.strip(" .") != "Na"  # sodium
+    parts = _clauses(statement)
     if len(parts) > 1 and _is_whole(parts[0]) and _explained(parts[1]):
-        return not is_given(said, _says_no)
-    found = any(map(_is_whole, said.split(":")[1:])) or any(map(_silent, parts))
-    return found and not is_given(said, _says_no)
+        return not is_given(statement, _says_no)
+    denies = any(map(_is_whole, statement.split(":")[1:])) or any(map(_silent, parts))
+    return denies and not is_given(statement, _says_no)
 
 
 def states_nothing(sentence: str) -> bool:
-    """True for a sentence of a chain of reasoning with nothing in it to go on with: empty, or it says that something is
-    not known and nothing besides."""
+    """True for a sentence of a chain of reasoning that is empty, or states only that something is not known."""
     if not is_missing(sentence):
         return False
-    left = [part for part in _clauses(_plain(sentence)) if not _silent(part) and not _is_whole(part)]
-    return not any(_n_words(part) > _PLAIN and not _OPENING.match(part) for part in left)
+    stated = [part for part in _clauses(_plain(sentence)) if not _silent(part) and not _is_whole(part)]
+    return not any(_n_words(part) > _PLAIN and not _OPENING.match(part) for part in stated)
 
 
 def _plain(text: str) -> str:
@@ -190,13 +189,13 @@ def _says_no(clause: str) -> bool:
 
 def _silent(clause: str) -> bool:
     """True if a clause says that something is not known, and not as part of a title."""
-    found = _ENGLISH.search(clause)
-    return (found is not None and not _in_title(clause, found)) or _CHINESE.search(clause) is not None
+    match = _ENGLISH.search(clause)
+    return (match is not None and not _in_title(clause, match)) or _CHINESE.search(clause) is not None
 
 
-def _in_title(clause: str, found: re.Match[str]) -> bool:
+def _in_title(clause: str, match: re.Match[str]) -> bool:
     """True if the words are in capitals, and others behind them too: "I Don't Know How to Love Him"."""
-    words, behind = found.group().split(), clause[found.end() :].split()
+    words, behind = match.group().split(), clause[match.end() :].split()
     if clause.isupper() or not any(word[0].isupper() for word in words[1:]):
         return False
     small = {"the", "a", "an", "of", "to", "in", "on", "by", "is", "not", "and"}

@@ -61,8 +61,10 @@ def is_number_word(word: str) -> bool:
 def chinese(n: int) -> str:
     """Simplified numerals for 0 <= n < 10^8: 10 -> 十, 105 -> 一百零五, 12000 -> 一万二千."""
     if n >= 10_000:
-        rest = n % 10_000
-        return chinese(n // 10_000) + "万" + (("零" if rest < 1000 else "") + chinese(rest) if rest else "")
+        remainder = n % 10_000
+        return (
+            chinese(n // 10_000) + "万" + (("零" if remainder < 1000 else "") + chinese(remainder) if remainder else "")
+        )
     digits = f"{n:04d}"
     text = "".join(_HANZI[int(d)] + unit if d != "0" else "零" for d, unit in zip(digits, "千百十 ", strict=True))
     text = re.sub("零+", "零", text.replace(" ", "")).strip("零") or "零"

@@ -71,14 +71,14 @@ def split_thought(text: str, opened: bool = False) -> SplitText:
     place = 0
     while (closing := _CLOSING.search(text, place)) is not None and (not place or _begins(text[place:])):
         place = closing.end()
-    rest = text[place:]
+    output = text[place:]
     if place:
-        return SplitText(text, "", True) if _begins(rest) else _split(text, place)
-    opening = _OPENING.search(text)
-    if opened or (opening is not None and not text[: opening.start()].strip()):
+        return SplitText(text, "", True) if _begins(output) else _split(text, place)
+    opening_mark = _OPENING.search(text)
+    if opened or (opening_mark is not None and not text[: opening_mark.start()].strip()):
         return SplitText(text, "", True)
-    if opening is not None:  # a second thought behind an answer
-        return SplitText(text[opening.start() :], text[: opening.start()])
+    if opening_mark is not None:  # a second thought behind an answer
+        return SplitText(text[opening_mark.start() :], text[: opening_mark.start()])
     return SplitText(None, text)
 
 
@@ -88,8 +88,8 @@ def _begins(text: str) -> bool:
 
 
 def _split(text: str, place: int) -> SplitText:
-    rest = _WRAPPED.sub("", text[place:], count=1) if _WRAPPED.match(text[place:]) else text[place:]
-    return SplitText(text[:place], _UNWRAPPED.sub("", rest, count=1).lstrip())
+    remainder = _WRAPPED.sub("", text[place:], count=1) if _WRAPPED.match(text[place:]) else text[place:]
+    return SplitText(text[:place], _UNWRAPPED.sub("", remainder, count=1).lstrip())
 
 
 def opens_thought(prompt: str) -> bool:
@@ -150,12 +150,12 @@ def read_answer(
     a stop string ends is whole, however the output ended.
     """
     answer = skip_blank_lines(split.answer) if (bool(stop) if skip_blank is None else skip_blank) else split.answer
-    whole = up_to_stop(answer, stop)
-    if len(whole) < len(answer):
+    up_to_end = up_to_stop(answer, stop)
+    if len(up_to_end) < len(answer):
         finish = "stop"
-    if split.thought is not None and finish != "length" and is_empty(whole):
+    if split.thought is not None and finish != "length" and is_empty(up_to_end):
         return ReadAnswer("", "thought", True)
-    return ReadAnswer(whole, finish, split.thought is not None)
+    return ReadAnswer(up_to_end, finish, split.thought is not None)
 
 
 def skip_blank_lines(text: str) -> str:

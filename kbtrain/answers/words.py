@@ -45,8 +45,8 @@ def without_articles(words: Sequence[str]) -> str:
     behind = (*words[1:], "")[: len(words)]
     without = [
         word
-        for word, after in zip(words, behind, strict=True)
-        if word not in ARTICLES or not after or (word != "the" and _CJK.match(after))
+        for word, next_word in zip(words, behind, strict=True)
+        if word not in ARTICLES or not next_word or (word != "the" and _CJK.match(next_word))
     ]
     return " ".join(words if without == ["the"] else without)
 
@@ -60,20 +60,20 @@ def folded(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=512)  # gold answers and options come back with every answer to their question
-def words(text: str, apart: regex.Pattern[str] = _CJK) -> tuple[str, ...]:
-    """Words that are compared, articles among them; ``apart``: what is a word without spaces around it."""
+def words(text: str, single: regex.Pattern[str] = _CJK) -> tuple[str, ...]:
+    """Words that are compared, articles among them; ``single``: what is a word without spaces around it."""
     text = folded(text)
     plain = text.isascii()
     if not plain or "minus" in text or "negative" in text:
         text = _MINUS.sub(" -", text)
     if not plain:
-        text = apart.sub(r" \1 ", text)
+        text = single.sub(r" \1 ", text)
     if "," in text or "'" in text:
         text = _THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
     dropped = _DROPPED if plain else _DROPPED_ANY
-    parts, after = [], 0
+    parts, position = [], 0
     if "-" in text or "+" in text or "#" in text:
         for sign in _SIGN.finditer(text):
-            parts += [dropped.sub(" ", text[after : sign.start()]), sign[0]]
-            after = sign.end()
-    return tuple("".join([*parts, dropped.sub(" ", text[after:] if after else text)]).split())
+            parts += [dropped.sub(" ", text[position : sign.start()]), sign[0]]
+            position = sign.end()
+    return tuple("".join([*parts, dropped.sub(" ", text[position:] if position else text)]).split())

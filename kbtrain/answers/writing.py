@@ -42,7 +42,7 @@ def has_unspaced(text: str) -> bool:
 
 
 def has_kana(text: str) -> bool:
-    """True for Japanese; Chinese characters stand in it, too."""
+    """True for Japanese, with or without Chinese characters."""
     return _KANA.search(text) is not None
 
 

@@ -117,10 +117,10 @@ def polarity(gold: Sequence[str], question: str) -> bool | None:
 
 @functools.lru_cache(maxsize=1024)  # every answer to a question asks for it
 def _polarity(gold: tuple[str, ...], question: str) -> bool | None:
-    said = {normalise(simplified(text)) for text in gold}
-    if _WH.search(question) or not (said <= _YES or said <= _NO):
+    golds = {normalise(simplified(text)) for text in gold}
+    if _WH.search(question) or not (golds <= _YES or golds <= _NO):
         return None
-    return said <= _YES
+    return golds <= _YES
 
 
 def is_asked(question: str) -> bool:
@@ -139,10 +139,10 @@ def says_yes(answer: str, question: str) -> bool | None:
         lead = _lead(text)
         if lead is not None:
             return lead
-        rest = _PREAMBLE.sub("", text, count=1)
-        if rest == text:
+        stripped = _PREAMBLE.sub("", text, count=1)
+        if stripped == text:
             break
-        text = rest
+        text = stripped
     sentence = _SENTENCE.split(text, maxsplit=1)[0]
     statement = _TRUE_OR_FALSE.sub("", question)
     if _SAYS_NOTHING.search(sentence) or _NOT.search(statement) or re.search(r"\bor\b", statement):
@@ -164,18 +164,18 @@ def says_nothing(answer: str) -> bool:
 
 def _lead(text: str) -> bool | None:
     """Yes or no by the first word; None where it says nothing, or a later sentence begins with the contrary."""
-    found = _LEAD.match(text)
-    if found is None:
+    match = _LEAD.match(text)
+    if match is None:
         return None
-    if found["no"] and found["no"].casefold() == "no" and not _AFTER_NO.match(found["rest"]):
+    if match["no"] and match["no"].casefold() == "no" and not _AFTER_NO.match(match["rest"]):
         return None
     describes = ("right", "correct", "true", "exactly", "precisely", "indeed")
-    if found["yes"] and found["yes"].casefold() in describes and _DESCRIBES.match(found["rest"]):
+    if match["yes"] and match["yes"].casefold() in describes and _DESCRIBES.match(match["rest"]):
         return None
-    yes = bool(found["yes"])
+    yes = bool(match["yes"])
     for sentence in _SENTENCE.split(text)[1:]:
-        again = _LEAD.match(sentence)
-        if again and bool(again["yes"]) != yes and _PLAIN_LEAD.match(sentence):
+        later = _LEAD.match(sentence)
+        if later and bool(later["yes"]) != yes and _PLAIN_LEAD.match(sentence):
             return None
     return yes
 
@@ -185,21 +185,25 @@ def _read_statement(sentence: str, question: str) -> bool | None:
     contrasts = {word.casefold() for word in _CONTRAST.findall(sentence)} - {*words(question)}
     if _ECHO.match(sentence) or contrasts:
         return None  # the question again, or a doubt
-    asked = [word for word in words(question) if word not in _IDLE]
-    contrary = rf"\b(?:but|,) (?:\w+ is |it is |is )?not (?:an? |the )?{re.escape(asked[-1])}\b" if asked else "$^"
+    question_words = [word for word in words(question) if word not in _IDLE]
+    contrary = (
+        rf"\b(?:but|,) (?:\w+ is |it is |is )?not (?:an? |the )?{re.escape(question_words[-1])}\b"
+        if question_words
+        else "$^"
+    )
     if re.search(contrary, sentence, re.IGNORECASE):
-        return False if _in_order(asked, words(sentence)) else None
+        return False if _in_order(question_words, words(sentence)) else None
     sentence = _TURN.split(sentence, maxsplit=1)[0]
     denied = len(_NOT.findall(sentence))
     stated = [word for word in words(_NOT.sub(" ", sentence)) if word not in _IDLE]
-    if not asked or denied > 1:
+    if not question_words or denied > 1:
         return None
-    if _in_order(asked, stated):
+    if _in_order(question_words, stated):
         return not denied
     if _SAME.search(question):  # no other predicate: of the same nationality
         return not denied if _CALLED_ALIKE.search(sentence) else None
-    if re.match(r"\W*(?:both|they)\b", sentence, re.IGNORECASE) and stated and _in_order(stated, asked):
-        return not denied if _same_stem(stated[-1], asked[-1]) else None  # Both are American
+    if re.match(r"\W*(?:both|they)\b", sentence, re.IGNORECASE) and stated and _in_order(stated, question_words):
+        return not denied if _same_stem(stated[-1], question_words[-1]) else None  # Both are American
     return True if not denied and _both_are(sentence, question) else None
 
 
@@ -211,19 +215,23 @@ def _both_are(sentence: str, question: str) -> bool:
     names, _, predicate = question.partition(" both ")
     if not predicate or not _CALLED_ALIKE.search(sentence):
         return False
-    called = [word for word in words(predicate) if word not in _IDLE]
+    predicate_words = [word for word in words(predicate) if word not in _IDLE]
     stated = words(sentence)
-    return bool(called) and _in_order(called, stated) and any(word in stated for word in words(names) if len(word) > 3)
+    return (
+        bool(predicate_words)
+        and _in_order(predicate_words, stated)
+        and any(word in stated for word in words(names) if len(word) > 3)
+    )
 
 
-def _in_order(wanted: Sequence[str], there: Sequence[str]) -> bool:
-    """True if all words are there, in their order."""
-    rest = iter(there)
-    return all(any(_same_stem(word, other) for other in rest) for word in wanted)
+def _in_order(expected: Sequence[str], actual: Sequence[str]) -> bool:
+    """True if ``actual`` contains the expected words in their order."""
+    remaining = iter(actual)
+    return all(any(_same_stem(word, candidate) for candidate in remaining) for word in expected)
 
 
-def _same_stem(one: str, other: str) -> bool:
-    short, long = sorted((one, other), key=len)
+def _same_stem(first: str, second: str) -> bool:
+    short, long = sorted((first, second), key=len)
     if short == long:
         return True
     return (
@@ -242,12 +250,12 @@ def _says_yes_in_chinese(answer: str, question: str) -> bool | None:
     lead = _LEAD_ZH.match(text)
     if lead is None:
         return _restated(text, re.sub(r"\s", "", question))
-    rest = lead["rest"]
-    if re.match(r"不[是对会能]|没有|否|" + _PARTICLE + r"*[?？]", rest) and lead["yes"]:
+    remainder = lead["rest"]
+    if re.match(r"不[是对会能]|没有|否|" + _PARTICLE + r"*[?？]", remainder) and lead["yes"]:
         return None  # 是不是, 对吗？
-    whole = re.match(r"^(?:的|了|啊|呀)*(?:$|[,，.。;；!！、:：\n]|他|她|它|这|那|两|二|都|并|不)", rest)
+    complete = re.match(r"^(?:的|了|啊|呀)*(?:$|[,，.。;；!！、:：\n]|他|她|它|这|那|两|二|都|并|不)", remainder)
     long = len(lead["no"] or lead["yes"]) > 1
-    if whole or long:
+    if complete or long:
         return bool(lead["yes"])
     return None if len(text) > 12 else bool(lead["yes"])
 
@@ -255,12 +263,12 @@ def _says_yes_in_chinese(answer: str, question: str) -> bool | None:
 def _restated(text: str, question: str) -> bool | None:
     """A statement in the question's own words: 北京是中国的首都吗 -> 北京是中国的首都, or 北京不是中国的首都."""
     first = re.split("[,，。.!！;；\n]", text, maxsplit=1)[0]
-    asked = re.sub(
-        rf"是否|是不是|{_PARTICLE}|[^{CJK}\w]", lambda found: "是" if found[0].startswith("是") else "", question
+    statement = re.sub(
+        rf"是否|是不是|{_PARTICLE}|[^{CJK}\w]", lambda match: "是" if match[0].startswith("是") else "", question
     )
     stated = re.sub(rf"[^{CJK}\w]", "", first)
-    if stated == asked:
+    if stated == statement:
         return True
-    if re.sub(r"并?不(?=[是在会能属])|没(?=有)", "", stated) == asked and re.search("[不没]", stated):
+    if re.sub(r"并?不(?=[是在会能属])|没(?=有)", "", stated) == statement and re.search("[不没]", stated):
         return False
     return None

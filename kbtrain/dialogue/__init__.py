@@ -59,17 +59,19 @@ def load_turns(
 
 def _distinct(path: Path, split: Split | None) -> Iterator[TurnExample]:
     """No id and no turn of a named dialogue twice, no dialogue in two splits."""
-    seen: set[tuple[str, int]] = set()
+    turns: set[tuple[str, int]] = set()
     ids: dict[str, str] = {}
     splits: dict[str, Split] = {}
-    for place, example, named in plain_turns(path, split):
-        where = f"{place}: dialogue '{example.dialogue_id}'"
-        if named and (example.dialogue_id, example.turn) in seen:
-            raise UserError(f"{where}: duplicate turn {example.turn}; delete one")
+    for place, example, has_name in plain_turns(path, split):
+        subject = f"{place}: dialogue '{example.dialogue_id}'"
+        if has_name and (example.dialogue_id, example.turn) in turns:
+            raise UserError(f"{subject}: duplicate turn {example.turn}; delete one")
         if splits.setdefault(example.dialogue_id, example.split) != example.split:
-            both = f"in {example.split} and in {splits[example.dialogue_id]}; keep it in one split"
-            raise UserError(f"{where}: {both}" + ("" if named else ", or give 'dialogue_id' if another begins alike"))
+            splits_text = f"in {example.split} and in {splits[example.dialogue_id]}; keep it in one split"
+            raise UserError(
+                f"{subject}: {splits_text}" + ("" if has_name else ", or give 'dialogue_id' if another begins alike")
+            )
         if (first := ids.setdefault(example.id, place)) != place:
             raise UserError(f"{place}: field 'id': duplicate {example.id!r}, first in {first}")
-        seen.add((example.dialogue_id, example.turn))
+        turns.add((example.dialogue_id, example.turn))
         yield example

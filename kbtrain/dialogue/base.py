@@ -20,7 +20,7 @@ from kbtrain.records import Snippet, Split, TurnExample, Utterance
 
 @dataclass(frozen=True)
 class Turn:
-    """An utterance with the data set's verdict on it: ``label`` None where nothing is said about it. ``actions``: acts
+    """An utterance with the data set's verdict on it: ``label`` None where it is not labelled. ``actions``: acts
     with their slots and values."""
 
     said: Utterance
@@ -52,15 +52,15 @@ class Dialogue:
 
 
 def turn_examples(dialogue: Dialogue, history: History = "plain") -> Iterator[TurnExample]:
-    """One example per SYSTEM turn that something precedes, with what was said before it.
+    """One example per SYSTEM turn after other turns, with these turns as its context.
 
     ``history`` enriched: earlier turns that people enriched have their enriched text, as in KETOD.
     """
     n = len(dialogue.turns)
     for i, turn in enumerate(dialogue.turns):
         if turn.said.speaker == "SYSTEM" and i > 0 and (i == n - 1 or not dialogue.only_last):
-            before = dialogue.turns[:i]
-            context = tuple(earlier.said if history == "plain" else earlier.heard() for earlier in before)
+            earlier_turns = dialogue.turns[:i]
+            context = tuple(earlier.said if history == "plain" else earlier.heard() for earlier in earlier_turns)
             yield TurnExample(
                 id=f"{dialogue.id}:{i}",
                 dialogue_id=dialogue.of or dialogue.id,
@@ -80,12 +80,12 @@ def turn_examples(dialogue: Dialogue, history: History = "plain") -> Iterator[Tu
 
 def services_so_far(context: Iterable[Utterance]) -> tuple[str, ...]:
     """The services named in these turns, each once, in the order of their last mention."""
-    seen: dict[str, None] = {}
+    last_mentions: dict[str, None] = {}
     for utterance in context:
         for service in utterance.services:
-            seen.pop(service, None)
-            seen[service] = None
-    return tuple(seen)
+            last_mentions.pop(service, None)
+            last_mentions[service] = None
+    return tuple(last_mentions)
 
 
 def domain_of(service: str) -> str:
@@ -100,21 +100,21 @@ def check_dialogues(dialogues: Iterable[Dialogue]) -> Iterator[Dialogue]:
     be two that begin alike, and their texts alone cannot say."""
     wholes: dict[str, Split] = {}
     leaks: list[str] = []
-    seen: dict[str, dict[Split, tuple[str, int]]] = {}  # by id and split: where, and a hash of what is said
+    by_id: dict[str, dict[Split, tuple[str, int]]] = {}  # by id and split: where, and a hash of what is said
     for dialogue in dialogues:
-        text, others = hash(tuple(turn.said.text for turn in dialogue.turns)), seen.setdefault(dialogue.id, {})
-        for split, (where, its) in others.items():
+        text, by_split = hash(tuple(turn.said.text for turn in dialogue.turns)), by_id.setdefault(dialogue.id, {})
+        for split, (place, its) in by_split.items():
             if split == dialogue.split or its == text:
-                raise UserError(f"{dialogue.where}: duplicate dialogue (first in {where}); delete one")
-        others[dialogue.split] = (dialogue.where, text)
+                raise UserError(f"{dialogue.where}: duplicate dialogue (first in {place}); delete one")
+        by_split[dialogue.split] = (dialogue.where, text)
         if dialogue.of is not None and wholes.setdefault(dialogue.of, dialogue.split) != dialogue.split:
             leaks.append(f"{dialogue.where}: continues dialogue '{dialogue.of}' of {wholes[dialogue.of]}")
         if not dialogue.turns:
             raise UserError(f"{dialogue.where}: no turns")
-        for i, (one, other) in enumerate(itertools.pairwise(dialogue.turns)):
-            if one.said.speaker == other.said.speaker and one.said.text == other.said.text:
+        for i, (former, following) in enumerate(itertools.pairwise(dialogue.turns)):
+            if former.said.speaker == following.said.speaker and former.said.text == following.said.text:
                 raise UserError(f"{dialogue.where}: turns {i} and {i + 1} are the same; delete one of them")
-        yield _renamed(dialogue, f"{dialogue.split}-{dialogue.id}") if len(others) > 1 else dialogue
+        yield _renamed(dialogue, f"{dialogue.split}-{dialogue.id}") if len(by_split) > 1 else dialogue
     if leaks:
         more = f" ({len(leaks) - 1} more do)" if len(leaks) > 1 else ""
         warnings.warn(f"{leaks[0]}, or begins alike{more}: gates know such turns from training", stacklevel=2)
@@ -137,25 +137,25 @@ M = TypeVar("M", bound=BaseModel)
 
 def split_of(name: str, path: Path) -> Split:
     """The split that a name means. Raises :class:`UserError` for any other name."""
-    found = _OTHER_NAMES.get(name, name)
+    split_name = _OTHER_NAMES.get(name, name)
     for split in SPLITS:
-        if found == split:
+        if split_name == split:
             return split
     raise UserError(f"{at(path)}: unknown split '{name}'; name it train, dev (or val) or test, or give the split")
 
 
-def split_files(path: Path, ending: str, split: Split | None) -> list[tuple[Split, Path]]:
+def split_files(path: Path, suffix: str, split: Split | None) -> list[tuple[Split, Path]]:
     """The files of a folder named ``<split><ending>`` (one of another split is refused), or the one file given.
 
     Raises :class:`UserError` if there is none, or if a single file's name says no split and none is given.
     """
     if path_exists(path) and not path.is_dir():
-        return [(split or split_of(plain_name(path.name).removesuffix(ending), path), path)]
-    found = sorted(path.glob(f"*{ending}*")) if path.is_dir() else []
-    names = ((plain_name(file.name), file) for file in found)
-    pairs = [(split_of(name.removesuffix(ending), file), file) for name, file in names if name.endswith(ending)]
+        return [(split or split_of(plain_name(path.name).removesuffix(suffix), path), path)]
+    files = sorted(path.glob(f"*{suffix}*")) if path.is_dir() else []
+    names = ((plain_name(file.name), file) for file in files)
+    pairs = [(split_of(name.removesuffix(suffix), file), file) for name, file in names if name.endswith(suffix)]
     if not pairs:
-        raise UserError(f"{at(path)}: no file <split>{ending} there (train{ending}, dev{ending}, test{ending})")
+        raise UserError(f"{at(path)}: no file <split>{suffix} there (train{suffix}, dev{suffix}, test{suffix})")
     return [pair for pair in pairs if split in (None, pair[0])]
 
 
@@ -167,12 +167,12 @@ def load_list(path: Path) -> list[Any]:
     return data
 
 
-def parsed(kind: type[M], data: Any, where: str) -> M:
-    """Check one native record; ``where`` begins the error."""
+def parsed(kind: type[M], data: Any, place: str) -> M:
+    """Check one native record; ``place`` begins the error."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise UserError(f"{where}: {one_line(error)}") from None
+        raise UserError(f"{place}: {one_line(error)}") from None
 
 
 def dialogue_place(data: Any, number: int, path: Path) -> str:

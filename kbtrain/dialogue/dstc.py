@@ -48,46 +48,46 @@ class _Label(BaseModel):
 
 def dstc_dialogues(path: Path, split: Split | None = None) -> Iterator[Dialogue]:
     """One record per instance; its last turn is the labelled one. Without labels.json labels are unknown. Instances
-    that go on with one dialogue share its name (:class:`~kbtrain.dialogue.together.Together`).
+    that continue one dialogue share its name (:class:`~kbtrain.dialogue.together.Together`).
 
     All snippets come with the first dialogue: they belong to no dialogue alone. Raises :class:`UserError` naming the
     instance (number from 0, as the data sets count).
     """
     snippets = tuple(dstc_snippets(path / "knowledge.json"))
-    known, together = {snippet.id for snippet in snippets}, Together()
+    snippet_ids, names = {snippet.id for snippet in snippets}, Together()
     for folder in sorted(file.parent for file in path.glob("*/logs.json")):
         name = split_of(folder.name, folder)
         if split not in (None, name):
             continue
-        for dialogue in _instances(folder, name, known, together):
+        for dialogue in _instances(folder, name, snippet_ids, names):
             yield replace(dialogue, snippets=snippets)
             snippets = ()
 
 
-def _instances(folder: Path, split: Split, known: set[str], together: Together) -> Iterator[Dialogue]:
+def _instances(folder: Path, split: Split, snippet_ids: set[str], names: Together) -> Iterator[Dialogue]:
     logs = load_list(folder / "logs.json")
     labels = load_list(folder / "labels.json") if path_exists(folder / "labels.json") else [None] * len(logs)
     if len(logs) != len(labels):
         raise UserError(f"{at(folder)}: {len(logs)} dialogues in logs.json but {len(labels)} in labels.json")
     for i, (log, label) in enumerate(zip(logs, labels, strict=True)):
-        where = f"{folder}: dialogue {i}"
-        said = parsed(_Log, {"turns": log}, where).turns
-        if not said or said[-1].speaker != "U":
-            raise UserError(f"{where}: does not end with the user's turn")
-        turns = [Turn(Utterance(_SPEAKERS[turn.speaker], turn.text)) for turn in said]
+        place = f"{folder}: dialogue {i}"
+        log_turns = parsed(_Log, {"turns": log}, place).turns
+        if not log_turns or log_turns[-1].speaker != "U":
+            raise UserError(f"{place}: does not end with the user's turn")
+        turns = [Turn(Utterance(_SPEAKERS[turn.speaker], turn.text)) for turn in log_turns]
         name = f"{split}-{i}"
-        whole = together.name([turn.said for turn in turns], name, split)
-        turns.append(_last(None if label is None else parsed(_Label, label, where), known, where))
-        yield Dialogue(name, split, tuple(turns), where, only_last=True, of=whole)
+        dialogue_name = names.name([turn.said for turn in turns], name, split)
+        turns.append(_last(None if label is None else parsed(_Label, label, place), snippet_ids, place))
+        yield Dialogue(name, split, tuple(turns), place, only_last=True, of=dialogue_name)
 
 
-def _last(label: _Label | None, known: set[str], where: str) -> Turn:
+def _last(label: _Label | None, snippet_ids: set[str], place: str) -> Turn:
     if label is None:
         return Turn(Utterance("SYSTEM", ""))
     gold = tuple(_name(reference) for reference in label.knowledge)
-    unknown = next((name for name in gold if name not in known), None)
+    unknown = next((name for name in gold if name not in snippet_ids), None)
     if unknown is not None:
-        raise UserError(f"{where}: its knowledge '{unknown}' is not in knowledge.json")
+        raise UserError(f"{place}: its knowledge '{unknown}' is not in knowledge.json")
     return Turn(Utterance("SYSTEM", label.response), label.target, label.response or None, gold)
 
 

@@ -1,7 +1,7 @@
 """Features of dialogue turns: ``ner`` (named entities) and ``know`` (the first snippets of a ranker).
 
 Entities are those that spaCy or GLiNER find in the incoming (generated) response, as in the paper, or SGD's slot spans
-of the context, which are ours. Knowledge is searched for with the context alone; no response is read.
+of the context, kbtrain's variant. Knowledge is searched for with the context alone; no response is read.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def read_text(example: TurnExample) -> str:
 
 def annotated(example: TurnExample) -> tuple[Entity, ...]:
     """The data set's own slot spans in the context, each once, the latest first."""
-    found = (entity for utterance in reversed(example.context) for entity in utterance.entities)
-    return tuple(dict.fromkeys(found))
+    entities = (entity for utterance in reversed(example.context) for entity in utterance.entities)
+    return tuple(dict.fromkeys(entities))
 
 
 def spacy_finder(model: str) -> Find:
@@ -68,8 +68,8 @@ def gliner_finder(model: str) -> Find:
     loaded: Any = _import_optional("gliner", _INSTALL["gliner"]).GLiNER.from_pretrained(model)
 
     def find(texts: Sequence[str]) -> list[tuple[Entity, ...]]:
-        found = (loaded.predict_entities(text, _GLINER_TYPES) for text in texts)
-        return [_distinct((e["text"], e["label"], f"gliner:{model}") for e in one) for one in found]
+        predictions = (loaded.predict_entities(text, _GLINER_TYPES) for text in texts)
+        return [_distinct((e["text"], e["label"], f"gliner:{model}") for e in entities) for entities in predictions]
 
     return find
 
@@ -103,12 +103,12 @@ def with_entities(
         "spacy": lambda: spacy_finder(models["spacy"]),
         "gliner": lambda: gliner_finder(models["gliner"]),
     }
-    found = [annotated(example) if "sgd" in finders else () for example in examples]
+    by_example = [annotated(example) if "sgd" in finders else () for example in examples]
     for name in finders:
         if name != "sgd":
             more = opened[name]()([read_text(example) for example in examples])
-            found = [(*a, *b) for a, b in zip(found, more, strict=True)]
-    return [replace(example, entities=entities) for example, entities in zip(examples, found, strict=True)]
+            by_example = [(*a, *b) for a, b in zip(by_example, more, strict=True)]
+    return [replace(example, entities=entities) for example, entities in zip(examples, by_example, strict=True)]
 
 
 def _distinct(parts: Iterable[tuple[str, str, str]]) -> tuple[Entity, ...]:
@@ -193,11 +193,13 @@ def kept_knowledge(
     inputs = [run / "turns.jsonl", *([] if know == "bm25" else [run / "snippets.jsonl"])]
     snippets = Artifact(path, "respond", options, inputs)
     if snippets.is_current():
-        kept = {evidence.question_id: evidence.hits for evidence in read(Evidence, path)}
-        if list(kept) == ids:
-            return [kept[name] for name in ids]
-    found = find_knowledge(config, shown(turns), k)
-    rows = [Evidence(turn.id, know, context_text(turn.context), hits) for turn, hits in zip(turns, found, strict=True)]
+        stored = {evidence.question_id: evidence.hits for evidence in read(Evidence, path)}
+        if list(stored) == ids:
+            return [stored[name] for name in ids]
+    results = find_knowledge(config, shown(turns), k)
+    rows = [
+        Evidence(turn.id, know, context_text(turn.context), hits) for turn, hits in zip(turns, results, strict=True)
+    ]
     if (
         was_read
         and path_exists(path)
@@ -207,7 +209,7 @@ def kept_knowledge(
                         "another --out, or delete these responses")  # fmt: skip
     write(path, rows)
     snippets.finish()
-    return found
+    return results
 
 
 def _shown_texts(evidence: Evidence) -> tuple[str, list[tuple[str, str, str]]]:

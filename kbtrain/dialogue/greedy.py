@@ -58,22 +58,22 @@ def greedy(
         do_sample=False, num_beams=1, repetition_penalty=1.0, max_new_tokens=max_new_tokens, eos_token_id=ends,
         pad_token_id=pad,
     )  # fmt: skip
-    chosen, own = _Chosen(), model.generation_config
+    recorder, generation_config = _Chosen(), model.generation_config
     anything: Any = model
     anything.generation_config = settings  # generate() fills what is not set from the model's own
     try:
         with fp32_output_layer(model):
-            made: Any = anything.generate(
+            outputs: Any = anything.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 generation_config=settings,
-                logits_processor=LogitsProcessorList([chosen]),
+                logits_processor=LogitsProcessorList([recorder]),
             )
     finally:
-        anything.generation_config = own
-    logits = torch.stack(chosen.logits, dim=1)
-    probabilities = torch.stack(chosen.probabilities, dim=1)
-    answers = [row[width:].tolist() for row in made]
+        anything.generation_config = generation_config
+    logits = torch.stack(recorder.logits, dim=1)
+    probabilities = torch.stack(recorder.probabilities, dim=1)
+    answers = [row[width:].tolist() for row in outputs]
     return [_generated(tokenizer, a, logits[i], probabilities[i], set(ends)) for i, a in enumerate(answers)]
 
 

@@ -74,24 +74,24 @@ def read_responder_card(folder: Path | str) -> ResponderCard:
 
 def deviations(card: ResponderCard | None, history: str | None) -> list[str]:
     """Differences of a generator from KETOD's, in words; None: not known."""
-    found = ["markers are plain text, where KETOD adds them as new tokens", "no belief state is written"]
+    differences = ["markers are plain text, where KETOD adds them as new tokens", "no belief state is written"]
     if card is None:
-        found.append("what the generator reads is not known: its folder is not there")
+        differences.append("what the generator reads is not known: its folder is not there")
     else:
         if "gpt2" not in card.base_model.lower():
-            found.append(f"the generator is {card.base_model}, where KETOD has GPT-2")
+            differences.append(f"the generator is {card.base_model}, where KETOD has GPT-2")
         if not card.reads.acts:
-            found.append("acts are not read, where KETOD's generator has them with slots and values")
+            differences.append("acts are not read, where KETOD's generator has them with slots and values")
         elif not card.reads.act_values:
-            found.append("acts are read by name, where KETOD's have slots and values (act_values)")
+            differences.append("acts are read by name, where KETOD's have slots and values (act_values)")
         else:
-            found.append("acts are the annotated ones, where KETOD's generator writes its own")
+            differences.append("acts are the annotated ones, where KETOD's generator writes its own")
     if history != "enriched":
-        known = "plain" if history == "plain" else "not known to be enriched"
-        found.append(
-            f"the history is {known}, where KETOD's has the enriched turns (collect_turns.py --history enriched)"
+        state = "plain" if history == "plain" else "not known to be enriched"
+        differences.append(
+            f"the history is {state}, where KETOD's has the enriched turns (collect_turns.py --history enriched)"
         )
-    return found
+    return differences
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,11 @@ class ResponsePrompt:
 
 def fair_shares(lengths: Sequence[int], room: int) -> list[int]:
     """Tokens of each text to keep so that all fit into ``room``; short texts leave their rest to the longer ones."""
-    kept, left = [0] * len(lengths), room
-    for done, i in enumerate(sorted(range(len(lengths)), key=lambda i: lengths[i])):
-        kept[i] = min(lengths[i], left // (len(lengths) - done))
-        left -= kept[i]
-    return kept
+    shares, free = [0] * len(lengths), room
+    for n_done, i in enumerate(sorted(range(len(lengths)), key=lambda i: lengths[i])):
+        shares[i] = min(lengths[i], free // (len(lengths) - n_done))
+        free -= shares[i]
+    return shares
 
 
 class ResponsePrompts:
@@ -130,11 +130,11 @@ class ResponsePrompts:
         """
         reads = self.reads
         snippets = [self._ids(snippet_text(hit.title, hit.text)) for hit in hits]
-        kept = fair_shares([len(ids) for ids in snippets], reads.knowledge_tokens)
-        known = [i for ids, n in zip(snippets, kept, strict=True) for i in ids[:n]]
-        done = turn.response_actions if reads.act_values else turn.response_acts
-        acts = self._ids(act_text(done)) if reads.acts else ()
-        tail = (*acts, *known, *self._ids(f" {RESPONSE}"))
+        shares = fair_shares([len(ids) for ids in snippets], reads.knowledge_tokens)
+        knowledge = [i for ids, n in zip(snippets, shares, strict=True) for i in ids[:n]]
+        actions = turn.response_actions if reads.act_values else turn.response_acts
+        acts = self._ids(act_text(actions)) if reads.acts else ()
+        tail = (*acts, *knowledge, *self._ids(f" {RESPONSE}"))
         head = (*self._begin, *self._ids(CONTEXT))
         turns = [self._ids(f" {turn_text(utterance)}") for utterance in turn.context]
         room = reads.max_length - reads.response_tokens - len(head) - len(tail)
@@ -145,7 +145,7 @@ class ResponsePrompts:
                 f"{reads.max_length}; raise it, or lower knowledge_tokens"
             )
         context = tuple(i for ids in turns[first:] for i in ids)
-        return ResponsePrompt((*head, *context, *tail), first, sum(map(len, snippets)) - len(known))
+        return ResponsePrompt((*head, *context, *tail), first, sum(map(len, snippets)) - len(knowledge))
 
     def response(self, text: str) -> tuple[tuple[int, ...], int]:
         """A response to be learnt, with the end token, and how many tokens were cut (then it has no end).

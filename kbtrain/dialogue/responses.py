@@ -28,8 +28,8 @@ from kbtrain.records import Hit, Question, TurnExample
 def history_question(example: TurnExample, words: int) -> Question:
     """The dialogue so far, its oldest turns cut away so that at most about that many words are left."""
     texts = [turn_text(utterance) for utterance in example.context]
-    kept = min(first_kept([len(text.split()) for text in texts], words), len(texts) - 1)
-    return Question(example.id, "\n".join(texts[kept:]), (), example.split, example.dialogue_id, form="turn")
+    first = min(first_kept([len(text.split()) for text in texts], words), len(texts) - 1)
+    return Question(example.id, "\n".join(texts[first:]), (), example.split, example.dialogue_id, form="turn")
 
 
 def generated(llm: LLM, examples: Sequence[TurnExample], words: int) -> Iterator[dict[str, str]]:
@@ -42,13 +42,13 @@ def generated(llm: LLM, examples: Sequence[TurnExample], words: int) -> Iterator
     )
     missing = {example.id for example in examples}
     for group in llm.answer(requests):
-        found = {one.question_id: one.greedy.text.strip() for one in group if one.greedy is not None}
-        refused = {one.question_id: one.refused for one in group if one.refused is not None}
+        texts = {answers.question_id: answers.greedy.text.strip() for answers in group if answers.greedy is not None}
+        refused = {answers.question_id: answers.refused for answers in group if answers.refused is not None}
         for name, reason in refused.items():
             warnings.warn(f"example '{name}': refused by the server ({reason}); its response is empty", stacklevel=2)
-        found |= dict.fromkeys(refused, "")
-        missing -= set(found)
-        yield found
+        texts |= dict.fromkeys(refused, "")
+        missing -= set(texts)
+        yield texts
     if missing:
         raise UserError(f"example '{min(missing)}' (and {len(missing) - 1} more): the model gave no response")
 
@@ -81,9 +81,9 @@ def all_responses(
     """
     with Records(path, key, "move or delete this file to generate again", growing=True) as file:
         stored = {response.id: response.text for response in jsonl.read(Response, path)}
-        rest = [example for example in examples if example.id not in stored]
-        watch(len(examples) - len(rest))
-        for texts in generated(open_model(), rest, words) if rest else ():
+        missing = [example for example in examples if example.id not in stored]
+        watch(len(examples) - len(missing))
+        for texts in generated(open_model(), missing, words) if missing else ():
             file.add(*(Response(name, text) for name, text in texts.items()))
             stored |= texts
             watch(len(texts))
@@ -126,12 +126,12 @@ def responses_path(folder: Path, augmentation: str) -> Path:
 def check_turns_replaceable(turns: Artifact, places: frozenset[str]) -> None:
     """As :func:`~kbtrain.llm.answered.check_replaceable`, for turns of a run folder that responses in it belong to."""
     folder = turns.path.parent
-    stored = [folder / "responses.jsonl", *sorted((folder / "responses").glob("*.jsonl"))]
-    for path in stored if path_exists(turns.path) else ():
-        begun = is_begun(path) and path_exists(beside(path, ".key"))
-        if begun and read_key(path).get("turns") == known_sha256(turns.path):
-            held = f"{path.relative_to(folder)} holds responses to these turns"
-            check_same(turns, places, held)
+    paths = [folder / "responses.jsonl", *sorted((folder / "responses").glob("*.jsonl"))]
+    for path in paths if path_exists(turns.path) else ():
+        has_responses = is_begun(path) and path_exists(beside(path, ".key"))
+        if has_responses and read_key(path).get("turns") == known_sha256(turns.path):
+            reason = f"{path.relative_to(folder)} holds responses to these turns"
+            check_same(turns, places, reason)
 
 
 def read_key(path: Path) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def augment(
     augmentation; a turn without hits takes its response of ``without``. ``watch`` is called with the number of new
     ones.
 
-    Batches are a function of all turns, so that a resumed run ends in the same bytes as an undisturbed one. Raises
+    Batches are a function of all turns, so that a resumed run ends in the same bytes as an uninterrupted one. Raises
     :class:`UserError` for stored responses of another model, other turns or other snippets.
     """
     name = path.stem
@@ -170,9 +170,9 @@ def augment(
             watch(len(responses))
 
         pairs = list(zip(turns, hits, strict=True))
-        bare = [replace(without[turn.id], augmentation=name) for turn, found in pairs if not found and without]
+        bare = [replace(without[turn.id], augmentation=name) for turn, turn_hits in pairs if not turn_hits and without]
         store([response for response in bare if response.turn_id not in stored])
-        history_question = [(turn, found) for turn, found in pairs if found or not without]
+        history_question = [(turn, turn_hits) for turn, turn_hits in pairs if turn_hits or not without]
         if any(turn.id not in stored for turn, _ in history_question):
             for responses in _generated(responder(), name, history_question, stored, batch_size):
                 store(responses)
@@ -189,7 +189,7 @@ def _generated(
     prompts: list[tuple[TurnExample, Sequence[Hit], ResponsePrompt]] = [
         (turn, hits, responder.prompts.prompt(turn, hits)) for turn, hits in history_question
     ]
-    prompts.sort(key=lambda one: (-len(one[2].ids), one[0].id))
+    prompts.sort(key=lambda entry: (-len(entry[2].ids), entry[0].id))
     for i in range(0, len(prompts), batch_size):
         batch = prompts[i : i + batch_size]
         if all(turn.id in made for turn, _, _ in batch):

@@ -1,8 +1,8 @@
 """Contexts without a dialogue's name that belong to one dialogue: DSTC's instances, a user's own lines.
 
-Data sets of single turns hold a dialogue several times, each time up to a later turn. What was learnt of one such turn
-is known of the next: in two folds of a cross-validation they flatter it, and as two dialogues of a bootstrap they
-narrow its interval. One that stands in two splits bears one name in both, by which it is noticed.
+Data sets of single turns contain a dialogue several times, each time up to a later turn. These turns leak into each
+other: in two folds of a cross-validation they flatter it, and as two dialogues of a bootstrap they narrow its interval.
+A dialogue in two splits has one name in both, so that the leak is detected.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Together:
 
     def name(self, context: Sequence[Utterance], name: str, split: Split) -> str:
         """Name of the context's dialogue: an earlier one's, maybe of another split, or else ``name``."""
-        said = tuple((utterance.speaker, utterance.text) for utterance in context)
-        users = [place for place, (speaker, _) in enumerate(said) if speaker == "USER"]
-        opening = split, said[: users[0] + 1] if users else said
+        utterances = tuple((utterance.speaker, utterance.text) for utterance in context)
+        users = [place for place, (speaker, _) in enumerate(utterances) if speaker == "USER"]
+        first_part = split, utterances[: users[0] + 1] if users else utterances
         if len(users) < 2:
-            return self._opened.setdefault(opening, name)
-        beginning = said[: users[1] + 1]
+            return self._opened.setdefault(first_part, name)
+        beginning = utterances[: users[1] + 1]
         if beginning not in self._begun:
-            opened = self._opened.setdefault(opening, name)
+            opened = self._opened.setdefault(first_part, name)
             self._begun[beginning] = name if opened in self._joined else opened
             self._joined.add(opened)
         return self._begun[beginning]

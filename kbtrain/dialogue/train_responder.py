@@ -70,7 +70,7 @@ def read_dialogue_data(
         )
     shared = shared_dialogues(turns["train"], turns["dev"], path)
     turns["train"] = [turn for turn in turns["train"] if turn.dialogue_id not in shared]
-    lessons = {split: tuple(_lessons(found, text, know, k)) for split, found in turns.items()}
+    lessons = {split: tuple(_lessons(split_turns, text, know, k)) for split, split_turns in turns.items()}
     for split, source in (("train", path), ("dev", dev)):
         if source and not lessons[split]:  # type: ignore[index]
             raise UserError(f"{source}: no {split} turn has a response to learn")
@@ -78,10 +78,10 @@ def read_dialogue_data(
 
 
 def _read_split(path: Path, split: Split) -> list[TurnExample]:
-    found = [turn for turn in read(TurnExample, path) if turn.split == split]
-    if not found:
+    turns = [turn for turn in read(TurnExample, path) if turn.split == split]
+    if not turns:
         raise UserError(f"{at(path)}: no turn of split '{split}' in it")
-    return found
+    return turns
 
 
 def _lessons(turns: Iterable[TurnExample], snippets: Mapping[str, Hit], know: Know, k: int) -> Iterable[Lesson]:
@@ -90,24 +90,24 @@ def _lessons(turns: Iterable[TurnExample], snippets: Mapping[str, Hit], know: Kn
         hits: tuple[Hit, ...] = ()
         if know == "all" or (know == "enriched" and turn.label):
             gold = [snippets[name] for name in turn.gold_snippets if name in snippets]
-            found = [hit for hit in turn.knowledge or () if hit.passage_id not in turn.gold_snippets]
-            hits = tuple([*gold, *found][:k])
+            ranked = [hit for hit in turn.knowledge or () if hit.passage_id not in turn.gold_snippets]
+            hits = tuple([*gold, *ranked][:k])
         if reference(turn):
             yield Lesson(turn, hits, reference(turn))
 
 
 def lacking(turns: Sequence[TurnExample], lessons: Mapping[Split, Sequence[Lesson]], know: Know) -> dict[str, int]:
-    """Only what is there to be said: names with a count above 0."""
+    """Counts above 0 of missing responses and knowledge, by their description."""
     enriched = [turn for turn in turns if turn.label]
-    given = {lesson.turn.id for split in lessons.values() for lesson in split if lesson.hits}
-    wanted = [] if know == "none" else enriched if know == "enriched" else turns
+    with_knowledge = {lesson.turn.id for split in lessons.values() for lesson in split if lesson.hits}
+    expected = [] if know == "none" else enriched if know == "enriched" else turns
     counts = {
         "turns without a response (skipped)": sum(not reference(turn) for turn in turns),
         "enriched turns without their enriched text (the original is learnt)": sum(
             not turn.enriched_response for turn in enriched
         ),
         "enriched turns that name no gold snippet": sum(not turn.gold_snippets for turn in enriched),
-        "turns that should read knowledge and have none": sum(turn.id not in given for turn in wanted),
+        "turns that should read knowledge and have none": sum(turn.id not in with_knowledge for turn in expected),
     }
     return {name: count for name, count in counts.items() if count}
 
@@ -165,10 +165,10 @@ def row_losses(model: Any, rows: Sequence[TrainingRow]) -> list[float]:
     with torch.no_grad(), fp32_output_layer(model):
         for batch in like_length([len(row.ids) for row in rows], TOKENS_PER_BATCH):
             inputs = {k: v.to(model.device) for k, v in collator([rows[i] for i in batch]).items()}
-            labels, other, weight = (inputs.pop(name) for name in ("labels", "other", "weight"))
+            labels, other_labels, weight = (inputs.pop(name) for name in ("labels", "other", "weight"))
             logits = model(**inputs, logits_to_keep=labels.shape[1], use_cache=False).logits
-            for i, *one in zip(batch, logits, labels, other, weight, strict=True):
-                losses[i] = float(answer_loss(*one))
+            for i, *inputs_of_row in zip(batch, logits, labels, other_labels, weight, strict=True):
+                losses[i] = float(answer_loss(*inputs_of_row))
     model.train(was_training)
     return losses
 
@@ -176,8 +176,8 @@ def row_losses(model: Any, rows: Sequence[TrainingRow]) -> list[float]:
 def dry_run(prompts: ResponsePrompts, data: DialogueData, rows_a_step: int, epochs: float) -> str:
     """A row as the model reads it (the response in double brackets), then one line of figures."""
     rows, cut = lesson_rows(prompts, data.train)
-    shown = next((i for i, lesson in enumerate(data.train) if lesson.hits), 0)
-    n, ids, decode = answer_tokens(rows[shown]), list(rows[shown].ids), prompts.tokenizer.decode
+    example = next((i for i, lesson in enumerate(data.train) if lesson.hits), 0)
+    n, ids, decode = answer_tokens(rows[example]), list(rows[example].ids), prompts.tokenizer.decode
     lengths = sorted(len(row.ids) for row in rows)
     return (
         f"{decode(ids[:-n])}[[{decode(ids[-n:])}]]\ndry run: {len(rows)} turns, "
@@ -234,8 +234,8 @@ class ResponderEnding(Ending):
         self.trained_on = f"{len(data.train)} turns"
         self.responder, self.model = responder, responder.model.float().eval()
         self.rows = sorted(rows, key=lambda row: len(row.ids))[:_PROBE]
-        shown = (data.dev or data.train)[:_SHOWN]
-        self.prompts = [responder.prompts.prompt(lesson.turn, lesson.hits).ids for lesson in shown]
+        lessons = (data.dev or data.train)[:_SHOWN]
+        self.prompts = [responder.prompts.prompt(lesson.turn, lesson.hits).ids for lesson in lessons]
 
     def write(self, folder: Path) -> None:
         """As in the base class."""
@@ -245,10 +245,10 @@ class ResponderEnding(Ending):
 
     def difference(self, folder: Path) -> float:
         """As in the base class, of losses. Raises :class:`UserError` where a response differs."""
-        again = Responder.load(folder, "fp32", self.model.device.type)
-        if self.responder.respond(self.prompts) != again.respond(self.prompts):
-            raise UserError(f"{folder}: what was saved responds differently from the trained model; nothing was kept")
-        losses = zip(row_losses(self.model, self.rows), row_losses(again.model, self.rows), self.rows, strict=True)
+        reloaded = Responder.load(folder, "fp32", self.model.device.type)
+        if self.responder.respond(self.prompts) != reloaded.respond(self.prompts):
+            raise UserError(f"{folder}: the saved model responds differently from the trained one; nothing was kept")
+        losses = zip(row_losses(self.model, self.rows), row_losses(reloaded.model, self.rows), self.rows, strict=True)
         return max(abs(first - second) / answer_tokens(row) for first, second, row in losses)
 
     def readme(self, worst: float) -> str:

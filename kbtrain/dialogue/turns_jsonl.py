@@ -31,17 +31,17 @@ def plain_turns(path: Path, split: Split | None = None) -> Iterator[tuple[str, T
     go on with one dialogue share its first line's: :class:`~kbtrain.dialogue.together.Together`), ``turn`` = turns of
     the context, ``split`` from the file's name. Raises :class:`UserError` with file and line.
     """
-    together = Together()
+    names = Together()
     for name, file in _files(path, split):
         rows = data_file(file)
         for place, row in enumerate(any_rows(rows), 1):
             number = row.line
-            data, named = _complete(row.data, file, number, name, f"{rows.label}-{place if row.path else number}")
+            data, has_name = _complete(row.data, file, number, name, f"{rows.label}-{place if row.path else number}")
             example = jsonl.record(TurnExample, data, file, number)
-            if not named:
-                whole = together.name(example.context, example.dialogue_id, example.split)
-                example = replace(example, dialogue_id=whole)
-            yield f"{file}:{number}", example, named
+            if not has_name:
+                dialogue_name = names.name(example.context, example.dialogue_id, example.split)
+                example = replace(example, dialogue_id=dialogue_name)
+            yield f"{file}:{number}", example, has_name
 
 
 def _files(path: Path, split: Split | None) -> list[tuple[Split | None, Path]]:
@@ -53,15 +53,15 @@ def _files(path: Path, split: Split | None) -> list[tuple[Split | None, Path]]:
 
 
 def _complete(
-    given: dict[str, Any], path: Path, number: int, split: Split | None, name: str
+    row: dict[str, Any], path: Path, number: int, split: Split | None, name: str
 ) -> tuple[dict[str, Any], bool]:
     """The row with its defaults, and whether it names its dialogue itself; ``name`` is that of one that does not."""
-    data = {key: value for key, value in given.items() if value is not None or key == "label"}
-    named = "dialogue_id" in data
+    data = {key: value for key, value in row.items() if value is not None or key == "label"}
+    has_name = "dialogue_id" in data
     if not {"split", *data} - _OWN:
         data |= {name: str(data[name]) for name in ("id", "dialogue_id") if type(data.get(name)) is int}
-        where = at(path, number, "context")
-        data = {**data, "context": [vars(u) for u in _context(data.get("context"), where)]}
+        place = at(path, number, "context")
+        data = {**data, "context": [vars(u) for u in _context(data.get("context"), place)]}
         dialogue = str(data.get("dialogue_id", name))
         turn = data.get("turn", len(data["context"]))
         defaults: dict[str, Any] = {"id": f"{dialogue}:{turn}", "dialogue_id": dialogue, "turn": turn}
@@ -77,25 +77,25 @@ def _complete(
             )
         if split is not None and data["split"] != split:
             raise UserError(f"{at(path, number, 'split')}: '{data['split']}' in the file of '{split}'")
-    return data, named
+    return data, has_name
 
 
-def _context(given: object, where: str) -> Sequence[Utterance]:
-    if isinstance(given, str):
-        return _from_text(given, where)
-    if not isinstance(given, list) or not given:
-        raise UserError(f"{where}: give the turns before this one, as a list or as 'USER: ... SYSTEM: ...'")
-    if all(isinstance(turn, str) for turn in given):
-        last = len(given) - 1
-        return [Utterance("USER" if (last - i) % 2 == 0 else "SYSTEM", turn) for i, turn in enumerate(given)]
-    if not all(isinstance(turn, dict) and {"speaker", "text"} <= set(turn) <= _SAID for turn in given):
-        raise UserError(f"{where}: each turn needs 'speaker' and 'text'; allowed are {', '.join(sorted(_SAID))}")
-    return [Utterance(**turn) for turn in given]
+def _context(turns: object, place: str) -> Sequence[Utterance]:
+    if isinstance(turns, str):
+        return _from_text(turns, place)
+    if not isinstance(turns, list) or not turns:
+        raise UserError(f"{place}: give the turns before this one, as a list or as 'USER: ... SYSTEM: ...'")
+    if all(isinstance(turn, str) for turn in turns):
+        last = len(turns) - 1
+        return [Utterance("USER" if (last - i) % 2 == 0 else "SYSTEM", turn) for i, turn in enumerate(turns)]
+    if not all(isinstance(turn, dict) and {"speaker", "text"} <= set(turn) <= _SAID for turn in turns):
+        raise UserError(f"{place}: each turn needs 'speaker' and 'text'; allowed are {', '.join(sorted(_SAID))}")
+    return [Utterance(**turn) for turn in turns]
 
 
-def _from_text(text: str, where: str) -> list[Utterance]:
-    before, *parts = _MARK.split(text)
-    if before.strip() or not parts:
-        raise UserError(f"{where}: the text must begin with 'USER:' or 'SYSTEM:'")
+def _from_text(text: str, place: str) -> list[Utterance]:
+    start, *parts = _MARK.split(text)
+    if start.strip() or not parts:
+        raise UserError(f"{place}: the text must begin with 'USER:' or 'SYSTEM:'")
     pairs = zip(parts[::2], parts[1::2], strict=True)
-    return [Utterance("USER" if who == "USER" else "SYSTEM", said.strip()) for who, said in pairs]
+    return [Utterance("USER" if speaker == "USER" else "SYSTEM", utterance.strip()) for speaker, utterance in pairs]

@@ -47,37 +47,39 @@ def read_snippets(
     by_id = {turn.id: turn for turn in turns}
     return [
         ReadSnippets(
-            one.augmentation,
-            _question(by_id[one.turn_id], [texts[one.turn_id, snippet] for snippet in one.snippets], words),
+            response.augmentation,
+            _question(
+                by_id[response.turn_id], [texts[response.turn_id, snippet] for snippet in response.snippets], words
+            ),
         )
-        for one in made
-        if one.snippets and one.turn_id in by_id
+        for response in made
+        if response.snippets and response.turn_id in by_id
     ]
 
 
 def verdicts_of(judge: PromptJudge, read: Sequence[ReadSnippets]) -> list[UsefulSnippets]:
     """The judge's verdicts, in their order."""
-    opinions = judge.judge_prompts([one.question for one in read])
+    opinions = judge.judge_prompts([snippets.question for snippets in read])
     return [
-        UsefulSnippets(one.question.id, one.augmentation, found.right, found.p_right)
-        for one, found in zip(read, opinions, strict=True)
+        UsefulSnippets(snippets.question.id, snippets.augmentation, opinion.right, opinion.p_right)
+        for snippets, opinion in zip(read, opinions, strict=True)
     ]
 
 
 def _question(turn: TurnExample, hits: Sequence[Hit], words: int) -> SnippetsQuestion:
     context = history_question(turn, words)
-    shown = tuple(f"{hit.title}: {hit.text}" if hit.title else hit.text for hit in hits)
-    return SnippetsQuestion(turn.id, context.text, (), turn.split, turn.dialogue_id, context_passages=shown)
+    texts = tuple(f"{hit.title}: {hit.text}" if hit.title else hit.text for hit in hits)
+    return SnippetsQuestion(turn.id, context.text, (), turn.split, turn.dialogue_id, context_passages=texts)
 
 
 def read_texts(path: Path, made: Sequence[AugmentedResponse]) -> dict[tuple[str, str], Hit]:
     """A ranker's hits by (turn, snippet). Raises :class:`UserError` where one lacks that a response has read."""
-    found = {(one.question_id, hit.passage_id): hit for one in jsonl.read(Evidence, path) for hit in one.hits}
-    lost = next(((one.turn_id, s) for one in made for s in one.snippets if (one.turn_id, s) not in found), None)
-    if lost is not None:
-        raise UserError(f"{at(path)}: no text of snippet '{lost[1]}', which the response to turn '{lost[0]}' read; run "
-                        "data_gen/respond.py again")  # fmt: skip
-    return found
+    hits = {(row.question_id, hit.passage_id): hit for row in jsonl.read(Evidence, path) for hit in row.hits}
+    missing = next(((row.turn_id, s) for row in made for s in row.snippets if (row.turn_id, s) not in hits), None)
+    if missing is not None:
+        raise UserError(f"{at(path)}: no text of snippet '{missing[1]}', which the response to turn '{missing[0]}' "
+                        "read; run data_gen/respond.py again")  # fmt: skip
+    return hits
 
 
 def read_verdicts(folder: Path) -> dict[tuple[str, str], bool | None]:

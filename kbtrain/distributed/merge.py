@@ -33,10 +33,10 @@ def find_shards(folder: Path) -> list[Path]:
     """The shard stores of a run folder, by number. Raises :class:`UserError` if there are none."""
     if not folder.is_dir():
         raise UserError(f"key 'run': {at(folder)}: no such file or folder")
-    found = sorted(folder.glob("samples.shard-*-of-*.db"), key=lambda path: (len(path.name), path.name))
-    if not found:
+    stores = sorted(folder.glob("samples.shard-*-of-*.db"), key=lambda path: (len(path.name), path.name))
+    if not stores:
         raise UserError(f"{at(folder)}: no samples.shard-I-of-N.db in it; run data_gen/sample.py with --shard first")
-    return found
+    return stores
 
 
 def check(paths: Sequence[Path], run: str, allow_gaps: bool) -> list[ShardStore]:
@@ -46,13 +46,13 @@ def check(paths: Sequence[Path], run: str, allow_gaps: bool) -> list[ShardStore]
     """
     parts = sorted((_part(path, run) for path in paths), key=lambda part: part.shard.index)
     first = parts[0]
-    for before, part in itertools.pairwise(parts):
+    for previous, part in itertools.pairwise(parts):
         _same_run(first, part)
-        if part.shard.index == before.shard.index:
-            raise UserError(f"{at(part.path)}: shard {part.shard.index} stands in {before.path} too; leave one out")
+        if part.shard.index == previous.shard.index:
+            raise UserError(f"{at(part.path)}: shard {part.shard.index} is also in {previous.path}; remove one of them")
     gaps = [*_unfinished(parts), *_missing(parts)]
     if gaps and not allow_gaps:
-        raise UserError(f"{gaps[0]} ({len(gaps)} such in all); finish it, or merge what there is with --allow-gaps")
+        raise UserError(f"{gaps[0]} ({len(gaps)} such in all); finish it, or merge without it by --allow-gaps")
     return parts
 
 
@@ -66,11 +66,10 @@ def merge(parts: Sequence[ShardStore], run: str, target: SampleStore) -> Iterato
 
 
 def add(parts: Sequence[ShardStore], run: str, target: SampleStore) -> Iterator[int]:
-    """Copy what a store lacks of the parts into it, beside its other runs; yields how many question-conditions are in
-    it each time. What a kill leaves is gone on with.
+    """Copy the parts' missing question-conditions into a store, beside its other runs; yields the number of each batch.
 
-    Raises :class:`UserError`, before anything is copied, for a run that was begun there with other settings, for other
-    answers to a question-condition, and for one that two shards hold.
+    Resumes after a kill. Raises :class:`UserError`, before anything is copied, if the run has other settings there, for
+    other answers to a question-condition, and for one in two shards.
     """
     if any(target.counts(run).values()):
         target.begin(run, parts[0].meta)  # other settings are reported before other answers
@@ -81,33 +80,33 @@ def add(parts: Sequence[ShardStore], run: str, target: SampleStore) -> Iterator[
 
 
 def _check_answers(parts: Sequence[ShardStore], run: str, target: SampleStore, done: Set[tuple[str, str]]) -> None:
-    seen: set[tuple[str, str]] = set()
-    for path, one in _sets(parts, run):
-        key = one.question_id, one.condition
-        what = f"question '{one.question_id}' under '{one.condition}'"
-        if key in seen:
-            raise UserError(f"{at(path)}: overlaps another shard ({what}); leave one out")
-        if key in done and target.get(run, *key) != one:
-            raise UserError(f"{at(path)}: {what} has other answers in {target.path}; merge into another run folder")
-        seen.add(key)
+    keys: set[tuple[str, str]] = set()
+    for path, answers in _sets(parts, run):
+        key = answers.question_id, answers.condition
+        place = f"question '{answers.question_id}' under '{answers.condition}'"
+        if key in keys:
+            raise UserError(f"{at(path)}: overlaps another shard ({place}); remove one of them")
+        if key in done and target.get(run, *key) != answers:
+            raise UserError(f"{at(path)}: {place} has other answers in {target.path}; merge into another run folder")
+        keys.add(key)
 
 
 def _sets(parts: Sequence[ShardStore], run: str) -> Iterator[tuple[Path, SampleSet]]:
     for part in parts:
         with SampleStore(part.path, read_only=True) as store:
-            yield from ((part.path, one) for one in store.iterate(run))
+            yield from ((part.path, answers) for answers in store.iterate(run))
 
 
 def _copied(parts: Sequence[ShardStore], run: str, target: SampleStore, done: Set[tuple[str, str]]) -> Iterator[int]:
     for part in parts:
         with SampleStore(part.path, read_only=True) as store:
             for sets in windows(store.iterate(run), BATCH):
-                new = [one for one in sets if (one.question_id, one.condition) not in done]
+                missing = [one for one in sets if (one.question_id, one.condition) not in done]
                 try:
-                    if new:
-                        target.put(run, new)
+                    if missing:
+                        target.put(run, missing)
                 except ValueError as error:
-                    raise UserError(f"{at(part.path)}: overlaps another shard ({error}); leave one out") from None
+                    raise UserError(f"{at(part.path)}: overlaps another shard ({error}); remove one of them") from None
                 yield len(sets)
 
 
@@ -121,9 +120,9 @@ def _part(path: Path, run: str) -> ShardStore:
         meta = store.run_meta(run)
         if "shard" not in meta:
             raise UserError(f"{at(path)}: run '{run}' in it is not a shard; it was sampled without --shard")
-        stored = sum(store.counts(run).values())
+        n_stored = sum(store.counts(run).values())
     plain = {key: value for key, value in meta.items() if key not in OF_A_SHARD}
-    return ShardStore(path, Shard.parse(meta["shard"]), stored, meta["n_expected"], plain)
+    return ShardStore(path, Shard.parse(meta["shard"]), n_stored, meta["n_expected"], plain)
 
 
 def _same_run(first: ShardStore, part: ShardStore) -> None:
@@ -145,6 +144,6 @@ def _unfinished(parts: Sequence[ShardStore]) -> list[str]:
 
 
 def _missing(parts: Sequence[ShardStore]) -> list[str]:
-    count, there = parts[0].shard.count, {part.shard.index for part in parts}
+    count, present = parts[0].shard.count, {part.shard.index for part in parts}
     folder = at(parts[0].path.parent)
-    return [f"{folder}: shard {i} of {count} is missing" for i in range(1, count + 1) if i not in there]
+    return [f"{folder}: shard {i} of {count} is missing" for i in range(1, count + 1) if i not in present]

@@ -35,14 +35,14 @@ class EngineConfig(Config):
 
     @model_validator(mode="after")
     def _of_ray(self) -> EngineConfig:
-        given = next((key for key in ("ray_address", "ray_actors", "ray_cpus") if getattr(self, key)), None)
-        if given is not None and self.engine != "ray":
-            raise ValueError(f"key '{given}': counts with engine: ray alone; give that, or leave it out")
+        ray_key = next((key for key in ("ray_address", "ray_actors", "ray_cpus") if getattr(self, key)), None)
+        if ray_key is not None and self.engine != "ray":
+            raise ValueError(f"key '{ray_key}': needs engine: ray; set it, or remove the key")
         return self
 
 
 class RowWorker(ABC):
-    """One actor: opens its model once, then does row after row (text in, text out)."""
+    """One actor: opens its model once, then works row by row (text in, text out)."""
 
     def __init__(self, config: str, folder: str) -> None:
         if os.path.isdir(folder):  # so that relative names mean what they mean to the process that asks
@@ -83,19 +83,19 @@ class RayCluster:
         ``gpus`` of each actor where there are GPUs, 0: none; ``unit`` is what an error calls a row. Raises
         :class:`UserError`: Ray or its cluster is missing, a worker refuses, or nothing can be finished any more.
         """
-        ray, left = self.connect(), dict(rows)
-        while left:
-            before = len(left)
+        ray, pending = self.connect(), dict(rows)
+        while pending:
+            n_before = len(pending)
             try:
-                for number, done in self._job(worker, config, left, gpus):
-                    if left.pop(number, None) is not None:  # a row that was repeated counts once
-                        yield number, done
+                for number, result in self._job(worker, config, pending, gpus):
+                    if pending.pop(number, None) is not None:  # a row that was repeated counts once
+                        yield number, result
             except ray.exceptions.RayError as error:
                 _raise_user_error(error)
-                if len(left) == before:
+                if len(pending) == n_before:
                     raise UserError(f"ray: no {unit} could be finished ({_first_line(error)}); see ray's log") from None
-                warnings.warn(f"ray: {_first_line(error)}; going on with {len(left)} {unit}s", stacklevel=2)
-                left = dict(reversed(left.items()))  # one that always fails is not to be met first again
+                warnings.warn(f"ray: {_first_line(error)}; continuing with {len(pending)} {unit}s", stacklevel=2)
+                pending = dict(reversed(pending.items()))  # a row that always fails is not the first again
 
     def connect(self) -> Any:
         """Ray's module, connected. Raises :class:`UserError`."""
@@ -114,14 +114,14 @@ class RayCluster:
         return ray
 
     def _job(
-        self, worker: type[RowWorker], config: str, left: Mapping[int, str], gpus: int
+        self, worker: type[RowWorker], config: str, pending: Mapping[int, str], gpus: int
     ) -> Iterator[tuple[int, str]]:
         import ray.data
 
         ray.data.DataContext.get_current().enable_progress_bars = False
         actors, resources = self._pool(gpus)
-        rows = [{"number": number, "row": row} for number, row in left.items()]
-        done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+        rows = [{"number": number, "row": row} for number, row in pending.items()]
+        results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             worker,
             fn_constructor_args=(config, os.getcwd()),
             batch_size=1,
@@ -130,7 +130,7 @@ class RayCluster:
             max_task_retries=_DEATHS,
             **resources,
         )
-        for row in done.iter_rows():
+        for row in results.iter_rows():
             yield int(row["number"]), row["done"]
 
     def _pool(self, gpus: int) -> tuple[int, dict[str, float]]:
@@ -138,9 +138,9 @@ class RayCluster:
         import ray
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        there = int(sum(node.get("GPU", 0) for node in nodes))
-        if there and gpus:
-            return self.actors or max(1, there // gpus), {"num_gpus": float(gpus), "num_cpus": self.cpus or 1.0}
+        n_gpus = int(sum(node.get("GPU", 0) for node in nodes))
+        if n_gpus and gpus:
+            return self.actors or max(1, n_gpus // gpus), {"num_gpus": float(gpus), "num_cpus": self.cpus or 1.0}
         cpus = [node["CPU"] for node in nodes if node.get("CPU")]
         if not cpus:
             raise UserError("ray: the cluster has neither GPUs nor CPUs; start nodes with ray start")
@@ -164,13 +164,13 @@ def _knock(address: str | None) -> None:
 
 def _raise_user_error(error: BaseException) -> None:
     """Raise a worker's :class:`UserError` here as the same one line: Ray passes its traceback as text."""
-    found = re.findall(r"^\S*UserError: (.+)$", str(error), flags=re.MULTILINE)
-    if found:
-        raise UserError(found[-1]) from None
+    messages = re.findall(r"^\S*UserError: (.+)$", str(error), flags=re.MULTILINE)
+    if messages:
+        raise UserError(messages[-1]) from None
 
 
 def _first_line(error: BaseException) -> str:
     """Cause of a failure: the last error of a worker's traceback that is not Ray's wrapping; else the first line."""
     text = str(error).strip() or type(error).__name__
-    named = re.findall(r"^(?!\S*UserCodeException)(\S*(?:Error|Exception): .+)$", text, flags=re.MULTILINE)
-    return str(named[-1] if named else text.splitlines()[0])[:200]
+    causes = re.findall(r"^(?!\S*UserCodeException)(\S*(?:Error|Exception): .+)$", text, flags=re.MULTILINE)
+    return str(causes[-1] if causes else text.splitlines()[0])[:200]

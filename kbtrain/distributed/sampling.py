@@ -33,7 +33,7 @@ class Worker(RowWorker):
         window = json.loads(row)
         requests = _REQUESTS.validate_python(window["requests"])
         done = {(question, condition) for question, condition in window["done"]}
-        sets = [asdict(made) for group in self._llm.answer(requests, done) for made in group]
+        sets = [asdict(answers) for group in self._llm.answer(requests, done) for answers in group]
         return json.dumps({"facts": self._llm.facts(), "sets": sets})
 
 
@@ -46,19 +46,19 @@ class RayEngine(RayCluster):
     def __call__(
         self, config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
     ) -> Iterator[Answered]:
-        self.connect()  # before the questions are read: what is wrong with the cluster is said at once
+        self.connect()  # before the questions are read: report a faulty cluster at once
         rows = {number: row for number, row in enumerate(_row(window, done) for window in windows) if row}
         plain = LLMConfig(**config.model_dump(include=set(LLMConfig.model_fields)))
-        made = self.map_rows(self.worker, plain.model_dump_json(), rows, "window", config.tensor_parallel)
-        for _, text in made:
-            answered = json.loads(text)
-            yield answered["facts"], _SETS.validate_python(answered["sets"])
+        replies = self.map_rows(self.worker, plain.model_dump_json(), rows, "window", config.tensor_parallel)
+        for _, text in replies:
+            reply = json.loads(text)
+            yield reply["facts"], _SETS.validate_python(reply["sets"])
 
 
 def _row(window: list[AnswerRequest], done: Collection[tuple[str, str]]) -> str | None:
     """A window as JSON, or None if nothing of it is missing."""
     keys = [(request.question.id, request.condition) for request in window]
-    stored = [key for key in keys if key in done]
-    if len(stored) == len(keys):
+    stored_keys = [key for key in keys if key in done]
+    if len(stored_keys) == len(keys):
         return None
-    return json.dumps({"requests": [asdict(request) for request in window], "done": stored})
+    return json.dumps({"requests": [asdict(request) for request in window], "done": stored_keys})

@@ -28,12 +28,12 @@ class ScoreWorker(RowWorker):
 
     def open(self, config: str) -> None:
         """``config``: an :class:`Opening` and what its scores depend on, as JSON."""
-        wanted = json.loads(config)
-        opening = _with_dtype(Opening(**wanted["opening"]))
-        self.handle = reopened(opening)
-        if self.handle.identity != wanted["identity"]:
-            raise UserError(f"{opening.model}: other weights or settings here than where scoring was started")
-        self.dtype = opening.dtype
+        spec = json.loads(config)
+        model_opening = _with_dtype(Opening(**spec["opening"]))
+        self.handle = reopened(model_opening)
+        if self.handle.identity != spec["identity"]:
+            raise UserError(f"{model_opening.model}: other weights or settings here than where scoring was started")
+        self.dtype = model_opening.dtype
         self.gate = self.handle.open()
 
     def do(self, row: str) -> str:
@@ -57,17 +57,17 @@ class RayScoring(RayCluster):
         rows = {number: json.dumps(asdict(chunk)) for number, chunk in enumerate(chunks)}
         dtypes = set()
         for _, text in self.map_rows(self.worker, config, rows, "chunk", gpus=int(handle.opening.device != "cpu")):
-            done = json.loads(text)
-            dtypes.add(done["dtype"])
+            reply = json.loads(text)
+            dtypes.add(reply["dtype"])
             if len(dtypes) > 1:  # 'auto' follows the processor, and the machines differ
-                found = " and ".join(sorted(dtypes))
-                raise UserError(f"key 'dtype': auto means {found} on different machines; name one of them")
-            yield _SCORED.validate_python(done["scored"])
+                names = " and ".join(sorted(dtypes))
+                raise UserError(f"key 'dtype': auto means {names} on different machines; name one of them")
+            yield _SCORED.validate_python(reply["scored"])
 
 
 def _with_dtype(opening: Opening) -> Opening:
     """The opening with the number format that ``auto`` means on this machine: for gates that
-    prompt a model by its name. Folders say their own."""
+    prompt a model by its name. Folders store their own."""
     if opening.prompt is None or opening.dtype != "auto":
         return opening
     from kbtrain.models.load import choose_device, choose_dtype, name_of

@@ -46,11 +46,11 @@ class StateWorker(RowWorker):
         """``config``: a :class:`ReadModel` as JSON. Raises :class:`UserError` for other weights on this machine."""
         from kbtrain.models.load import load_model
 
-        wanted = ReadModel(**json.loads(config))
-        if base_fingerprint(wanted.name) != wanted.fingerprint:
-            raise UserError(f"{wanted.name}: other weights here than where the extraction was started")
-        model, tokenizer = load_model(wanted.name, wanted.dtype, wanted.device)
-        self.reader = Reader(model, tokenizer, "draft" if wanted.draft else "llm", draft_tokens=wanted.draft)
+        spec = ReadModel(**json.loads(config))
+        if base_fingerprint(spec.name) != spec.fingerprint:
+            raise UserError(f"{spec.name}: other weights here than where the extraction was started")
+        model, tokenizer = load_model(spec.name, spec.dtype, spec.device)
+        self.reader = Reader(model, tokenizer, "draft" if spec.draft else "llm", draft_tokens=spec.draft)
 
     def do(self, row: str) -> str:
         """Prompts (lists of token ids, JSON) -> shape and bf16 bytes of their states."""
@@ -69,10 +69,10 @@ def unpacked(text: str) -> States:
     """States in fp32 of what :func:`packed` wrote."""
     import torch
 
-    made = json.loads(text)
-    raw = bytearray(base64.b64decode(made["bf16"]))
-    found: States = torch.frombuffer(raw, dtype=torch.bfloat16).float().numpy().reshape(made["shape"])
-    return found
+    record = json.loads(text)
+    raw = bytearray(base64.b64decode(record["bf16"]))
+    states: States = torch.frombuffer(raw, dtype=torch.bfloat16).float().numpy().reshape(record["shape"])
+    return states
 
 
 @dataclass(frozen=True)

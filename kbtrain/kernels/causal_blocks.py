@@ -23,46 +23,48 @@ from kbtrain.models.load import fused_attention_is_slow
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _NeededStates:
     layer: int
     places: torch.Tensor  # (n,) of the tokens that are fed, rising
 
 
-_WANTED: ContextVar[_Wanted | None] = ContextVar("kbtrain_wanted_states", default=None)
+_NEEDED: ContextVar[_NeededStates | None] = ContextVar("kbtrain_needed_states", default=None)
 
 
 @contextmanager
 def only(model: PreTrainedModel, places: torch.Tensor) -> Iterator[None]:
-    """Within it, the last layer's states are right for the tokens at ``places`` (n,), the same in every row of a
-    batch, and anything for others. For the Llama family, whose MLP is a module ``mlp`` of its layer."""
+    """Context in which the last layer computes the states at ``places`` (n,) only, the same in every row of a batch.
+
+    Its other states are undefined. For the Llama family, whose MLP is a module ``mlp`` of its layer.
+    """
     layers: Any = model.get_decoder().layers
     mlp = layers[-1].mlp
-    before = mlp.__dict__.get("forward")
-    whole = mlp.forward
+    patched = mlp.__dict__.get("forward")
+    mlp_forward = mlp.forward
 
     def forward(states: torch.Tensor) -> torch.Tensor:
-        made = torch.zeros_like(states)
-        made[:, places] = whole(states[:, places])
-        return made
+        outputs = torch.zeros_like(states)
+        outputs[:, places] = mlp_forward(states[:, places])
+        return outputs
 
     mlp.forward = forward
-    token = _WANTED.set(_Wanted(len(layers) - 1, places.sort().values))
+    token = _NEEDED.set(_NeededStates(len(layers) - 1, places.sort().values))
     try:
         yield
     finally:
-        _WANTED.reset(token)
-        if before is None:
+        _NEEDED.reset(token)
+        if patched is None:
             del mlp.forward
         else:
-            mlp.forward = before
+            mlp.forward = patched
 
 
 def unread(module: Any, start: int, end: int) -> bool:
     """True if no requested position is in ``[start, end)`` of the fed tokens."""
-    wanted = _WANTED.get()
-    if wanted is None or module.layer_idx != wanted.layer:
+    needed = _NEEDED.get()
+    if needed is None or module.layer_idx != needed.layer:
         return False
-    return not bool(((wanted.places >= start) & (wanted.places < end)).any())
+    return not bool(((needed.places >= start) & (needed.places < end)).any())
 
 
 NAME = "kbtrain_causal_blocks"
@@ -82,30 +84,30 @@ def causal_blocks_attention(
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention function. ``query`` (prompts, heads, length, size), ``key``/``value`` with kv heads.
 
-    Keys may be more than queries: then every query sees those that stand before. ``attention_mask`` (prompts, 1,
+    With more keys than queries, every query also sees the keys before the first query. ``attention_mask`` (prompts, 1,
     length, keys) is added to the scores; no query may see a key behind it.
     """
     prompts, heads, length, size = query.shape
-    kv_heads, before = key.shape[1], key.shape[2] - length
+    kv_heads, n_cached = key.shape[1], key.shape[2] - length
     scale = size**-0.5 if scaling is None else scaling
     grouped = query.view(prompts, kv_heads, -1, length, size)
     above = future(query)
-    made = query.new_empty(prompts, length, heads, value.shape[-1])
+    outputs = query.new_empty(prompts, length, heads, value.shape[-1])
     for p in range(prompts):
         # every block but the last ends at a multiple of its size: softmax is slower over rows of odd lengths
-        for start in (0, *range(BLOCK - before % BLOCK, length, BLOCK)):
-            end = min(length, start + BLOCK - (before + start) % BLOCK)
+        for start in (0, *range(BLOCK - n_cached % BLOCK, length, BLOCK)):
+            end = min(length, start + BLOCK - (n_cached + start) % BLOCK)
             if unread(module, start, end):
-                made[p, start:end] = 0
+                outputs[p, start:end] = 0
                 continue
-            n, seen = end - start, before + end
+            n, n_keys = end - start, n_cached + end
             # the heads that share a kv head become rows of one product
             rows = query.new_empty(kv_heads, heads // kv_heads, n, size)
             torch.mul(grouped[p, :, :, start:end], scale, out=rows)
-            bias = above[:n, :n] if attention_mask is None else attention_mask[p, 0, start:end, :seen]
-            output = causal_weights(rows.flatten(1, 2), key[p, :, :seen], bias) @ value[p, :, :seen]
-            made[p, start:end] = output.view(heads, n, -1).transpose(0, 1)
-    return made, None
+            bias = above[:n, :n] if attention_mask is None else attention_mask[p, 0, start:end, :n_keys]
+            output = causal_weights(rows.flatten(1, 2), key[p, :, :n_keys], bias) @ value[p, :, :n_keys]
+            outputs[p, start:end] = output.view(heads, n, -1).transpose(0, 1)
+    return outputs, None
 
 
 def future(like: torch.Tensor) -> torch.Tensor:
@@ -140,12 +142,12 @@ def plain(model: PreTrainedModel) -> bool:
 def causal_blocks(model: PreTrainedModel, read: torch.Tensor | None = None) -> Iterator[None]:
     """Context in which the model attends in blocks, without a mask, to all earlier tokens; it must have no soft caps.
 
-    ``read`` (n,): of the tokens that are fed, those whose last states anyone reads, in every row; None: all.
+    ``read`` (n,): positions among the fed tokens whose last states are used, in every row; None: all.
     """
-    before = model.config._attn_implementation
+    implementation = model.config._attn_implementation
     model.set_attn_implementation(NAME)
     try:
         with nullcontext() if read is None or not plain(model) else only(model, read):
             yield
     finally:
-        model.set_attn_implementation(before)
+        model.set_attn_implementation(implementation)

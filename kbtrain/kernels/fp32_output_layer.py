@@ -1,4 +1,4 @@
-"""The output layer in fp32 and for the wanted tokens only.
+"""The output layer in fp32, for selected tokens only.
 
 A logit of 20 in bf16 has steps of 0.125, so that p(True) would come in steps of 0.03 and close questions would tie.
 The rest of the model may well compute in bf16.
@@ -16,18 +16,18 @@ from transformers import PreTrainedModel
 
 @contextmanager
 def fp32_output_layer(model: PreTrainedModel, tokens: Sequence[int] | None = None) -> Iterator[None]:
-    """Within it, the model's logits are fp32; with ``tokens`` they are these tokens' only, in their order.
+    """Context in which the model's logits are fp32; with ``tokens`` only theirs, in that order.
 
-    What a model does to logits afterwards (scaling, soft caps) is done to each alone, and so still holds.
+    Later steps (scaling, soft caps) treat each logit alone, so a selection does not change them.
     """
     head: Any = model.get_output_embeddings()
-    before = head.__dict__.get("forward")
+    patched = head.__dict__.get("forward")
 
     def forward(hidden: torch.Tensor) -> torch.Tensor:
         weight, bias = head.weight, getattr(head, "bias", None)
         if tokens is not None:
-            chosen = list(tokens)
-            weight, bias = weight[chosen], None if bias is None else bias[chosen]
+            rows = list(tokens)
+            weight, bias = weight[rows], None if bias is None else bias[rows]
         with torch.autocast(hidden.device.type, enabled=False):
             exact_bias = None if bias is None else bias.float()
             return torch.nn.functional.linear(hidden.float(), weight.float(), exact_bias)
@@ -36,7 +36,7 @@ def fp32_output_layer(model: PreTrainedModel, tokens: Sequence[int] | None = Non
     try:
         yield
     finally:
-        if before is None:
+        if patched is None:
             del head.forward
         else:
-            head.forward = before
+            head.forward = patched

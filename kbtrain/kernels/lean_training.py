@@ -1,13 +1,12 @@
 """Norms, gated MLPs and low-rank adapters that keep less for the backward pass; faster dropout on CPUs.
 
-In the Llama family a norm keeps its input twice in fp32 and hands on fp32, which each projection then casts for itself;
-a gated MLP keeps four intermediate results. Here a norm keeps its input and one number a token and hands on the
-computing format; an MLP keeps two results and recomputes the rest, which is elementwise and cheap.
+In the Llama family a norm keeps its input twice in fp32 and returns fp32, which each projection casts for itself. A
+gated MLP keeps four intermediate results. Here a norm keeps its input and one number a token and returns the computing
+format. An MLP keeps two results and recomputes the elementwise rest.
 
-Each of peft's LoRA adapters on a CPU takes its input in fp32, and keeps dropout's mask in fp32 and dropout's result:
-six bytes a number. Here it keeps the input unchanged, which adapters beside each other share, and one byte a number;
-dropout's result is recomputed for the gradients. Dropout's random numbers take a quarter of the time (torch draws them
-one by one, in one thread).
+On a CPU each of peft's LoRA adapters keeps dropout's mask in fp32 and dropout's result: six bytes a number. Here it
+keeps the input, which parallel adapters share, and one byte a number; the backward pass recomputes dropout's result.
+Dropout's random numbers take a quarter of the time, since torch draws them one by one, in one thread.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class Dropout(nn.Dropout):
         """Zeros at random places while training, what is kept scaled up; same shape and type as ``input``."""
         if not self.training or input.device.type != "cpu" or not 0 < round(self.p * _STEPS) < _STEPS:
             return super().forward(input)
-        kept, scale = kept_places(input, self.p)
-        return input * kept.to(input.dtype).mul_(scale)
+        mask, scale = kept_places(input, self.p)
+        return input * mask.to(input.dtype).mul_(scale)
 
 
 def kept_places(x: Tensor, p: float) -> tuple[Tensor, float]:
@@ -48,21 +47,21 @@ def kept_places(x: Tensor, p: float) -> tuple[Tensor, float]:
 
 @contextmanager
 def lean_adapters(model: nn.Module) -> Iterator[None]:
-    """Within it, ``model``'s adapters are lean; those that others have changed are left alone.
+    """Context in which ``model``'s adapters are lean, except those whose forward is already replaced.
 
-    To rounding the same but for dropout, whose random numbers are other ones of the same generator.
+    Results agree up to rounding; dropout draws other random numbers from the same generator.
     """
     changed = list(_adapters(model))
-    for layer, dropout, down in changed:
+    for layer, dropout, down_proj in changed:
         layer.cast_input_dtype_enabled = False
         dropout.forward = lambda x: x
-        down.forward = _forward(dropout, down)
+        down_proj.forward = _forward(dropout, down_proj)
     try:
         yield
     finally:
-        for layer, dropout, down in changed:
+        for layer, dropout, down_proj in changed:
             layer.cast_input_dtype_enabled = True
-            del dropout.forward, down.forward
+            del dropout.forward, down_proj.forward
 
 
 def _adapters(model: nn.Module) -> Iterator[tuple[Any, Any, Any]]:
@@ -71,22 +70,22 @@ def _adapters(model: nn.Module) -> Iterator[tuple[Any, Any, Any]]:
         downs, dropouts = getattr(layer, "lora_A", None), getattr(layer, "lora_dropout", None)
         if not isinstance(downs, nn.ModuleDict) or not isinstance(dropouts, nn.ModuleDict) or len(downs) != 1:
             continue
-        ((name, down),) = downs.items()
+        ((name, down_proj),) = downs.items()
         dropout = dropouts[name]
-        plain = type(dropout) is nn.Dropout and type(down) is nn.Linear and down.bias is None
-        free = plain and "forward" not in dropout.__dict__ and "forward" not in down.__dict__
+        plain = type(dropout) is nn.Dropout and type(down_proj) is nn.Linear and down_proj.bias is None
+        free = plain and "forward" not in dropout.__dict__ and "forward" not in down_proj.__dict__
         if free and getattr(layer, "cast_input_dtype_enabled", False):
-            yield layer, dropout, down
+            yield layer, dropout, down_proj
 
 
-def _forward(dropout: Any, down: Any) -> Callable[[Tensor], Tensor]:
+def _forward(dropout: Any, down_proj: Any) -> Callable[[Tensor], Tensor]:
     product: Any = DroppedProduct
 
     def forward(x: Tensor) -> Tensor:
         autocast = torch.is_autocast_enabled(x.device.type)
-        dtype = torch.get_autocast_dtype(x.device.type) if autocast else down.weight.dtype
+        dtype = torch.get_autocast_dtype(x.device.type) if autocast else down_proj.weight.dtype
         share = dropout.p if dropout.training else 0.0
-        return cast("Tensor", product.apply(x, down.weight, share, dtype))
+        return cast("Tensor", product.apply(x, down_proj.weight, share, dtype))
 
     return forward
 
@@ -96,29 +95,29 @@ class DroppedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, share: float, dtype: torch.dtype) -> Tensor:
-        kept, ctx.scale = kept_places(x, share) if share else (None, 1.0)
+        mask, ctx.scale = kept_places(x, share) if share else (None, 1.0)
         ctx.dtype = dtype
-        ctx.save_for_backward(x, weight, *([] if kept is None else [kept]))
-        return _dropped(x, kept, ctx.scale, dtype) @ weight.to(dtype).T
+        ctx.save_for_backward(x, weight, *([] if mask is None else [mask]))
+        return _dropped(x, mask, ctx.scale, dtype) @ weight.to(dtype).T
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        x, weight, *kept = ctx.saved_tensors
-        places, grad = (kept[0] if kept else None), grads[0].to(ctx.dtype)
+        x, weight, *masks = ctx.saved_tensors
+        mask, grad = (masks[0] if masks else None), grads[0].to(ctx.dtype)
         of_x = of_weight = None
         if ctx.needs_input_grad[0]:
-            of_x = _dropped(grad @ weight.to(ctx.dtype), places, ctx.scale, x.dtype)
+            of_x = _dropped(grad @ weight.to(ctx.dtype), mask, ctx.scale, x.dtype)
         if ctx.needs_input_grad[1]:
-            left = _dropped(x, places, ctx.scale, ctx.dtype)
-            of_weight = (grad.flatten(0, -2).T @ left.flatten(0, -2)).to(weight.dtype)
+            inputs = _dropped(x, mask, ctx.scale, ctx.dtype)
+            of_weight = (grad.flatten(0, -2).T @ inputs.flatten(0, -2)).to(weight.dtype)
         return of_x, of_weight, None, None
 
 
-def _dropped(x: Tensor, kept: Tensor | None, scale: float, dtype: torch.dtype) -> Tensor:
-    """``x`` where it is kept, scaled up, 0 elsewhere."""
-    if kept is None:
+def _dropped(x: Tensor, mask: Tensor | None, scale: float, dtype: torch.dtype) -> Tensor:
+    """``x`` scaled up where ``mask`` keeps it, 0 elsewhere."""
+    if mask is None:
         return x.to(dtype)
-    return kept.to(dtype).mul_(scale).mul_(x)
+    return mask.to(dtype).mul_(scale).mul_(x)
 
 
 _NORMS = {"LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm"}  # weight * x / rms(x), and nothing else
@@ -128,10 +127,10 @@ _PART = 300_000  # numbers: 1.2 MB in fp32 (between 150,000 and 600,000 it makes
 
 @contextmanager
 def lean_layers(model: nn.Module) -> Iterator[None]:
-    """Within it, ``model``'s forward pass is lean, to rounding the same; other families' layers are left alone.
+    """Context in which ``model``'s layers and adapters are lean, with results equal up to rounding.
 
-    So are adapters (:mod:`kbtrain.kernels.lean_training`). Gradient checkpointing computes parts again later, outside:
-    then all is left alone.
+    Layers of other families do not change. Nor does any layer under gradient checkpointing, which recomputes parts
+    outside of the context.
     """
     changed: list[nn.Module] = []
     try:
@@ -173,25 +172,25 @@ class RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         flat = x.reshape(-1, x.shape[-1])
-        made = torch.empty_like(flat, dtype=dtype)
+        outputs = torch.empty_like(flat, dtype=dtype)
         scale = flat.new_empty(len(flat), 1, dtype=_wide(x))
         for part in _parts(flat):
             wide = flat[part].to(scale.dtype)
             torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps), out=scale[part])
-            made[part] = (wide * scale[part]).mul_(weight)
+            outputs[part] = (wide * scale[part]).mul_(weight)
         ctx.save_for_backward(x, weight, scale)
-        return made.view(x.shape)
+        return outputs.view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, weight, scale = ctx.saved_tensors
-        flat, given = (states.reshape(-1, x.shape[-1]) for states in (x, grads[0]))
+        flat, grad_out = (states.reshape(-1, x.shape[-1]) for states in (x, grads[0]))
         of_x, of_weight = torch.empty_like(flat), torch.zeros_like(weight, dtype=scale.dtype)
         for part in _parts(flat):
-            normed, grad = flat[part] * scale[part], given[part].to(scale.dtype)
-            both = grad * normed
-            of_weight += both.sum(0)
-            along = both.mul_(weight).mean(-1, keepdim=True)
+            normed, grad = flat[part] * scale[part], grad_out[part].to(scale.dtype)
+            product = grad * normed
+            of_weight += product.sum(0)
+            along = product.mul_(weight).mean(-1, keepdim=True)
             of_x[part] = (grad * weight).sub_(normed.mul_(along)).mul_(scale[part])
         return of_x.view(x.shape), of_weight.to(weight.dtype), None, None
 

@@ -1,4 +1,4 @@
-"""Memory of the process: freed blocks are kept for the next product (mallopt); and the memory it may take in all."""
+"""Memory of the process: keep freed blocks for the next product (mallopt), release them, and read the limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NEVER = -1
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """For this process, from now on: pages are not zeroed by the system for each large tensor. False: not glibc."""
+    """Keep freed pages in this process, so that the system zeroes none for each large tensor. False: not glibc."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # macOS, musl, Windows
@@ -27,14 +27,13 @@ def keep_freed_memory() -> bool:
 
 
 class FreedMemory:
-    """Bound on what a process keeps of the memory that it has freed, over any number of batches or steps.
+    """Bound on the freed memory that a process keeps, over any number of batches or steps.
 
-    Blocks of ever other sizes leave gaps that few later ones fit, so that what is kept grows for hundreds of batches.
-    Where the process holds a fifth more than when it had found its pace, the gaps go back to the system. That is looked
-    at after each batch, which costs microseconds, but done ``pause`` batches apart at least, since the pages are zeroed
-    when they are needed again. A process of :attr:`LARGE` bytes with ``long_batches``, which take seconds then (a
-    training's, a sampling's), gives back from the fourth batch on what it holds more than then. Where :data:`LITTLE` is
-    left on the machine, gaps go back at once; if that is too little, one line says so before the process is ended.
+    Blocks of varying sizes leave gaps, so that kept memory grows for hundreds of batches. If resident memory is 20 %
+    above its steady state, malloc_trim returns the gaps to the system. The check after each batch costs microseconds; a
+    release happens at most every ``pause`` batches, since the system zeroes released pages. A process of :attr:`LARGE`
+    bytes with ``long_batches`` of seconds releases any growth from the fourth batch on. If the machine has less than
+    :data:`LITTLE` available, gaps are released at once; if that is too little, one warning precedes the kill.
     """
 
     GROWTH = 1.2
@@ -48,42 +47,42 @@ class FreedMemory:
     def check(self) -> bool:
         """Call after each batch or step; True if memory was given back."""
         self._since += 1
-        if not _told and available_memory() < LITTLE:
-            given = give_back()
-            _tell_what_is_left()
-            return given
+        if not _warnings and available_memory() < LITTLE:
+            released = give_back()
+            _warn_if_little()
+            return released
         soon = min(self.pause, 4)
         if self._since < soon:
             return False
-        held = resident_memory()
-        large = self.long_batches and held > self.LARGE
+        resident = resident_memory()
+        large = self.long_batches and resident > self.LARGE
         pause = soon if large else self.pause
         if self._since < pause:
             return False
         if self._since == pause:
-            self._at_pace = held
-        if held <= (1.0 if large else self.GROWTH) * self._at_pace:
+            self._at_pace = resident
+        if resident <= (1.0 if large else self.GROWTH) * self._at_pace:
             return False
         self._since = 0
         return give_back()
 
 
-_told: list[str] = []  # lines of this process: one is enough
+_warnings: list[str] = []  # lines of this process: one is enough
 
 
-def _tell_what_is_left() -> None:
-    left = available_memory()
-    if left < LITTLE:
+def _warn_if_little() -> None:
+    available = available_memory()
+    if available < LITTLE:
         line = (
-            f"{left / 1e6:.0f} MB of memory are left, {resident_memory() / 1e9:.1f} GB are taken by this process: the "
-            "system may end it; fewer rows at once take less (batch_rows, device_batch_size), what is finished is kept"
+            f"{available / 1e6:.0f} MB of memory are left, {resident_memory() / 1e9:.1f} GB are taken by this process: "
+            "the system may end it; set fewer rows at once (batch_rows, device_batch_size); finished work is kept"
         )
-        _told.append(line)
+        _warnings.append(line)
         warnings.warn(line, stacklevel=3)
 
 
 def give_back() -> bool:
-    """Hand whole free pages back to the system. False: not glibc."""
+    """Return free pages to the system (malloc_trim). False: not glibc."""
     try:
         return bool(ctypes.CDLL(None).malloc_trim(0))
     except (AttributeError, OSError, TypeError):  # macOS, musl, Windows
@@ -91,7 +90,7 @@ def give_back() -> bool:
 
 
 def resident_memory() -> int:
-    """Bytes that this process holds; 0 where the system does not say."""
+    """Resident bytes of this process; 0 where the system does not report them."""
     try:
         return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:  # not Linux
@@ -111,29 +110,27 @@ def machine_memory() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that may still be taken without swapping, as the kernel estimates it; of a container what its limit leaves
-    beside what it has taken.
-    """
+    """Bytes that can be allocated without swapping, by the kernel's estimate and a container's limit."""
     try:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", _MEMINFO.read_text(encoding="ascii"), re.MULTILINE)
+        line = re.search(r"^MemAvailable:\s+(\d+) kB", _MEMINFO.read_text(encoding="ascii"), re.MULTILINE)
     except OSError:  # not Linux
-        found = None
-    of_machine = int(found[1]) * 1024 if found else machine_memory()
+        line = None
+    of_machine = int(line[1]) * 1024 if line else machine_memory()
     return max(0, min(of_machine, machine_memory(), *_cgroup_rooms(_OF_PROCESS, _CGROUPS)))
 
 
 def warn_if_short(need: float, what: str, instead: str) -> None:
-    """One line before work starts that may take more than is available: a system that has none left kills in silence.
+    """Warn before work that may take more memory than is available: the system kills a process without a message.
 
     ``need``: bytes beside what the process holds; ``what`` takes them; ``instead``: what would take less.
     """
-    there = available_memory()
-    if need > there:
+    available = available_memory()
+    if need > available:
         line = (
-            f"{what} takes up to {need / 1e9:.1f} GB more, and {there / 1e9:.1f} GB are available: the system may end "
-            f"this process; {instead}"
+            f"{what} takes up to {need / 1e9:.1f} GB more, and {available / 1e9:.1f} GB are available: the system may "
+            f"end this process; {instead}"
         )
-        _told.append(line)
+        _warnings.append(line)
         warnings.warn(line, stacklevel=3)
 
 
@@ -144,16 +141,16 @@ def cgroup_limits(of_process: Path, mounted: Path) -> list[int]:
 
 
 def _cgroup_rooms(of_process: Path, mounted: Path) -> Iterator[int]:
-    """Bytes that each limit leaves; file pages that were not read for long are dropped before a process is ended."""
+    """Available bytes of each limit, idle file pages included: these are dropped before a process is killed."""
     for folder, limits, usage, idle in _cgroups(of_process, mounted):
-        limit, taken = _number(folder / limits), _number(folder / usage)
-        if limit is None or taken is None:
+        limit, used = _number(folder / limits), _number(folder / usage)
+        if limit is None or used is None:
             continue
         try:
-            found = re.search(rf"^{idle} (\d+)$", (folder / "memory.stat").read_text(encoding="ascii"), re.MULTILINE)
+            inactive = re.search(rf"^{idle} (\d+)$", (folder / "memory.stat").read_text(encoding="ascii"), re.MULTILINE)
         except OSError:
-            found = None
-        yield limit - taken + (int(found[1]) if found else 0)
+            inactive = None
+        yield limit - used + (int(inactive[1]) if inactive else 0)
 
 
 def _cgroups(of_process: Path, mounted: Path) -> Iterator[tuple[Path, str, str, str]]:
@@ -167,8 +164,11 @@ def _cgroups(of_process: Path, mounted: Path) -> Iterator[tuple[Path, str, str, 
             continue
         root = mounted / "memory" if kinds else mounted
         names = _V1 if kinds else _V2
-        own = root / path.lstrip("/")
-        for folder in (own, *own.parents):  # in a container its own limit may stand at the root of what is mounted
+        cgroup = root / path.lstrip("/")
+        for folder in (
+            cgroup,
+            *cgroup.parents,
+        ):  # in a container its own limit may stand at the root of what is mounted
             if folder.is_relative_to(root):
                 yield folder, *names
 

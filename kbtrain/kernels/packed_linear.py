@@ -17,15 +17,14 @@ from kbtrain.kernels.memory import machine_memory
 
 
 def weight_versions(weights: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
-    """Differs from an earlier result once any of the weights was replaced or written to.
+    """Versions of the weights: another result means that a weight was replaced or written to.
 
-    Weights made in inference mode count no writes, and none counts what is written through ``.data`` (so DeepSpeed's
-    optimizers do): of those, replacing alone is seen.
+    Writes to weights of inference mode, and writes through ``.data`` (as of DeepSpeed's optimizers), are not counted.
     """
     return [(weight.data_ptr(), -1 if weight.is_inference() else weight._version) for weight in weights]
 
 
-_SHARE = 0.1  # of the machine's memory that packed weights, which stand beside the plain ones, may take
+_SHARE = 0.1  # most of the machine's memory that packed weights may take, in addition to the plain ones
 
 
 class PackedWeights:
@@ -70,7 +69,7 @@ class PackedLinears:
 
 
 def linear_layers(model: nn.Module) -> list[nn.Linear]:
-    """Those that are nothing more than that, in the order of the model's modules."""
+    """Modules of exactly this class, in the order of the model's modules."""
     return [module for module in model.modules() if type(module) is nn.Linear]
 
 
@@ -78,8 +77,8 @@ def _forward(packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch
     product: Any = torch.ops.mkldnn._linear_pointwise
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = product(x, packed, bias, "none", [], "")
-        return made
+        output: torch.Tensor = product(x, packed, bias, "none", [], "")
+        return output
 
     return forward
 

@@ -1,7 +1,7 @@
 """Batches in parallel on a CPU: threads that compute with a share of the cores each.
 
-Two cores finish two batches sooner so than together one batch after the other: neither waits for the other after each
-of a layer's many small operations, nor for Python between them.
+Two cores finish two batches sooner in parallel than one after the other: neither waits for the other after each of a
+layer's many small operations, nor for Python between them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _PARALLEL = 2  # on a CPU with as many cores (measured with two; more would take
 
 
 def n_parallel(model: PreTrainedModel) -> int:
-    """Number of batches of a model to compute in parallel: 1 where that gains nothing, or where a replica would not be
-    one (a module's forward was replaced, as trainers do; weights that processes share).
+    """Number of batches of a model to compute in parallel: 1 without gain, or where the model cannot be replicated.
+
+    That is so where a module's forward is replaced, as trainers do, or where processes share the weights.
     """
     if model.device.type != "cpu" or torch.get_num_threads() < _PARALLEL:
         return 1
@@ -36,7 +37,7 @@ def n_parallel(model: PreTrainedModel) -> int:
 
 
 def replica(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy with modules and a config of its own, which may be changed for a while; the weights are the model's."""
+    """Copy of a model with modules and a config of its own; the weights are shared."""
     weights = itertools.chain(model.parameters(), model.buffers())
     return copy.deepcopy(model, {id(tensor): tensor for tensor in weights})
 
@@ -61,14 +62,14 @@ def parallel_batches(works: Sequence[Callable[[T], R]], items: Iterable[T]) -> I
             free.put(work)
 
     pool = ThreadPoolExecutor(len(works), "kbtrain", torch.set_num_threads, (max(1, cores // len(works)),))
-    begun: deque[Future[R]] = deque()
+    pending: deque[Future[R]] = deque()
     try:
         for item in items:
-            begun.append(pool.submit(run_item, item))
-            if len(begun) > len(works):  # one waits, so that no thread idles while a result is stored
-                yield begun.popleft().result()
-        while begun:
-            yield begun.popleft().result()
+            pending.append(pool.submit(run_item, item))
+            if len(pending) > len(works):  # one waits, so that no thread idles while a result is stored
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(cores)

@@ -2,8 +2,8 @@
 
 For CPUs on which the fused kernel is slow (:func:`kbtrain.models.load.fused_attention_is_slow`); there a training batch
 attends in blocks. Like the fused kernel, this keeps queries, keys and values only, but its products run at the
-processor's 16-bit rate. Each row is computed without its padding. It is also how rows that lie end to end behind what
-all of them begin with (:mod:`kbtrain.training.answer_rows`) see that and themselves alone.
+processor's 16-bit rate. Each row is computed without its padding. Packed rows (:mod:`kbtrain.training.answer_rows`) use
+it too: each sees itself and the prefix that all of them share.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class BlockAttention(torch.autograd.Function):
         ctx.save_for_backward(query, key, value)
         ctx.spans = tuple(spans)
         above = future(query)
-        made = query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1])
+        outputs = query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1])
         for start, end, span in _blocks(ctx.spans):
             rows, n = _grouped(query[span.row, :, start:end], key), end - start
             weights = causal_weights(rows, _visible_states(key, span, end), above[:n, :n])
             output = weights @ _visible_states(value, span, end)
-            made[span.row, start:end] = output.view(query.shape[1], n, -1).transpose(0, 1)
-        return made
+            outputs[span.row, start:end] = output.view(query.shape[1], n, -1).transpose(0, 1)
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
@@ -108,12 +108,12 @@ def _blocks(spans: Sequence[Span]) -> Iterator[tuple[int, int, Span]]:
 
 def _visible_states(states: Tensor, span: Span, end: int) -> Tensor:
     """(kv heads, seen, size): what the span's tokens before ``end`` see."""
-    own = states[span.row, :, span.first : end]
-    return torch.cat([states[span.row, :, : span.before], own], dim=1) if span.before else own
+    span_states = states[span.row, :, span.first : end]
+    return torch.cat([states[span.row, :, : span.before], span_states], dim=1) if span.before else span_states
 
 
 def _add(total: Tensor, span: Span, end: int, part: Tensor) -> None:
-    """Add what belongs to :func:`_seen`'s states where they stand."""
+    """Add the gradient of :func:`_visible_states` to the positions of these states."""
     total[span.row, :, : span.before] += part[:, : span.before]
     total[span.row, :, span.first : end] += part[:, span.before :]
 
@@ -125,14 +125,14 @@ def _grouped(states: Tensor, key: Tensor) -> Tensor:
 
 
 def packs(model: Any, tokens: int) -> bool:
-    """True if this model can be trained on rows of ``tokens`` tokens that lie end to end: on a CPU, where a product's
-    time is that of its operations. Not with gradient checkpointing: it computes parts again later, outside.
+    """True if this model can be trained on packed rows of ``tokens`` tokens: on a CPU, where a product's time is that
+    of its operations. Not with gradient checkpointing, which recomputes parts outside of the context.
     """
-    return model.device.type == "cpu" and _ours(model) and serves(model, tokens)
+    return model.device.type == "cpu" and _attention_is_default(model) and serves(model, tokens)
 
 
-def _ours(model: Any) -> bool:
-    """True if no other attention was chosen, or needs the model's own outside of a step."""
+def _attention_is_default(model: Any) -> bool:
+    """True if the model uses PyTorch's attention, and only within a training step."""
     return model.config._attn_implementation == "sdpa" and not checkpointed(model)
 
 
@@ -140,14 +140,14 @@ def _ours(model: Any) -> bool:
 def attention_for_training(
     model: Any, mask: torch.Tensor, bf16: bool, spans: Sequence[Span] | None = None
 ) -> Iterator[None]:
-    """Within it, ``model`` computes a batch with the faster attention; ``mask`` (rows, tokens): 0 on left padding.
+    """Context in which ``model`` attends in blocks, where that is faster; ``mask`` (rows, tokens): 0 on left padding.
 
-    ``spans``: of rows that lie end to end, for a model that :func:`packs`. Gradient checkpointing computes parts again
-    later, outside, where the attention must be the same: left alone.
+    ``spans``: of packed rows, for a model that :func:`packs`. The attention does not change under gradient
+    checkpointing, which recomputes parts outside of the context.
     """
     if spans is None:
         slow = fused_attention_is_slow(model.device.type, torch.bfloat16 if bf16 else model.dtype)
-        if not (slow and _ours(model) and serves(model, mask.shape[1])):
+        if not (slow and _attention_is_default(model) and serves(model, mask.shape[1])):
             yield
             return
         width = mask.shape[1]

@@ -48,18 +48,26 @@ def calibration(truth: Bools, probabilities: Floats, bins: int = BINS) -> Calibr
     if len(truth) == 0 or not is_probability(probabilities):
         raise ValueError("calibration needs probabilities in [0, 1], one per question")
     place = np.minimum((probabilities * bins + 1e-9).astype(int), bins - 1)
-    found = []
+    by_width = []
     for i in range(bins):
-        inside = place == i
-        if inside.any():
-            predicted, observed = float(probabilities[inside].mean()), float(truth[inside].mean())
-            found.append(Bin(i / bins, (i + 1) / bins, int(inside.sum()), predicted, observed))
-    ece = sum(b.n * abs(b.predicted - b.observed) for b in found) / len(truth)
+        places = place == i
+        if places.any():
+            predicted, observed = float(probabilities[places].mean()), float(truth[places].mean())
+            by_width.append(Bin(i / bins, (i + 1) / bins, int(places.sum()), predicted, observed))
+    ece = sum(b.n * abs(b.predicted - b.observed) for b in by_width) / len(truth)
     even = []
-    for inside in equal_count_bins(probabilities, bins):
-        of = probabilities[inside]
-        even.append(Bin(float(of.min()), float(of.max()), len(of), float(of.mean()), float(truth[inside].mean())))
-    return Calibration(len(truth), ece, float(np.mean((probabilities - truth) ** 2)), found, even)
+    for places in equal_count_bins(probabilities, bins):
+        members = probabilities[places]
+        even.append(
+            Bin(
+                float(members.min()),
+                float(members.max()),
+                len(members),
+                float(members.mean()),
+                float(truth[places].mean()),
+            )
+        )
+    return Calibration(len(truth), ece, float(np.mean((probabilities - truth) ** 2)), by_width, even)
 
 
 def equal_count_bins(values: Floats, bins: int) -> list[NDArray[np.intp]]:
@@ -72,7 +80,7 @@ def equal_count_bins(values: Floats, bins: int) -> list[NDArray[np.intp]]:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Scores as they are, and mended on dev by a temperature or by isotonic regression; None with the reason."""
+    """Calibration of raw scores, and after a temperature or isotonic regression fitted to dev; None with the reason."""
 
     raw: Calibration | None
     temperature: float | None
@@ -82,21 +90,21 @@ class Calibrated:
 
 
 def calibrated(dev_truth: Bools, dev_scores: Floats, truth: Bools, scores: Floats) -> Calibrated:
-    """Calibration of ``scores`` before and after what dev teaches."""
+    """Calibration of ``scores``, raw and after each recalibration fitted to dev."""
     reasons: dict[str, str] = {}
     bounded = is_probability(scores) and is_probability(dev_scores)
     if not bounded:
-        reasons |= dict.fromkeys(("raw", "temperature", "at_temperature"), "the scores are no probabilities")
-    taught = bool(dev_truth.any() and not dev_truth.all())
-    if not taught:
-        one = "every" if len(dev_truth) and dev_truth.all() else "no"
-        reasons |= dict.fromkeys(("temperature", "at_temperature", "isotonic"), f"{one} dev question is positive")
-    temperature = fit_temperature(dev_truth, dev_scores) if bounded and taught else None
+        reasons |= dict.fromkeys(("raw", "temperature", "at_temperature"), "the scores are not probabilities")
+    mixed = bool(dev_truth.any() and not dev_truth.all())
+    if not mixed:
+        share = "every" if len(dev_truth) and dev_truth.all() else "no"
+        reasons |= dict.fromkeys(("temperature", "at_temperature", "isotonic"), f"{share} dev question is positive")
+    temperature = fit_temperature(dev_truth, dev_scores) if bounded and mixed else None
     return Calibrated(
         raw=calibration(truth, scores) if bounded else None,
         temperature=temperature,
         at_temperature=None if temperature is None else calibration(truth, at_temperature(scores, temperature)),
-        isotonic=calibration(truth, isotonic(dev_truth, dev_scores, scores)) if taught else None,
+        isotonic=calibration(truth, isotonic(dev_truth, dev_scores, scores)) if mixed else None,
         reasons=reasons,
     )
 
@@ -109,7 +117,7 @@ def is_probability(scores: Floats) -> bool:
 def fit_temperature(truth: Bools, probabilities: Floats) -> float:
     """The temperature T > 0 with the least log loss of ``sigmoid(logit(p) / T)`` on dev (Guo et al. 2017).
 
-    Above 1: the scores were too sure of themselves. It never changes the order of the questions.
+    Above 1 the scores are overconfident. The order of the questions does not change.
     """
     from scipy.optimize import minimize_scalar
 
@@ -130,21 +138,21 @@ def at_temperature(probabilities: Floats, temperature: float) -> Floats:
     return scaled
 
 
-def isotonic(truth: Bools, scores: Floats, new: Floats) -> Floats:
-    """Probabilities for ``new`` scores by the best non-decreasing step function on dev (scikit-learn); works for
+def isotonic(truth: Bools, scores: Floats, new_scores: Floats) -> Floats:
+    """Probabilities for ``new_scores`` scores by the best non-decreasing step function on dev (scikit-learn); works for
     scores in any unit. Scores outside those seen on dev get the nearest value."""
     from sklearn.isotonic import IsotonicRegression
 
     model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(scores, truth.astype(np.float64))
-    found: Floats = np.clip(model.predict(new), 0, 1)
-    return found
+    probabilities: Floats = np.clip(model.predict(new_scores), 0, 1)
+    return probabilities
 
 
 def _logit(probabilities: Floats) -> Floats:
     from scipy.special import logit
 
-    found: Floats = logit(np.clip(probabilities, _EDGE, 1 - _EDGE))
-    return found
+    logits: Floats = logit(np.clip(probabilities, _EDGE, 1 - _EDGE))
+    return logits
 
 
 ALARM = 0.01  # p-value below which a shift is reported
@@ -168,33 +176,33 @@ class Shift:
     def line(self, gate: str) -> str:
         """The finding in one line; it begins with "warning" if it is alarming."""
         if not self.alarming:
-            same = f"{gate}: {self.n_new} new scores are distributed as on dev"
-            return f"{same} (KS {self.statistic:.3f}, p = {self.p_value:.2g})"
+            effect = f"KS {self.statistic:.3f}, p = {self.p_value:.2g}"
+            return f"{gate}: {self.n_new} new scores are distributed as on dev ({effect})"
         return (
-            f"warning: scores of '{gate}' on {self.n_new} new questions are distributed otherwise than on the "
-            f"{self.n_dev} dev questions its threshold was chosen on (KS {self.statistic:.3f}, p = "
+            f"warning: scores of '{gate}' on {self.n_new} new questions are distributed differently from the "
+            f"{self.n_dev} dev questions that its threshold was chosen on (KS {self.statistic:.3f}, p = "
             f"{self.p_value:.1e}); calibrate it on questions of the new kind"
         )
 
 
 def shift(dev: ArrayLike, new: ArrayLike, independent: tuple[int | None, int | None] = (None, None)) -> Shift:
-    """Compare scores, to the seven digits that thresholds noted by earlier versions keep: a tie is one there, too.
+    """Compare two samples of scores by Kolmogorov and Smirnov, rounded to the seven digits that thresholds store.
 
-    Each score counts as one observation, so a question counts once, however often it is asked. ``independent``: numbers
+    Each score counts as one observation, so pass each question once. ``independent``: numbers
     of entities that the questions of either side are about, where they are fewer; the test is exact for entities whose
-    questions score alike, and careful for others. Raises ``ValueError`` if one side is empty.
+    questions score alike, and conservative for others. Raises ``ValueError`` if one side is empty.
     """
     from scipy.stats import ks_2samp, kstwo
 
     first, second = (_seven_digits(np.asarray(scores, dtype=np.float64)) for scores in (dev, new))
     if not len(first) or not len(second):
         raise ValueError("no scores to compare")
-    found = ks_2samp(first, second)
+    test = ks_2samp(first, second)
     sizes = [min(len(side), units or len(side)) for side, units in zip((first, second), independent, strict=True)]
-    p = found.pvalue
+    p = test.pvalue
     if sizes != [len(first), len(second)]:
-        p = kstwo.sf(found.statistic, max(1, round(sizes[0] * sizes[1] / sum(sizes))))
-    return Shift(float(found.statistic), float(p), len(first), len(second))
+        p = kstwo.sf(test.statistic, max(1, round(sizes[0] * sizes[1] / sum(sizes))))
+    return Shift(float(test.statistic), float(p), len(first), len(second))
 
 
 def _seven_digits(scores: Floats) -> Floats:

@@ -52,22 +52,22 @@ def chosen_value(
     table = criterion if value is None else value
     place = int(np.argmax(criterion[0]))
     apparent = interval(table[:, place])
-    whole: Bools = np.isfinite(np.concatenate([criterion, table], axis=1)).all(axis=1)
-    drawn, drawn_values = criterion[1:][whole[1:]], table[1:][whole[1:]]
+    defined: Bools = np.isfinite(np.concatenate([criterion, table], axis=1)).all(axis=1)
+    resamples, drawn_values = criterion[1:][defined[1:]], table[1:][defined[1:]]
     spread = float(drawn_values[:, place].std(ddof=1))
-    if not whole[0] or spread <= 0:
+    if not defined[0] or spread <= 0:
         return ChosenValue(place, apparent, apparent)
     spread *= 1.0 if inflation is None else inflation[place]
-    own = drawn_values[:, place] - drawn_values[:, place].mean()
-    slopes = own @ (drawn - drawn.mean(axis=0)) / (own @ own)
+    deviations = drawn_values[:, place] - drawn_values[:, place].mean()
+    slopes = deviations @ (resamples - resamples.mean(axis=0)) / (deviations @ deviations)
     observed = float(table[0, place])
-    apart = np.flatnonzero(criterion[0, place] - criterion[0] > _EQUAL * drawn[:, place].std())
-    rest = criterion[0] - slopes * observed
-    limits = _limits(rest[apart] - rest[place], slopes[place] - slopes[apart])
+    worse = np.flatnonzero(criterion[0, place] - criterion[0] > _EQUAL * resamples[:, place].std())
+    residual = criterion[0] - slopes * observed
+    limits = _limits(residual[worse] - residual[place], slopes[place] - slopes[worse])
     reach = _projection_quantile(drawn_values) * spread
     low, high = (_mean_at(probability, observed, spread, limits, reach) for probability in (1 - _tail(), _tail()))
-    picked = np.argmax(drawn, axis=1)
-    estimate = float((2 * table[0, picked] - drawn_values[np.arange(len(drawn)), picked]).mean())
+    picked = np.argmax(resamples, axis=1)
+    estimate = float((2 * table[0, picked] - drawn_values[np.arange(len(resamples)), picked]).mean())
     return ChosenValue(place, apparent, Delta(min(max(estimate, low), high), low, high))
 
 
@@ -76,7 +76,7 @@ def nested_inflation(inner: Floats, outer: Floats, outer_variance: Floats, varia
 
     All three are (repeats, folds): the figure by cross-validation ``inner`` to the questions outside a fold, the figure
     of the fold by a fit to these, and the variance of the latter over resamples of the fold's questions. ``variance``
-    is that of the whole figure. The factor lies between 1 and the root of the number of folds, as the source proposes.
+    is that of the whole figure. The factor is between 1 and the root of the number of folds, as the source proposes.
     """
     count = outer.shape[1]
     error = float(np.nanmean((inner - outer) ** 2 - outer_variance)) * (count - 1) / count
@@ -92,7 +92,7 @@ def _tail() -> float:
 def _limits(gaps: Floats, slopes: Floats) -> tuple[float, float]:
     """Values of the chosen candidate between which it stays above the others, given what does not depend on its value.
 
-    A candidate with the same observed figure is not among the others: their order decides then, not their figures.
+    A candidate with the same observed figure is not among the others: between the two the order decides.
     """
     rises, falls = slopes > _EQUAL, slopes < -_EQUAL
     low = np.max(gaps[rises] / slopes[rises], initial=-np.inf)
@@ -100,9 +100,9 @@ def _limits(gaps: Floats, slopes: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _projection_quantile(drawn: Floats) -> float:
+def _projection_quantile(resamples: Floats) -> float:
     """Quantile of the greatest absolute standardised error of any candidate."""
-    varying = drawn[:, drawn.std(axis=0) > 0]
+    varying = resamples[:, resamples.std(axis=0) > 0]
     correlation = np.atleast_2d(np.corrcoef(varying, rowvar=False))
     values, vectors = np.linalg.eigh(correlation)
     root = vectors * np.sqrt(np.maximum(values, 0))
@@ -115,7 +115,7 @@ def _normal_draws(count: int) -> Floats:
 
 
 def _mean_at(probability: float, observed: float, spread: float, limits: tuple[float, float], reach: float) -> float:
-    """Mean of the truncated normal distribution under which ``probability`` lies below the observed value."""
+    """Mean of the truncated normal distribution under which ``probability`` is below the observed value."""
     from scipy.optimize import brentq
     from scipy.special import ndtr
 

@@ -16,7 +16,7 @@ from kbtrain.metrics.registry import METRICS, MetricInput
 class Classification:
     """Metrics of the positive class ``positive`` among ``n`` questions; None where undefined, with the reason.
 
-    ``fdr`` = 1 - precision (share of the retrievals made in vain). ``average_precision`` and ``auroc`` look at the
+    ``fdr`` = 1 - precision (share of unneeded retrievals). ``average_precision`` and ``auroc`` look at the
     scores, the others at the decisions.
     """
 

@@ -25,7 +25,7 @@ def classifier_metrics(
 ) -> dict[str, float]:
     """``loss`` (nats; only of scores in [0, 1]), ``auroc``, ``average_precision``, ``f1`` at the best threshold.
 
-    ``taught``: soft labels that the loss is of; None: ``need``.
+    ``taught``: soft labels for the loss; None: ``need``.
 
     ``f1`` is for choosing between checkpoints on dev; it does not estimate F1 elsewhere.
     """
@@ -42,13 +42,13 @@ def intervals_of_examples(
 ) -> str:
     """Figures of RAGate's table 2 at a threshold, as a Markdown table; whole dialogues, or questions, are resampled.
 
-    Where dev has one label alone, figures of the order are not there.
+    Where dev has one label only, ranking metrics are missing.
     """
     run = SeedScores(np.asarray(scores, dtype=np.float64), threshold)
     truth = np.asarray(need) > 0.5
     groups = [example.dialogue_id if isinstance(example, TurnExample) else example.id for example in examples]
-    found, _ = classify_turns(truth, groups, {"gate": [run]})
-    return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {format_delta(v)} |" for k, v in found[0].metrics.items())
+    gates, _ = classify_turns(truth, groups, {"gate": [run]})
+    return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {format_delta(v)} |" for k, v in gates[0].metrics.items())
 
 
 def format_delta(value: Delta) -> str:

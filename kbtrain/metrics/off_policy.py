@@ -61,17 +61,17 @@ def policy_value(logged: Logged, searches: Bools) -> PolicyValue:
     """Value of the policy that searches where ``searches`` is True. Raises ValueError for a propensity of 0 or 1."""
     if not ((logged.propensity > 0) & (logged.propensity < 1)).all():
         raise ValueError("off-policy evaluation needs propensities above 0 and below 1")
-    n, same = len(searches), logged.searched == searches
-    of_policy = np.where(same, logged.propensity, 1 - logged.propensity).round(9)
-    weights = same / of_policy
+    n, agrees = len(searches), logged.searched == searches
+    of_policy = np.where(agrees, logged.propensity, 1 - logged.propensity).round(9)
+    weights = agrees / of_policy
     inverse, normalised, groups = [], [], []
     for probability in np.unique(of_policy):
-        inside = of_policy == probability
-        matched = inside & same
+        group = of_policy == probability
+        matched = group & agrees
         right, matches = float(logged.right[matched].sum()), int(matched.sum())
-        groups.append((inside, matched))
+        groups.append((group, matched))
         inverse.append((1 / float(probability), share(right, n)))
-        normalised.append((float(inside.mean()), share(right, matches) if matches else Delta(0.5, 0.0, 1.0)))
+        normalised.append((float(group.mean()), share(right, matches) if matches else Delta(0.5, 0.0, 1.0)))
     fewest = min(int(matched.sum()) for _, matched in groups)
     return PolicyValue(
         searches=float(searches.mean()),
@@ -93,10 +93,10 @@ def _robust(logged: Logged, searches: Bools, groups: list[tuple[Bools, Bools]]) 
 
     expected = _expected_right(logged, searches)
     mean, variance = float(expected.mean()), float(expected.var(ddof=1)) / len(expected)
-    for inside, matched in groups:
+    for group, matched in groups:
         missed = (logged.right - expected)[matched]
-        mean += float(inside.mean() * missed.mean())
-        variance += float(inside.mean() ** 2 * missed.var(ddof=1) / len(missed))
+        mean += float(group.mean() * missed.mean())
+        variance += float(group.mean() ** 2 * missed.var(ddof=1) / len(missed))
     fewest = min(int(matched.sum()) for _, matched in groups)
     widened = (float(t.ppf(0.975, fewest - 1)) / Z95) ** 2
     return bounded_mean(mean, variance * widened, len(expected))
@@ -111,12 +111,15 @@ def _expected_right(logged: Logged, searches: Bools) -> Floats:
     expected = np.full(len(searches), float(logged.right.mean()))
     for number in range(_FOLDS):
         for action in (False, True):
-            known, asked = (fold != number) & (logged.searched == action), (fold == number) & (searches == action)
-            right = logged.right[known] >= 0.5
-            if asked.any() and len(right):
+            training, predicted = (
+                (fold != number) & (logged.searched == action),
+                (fold == number) & (searches == action),
+            )
+            right = logged.right[training] >= 0.5
+            if predicted.any() and len(right):
                 mixed = right.any() and not right.all()
-                model = LogisticRegression().fit(scores[known], right) if mixed else None
-                expected[asked] = (
-                    logged.right[known].mean() if model is None else model.predict_proba(scores[asked])[:, 1]
+                model = LogisticRegression().fit(scores[training], right) if mixed else None
+                expected[predicted] = (
+                    logged.right[training].mean() if model is None else model.predict_proba(scores[predicted])[:, 1]
                 )
     return expected

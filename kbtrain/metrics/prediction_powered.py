@@ -17,21 +17,21 @@ from kbtrain.metrics.significance import Z95, Delta, bounded_mean
 def prediction_powered(people: Floats, judge: Floats, judge_rest: Floats, low: float = 0.0, high: float = 1.0) -> Delta:
     """Mean with its 95 % interval. ``judge``: on the turns of ``people``; ``judge_rest``: on the others.
 
-    Values lie in [low, high]. Two turns that people saw are needed, and two others.
+    Values lie in [low, high]. Needs two turns that people saw, and two others.
     """
     from scipy.stats import t
 
-    n, rest = len(people), len(judge_rest)
-    if n < 2 or rest < 2:
+    n, n_rest = len(people), len(judge_rest)
+    if n < 2 or n_rest < 2:
         return bounded_mean(float(people.mean()), float(people.var()) / n, n, low, high)
     spread = float(np.concatenate([judge, judge_rest]).var(ddof=1))
-    together = float(np.cov(people, judge, ddof=1)[0, 1])
-    weight = min(max(together / (spread * (1 + n / rest)), 0.0), 1.0) if spread > 0 else 0.0
+    covariance = float(np.cov(people, judge, ddof=1)[0, 1])
+    weight = min(max(covariance / (spread * (1 + n / n_rest)), 0.0), 1.0) if spread > 0 else 0.0
     corrected = people - weight * judge
     mean = float(corrected.mean() + weight * judge_rest.mean())
-    seen, unseen = float(corrected.var(ddof=1)) / n, weight**2 * float(judge_rest.var(ddof=1)) / rest
-    variance = seen + unseen
+    of_people, of_judge = float(corrected.var(ddof=1)) / n, weight**2 * float(judge_rest.var(ddof=1)) / n_rest
+    variance = of_people + of_judge
     if variance > 0:
-        freedom = variance**2 / (seen**2 / (n - 1) + unseen**2 / (rest - 1))
+        freedom = variance**2 / (of_people**2 / (n - 1) + of_judge**2 / (n_rest - 1))
         variance *= (float(t.ppf(0.975, freedom)) / Z95) ** 2
     return bounded_mean(mean, variance, n, low, high)

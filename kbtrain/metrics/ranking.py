@@ -40,8 +40,8 @@ def average_precision(truth: Bools, scores: Floats, weights: Floats | None = Non
     hits, alarms = np.cumsum(positive, axis=1), np.cumsum(negative, axis=1)
     with np.errstate(invalid="ignore"):
         recall = np.pad(hits / hits[:, -1:], ((0, 0), (1, 0)))
-    taken = hits + alarms
-    precision = np.divide(hits, taken, out=np.zeros_like(hits), where=taken > 0)
+    retrieved = hits + alarms
+    precision = np.divide(hits, retrieved, out=np.zeros_like(hits), where=retrieved > 0)
     return np.asarray((np.diff(recall, axis=1) * precision)[:, ::-1].copy().sum(axis=1))
 
 
@@ -86,7 +86,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 def separations(
     truth: Bools, scores: Mapping[str, Floats], reference: str, clusters: Sequence[str] | None = None
 ) -> list[Separation]:
-    """Of all ``scores`` (higher = positive), in their order. Raises ``ValueError`` if only one class is there.
+    """Separation of the classes by each of ``scores`` (higher = positive). Raises ``ValueError`` for a single class.
 
     Intervals draw the items of each class, so that their numbers stay; or whole ``clusters`` with all they hold.
     """
@@ -99,12 +99,12 @@ def separations(
             name=name,
             n=len(truth),
             n_positive=int(truth.sum()),
-            auroc=interval(found),
-            minus=None if base is None or name == reference else interval(base - found),
+            auroc=interval(areas),
+            minus=None if base is None or name == reference else interval(base - areas),
             positive=_quantiles(scores[name][truth]),
             negative=_quantiles(scores[name][~truth]),
         )
-        for name, found in draws.items()
+        for name, areas in draws.items()
     ]
 
 

@@ -30,7 +30,7 @@ class Delta:
 
     @property
     def above_zero(self) -> bool:
-        """True if the whole interval lies above 0, rounding errors aside."""
+        """True if the whole interval is above 0, rounding errors aside."""
         return self.low > 1e-12
 
 
@@ -41,15 +41,15 @@ def delta(observed: float, draws: Floats) -> Delta:
 
 
 def interval(values: Floats) -> Delta:
-    """From a value as observed, followed by its resamples (those where it is undefined are skipped)."""
-    drawn = values[1:]
-    return delta(float(values[0]), drawn[~np.isnan(drawn)])
+    """Interval of an observed value that its resamples follow; undefined resamples are skipped."""
+    resamples = values[1:]
+    return delta(float(values[0]), resamples[~np.isnan(resamples)])
 
 
 def two_sided_p(value: Delta) -> float:
     """P-value of "the difference is 0" by the normal distribution, with the spread that the interval's width implies.
 
-    Percentiles of few resamples tell no p-value small enough for a correction over many comparisons.
+    Percentiles of few resamples give no p-value small enough for a correction over many comparisons.
     """
     from scipy.special import ndtr
 
@@ -72,12 +72,12 @@ def resampled_tables(
     tables: Sequence[Floats], draws: int, seed: int, clusters: Sequence[str] | None = None
 ) -> list[Floats]:
     """:func:`resampled_means` of each table of columns of the same questions, which are drawn once for all of them."""
-    found: list[list[Floats]] = [[] for _ in tables]
+    by_table: list[list[Floats]] = [[] for _ in tables]
     for counts in question_counts(len(tables[0]), draws, seed, clusters) if tables else ():
         size = counts.sum(axis=1)[:, None]
-        for parts, columns in zip(found, tables, strict=True):
+        for parts, columns in zip(by_table, tables, strict=True):
             parts.append(counts @ columns / size)
-    return [np.concatenate(parts) for parts in found]
+    return [np.concatenate(parts) for parts in by_table]
 
 
 def resampled_areas(
@@ -88,12 +88,12 @@ def resampled_areas(
     NaN where the resample leaves the oracle nothing to gain.
     """
     gain = rag - llm
-    ideal, *own = (_blocks_in_order(scores) for scores in (gain, *orders))
+    ideal, *gates = (_blocks_in_order(scores) for scores in (gain, *orders))
     parts = []
     for counts in question_counts(len(gain), draws, seed, clusters):
         best = _excess_area(*ideal, gain, counts)
         best[best <= 1e-12] = np.nan
-        parts.append(np.stack([_excess_area(*blocks, gain, counts) / best for blocks in own], axis=1))
+        parts.append(np.stack([_excess_area(*blocks, gain, counts) / best for blocks in gates], axis=1))
     return np.concatenate(parts)
 
 
@@ -115,16 +115,16 @@ def _excess_area(order: Places, starts: Places, gain: Floats, counts: Floats) ->
         size, gained = (np.add.reduceat(part, starts, axis=1) for part in (size, gained))
     total = np.cumsum(gained, axis=1)
     # trapezoids, above the accuracy without retrieval
-    under: Floats = np.einsum("ij,ij->i", size, total) - np.einsum("ij,ij->i", size, gained) / 2
-    area: Floats = under / n**2 - total[:, -1] / (2 * n)
+    below: Floats = np.einsum("ij,ij->i", size, total) - np.einsum("ij,ij->i", size, gained) / 2
+    area: Floats = below / n**2 - total[:, -1] / (2 * n)
     return area
 
 
 def question_counts(n: int, draws: int, seed: int, clusters: Sequence[str] | None = None) -> Iterator[Floats]:
     """Counts of n questions drawn with replacement, in blocks of rows: the same for the same n, draws and seed.
 
-    With ``clusters`` (a name for each question) whole clusters are drawn, as many as there are: questions about one
-    entity are right or wrong together, and an interval that takes them for independent is too narrow.
+    With ``clusters`` (a name for each question) whole clusters are drawn with replacement: questions about one
+    entity are right or wrong together, and an interval that assumes independence is too narrow.
     """
     if clusters is not None:
         names, of_question = np.unique(np.asarray(clusters), return_inverse=True)
@@ -159,8 +159,8 @@ def cluster_counts(clusters: Sequence[str], draws: int, seed: int) -> Floats:
     names, of_item = np.unique(np.asarray(clusters), return_inverse=True)
     rng = np.random.default_rng(seed)
     counts = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
-    whole = np.concatenate([np.ones((1, len(names))), counts]).astype(np.float64)
-    return whole[:, of_item]
+    by_cluster = np.concatenate([np.ones((1, len(names))), counts]).astype(np.float64)
+    return by_cluster[:, of_item]
 
 
 def random_gates(llm: Floats, rag: Floats, searches: list[int], draws: int, seed: int) -> Floats:
@@ -223,18 +223,18 @@ def random_gate_p(gain: Floats, searches: int, reached: float) -> float | None:
     one-sided p-value for "the gate's choice of questions is not better than chance".
 
     ``gain``: correctness with retrieval minus correctness without, of each question; ``reached``: its sum over the
-    questions that the gate retrieves. None unless every gain is -1, 0 or 1, as of greedy answers: the mended questions
-    among those drawn, and the broken ones among the others, are hypergeometric.
+    questions that the gate retrieves. None unless every gain is -1, 0 or 1, as of greedy answers. Corrected questions
+    among those drawn, and the broken ones among the others, are then hypergeometric.
     """
     from scipy.stats import hypergeom
 
     if not np.isin(gain, (-1.0, 0.0, 1.0)).all():
         return None
-    mends, breaks = int((gain > 0).sum()), int((gain < 0).sum())
-    others = len(gain) - mends
-    mended = np.arange(max(0, searches - others), min(mends, searches) + 1)
-    few_enough = hypergeom.cdf(mended - reached, others, breaks, searches - mended)  # of the drawn are broken
-    return min(float((hypergeom.pmf(mended, len(gain), mends, searches) * few_enough).sum()), 1.0)
+    corrected, broken = int((gain > 0).sum()), int((gain < 0).sum())
+    not_corrected = len(gain) - corrected
+    hits = np.arange(max(0, searches - not_corrected), min(corrected, searches) + 1)
+    few_enough = hypergeom.cdf(hits - reached, not_corrected, broken, searches - hits)  # of the drawn are broken
+    return min(float((hypergeom.pmf(hits, len(gain), corrected, searches) * few_enough).sum()), 1.0)
 
 
 def permutation_ps(
@@ -278,13 +278,13 @@ def _clusters_alike(clusters: Sequence[str]) -> list[NDArray[np.intp]]:
     by_size: dict[int, list[NDArray[np.intp]]] = {}
     for places in members:
         by_size.setdefault(len(places), []).append(places)
-    found, together = [], list[NDArray[np.intp]]()
+    groups, members_alike = [], list[NDArray[np.intp]]()
     for size in sorted(by_size, reverse=True):
-        together += by_size[size]
-        if len(together) >= _ALIKE or size == min(by_size):
-            found.append(np.stack([places[:size] for places in together]))
-            together = []
-    return found
+        members_alike += by_size[size]
+        if len(members_alike) >= _ALIKE or size == min(by_size):
+            groups.append(np.stack([places[:size] for places in members_alike]))
+            members_alike = []
+    return groups
 
 
 Interval = tuple[float, float]
@@ -293,7 +293,7 @@ Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
 
 def wilson(successes: float, n: float, z: float = Z95) -> Interval:
     """Wilson's score interval for ``successes`` of ``n`` trials (Wilson 1927), within [0, 1]; a mean of shares times n
-    may stand for the successes, and an effective number of trials for n.
+    may replace the successes, and an effective number of trials n.
 
     Unlike the textbook interval it has width at 0 and at ``n`` successes, where most questions of a weak model are.
     """
@@ -313,10 +313,10 @@ def newcombe(first: tuple[int, int], second: tuple[int, int], z: float = Z95) ->
 
     Newcombe's hybrid score interval for independent shares (Newcombe 1998, method 10), from Wilson's two intervals.
     """
-    before, after = first[0] / first[1], second[0] / second[1]
-    (low_before, high_before), (low_after, high_after) = wilson(*first, z), wilson(*second, z)
-    low = after - before - math.hypot(after - low_after, high_before - before)
-    high = after - before + math.hypot(high_after - after, before - low_before)
+    share_1, share_2 = first[0] / first[1], second[0] / second[1]
+    (low_1, high_1), (low_2, high_2) = wilson(*first, z), wilson(*second, z)
+    low = share_2 - share_1 - math.hypot(share_2 - low_2, high_1 - share_1)
+    high = share_2 - share_1 + math.hypot(high_2 - share_2, share_1 - low_1)
     return low, high
 
 
@@ -350,8 +350,8 @@ def paired_difference(gained: int, lost: int, n: int) -> Delta:
     measures", with correlation), with the correlation of two shares of one multinomial sample.
     """
     more, less = share(gained, n), share(lost, n)
-    others = (1 - more.mean) * (1 - less.mean)
-    correlation = -math.sqrt(more.mean * less.mean / others) if others > 0 else 0.0
+    neither = (1 - more.mean) * (1 - less.mean)
+    correlation = -math.sqrt(more.mean * less.mean / neither) if neither > 0 else 0.0
 
     def reach(first: float, second: float) -> float:
         return math.sqrt(max(0.0, first**2 - 2 * correlation * first * second + second**2))

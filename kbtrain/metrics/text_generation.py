@@ -60,13 +60,13 @@ def text_parts(responses: Sequence[str], references: Sequence[str]) -> Floats:
         from sacrebleu.metrics import BLEU
     except ImportError as error:
         raise _missing(error) from None
-    bleu = BLEU(effective_order=True)  # the order matters not to counts
+    bleu = BLEU(effective_order=True)  # counts do not depend on the order
     rouge = RougeScorer(_ROUGE, tokenizer=_RougeWords(DefaultTokenizer(use_stemmer=True)))
     rows = []
     for response, reference in zip(responses, references, strict=True):
-        made, wanted = (_APART.sub(r" \1 ", text) for text in (response, reference))
-        counts, found = bleu.sentence_score(made, [wanted]), rouge.score(reference, response)
-        f1 = (found[name].fmeasure for name in _ROUGE)
+        response_words, reference_words = (_APART.sub(r" \1 ", text) for text in (response, reference))
+        counts, rouge_scores = bleu.sentence_score(response_words, [reference_words]), rouge.score(reference, response)
+        f1 = (rouge_scores[name].fmeasure for name in _ROUGE)
         rows.append([*counts.counts, *counts.totals, counts.sys_len, counts.ref_len, *f1])
     return np.array(rows, dtype=np.float64)
 
@@ -79,7 +79,7 @@ class _RougeWords:
 
     def tokenize(self, text: str) -> list[str]:
         pieces = _CHINESE.split(text)  # every second one is a Chinese character
-        return [word for i, one in enumerate(pieces) for word in ([one] if i % 2 else self._plain.tokenize(one))]
+        return [word for i, piece in enumerate(pieces) for word in ([piece] if i % 2 else self._plain.tokenize(piece))]
 
 
 def scores_of(parts: Floats) -> TextScores:
@@ -115,22 +115,23 @@ def bert_parts(
 
     ``model`` is an embedded model's name, a folder or a hub id; ``layers`` (1 to the model's number of them) is needed
     for one that bert-score does not know by name.
-    The code of a folder has its name and the start of its weights' sha256. Raises :class:`UserError` also for a model
-    that is not there, and for a layer that it does not have.
+    The code of a folder has its name and the start of its weights' sha256. Raises :class:`UserError` also for a missing
+    model or layer.
     """
     _check(responses, references)
     try:
         from bert_score import score
     except ImportError:
         raise UserError('bert-score is not installed; run: pip install "kbtrain[bertscore]"') from None
-    where, shown = _encoder(model, layers)
+    path, label = _encoder(model, layers)
     empty = np.array([not (a.strip() and b.strip()) for a, b in zip(responses, references, strict=True)])
     # bert-score fails on an empty text beside tokenizers of transformers 5
-    made, wanted = (
-        ["." if gone else text for text, gone in zip(texts, empty, strict=True)] for texts in (responses, references)
+    filled, gold = (
+        ["." if is_empty else text for text, is_empty in zip(texts, empty, strict=True)]
+        for texts in (responses, references)
     )
     try:
-        found, code = score(made, wanted, model_type=where, num_layers=layers, device="cpu", return_hash=True)
+        tensors, code = score(filled, gold, model_type=path, num_layers=layers, device="cpu", return_hash=True)
     except (OSError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise UserError(f"BERTScore's model '{model}' cannot be opened ({first[:120]})") from None
@@ -138,9 +139,9 @@ def bert_parts(
         raise UserError(f"BERTScore's model '{model}', layer {layers}: {str(error).partition(' for ')[0]}") from None
     except OverflowError:
         raise UserError(f"BERTScore's model '{model}': its tokenizer_config.json names no model_max_length") from None
-    parts = np.stack([part.double().cpu().numpy() for part in found], axis=1)
+    parts = np.stack([part.double().cpu().numpy() for part in tensors], axis=1)
     parts[empty] = 0.0
-    return parts, str(code).replace(where, shown, 1)
+    return parts, str(code).replace(path, label, 1)
 
 
 def _encoder(model: str, layers: int | None) -> tuple[str, str]:
@@ -149,13 +150,13 @@ def _encoder(model: str, layers: int | None) -> tuple[str, str]:
     """
     from kbtrain.models.load import resolve
 
-    where = resolve(model)
-    if not Path(where).is_dir():
-        return where, where
+    path = resolve(model)
+    if not Path(path).is_dir():
+        return path, path
     if layers is None:
-        raise UserError(f"BERTScore's model '{model}': say which of its layers to take (--bertscore-layers)")
-    weights = [file_sha256(file) for file in sorted(Path(where).glob("*.safetensors"))]
-    return where, f"{Path(where).resolve().name}@{weights[0][:12] if weights else 'no-safetensors'}"
+        raise UserError(f"BERTScore's model '{model}': choose one of its layers (--bertscore-layers)")
+    weights = [file_sha256(file) for file in sorted(Path(path).glob("*.safetensors"))]
+    return path, f"{Path(path).resolve().name}@{weights[0][:12] if weights else 'no-safetensors'}"
 
 
 def confidence(logits: Sequence[Sequence[float]], probabilities: Sequence[Sequence[float]]) -> Confidence:
@@ -169,7 +170,7 @@ def confidence(logits: Sequence[Sequence[float]], probabilities: Sequence[Sequen
 
 def _check(responses: Sequence[str], references: Sequence[str]) -> None:
     if len(responses) != len(references) or not responses:
-        raise ValueError(f"{len(responses)} responses and {len(references)} references: need as many, and at least one")
+        raise ValueError(f"{len(responses)} responses and {len(references)} references: need as many of both, above 0")
 
 
 def _missing(error: ImportError) -> UserError:

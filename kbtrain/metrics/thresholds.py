@@ -1,6 +1,6 @@
 """Thresholds of scores, chosen on dev questions only, by a named rule. A question is retrieved if score > threshold.
 
-A threshold lies halfway between two neighbouring scores, so that equal scores are treated alike. The two ends,
+A threshold is halfway between two neighbouring scores, so that equal scores are treated alike. The two ends,
 "retrieve everything" and "retrieve nothing", are the lowest score - 1 and the highest score + 1.
 
 :func:`control` chooses a threshold with a guarantee that holds for any finite number of calibration questions and any
@@ -8,7 +8,7 @@ distribution. With probability 1 - delta over the draw of the calibration questi
 questions of the same kind: "at most ``limit`` of the accuracy of All-RAG is lost", "at most ``limit`` of the answers
 differ from All-RAG's", or "at most ``limit`` of the questions are retrieved". This is Learn-then-Test (Angelopoulos et
 al. 2021) with fixed-sequence testing: all thresholds that differ are tested in one order fixed beforehand, from the one
-that keeps the promise for sure; the first failure ends it. So no correction for the number of thresholds is needed.
+that certainly keeps the promise; the first failure ends it. So no correction for the number of thresholds is needed.
 Shares are bounded exactly (Clopper and Pearson 1934); means of fractions by the tighter of Hoeffding's and Bentkus'
 inequality (Bates et al. 2021, section 3.1).
 """
@@ -112,9 +112,7 @@ def choose(rule: Rule, dev: Dev, target_ratio: float = 0.5, midpoint: float = 0.
     Raises :class:`UserError` without dev questions, or for best_f1 without a question that needs retrieval.
     """
     if rule != "0.5" and len(dev.scores) == 0:
-        raise UserError(
-            f"threshold rule '{rule}': it needs dev questions to choose on, and there are none; use rule '0.5'"
-        )
+        raise UserError(f"threshold rule '{rule}': no dev questions to choose on; use rule '0.5'")
     if rule == "0.5":
         return threshold_choice(midpoint, rule, dev)
     table = with_training(dev) if rule == "best_accuracy" else dev
@@ -233,29 +231,29 @@ def control(
     if not 0 < limit < 1 or not 0 < delta < 1:
         raise UserError(f"risk control: limit and delta must lie between 0 and 1, found {limit} and {delta}")
     scores, n = calibration.scores, len(calibration.scores)
-    needed = _least(promise, limit, delta)
-    if n < needed:
+    fewest = _least(promise, limit, delta)
+    if n < fewest:
         raise UserError(
             f"risk control: {n} calibration questions are too few to promise '{promise}' <= {limit} with "
-            f"probability {1 - delta:g}; {needed} are needed, or a larger limit"
+            f"probability {1 - delta:g}; {fewest} are needed, or a larger limit"
         )
     values = cuts(scores)  # from "retrieve nothing" to "retrieve everything"
     if least is not None:
         values = np.unique(np.maximum(values, least))[::-1]
     if promise == "retrieved":
-        taken = np.searchsorted(np.sort(-scores), -values, side="left").astype(np.float64)
-        observed, bounds = taken / n, upper_bounds(taken, n, delta)
+        searches = np.searchsorted(np.sort(-scores), -values, side="left").astype(np.float64)
+        observed, bounds = searches / n, upper_bounds(searches, n, delta)
     else:
         values = values[::-1]
         observed, bounds = (_changed_shares if promise == "answers_changed" else _lost)(calibration, values, delta)
-    kept = bounds <= limit + 1e-12
-    if not kept[0]:
+    keeps = bounds <= limit + 1e-12
+    if not keeps[0]:
         raise UserError(
             f"risk control: no threshold from {values[0]:g} on keeps '{promise}' <= {limit}: already "
             f"{observed[0]:.3f} of the {n} calibration questions, at most {bounds[0]:.3f} of all; allow a larger "
             "limit, or measure the gate's floor again (recipes/make_seakr.py)"
         )
-    last = len(kept) - 1 if kept.all() else int(np.argmin(kept)) - 1
+    last = len(keeps) - 1 if keeps.all() else int(np.argmin(keeps)) - 1
     ratio = float((scores > values[last]).mean())
     return Guarantee(promise, limit, delta, float(values[last]), n, float(observed[last]), float(bounds[last]), ratio)
 
@@ -266,11 +264,11 @@ def _lost(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Float
     order = np.argsort(calibration.scores, kind="stable")
     loss = (calibration.rag - calibration.llm)[order]
     n, skipped = len(loss), np.searchsorted(calibration.scores[order], values, side="right")
-    lost, saved = (np.concatenate([[0.0], np.cumsum(part)])[skipped] for part in (loss.clip(0), (-loss).clip(0)))
+    losses, saved = (np.concatenate([[0.0], np.cumsum(part)])[skipped] for part in (loss.clip(0), (-loss).clip(0)))
     exact = bool(np.isin(loss, (-1.0, 0.0, 1.0)).all())
-    upper = upper_bounds(lost, n, delta / 2, exact)
+    upper = upper_bounds(losses, n, delta / 2, exact)
     lower = 1 - upper_bounds(n - saved, n, delta / 2, exact)
-    return (lost - saved) / n, upper - lower
+    return (losses - saved) / n, upper - lower
 
 
 def _changed_shares(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Floats]:

@@ -1,7 +1,7 @@
 """Metrics of gates on dialogue turns (RAGate, table 2), and summaries over training seeds, with bootstrap intervals.
 
 Turns of one dialogue are alike, so whole dialogues are drawn; all gates see the same draws, so that differences between
-them are paired. A mean over seeds has two sources of variance: the questions asked, and the seed of the training.
+them are paired. A mean over seeds has two sources of variance: the questions and the training seed.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def classify_turns(
     A metric that is not defined is skipped: AUROC of turns with one label, average precision without a positive.
     """
     weights = cluster_counts(dialogues, draws, seed)
-    found, drawn = [], {}
+    gate_turns, drawn = [], {}
     for gate, runs in gates.items():
-        each = [weighted_metrics(truth, run, weights) for run in runs]
-        means = {metric: np.mean([one[metric] for one in each], axis=0) for metric in METRICS}
-        by_seed = {metric: [float(one[metric][0]) for one in each] for metric in METRICS}
-        found.append(
+        by_run = [weighted_metrics(truth, run, weights) for run in runs]
+        means = {metric: np.mean([values[metric] for values in by_run], axis=0) for metric in METRICS}
+        by_seed = {metric: [float(values[metric][0]) for values in by_run] for metric in METRICS}
+        gate_turns.append(
             GateTurns(
                 gate,
                 {metric: delta(mean[0], _defined(mean[1:])) for metric, mean in means.items() if not np.isnan(mean[0])},
@@ -79,15 +79,15 @@ def classify_turns(
             )
         )
         drawn[gate] = means
-    return found, drawn
+    return gate_turns, drawn
 
 
-def compare(drawn: Mapping[str, Mapping[str, Floats]], better: str, metrics: Sequence[str]) -> list[GateDifference]:
+def compare(draws: Mapping[str, Mapping[str, Floats]], better: str, metrics: Sequence[str]) -> list[GateDifference]:
     """One gate against all others."""
     rows = []
-    for than in drawn:
+    for than in draws:
         for metric in metrics if than != better else ():
-            values = drawn[better][metric] - drawn[than][metric]
+            values = draws[better][metric] - draws[than][metric]
             rows.append(GateDifference(better, than, metric, delta(values[0], _defined(values[1:]))))
     return rows
 
@@ -140,19 +140,19 @@ def summarise_seeds(
     """
     table = np.concatenate([value.reshape(len(value), -1) for value in values], axis=1)
 
-    def of_seeds(found: Floats) -> Floats:
+    def of_seeds(column_means: Floats) -> Floats:
         """Means of all columns (..., s k) -> each seed's figure (..., s)."""
-        by_seed = found.reshape(*found.shape[:-1], len(values), -1)
+        by_seed = column_means.reshape(*column_means.shape[:-1], len(values), -1)
         return by_seed[..., 0] if figure is None else figure(by_seed)
 
     drawn = of_seeds(resampled_means(table, draws, seed, clusters))
     picked = np.random.default_rng([seed, 1]).integers(len(values), size=(draws, len(values)))
-    both = np.take_along_axis(drawn, picked, axis=1).mean(axis=1)
+    crossed = np.take_along_axis(drawn, picked, axis=1).mean(axis=1)
     means = of_seeds(table.mean(axis=0))
     return SeedSummary(
         mean=float(means.mean()),
         by_seed=[float(mean) for mean in means],
         spread=float(means.std(ddof=1)) if len(means) > 1 else None,
         questions=delta(float(means.mean()), drawn.mean(axis=1)),
-        both=delta(float(means.mean()), both),
+        both=delta(float(means.mean()), crossed),
     )

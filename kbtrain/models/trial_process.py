@@ -43,14 +43,16 @@ def limit() -> None:
 
 def templates(folder: Path) -> list[str]:
     """Every chat template of the folder."""
-    found = [path.read_text(encoding="utf-8") for path in folder.glob("chat_template.jinja")]
-    found += [path.read_text(encoding="utf-8") for path in folder.glob("additional_chat_templates/*.jinja")]
+    texts = [path.read_text(encoding="utf-8") for path in folder.glob("chat_template.jinja")]
+    texts += [path.read_text(encoding="utf-8") for path in folder.glob("additional_chat_templates/*.jinja")]
     with contextlib.suppress(OSError, ValueError):
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-        given = config.get("chat_template") if isinstance(config, dict) else None
-        named = given if isinstance(given, list) else [{"template": given}]
-        found += [one["template"] for one in named if isinstance(one, dict) and isinstance(one.get("template"), str)]
-    return found
+        field = config.get("chat_template") if isinstance(config, dict) else None
+        entries = field if isinstance(field, list) else [{"template": field}]
+        texts += [
+            entry["template"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("template"), str)
+        ]
+    return texts
 
 
 def render(template: str) -> None:
@@ -64,7 +66,9 @@ def render(template: str) -> None:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = lambda value, **_: json.dumps(value)
     environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: form}
-    compiled = environment.from_string(re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", template))  # a tag of theirs
+    compiled = environment.from_string(
+        re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", template)
+    )  # a tag of transformers
     for messages in DIALOGUES:
         for added in (True, False):
             try:
@@ -76,7 +80,7 @@ def render(template: str) -> None:
                         sys.exit(TOO_LONG)
             except MemoryError:
                 raise
-            except Exception:  # noqa: BLE001, S110 - the caller says what a template cannot do
+            except Exception:  # noqa: BLE001, S110 - the caller reports what a template cannot do
                 pass
 
 

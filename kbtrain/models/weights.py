@@ -47,25 +47,29 @@ _NAMED = 3  # tensors that an error names
 def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **options: Any) -> PreTrainedModel:
     """``kind.from_pretrained(where)`` (an Auto class or a model's own), every tensor read from safetensors.
 
-    ``model`` is the name that errors say. ``new_head``: a head is put on a pretrained body, so that only the body's
+    ``model`` is its name in errors. ``new_head``: a head is put on a pretrained body, so that only the body's
     tensors must be there, and those of the head it was pretrained with are skipped. Raises :class:`UserError`.
     """
     _refuse_pickles(where, model)
     with _quiet_transformers():
         try:
-            loaded, found = kind.from_pretrained(where, use_safetensors=True, output_loading_info=True, **options)
+            loaded, report = kind.from_pretrained(where, use_safetensors=True, output_loading_info=True, **options)
         except RuntimeError as error:
             if "mismatched" not in str(error):
                 raise
-            raise UserError(f"model '{model}': tensors of other shapes than its config.json says") from None
+            raise UserError(f"model '{model}': tensors of other shapes than in its config.json") from None
         except ImportError as error:
-            raise UserError(f"model '{model}': config.json asks for what is not installed ({_first(error)})") from None
-    missing, unexpected = set(found["missing_keys"]), set(found["unexpected_keys"])
+            raise UserError(
+                f"model '{model}': config.json needs a package that is not installed ({_first(error)})"
+            ) from None
+    missing, unexpected = set(report["missing_keys"]), set(report["unexpected_keys"])
     if new_head:
         missing, unexpected = {name for name in missing if _of_body(name, loaded)}, set()
     for names, problem in ((missing, "lacks"), (unexpected, "has no place for")):
         if names:
-            raise UserError(f"model '{model}': {problem} {_list_tensors(names)}; is the file whole, and of this model?")
+            raise UserError(
+                f"model '{model}': {problem} {_list_tensors(names)}; check that the file is complete and of this model"
+            )
     if getattr(loaded.config, "quantization_config", None) is None:
         _check_numbers(weight_files(Path(where)).values(), model)
     opened: PreTrainedModel = loaded
@@ -73,7 +77,7 @@ def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **op
 
 
 def _first(error: BaseException) -> str:
-    """The first line of what a library says."""
+    """First line of a library's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
@@ -88,37 +92,37 @@ def _check_numbers(files: Iterable[Path], model: str) -> None:
 
 
 def _all_finite(tensors: Iterable[tuple[str, Any]], where: str) -> None:
-    """Raise :class:`UserError`, with its name, for a tensor that holds values which are no numbers."""
+    """Raise :class:`UserError`, with its name, for a tensor with NaN or infinite values."""
     for name, tensor in tensors:
         if not tensor.isfinite().all():
-            raise UserError(f"{where}: tensor '{name}' holds values that are no numbers")
+            raise UserError(f"{where}: tensor '{name}' holds NaN or infinite values")
 
 
 def check_finite(model: Any) -> None:
-    """Raise :class:`UserError`, with its name, for a weight that holds values which are no numbers."""
+    """Raise :class:`UserError`, with its name, for a weight with NaN or infinite values."""
     _all_finite(model.named_parameters(), f"model '{model.name_or_path}'")
 
 
-def no_numbers(model: Any, told: str) -> UserError:
-    """The error of a model that gave no numbers: ``told`` and its name, if its weights are not the reason.
+def no_numbers(model: Any, message: str) -> UserError:
+    """Error for a model that returned NaN: ``message`` and its name, unless its weights are the reason.
 
     Raises :class:`UserError` if they are.
     """
     check_finite(model)
-    return UserError(f"{told} (model '{model.name_or_path}')")
+    return UserError(f"{message} (model '{model.name_or_path}')")
 
 
-def no_scores(model: Any, bad: Sequence[str]) -> UserError:
+def no_scores(model: Any, ids: Sequence[str]) -> UserError:
     """As :func:`no_numbers`, of the examples with these ids."""
-    return no_numbers(model, f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number; try dtype fp32")
+    return no_numbers(model, f"example '{ids[0]}' (and {len(ids) - 1} more): the model gives no number; try dtype fp32")
 
 
 def _of_body(name: str, model: PreTrainedModel) -> bool:
     """True for a tensor that pretraining gives; poolers are heads in this (a masked language model has none)."""
     prefix = model.base_model_prefix + "."
-    own = name.removeprefix(prefix)
+    suffix = name.removeprefix(prefix)
     headless = model.base_model is model  # an encoder alone: all of its tensors are its body's
-    return (headless or name.startswith(prefix)) and not own.startswith("pooler.")
+    return (headless or name.startswith(prefix)) and not suffix.startswith("pooler.")
 
 
 def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
@@ -129,20 +133,18 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
     if not (folder / ADAPTER_WEIGHTS).exists():
         _refuse_pickles(str(folder), str(folder))
         raise UserError(f"{folder / ADAPTER_WEIGHTS}: no such file; an adapter's weights are expected there")
-    stored = shapes_in(folder / ADAPTER_WEIGHTS)
+    shapes = shapes_in(folder / ADAPTER_WEIGHTS)
     if (problem := _problem(folder / _ADAPTER_CONFIG)) is not None:
         raise UserError(f"{folder / _ADAPTER_CONFIG}: {problem}; copy the whole folder again")
     model, adapter = _with_adapter(base, folder, **options)
     # read at each pass, unchecked
     if getattr(model.peft_config["default"], "alora_invocation_tokens", None) is not None:
-        raise UserError(
-            f"{folder / _ADAPTER_CONFIG}: an adapter invoked by tokens (aLoRA), which no gate is; take it out"
-        )
+        raise UserError(f"{folder / _ADAPTER_CONFIG}: an adapter invoked by tokens (aLoRA), which gates do not use")
     expected = {name: tuple(value.shape) for name, value in adapter.items()}
-    for names, problem in ((expected.keys() - stored, "lacks"), (stored.keys() - expected.keys(), "has no place for")):
+    for names, problem in ((expected.keys() - shapes, "lacks"), (shapes.keys() - expected.keys(), "has no place for")):
         if names:
             raise UserError(
-                f"{folder / ADAPTER_WEIGHTS}: the adapter {problem} {_list_tensors(names)}; is the file whole?"
+                f"{folder / ADAPTER_WEIGHTS}: the adapter {problem} {_list_tensors(names)}; check that it is complete"
             )
     _check_numbers([folder / ADAPTER_WEIGHTS], str(folder))
     _all_finite(adapter.items(), str(folder / ADAPTER_WEIGHTS))
@@ -155,7 +157,7 @@ def _with_adapter(base: Any, folder: Path, **options: Any) -> tuple[PeftModel, d
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of tensors that are missing, each by its name: the caller tells them
+            warnings.simplefilter("ignore")  # of tensors that are missing, each by its name: the caller reports them
             model = PeftModel.from_pretrained(base, str(folder), **options)
         return model, get_peft_model_state_dict(model)
     except MemoryError:
@@ -177,21 +179,21 @@ def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
 def header_of(path: Path) -> tuple[int, dict[str, dict[str, Any]]]:
     """Place at which a safetensors file's numbers begin; of every tensor by name ``shape`` and ``data_offsets`` there.
 
-    Raises :class:`UserError` for a file that cannot be read, is none of these, or ends too early.
+    Raises :class:`UserError` for a file that cannot be read, is not a safetensors file, or ends too early.
     """
     check_regular(path)
     with errors_of(path), open(path, "rb") as file:
-        size, whole = int.from_bytes(file.read(8), "little"), path.stat().st_size
-        text = file.read(size) if size <= whole else b""
+        size, total = int.from_bytes(file.read(8), "little"), path.stat().st_size
+        text = file.read(size) if size <= total else b""
     try:
         header = json.loads(text)
     except (ValueError, RecursionError):
         header = None
     if isinstance(header, dict):
         tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        if all(_fits(entry, whole - 8 - size) for entry in tensors.values()):
+        if all(_fits(entry, total - 8 - size) for entry in tensors.values()):
             return 8 + size, tensors
-    raise UserError(f"{path}: no safetensors file, or a truncated one; copy the whole folder again")
+    raise UserError(f"{path}: not a safetensors file, or a truncated one; copy the whole folder again")
 
 
 def _fits(entry: Any, numbers: int) -> bool:
@@ -274,10 +276,10 @@ def _no_value(key: str, value: object) -> str | None:
 def _problem(path: Path) -> str | None:
     """Reason why a file is not a JSON object; NaN and infinity are allowed, as some published configs have them."""
     try:
-        found = json.loads(read_text(path))
+        value = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         return f"broken JSON ({str(error)[:80]})"
-    return None if isinstance(found, dict) else f"expected a JSON object, found {type(found).__name__}"
+    return None if isinstance(value, dict) else f"expected a JSON object, found {type(value).__name__}"
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -307,7 +309,7 @@ def weight_files(folder: Path) -> dict[str, Path]:
         raise UserError(f"{index}: field 'weight_map': expected the file of each tensor; copy the whole folder again")
     for file in names.values():
         if Path(file).name != file:
-            raise UserError(f"{index}: field 'weight_map': '{file}' lies outside this folder; take it out")
+            raise UserError(f"{index}: field 'weight_map': '{file}' is outside this folder; remove it")
     return {name: folder / file for name, file in names.items()}
 
 
@@ -326,8 +328,8 @@ def _refuse_pickles(where: str, model: str) -> None:
 
 def _list_tensors(names: Collection[str]) -> str:
     first = sorted(names)[:_NAMED]
-    rest = len(names) - len(first)
-    return f"{len(names)} tensor{'s' * (len(names) > 1)} ({', '.join(first)}{', ...' * (rest > 0)})"
+    n_more = len(names) - len(first)
+    return f"{len(names)} tensor{'s' * (len(names) > 1)} ({', '.join(first)}{', ...' * (n_more > 0)})"
 
 
 @contextlib.contextmanager

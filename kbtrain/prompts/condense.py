@@ -1,4 +1,4 @@
-"""The prompt by which a model writes a follow-up as a question of its own; the words are ours, English and Chinese."""
+"""Prompt (kbtrain's, English and Chinese) that rewrites a follow-up message as a question of its own."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def condense_prompt(dialogue: Sequence[Utterance], language: Language) -> str:
     lines = [f"{speakers[turn.speaker]}: {turn.text[:LONGEST_UTTERANCE]}" for turn in earlier[-MOST_UTTERANCES:]]
     parts = {"dialogue": "\n".join(lines), "message": last.text[:LONGEST_UTTERANCE]}
     # one replacement for each place: braces in a dialogue stay as they are
-    head, _, rest = _ASK[language].partition("{dialogue}")
-    middle, _, tail = rest.partition("{message}")
+    head, _, after_dialogue = _ASK[language].partition("{dialogue}")
+    middle, _, tail = after_dialogue.partition("{message}")
     return head + parts["dialogue"] + middle + parts["message"] + tail

@@ -1,6 +1,6 @@
-"""The KBM prompts, English and Chinese, and the one renderer that sampling, training and inference share.
+"""KBM prompts, English and Chinese, and the renderer that sampling, training and inference share.
 
-Texts are the figures of the KBM paper to the letter (spaces before line breaks included); our own are marked so.
+Texts are the figures of the KBM paper to the letter (spaces before line breaks included); kbtrain's are marked.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Key = Literal["mastery", "certainty", "benefit", "change"]
-KBMPrompt = Literal["paper", "answer"]  # figure 14, or the prompt that asks for an answer (ours)
+KBMPrompt = Literal["paper", "answer"]  # figure 14, or the prompt that asks for an answer (kbtrain's)
 PAPER_KEYS: tuple[Key, ...] = ("mastery", "certainty")
 DEFAULT_KEYS: tuple[Key, ...] = ("mastery", "certainty", "benefit")  # of recipes that learn several
-Judged = Literal["answers", "snippets", "pairs", "claims"]  # what a judge is asked about
+Judged = Literal["answers", "snippets", "pairs", "claims"]  # inputs of a judge's questions
 NO_REFERENCE = "None"
 _PROBE = "probe"
 
@@ -45,7 +45,7 @@ _CHOICE = {  # figures 11 and 12
     "answers (e.g A/B/C/D...), and do not output other content:\nquestion: {query}\nanswer: ",
     "zh": "给定以下多项选择题, 仅输出正确答案所在的选项(A/B/C/D/E):\n问题: {query}\n答案: ",
 }
-_TURN = (  # ours: what a system would say next in a dialogue
+_TURN = (  # kbtrain's: a system's next response in a dialogue
     "Below is a dialogue of a USER and a SYSTEM. Write the SYSTEM's next response, in one or two sentences.\n"
     "{query}\nSYSTEM: "
 )
@@ -60,27 +60,27 @@ _KBM_ASK = {
     "zh": "请回答: 你是否完全掌握此问题? (mastery: True/False); 你对自己能回答这个问题有信心吗? "
     "(certainty: True/False){benefit}\n 输出: ",
 }
-_KBM_BENEFIT = {  # ours: the third key
+_KBM_BENEFIT = {  # kbtrain's: the third key
     "en": "; Would retrieved information improve your answer? (benefit: True/False)",
     "zh": "; 检索到的资料会改善你的回答吗? (benefit: True/False)",
 }
-_KBM_CHANGE = {  # ours: the question of answers without gold
+_KBM_CHANGE = {  # kbtrain's: the question of answers without gold
     "en": "; Would retrieved information change your answer? (change: True/False)",
     "zh": "; 检索到的资料会改变你的回答吗? (change: True/False)",
 }
-_NEED = {  # ours: the prompting baseline of section 4.2, in the form of figure 14
+_NEED = {  # kbtrain's: the prompting baseline of section 4.2, in the form of figure 14
     "en": "Do you need additional information to answer the question below?\nQuestion: {query} \n"
     "Please respond: (need: True/False) \nAnswer: ",
     "zh": "回答下面的问题, 你是否需要更多资料?\n问题:{query}\n请回答: (need: True/False)\n 输出: ",
 }
-_JUDGE = {  # figure 13 (Chinese); the English one is ours, in its form. The question is skipped on purpose (A.2)
+_JUDGE = {  # figure 13 (Chinese); the English one is kbtrain's, in its form. The question is skipped on purpose (A.2)
     "en": "Given a prediction and an answer, output 1 if the prediction contains the answer, and 0 if it does not.\n"
     "prediction: {pred}\nanswer: {answer}\noutput: ",
     "zh": "给定预测和答案,如果预测中含有答案请输出1,不包含则输出0.\n预测: {pred}\n答案: {answer}\n输出: ",
 }
 
 
-_CLAIMS = {  # ours, in the form of figure 13
+_CLAIMS = {  # kbtrain's, in the form of figure 13
     "en": "Given a question, a reference and a prediction, output 1 if the prediction states every claim of the "
     "reference that answers the question and contradicts none of its claims, and 0 if it does not. Other words and "
     "more detail do not count.\nquestion: {query}\nreference: {answer}\nprediction: {pred}\noutput: ",
@@ -89,7 +89,7 @@ _CLAIMS = {  # ours, in the form of figure 13
     "措辞不同或内容更详细不影响判断.\n问题: {query}\n参考答案: {answer}\n预测: {pred}\n输出: ",
 }
 
-_SAME = {  # ours, in the form of figure 13
+_SAME = {  # kbtrain's, in the form of figure 13
     "en": "Given a question and two answers, output 1 if the two answers say the same, and 0 if they do not.\n"
     "question: {query}\nfirst answer: {one}\nsecond answer: {other}\noutput: ",
     "zh": "给定问题和两个答案,如果两个答案的意思相同请输出1,不同则输出0.\n"
@@ -99,9 +99,9 @@ _SAME = {  # ours, in the form of figure 13
 
 @dataclass(frozen=True)
 class Judgement(Question):
-    """An answer put before a judge: ``text`` is the predicted answer, ``answers`` are the gold ones.
+    """Answer to judge: ``text`` is the predicted answer, ``answers`` are the gold ones.
 
-    It can be asked wherever a question can (condition ``llm``): :func:`answer_prompt` gives figure 13 for it.
+    Usable wherever a question is (condition ``llm``): :func:`answer_prompt` gives figure 13 for it.
     """
 
 
@@ -148,9 +148,9 @@ def form_of(query: str) -> Form:
 def evidence_text(hits: Sequence[Hit], titles: Titles = "missing") -> str | None:
     """The hits joined as in the paper ("the retrieved chunks are spliced together"), best first; None: nothing found.
 
-    The one rule for what a prompt shows of a search, in sampling, labels and use alike. Titles are ours: they are
-    searched, and a text often says "he" or "the city" of what its title names. Passages are data: marks of chat
-    templates in them are broken (:mod:`kbtrain.prompts.template_marks`).
+    Sampling, labels and use share this rule. The paper shows no titles; kbtrain does, since a text often says "he" or
+    "the city" of what its title names. Passages are data: marks of chat templates in them are broken
+    (:mod:`kbtrain.prompts.template_marks`).
     """
     text = "\n".join(hit_text(hit, titles) for hit in hits)
     return text if text.strip() else None
@@ -159,8 +159,8 @@ def evidence_text(hits: Sequence[Hit], titles: Titles = "missing") -> str | None
 def hit_text(hit: Hit, titles: Titles) -> str:
     """A passage as a prompt shows it: "Title: text" or the text alone."""
     title, text = break_marks(hit.title).strip(), break_marks(hit.text)
-    shown = titles == "always" or (titles == "missing" and not _stands_in(title, text))
-    return f"{title}: {text}" if title and shown else text
+    with_title = titles == "always" or (titles == "missing" and not _stands_in(title, text))
+    return f"{title}: {text}" if title and with_title else text
 
 
 def _stands_in(title: str, text: str) -> bool:
@@ -176,7 +176,7 @@ def answer_prompt(question: Question, condition: Condition, evidence: str | None
     """The prompt that asks for an answer: figures 9 and 11 (``llm``), 10 and 12 (``rag``, ``mask``).
 
     Without evidence (a search that found nothing) ``rag`` and ``mask`` ask as ``llm`` does, as in use.
-    Of a ``turn`` (its text is the dialogue so far) it asks for the system's response; that prompt is ours.
+    Of a ``turn`` (its text is the dialogue so far) it asks for the system's response, by kbtrain's prompt.
     """
     query = query_text(question)
     if condition == "llm" and evidence is not None:
@@ -190,8 +190,8 @@ def answer_prompt(question: Question, condition: Condition, evidence: str | None
     if isinstance(question, SnippetsQuestion):
         return useful_prompt(question.text, question.context_passages)
     if isinstance(question, AnswerPair):
-        one, other = question.answers
-        return same_prompt(query, one, other, question.language)
+        first, second = question.answers
+        return same_prompt(query, first, second, question.language)
     if isinstance(question, NeedQuestion):
         return need_prompt(query, question.language)
     if question.form == "turn":
@@ -216,7 +216,7 @@ def kbm_prompt(
     keys: Sequence[Key] = PAPER_KEYS,
     prompt: KBMPrompt = "paper",
 ) -> str:
-    """Figure 14's prompt; the keys ``benefit`` and ``change`` add questions in the same form (ours).
+    """Figure 14's prompt; the keys ``benefit`` and ``change`` add kbtrain's questions in the same form.
 
     ``prompt`` answer: the model is asked as it is for an answer (figures 9 to 12) and learns to state its values there.
     """
@@ -240,14 +240,14 @@ def judge_prompt(prediction: str, gold: Sequence[str], language: Language) -> st
 
 
 def claims_prompt(query: str, prediction: str, gold: Sequence[str], language: Language) -> str:
-    """A prompt (ours) that asks if an answer states the claims of a reference; several references are alternatives."""
+    """Prompt (kbtrain's) that asks if an answer states a reference's claims; several references are alternatives."""
     references = " / ".join(gold)
     return _CLAIMS[language].format(query=query, pred=prediction, answer=references)
 
 
-def same_prompt(query: str, one: str, other: str, language: Language) -> str:
-    """A prompt (ours) that asks if two answers to a question say the same; the reply is 1 or 0."""
-    return _SAME[language].format(query=query, one=one, other=other)
+def same_prompt(query: str, first: str, second: str, language: Language) -> str:
+    """Prompt (kbtrain's) that asks if two answers to a question say the same; the reply is 1 or 0."""
+    return _SAME[language].format(query=query, one=first, other=second)
 
 
 def judge_reply(right: bool) -> str:
@@ -290,7 +290,7 @@ def render_chat(tokenizer: PreTrainedTokenizerBase | None, prompt: str, system: 
     rendered = apply_template(tokenizer, turns, **TEMPLATE_OPTIONS)
     lines = [line for line in map(str.strip, prompt.splitlines()) if line]
     if lines and not any(line in rendered for line in lines):
-        raise UserError(f"model '{tokenizer.name_or_path}': its chat template drops what the user says")
+        raise UserError(f"model '{tokenizer.name_or_path}': its chat template drops the user's message")
     return rendered
 
 
@@ -326,11 +326,11 @@ def _check_template(template: str) -> None:
     try:
         tree = Environment(autoescape=True, extensions=["jinja2.ext.loopcontrols"]).parse(template)
     except TemplateSyntaxError:
-        return  # transformers has tags of its own, and says what it cannot read
+        return  # transformers has tags of its own, and reports what it cannot parse
     counting = [loop for loop in tree.find_all(nodes.For) if _counts(loop)]
     nested = any(_counts(inner) for loop in counting for inner in loop.find_all(nodes.For))
-    named = sum(name.name == "range" for name in tree.find_all(nodes.Name)) > len(counting)  # counted beside a loop
-    nested |= named and any(loop.find(nodes.For) for loop in tree.find_all(nodes.For))
+    uncalled = sum(name.name == "range" for name in tree.find_all(nodes.Name)) > len(counting)  # counted beside a loop
+    nested |= uncalled and any(loop.find(nodes.For) for loop in tree.find_all(nodes.For))
     if nested or tree.find(nodes.Mul) or tree.find(nodes.Pow):
         raise ValueError("it multiplies, or counts in a loop inside another, which can fill the memory")
     for constant in tree.find_all(nodes.Const):
@@ -341,7 +341,7 @@ def _check_template(template: str) -> None:
 def _width(constant: object) -> int:
     """The largest number that a template's constant can mean: its own, or that of a format such as ``%999d``."""
     if isinstance(constant, str):
-        return max((int((width or whole)[:12]) for width, whole in _FORMAT.findall(constant)), default=0)
+        return max((int((width or plain)[:12]) for width, plain in _FORMAT.findall(constant)), default=0)
     return abs(constant) if isinstance(constant, int) else 0
 
 
@@ -349,17 +349,17 @@ def _counts(loop: nodes.For) -> bool:
     """True for a template's loop over ``range(...)``."""
     from jinja2 import nodes
 
-    called = loop.iter.node if isinstance(loop.iter, nodes.Call) else None
-    return isinstance(called, nodes.Name) and called.name == "range"
+    function = loop.iter.node if isinstance(loop.iter, nodes.Call) else None
+    return isinstance(function, nodes.Name) and function.name == "range"
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, system: str | None = None, said: str = "") -> list[int]:
-    """Token ids of the rendered prompt and of what the model has ``said`` already. A chat template writes its own
-    special tokens; plain text gets BOS here."""
+def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, system: str | None = None, reply: str = "") -> list[int]:
+    """Token ids of the rendered prompt and of ``reply``, its answer so far. A chat template writes its own special
+    tokens; plain text gets BOS here."""
     plain = not tokenizer.chat_template
-    ids: list[int] = tokenizer(render_chat(tokenizer, prompt, system) + said, add_special_tokens=plain)["input_ids"]
+    ids: list[int] = tokenizer(render_chat(tokenizer, prompt, system) + reply, add_special_tokens=plain)["input_ids"]
     if plain and ids and ids[-1] == tokenizer.eos_token_id:
-        ids = ids[:-1]  # some tokenizers close plain text with EOS, after which there is nothing to say
+        ids = ids[:-1]  # some tokenizers close plain text with EOS, after which a model generates nothing
     return ids
 
 
@@ -377,11 +377,11 @@ def answer_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
 
 def kbm_fingerprint(tokenizer: PreTrainedTokenizerBase, keys: Sequence[Key], prompt: KBMPrompt = "paper") -> str:
     """Fingerprint of a KBM's prompts (figure 14's, or those that ask for an answer) and answers with these keys."""
-    asked: list[tuple[str, str | None]] = [(_PROBE, None)]  # figure 14's words are the same for all
+    cases: list[tuple[str, str | None]] = [(_PROBE, None)]  # figure 14's words are the same for all
     if prompt == "answer":
         choice = f"{_PROBE}\nA. {_PROBE}\nB. {_PROBE}"
-        asked = [(query, given) for query in (_PROBE, choice) for given in (None, _PROBE)]
-    prompts = [kbm_prompt(query, given, lang, keys, prompt) for lang in ("en", "zh") for query, given in asked]
+        cases = [(query, evidence) for query in (_PROBE, choice) for evidence in (None, _PROBE)]
+    prompts = [kbm_prompt(query, evidence, lang, keys, prompt) for lang in ("en", "zh") for query, evidence in cases]
     return fingerprint(tokenizer, *prompts, kbm_answer(dict.fromkeys(keys, True)))
 
 
@@ -395,14 +395,14 @@ def judge_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
     return fingerprint(tokenizer, _JUDGE["en"], _JUDGE["zh"])
 
 
-_UNNOTED: dict[Judged, str] = {  # of the prompts that verdicts without a note were paid for: these stay their facts
+_UNNOTED: dict[Judged, str] = {  # prompts of verdicts stored without a fingerprint
     "answers": "3ecdd85f478b9044",
     "snippets": "bbc6e610379e1079",
 }
 
 
 def judge_prompt_facts(judged: Judged) -> dict[str, str]:
-    """``judge_prompt``, the fingerprint of the words by which a judge is asked; none for the first ones ever used."""
+    """``judge_prompt``, the fingerprint of the words of a judge's prompt; empty for the first prompts."""
     pair = (_PROBE, _PROBE)  # two, so that what joins them counts
     texts = {
         "answers": [judge_prompt(_PROBE, pair, "en"), judge_prompt(_PROBE, pair, "zh")],
@@ -410,5 +410,5 @@ def judge_prompt_facts(judged: Judged) -> dict[str, str]:
         "claims": [claims_prompt(_PROBE, _PROBE, pair, "en"), claims_prompt(_PROBE, _PROBE, pair, "zh")],
         "pairs": [same_prompt(_PROBE, _PROBE, _PROBE, "en"), same_prompt(_PROBE, _PROBE, _PROBE, "zh")],
     }
-    found = fingerprint(None, *texts[judged])
-    return {} if found == _UNNOTED.get(judged) else {"judge_prompt": found}
+    code = fingerprint(None, *texts[judged])
+    return {} if code == _UNNOTED.get(judged) else {"judge_prompt": code}

@@ -1,6 +1,6 @@
-"""A product's own prompts from template files, in place of the KBM paper's: labels are then about what is really asked.
+"""A product's own prompts from template files, in place of the KBM paper's, so that labels fit what the product asks.
 
-``{question}`` and ``{evidence}`` are filled in; a question's options stand in it, a line each. Any other text stays as
+``{question}`` and ``{evidence}`` are filled in; a question's options are in it, one a line. Any other text stays as
 it is, other braces too.
 """
 
@@ -53,17 +53,17 @@ class OwnPrompts:
         return {**asdict(self), "fingerprint": self.fingerprint()}
 
     @classmethod
-    def from_record(cls, noted: Mapping[str, Any] | None) -> OwnPrompts | None:
+    def from_record(cls, record: Mapping[str, Any] | None) -> OwnPrompts | None:
         """From :meth:`noted`. Raises :class:`UserError` for templates that were changed there."""
-        if not noted:
+        if not record:
             return None
         try:
-            found = cls(str(noted["llm"]), str(noted["rag"]), noted["system"])
+            prompts = cls(str(record["llm"]), str(record["rag"]), record["system"])
         except KeyError as error:
-            raise UserError(f"own prompts: no field {error}; the templates were changed where they are noted") from None
-        if found.fingerprint() != noted.get("fingerprint"):
-            raise UserError("own prompts: fingerprint does not fit the templates noted beside it; they were changed")
-        return found
+            raise UserError(f"own prompts: no field {error}; the stored templates were changed") from None
+        if prompts.fingerprint() != record.get("fingerprint"):
+            raise UserError("own prompts: the fingerprint does not fit the stored templates; they were changed")
+        return prompts
 
 
 def read_prompts(files: Mapping[Part, Path]) -> OwnPrompts | None:
@@ -109,11 +109,11 @@ def asked_fingerprint(tokenizer: PreTrainedTokenizerBase | None, own: OwnPrompts
 
 def _read(part: Part, path: Path) -> str:
     text = read_text(path).removesuffix("\n")
-    found, needed = set(_PLACE.findall(text)), _NEEDED[part]
-    unknown, lacking = sorted(found - needed), sorted(needed - found)
+    places, required = set(_PLACE.findall(text)), _NEEDED[part]
+    unknown, missing = sorted(places - required), sorted(required - places)
     if unknown:
-        there = " and ".join(f"{{{name}}}" for name in sorted(needed)) or "none"
-        raise UserError(f"{at(path)}: placeholder {{{unknown[0]}}} in template '{part}'; it has {there}")
-    if lacking:
-        raise UserError(f"{at(path)}: template '{part}' lacks the placeholder {{{lacking[0]}}}")
+        expected = " and ".join(f"{{{name}}}" for name in sorted(required)) or "none"
+        raise UserError(f"{at(path)}: placeholder {{{unknown[0]}}} in template '{part}'; it has {expected}")
+    if missing:
+        raise UserError(f"{at(path)}: template '{part}' lacks the placeholder {{{missing[0]}}}")
     return text

@@ -1,11 +1,11 @@
 """RAGate's prompts (appendix A) to the letter, typos included, and turns as text.
 
-RAGate-PEFT's prompt is appendix A's instruction with one line for each feature of table 2: these lines are ours, as the
-paper prints no prompt for its fine-tuned variants and only states that the input varies with the features.
+RAGate-PEFT's prompt is appendix A's instruction with one line for each feature of table 2. These lines are kbtrain's:
+the paper prints no prompt for its fine-tuned variants and only states that the input varies with the features.
 
 A response generator reads, after KETOD's SimpleTOD-plus: context, acts, knowledge, response. The markers are plain
-text: any tokenizer has them, and no embedding must be added and learnt. KETOD adds them as new tokens, and its actions
-carry slots and values; here they do so as an option, and are the names of the acts else.
+text: any tokenizer has them, and no embedding is added or learnt. KETOD adds them as new tokens, and its actions have
+slots and values; here these are an option, and the default is the names of the acts.
 
 A context that is too long loses its oldest turns, never half a turn.
 """
@@ -41,14 +41,14 @@ _EXAMPLES = (
     "### Response: False\n"
 )
 _ASK = "### Input: {context}\n{knowledge}### Response:"
-_KNOWLEDGE = "### Knowledge: {knowledge}\n"  # ours: the paper's f(c, e) gives the snippets, its appendix no words
+_KNOWLEDGE = "### Knowledge: {knowledge}\n"  # kbtrain's: the paper's f(c, e) has snippets but no words
 
 
 def ragate_prompt(context: str, shots: Shots, knowledge: str | None = None) -> str:
     """The prompt for one context (``USER: ... SYSTEM: ... USER: ...``); its answer is True or False."""
     head = _TASK + (_EXAMPLES if shots == "in_context" else "")
-    known = "" if knowledge is None else _KNOWLEDGE.format(knowledge=knowledge)
-    return head + _ASK.format(context=context, knowledge=known)
+    knowledge_line = "" if knowledge is None else _KNOWLEDGE.format(knowledge=knowledge)
+    return head + _ASK.format(context=context, knowledge=knowledge_line)
 
 
 def ragate_fingerprint(shots: Shots) -> str:
@@ -56,7 +56,7 @@ def ragate_fingerprint(shots: Shots) -> str:
     return hashlib.sha256(ragate_prompt("probe", shots, "probe").encode()).hexdigest()[:16]
 
 
-_USEFUL = (  # ours: the paper asks people (appendix B)
+_USEFUL = (  # kbtrain's: the paper asks people (appendix B)
     "Given a dialogue and snippets of knowledge, output 1 if the snippets are useful for the system's next response, "
     "and 0 if they are not.\n"
     "dialogue: {context}\nsnippets: {snippets}\noutput: "
@@ -136,8 +136,8 @@ def context_text(context: Sequence[Utterance]) -> str:
 
 def first_kept(lengths: Sequence[int], room: int) -> int:
     """Index of the oldest turn to keep so that the newest turns' lengths sum to at most ``room``."""
-    kept = len(lengths)
-    while kept > 0 and lengths[kept - 1] <= room:
-        kept -= 1
-        room -= lengths[kept]
-    return kept
+    first = len(lengths)
+    while first > 0 and lengths[first - 1] <= room:
+        first -= 1
+        room -= lengths[first]
+    return first

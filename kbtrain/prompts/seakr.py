@@ -1,4 +1,4 @@
-"""SeaKR's prompts, all ours: demonstrations, documents and question as the user's turn, reasoning as the model's own.
+"""Prompts for SeaKR, all kbtrain's: the user's turn with demonstrations, documents and question; the reasoning.
 
 Demonstrations come first, so that their keys and values serve every prompt of every question.
 """
@@ -50,20 +50,20 @@ def demonstrations() -> tuple[Demonstration, ...]:
     return tuple(json.loads(text))
 
 
-def step_prompt(question: str, documents: Sequence[Hit], shown: int = 10, titles: Titles = "missing") -> str:
-    """The user's turn: the task, ``shown`` demonstrations, documents (titles as in sampling), question."""
-    return _head(shown) + _question(question, documents, titles)
+def step_prompt(question: str, documents: Sequence[Hit], n_shots: int = 10, titles: Titles = "missing") -> str:
+    """The user's turn: the task, ``n_shots`` demonstrations, documents (titles as in sampling), question."""
+    return _head(n_shots) + _question(question, documents, titles)
 
 
 def reasoning(rationales: Sequence[str], answer: bool = False) -> str:
-    """The model's sentences so far, one a line; with ``answer`` the text ends where the answer is due."""
-    said = "".join(f"{sentence}\n" for sentence in rationales)
-    return said + ANSWER if answer else said
+    """The model's sentences so far, one a line; with ``answer`` the text ends where the answer follows."""
+    sentences = "".join(f"{sentence}\n" for sentence in rationales)
+    return sentences + ANSWER if answer else sentences
 
 
-def encode_head(tokenizer: PreTrainedTokenizerBase, shown: int) -> list[int]:
-    """Tokens with which every prompt with ``shown`` demonstrations begins."""
-    prompts = (encode(tokenizer, _head(shown) + text) for text in ("Question: Who?\n", "Documents:\n[1] X"))
+def encode_head(tokenizer: PreTrainedTokenizerBase, n_shots: int) -> list[int]:
+    """Tokens with which every prompt with ``n_shots`` demonstrations begins."""
+    prompts = (encode(tokenizer, _head(n_shots) + text) for text in ("Question: Who?\n", "Documents:\n[1] X"))
     first, second = prompts
     common = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), 0)
     return first[:common]
@@ -71,8 +71,8 @@ def encode_head(tokenizer: PreTrainedTokenizerBase, shown: int) -> list[int]:
 
 def final_answer(sentence: str) -> str | None:
     """Answer in a final sentence, without its full stop; None for any other sentence."""
-    found = _FINAL.match(sentence.strip())
-    return None if found is None else clean_answer(found.group(1))
+    match = _FINAL.match(sentence.strip())
+    return None if match is None else clean_answer(match.group(1))
 
 
 CHAIN_STOP = ("\nQuestion:", "\nDocuments:")  # a model that continues with a demonstration of its own has ended
@@ -80,12 +80,12 @@ CHAIN_STOP = ("\nQuestion:", "\nDocuments:")  # a model that continues with a de
 
 def chain(text: str) -> tuple[tuple[str, ...], str | None]:
     """Sentences of a whole chain of reasoning, a line each, and the answer of its final one (None: it has none)."""
-    said: list[str] = []
+    sentences: list[str] = []
     for line in filter(None, (line.strip() for line in text.splitlines())):
         if (answer := final_answer(line)) is not None:
-            return tuple(said), answer or None
-        said.append(line)
-    return tuple(said), None
+            return tuple(sentences), answer or None
+        sentences.append(line)
+    return tuple(sentences), None
 
 
 def clean_answer(text: str) -> str:
@@ -98,8 +98,8 @@ def first_sentence(text: str) -> str:
     """The first sentence of a line: up to a full stop, ! or ? before a space and a capital letter or digit."""
     line = text.strip().split("\n", 1)[0]
     for end in re.finditer(r"[.!?][\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])", line):
-        before = line[: end.start() + 1]
-        if not _ABBREVIATION.search(before):
+        start = line[: end.start() + 1]
+        if not _ABBREVIATION.search(start):
             return line[: end.end()].strip()
     return line
 
@@ -111,10 +111,10 @@ _ABBREVIATION = re.compile(
 )
 
 
-def _head(shown: int) -> str:
+def _head(n_shots: int) -> str:
     lines = (
         f"Question: {d['question']}\n" + "".join(f"{s}\n" for s in d["sentences"]) + f"{ANSWER} {d['answer']}.\n\n"
-        for d in demonstrations()[:shown]
+        for d in demonstrations()[:n_shots]
     )
     return _TASK + "".join(lines)
 

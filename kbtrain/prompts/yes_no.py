@@ -1,4 +1,4 @@
-"""The prompt by which a model says if it can answer a question; the words are ours, English and Chinese.
+"""Prompt (kbtrain's, English and Chinese) that asks a model if it can answer a question.
 
 Internal confidence (arXiv 2506.09669) asks in the same form: Yes or No, nothing else.
 """

@@ -61,16 +61,16 @@ def answers_or_hidden(row: SourceRecord) -> tuple[tuple[str, ...], Gold]:
 
 
 def join_sentences(sentences: tuple[str, ...]) -> str:
-    """Sentences as one text, whether or not they bring their own spaces."""
+    """Sentences as one text, with or without spaces of their own."""
     return " ".join(sentence.strip() for sentence in sentences if sentence.strip())
 
 
 def titled(contents: str) -> tuple[str, str]:
     """Title and text of a passage whose first line is its title in double quotes; else no title and all of it."""
-    first, _, rest = contents.partition("\n")
+    first, _, text = contents.partition("\n")
     title = first.strip()
-    if len(title) > 2 and title[0] == title[-1] == '"' and rest.strip():
-        return title[1:-1].replace('""', '"'), rest
+    if len(title) > 2 and title[0] == title[-1] == '"' and text.strip():
+        return title[1:-1].replace('""', '"'), text
     return "", contents
 
 
@@ -89,7 +89,7 @@ def letter(row: SourceRecord, key: str, n_options: int) -> str:
 def letters_of(row: SourceRecord, key: str, options: Sequence[str]) -> tuple[str, ...]:
     """The letters of the options that read like the text under ``key`` (two may, then both are right)."""
     text = row.text(key)
-    found = tuple(LETTERS[i] for i, option in enumerate(options[: len(LETTERS)]) if option == text)
-    if not found:
+    letters = tuple(LETTERS[i] for i, option in enumerate(options[: len(LETTERS)]) if option == text)
+    if not letters:
         raise row.error(key, f"{format_value(text)} is not one of the options")
-    return found
+    return letters

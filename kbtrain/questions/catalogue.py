@@ -203,7 +203,7 @@ DATA_SETS: dict[str, DataSet] = {
 def catalogue_text() -> str:
     """The data sets as ``collect.py --list`` shows them."""
     entries = (
-        f"{name}\n  from     {one.where}\n  licence  {one.licence}\n  keeps    {one.keeps}"
-        for name, one in DATA_SETS.items()
+        f"{name}\n  from     {data_set.where}\n  licence  {data_set.licence}\n  keeps    {data_set.keeps}"
+        for name, data_set in DATA_SETS.items()
     )
     return "\n".join(entries)

@@ -37,10 +37,10 @@ class FirstSeen:
 
     def find(self, key: str) -> tuple[str, int] | None:
         """(id, line) of the key's first appearance, or None."""
-        found: tuple[str, int] | None = self._db.execute(
+        first: tuple[str, int] | None = self._db.execute(
             "SELECT id, line FROM seen WHERE key = ?", (_digest(key),)
         ).fetchone()
-        return found
+        return first
 
     def __enter__(self) -> Self:
         return self
@@ -54,7 +54,7 @@ def _digest(key: str) -> bytes:
 
 
 def read_questions(path: Path | str) -> Iterator[tuple[int, Question]]:
-    """Stream (line number, question) of a file in our own format, checked by :func:`checked`."""
+    """Stream (line number, question) of a file in kbtrain's format, checked by :func:`check_questions`."""
     yield from check_questions(jsonl.read_numbered(Question, path), path)
 
 
@@ -67,8 +67,8 @@ def check_questions(numbered: Iterable[tuple[int, Question]], path: Path | str) 
         for number, question in numbered:
             problem = problem_of(question)
             if problem is not None:
-                field, what = problem
-                raise UserError(f"{at(path, number, field)}: {what}")
+                field, reason = problem
+                raise UserError(f"{at(path, number, field)}: {reason}")
             earlier = ids.add(question.id, question.id, number)
             if earlier is not None:
                 raise UserError(f"{at(path, number, 'id')}: duplicate {question.id!r}, first in line {earlier[1]}")
@@ -95,10 +95,10 @@ def problem_of(question: Question) -> tuple[str, str] | None:
         return "options", f"{len(question.options)} options, but letters reach from A to Z"
     if question.grading == "option":
         letters = [chr(65 + i) for i in range(len(question.options))]
-        wrong = next((answer for answer in question.answers if answer not in letters), None)
-        if wrong is not None:
+        invalid = next((answer for answer in question.answers if answer not in letters), None)
+        if invalid is not None:
             valid = ", ".join(letters) or "none, there are no options"
-            return "answers", f"'{wrong}' is not an option's letter (valid: {valid})"
+            return "answers", f"'{invalid}' is not an option's letter (valid: {valid})"
     return None
 
 
@@ -138,16 +138,16 @@ def find_leaks(path: Path | str) -> Iterator[Leak]:
         for line, question in jsonl.read_numbered(Question, path):  # checked a moment ago
             if question.split == "test":
                 continue
-            other = (held_out if question.split == "train" else test).find(leak_key(question))
-            if other is not None:
-                yield Leak(question.id, line, *other, question.split)
+            first = (held_out if question.split == "train" else test).find(leak_key(question))
+            if first is not None:
+                yield Leak(question.id, line, *first, question.split)
 
 
 def refuse_leaks(path: Path | str) -> None:
     """Raise :class:`UserError` for the first leak, naming both questions and their lines."""
     for leak in find_leaks(path):
-        which, where = ("training", "dev or test") if leak.split == "train" else ("dev", "test")
+        kind, splits = ("training", "dev or test") if leak.split == "train" else ("dev", "test")
         raise UserError(
-            f"{at(path, leak.line)}: {which} question '{leak.id}' also stands in {where} as '{leak.other_id}' "
+            f"{at(path, leak.line)}: {kind} question '{leak.id}' is also in {splits} as '{leak.other_id}' "
             f"(line {leak.other_line}); delete one of them or set on_leak: drop"
         )

@@ -89,21 +89,21 @@ class CollectCounts:
             "lost": "whose answers are all empty or placeholders",
             "beyond": "beyond the limits",
         }
-        left = [f"{self.dropped[key]} {name}" for key, name in names.items() if self.dropped[key]]
-        kept = f"; {self.impossible} of the collected are impossible" if self.impossible else ""
-        return f"skipped: {', '.join(left) or 'none'}{kept}"
+        skipped = [f"{self.dropped[key]} {name}" for key, name in names.items() if self.dropped[key]]
+        impossible = f"; {self.impossible} of the collected are impossible" if self.impossible else ""
+        return f"skipped: {', '.join(skipped) or 'none'}{impossible}"
 
 
-def picked(stream: Callable[[], Iterator[Loaded]], wanted: PickRule, tally: CollectCounts) -> Iterator[Loaded]:
+def picked(stream: Callable[[], Iterator[Loaded]], rule: PickRule, tally: CollectCounts) -> Iterator[Loaded]:
     """The wanted questions in the order of their file, counted in ``tally``. A random draw calls ``stream`` twice."""
-    if wanted.pick == "first":
-        take: Callable[[Question], bool] = _First(wanted.limits)
+    if rule.pick == "first":
+        take: Callable[[Question], bool] = _First(rule.limits)
     else:
-        every = (loaded.question for loaded in stream() if wanted.drops(loaded) is None)
-        take = draw(every, wanted.limits, wanted.seed)
+        every = (loaded.question for loaded in stream() if rule.drops(loaded) is None)
+        take = draw(every, rule.limits, rule.seed)
     with FirstSeen() as texts:
         for loaded in stream():
-            question, reason = loaded.question, wanted.drops(loaded)
+            question, reason = loaded.question, rule.drops(loaded)
             if reason is not None:
                 tally.dropped[reason] += 1
             elif not take(question):
@@ -219,10 +219,10 @@ def write_questions(
             raise UserError(f"no questions left to collect; {tally}")
         yield from (("passages", passage) for passage in corpus if is_new(passage))
 
-    with FirstSeen() as seen:
+    with FirstSeen() as ids:
 
         def is_new(passage: Passage) -> bool:
-            return seen.add(passage.id, passage.id, 0) is None
+            return ids.add(passage.id, passage.id, 0) is None
 
         n = jsonl.write_each({"questions": run / "questions.jsonl", "passages": collected}, records())
     if n["passages"]:
@@ -236,25 +236,25 @@ def write_questions(
 
 
 def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool = True, chinese: int = 0) -> list[str]:
-    """Lines on faults that will hurt later: splits without questions, questions in two splits (None: not compared
+    """Warnings: splits without questions, questions in two splits (None: not compared
     though ``looked`` for), ``chinese`` questions that are taken for English."""
     needs = {"train": "a gate is trained on them", "dev": "thresholds are chosen on them",
              "test": "nothing is tested without them"}  # fmt: skip
-    found = [
-        f"no {split} questions: {why}; make splits by --shares 0.5,0.25,0.25"
-        for split, why in needs.items()
+    lines = [
+        f"no {split} questions: {reason}; make splits by --shares 0.5,0.25,0.25"
+        for split, reason in needs.items()
         if not splits[split]
     ]
     if near is None and looked:
-        found.append(
+        lines.append(
             f"questions of different splits were not compared: {splits.total():,} are more than {MOST:,}; "
             "keep wordings of one question together by --group-by"
         )
-    for (split, other), figures in FLATTERED.items():
-        pairs = [pair for pair in near or () if (pair.split, pair.other_split) == (split, other)]
+    for (split, other_split), figures in FLATTERED.items():
+        pairs = [pair for pair in near or () if (pair.split, pair.other_split) == (split, other_split)]
         if pairs:
-            found.append(
-                f"{split} questions with a near duplicate in {other}: {len(pairs)} ('{pairs[0].id}' and "
+            lines.append(
+                f"{split} questions with a near duplicate in {other_split}: {len(pairs)} ('{pairs[0].id}' and "
                 f"'{pairs[0].other_id}'); this flatters {figures}; keep them together by --group-by"
             )
-    return found + language_warnings(chinese)
+    return lines + language_warnings(chinese)

@@ -1,6 +1,6 @@
 """Accepted answers as files hold them: empty ones and placeholders are skipped and counted.
 
-A placeholder stands in a field where a data set has no answer ("No Answer Present." in MS MARCO, ``<unk>`` in
+A placeholder fills a field where a data set has no answer ("No Answer Present." in MS MARCO, ``<unk>`` in
 TriviaQA's test files). As a gold answer it would make every answer wrong. :data:`PLACEHOLDERS` holds only texts that
 no question asks for. "None", "NA" (sodium, Namibia) and "Unknown" can be right answers: they are kept, and a warning
 counts them.
@@ -48,10 +48,10 @@ def without_placeholders(loaded: Loaded, more: Collection[str] = ()) -> Loaded:
     question = loaded.question
     if question.grading == "option" or question.gold == "none":
         return loaded
-    own = {_placeholder_key(text) for text in more}
+    more_keys = {_placeholder_key(text) for text in more}
     empty = [answer for answer in question.answers if is_empty(answer)]
     keys = {answer: _placeholder_key(answer) for answer in question.answers if answer not in empty}
-    answers = tuple(answer for answer, key in keys.items() if key not in PLACEHOLDERS and key not in own)
+    answers = tuple(answer for answer, key in keys.items() if key not in PLACEHOLDERS and key not in more_keys)
     absent: Gold = "hidden" if question.gold == "hidden" else "none"
     left_out = LeftOutAnswers(len(empty), len(keys) - len(answers))
     question = replace(question, answers=answers, gold="given" if answers else absent)
@@ -78,14 +78,14 @@ class GoldCounts:
     conflicting: int = 0
     conflict: tuple[str, str] = ("", "")
 
-    def add(self, question: Question, left_out: LeftOutAnswers, seen: FirstSeen) -> None:
-        """Count one question; ``seen`` holds the texts of the earlier ones."""
+    def add(self, question: Question, left_out: LeftOutAnswers, texts: FirstSeen) -> None:
+        """Count one question; ``texts`` holds the texts of the earlier ones."""
         self.empty += left_out.empty
         self.placeholders += left_out.placeholders
         if question.grading != "option":
             self.doubtful.update(answer for answer in question.answers if is_doubtful(answer))
         answers = {normalise(text) for text in gold_texts(question)}
-        earlier = seen.add(leak_key(question), "\n".join([question.id, *sorted(answers)]), 0)
+        earlier = texts.add(leak_key(question), "\n".join([question.id, *sorted(answers)]), 0)
         if earlier is None:
             return
         self.duplicates += 1

@@ -1,4 +1,4 @@
-"""Rows of names that hang together, because they share one, directly or through others."""
+"""Connected components of rows that share a name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 
 
 def linked(rows: Sequence[Collection[str]]) -> list[str | None]:
-    """For each row the least of all names that hang together with its own; None for a row without any."""
-    leader: dict[str, str] = {}  # of each name: a lesser one that it hangs together with, or itself
+    """Least name of each row's component; None for a row without names."""
+    leader: dict[str, str] = {}  # of each name: a lesser one of its component, or itself
 
     def least(name: str) -> str:
         while leader.setdefault(name, name) != name:
@@ -17,7 +17,7 @@ def linked(rows: Sequence[Collection[str]]) -> list[str | None]:
         return name
 
     for names in rows:
-        for one, other in itertools.pairwise(names):
-            lesser, greater = sorted((least(one), least(other)))
+        for former, following in itertools.pairwise(names):
+            lesser, greater = sorted((least(former), least(following)))
             leader[greater] = lesser
     return [least(next(iter(names))) if names else None for names in rows]

@@ -25,12 +25,12 @@ def load(name: str, path: Path | None = None, reading: Reading | None = None) ->
     if path is None and name not in EMBEDDED_SETS:
         raise UserError(f"data set '{name}' needs a path to its questions")
     source = atlas_file("questions", name) if path is None else path
-    given = reading or Reading()
-    _refuse_ignored(name, given)
-    found = _check_gold(DATA_SETS[name].load(source, given), source, given.placeholders)
-    if given.shares:
-        return (in_split(loaded, split_of(_key(loaded), given.shares)) for loaded in found)
-    return (_held_out(loaded, given.dev_share) for loaded in found) if given.dev_share else found
+    options = reading or Reading()
+    _refuse_ignored(name, options)
+    questions = _check_gold(DATA_SETS[name].load(source, options), source, options.placeholders)
+    if options.shares:
+        return (in_split(loaded, split_of(_key(loaded), options.shares)) for loaded in questions)
+    return (_held_out(loaded, options.dev_share) for loaded in questions) if options.dev_share else questions
 
 
 def load_questions(name: str, path: Path | None = None, reading: Reading | None = None) -> Iterator[Question]:
@@ -49,14 +49,14 @@ def _held_out(loaded: Loaded, dev_share: float) -> Loaded:
     return in_split(loaded, "dev") if question.split == "test" and share_of(question.id) < dev_share else loaded
 
 
-def _refuse_ignored(name: str, given: Reading) -> None:
+def _refuse_ignored(name: str, options: Reading) -> None:
     """A setting that would do nothing is an error."""
-    if given.columns != Columns() and not DATA_SETS[name].by_columns:
-        what = "columns, answer_as and language (and group_by)"
-        raise UserError(f"data set '{name}' has its own; {what} are for jsonl, csv, datasets")
-    if given.subset and name != "datasets":
+    if options.columns != Columns() and not DATA_SETS[name].by_columns:
+        keys = "columns, answer_as and language (and group_by)"
+        raise UserError(f"data set '{name}' has its own; {keys} are for jsonl, csv, datasets")
+    if options.subset and name != "datasets":
         raise UserError("subset is for the data set 'datasets' only")
-    if name in EMBEDDED_SETS and (given.split or given.only or given.dev_share or given.shares):
+    if name in EMBEDDED_SETS and (options.split or options.only or options.dev_share or options.shares):
         raise UserError(
             f"data set '{name}' has its own splits; split, only and dev_share are for the others, as shares"
         )
@@ -68,7 +68,7 @@ def _check_gold(stream: Iterator[Loaded], source: Path, placeholders: tuple[str,
     """
     n = 0
     first: tuple[str, int, bool] | None = None  # file, line and hiddenness of the file's first answer that is not blank
-    with FirstSeen() as seen:
+    with FirstSeen() as ids:
         for loaded in (without_placeholders(loaded, placeholders) for loaded in stream):
             question = loaded.question
             problem = problem_of(question)
@@ -76,16 +76,16 @@ def _check_gold(stream: Iterator[Loaded], source: Path, placeholders: tuple[str,
                 raise UserError(f"{at(loaded.file, loaded.line, problem[0])}: {problem[1]}")
             hidden = question.gold == "hidden"
             if hidden and loaded.left_out.empty:
-                pass  # a blank answer may stand beside given ones
+                pass  # a blank answer may be beside given ones
             elif first is None or first[0] != loaded.file:
                 first = (loaded.file, loaded.line, hidden)
             elif first[2] != hidden:
-                what = "no answer, but line {} has one" if hidden else "an answer, but line {} has none"
-                raise UserError(f"{at(loaded.file, loaded.line)}: {what.format(first[1])}")
-            earlier = seen.add(question.id, loaded.file, loaded.line)
+                message = "no answer, but line {} has one" if hidden else "an answer, but line {} has none"
+                raise UserError(f"{at(loaded.file, loaded.line)}: {message.format(first[1])}")
+            earlier = ids.add(question.id, loaded.file, loaded.line)
             if earlier is not None:
-                where = f"line {earlier[1]}" + (f" of {earlier[0]}" if earlier[0] != loaded.file else "")
-                raise UserError(f"{at(loaded.file, loaded.line, 'id')}: duplicate {question.id!r}, first in {where}")
+                place = f"line {earlier[1]}" + (f" of {earlier[0]}" if earlier[0] != loaded.file else "")
+                raise UserError(f"{at(loaded.file, loaded.line, 'id')}: duplicate {question.id!r}, first in {place}")
             n += 1
             yield loaded
     if not n:

@@ -1,4 +1,4 @@
-"""Questions of different splits that nearly say the same: paraphrases and typing variants that a gate would recognise.
+"""Near duplicates in different splits: paraphrases and typing variants that a gate would recognise.
 
 Cosine of character n-grams weighted by their rarity (TF-IDF), so that questions of one pattern about two things are
 far apart. Exact repeats are :func:`kbtrain.questions.checks.find_leaks`'s, and counted here too.
@@ -52,22 +52,22 @@ def near_duplicates(questions: Sequence[Question]) -> list[NearPair]:
 
     vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
     vectorizer.fit(query_text(q) for q in questions)
-    found = []
+    pairs = []
     for split, other_split in FLATTERED:
-        own = [q for q in questions if q.split == split]
+        earlier = [q for q in questions if q.split == split]
         against = [q for q in held_out if q.split == other_split]
-        if not own or not against:
+        if not earlier or not against:
             continue
         columns = vectorizer.transform([query_text(q) for q in against]).T.tocsc()
-        for start in range(0, len(own), _BLOCK):
-            block = own[start : start + _BLOCK]
+        for start in range(0, len(earlier), _BLOCK):
+            block = earlier[start : start + _BLOCK]
             cosines = (vectorizer.transform([query_text(q) for q in block]) @ columns).toarray()
             best = cosines.argmax(axis=1)
             for question, place, row in zip(block, best, cosines, strict=True):
                 if row[place] >= ALIKE:
-                    other = against[place]
-                    found.append(NearPair(question.id, split, other.id, other.split, float(row[place])))
-    return found
+                    twin = against[place]
+                    pairs.append(NearPair(question.id, split, twin.id, twin.split, float(row[place])))
+    return pairs
 
 
 def check_near(path: Path, splits: Counter[str], rule: NearRule) -> list[NearPair] | None:
@@ -80,12 +80,12 @@ def check_near(path: Path, splits: Counter[str], rule: NearRule) -> list[NearPai
         return []
     if rule == "ignore" or splits.total() > MOST:
         return None
-    found = near_duplicates(list(jsonl.read(Question, path)))
-    if found and rule == "refuse":
+    pairs = near_duplicates(list(jsonl.read(Question, path)))
+    if pairs and rule == "refuse":
         path.unlink()
-        one = found[0]
+        first = pairs[0]
         raise UserError(
-            f"{len(found)} questions nearly stand in two splits, the first: '{one.id}' ({one.split}) and "
-            f"'{one.other_id}' ({one.other_split}); keep them together by group_by, or set near_duplicates: count"
+            f"{len(pairs)} questions have a near duplicate in another split, first: '{first.id}' ({first.split}) and "
+            f"'{first.other_id}' ({first.other_split}); keep them together by group_by, or set near_duplicates: count"
         )
-    return found
+    return pairs

@@ -82,11 +82,11 @@ def candidates(
     return {name: sorted(rows, key=lambda row: _place(row.id, rule.seed)) for name, rows in sorted(groups.items())}
 
 
-def _check_names(rule: PoolRule, there: Set[str]) -> None:
+def _check_names(rule: PoolRule, names_in_runs: Set[str]) -> None:
     for key, names in (("popular", rule.popular), ("by_relation", rule.by_relation), ("contains", rule.contains)):
-        unknown = min(set(names) - there, default=None)
+        unknown = min(set(names) - names_in_runs, default=None)
         if unknown is not None:
-            raise UserError(f"key '{key}': no run has '{unknown}'; {did_you_mean(unknown, there)}")
+            raise UserError(f"key '{key}': no run has '{unknown}'; {did_you_mean(unknown, names_in_runs)}")
 
 
 def split_apart(questions: Sequence[Question], shares: Sequence[float]) -> list[Split | None]:
@@ -106,8 +106,8 @@ def split_apart(questions: Sequence[Question], shares: Sequence[float]) -> list[
             splits.append(split_of(key or question.id, shares))
             continue
         shared = [name for name in row if times[name] > 1] or [question.id]
-        held = {split_of(name, shares) for name in shared}
-        splits.append(held.pop() if len(held) == 1 else None)
+        of_names = {split_of(name, shares) for name in shared}
+        splits.append(of_names.pop() if len(of_names) == 1 else None)
     return splits
 
 
@@ -133,21 +133,21 @@ def draw_evenly(groups: Mapping[str, Sequence[Question]], limits: Mapping[Split,
 
     The groups take turns, so that any first part of a split (what is asked under ``mask``) holds all of them.
     """
-    taken: list[Question] = []
+    drawn_rows: list[Question] = []
     for split in SPLITS:
         rows = {name: [row for row in group if row.split == split] for name, group in groups.items()}
         parts = even_parts({name: len(group) for name, group in rows.items()}, limits[split])
         turns = [(turn, row) for name, group in rows.items() for turn, row in enumerate(group[: parts[name]])]
-        taken += [row for _, row in sorted(turns, key=lambda pair: pair[0])]
-    return taken
+        drawn_rows += [row for _, row in sorted(turns, key=lambda pair: pair[0])]
+    return drawn_rows
 
 
 def even_parts(sizes: Mapping[str, int], n: int) -> dict[str, int]:
     """Counts by group that add up to ``n``, or to all there are: what a small group lacks, the larger ones give."""
-    parts, left = {}, n
+    parts, remaining = {}, n
     for place, name in enumerate(sorted(sizes, key=lambda name: (sizes[name], name))):
-        parts[name] = min(sizes[name], left // (len(sizes) - place))
-        left -= parts[name]
+        parts[name] = min(sizes[name], remaining // (len(sizes) - place))
+        remaining -= parts[name]
     return parts
 
 
@@ -167,13 +167,13 @@ class Known:
 
 def count_known(answers: Iterable[tuple[Question, bool]]) -> dict[str, Known]:
     """Group -> counts, from pooled questions and whether each one's answer is right."""
-    found: dict[str, list[tuple[bool, float]]] = defaultdict(list)
+    by_group: dict[str, list[tuple[bool, float]]] = defaultdict(list)
     for question, right in answers:
         guess = 1 / len(question.options) if question.form == "choice" else 0.0
-        found[question.relation or question.dataset].append((right, guess))
+        by_group[question.relation or question.dataset].append((right, guess))
     return {
         group: Known(sum(right for right, _ in rows), len(rows), sum(guess for _, guess in rows) / len(rows))
-        for group, rows in sorted(found.items())
+        for group, rows in sorted(by_group.items())
     }
 
 

@@ -1,4 +1,4 @@
-"""Attach the passages of evidence.jsonl to examples, for gates that are asked after the search."""
+"""Attach the passages of evidence.jsonl to examples, for gates that decide after the search."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def attach_hits(examples: Sequence[Example], evidence: Path) -> list[GateExample
     """
     check_current(evidence, evidence.parent / "questions.jsonl")
     questions = [example for example in examples if isinstance(example, GateExample)]
-    wanted = {example.question_id for example in questions}
-    found = {row.question_id: row for row in jsonl.read(Evidence, evidence) if row.question_id in wanted}
-    missing = next((example.id for example in questions if example.question_id not in found), None)
+    ids = {example.question_id for example in questions}
+    by_question = {row.question_id: row for row in jsonl.read(Evidence, evidence) if row.question_id in ids}
+    missing = next((example.id for example in questions if example.question_id not in by_question), None)
     if missing is not None:
         raise UserError(f"{evidence}: no passages of question '{missing}'; run data_gen/retrieve.py for it")
-    rows = [(example, found[example.question_id]) for example in questions]
+    rows = [(example, by_question[example.question_id]) for example in questions]
     return [replace(example, hits=row.hits, titles=row.titles) for example, row in rows]

@@ -21,7 +21,7 @@ class Searcher(Protocol):
 
 
 def hit_of(value: Any, rank: int) -> Hit | None:
-    """A search result of anybody's as a hit: a text, a mapping with ``text`` (and ``title``, ``id``, ``score``), or a
+    """Convert a search result to a hit: a text, a mapping with ``text`` (and ``title``, ``id``, ``score``), or a
     hit. None for anything else; without a score it is 1 / ``rank`` (counted from 1).
     """
     if isinstance(value, Hit):

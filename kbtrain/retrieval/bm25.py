@@ -1,6 +1,6 @@
 """BM25 over passages (package bm25s), with an answer that depends on the query and the corpus alone.
 
-Ties are broken by passage id, passages that share no word with the query are no hits, and k may exceed the corpus. The
+Ties are broken by passage id, passages that share no word with the query are not hits, and k may exceed the corpus. The
 index is built from a stream, in bm25s's own file format: postings are sorted in pieces on disk and merged word range by
 word range, so memory is bounded by the vocabulary, four bytes a passage and two buffers, for any size of the
 corpus.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import bm25s
 
 SPILL_WORDS = 2_000_000  # words gathered before they are sorted and written: about 80 MB
-MERGE_POSTINGS = 4_000_000  # postings merged at once: about 120 MB
+MERGE_POSTINGS = 4_000_000  # postings in one merge: about 120 MB
 
 
 def _bm25s() -> ModuleType:
@@ -131,8 +131,8 @@ class Postings:
         ends = np.cumsum(df)
         first = 0
         while first < len(df):
-            done = ends[first] - df[first]
-            last = max(first + 1, int(np.searchsorted(ends, done + at_once, side="right")))
+            offset = ends[first] - df[first]
+            last = max(first + 1, int(np.searchsorted(ends, offset + at_once, side="right")))
             yield self._merge(first, last, df[first:last])
             first = last
 
@@ -143,18 +143,18 @@ class Postings:
         cursor = np.cumsum(counts) - counts
         passages, frequencies = (np.empty(counts.sum(), dtype=np.int32) for _ in range(2))
         for number in range(self._pieces):
-            words, ends, found, times = self._piece(number)
+            words, ends, ids, times = self._piece(number)
             low, high = np.searchsorted(words, [first, last]).tolist()
             if low == high:
                 continue
             begin = int(ends[low - 1]) if low else 0
-            here = np.diff(ends[low:high], prepend=begin)
+            sizes = np.diff(ends[low:high], prepend=begin)
             local = words[low:high] - first
-            start = np.cumsum(here) - here
-            place = np.repeat(cursor[local] - start, here) + np.arange(here.sum())
-            passages[place] = found[begin : int(ends[high - 1])]
+            start = np.cumsum(sizes) - sizes
+            place = np.repeat(cursor[local] - start, sizes) + np.arange(sizes.sum())
+            passages[place] = ids[begin : int(ends[high - 1])]
             frequencies[place] = times[begin : int(ends[high - 1])]
-            cursor[local] += here
+            cursor[local] += sizes
         return Lists(first, counts, passages, frequencies)
 
 
@@ -190,9 +190,9 @@ class BM25:
             temporary = tempfile.TemporaryDirectory(prefix="kbtrain-bm25-")
             folder = Path(temporary.name) / "index"
         build_index(passages, folder, tokens or Tokens())
-        made = BM25.load(folder, backend)
-        made._temporary = temporary  # removed together with the index
-        return made
+        index = BM25.load(folder, backend)
+        index._temporary = temporary  # removed together with the index
+        return index
 
     @staticmethod
     def load(folder: Path, backend: Backend | None = None) -> BM25:
@@ -229,20 +229,20 @@ class BM25:
         if k < 1:
             raise ValueError(f"k = {k}: at least 1")
         words = [self._tokens.known_words(query, self._index.vocab_dict) for query in queries]
-        found: dict[int, tuple[Hit, ...]] = {}
-        open_ = [i for i, known in enumerate(words) if known]
+        hits: dict[int, tuple[Hit, ...]] = {}
+        pending = [i for i, terms in enumerate(words) if terms]
         reach = min(len(self), 2 * k + 8)
-        while open_:
+        while pending:
             rows, scores = self._index.retrieve(
-                [words[i] for i in open_], k=reach, show_progress=False, backend_selection=self._index.backend
+                [words[i] for i in pending], k=reach, show_progress=False, backend_selection=self._index.backend
             )
-            for i, positions, values in zip(open_, rows, scores, strict=True):
+            for i, positions, values in zip(pending, rows, scores, strict=True):
                 # a tie that runs on past the last row may hide a passage with a smaller id
                 if reach == len(self) or values[min(k, reach) - 1] > values[-1] or values[-1] <= 0:
-                    found[i] = self._hits(positions, values.tolist(), k)
-            open_ = [i for i in open_ if i not in found]
+                    hits[i] = self._hits(positions, values.tolist(), k)
+            pending = [i for i in pending if i not in hits]
             reach = min(len(self), 4 * reach)
-        return [found.get(i, ()) for i in range(len(queries))]
+        return [hits.get(i, ()) for i in range(len(queries))]
 
     def _hits(self, positions: Any, scores: list[float], k: int) -> tuple[Hit, ...]:
         ranks = self._passages.ranks[positions].tolist()

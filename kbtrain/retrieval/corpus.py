@@ -1,6 +1,6 @@
 """Passages: read from files as a stream, stored on disk by position, and long documents cut into passages.
 
-Files are our own JSON Lines, any other with ``id``, ``title``, ``text``, or tables such as DPR's (``psgs_w100.tsv``, 21
+Files are kbtrain's JSON Lines, others with ``id``, ``title``, ``text``, or tables such as DPR's (``psgs_w100.tsv``, 21
 million passages of 100 words, with the columns id, text, title); or folders of Markdown and plain text.
 Passages on disk are memory-mapped, so memory holds none of them. Documents are cut by words (as DPR's 100) or by a
 model's own tokens.
@@ -43,9 +43,9 @@ def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) ->
     """Stream a corpus: rows of JSON, JSON Lines, Parquet, TSV or CSV; or documents of Markdown or plain text
     (:func:`~kbtrain.retrieval.documents.read_documents`). A file, a folder or an archive of such, compressed or not.
 
-    ``columns``: our field -> theirs; other fields (source, language ...) are not read. A file whose first passage has
-    no id gets ids from the file's name and the line. A table needs all three columns, or a map of those that it has.
-    A row without ``text`` may have ``contents``, as Pyserini's and FlashRAG's corpora do (:func:`titled`).
+    ``columns``: kbtrain's field -> the file's; other fields (source, language ...) are not read. A file whose first
+    passage has no id gets ids from the file's name and the line. A table needs all three columns, or a
+    map. A row without ``text`` may have ``contents``, as Pyserini's and FlashRAG's corpora do (:func:`titled`).
     Raises :class:`UserError` with file, line and field.
     """
     place, name = Path(path), plain_name(str(path)).lower()
@@ -63,7 +63,7 @@ def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) ->
 
 
 def _holds_rows(path: Path) -> bool:
-    """True for a folder or archive of files of rows, of which a README may tell."""
+    """True for a folder or archive of files of rows; a README beside them is ignored."""
     rows = next(data_files(path, ROWS, split="train", required=False), None)
     documents = data_files(path, DOCUMENTS, split="train", required=False)
     return rows is not None and all(Path(file.name).stem.upper() in _ABOUT for file in documents)
@@ -89,11 +89,11 @@ def _passages_of_rows(path: Path, columns: Mapping[str, str]) -> Iterator[Passag
 
 
 def _check_columns(row: SourceRecord, columns: Mapping[str, str]) -> None:
-    wanted = sorted(columns.get(field, field) for field in FIELDS if not columns or field in {*columns, "text"})
-    if not (set(wanted) <= row.data.keys() or (not columns and CONTENTS in row.data)):
+    names = sorted(columns.get(field, field) for field in FIELDS if not columns or field in {*columns, "text"})
+    if not (set(names) <= row.data.keys() or (not columns and CONTENTS in row.data)):
         raise UserError(
-            f"{at(row.file, 1)}: expected the columns {', '.join(wanted)} in the first line, found "
-            f'{" ".join(row.data)[:60]!r}; name those that it has: --columns "{{text: THEIR_TEXT}}"'
+            f"{at(row.file, 1)}: expected the columns {', '.join(names)} in the first line, found "
+            f'{" ".join(row.data)[:60]!r}; map its columns: --columns "{{text: THEIR_TEXT}}"'
         )
 
 
@@ -106,18 +106,22 @@ def _passage(row: SourceRecord, name: str, columns: Mapping[str, str]) -> Passag
     return Passage(name, title, text)
 
 
-def _text(row: SourceRecord, ours: str, columns: Mapping[str, str]) -> str:
-    field = columns.get(ours, ours)
+def _text(row: SourceRecord, target: str, columns: Mapping[str, str]) -> str:
+    field = columns.get(target, target)
     value = row.data.get(field)
-    if isinstance(value, str) and (ours == "title" or not (is_empty(value) if ours == "text" else is_blank(value))):
+    if isinstance(value, str) and (target == "title" or not (is_empty(value) if target == "text" else is_blank(value))):
         return value
-    if ours == "title" and field in row.data and value is None:
+    if target == "title" and field in row.data and value is None:
         return ""
-    if ours == "id" and isinstance(value, int) and not isinstance(value, bool):
+    if target == "id" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if field not in row.data:
-        others = [key for key in row.data if key not in FIELDS]
-        mapped = f'; {did_you_mean(field, others)}; map yours: --columns "{_guessed(row.data, ours)}"' if others else ""
+        unmapped = [key for key in row.data if key not in FIELDS]
+        mapped = (
+            f'; {did_you_mean(field, unmapped)}; map yours: --columns "{_guessed(row.data, target)}"'
+            if unmapped
+            else ""
+        )
         raise row.error(field, f"missing{mapped}")
     raise row.error(field, "empty" if isinstance(value, str) else f"expected text, found {value!r:.40}")
 
@@ -125,25 +129,25 @@ def _text(row: SourceRecord, ours: str, columns: Mapping[str, str]) -> str:
 _USUAL_TITLES = frozenset({"head", "heading", "headline", "name", "page", "subject"})
 
 
-def _guessed(data: Mapping[str, Any], ours: str) -> str:
+def _guessed(data: Mapping[str, Any], target: str) -> str:
     """A map of columns for this line: its longest text, and what is called as titles often are."""
-    others = {key: value for key, value in data.items() if key not in FIELDS}
-    longest = max(others, key=lambda key: len(value) if isinstance(value := others[key], str) else 0)
-    found = {ours: longest}
-    title = next((key for key in others if key.lower() in _USUAL_TITLES and key != longest), None)
+    unmapped = {key: value for key, value in data.items() if key not in FIELDS}
+    longest = max(unmapped, key=lambda key: len(value) if isinstance(value := unmapped[key], str) else 0)
+    mapping = {target: longest}
+    title = next((key for key in unmapped if key.lower() in _USUAL_TITLES and key != longest), None)
     if title is not None and not data.get("title"):  # none of its own: filled in as empty
-        found["title"] = title
-    return "{" + ", ".join(f"{own}: {theirs}" for own, theirs in found.items()) + "}"
+        mapping["title"] = title
+    return "{" + ", ".join(f"{name}: {column}" for name, column in mapping.items()) + "}"
 
 
 def some(passages: Iterable[Passage], corpus: Path | None = None) -> Iterator[Passage]:
     """The passages. Raises :class:`UserError` for none, naming their file as far as it is known."""
-    one = None
-    for one in passages:
-        yield one
-    if one is None:
-        where = "" if corpus is None else f"{at(corpus)}: "
-        raise UserError(f"{where}no passages to search: the corpus is empty")
+    passage = None
+    for passage in passages:
+        yield passage
+    if passage is None:
+        place = "" if corpus is None else f"{at(corpus)}: "
+        raise UserError(f"{place}no passages to search: the corpus is empty")
 
 
 _TEXTS, _OFFSETS, _RANKS = "passages.jsonl", "passages.offsets.npy", "passages.ranks.npy"
@@ -193,12 +197,12 @@ def _ranks(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     import numpy as np
 
     order = np.argsort(ids, kind="stable")
-    same = np.flatnonzero(ids[order[1:]] == ids[order[:-1]])
-    if len(same):
-        first, second = sorted(order[same[0] : same[0] + 2].tolist())
+    twins = np.flatnonzero(ids[order[1:]] == ids[order[:-1]])
+    if len(twins):
+        first, second = sorted(order[twins[0] : twins[0] + 2].tolist())
         name = ids[first].decode()
-        where = f"number {first + 1} and number {second + 1} of the corpus"
-        raise DuplicateIdError(f"two passages have the id '{name}': {where}")
+        place = f"number {first + 1} and number {second + 1} of the corpus"
+        raise DuplicateIdError(f"two passages have the id '{name}': {place}")
     ranks = np.empty(len(ids), dtype=np.int32)
     ranks[order] = np.arange(len(ids), dtype=np.int32)
     return ranks
@@ -272,7 +276,7 @@ def _pieces(passage: Passage, spans: list[tuple[int, int]], size: int, overlap: 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Words between spaces; characters of Chinese, Japanese, Thai, Lao, Khmer and Burmese one by one."""
-    return [found.span() for found in _WORDS.finditer(text)]
+    return [match.span() for match in _WORDS.finditer(text)]
 
 
 def model_spans(name: str) -> Spans:
@@ -282,17 +286,17 @@ def model_spans(name: str) -> Spans:
     from kbtrain.models.embedded import is_embedded, path_of
     from kbtrain.models.trial import check_by_trial
 
-    where = str(path_of(name)) if is_embedded(name) else name
-    check_by_trial(where, name)
+    path = str(path_of(name)) if is_embedded(name) else name
+    check_by_trial(path, name)
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(where)
+        tokenizer: Any = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
         raise UserError(f"tokenizer '{name}': cannot be opened ({str(error).splitlines()[0][:150]})") from None
     if not tokenizer.is_fast:
-        raise UserError(f"tokenizer '{name}': does not say where its tokens stand (no fast tokenizer); use 'words'")
+        raise UserError(f"tokenizer '{name}': has no offsets of its tokens (not a fast tokenizer); use 'words'")
 
     def spans(text: str) -> list[tuple[int, int]]:
-        made = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        return [(begin, end) for begin, end in made["offset_mapping"] if end > begin]
+        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return [(begin, end) for begin, end in encoding["offset_mapping"] if end > begin]
 
     return spans

@@ -16,15 +16,15 @@ def distinct(hits: Iterable[Hit], k: int) -> tuple[tuple[Hit, ...], int]:
 
     Texts are equal without case, spaces and ignored characters.
     """
-    kept: dict[str, Hit] = {}
+    by_key: dict[str, Hit] = {}
     skipped = 0
     for hit in hits:
         key = _key(hit)
-        skipped += key in kept
-        kept.setdefault(key, hit)
-        if len(kept) == k:
+        skipped += key in by_key
+        by_key.setdefault(key, hit)
+        if len(by_key) == k:
             break
-    return tuple(kept.values()), skipped
+    return tuple(by_key.values()), skipped
 
 
 def _key(hit: Hit) -> str:
@@ -57,13 +57,13 @@ class DistinctSearch:
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         """As :meth:`kbtrain.retrieval.base.Searcher.search`."""
-        found = self._searcher.search(queries, k)
-        return [self._distinct(query, hits, k) for query, hits in zip(queries, found, strict=True)]
+        results = self._searcher.search(queries, k)
+        return [self._distinct(query, hits, k) for query, hits in zip(queries, results, strict=True)]
 
     def _distinct(self, query: str, hits: tuple[Hit, ...], k: int) -> tuple[Hit, ...]:
-        kept, skipped = distinct(hits, k)
+        best, skipped = distinct(hits, k)
         if not skipped:
-            return kept
+            return best
         last: Sequence[Hit] = hits
 
         def find(number: int) -> Sequence[Hit]:
@@ -71,6 +71,6 @@ class DistinctSearch:
             (last,) = self._searcher.search([query], number)
             return last
 
-        kept = refilled(find, k, hits)
+        best = refilled(find, k, hits)
         self.copies += distinct(last, k)[1]
-        return kept
+        return best

@@ -24,8 +24,8 @@ def read_documents(path: Path | str) -> Iterator[Passage]:
     """
     for file in data_files(Path(path), DOCUMENTS, split="train"):  # a split given: none is read from the names
         lines = [line.rstrip("\r\n") for _, line in text_lines(file)]
-        whole = [([], lines)] if file.suffix not in _MARKDOWN else _sections(_without_front_matter(lines))
-        yield from _passages(file, whole)
+        sections = [([], lines)] if file.suffix not in _MARKDOWN else _sections(_without_front_matter(lines))
+        yield from _passages(file, sections)
 
 
 def is_documents(folder: Path) -> bool:
@@ -35,8 +35,8 @@ def is_documents(folder: Path) -> bool:
 
 def _passages(file: DataFile, sections: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Iterator[Passage]:
     name = re.sub(r"\.[^.]+$", "", file.label.rpartition("/")[2])
-    kept = ((titles, text) for titles, lines in sections if not is_empty(text := "\n".join(lines).strip()))
-    for number, (titles, text) in enumerate(kept, 1):
+    filled = ((titles, text) for titles, lines in sections if not is_empty(text := "\n".join(lines).strip()))
+    for number, (titles, text) in enumerate(filled, 1):
         yield Passage(f"{file.label}#{number}", _BETWEEN.join(titles) or name, text)
 
 
@@ -59,7 +59,7 @@ def _sections(lines: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
             continue
         yield list(above.values()), text
         level, text = len(heading[1]), []
-        above = {of: title for of, title in above.items() if of < level}
+        above = {depth: title for depth, title in above.items() if depth < level}
         if heading[2]:
             above[level] = heading[2]
     yield list(above.values()), text

@@ -71,19 +71,19 @@ class Ranker:
                 f"snippet '{title:.40}': {len(snippet)} tokens leave no room for a query in max_length "
                 f"{self.max_length}; raise it, or cut the knowledge into shorter snippets"
             )
-        asked = self._query(context, room)
-        ids = (cls_, *asked, sep, *snippet, sep)
-        return ClassifierRow(ids, (0,) * (len(asked) + 2) + (1,) * (len(snippet) + 1), need=need)
+        query = self._query(context, room)
+        ids = (cls_, *query, sep, *snippet, sep)
+        return ClassifierRow(ids, (0,) * (len(query) + 2) + (1,) * (len(snippet) + 1), need=need)
 
     def _query(self, context: Sequence[Utterance] | str, room: int) -> list[int]:
         """The newest whole turns; the newest alone loses its beginning."""
         turns = [context] if isinstance(context, str) else [turn_text(utterance) for utterance in context]
-        known = [self._ids(turn) for turn in turns]
-        kept = first_kept([len(ids) for ids in known], room)
-        return [token for ids in known[kept:] for token in ids] or known[-1][-room:]
+        token_ids = [self._ids(turn) for turn in turns]
+        first = first_kept([len(ids) for ids in token_ids], room)
+        return [token for ids in token_ids[first:] for token in ids] or token_ids[-1][-room:]
 
     def _ids(self, text: str) -> list[int]:
-        """Turns and snippets come again and again: each is tokenised once."""
+        """Token ids of a text, tokenised once: turns and snippets repeat."""
         if text not in self._seen:
             ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
             self._seen[text] = ids
@@ -146,15 +146,15 @@ class Pair:
 def read_ranker_data(turns: Path, snippets: Path) -> tuple[dict[Split, list[TurnExample]], Candidates]:
     """Turns with gold snippets by split. Raises :class:`UserError` if a gold snippet is not among the candidates."""
     candidates = Candidates(list(read(Snippet, snippets)))
-    found: dict[Split, list[TurnExample]] = {"train": [], "dev": [], "test": []}
+    by_split: dict[Split, list[TurnExample]] = {"train": [], "dev": [], "test": []}
     for example in read(TurnExample, turns):
         if not example.gold_snippets:
             continue
         missing = set(example.gold_snippets) - {hit.passage_id for hit in candidates.hits_of(example)}
         if missing:
             raise UserError(f"{at(turns)}: example '{example.id}': its snippet '{min(missing)}' is not in {snippets}")
-        found[example.split].append(example)
-    return found, candidates
+        by_split[example.split].append(example)
+    return by_split, candidates
 
 
 def training_pairs(examples: Sequence[TurnExample], candidates: Candidates, negatives: int, seed: int) -> list[Pair]:
@@ -164,11 +164,14 @@ def training_pairs(examples: Sequence[TurnExample], candidates: Candidates, nega
     for example in examples:
         pool = candidates.hits_of(example)
         gold = [hit for hit in pool if hit.passage_id in example.gold_snippets]
-        wrong = [hit for hit in pool if hit.passage_id not in example.gold_snippets]
+        negative_hits = [hit for hit in pool if hit.passage_id not in example.gold_snippets]
         draw = random.Random(f"{seed}/{example.id}")
         for hit in gold:
             pairs.append(Pair(example, hit, True))
-            pairs += [Pair(example, other, False) for other in draw.sample(wrong, min(negatives, len(wrong)))]
+            pairs += [
+                Pair(example, negative, False)
+                for negative in draw.sample(negative_hits, min(negatives, len(negative_hits)))
+            ]
     return pairs
 
 
@@ -192,10 +195,10 @@ def recall(examples: Sequence[TurnExample], candidates: Candidates, rank: Rank) 
 
 def read_snippets(path: Path) -> list[Snippet]:
     """Snippets of a file. Raises :class:`UserError` where none of them has a word: nothing could be ranked."""
-    found = list(read(Snippet, path))
-    if not any(Tokens().words(f"{snippet.title} {snippet.text}") for snippet in found):
+    snippets = list(read(Snippet, path))
+    if not any(Tokens().words(f"{snippet.title} {snippet.text}") for snippet in snippets):
         raise UserError(f"{at(path)}: no snippet with words in it; data_gen/collect_turns.py writes the file")
-    return found
+    return snippets
 
 
 class TfIdfRank:
@@ -216,6 +219,6 @@ class TfIdfRank:
         scores = (self._matrix[[self._place[hit.passage_id] for hit in hits]] @ query.T).toarray()[:, 0]
         # of thousands of candidates few come near the k best; what rounding may make equal is among them
         least = np.partition(scores, -k)[-k] - 1e-6 if k < len(hits) else -np.inf
-        near = [(hits[i], round(float(scores[i]), 6)) for i in np.flatnonzero(scores >= least).tolist()]
-        found = [Hit(hit.passage_id, hit.title, hit.text, score) for hit, score in near]
-        return sorted(found, key=lambda hit: (-hit.score, hit.passage_id))[:k]
+        candidates = [(hits[i], round(float(scores[i]), 6)) for i in np.flatnonzero(scores >= least).tolist()]
+        ranked = [Hit(hit.passage_id, hit.title, hit.text, score) for hit, score in candidates]
+        return sorted(ranked, key=lambda hit: (-hit.score, hit.passage_id))[:k]

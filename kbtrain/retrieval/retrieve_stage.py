@@ -81,7 +81,9 @@ def by_own(
         if passage.id in passages:
             raise UserError(f"{corpus}: passage {number}: field 'id': duplicate '{passage.id}'")
         passages[passage.id] = passage
-    return lambda questions, queries: [distinct(hits(one, passages, len(passages)), k)[0] for one in questions]
+    return lambda questions, queries: [
+        distinct(hits(question, passages, len(passages)), k)[0] for question in questions
+    ]
 
 
 def find_evidence(
@@ -91,8 +93,8 @@ def find_evidence(
     rows = itertools.islice((question for _, question in read_questions(questions)), skip, None)
     while group := list(itertools.islice(rows, batch)):
         queries = [question.text if query == "text" else query_text(question) for question in group]
-        found = search(group, queries)
-        yield [evidence_of(*parts, name, titles) for parts in zip(group, queries, found, strict=True)]
+        hits = search(group, queries)
+        yield [evidence_of(*parts, name, titles) for parts in zip(group, queries, hits, strict=True)]
 
 
 def evidence_of(
@@ -101,8 +103,8 @@ def evidence_of(
     """The record. ``gold_found``: True if a gold passage, or a chunk of one, is among the hits."""
     gold = set(question.gold_passages)
     leak = mask_leak(mask_answers(evidence_text(hits, titles) or "", question), question)
-    found = any(_source(hit.passage_id, gold) in gold for hit in hits) if gold else None
-    return Evidence(question.id, name, query, hits, found, leak, titles)
+    gold_found = any(_source(hit.passage_id, gold) in gold for hit in hits) if gold else None
+    return Evidence(question.id, name, query, hits, gold_found, leak, titles)
 
 
 def _source(passage_id: str, gold: set[str]) -> str:
@@ -112,7 +114,7 @@ def _source(passage_id: str, gold: set[str]) -> str:
 def summary(evidence: Path, questions: Path) -> dict[str, int]:
     """Counts over a finished file: how often some and all gold passages were found, and nothing at all.
 
-    ``answer_found``: an accepted answer (an option's text) stands in what was found, of ``answers_known`` questions.
+    ``answer_found``: an accepted answer (an option's text) is in the hits, of ``answers_known`` questions.
     """
     names = (
         "questions",
@@ -126,18 +128,18 @@ def summary(evidence: Path, questions: Path) -> dict[str, int]:
     )
     counts = dict.fromkeys(names, 0)
     pairs = zip(jsonl.read(Evidence, evidence), jsonl.read(Question, questions), strict=True)
-    for found, question in pairs:
+    for evidence_row, question in pairs:
         gold = set(question.gold_passages)
-        ids = {_source(hit.passage_id, gold) for hit in found.hits}
+        ids = {_source(hit.passage_id, gold) for hit in evidence_row.hits}
         counts["questions"] += 1
         counts["without_hits"] += not ids
         golds = gold_texts(question)
         counts["answers_known"] += bool(golds)
-        counts["answer_found"] += answer_stands(found, golds)
+        counts["answer_found"] += answer_stands(evidence_row, golds)
         counts["gold_named"] += bool(gold)
-        counts["gold_found"] += bool(found.gold_found)
+        counts["gold_found"] += bool(evidence_row.gold_found)
         counts["all_gold_found"] += bool(gold) and ids.issuperset(gold)
-        counts["mask_leaks"] += bool(found.mask_leak)
+        counts["mask_leaks"] += bool(evidence_row.mask_leak)
     return counts
 
 
@@ -149,15 +151,13 @@ def summary_lines(counts: Mapping[str, int], k: int, target: Path) -> list[str]:
         else ""
     )
     lines = [
-        f"{counts['questions']} questions, nothing found for {counts['without_hits']}, an answer stands in what was "
-        f"found for {counts['answer_found']} of {counts['answers_known']}{gold} -> {target}"
+        f"{counts['questions']} questions, nothing found for {counts['without_hits']}, an answer in the hits "
+        f"for {counts['answer_found']} of {counts['answers_known']}{gold} -> {target}"
     ]
     if counts.get("copies_skipped"):
         lines.append(f"{counts['copies_skipped']} copies of passages skipped: equal texts take one place")
     if counts["answers_known"] and counts["answer_found"] == 0:
-        lines.append(
-            "warning: no answer stands in what was found: is it the right corpus, are its columns the right ones?"
-        )
+        lines.append("warning: no hit contains an answer; check the corpus and its columns")
     return lines
 
 
@@ -184,6 +184,6 @@ def script_warnings(questions: Path, tokens: Tokens) -> list[str]:
 
 
 def answer_stands(evidence: Evidence, golds: Sequence[str]) -> bool:
-    """True if one of the answers stands, as whole words, in the passages or titles found."""
+    """True if the passages or titles contain one of the answers as whole words."""
     texts = [f"{hit.title}. {hit.text}" for hit in evidence.hits]
     return any(contains(text, gold) for text in texts for gold in golds)

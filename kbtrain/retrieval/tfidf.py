@@ -60,20 +60,20 @@ class TfIdf:
         """At most ``k`` hits for each query, best first; equal scores by passage id."""
         if k < 1:
             raise ValueError(f"k = {k}: at least 1")
-        found: list[tuple[Hit, ...]] = []
+        results: list[tuple[Hit, ...]] = []
         for first in range(0, len(queries), _AT_ONCE):
             scores = (self._vectorizer.transform(queries[first : first + _AT_ONCE]) @ self._matrix).tocsr()
             for row in range(scores.shape[0]):
                 part = slice(scores.indptr[row], scores.indptr[row + 1])
-                found.append(self._hits(scores.indices[part], scores.data[part], k))
-        return found
+                results.append(self._hits(scores.indices[part], scores.data[part], k))
+        return results
 
     def _hits(self, positions: Any, scores: Any, k: int) -> tuple[Hit, ...]:
         import numpy as np
 
         if len(scores) > k:  # all that can be among the first k, ties included
-            kept = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
-            positions, scores = positions[kept], scores[kept]
+            best = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
+            positions, scores = positions[best], scores[best]
         order = np.lexsort((self._passages.ranks[positions], -scores))[:k]
         return tuple(self._passages.hit(int(positions[i]), round(float(scores[i]), 6)) for i in order if scores[i] > 0)
 

@@ -74,10 +74,10 @@ class RankerEnding(Ending):
 
     def difference(self, folder: Path) -> float:
         """As in the base class; measures the ranker of the folder."""
-        again = Ranker.load(folder, device=str(self.ranker.model.device))
-        self.ranks = measure_recall(again, self.turns, self.candidates, self.snippets)
+        reloaded = Ranker.load(folder, device=str(self.ranker.model.device))
+        self.ranks = measure_recall(reloaded, self.turns, self.candidates, self.snippets)
         self.figures = self.ranks["dev"]["ranker"]
-        return largest_difference(self.kept, again.score(self.rows))
+        return largest_difference(self.kept, reloaded.score(self.rows))
 
     def readme(self, worst: float) -> str:
         """As in the base class."""
@@ -106,13 +106,17 @@ def measure_recall(
 ) -> dict[str, Any]:
     """Recall of the ranker and of TF-IDF on dev and test."""
     tfidf = TfIdfRank(read_snippets(snippets))
-    found: dict[str, Any] = {}
+    by_split: dict[str, Any] = {}
     splits: tuple[Split, ...] = ("dev", "test")
     for split in splits:
-        mine = recall(turns[split], candidates, lambda example, hits, k: ranker.best(example.context, hits, k))
-        found[split] = {"turns": len(turns[split]), "ranker": mine, "tfidf": recall(turns[split], candidates, tfidf)}
-    found["snippets_sha256"] = file_sha256(snippets)
-    return found
+        ranker_recall = recall(turns[split], candidates, lambda example, hits, k: ranker.best(example.context, hits, k))
+        by_split[split] = {
+            "turns": len(turns[split]),
+            "ranker": ranker_recall,
+            "tfidf": recall(turns[split], candidates, tfidf),
+        }
+    by_split["snippets_sha256"] = file_sha256(snippets)
+    return by_split
 
 
 def _model_card(

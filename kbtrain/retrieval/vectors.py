@@ -1,6 +1,6 @@
-"""Passages in a vector store (Qdrant), found by embeddings of a server that speaks OpenAI's protocol.
+"""Passages in a vector store (Qdrant), found by embeddings of a server with OpenAI's protocol.
 
-A folder's ``vectors.json`` says where the vectors are: in the folder itself, where Qdrant runs inside this process (one
+A folder's ``vectors.json`` says where the vectors are: in the folder itself, where Qdrant runs in this process (one
 process at a time, some 20,000 passages), or in a running Qdrant. Point number i is the corpus's passage i, so the
 number of points is the place at which an interrupted build resumes.
 """
@@ -84,21 +84,21 @@ class VectorCard(Embeddings):
 class Embedder:
     """Texts to vectors, one request a call, or more for a server that refuses the texts at once.
 
-    Raises :class:`UserError` for no answer, and for one of another form.
+    Raises :class:`UserError` without a reply, and for one of another form.
     """
 
-    def __init__(self, of: Embeddings, retry: Retry | None = None) -> None:
-        check_url(of.server_url, "server_url")
-        address, query = split_query(of.server_url)
+    def __init__(self, embeddings: Embeddings, retry: Retry | None = None) -> None:
+        check_url(embeddings.server_url, "server_url")
+        address, query = split_query(embeddings.server_url)
         self._most = sys.maxsize  # texts in one request
-        self._model = of.server_model
-        self._retry = retry or Retry(tries=of.server_tries, patience=of.server_patience)
+        self._model = embeddings.server_model
+        self._retry = retry or Retry(tries=embeddings.server_tries, patience=embeddings.server_patience)
         self._client = httpx2.AsyncClient(
             base_url=address,
             params=query,
-            headers=key_headers(of.server_key_env, of.server_key_header),
-            timeout=httpx2.Timeout(of.server_timeout, connect=min(10.0, of.server_timeout), pool=None),
-            trust_env=not is_loopback(urlsplit(of.server_url).hostname or ""),
+            headers=key_headers(embeddings.server_key_env, embeddings.server_key_header),
+            timeout=httpx2.Timeout(embeddings.server_timeout, connect=min(10.0, embeddings.server_timeout), pool=None),
+            trust_env=not is_loopback(urlsplit(embeddings.server_url).hostname or ""),
         )
 
     async def vectors(self, texts: Sequence[str]) -> Vectors:
@@ -139,22 +139,22 @@ def vectors_of(reply: Mapping[str, Any], n: int) -> Vectors:
 
     try:
         rows = sorted(reply["data"], key=lambda row: int(row["index"]))
-        found = np.array([row["embedding"] for row in rows], dtype=np.float32)
-        right = [int(row["index"]) for row in rows] == list(range(n)) and found.ndim == 2
+        vectors = np.array([row["embedding"] for row in rows], dtype=np.float32)
+        right = [int(row["index"]) for row in rows] == list(range(n)) and vectors.ndim == 2
     except (KeyError, TypeError, ValueError, OverflowError):
         right = False
     if not right:
         raise UserError(f"server: expected {n} embeddings of one length, numbered from 0; is it OpenAI's protocol?")
-    if not np.isfinite(found).all() or not found.any(axis=1).all():
+    if not np.isfinite(vectors).all() or not vectors.any(axis=1).all():
         raise UserError("server: an embedding that is zero or holds NaN")
-    return found
+    return vectors
 
 
 class Store:
     """One Qdrant collection, whose point i holds passage i. Raises :class:`UserError` where it cannot be used."""
 
-    def __init__(self, client: QdrantClient, collection: str, where: str) -> None:
-        self._client, self._collection, self._where = client, collection, where
+    def __init__(self, client: QdrantClient, collection: str, place: str) -> None:
+        self._client, self._collection, self._place = client, collection, place
 
     @classmethod
     def open(cls, card: Embeddings, folder: Path) -> Store:
@@ -207,13 +207,13 @@ class Store:
 
     def nearest(self, vector: Vectors, k: int) -> tuple[Hit, ...]:
         """At most ``k`` hits, best first; the score is the cosine."""
-        found = self._call(lambda: self._client.query_points(self._collection, query=vector.tolist(), limit=k))
+        reply = self._call(lambda: self._client.query_points(self._collection, query=vector.tolist(), limit=k))
         hits = []
-        for point in found.points:
-            held = point.payload or {}
-            if not all(isinstance(held.get(name), str) for name in ("id", "title", "text")):
-                raise UserError(f"{at(self._where)}: a point without id, title and text; embed the passages again")
-            hits.append(Hit(held["id"], held["title"], held["text"], float(point.score)))
+        for point in reply.points:
+            payload = point.payload or {}
+            if not all(isinstance(payload.get(name), str) for name in ("id", "title", "text")):
+                raise UserError(f"{at(self._place)}: a point without id, title and text; embed the passages again")
+            hits.append(Hit(payload["id"], payload["title"], payload["text"], float(point.score)))
         return tuple(hits)
 
     def close(self) -> None:
@@ -224,11 +224,11 @@ class Store:
         from qdrant_client.http.exceptions import ApiException
 
         try:
-            with errors_of(self._where):
+            with errors_of(self._place):
                 return ask()
         except (ApiException, ValueError, sqlite3.Error) as error:
-            why = " ".join(strike(str(error)).split())[:150] or type(error).__name__
-            raise UserError(f"vector store {self._where}: {why}") from None
+            reason = " ".join(strike(str(error)).split())[:150] or type(error).__name__
+            raise UserError(f"vector store {self._place}: {reason}") from None
 
 
 class _PointsAlone(pickle.Unpickler):
@@ -251,14 +251,14 @@ def check_points(folder: Path) -> None:
                 if not kinds:
                     continue  # begun on a full disk: no point is in it
                 if kinds != [("table",)]:
-                    raise ValueError("points that are no table")  # a view may give other rows the next time
+                    raise ValueError("points that are not a table")  # a view may give other rows the next time
                 for (point,) in rows.execute("SELECT point FROM points"):
                     _PointsAlone(io.BytesIO(point)).load()
-        except Exception as error:  # noqa: BLE001 - a broken pickle raises what it likes
-            why = f"{type(error).__name__}: {str(error)[:60]}"
+        except Exception as error:  # noqa: BLE001 - a broken pickle raises any error
+            reason = f"{type(error).__name__}: {str(error)[:60]}"
             raise UserError(
-                f"{at(file)}: holds more than points, or is broken ({why}); remove the folder and embed the passages "
-                "again"
+                f"{at(file)}: holds more than points, or is broken ({reason}); remove the folder and embed the "
+                "passages again"
             ) from None
 
 
@@ -286,11 +286,11 @@ class VectorIndex:
         if card.passages is None:
             raise UserError(f"{at(folder)}: not all passages are embedded; run the same data_gen/embed.py again")
         store = Store.open(card, folder)
-        found = store.count()
-        if found != card.passages:
+        count = store.count()
+        if count != card.passages:
             store.close()
-            held = "no such collection" if found is None else f"{found} passages"
-            raise UserError(f"{at(folder)}: the store has {held} in '{card.collection}', expected {card.passages}; "
+            content = "no such collection" if count is None else f"{count} passages"
+            raise UserError(f"{at(folder)}: the store has {content} in '{card.collection}', expected {card.passages}; "
                             "embed the passages again into another folder or collection")  # fmt: skip
         return cls(card, store)
 
@@ -300,11 +300,11 @@ class VectorIndex:
 
     async def embedded(self, embedder: Embedder, queries: Sequence[str]) -> Vectors:
         """Vectors of queries. Raises :class:`UserError`, also for another model than the passages'."""
-        found = await embedder.vectors([self.card.query_prefix + query for query in queries])
-        if found.shape[1] != self.card.dimensions:
-            raise UserError(f"server: embeddings of {found.shape[1]} numbers, the passages' have "
+        vectors = await embedder.vectors([self.card.query_prefix + query for query in queries])
+        if vectors.shape[1] != self.card.dimensions:
+            raise UserError(f"server: embeddings of {vectors.shape[1]} numbers, the passages' have "
                             f"{self.card.dimensions}; is it the model '{self.card.server_model}'?")  # fmt: skip
-        return found
+        return vectors
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         """As :meth:`kbtrain.retrieval.base.Searcher.search`."""
@@ -342,21 +342,26 @@ class VectorBuild:
     """
 
     def __init__(
-        self, corpus: Path, folder: Path, of: Embeddings, columns: Mapping[str, str] | None = None, parallel: int = 4
+        self,
+        corpus: Path,
+        folder: Path,
+        embeddings: Embeddings,
+        columns: Mapping[str, str] | None = None,
+        parallel: int = 4,
     ) -> None:
         self._corpus, self._folder, self._parallel = corpus, folder, parallel
         self._columns = dict(columns or {})
-        made = {**of.model_dump(), "corpus_sha256": file_sha256(corpus), "columns": self._columns}
-        self._made, self.done, self.whole = made, 0, False
+        settings = {**embeddings.model_dump(), "corpus_sha256": file_sha256(corpus), "columns": self._columns}
+        self._settings, self.done, self.whole = settings, 0, False
         if is_index(folder):
-            self._go_on(read_card(folder))
+            self._resume(read_card(folder))
 
-    def _go_on(self, card: VectorCard) -> None:
-        noted = card.model_dump()
-        other = sorted(key for key, value in self._made.items() if noted[key] != value and key not in NO_VECTOR)
-        if other:
-            raise UserError(f"{at(self._folder / CARD)}: was made with another {', '.join(other)}; name another output "
-                            "folder, or remove this one")  # fmt: skip
+    def _resume(self, card: VectorCard) -> None:
+        stored = card.model_dump()
+        changed = sorted(key for key, value in self._settings.items() if stored[key] != value and key not in NO_VECTOR)
+        if changed:
+            raise UserError(f"{at(self._folder / CARD)}: was made with another {', '.join(changed)}; name another "
+                            "output folder, or remove this one")  # fmt: skip
         if card.passages is not None:
             VectorIndex.open(self._folder).store.close()
             self.done, self.whole = card.passages, True
@@ -365,10 +370,10 @@ class VectorBuild:
         """Embed what is missing, ``size`` passages a request; numbers of passages as they are stored, the first of them
         what was there before.
         """
-        store = Store.open(VectorCard(**self._made, dimensions=1), self._folder)
+        store = Store.open(VectorCard(**self._settings, dimensions=1), self._folder)
         try:
             with EventLoop() as loop:
-                embedder = Embedder(VectorCard(**self._made, dimensions=1))
+                embedder = Embedder(VectorCard(**self._settings, dimensions=1))
                 try:
                     yield from self._store_rows(store, embedder, loop, size)
                 finally:
@@ -377,20 +382,20 @@ class VectorBuild:
             store.close()
 
     def _store_rows(self, store: Store, embedder: Embedder, loop: EventLoop, size: int) -> Iterator[int]:
-        begun, there = is_index(self._folder), store.count()
-        if there is not None and not begun:
-            name = self._made["collection"]
+        resumed, count = is_index(self._folder), store.count()
+        if count is not None and not resumed:
+            name = self._settings["collection"]
             raise UserError(f"key 'collection': the store has a '{name}' that this folder did not make; name another")
-        self.done = there or 0
+        self.done = count or 0
         yield self.done
         passages = itertools.islice(some(self._numbered(), self._corpus), self.done, None)
         while group := list(itertools.islice(passages, size * self._parallel)):
             parts = [group[i : i + size] for i in range(0, len(group), size)]
             for part, vectors in zip(parts, loop.run(self._embedded(embedder, parts)), strict=True):
-                if there is None:
+                if count is None:
                     self._write(vectors.shape[1], None)  # first, so that a collection always has its folder
                     store.create(vectors.shape[1])
-                    there = 0
+                    count = 0
                 store.add(self.done, part, vectors)
                 self.done += len(part)
                 yield len(part)
@@ -398,24 +403,24 @@ class VectorBuild:
         self.whole = True
 
     async def _embedded(self, embedder: Embedder, parts: Sequence[Sequence[Passage]]) -> list[Vectors]:
-        prefix = self._made["passage_prefix"]
+        prefix = self._settings["passage_prefix"]
         return await asyncio.gather(*(embedder.vectors([prefix + text_of(p) for p in part]) for part in parts))
 
     def _numbered(self) -> Iterator[Passage]:
         """The corpus. Raises :class:`UserError` for an id that occurs twice."""
-        seen: set[str] = set()
+        ids: set[str] = set()
         for number, passage in enumerate(read_passages(self._corpus, self._columns), 1):
-            if passage.id in seen:
+            if passage.id in ids:
                 raise UserError(f"{at(self._corpus)}: passage {number}: field 'id': duplicate '{passage.id}'")
-            seen.add(passage.id)
+            ids.add(passage.id)
             yield passage
 
     def _write(self, dimensions: int, passages: int | None) -> None:
-        card = VectorCard(**self._made, dimensions=dimensions, passages=passages)
+        card = VectorCard(**self._settings, dimensions=dimensions, passages=passages)
         self._folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self._folder / CARD, card.model_dump_json(indent=1) + "\n")
 
 
 def text_of(passage: Passage) -> str:
-    """The text to embed: the passage's, behind its title where that does not stand in it."""
+    """The text to embed: the passage's, behind its title unless the text contains it."""
     return passage.text if passage.title in passage.text else f"{passage.title}\n{passage.text}"

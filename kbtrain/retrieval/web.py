@@ -55,12 +55,12 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         """As in the base class."""
-        made: Any = super().redirect_request(req, fp, code, msg, headers, newurl)
-        before, after = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
-        if made is not None and (after.netloc != before.netloc or after.scheme not in (before.scheme, "https")):
+        request: Any = super().redirect_request(req, fp, code, msg, headers, newurl)
+        source, target = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
+        if request is not None and (target.netloc != source.netloc or target.scheme not in (source.scheme, "https")):
             for header in self._keys:
-                made.remove_header(header)
-        return made
+                request.remove_header(header)
+        return request
 
 
 class WebSearch:
@@ -110,7 +110,7 @@ class WebSearch:
                 problem = f"no JSON in the reply ({error})"
             if attempt + 1 < self.service.attempts:
                 self._sleep(wait)
-        raise UserError(f"web search for {query!r:.60}: {problem}; what was found before is kept, run the same again")
+        raise UserError(f"web search for {query!r:.60}: {problem}; finished questions are kept, run the same again")
 
     def _body(self, reply: Any) -> bytes:
         """The reply's bytes, :data:`_LARGEST` at most. Raises ``TimeoutError`` for one that comes a byte at a time."""
@@ -123,7 +123,7 @@ class WebSearch:
 
     def hits(self, reply: Any, query: str, k: int) -> tuple[Hit, ...]:
         """The hits in a reply's JSON. Raises :class:`UserError` where it has no list of results."""
-        service, found = self.service, dict[str, Hit]()
+        service, by_id = self.service, dict[str, Hit]()
         rows = at_path(reply, service.results)
         if not isinstance(rows, list):
             raise UserError(f"web search for {query!r:.60}: no list at '{service.results}' of the reply; see key 'web'")
@@ -131,12 +131,12 @@ class WebSearch:
             text = at_path(row, service.text)
             name = str(at_path(row, service.id) or f"{query}#{rank}")
             score = 1 / rank if service.score is None else at_path(row, service.score)
-            if not isinstance(text, str) or is_blank(text) or name in found or not _is_score(score):
+            if not isinstance(text, str) or is_blank(text) or name in by_id or not _is_score(score):
                 self.dropped += 1
                 continue
             title = str(at_path(row, service.title) or "")
-            found[name] = Hit(whole_text(name)[0], whole_text(title)[0], whole_text(text)[0], float(score))
-        hits, copies = distinct(found.values(), k)
+            by_id[name] = Hit(whole_text(name)[0], whole_text(title)[0], whole_text(text)[0], float(score))
+        hits, copies = distinct(by_id.values(), k)
         self.dropped += copies
         return hits
 

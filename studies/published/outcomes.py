@@ -76,17 +76,19 @@ def read_closed_book(path: Path) -> Iterator[ClosedBook]:
         if not llms.data:
             raise row.error("llms", "names no model")
         models = {model: llms.row(model) for model in llms.data}
-        known = _numbers(row, "popularity")
-        before = {name: known[name] for name in known if name.startswith("popularity.question_")}
-        below = next((name for name in before if before[name] < 0), None)
+        numbers = _numbers(row, "popularity")
+        popularity = {name: numbers[name] for name in numbers if name.startswith("popularity.question_")}
+        below = next((name for name in popularity if popularity[name] < 0), None)
         if below is not None:
-            raise row.error(below, f"expected a count, found {before[below]}")
+            raise row.error(below, f"expected a count, found {popularity[below]}")
         yield ClosedBook(
             _question(row, "train", file),
-            {model: _verdict(one, "correct") for model, one in models.items()},
-            {model: one.number("confidence") for model, one in models.items() if one.has("confidence")},
-            before,
-            frozenset(model for model, one in models.items() if one.data.get("part_of_name") or one.data.get("empty")),
+            {model: _verdict(entry, "correct") for model, entry in models.items()},
+            {model: entry.number("confidence") for model, entry in models.items() if entry.has("confidence")},
+            popularity,
+            frozenset(
+                model for model, entry in models.items() if entry.data.get("part_of_name") or entry.data.get("empty")
+            ),
         )
 
 

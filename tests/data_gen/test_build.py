@@ -196,7 +196,7 @@ def test_a_training_question_in_dev_or_test_stops_the_build(
     add(labelled, dataclasses.replace(books.question(99, split), text=text))
     with pytest.raises(UserError) as caught:
         build(labelled)
-    expected = f"questions.jsonl:4: training question 'train-3' also stands in dev or test as '{split}-99' (line 31); "
+    expected = f"questions.jsonl:4: training question 'train-3' is also in dev or test as '{split}-99' (line 31); "
     assert expected in str(caught.value) and "\n" not in str(caught.value)
     assert not (labelled / "examples").exists()
     made = build(labelled, on_leak="drop")
@@ -212,7 +212,7 @@ def test_reordered_options_are_a_leak_and_other_options_are_none(labelled: Path,
     assert len(build(labelled)["train"]) == 20  # no label for the new one
     add(labelled, dataclasses.replace(train, id="t-2", split="test", options=("two", "one")))
     with pytest.raises(
-        UserError, match=r":31: training question 'train-50' also stands in dev or test as 't-2' \(line 33\)"
+        UserError, match=r":31: training question 'train-50' is also in dev or test as 't-2' \(line 33\)"
     ):
         build(labelled)
 

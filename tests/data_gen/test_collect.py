@@ -339,7 +339,10 @@ def test_near_duplicates_across_splits_are_counted_or_refused(tmp_path: Path) ->
         assert f"warning: {line}" in done.stdout, done.stdout
     assert read_meta(tmp_path / "run" / "questions.jsonl")["near_duplicates"] == 2
     done = collect("--run", tmp_path / "no", *options, "--near-duplicates", "refuse")
-    assert done.returncode == 2 and "2 questions nearly stand in two splits, the first: 'mine-1' (train)" in done.stderr
+    assert (
+        done.returncode == 2
+        and "2 questions have a near duplicate in another split, first: 'mine-1' (train)" in done.stderr
+    )
     assert not (tmp_path / "no" / "questions.jsonl").exists()
     done = collect("--run", tmp_path / "ignored", *options, "--near-duplicates", "ignore")
     assert done.returncode == 0 and "nearly" not in done.stdout, done.stderr

@@ -45,7 +45,7 @@ def test_joined_runs_train_together_and_tell_their_shares(tmp_path):
 def test_multiple_choice_with_its_options_in_another_order_is_the_same_question(tmp_path):
     one = examples(tmp_path / "mmlu", train=["Which?\nA. Red\nB. Blue", "Which?\nA. Red\nB. Green"])
     two = examples(tmp_path / "xiezhi", train=["Where?"], dev=["How?"], test=["which?\nA. blue\nB. red"])
-    with pytest.raises(UserError, match="train question 'mmlu/qtrain0' also stands in test as 'xiezhi/qtest0'"):
+    with pytest.raises(UserError, match="train question 'mmlu/qtrain0' is also in test as 'xiezhi/qtest0'"):
         join([one, two], tmp_path / "mix")
     join([one, two], tmp_path / "mix", on_leak="drop")
     data = read_data(
@@ -57,7 +57,7 @@ def test_multiple_choice_with_its_options_in_another_order_is_the_same_question(
 def test_a_leak_between_two_runs_is_refused_or_dropped_from_training(tmp_path, capsys):
     one = examples(tmp_path / "mmlu", train=["Who?", "When?"], dev=["How?"])
     two = examples(tmp_path / "xiezhi", train=["Where?"], test=["who ?", "HOW"])
-    with pytest.raises(UserError, match="dev question 'mmlu/qdev0' also stands in test as 'xiezhi/qtest1'"):
+    with pytest.raises(UserError, match="dev question 'mmlu/qdev0' is also in test as 'xiezhi/qtest1'"):
         join([one, two], tmp_path / "mix")
     join([one, two], tmp_path / "mix", on_leak="drop")
     folder = tmp_path / "mix" / "examples"

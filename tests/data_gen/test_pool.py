@@ -190,7 +190,7 @@ def test_a_share_of_the_best_known_is_between_none_and_all(tmp_path, share):
 
 def test_a_question_that_stands_in_two_runs_is_told_with_both(tmp_path):
     runs = [run_of(tmp_path / name, questions("nq", n)) for name, n in (("one", 1), ("two", 3))]
-    message = r"two/questions\.jsonl:1: field 'id': 'nq/0' also stands in .*one/questions\.jsonl; "
+    message = r"two/questions\.jsonl:1: field 'id': 'nq/0' is also in .*one/questions\.jsonl; "
     with pytest.raises(UserError, match=message):
         pool(runs, tmp_path / "out")
     with pytest.raises(UserError, match="one/questions"):

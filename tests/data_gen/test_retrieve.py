@@ -186,7 +186,7 @@ def test_it_says_in_how_many_questions_nothing_or_an_answer_was_found(tmp_path: 
     corpus.write_text('{"body": "The capital of Peru is Lima."}\n{"body": "Chad is a country with a capital."}\n')
     done = retrieve(tmp_path, "--corpus", corpus, "--columns", "{text: body}", "--k", 1)
     assert done.returncode == 0, done.stderr
-    said = "3 questions, nothing found for 1, an answer stands in what was found for 1 of 3"
+    said = "3 questions, nothing found for 1, an answer in the hits for 1 of 3"
     assert said in done.stdout and "gold passage" not in done.stdout
     counts = read_meta(tmp_path / "evidence.jsonl")["counts"]
     assert (counts["without_hits"], counts["answer_found"], counts["answers_known"]) == (1, 1, 3)

@@ -170,7 +170,7 @@ def test_a_server_that_the_back_end_would_not_ask_is_refused(changes: dict[str, 
 @pytest.mark.parametrize("given", [["--ray-actors", "8"], ["--ray-address", "auto"], ["--ray-cpus", "2"]])
 def test_a_cluster_is_not_named_for_work_in_this_process(given: list[str]) -> None:
     config = scripts.load("data_gen/sample.py").SampleConfig
-    with pytest.raises(UserError, match=f"key '{given[0][2:].replace('-', '_')}': counts with engine: ray alone"):
+    with pytest.raises(UserError, match=f"key '{given[0][2:].replace('-', '_')}': needs engine: ray"):
         parse_args(config, given)
     assert parse_args(config, [*given, "--engine", "ray"]).engine == "ray"
 

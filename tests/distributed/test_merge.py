@@ -78,7 +78,7 @@ def test_the_same_shard_twice_is_refused(sharded, merge):
     copy = sharded / "copy.db"
     shutil.copy(shard(sharded, 1), copy)
     stores = ", ".join(str(path) for path in (shard(sharded, 1), copy, shard(sharded, 2), shard(sharded, 3)))
-    with pytest.raises(UserError, match=r"shard 1 stands in .* too; leave one out"):
+    with pytest.raises(UserError, match=r"shard 1 is also in .*; remove one of them"):
         merge(sharded, "--shards", f"[{stores}]")
 
 

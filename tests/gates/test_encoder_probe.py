@@ -78,5 +78,5 @@ def test_a_model_that_gives_no_number_is_a_user_error(opened):
 def test_embeddings_of_no_numbers_are_told_by_the_broken_weight(tmp_path, name):
     model, tokenizer = open_body(str(bert_folder(tmp_path / "bert")), "fp32", "cpu")
     model.get_parameter(name).data.fill_(float("nan"))
-    with pytest.raises(UserError, match=f"^model '.*bert': tensor '{name}' holds values that are no numbers$"):
+    with pytest.raises(UserError, match=f"^model '.*bert': tensor '{name}' holds NaN or infinite values$"):
         embeddings(model, ProbeInput(tokenizer, 64), TURNS)

@@ -76,7 +76,7 @@ def test_what_cannot_be_calibrated_says_why() -> None:
     truth, p = made(400)
     found = calibrated(truth[:200], p[:200] * 3, truth[200:], p[200:] * 3)
     assert (found.raw, found.temperature) == (None, None)
-    assert found.reasons["raw"] == "the scores are no probabilities"
+    assert found.reasons["raw"] == "the scores are not probabilities"
     assert found.isotonic is not None and found.isotonic.ece < 0.15
     found = calibrated(np.zeros(200, dtype=bool), p[:200], truth[200:], p[200:])
     assert found.raw is not None and found.isotonic is None

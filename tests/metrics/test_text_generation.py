@@ -160,7 +160,7 @@ def test_a_bertscore_model_that_cannot_be_used_is_one_line(tmp_path) -> None:
     model = str(bert_folder(tmp_path / "bert"))
     with pytest.raises(UserError, match="model '/no/such': no such folder"):
         bert_parts(["a"], ["a"], "/no/such", layers=2)
-    with pytest.raises(UserError, match=r"bert': say which of its layers to take \(--bertscore-layers\)$"):
+    with pytest.raises(UserError, match=r"bert': choose one of its layers \(--bertscore-layers\)$"):
         bert_parts(["a"], ["a"], model)
     with pytest.raises(UserError, match=r"bert', layer 3: Invalid num_layers: .* between 0 and 2$"):
         bert_parts(["a"], ["a"], model, layers=3)

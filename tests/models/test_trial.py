@@ -81,7 +81,7 @@ def test_a_template_that_asks_for_gigabytes_is_refused_before_it_is_opened(folde
         other = Path(shutil.copytree(folder, folder.with_name(name.replace("/", "-"))))
         (other / name).parent.mkdir(exist_ok=True)
         (other / name).write_text(text)
-        with pytest.raises(UserError, match=rf"model '{other}': .*{says}.*; tried in a process of its own"):
+        with pytest.raises(UserError, match=rf"model '{other}': .*{says}.*; found in a trial process"):
             load_tokenizer(str(other))
 
 

@@ -68,7 +68,7 @@ def test_foreign_tensors_are_refused(folder: Path) -> None:
 
 def test_tensors_of_another_shape_are_refused(folder: Path) -> None:
     changed(folder, lambda tensors: tensors.update({FIRST: torch.ones(2, 2)}))
-    with pytest.raises(UserError, match="of other shapes than its config"):
+    with pytest.raises(UserError, match="of other shapes than in its config"):
         opened(folder)
 
 
@@ -166,16 +166,14 @@ def test_an_adapter_of_no_numbers_is_told_by_its_file(folder: Path, adapter: Pat
     name = sorted(tensors)[1]
     tensors[name].view(-1)[3] = float("inf")
     save_file(tensors, adapter / "adapter_model.safetensors")
-    with pytest.raises(
-        UserError, match=rf"adapter_model\.safetensors: tensor '{name}' holds values that are no numbers"
-    ):
+    with pytest.raises(UserError, match=rf"adapter_model\.safetensors: tensor '{name}' holds NaN or infinite values"):
         open_adapter(opened(folder), adapter)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 8, b"\x02\0\0\0\0\0\0\0[]"])
 def test_a_broken_adapter_file_is_one_line(folder: Path, adapter: Path, content: bytes) -> None:
     (adapter / "adapter_model.safetensors").write_bytes(content)
-    with pytest.raises(UserError, match=r"adapter_model\.safetensors: no safetensors file, or a truncated one"):
+    with pytest.raises(UserError, match=r"adapter_model\.safetensors: not a safetensors file, or a truncated one"):
         open_adapter(opened(folder), adapter)
 
 
@@ -208,7 +206,7 @@ def test_a_device_that_is_none_is_one_line(name: str) -> None:
 def test_a_model_that_asks_for_another_package_is_one_line(folder: Path) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": {"quant_method": "awq"}}))
-    with pytest.raises(UserError, match=r"config\.json asks for what is not installed \(.*gptqmodel"):
+    with pytest.raises(UserError, match=r"config\.json needs a package that is not installed \(.*gptqmodel"):
         opened(folder)
 
 

@@ -288,7 +288,7 @@ def damaged(gate, what):
         ("vocabulary", "tokens.json: no such file"),
         ("pickle", "head.pt: a pickle"),
         ("card", "gate.json: no such file"),
-        ("disguised", "extra.safetensors: no safetensors file"),
+        ("disguised", "extra.safetensors: not a safetensors file"),
     ],
 )
 def test_a_folder_that_is_not_whole_is_refused_before_anything_is_sent(hub, gate, what, said):

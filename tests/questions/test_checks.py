@@ -73,7 +73,7 @@ def test_leaks_are_found_wherever_the_twin_stands(tmp_path: Path) -> None:
     assert list(find_leaks(path)) == [Leak("t1", 1, "d1", 2), Leak("t2", 4, "x1", 3)]
     with pytest.raises(UserError) as caught:
         refuse_leaks(path)
-    expected = "q.jsonl:1: training question 't1' also stands in dev or test as 'd1' (line 2); "
+    expected = "q.jsonl:1: training question 't1' is also in dev or test as 'd1' (line 2); "
     assert expected in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -86,9 +86,7 @@ def test_a_dev_question_that_stands_in_test_is_a_leak_too(tmp_path: Path) -> Non
         ("t1", "train", "capital of Chile"),
     )
     assert list(find_leaks(path)) == [Leak("d1", 2, "x1", 1, "dev")]
-    with pytest.raises(
-        UserError, match=r"q\.jsonl:2: dev question 'd1' also stands in test as 'x1' \(line 1\); delete"
-    ):
+    with pytest.raises(UserError, match=r"q\.jsonl:2: dev question 'd1' is also in test as 'x1' \(line 1\); delete"):
         refuse_leaks(path)
 
 

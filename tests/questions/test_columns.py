@@ -167,7 +167,7 @@ def test_a_text_beside_the_question_is_not_taken_for_it(tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_text(json.dumps(row))
     (tmp_path / "mine.csv").write_text("question,answer,text\nWho?,Ann,Ann was first.\n")
     for name, kind in (("mine.jsonl", "jsonl"), ("mine.csv", "csv")):
-        says = r"field 'text': there is 'question', too; say which is meant: --columns \"{text: question}\" \(or text\)"
+        says = r"field 'text': there is 'question', too; choose one: --columns \"{text: question}\" \(or text\)"
         with pytest.raises(UserError, match=says):
             list(load(kind, tmp_path / name))
         (found,) = load(kind, tmp_path / name, Reading(columns=Columns({"text": "question"})))

@@ -132,7 +132,7 @@ def test_names_tell_the_split(name: str, word: str) -> None:
 
 
 def test_a_name_that_tells_two_splits_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"train-test\.jsonl: its name tells two splits \(train, test\); set split"):
+    with pytest.raises(UserError, match=r"train-test\.jsonl: its name has two splits \(train, test\); set split"):
         split_word("x/train-test.jsonl", SPLITS)
     (tmp_path / "train-test.jsonl").write_text('{"question": "a?", "answers": "b"}\n')
     assert next(load("jsonl", tmp_path / "train-test.jsonl", Reading(split="dev"))).question.split == "dev"

@@ -53,7 +53,7 @@ def test_what_has_no_splits_is_of_the_split_that_its_name_tells(tmp_path: Path) 
               "other.parquet": "test", "saved": "train"}  # fmt: skip
     assert {name: next(load("datasets", tmp_path / name)).question.split for name in wanted} == wanted
     (tmp_path / "test.parquet").rename(tmp_path / "train-test.parquet")
-    with pytest.raises(UserError, match=r"train-test\.parquet: its name tells two splits \(train, test\); set split"):
+    with pytest.raises(UserError, match=r"train-test\.parquet: its name has two splits \(train, test\); set split"):
         list(load("datasets", tmp_path / "train-test.parquet"))
     taken = next(load("datasets", tmp_path / "train-test.parquet", Reading(split="dev")))
     assert taken.question.split == "dev"

@@ -44,7 +44,7 @@ def test_a_question_and_its_answers_are_enough(tmp_path: Path) -> None:
         ('{"question": "a?", "answers": "b", "popularty": 1}', "did you mean 'popularity'?"),
         (
             '{"question": "a?", "answer": "b", "topic": 1}',
-            "mine.jsonl:1: field 'topic': no field of a question; name those that count, and the others are skipped: "
+            "mine.jsonl:1: field 'topic': not a field of a question; map the columns to read, the others are skipped: "
             '--columns "{text: question, answers: answer}"',
         ),
         ('{"question": "a?", "answers": ["C"], "options": ["x", "y"]}', "'C' is not an option's letter"),

@@ -109,7 +109,7 @@ def test_failures_that_pass_are_tried_again_after_the_wait_that_is_asked_for(add
 @pytest.mark.parametrize(
     ("query", "message", "times"),
     [
-        ("fail 429 9", "HTTP 429; what was found before is kept", 3),
+        ("fail 429 9", "HTTP 429; finished questions are kept", 3),
         ("fail 403 9", "HTTP 403", 1),
         ("html", "no JSON in the reply", 3),
         ("other shape", "no list at 'web.items' of the reply", 1),

@@ -175,7 +175,7 @@ def test_retrieve_notes_the_rule_and_warns_of_scripts_that_need_a_dictionary(tmp
     scripts.run("data_gen/collect.py", *run, "--dataset", "jsonl", "--path", tmp_path / "q.jsonl", "--split", "test")
     done = scripts.run("data_gen/retrieve.py", *run, "--corpus", tmp_path / "p.jsonl")
     assert done.returncode == 0, done.stderr
-    assert "an answer stands in what was found for 1 of 1" in done.stdout
+    assert "an answer in the hits for 1 of 1" in done.stdout
     assert "warning: 1 questions are in Thai, Lao, Khmer or Burmese" in done.stdout
     assert "mask" not in done.stdout
     key = read_meta(tmp_path / "run" / "evidence.jsonl")["key"]

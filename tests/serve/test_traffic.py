@@ -151,7 +151,7 @@ def test_scores_that_shift_away_from_dev_are_said_and_measured(gate, caplog):
         for _ in range(service.RECENT // 250):
             assert server.post("/v1/gate", {"questions": [f"{NEEDS} {i}" for i in range(250)]}).status == 200
         wait_until(lambda: not math.isnan(server.metric("kbtrain_score_shift_p")))
-    assert "distributed otherwise than on the" in caplog.text
+    assert "distributed differently from the" in caplog.text
 
 
 def test_questions_of_another_kind_are_said_measured_and_found_in_a_log_without_texts(folder, tmp_path, caplog, capsys):

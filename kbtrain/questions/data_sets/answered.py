@@ -32,8 +32,8 @@ class AnswerColumns:
 
     ``answers`` and ``stated`` (the file's own verdict: true, false, 1, 0, or nothing) are by condition; ``scores``
     by the gate's name, a leading ``-`` where lower means that retrieval is more needed; rows may lack some of both.
-    ``splits``: their names -> ours. ``dev_share``: this share of the train rows becomes dev, by a hash of the id; test
-    rows stay test rows.
+    ``splits``: the file's names -> kbtrain's. ``dev_share``: this share of the train rows becomes dev, by a hash of the
+    id; test rows stay test rows.
     ``shares`` of train, dev and test make all splits instead, by a hash of the question.
     """
 
@@ -45,7 +45,7 @@ class AnswerColumns:
     grading: Literal["contains", "exact"] = "contains"
     dev_share: float = 0.0
     shares: Sequence[float] | None = None
-    placeholders: Sequence[str] = ()  # texts that stand for a missing gold answer, beside the known ones
+    placeholders: Sequence[str] = ()  # texts for a missing gold answer, beside the known ones
     lost: LostAnswers = "drop"
 
 
@@ -84,32 +84,34 @@ def read_answered(path: Path, columns: AnswerColumns) -> Iterator[Answered]:
 
     A column of scores or verdicts may be missing in some rows, but not in all: that is an error at the end.
     """
-    seen: set[str] = set()
+    columns_with_values: set[str] = set()
     blank: Counter[Condition] = Counter()  # rows in which this arm's answer alone is empty
     n = 0
     with FirstSeen() as ids:
         for file in data_files(path, (*OBJECTS, *TABLES)):
             for number, row in enumerate(any_rows(file), 1):
-                made = _answered(row, number, file, columns)
-                if columns.lost == "refuse" and not made.question.answers:
+                row_answers = _answered(row, number, file, columns)
+                if columns.lost == "refuse" and not row_answers.question.answers:
                     raise row.error("answers", "no answer that is more than empty or a placeholder; fill it in")
-                problem = problem_of(made.question)
+                problem = problem_of(row_answers.question)
                 if problem is not None:
                     raise UserError(f"{at(row.file, row.line, problem[0])}: {problem[1]}")
-                earlier = ids.add(made.question.id, row.file, row.line)
+                earlier = ids.add(row_answers.question.id, row.file, row.line)
                 if earlier is not None:
-                    raise row.error("id", f"duplicate {made.question.id!r}, first in line {earlier[1]}")
-                seen.update(columns.scores[gate] for gate in made.scores)
-                seen.update(columns.stated[one] for one, right in made.stated.items() if right is not None)
+                    raise row.error("id", f"duplicate {row_answers.question.id!r}, first in line {earlier[1]}")
+                columns_with_values.update(columns.scores[gate] for gate in row_answers.scores)
+                columns_with_values.update(
+                    columns.stated[arm] for arm, right in row_answers.stated.items() if right is not None
+                )
                 n += 1
-                empty = [c for c, answer in made.answers.items() if not (answer.text.strip() or answer.thought)]
+                empty = [c for c, answer in row_answers.answers.items() if not (answer.text.strip() or answer.thought)]
                 blank.update(empty if len(empty) == 1 else ())
-                yield made
+                yield row_answers
     for gate, column in columns.scores.items():
-        if n and column not in seen:
+        if n and column not in columns_with_values:
             raise UserError(f"{at(path)}: score '{gate}': no row has a number under '{column.removeprefix('-')}'")
     for condition, column in columns.stated.items():
-        if n and column not in seen:
+        if n and column not in columns_with_values:
             raise UserError(f"{at(path)}: stated '{condition}': no row has a verdict under '{column}'")
     if not n:
         raise UserError(f"{at(path)}: no rows in it")
@@ -123,17 +125,17 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
         row, dataclasses.replace(columns.questions, split=split), f"{file.label}-{number}", file.label, file.split
     )
     loaded = without_placeholders(loaded, columns.placeholders)
-    asked = loaded.question
-    if asked.form == "open":
-        asked = dataclasses.replace(asked, grading=columns.grading)
+    question = loaded.question
+    if question.form == "open":
+        question = dataclasses.replace(question, grading=columns.grading)
     if columns.shares is not None:
-        asked = dataclasses.replace(asked, split=split_of(leak_key(asked), columns.shares))
-    elif asked.split == "train" and share_of(asked.id) < columns.dev_share:
-        asked = dataclasses.replace(asked, split="dev")
+        question = dataclasses.replace(question, split=split_of(leak_key(question), columns.shares))
+    elif question.split == "train" and share_of(question.id) < columns.dev_share:
+        question = dataclasses.replace(question, split="dev")
     _refuse_one_arm(row, columns.answers)
     answers = {condition: _answer(row, column) for condition, column in columns.answers.items()}
     stated = {condition: _verdict(row, column) for condition, column in columns.stated.items()}
-    return Answered(asked, answers, stated, _scores(row, columns.scores), loaded.left_out)
+    return Answered(question, answers, stated, _scores(row, columns.scores), loaded.left_out)
 
 
 _BOTH_ARMS = (
@@ -146,9 +148,9 @@ def _refuse_one_arm(row: SourceRecord, answers: Mapping[Condition, str]) -> None
     """Raise :class:`UserError` for a row of a log that answered either without passages or with them."""
     missing = [condition for condition, column in answers.items() if row.reached(column) is None]
     if missing and len(missing) < len(answers):
-        column, other = answers[missing[0]], next(condition for condition in answers if condition not in missing)
-        there = "" if column in row.data else f"; there is {', '.join(list(row.data)[:20])}"
-        raise row.error(column, f"no answer for '{missing[0]}', but one for '{other}'; {_BOTH_ARMS}{there}")
+        column, answered = answers[missing[0]], next(condition for condition in answers if condition not in missing)
+        others = "" if column in row.data else f"; there is {', '.join(list(row.data)[:20])}"
+        raise row.error(column, f"no answer for '{missing[0]}', but one for '{answered}'; {_BOTH_ARMS}{others}")
 
 
 def _split(row: SourceRecord, columns: AnswerColumns) -> Split | None:
@@ -184,11 +186,11 @@ def _verdict(row: SourceRecord, column: str) -> bool | None:
 
 
 def _scores(row: SourceRecord, columns: Mapping[str, str]) -> dict[str, float]:
-    found = {}
+    scores = {}
     for gate, column in columns.items():
         name = column.removeprefix("-")
         value = row.reached(name)
         if value is not None and str(value).strip():  # a table has texts alone
             number = row.having({name: value}).number(name)
-            found[gate] = -number if column.startswith("-") else number
-    return found
+            scores[gate] = -number if column.startswith("-") else number
+    return scores

@@ -47,7 +47,7 @@ def _our_fields(columns: dict[str, str | list[str]]) -> dict[str, str | list[str
     return columns
 
 
-# Our field -> their column, or columns.
+# kbtrain's field -> the file's column, or columns.
 ColumnMap = Annotated[dict[str, str | list[str]], AfterValidator(_our_fields)]
 
 
@@ -102,32 +102,32 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
 
 def _refuse_both(row: SourceRecord, columns: Columns) -> None:
     """Raise :class:`UserError` where either of two columns may be meant: beside "question", "text" may be a passage."""
-    for name, other in _OTHER_NAMES.items():
-        if name not in columns.names and row.has(name) and row.has(other):
+    for name, synonym in _OTHER_NAMES.items():
+        if name not in columns.names and row.has(name) and row.has(synonym):
             raise row.error(
-                name, f"there is '{other}', too; say which is meant: --columns \"{{{name}: {other}}}\" (or {name})"
+                name, f"there is '{synonym}', too; choose one: --columns \"{{{name}: {synonym}}}\" (or {name})"
             )
 
 
 def _check_needed(row: SourceRecord, native: SourceRecord, without_gold: bool) -> None:
     """Raise :class:`UserError` for a question without text or answers, with the map that would read this row."""
-    needed = ("text",) if without_gold else ("text", "answers")
-    missing = [name for name in needed if name not in row.data]
+    required = ("text",) if without_gold else ("text", "answers")
+    missing = [name for name in required if name not in row.data]
     if missing:
-        there = ", ".join(list(native.data)[:20])
-        found = _map(native.data)
-        none = ", or set --without-gold true" if "THEIR_ANSWERS" in found else ""
-        raise row.error(missing[0], f'missing; there is {there}; map yours: --columns "{found}"{none}')
+        columns = ", ".join(list(native.data)[:20])
+        mapping = _map(native.data)
+        none = ", or set --without-gold true" if "THEIR_ANSWERS" in mapping else ""
+        raise row.error(missing[0], f'missing; there is {columns}; map yours: --columns "{mapping}"{none}')
 
 
 def _map(data: Mapping[str, Any]) -> str:
     """The map of columns that reads a question from these, as far as their names tell."""
-    found = {}
+    mapping = {}
     for name, usual in _USUAL.items():
-        own = next((key for key in (name, _OTHER_NAMES[name]) if key in data), None)
+        field = next((key for key in (name, _OTHER_NAMES[name]) if key in data), None)
         guessed = next((str(key) for key in data if str(key).lower() in usual), f"THEIR_{name.upper()}")
-        found[name] = own or guessed
-    return "{" + ", ".join(f"{own}: {theirs}" for own, theirs in found.items()) + "}"
+        mapping[name] = field or guessed
+    return "{" + ", ".join(f"{field}: {column}" for field, column in mapping.items()) + "}"
 
 
 def _group(row: SourceRecord, column: str) -> str:
@@ -138,7 +138,7 @@ def _group(row: SourceRecord, column: str) -> str:
 
 
 def _renamed(row: SourceRecord, columns: Columns) -> SourceRecord:
-    """The row under our names for its fields; messages keep the columns' names."""
+    """The row under kbtrain's names of its fields; messages keep the columns' names."""
     data: dict[str, Any] = {}
     names: dict[str, str] = {}
     for key in FIELDS:
@@ -156,8 +156,8 @@ def _renamed(row: SourceRecord, columns: Columns) -> SourceRecord:
 
 def _own_column(row: SourceRecord, key: str) -> str:
     """Column of a field that the map does not name; one that is null gives way to its other name."""
-    other = _OTHER_NAMES.get(key, key)
-    return key if key in row.data and (row.has(key) or not row.has(other)) else other
+    synonym = _OTHER_NAMES.get(key, key)
+    return key if key in row.data and (row.has(key) or not row.has(synonym)) else synonym
 
 
 def reach(row: SourceRecord, column: str) -> Any:
@@ -223,10 +223,10 @@ def _read_list(row: SourceRecord, key: str) -> list[Any]:
     if isinstance(value, list):
         return value
     try:
-        found = json.loads(value)
+        values = json.loads(value)
     except (ValueError, RecursionError):
         return python_list(row, key)
-    return found if isinstance(found, list) else [found]
+    return values if isinstance(values, list) else [values]
 
 
 def _letters(row: SourceRecord, options: tuple[str, ...], answer_as: AnswerAs) -> tuple[str, ...]:
@@ -234,7 +234,7 @@ def _letters(row: SourceRecord, options: tuple[str, ...], answer_as: AnswerAs) -
         return letters_of(row, "answers", options)
     if answer_as == "letter":
         texts = cell_texts(row, "answers")
-        return tuple(letter(row.having({"answers": one}), "answers", len(options)) for one in texts)
+        return tuple(letter(row.having({"answers": text}), "answers", len(options)) for text in texts)
     first = 1 if answer_as == "number" else 0
     place = _read_integer(row, "answers") - first
     if not 0 <= place < min(len(options), len(LETTERS)):
@@ -279,12 +279,12 @@ def _passages(row: SourceRecord, dataset: str) -> list[tuple[Passage, bool]]:
     value = as_rows(row.data["contexts"])
     values = value if isinstance(value, list) else _read_list(row, "contexts") if _is_list(value) else [value]
     objects = [{"text": inner} if isinstance(inner, str) else inner for inner in values]
-    found = []
+    passages = []
     for inner in row.having({"contexts": objects}).rows("contexts"):
         mark = next((key for key in ("is_supporting", "isgold") if inner.has(key)), None)
         passage = context(dataset, inner.text_or_empty("title"), _passage_text(inner))
-        found.append((passage, bool(mark and inner.flag(mark))))
-    return found
+        passages.append((passage, bool(mark and inner.flag(mark))))
+    return passages
 
 
 def _passage_text(row: SourceRecord) -> str:
@@ -302,26 +302,26 @@ _RECORD_NAMES = {"question": "text", "answer": "answers"}
 
 
 def jsonl_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
-    """With a column map, ``group_by``, other answers than letters, or none: any objects; else our own fields.
+    """With a column map, ``group_by``, other answers than letters, or none: any objects; else kbtrain's fields.
 
     Needed a line: ``text`` (or ``question``) and ``answers`` (or ``answer``; one string or a list). Any other field of
     :class:`Question` are allowed, too. Defaults: ``id`` = file name and line, ``split`` from the file's name,
     ``dataset`` = file name, and with ``options`` form ``choice`` graded by ``option``.
     """
-    own = not (columns.names or columns.group_by or columns.answer_as != "letter" or columns.without_gold)
+    native = not (columns.names or columns.group_by or columns.answer_as != "letter" or columns.without_gold)
     for number, row in enumerate(any_rows(file), 1):
-        if own:
+        if native:
             yield _own_question(row, file, number if row.path else row.line, columns)
         else:
             yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
 
 
 def _own_question(row: SourceRecord, file: DataFile, number: int, columns: Columns) -> Loaded:
-    """A question from a row that has our own fields; null counts as missing."""
-    given = {key: value for key, value in row.data.items() if value is not None}
-    if not {"answers", "answer"} & given.keys() and {"answers", "answer"} & row.data.keys():
-        given["answers"] = []  # a question without an answer, not one that lacks the field
-    row = row.having(given)
+    """A question from a row with kbtrain's fields; null counts as missing."""
+    data = {key: value for key, value in row.data.items() if value is not None}
+    if not {"answers", "answer"} & data.keys() and {"answers", "answer"} & row.data.keys():
+        data["answers"] = []  # a question without an answer, not one that lacks the field
+    row = row.having(data)
     _refuse_unknown(row)
     _refuse_both(row, columns)
     question = jsonl.record(Question, _complete(row, file, number, columns), row.file, row.line)
@@ -330,21 +330,21 @@ def _own_question(row: SourceRecord, file: DataFile, number: int, columns: Colum
 
 def _refuse_unknown(row: SourceRecord) -> None:
     """Raise :class:`UserError` for a field that no question has, with the map that would read it."""
-    ours = [field.name for field in fields(Question)]
-    unknown = [key for key in row.data if _RECORD_NAMES.get(key, key) not in ours]
+    field_names = [field.name for field in fields(Question)]
+    unknown = [key for key in row.data if _RECORD_NAMES.get(key, key) not in field_names]
     if not unknown:
         return
-    near = difflib.get_close_matches(unknown[0], ours, n=1, cutoff=0.8)
-    meant = f" (or did you mean '{near[0]}'?)" if near else ""
+    matches = difflib.get_close_matches(unknown[0], field_names, n=1, cutoff=0.8)
+    suggestion = f" (or did you mean '{matches[0]}'?)" if matches else ""
     raise row.error(
         unknown[0],
-        f"no field of a question{meant}; name those that count, and the others are skipped: "
+        f"not a field of a question{suggestion}; map the columns to read, the others are skipped: "
         f'--columns "{_map(row.data)}"',
     )
 
 
 def _complete(row: SourceRecord, file: DataFile, number: int, columns: Columns) -> dict[str, Any]:
-    """The row's fields under our names, with the defaults filled in."""
+    """The row's fields under kbtrain's names, with the defaults filled in."""
     data = {_RECORD_NAMES.get(key, key): value for key, value in row.data.items()}
     language: Language = "zh" if data.get("language", columns.language) == "zh" else "en"
     if "id" in data:

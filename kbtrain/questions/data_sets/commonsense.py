@@ -22,13 +22,13 @@ _KEY = re.compile(r"^(?:answer|solution)(\d)$")
 def commonsense(file: DataFile) -> Iterator[Loaded]:
     """The question and its options are cut out of the instruction."""
     for number, row in enumerate(any_rows(file), 1):
-        found = _LAYOUT.match(row.text("instruction"))
-        if not found:
+        parts = _LAYOUT.match(row.text("instruction"))
+        if not parts:
             raise row.error("instruction", "expected 'QUESTION', 'Answer1: ...', 'Answer2: ...' and 'Answer format:'")
-        options = tuple(option.strip() for option in _NEXT.split(found.group(2)))
+        options = tuple(option.strip() for option in _NEXT.split(parts.group(2)))
         question = Question(
             id=f"commonsense/{file.label}/{number}",
-            text=found.group(1).strip(),
+            text=parts.group(1).strip(),
             answers=(_letter(row, len(options)),),
             split=file.split,
             dataset="commonsense",
@@ -41,7 +41,7 @@ def commonsense(file: DataFile) -> Iterator[Loaded]:
 
 def _letter(row: SourceRecord, n_options: int) -> str:
     value = row.text("answer")
-    found = _KEY.match(value)
-    if not found or not 1 <= int(found.group(1)) <= n_options:
+    match = _KEY.match(value)
+    if not match or not 1 <= int(match.group(1)) <= n_options:
         raise row.error("answer", f"expected answer1 to answer{n_options}, found {format_value(value)}")
-    return LETTERS[int(found.group(1)) - 1]
+    return LETTERS[int(match.group(1)) - 1]

@@ -49,7 +49,7 @@ def titled_passages(row: SourceRecord, dataset: str) -> tuple[Passage, ...]:
     """``context``: pairs of title and sentences. Without the field there are none."""
     if not row.has("context"):
         return ()
-    found = []
+    passages = []
     for i, (title, sentences) in enumerate(_pairs(row, "context", ("sentences", "content"))):
         key = f"context[{i}]"
         if not isinstance(sentences, list):
@@ -57,8 +57,8 @@ def titled_passages(row: SourceRecord, dataset: str) -> tuple[Passage, ...]:
         parts = {f"{key}[0]": title} | {f"{key}[1][{j}]": sentence for j, sentence in enumerate(sentences)}
         texts = [_sentence(row.having(parts), name) for name in parts]
         if text := join_sentences(tuple(texts[1:])):  # a few paragraphs of the release are empty
-            found.append(context(dataset, _title(texts[0]), text))
-    return tuple(found)
+            passages.append(context(dataset, _title(texts[0]), text))
+    return tuple(passages)
 
 
 def _pairs(row: SourceRecord, key: str, second: tuple[str, ...]) -> Iterator[tuple[Any, Any]]:
@@ -72,8 +72,8 @@ def _pairs(row: SourceRecord, key: str, second: tuple[str, ...]) -> Iterator[tup
 
 
 def _title(text: str) -> str:
-    """Titles stand in the release as in a page's source: "Simon &amp; Simon" is Simon & Simon."""
-    return re.sub(r"&#?\w+;", lambda found: html.unescape(found[0]), text.strip())
+    """Unescape a title, which the release has as in a page's source: "Simon &amp; Simon" is Simon & Simon."""
+    return re.sub(r"&#?\w+;", lambda entity: html.unescape(entity[0]), text.strip())
 
 
 def _sentence(parts: SourceRecord, name: str) -> str:

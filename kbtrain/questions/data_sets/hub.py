@@ -22,7 +22,7 @@ _SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
 def hub_questions(path: Path, reading: Reading) -> Iterator[Loaded]:
     """All splits, streamed; "validation" is dev. A row's line is its number within its split, from 1.
 
-    One file is of the split that its name tells, a saved part of a data set of the one that it was taken from; else
+    One file is of the split that its name has, a saved part of a data set of the one that it was taken from; else
     they are test.
 
     ``path`` is a local folder or file, or a name on the hub ("owner/name"); ``reading.subset`` is the data set's
@@ -49,17 +49,17 @@ def _splits(path: Path, reading: Reading) -> Mapping[str, Iterable[dict[str, Any
             files = {_split_word(path.name, path, reading): path.name} if path.is_file() else None
             place = path.resolve().parent if files else path
             loaded = datasets.load_dataset(str(place), name=reading.subset, data_files=files, streaming=True)
-    found: Mapping[str, Iterable[dict[str, Any]]] = (
+    by_name: Mapping[str, Iterable[dict[str, Any]]] = (
         loaded if isinstance(loaded, Mapping) else {_split_word(str(loaded.split), path, reading): loaded}
     )
-    wanted = {name: rows for name, rows in found.items() if fnmatch.fnmatch(name, reading.only or "*")}
-    if not wanted:
-        raise UserError(f"{at(path)}: no split matches '{reading.only}'; valid: {', '.join(found)}")
-    return wanted
+    matching = {name: rows for name, rows in by_name.items() if fnmatch.fnmatch(name, reading.only or "*")}
+    if not matching:
+        raise UserError(f"{at(path)}: no split matches '{reading.only}'; valid: {', '.join(by_name)}")
+    return matching
 
 
 def _split_word(name: str, path: Path, reading: Reading) -> str:
-    """The word that tells a split, "test" where there is none."""
+    """The word that names a split, "test" where there is none."""
     return (not reading.split and split_word(name, SPLITS, str(path))) or "test"
 
 
@@ -82,5 +82,5 @@ def _one_line(place: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        what = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{at(place)}: not a data set that can be loaded ({what:.200})") from None
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{at(place)}: not a data set that can be loaded ({reason:.200})") from None

@@ -81,14 +81,14 @@ def iirc_steps(file: DataFile) -> Iterator[Loaded]:
         steps = row.rows("reasoning_steps")
         if not steps:
             raise row.error("reasoning_steps", "empty list")
-        found = _ANSWER.match(steps[-1].text("cot_sent"))
-        if not found:
+        answer = _ANSWER.match(steps[-1].text("cot_sent"))
+        if not answer:
             raise steps[-1].error("cot_sent", "the last step must read 'So the answer is: ...'")
         passages = tuple(passage for step in steps for passage in _passages(step))
         question = Question(
             id=row.identifier("question_id"),
             text=row.text("question_text"),
-            answers=(found.group(1).strip(),),
+            answers=(answer.group(1).strip(),),
             split=file.split,
             dataset="iirc",
             hops=len(ids(passages)),
@@ -112,8 +112,8 @@ def _rows(file: DataFile) -> Iterator[SourceRecord]:
         values = yaml.load(text, Loader=yaml.CSafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        what = getattr(error, "problem", None) or getattr(error, "reason", None) or "not jsonnet"
-        raise UserError(f"{at(file.name, mark.line + 1 if mark else 1)}: broken jsonnet ({what})") from None
+        reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "not jsonnet"
+        raise UserError(f"{at(file.name, mark.line + 1 if mark else 1)}: broken jsonnet ({reason})") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{at(file.name, 1)}: broken jsonnet ({str(error) or 'nested too deeply'})") from None
     if not isinstance(node, yaml.SequenceNode):

@@ -1,7 +1,7 @@
 """MLEC-QA (Li et al. 2021): Chinese medical licensing examinations.
 
 ``{"qid", "qtype", "qtext", "qimage", "options": {"A": ..., "E": ...}, "answer": "B"}`` in a list or JSON Lines; the
-file's name tells the field (Clinic, Stomatology, PublicHealth, TCM, CWM) and the split.
+file's name has the field (Clinic, Stomatology, PublicHealth, TCM, CWM) and the split.
 """
 
 from __future__ import annotations

@@ -28,15 +28,15 @@ def musique(file: DataFile) -> Iterator[Loaded]:
         marked = (p.has("is_supporting") and p.flag("is_supporting") for p in rows)
         gold = tuple(passage for passage, is_gold in zip(passages, marked, strict=True) if is_gold)
         answers, state = answers_or_hidden(row)
-        found = re.match(r"(\d)hop\w*?(?=__)", name)
+        prefix = re.match(r"(\d)hop\w*?(?=__)", name)
         question = Question(
             id=name if answerable else f"{name}/unanswerable",
             text=row.text("question"),
             answers=unique([*answers, *_aliases(row)]) if answers and answerable else (),
             split=file.split,
             dataset="musique",
-            relation=found.group() if found else None,
-            hops=int(found.group(1)) if found else None,
+            relation=prefix.group() if prefix else None,
+            hops=int(prefix.group(1)) if prefix else None,
             gold_passages=ids(gold) if answerable else (),
             gold=state if answerable else "none",
             context_passages=ids(passages),

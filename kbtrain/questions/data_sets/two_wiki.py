@@ -30,8 +30,8 @@ Names = Callable[[SourceRecord, str], tuple[str, ...]]
 def two_wiki(path: Path, reading: Reading) -> Iterator[Loaded]:
     """A file, archive or folder. ``id_aliases.json`` must be in it or beside it if the questions have answer ids."""
     names: Names = _no_names
-    inside = path.is_dir() or zipfile.is_zipfile(path)
-    place = path if inside else path.parent / ALIASES
+    is_container = path.is_dir() or zipfile.is_zipfile(path)
+    place = path if is_container else path.parent / ALIASES
     for file in data_files(place, (ALIASES,), required=False) if place.exists() else ():
         names = _known_names(file)
     yield from native(lambda file: _questions(file, names), *OBJECTS, leave_out=ALIASES)(path, reading)
@@ -66,17 +66,17 @@ def _known_names(file: DataFile) -> Names:
     db.execute("CREATE TABLE names (id TEXT PRIMARY KEY, names TEXT) WITHOUT ROWID")
     db.execute("BEGIN")
     for row in jsonl_rows(file):
-        found = [
+        texts = [
             text
             for key in ("aliases", "demonyms")
             if row.has(key) and row.values(key)
             for text in row.gold_answers(key)
         ]
-        db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (row.text("Q_id"), json.dumps(found)))
+        db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (row.text("Q_id"), json.dumps(texts)))
 
     def names(row: SourceRecord, entity: str) -> tuple[str, ...]:
-        found = db.execute("SELECT names FROM names WHERE id = ?", (entity,)).fetchone()
-        return tuple(json.loads(found[0])) if found else ()
+        texts = db.execute("SELECT names FROM names WHERE id = ?", (entity,)).fetchone()
+        return tuple(json.loads(texts[0])) if texts else ()
 
     return names
 

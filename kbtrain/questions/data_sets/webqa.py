@@ -25,26 +25,32 @@ def webqa(file: DataFile) -> Iterator[Loaded]:
     """The answers are those of all passages; passages with one are gold. None at all: ``gold`` "none"."""
     for key, row in rows_by_key(file):
         name = key or row.identifier("id")
-        found = _evidences(row) if "evidences" in row.data else _passages(row, "webqa")
-        yield _load_row(file, row, "webqa", name, row.text("question"), found)
+        passages = _evidences(row) if "evidences" in row.data else _passages(row, "webqa")
+        yield _load_row(file, row, "webqa", name, row.text("question"), passages)
 
 
 def sogouqa(file: DataFile) -> Iterator[Loaded]:
     """As :func:`webqa`; in the contest's own layout a passage is gold if it holds the answer."""
     for row in any_rows(file):
         if "query" in row.data:
-            name, text, found = row.identifier("query_id"), row.text("query"), _contest(row)
-            yield _load_row(file, row, "sogouqa", name, text, found, (row.gold_answer("answer"),))
+            name, text, passages = row.identifier("query_id"), row.text("query"), _contest(row)
+            yield _load_row(file, row, "sogouqa", name, text, passages, (row.gold_answer("answer"),))
         else:
-            name, text, found = row.identifier("id"), row.text("question"), _passages(row, "sogouqa")
-            yield _load_row(file, row, "sogouqa", name, text, found)
+            name, text, passages = row.identifier("id"), row.text("question"), _passages(row, "sogouqa")
+            yield _load_row(file, row, "sogouqa", name, text, passages)
 
 
 def _load_row(
-    file: DataFile, row: SourceRecord, dataset: str, name: str, text: str, found: Found, answers: tuple[str, ...] = ()
+    file: DataFile,
+    row: SourceRecord,
+    dataset: str,
+    name: str,
+    text: str,
+    answered_passages: Found,
+    answers: tuple[str, ...] = (),
 ) -> Loaded:
-    answers = answers or unique(answer for _, its_answers in found for answer in its_answers)
-    passages = tuple(passage for passage, _ in found)
+    answers = answers or unique(answer for _, its_answers in answered_passages for answer in its_answers)
+    passages = tuple(passage for passage, _ in answered_passages)
     question = Question(
         id=f"{dataset}/{name}",
         text=text,
@@ -52,7 +58,7 @@ def _load_row(
         split=file.split,
         dataset=dataset,
         language="zh",
-        gold_passages=ids(tuple(passage for passage, its_answers in found if its_answers)),
+        gold_passages=ids(tuple(passage for passage, its_answers in answered_passages if its_answers)),
         gold="given" if answers else "none",
         context_passages=ids(passages),
     )
@@ -61,23 +67,23 @@ def _load_row(
 
 def _evidences(row: SourceRecord) -> Found:
     inner = row.row("evidences")
-    found = []
+    passages = []
     for name in inner.data:
         evidence = inner.row(name)
         answers = tuple(answer for answer in evidence.gold_answers("answer") if _is_answer(answer))
-        found.append((context("webqa", "", evidence.text("evidence")), answers))
-    return found
+        passages.append((context("webqa", "", evidence.text("evidence")), answers))
+    return passages
 
 
 def _passages(row: SourceRecord, dataset: str) -> Found:
-    found: Found = []
+    passages: Found = []
     for inner in row.rows("passages"):
         if not inner.has("answer"):
             raise inner.wrong("answer", "text")
         answer = inner.text_or_empty("answer")
         answers = (answer,) if _is_answer(answer) else ()
-        found.append((context(dataset, "", inner.text("passage")), answers))
-    return found
+        passages.append((context(dataset, "", inner.text("passage")), answers))
+    return passages
 
 
 def _contest(row: SourceRecord) -> Found:

@@ -33,7 +33,7 @@ ARCHIVES = (".zip", *_TAR)
 class DataFile:
     """One text file. ``name`` is for messages, ``label`` (path within the data set, no suffixes) for ids.
 
-    ``split_word`` is the word of the file's or folder's name that tells its split ("val"), "" if none does.
+    ``split_word`` is the word of the file's or folder's name that names its split ("val"), "" if none does.
     """
 
     name: str
@@ -66,9 +66,9 @@ def data_files(
     """The file at ``path``, or those in the archive or folder there that end in one of ``suffixes``, by name.
 
     ``only`` is a pattern for their names ("*/dev/*"), ``leave_out`` a regular expression. A file's split is ``split``,
-    else the one its name tells, else its folder's name, else ``test``. Raises :class:`UserError`.
+    else the one in its name, else its folder's name, else ``test``. Raises :class:`UserError`.
     """
-    found = False
+    any_file = False
     for inner, name, raw in _members(path):
         plain = plain_name(inner).lower()
         listed = name != str(path)
@@ -78,7 +78,7 @@ def data_files(
             continue
         if only and not listed:
             raise UserError(f"{at(path)}: one file; only is for archives and folders")
-        found = True
+        any_file = True
         try:
             word = split_word(inner, splits, name) or (split_word(path.name, splits, name) if listed else "")
         except UserError:
@@ -86,9 +86,9 @@ def data_files(
                 raise
             word = ""
         yield DataFile(name, _label(inner), word, split or splits.get(word, "test"), raw)
-    if required and not found:
-        wanted = f"matches '{only}' and ends" if only else "ends"
-        raise UserError(f"{at(path)}: no file in it {wanted} in {' or '.join(suffixes)}")
+    if required and not any_file:
+        condition = f"matches '{only}' and ends" if only else "ends"
+        raise UserError(f"{at(path)}: no file in it {condition} in {' or '.join(suffixes)}")
 
 
 def data_file(path: Path, split: Split = "test") -> DataFile:
@@ -108,7 +108,7 @@ def split_word(name: str, splits: Mapping[str, Split], place: str = "") -> str:
     for part in reversed(PurePosixPath(name.lower()).parts):
         words = [word for word in re.split(r"[^a-z]+", part) if word in splits]
         if len({splits[word] for word in words}) > 1:
-            raise UserError(f"{at(place or name)}: its name tells two splits ({', '.join(words)}); set split")
+            raise UserError(f"{at(place or name)}: its name has two splits ({', '.join(words)}); set split")
         if words:
             return words[-1]
     return ""

@@ -47,16 +47,16 @@ def jsonl_rows(file: DataFile) -> Iterator[SourceRecord]:
 def rows_under(file: DataFile, key: str) -> Iterator[SourceRecord]:
     """The objects of the list under ``key`` of a JSON object; other keys are skipped."""
     cursor = Cursor(file)
-    found = False
+    has_key = False
     for name in cursor.entries():
         if name != key:
             cursor.value()
             continue
         if cursor.peek() != "[":
             raise cursor.error(f"expected a list under '{key}'")
-        found = True
+        has_key = True
         yield from _items(cursor, file, key)
-    if not found:
+    if not has_key:
         raise UserError(f"{at(file.name, 1, key)}: missing")
     cursor.end()
 
@@ -137,7 +137,7 @@ class Cursor:
                 raise self.error("nested too deeply") from None
             except ValueError as error:  # a key twice, no finite number, or a number of thousands of digits
                 raise self.error(str(error)) from None
-            if end < len(self._text) or not self._more():  # at the end of a chunk a number may go on
+            if end < len(self._text) or not self._more():  # at the end of a chunk a number may continue
                 self._advance(end)
                 return value
 
@@ -174,29 +174,27 @@ class Cursor:
         if self.peek():
             raise self.error("something follows after the end of the JSON document")
 
-    def error(self, what: str) -> UserError:
-        what = what if self._at < len(self._text) else f"the file ends too early: {what}"
-        return UserError(f"{at(self._file.name, self.line)}: broken JSON ({what})")
+    def error(self, reason: str) -> UserError:
+        reason = reason if self._at < len(self._text) else f"the file ends too early: {reason}"
+        return UserError(f"{at(self._file.name, self.line)}: broken JSON ({reason})")
 
     def _take(self, valid: str) -> str:
-        found = self.peek()
-        if not found or found not in valid:
-            raise self.error(
-                f"expected {' or '.join(repr(c) for c in valid)}" + (f", found {found!r}" if found else "")
-            )
+        char = self.peek()
+        if not char or char not in valid:
+            raise self.error(f"expected {' or '.join(repr(c) for c in valid)}" + (f", found {char!r}" if char else ""))
         self._advance(self._at + 1)
-        return found
+        return char
 
-    def _advance(self, to: int) -> None:
-        self.line += self._text.count("\n", self._at, to)
-        self._at = to
+    def _advance(self, place: int) -> None:
+        self.line += self._text.count("\n", self._at, place)
+        self._at = place
 
     def _more(self) -> bool:
         """Read on, at least as much as is held already: then a long value is not tried over and over."""
-        parts, wanted = [self._text[self._at :]], len(self._text) - self._at
-        while wanted >= 0 and (chunk := next(self._chunks, "")):
+        parts, shortfall = [self._text[self._at :]], len(self._text) - self._at
+        while shortfall >= 0 and (chunk := next(self._chunks, "")):
             parts.append(chunk)
-            wanted -= len(chunk)
+            shortfall -= len(chunk)
         if len(parts) == 1:
             return False
         self._text, self._at = "".join(parts), 0

@@ -26,5 +26,5 @@ def parquet_rows(file: DataFile) -> Iterator[SourceRecord]:
                     number += 1
                     yield SourceRecord(data, file.name, number)
         except pyarrow.ArrowException as error:
-            what = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(f"{at(file.name)}: cannot be read as Parquet ({what:.100}); get the file again") from None
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(f"{at(file.name)}: cannot be read as Parquet ({reason:.100}); get the file again") from None

@@ -26,10 +26,10 @@ class SourceRecord:
     path: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
 
-    def error(self, key: str, what: str) -> UserError:
-        own, bracket, rest = key.partition("[")
-        name = self.path + self.columns.get(own, own) + bracket + rest
-        return UserError(f"{at(self.file, self.line, name)}: {what}")
+    def error(self, key: str, reason: str) -> UserError:
+        field, bracket, index = key.partition("[")
+        name = self.path + self.columns.get(field, field) + bracket + index
+        return UserError(f"{at(self.file, self.line, name)}: {reason}")
 
     def having(self, data: dict[str, Any]) -> SourceRecord:
         """Other values in the same place."""
@@ -40,17 +40,17 @@ class SourceRecord:
         if key not in self.data:
             return self.error(key, "missing")
         value = self.data[key]
-        found = "null" if value is None else f"{type(value).__name__} {format_value(value)}"
-        return self.error(key, f"expected {expected}, found {found}")
+        actual = "null" if value is None else f"{type(value).__name__} {format_value(value)}"
+        return self.error(key, f"expected {expected}, found {actual}")
 
     def has(self, key: str) -> bool:
         """True if the field is there and not null."""
         return self.data.get(key) is not None
 
-    def reached(self, way: str) -> Any:
+    def reached(self, path: str) -> Any:
         """The value under a field, or under ``a.b`` within objects; None where there is none."""
         value: Any = self.data
-        for part in [way] if way in self.data else way.split("."):
+        for part in [path] if path in self.data else path.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         return value
 
@@ -147,10 +147,10 @@ class SourceRecord:
 
     def flag(self, key: str) -> bool:
         """True or false, as JSON, as 1 and 0, or as a table's TRUE and FALSE."""
-        found = flag_of(self.data.get(key))
-        if found is None:
+        flag = flag_of(self.data.get(key))
+        if flag is None:
             raise self.wrong(key, "true, false, 1 or 0")
-        return found
+        return flag
 
     def one_of(self, key: str, valid: Iterable[str]) -> str:
         value, names = self.text(key), list(valid)

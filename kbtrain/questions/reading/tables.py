@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 TABLES = (".csv", ".tsv")
 OBJECTS = (".json", ".jsonl", PARQUET)
-_QUOTED = re.compile(r'"[^"]*"?')  # the last may go on in the next line
+_QUOTED = re.compile(r'"[^"]*"?')  # the last may continue in the next line
 MAX_CELL = 1 << 25  # characters: room for a long context, but not for all that follows an open quote
 
 
 def delimiter_of(head: str, usual: str) -> str:
-    """Separator of the cells of a table that begins with the line ``head``: what it says itself (``sep=;``, see
-    :func:`is_told`); else ``usual``, or ";" where the header of a table of commas has only those, quotes aside
-    (spreadsheets write so wherever a comma stands in numbers).
+    """Separator of the cells of a table that begins with the line ``head``: its own (``sep=;``, see
+    :func:`names_separator`); else ``usual``, or ";" where the header of a table of commas has only those, quotes aside
+    (spreadsheets do so where numbers have a comma).
     """
-    told = re.fullmatch(r"sep=([,;|\t])", head.rstrip("\r\n"), re.IGNORECASE)
-    if told:
-        return told[1]
+    separator = re.fullmatch(r"sep=([,;|\t])", head.rstrip("\r\n"), re.IGNORECASE)
+    if separator:
+        return separator[1]
     plain = _QUOTED.sub("", head)
     return ";" if usual == "," and ";" in plain and "," not in plain else usual
 
 
-def is_told(cells: Sequence[str]) -> bool:
-    """True for the cells of a line ``sep=;``, by which a table tells spreadsheets its separator; no header."""
+def names_separator(cells: Sequence[str]) -> bool:
+    """True for the cells of a line ``sep=;``, by which a table gives spreadsheets its separator; not a header."""
     return len(cells) == 2 and cells[0].lower() == "sep=" and not cells[1]
 
 
@@ -66,7 +66,7 @@ def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[
     start = 1
     try:
         for cells in reader_of(count_lines(), delimiter):
-            if cells and not (start == 1 and is_told(cells)):
+            if cells and not (start == 1 and names_separator(cells)):
                 yield start, cells
             start = line + 1
     except csv.Error as error:
@@ -74,25 +74,25 @@ def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[
 
 
 def csv_rows(
-    file: DataFile, needed: Sequence[str], *, delimiter: str = ",", rows_before_header: int = 0
+    file: DataFile, required: Sequence[str], *, delimiter: str = ",", rows_before_header: int = 0
 ) -> Iterator[SourceRecord]:
-    """Rows by the names in the header, which must have the ``needed`` columns and may follow a few other rows."""
+    """Rows by the names in the header, which must have the ``required`` columns and may follow a few other rows."""
     header: list[str] | None = None
     line = 0
     for line, cells in csv_cells(file, delimiter):
         if header is None:
             names = [cell.strip() for cell in cells]
-            if rows_before_header and needed[0] not in names:
+            if rows_before_header and required[0] not in names:
                 rows_before_header -= 1
                 continue
-            header = _checked_header(file, line, names, needed)
+            header = _checked_header(file, line, names, required)
         elif len(cells) != len(header):
             raise UserError(f"{at(file.name, line)}: {len(cells)} columns, but the header has {len(header)}")
         else:
             yield SourceRecord(dict(zip(header, cells, strict=True)), file.name, line)
     if header is None:
-        what = f"no header with a column '{needed[0]}'" if needed else "no header"
-        raise UserError(f"{at(file.name, max(line, 1))}: {what}")
+        reason = f"no header with a column '{required[0]}'" if required else "no header"
+        raise UserError(f"{at(file.name, max(line, 1))}: {reason}")
 
 
 def table_rows(file: DataFile) -> Iterator[SourceRecord]:
@@ -108,13 +108,13 @@ def any_rows(file: DataFile) -> Iterator[SourceRecord]:
     return table_rows(file) if file.suffix in TABLES else json_rows(file)
 
 
-def _checked_header(file: DataFile, line: int, names: list[str], needed: Sequence[str]) -> list[str]:
-    for name in needed:
+def _checked_header(file: DataFile, line: int, names: list[str], required: Sequence[str]) -> list[str]:
+    for name in required:
         if name not in names:
             raise UserError(f"{at(file.name, line)}: no column '{name}' in the header; {did_you_mean(name, names)}")
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice:
-        raise UserError(f"{at(file.name, line)}: column '{twice}' stands twice in the header")
+        raise UserError(f"{at(file.name, line)}: column '{twice}' is twice in the header")
     return names
 
 

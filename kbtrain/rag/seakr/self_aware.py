@@ -124,7 +124,7 @@ class PromptEngine:
     def _encode(self, request: GenerationRequest) -> list[int]:
         prompt = step_prompt(request.question, request.documents, self.shown, self.titles)
         said = reasoning(request.rationales, request.kind == "answer")
-        return encode(self.engine.tokenizer, prompt, said=said)
+        return encode(self.engine.tokenizer, prompt, reply=said)
 
 
 Search = tuple[str, int]  # query, k
