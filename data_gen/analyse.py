@@ -52,23 +52,23 @@ class AnalyseConfig(Config):
 
 def main(config: AnalyseConfig) -> None:
     started = time.monotonic()
-    found = [made for folder in config.runs for made in analyse_folder(config, folder)]
-    out = config.out or config.runs[0]
+    analyses = [parts for folder in config.runs for parts in analyse_folder(config, folder)]
+    target = config.out or config.runs[0]
     names = ("questions.jsonl", "samples.db", "evidence.jsonl", "verdicts.jsonl")
     inputs = [p for folder in config.runs for name in names if path_exists(p := folder / name)]
     about = {"runs": ", ".join(map(str, config.runs)), "split": config.split, **git_state()}
-    made = sections(found)
+    parts = sections(analyses)
     texts = {
-        "analysis.html": render_html(config.title, made, about),
-        "analysis.md": render_markdown(config.title, made, about),
-        "analysis.json": json.dumps({"schema": 1, "runs": to_json(found)}, ensure_ascii=False, indent=1) + "\n",
+        "analysis.html": render_html(config.title, parts, about),
+        "analysis.md": render_markdown(config.title, parts, about),
+        "analysis.json": json.dumps({"schema": 1, "runs": to_json(analyses)}, ensure_ascii=False, indent=1) + "\n",
     }
     for name, text in texts.items():
-        write_atomically(out / name, text)
-        write_meta(out / name, stage="analyse", config=config, inputs=inputs, started=started)
-    whole = [run for run in found if not run.dataset]
-    n, seconds = sum(run.counts["questions"] for run in whole), time.monotonic() - started
-    print(f"{len(whole)} sampling runs, {n} questions, {seconds:.0f} s -> {out}/analysis.html, .md, .json")
+        write_atomically(target / name, text)
+        write_meta(target / name, stage="analyse", config=config, inputs=inputs, started=started)
+    runs_whole = [run for run in analyses if not run.dataset]
+    n, seconds = sum(run.counts["questions"] for run in runs_whole), time.monotonic() - started
+    print(f"{len(runs_whole)} sampling runs, {n} questions, {seconds:.0f} s -> {target}/analysis.html, .md, .json")
 
 
 def analyse_folder(config: AnalyseConfig, folder: Path) -> list[RunAnalysis]:
@@ -77,30 +77,32 @@ def analyse_folder(config: AnalyseConfig, folder: Path) -> list[RunAnalysis]:
     check_unchanged(questions)
     for source in (evidence, *([judged] if config.verdicts else [])):
         check_current(source, questions)
-    total, found = sum(1 for _ in jsonl.lines(questions)), []
+    total, analyses = sum(1 for _ in jsonl.lines(questions)), []
     with SampleStore(folder / "samples.db", read_only=True) as store:
         names = config.sampling_runs or store.runs()
         if not names:
             raise UserError(f"{at(store.path)}: no sampling run in it; run data_gen/sample.py")
         for name in names:
-            made = RunAnalysis.begin(store, folder, name, config.split, taus(config, folder), config.examples)
+            analysis = RunAnalysis.begin(store, folder, name, config.split, taus(config, folder), config.examples)
             rows = (question for _, question in read_questions(questions))
-            parts = made.read(
+            parts = analysis.read(
                 store, progress_bar(rows, total=total, desc=f"analyse {folder}/{name}", unit="questions"),
                 Aligned(Evidence, evidence) if path_exists(evidence) else None,
                 Aligned(QuestionVerdicts, judged) if config.verdicts else None,
             )  # fmt: skip
-            found += [made, *parts]
-    return found
+            analyses += [analysis, *parts]
+    return analyses
 
 
 def taus(config: AnalyseConfig, folder: Path) -> tuple[float, float]:
     """(mastery, certainty): as set, or as the labels of the folder were made, or the paper's."""
     labels = folder / "labels.jsonl"
     rule: dict[str, Any] = meta_of(labels).get("label_rule", {})
-    stored = (rule.get(name, {}).get("value", PAPER_TAU) for name in ("tau_mastery", "tau_certainty"))
-    wanted = (config.tau_mastery, config.tau_certainty)
-    mastery, certainty = (old if value is None else value for value, old in zip(wanted, stored, strict=True))
+    label_taus = (rule.get(name, {}).get("value", PAPER_TAU) for name in ("tau_mastery", "tau_certainty"))
+    set_taus = (config.tau_mastery, config.tau_certainty)
+    mastery, certainty = (
+        stored_tau if value is None else value for value, stored_tau in zip(set_taus, label_taus, strict=True)
+    )
     return mastery, certainty
 
 

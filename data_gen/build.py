@@ -50,8 +50,10 @@ class BuildConfig(Config):
     @model_validator(mode="after")
     def _possible(self) -> BuildConfig:
         check_each_once("keys", self.keys, "target")
-        if self.with_reference and (after := {"benefit", "change"} & set(self.keys)):
-            raise ValueError(f"with_reference needs keys without {min(after)}: retrieval cannot help where it was done")
+        if self.with_reference and (impossible := {"benefit", "change"} & set(self.keys)):
+            raise ValueError(
+                f"with_reference needs keys without {min(impossible)}: retrieval cannot help where it was done"
+            )
         return self
 
     @property
@@ -64,22 +66,26 @@ class BuildConfig(Config):
 
 
 def examples(
-    config: BuildConfig, leaked: set[str], to: BenefitTarget, targets: Targets, left_out: Mapping[Split, Counter[str]]
+    config: BuildConfig,
+    leaked: set[str],
+    target: BenefitTarget,
+    targets: Targets,
+    left_out: Mapping[Split, Counter[str]],
 ) -> Iterator[tuple[Split, GateExample]]:
-    run, found = config.run, config.run / "evidence.jsonl" if config.with_reference else None
-    for question, label, evidence in side_by_side(run / "questions.jsonl", config.labels, found):
+    run, evidence_file = config.run, config.run / "evidence.jsonl" if config.with_reference else None
+    for question, label, evidence in side_by_side(run / "questions.jsonl", config.labels, evidence_file):
         split = question.split
         if question.id in leaked:
             continue
-        made = [example(question, label, to)]
+        items = [example(question, label, target)]
         reference = None if evidence is None else evidence_text(evidence.hits, evidence.titles)
         if reference is not None:
-            made.append(reference_example(question, label, reference))
+            items.append(reference_example(question, label, reference))
         elif config.with_reference:
             left_out[split][f"{split} references without evidence"] += 1
-        wanted = [item for item in made if split != "train" or targets.complete(item, bool(question.answers))]
-        left_out[split]["train examples without all targets"] += len(made) - len(wanted)
-        yield from ((split, item) for item in wanted)
+        complete = [item for item in items if split != "train" or targets.complete(item, bool(question.answers))]
+        left_out[split]["train examples without all targets"] += len(items) - len(complete)
+        yield from ((split, item) for item in complete)
     targets.check()
 
 
@@ -93,27 +99,29 @@ def main(config: BuildConfig) -> None:
     rule = label_rule(labels) if labels else {}
     if labels:
         check_rules(labels, rule, inputs[0])
-    known = jsonl.read(Label, labels) if labels else ()
-    benefit = BenefitTarget.from_labels(known, config.tau_benefit, config.benefit_tail, config.benefit_greedy)
+    label_rows = jsonl.read(Label, labels) if labels else ()
+    benefit = BenefitTarget.from_labels(label_rows, config.tau_benefit, config.benefit_tail, config.benefit_greedy)
     rule |= {"benefit": dataclasses.asdict(benefit), "with_reference": config.with_reference}
     if config.on_leak == "fail":
         refuse_leaks(inputs[0])
-    found = list(find_leaks(inputs[0])) if config.on_leak == "drop" else []
-    leaked, names = {leak.id for leak in found}, {"train": "training", "dev": "dev", "test": "test"}
+    leaks = list(find_leaks(inputs[0])) if config.on_leak == "drop" else []
+    leaked, names = {leak.id for leak in leaks}, {"train": "training", "dev": "dev", "test": "test"}
     targets, left_out = Targets(config.keys), Counter({"leaked training questions": 0})
-    left_out.update(f"leaked {names[leak.split]} questions" for leak in found)
+    left_out.update(f"leaked {names[leak.split]} questions" for leak in leaks)
     outputs = {split: config.run / config.folder / f"{split}.jsonl" for split in SPLITS}
     of_split: dict[Split, Counter[str]] = {split: Counter() for split in SPLITS}
-    made = examples(config, leaked, benefit, targets, of_split)
-    sizes = jsonl.write_each(outputs, progress_bar(made, desc="build", unit="examples"))
-    for counted in of_split.values():
-        left_out.update(counted)
+    rows = examples(config, leaked, benefit, targets, of_split)
+    sizes = jsonl.write_each(outputs, progress_bar(rows, desc="build", unit="examples"))
+    for counts in of_split.values():
+        left_out.update(counts)
     extra = {"label_rule": rule, "train_classes": targets.as_dict(), "left_out": dict(left_out)}
-    for out in outputs.values():
-        write_meta(out, stage="build", config=config, inputs=inputs, extra=extra, started=started)
-    lost = ", ".join(f"{n} {what}" for what, n in left_out.items() if n) or "nothing"
-    written = ", ".join(f"{n} {split}" for split, n in sizes.items())
-    print(f"{written} examples; skipped: {lost}; {time.monotonic() - started:.0f} s -> {config.run / config.folder}")
+    for output in outputs.values():
+        write_meta(output, stage="build", config=config, inputs=inputs, extra=extra, started=started)
+    skipped = ", ".join(f"{n} {name}" for name, n in left_out.items() if n) or "nothing"
+    sizes_text = ", ".join(f"{n} {split}" for split, n in sizes.items())
+    print(
+        f"{sizes_text} examples; skipped: {skipped}; {time.monotonic() - started:.0f} s -> {config.run / config.folder}"
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ Examples:
   python data_gen/collect.py --run runs/demo
   python data_gen/collect.py --list
   python data_gen/collect.py --run runs/nq --dataset nq_open --path NQ-open.dev.jsonl --limit 500 --pick random
-  python data_gen/collect.py --run runs/mine --dataset jsonl --path my.jsonl --shares .5,.25,.25 --group-by intent
+  python data_gen/collect.py --run runs/mine --dataset jsonl --path my.jsonl --shares 0.5,0.25,0.25 --group-by intent
   python data_gen/collect.py --run runs/mine --dataset csv --path my.csv --columns "{text: ask, answers: gold}"
 """
 
@@ -113,12 +113,12 @@ def main(config: CollectConfig) -> None:
     stream = picked(lambda: load(config.dataset, config.path, reading), pick_rule(config), tally)
     bar = progress_bar(stream, desc="collect", unit="questions")
     n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)
-    near = [] if atlas else check_near(target, tally.splits, config.near_duplicates)
+    pairs = [] if atlas else check_near(target, tally.splits, config.near_duplicates)
     if n_passages:
         replace(questions, path=config.run / "passages.jsonl").finish()
     # last: with its meta data in place the stage counts as done
     extra = {"splits": dict(tally.splits), "left_out": dict(tally.dropped), "impossible": tally.impossible,
-             "near_duplicates": None if near is None else len(near), "n_passages": n_passages,
+             "near_duplicates": None if pairs is None else len(pairs), "n_passages": n_passages,
              **tally.gold.as_dict()}  # fmt: skip
     questions.finish(extra)
     per_split = ", ".join(f"{split} {tally.splits[split]}" for split in ("train", "dev", "test"))
@@ -126,7 +126,7 @@ def main(config: CollectConfig) -> None:
     chinese = tally.chinese if DATA_SETS[config.dataset].by_columns else 0  # other sets know their language
     for line in tally.gold.lines():
         print(line)
-    for line in warnings(tally.splits, near, config.near_duplicates != "ignore", chinese):
+    for line in warnings(tally.splits, pairs, config.near_duplicates != "ignore", chinese):
         print(f"warning: {line}")
 
 
@@ -143,7 +143,7 @@ def pick_rule(config: CollectConfig) -> PickRule:
     by_split = {"train": config.train, "dev": config.dev, "test": config.test}
     limits = by_split if config.limit is None else {"all": config.limit}
     drop: dict[Gold, str] = {"none": config.impossible, "hidden": "keep" if config.without_gold else config.hidden}
-    return PickRule(limits, config.pick, config.seed, frozenset(gold for gold, what in drop.items() if what == "drop"),
+    return PickRule(limits, config.pick, config.seed, frozenset(gold for gold, rule in drop.items() if rule == "drop"),
                     config.empty_answers)  # fmt: skip
 
 

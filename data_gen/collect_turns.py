@@ -54,31 +54,35 @@ def main(config: CollectTurnsConfig) -> None:
     counts: Counter[str] = Counter()
     target = config.run / "turns.jsonl"
     inputs = [config.path] if config.path.is_file() else sorted(config.path.rglob("*.json*"))
-    made = Artifact(target, "collect_turns", config, inputs)
-    check_turns_replaceable(made, PLACES)
+    artifact = Artifact(target, "collect_turns", config, inputs)
+    check_turns_replaceable(artifact, PLACES)
     n = jsonl.write(target, progress_bar(turns(config, snippets, counts), desc="collect", unit="turns"))
-    known = config.run / "snippets.jsonl"
+    snippets_file = config.run / "snippets.jsonl"
     if snippets:
-        jsonl.write(known, snippets)
-        replace(made, path=known).finish()
-    elif path_exists(known) and meta_of(known).get("stage") == "collect_turns" and unchanged(known):  # of other turns
-        known.unlink()
-        meta_path(known).unlink()
-    made.finish(counts)
+        jsonl.write(snippets_file, snippets)
+        replace(artifact, path=snippets_file).finish()
+    elif (
+        path_exists(snippets_file)
+        and meta_of(snippets_file).get("stage") == "collect_turns"
+        and unchanged(snippets_file)
+    ):  # of other turns
+        snippets_file.unlink()
+        meta_path(snippets_file).unlink()
+    artifact.finish(counts)
     parts = [f"{s} {counts[s]} ({counts[f'{s} enriched']} enriched)" for s in ("train", "dev", "test") if counts[s]]
     unlabelled = f"; {counts['unlabelled']} without a label" if counts["unlabelled"] else ""
-    opening = counts["opening system turns"]
-    dropped = f"; skipped: {opening} SYSTEM turns that open a dialogue" if opening else ""
+    n_opening = counts["opening system turns"]
+    dropped = f"; skipped: {n_opening} SYSTEM turns that open a dialogue" if n_opening else ""
     dialogues = f"{counts['dialogues']} dialogue{'s' if counts['dialogues'] > 1 else ''}"
-    whole = f"{n} turns of {dialogues}: {', '.join(parts)}{unlabelled}{dropped}"
-    print(f"{whole}; {len(snippets)} snippets -> {target}")
+    summary = f"{n} turns of {dialogues}: {', '.join(parts)}{unlabelled}{dropped}"
+    print(f"{summary}; {len(snippets)} snippets -> {target}")
 
 
 def turns(config: CollectTurnsConfig, snippets: list[Snippet], counts: Counter[str]) -> Iterator[TurnExample]:
     """Snippets are set aside on the way."""
     dialogues: set[str] = set()  # few are to be seen at once: lines that name none and begin alike are one
-    given = (config.dataset, config.path, config.split, config.sgd, config.source, config.history)
-    for record in load_turns(*given, left_out=counts):
+    source = (config.dataset, config.path, config.split, config.sgd, config.source, config.history)
+    for record in load_turns(*source, left_out=counts):
         if isinstance(record, Snippet):
             snippets.append(record)
         else:

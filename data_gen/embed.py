@@ -47,7 +47,7 @@ def main(config: EmbedConfig) -> None:
     require("qdrant_client", "vectors")
     corpus, folder = corpus_of(config), folder_of(config)
     check_unchanged(corpus)
-    columns = {str(ours): theirs for ours, theirs in config.columns.items()}
+    columns = {str(field): column for field, column in config.columns.items()}
     settings = Embeddings(**config.model_dump(include=set(Embeddings.model_fields)))
     build = VectorBuild(corpus, folder, settings, columns, config.parallel)
     if build.whole:

@@ -14,7 +14,7 @@ Examples:
   python data_gen/import_answers.py --config data_gen/configs/import_llama3.yaml --run runs/llama3 --path answers.jsonl
   python data_gen/import_answers.py --run runs/imported --path answers.jsonl --model llama-3-8b-instruct \\
       --columns "{text: question, id: qid}" --answers "{llm: closed_book, rag: with_passages}"
-  python data_gen/import_answers.py --run runs/logs --path logs.csv --model gpt-4o-mini --shares .5,.25,.25
+  python data_gen/import_answers.py --run runs/logs --path logs.csv --model gpt-4o-mini --shares 0.5,0.25,0.25
   python data_gen/import_answers.py --run runs/logs --path decisions.jsonl --model gpt-4o-mini --one-arm true
 """
 
@@ -110,13 +110,15 @@ def main(config: ImportConfig) -> None:
     if config.one_arm:
         import_one_arm(config)
         return
-    out = {name: config.run / name for name in ("questions.jsonl", "samples.db", "imported_scores.jsonl")}
-    questions = Artifact(out["questions.jsonl"], "import_answers", config, [config.path])
-    done = questions.is_current() and out["samples.db"].exists()
-    done = done and path_exists(meta_path(out["samples.db"]))  # they go where another run was begun beside the answers
-    if done:
-        check_unchanged(out["samples.db"])  # what it has of other answers would be taken for the file's
-    if done and scores_there(config, replace(questions, path=out["imported_scores.jsonl"])):
+    files = {name: config.run / name for name in ("questions.jsonl", "samples.db", "imported_scores.jsonl")}
+    questions = Artifact(files["questions.jsonl"], "import_answers", config, [config.path])
+    is_done = questions.is_current() and files["samples.db"].exists()
+    is_done = is_done and path_exists(
+        meta_path(files["samples.db"])
+    )  # they go where another run was begun beside the answers
+    if is_done:
+        check_unchanged(files["samples.db"])  # what it has of other answers would be taken for the file's
+    if is_done and scores_there(config, replace(questions, path=files["imported_scores.jsonl"])):
         print(f"{config.run} is there already, made with the same options from the same file")
         return
     if meta_of(questions.path).get("stage", "import_answers") != "import_answers":  # its own the store knows
@@ -125,7 +127,7 @@ def main(config: ImportConfig) -> None:
                             config.answers, config.stated,
                             config.scores, config.splits, config.grading, config.dev_share, config.shares,
                             config.placeholders, config.empty_answers)  # fmt: skip
-    met, others = Imported(), added_scores(out["imported_scores.jsonl"], config.scores)
+    imported, other_scores = Imported(), added_scores(files["imported_scores.jsonl"], config.scores)
     run = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
            "columns": {"id": config.columns.get("id", "id")},  # the store finds an answer's question by it
            "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip
@@ -137,26 +139,26 @@ def main(config: ImportConfig) -> None:
             f"{at(config.path)}: {problem}; name a column of answers that people wrote or checked, give thumbs to "
             "--stated, or set --copied-gold allow"
         )
-    with writing(out["samples.db"], config.sampling_run), SampleStore(out["samples.db"]) as store:
+    with writing(files["samples.db"], config.sampling_run), SampleStore(files["samples.db"]) as store:
         refuse_other_file(store, config, run["source"])
         store.begin(config.sampling_run, run)
         rows = progress_bar(read_answered(config.path, columns), desc="import", unit="questions")
-        jsonl.write(out["questions.jsonl"], met.into(store, config.sampling_run, rows))
-    facts = met.as_dict()
-    if config.scores or others:
-        jsonl.write(out["imported_scores.jsonl"], [*others, *met.scores])
-        facts |= {"added": sorted({one.gate for one in others})} if others else {}
+        jsonl.write(files["questions.jsonl"], imported.into(store, config.sampling_run, rows))
+    facts = imported.as_dict()
+    if config.scores or other_scores:
+        jsonl.write(files["imported_scores.jsonl"], [*other_scores, *imported.scores])
+        facts |= {"added": sorted({row_score.gate for row_score in other_scores})} if other_scores else {}
     else:
-        remove_own(out.pop("imported_scores.jsonl"))
-    for path in reversed(out.values()):  # the questions last: with their meta data in place the stage counts as done
+        remove_own(files.pop("imported_scores.jsonl"))
+    for path in reversed(files.values()):  # the questions last: with their meta data in place the stage counts as done
         replace(questions, path=path).finish(facts)
-    warned = [f"warning: {line}" for line in warnings(met.splits, None, False, met.chinese)]
+    warned = [f"warning: {line}" for line in warnings(imported.splits, None, False, imported.chinese)]
     warned += [f"warning: {problem}"] if problem else []
-    print("\n".join([*warned, *met.lines()]) + f" -> {config.run}")
+    print("\n".join([*warned, *imported.lines()]) + f" -> {config.run}")
 
 
 def import_one_arm(config: ImportConfig) -> None:
-    """Questions and weighted examples of a decision log; a line with what is left out, and the effective size."""
+    """Questions and weighted examples of a decision log; a line with the skipped rows and the effective size."""
     shares = ONE_ARM_SHARES if config.shares is None else config.shares
     out = Artifact(config.run / "questions.jsonl", "import_answers", config, [config.path])
     if out.is_current():
@@ -177,21 +179,26 @@ def import_one_arm(config: ImportConfig) -> None:
             f"{at(config.path)}: no explored decision with a verdict ({left_out_text(left_out)}); start the server "
             "with --explore and --log-text, and report verdicts to /v1/outcomes"
         )
-    made = one_arm_labels(rows, shares, config.max_weight)
-    facts = {"rows": len(rows), "left_out": dict(left_out), "effective": made.effective, "clipped": made.clipped}
+    labels = one_arm_labels(rows, shares, config.max_weight)
+    facts = {
+        "rows": len(rows),
+        "left_out": dict(left_out),
+        "effective": labels.effective,
+        "clipped": labels.clipped,
+    }
     rule = {"one_arm": {"model": config.model, "max_weight": config.max_weight, **facts}}
-    for split, examples in made.examples.items():
+    for split, examples in labels.examples.items():
         path = config.run / "examples" / f"{split}.jsonl"
         jsonl.write(path, examples)
         replace(out, path=path).finish({"label_rule": rule})
-    jsonl.write(out.path, made.questions)
+    jsonl.write(out.path, labels.questions)
     out.finish(facts)
-    train, dev = (len(made.examples[split]) for split in ("train", "dev"))
+    train, dev = (len(labels.examples[split]) for split in ("train", "dev"))
     print(f"{len(rows)} explored decisions with a verdict ({sum(row.searched for row in rows)} searched); skipped: "
           f"{left_out_text(left_out)}\n"
-          f"{train} train examples weigh as {made.effective:.0f} of equal weight; {made.clipped} weights cut to "
-          f"{config.max_weight:g}; {dev} dev examples, {made.thinned} thinned out -> {config.run}")  # fmt: skip
-    if made.effective < FEW_EFFECTIVE:
+          f"{train} train examples weigh as {labels.effective:.0f} of equal weight; {labels.clipped} weights cut to "
+          f"{config.max_weight:g}; {dev} dev examples, {labels.thinned} thinned out -> {config.run}")  # fmt: skip
+    if labels.effective < FEW_EFFECTIVE:
         print(f"warning: fewer than {FEW_EFFECTIVE}: a larger --explore, or more verdicts, say more than a fit can")
 
 
@@ -200,8 +207,8 @@ def refuse_other_file(store: SampleStore, config: ImportConfig, source: str) -> 
     if not store.counts(config.sampling_run):
         return
     if store.run_meta(config.sampling_run).get("source", source) != source:
-        what = f"its answers are of another file than {config.path}, or of what that was before it changed"
-        raise UserError(f"{at(store.path)}: {what}; import it into a new folder: --run")
+        reason = f"its answers are of another file than {config.path}, or of what that was before it changed"
+        raise UserError(f"{at(store.path)}: {reason}; import it into a new folder: --run")
 
 
 def scores_there(config: ImportConfig, scores: Artifact) -> bool:
@@ -213,14 +220,14 @@ def scores_there(config: ImportConfig, scores: Artifact) -> bool:
     return beside and set(config.scores) <= set(read_scores(path))
 
 
-def added_scores(path: Path, own: Collection[str]) -> list[GateScore]:
-    """Scores that eval/import_decisions.py added, which no import makes again; those of ``own`` gates are replaced."""
+def added_scores(path: Path, names: Collection[str]) -> list[GateScore]:
+    """Scores that eval/import_decisions.py added, but those of the gates ``names``, which this import replaces."""
     gates = added_gates(path) if path_exists(path) else []
-    found = read_scores(path) if gates else {}
+    by_gate = read_scores(path) if gates else {}
     return [
         GateScore(name, gate, score)
-        for gate, scores in found.items()
-        if gate in gates and gate not in own
+        for gate, scores in by_gate.items()
+        if gate in gates and gate not in names
         for name, score in scores.items()
     ]
 

@@ -67,13 +67,13 @@ def main(config: JoinConfig) -> None:
     shares = shares_of(joined["train"], config.runs)
     extra = {"label_rule": {**rule, "sources": shares}, "left_out": left_out}
     for split, rows in joined.items():
-        out = config.output / "examples" / f"{split}.jsonl"
-        jsonl.write(out, rows)
-        write_meta(out, stage="join", config=config, inputs=files, extra=extra, started=started)
-    made = ", ".join(f"{len(joined[split])} {split}" for split in reversed(SPLITS))
-    lost = ", ".join(f"{n} {what}" for what, n in left_out.items()) or "nothing"
-    of = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
-    print(f"{made} examples; train: {of}; found in two splits: {lost} -> {config.output / 'examples'}")
+        target = config.output / "examples" / f"{split}.jsonl"
+        jsonl.write(target, rows)
+        write_meta(target, stage="join", config=config, inputs=files, extra=extra, started=started)
+    sizes = ", ".join(f"{len(joined[split])} {split}" for split in reversed(SPLITS))
+    skipped = ", ".join(f"{n} {kind}" for kind, n in left_out.items()) or "nothing"
+    shares_text = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+    print(f"{sizes} examples; train: {shares_text}; found in two splits: {skipped} -> {config.output / 'examples'}")
 
 
 if __name__ == "__main__":

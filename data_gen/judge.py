@@ -86,36 +86,36 @@ def main(config: JudgeConfig) -> None:
         return look_ahead(config)
     if config.agreement_only:
         return agree_only(config)
-    source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "verdicts.jsonl"))
+    source, store_path, target = (config.run / name for name in ("questions.jsonl", "samples.db", "verdicts.jsonl"))
     check_unchanged(source)
     check_answers(store_path, config.sampling_run)
     inputs = [source, store_path, *([config.labelled] if config.labelled else [])]
     key = key_of(config, source, store_path)
-    verdicts_made = Artifact(out, "judge", config, inputs, key)
-    there = f"{out} is there already, judged from the same questions and answers by the same judge"
+    verdicts_made = Artifact(target, "judge", config, inputs, key)
+    current_line = f"{target} is there already, judged from the same questions and answers by the same judge"
     if config.labelled is None and config.judge in MODELS and is_judged(verdicts_made, config):
-        return print(there)
+        return print(current_line)
     judge = configured_judge(config)
     key["judge"] = judge.facts()
     extra: dict[str, Any] = {"judge": key["judge"]}
     if config.labelled is not None:
-        made = agreement(judge, read_labelled(config.labelled))
-        extra["agreement"] = dataclasses.asdict(made)
-        print(line(made))
+        measured = agreement(judge, read_labelled(config.labelled))
+        extra["agreement"] = dataclasses.asdict(measured)
+        print(line(measured))
     if verdicts_made.is_current():
         if config.labelled is not None:
-            note_agreement(out, config.labelled, extra["agreement"])
-        return print(there)
+            note_agreement(target, config.labelled, extra["agreement"])
+        return print(current_line)
     known_verdicts, remedy = known_of(verdicts_made, config), ANEW if config.judge in MODELS else ""
     with SampleStore(store_path, read_only=True) as store, verdicts_made.records(remedy) as file:
         for record in verdicts(config, store, source, judge, file.n, known_verdicts):
             file.add(record)
             file.flush()
-    counts = count_verdicts(jsonl.read(QuestionVerdicts, out), (question for _, question in read_questions(source)))
+    counts = count_verdicts(jsonl.read(QuestionVerdicts, target), (question for _, question in read_questions(source)))
     verdicts_made.finish({**extra, "counts": counts})
     print(f"{file.n} questions, {counts['answers']} distinct answers judged by {judge.name}: {counts['right']} right, "
           f"abstained from {counts['abstained']}; {counts['choice_questions']} choice questions by their own rule, "
-          f"{time.monotonic() - verdicts_made.started:.0f} s -> {out}")  # fmt: skip
+          f"{time.monotonic() - verdicts_made.started:.0f} s -> {target}")  # fmt: skip
 
 
 def look_ahead(config: JudgeConfig) -> None:
@@ -125,10 +125,10 @@ def look_ahead(config: JudgeConfig) -> None:
         return print(f"judge {config.judge}: a rule, no model; no requests and no tokens")
     settings = config if config.judge == "llm" else config.model_copy(update={"max_new_tokens": 1})
     graded = judged_beside(config)
-    source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "verdicts.jsonl"))
-    stays = not config.agreement_only and out.exists()
+    source, store_path, target = (config.run / name for name in ("questions.jsonl", "samples.db", "verdicts.jsonl"))
+    stays = not config.agreement_only and target.exists()
     stays = stays and is_judged(
-        of_any_store(Artifact(out, "judge", config, key=key_of(config, source, store_path))), config
+        of_any_store(Artifact(target, "judge", config, key=key_of(config, source, store_path))), config
     )
 
     def requests() -> Iterator[AnswerRequest]:
@@ -136,20 +136,20 @@ def look_ahead(config: JudgeConfig) -> None:
             yield asked_for(config, row.as_question(), row.prediction, row.id)
         if config.agreement_only:
             return
-        known_verdicts = said_in(out) if stays else lambda question: {}
+        known_verdicts = said_in(target) if stays else lambda question: {}
         with SampleStore(store_path, read_only=True) as store:
             store.run_meta(config.sampling_run)
             for _, question in read_questions(source):
-                said = known_verdicts(question)
+                verdicts_of_question = known_verdicts(question)
                 if question.grading != "option" and question.answers:
                     for i, (key, text) in enumerate(distinct_answers(store, config.sampling_run, question).items()):
-                        if key not in said:
+                        if key not in verdicts_of_question:
                             yield asked_for(config, question, text, f"{question.id}/{i}")
 
-    found = forecast(settings, requests, config.measure)
+    cost = forecast(settings, requests, config.measure)
     beside = f", and {len(graded)} that people have graded" if graded else ""
-    print(f"{found.prompts - len(graded)} distinct answers to judge{beside}")
-    print("\n".join(found.lines(price_of(config.prices), "judgements")))
+    print(f"{cost.prompts - len(graded)} distinct answers to judge{beside}")
+    print("\n".join(cost.lines(price_of(config.prices), "judgements")))
 
 
 def judged_beside(config: JudgeConfig) -> list[LabelledAnswer]:
@@ -170,12 +170,17 @@ def graded_by_people(config: JudgeConfig) -> Path:
     return config.labelled
 
 
-def note_agreement(out: Path, labelled: Path, made: Mapping[str, Any]) -> None:
+def note_agreement(target: Path, labelled: Path, figures: Mapping[str, Any]) -> None:
     """Add the agreement with people to the meta data of verdicts that are there already."""
-    meta, found = read_meta(out), file_sha256(labelled)
-    own = meta["inputs"].get(labelled.name, found) == found  # else another file's, which later stages compare
-    meta |= {"inputs": {**meta["inputs"], labelled.name if own else str(labelled): found}, "agreement": made}
-    write_atomically(meta_path(out), json.dumps(meta, ensure_ascii=False, indent=1) + "\n")
+    meta, labelled_hash = read_meta(target), file_sha256(labelled)
+    is_same_file = (
+        meta["inputs"].get(labelled.name, labelled_hash) == labelled_hash
+    )  # else another file's, which later stages compare
+    meta |= {
+        "inputs": {**meta["inputs"], labelled.name if is_same_file else str(labelled): labelled_hash},
+        "agreement": figures,
+    }
+    write_atomically(meta_path(target), json.dumps(meta, ensure_ascii=False, indent=1) + "\n")
 
 
 def agree_only(config: JudgeConfig) -> None:
@@ -200,27 +205,27 @@ def key_of(config: JudgeConfig, source: Path, answers: Path) -> dict[str, Any]:
     return {"model": model, "run": config.sampling_run, **hashes}
 
 
-def known_of(made: Artifact, config: JudgeConfig) -> Callable[[Question], grading.Verdicts]:
+def known_of(artifact: Artifact, config: JudgeConfig) -> Callable[[Question], grading.Verdicts]:
     """Verdicts of the same judge on answers to the same questions, in their order, from before there was more sampling
     or another run: one depends on the question, its gold answers and the answer, not on what else is stored."""
-    same = config.judge in MODELS and of_any_store(made).is_current()
-    return said_in(made.path) if same else lambda question: {}
+    is_same_judge = config.judge in MODELS and of_any_store(artifact).is_current()
+    return said_in(artifact.path) if is_same_judge else lambda question: {}
 
 
-def of_any_store(made: Artifact) -> Artifact:
+def of_any_store(artifact: Artifact) -> Artifact:
     """The verdicts with the store and the run in their key that the file notes."""
-    noted, key = meta_of(made.path).get("key"), made.key or {}
-    same = {name: noted.get(name) for name in OF_THE_STORE} if isinstance(noted, dict) else {}
-    return dataclasses.replace(made, key={**key, **same})
+    stored_key, key = meta_of(artifact.path).get("key"), artifact.key or {}
+    store_parts = {name: stored_key.get(name) for name in OF_THE_STORE} if isinstance(stored_key, dict) else {}
+    return dataclasses.replace(artifact, key={**key, **store_parts})
 
 
-def said_in(out: Path) -> Callable[[Question], grading.Verdicts]:
+def said_in(path: Path) -> Callable[[Question], grading.Verdicts]:
     """Verdicts of a file, asked for in the order of its questions."""
-    file = Aligned(QuestionVerdicts, out)
+    file = Aligned(QuestionVerdicts, path)
 
     def known_verdicts(question: Question) -> grading.Verdicts:
-        found = file.record_of(question)
-        return {} if found is None else found.right
+        record = file.record_of(question)
+        return {} if record is None else record.right
 
     return known_verdicts
 
@@ -235,9 +240,9 @@ def verdicts(
         questions = (question for _, question in read_questions(source))
         for question in itertools.islice(questions, skip):
             known_verdicts(question)
-        for made in judged(store, config.sampling_run, questions, judge, config.batch, known_verdicts):
+        for question_verdicts in judged(store, config.sampling_run, questions, judge, config.batch, known_verdicts):
             bar.update()
-            yield made
+            yield question_verdicts
 
 
 if __name__ == "__main__":

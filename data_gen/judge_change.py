@@ -42,7 +42,7 @@ class JudgeChangeConfig(LLMConfig):
 
 
 def main(config: JudgeChangeConfig) -> None:
-    source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "meanings.jsonl"))
+    source, store_path, target = (config.run / name for name in ("questions.jsonl", "samples.db", "meanings.jsonl"))
     check_unchanged(source)
     check_answers(store_path, config.sampling_run)
     judge = open_judge(config)
@@ -54,19 +54,19 @@ def main(config: JudgeChangeConfig) -> None:
         **grading.RULES,
         "judge": judge.facts(),
     }
-    made = Artifact(out, "judge_change", config, [source, store_path], key)
-    if made.is_current():
-        return print(f"{out} is complete: same questions, answers and judge")
+    artifact = Artifact(target, "judge_change", config, [source, store_path], key)
+    if artifact.is_current():
+        return print(f"{target} is complete: same questions, answers and judge")
     counts = PairCounts()
-    with SampleStore(store_path, read_only=True) as store, made.records() as file:
+    with SampleStore(store_path, read_only=True) as store, artifact.records() as file:
         rows = [question for _, question in read_questions(source)]
-        rest = progress_bar(rows[file.n :], desc="compare", unit="questions")
-        for groups in meaning_groups(store, config.sampling_run, rest, judge, config.batch, counts):
+        remaining = progress_bar(rows[file.n :], desc="compare", unit="questions")
+        for groups in meaning_groups(store, config.sampling_run, remaining, judge, config.batch, counts):
             file.add(groups)
             file.flush()
-    made.finish({"judge": key["judge"], "counts": vars(counts)})
+    artifact.finish({"judge": key["judge"], "counts": vars(counts)})
     print(f"{file.n} questions, {counts.pairs} pairs of answers compared by {judge.name}, abstained from "
-          f"{counts.abstained}; {time.monotonic() - made.started:.0f} s -> {out}")  # fmt: skip
+          f"{counts.abstained}; {time.monotonic() - artifact.started:.0f} s -> {target}")  # fmt: skip
     return None
 
 

@@ -3,7 +3,7 @@
 For each test turn and augmentation whose response read snippets the judge sees the dialogue so far and these snippets,
 and says 1 or 0; eval/dialogue.py puts its shares beside those by gold snippets. Turns that name gold snippets are
 judged too: there its agreement with them is said. Judges: token (a transformers model that can only say 1 or 0, by
-their probabilities), llm (any back end, its reply is read). The prompt is ours. Resumable: an interrupted run resumes
+their probabilities), llm (any back end, its reply is read). kbtrain's prompt. Resumable: an interrupted run resumes
 after its last batch.
 
 Examples:
@@ -63,9 +63,9 @@ class JudgeSnippetsConfig(ModelJudgeConfig):
 def main(config: JudgeSnippetsConfig) -> None:
     source, folder = config.run / "turns.jsonl", config.folder
     turns = labelled_turns(source, "test")
-    stored = {path.stem for path in folder.glob("*.jsonl") if path.stem.rpartition("_")[2] in WAYS}
-    names = config.augmentations or tuple(sorted(stored))
-    unknown = next((name for name in names if name not in stored), None)
+    names_stored = {path.stem for path in folder.glob("*.jsonl") if path.stem.rpartition("_")[2] in WAYS}
+    names = config.augmentations or tuple(sorted(names_stored))
+    unknown = next((name for name in names if name not in names_stored), None)
     if unknown is not None or not names:
         raise UserError(f"{folder}: no responses '{unknown or 'with snippets'}'; run data_gen/respond.py with a ranker")
     every: list[AugmentedResponse] = []
@@ -73,27 +73,27 @@ def main(config: JudgeSnippetsConfig) -> None:
     found_in = {folder / f"{name}.jsonl": folder / f"{name.rpartition('_')[0]}{EVIDENCE}" for name in names}
     check_unchanged(*found_in, *found_in.values())
     for path, evidence in found_in.items():
-        made = list(jsonl.read(AugmentedResponse, path))
-        every += made
-        read += read_snippets(turns, made, read_texts(evidence, made), config.context_words)
-    inputs, out = [source, *found_in], folder / VERDICTS
+        responses = list(jsonl.read(AugmentedResponse, path))
+        every += responses
+        read += read_snippets(turns, responses, read_texts(evidence, responses), config.context_words)
+    inputs, target = [source, *found_in], folder / VERDICTS
     key = key_of(config, [*inputs, *found_in.values()])
-    there = f"{out} is there already, judged from the same responses by the same judge"
-    verdicts = Artifact(out, "judge_snippets", config, inputs, key)
+    current_line = f"{target} is there already, judged from the same responses by the same judge"
+    verdicts = Artifact(target, "judge_snippets", config, inputs, key)
     if is_judged(verdicts, config):
-        return print(there)
+        return print(current_line)
     judge = open_judge(config.judge, config)
     key["judge"] = judge.facts()
     if verdicts.is_current():
-        return print(there)
+        return print(current_line)
     judge_all(config, judge, read, verdicts)
-    found = list(jsonl.read(UsefulSnippets, out))
-    agreed = agreement_with_gold(turns, every, {(one.turn_id, one.augmentation): one.useful for one in found})
+    rows = list(jsonl.read(UsefulSnippets, target))
+    agreed = agreement_with_gold(turns, every, {(row.turn_id, row.augmentation): row.useful for row in rows})
     verdicts.finish({"judge": key["judge"], "agreement_with_gold": agreed})
-    useful, abstained = sum(one.useful is True for one in found), sum(one.useful is None for one in found)
+    useful, abstained = sum(row.useful is True for row in rows), sum(row.useful is None for row in rows)
     beside = f"; agrees with gold snippets in {agreed['agree']} of {agreed['n']}" if agreed["n"] else ""
-    print(f"{len(found)} sets of snippets judged by {judge.name}: {useful} useful, abstained from {abstained}{beside} "
-          f"-> {out}")  # fmt: skip
+    print(f"{len(rows)} sets of snippets judged by {judge.name}: {useful} useful, abstained from {abstained}{beside} "
+          f"-> {target}")  # fmt: skip
 
 
 def key_of(config: JudgeSnippetsConfig, inputs: Sequence[Path]) -> dict[str, Any]:

@@ -80,50 +80,54 @@ def questions(path: Path) -> Iterator[Question]:
             bar.update()
 
 
-def decided(draft: Path, taus: tuple[float, float, float], seen: Distribution) -> Iterator[Label]:
+def decided(draft: Path, taus: tuple[float, float, float], distribution: Distribution) -> Iterator[Label]:
     for drafted in jsonl.read(Label, draft):
         label = with_taus(drafted, *taus)
-        seen.add(label)
+        distribution.add(label)
         yield label
 
 
 def main(config: LabelConfig) -> None:
     started = time.monotonic()
-    source, store_path, out = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
-    draft, judged = beside(out, ".draft"), config.run / "verdicts.jsonl"
-    meant = config.run / "meanings.jsonl"
-    by_models = [*([judged] if config.verdicts else []), *([meant] if config.meanings else [])]
+    source, store_path, target = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
+    draft, judged = beside(target, ".draft"), config.run / "verdicts.jsonl"
+    meanings = config.run / "meanings.jsonl"
+    by_models = [*([judged] if config.verdicts else []), *([meanings] if config.meanings else [])]
     check_unchanged(source)
     for path in by_models:
         check_current(path, source)
-    tally, seen = LabelCounts(), Distribution()
+    tally, distribution = LabelCounts(), Distribution()
     with SampleStore(store_path, read_only=True) as store:
         made_by = store.run_meta(config.sampling_run)
         scale = config.certainty_answers or common_answers(store, config.sampling_run)
-        how = LabelRule(config.by, config.max_empty, config.cut, None if config.certainty == "paper" else scale)
+        label_rule_of = LabelRule(
+            config.by, config.max_empty, config.cut, None if config.certainty == "paper" else scale
+        )
         n = jsonl.write(draft, labels(store, config.sampling_run, questions(source), tally,
                                       Aligned(QuestionVerdicts, judged) if config.verdicts else None,
-                                      how,
-                                      Aligned(MeaningGroups, meant) if config.meanings else None))  # fmt: skip
+                                      label_rule_of,
+                                      Aligned(MeaningGroups, meanings) if config.meanings else None))  # fmt: skip
     try:
         if not n:
-            what = "samples" if config.by == "samples" else "greedy answers"
-            alone = tally.counts["llm_greedy_only"]
-            mend = f"the greedy answers to {alone} give labels: --by greedy" if alone else "run data_gen/sample.py"
-            raise UserError(f"{at(store_path)}: holds no {what} under 'llm' for {source}; {mend}")
+            answers = "samples" if config.by == "samples" else "greedy answers"
+            n_greedy = tally.counts["llm_greedy_only"]
+            remedy = (
+                f"the greedy answers to {n_greedy} give labels: --by greedy" if n_greedy else "run data_gen/sample.py"
+            )
+            raise UserError(f"{at(store_path)}: holds no {answers} under 'llm' for {source}; {remedy}")
         if config.certainty == "paper" and config.by == "samples":
             refuse_unequal(tally)
         tau_mastery = choose_tau("tau_mastery", config.tau_mastery, tally.mastery)
         # without accepted answers change is the label that counts, and equal certainties must not stop it
         tau_certainty = choose_tau("tau_certainty", config.tau_certainty, tally.certainty, one_sided=not tally.mastery)
         tau_change = choose_tau("tau_change", config.tau_change, tally.change, one_sided=True)
-        jsonl.write(out, decided(draft, (tau_mastery, tau_certainty, tau_change), seen))
+        jsonl.write(target, decided(draft, (tau_mastery, tau_certainty, tau_change), distribution))
     finally:
         draft.unlink()
     rule: dict[str, Any] = {
         "by": config.by,
         "max_empty": config.max_empty,
-        "certainty": {"rule": config.certainty, "answers": how.certainty_answers},
+        "certainty": {"rule": config.certainty, "answers": label_rule_of.certainty_answers},
         "mastery_step": {split: 1 / n for split, n in tally.most_answers.items()},
         "cut": {"rule": config.cut, "share": tally.cut_shares()},
         "tau_mastery": {"value": tau_mastery, "rule": _rule(config.tau_mastery)},
@@ -131,26 +135,26 @@ def main(config: LabelConfig) -> None:
         **({"tau_change": {"value": tau_change, "rule": _rule(config.tau_change)}} if tally.change else {}),
         **grading.rules_of(question for _, question in read_questions(source)),
         "judge": read_meta(judged).get("judge") if config.verdicts else None,
-        **({"meanings": read_meta(meant).get("judge")} if config.meanings else {}),
+        **({"meanings": read_meta(meanings).get("judge")} if config.meanings else {}),
         "bootstrap": {"draws": DRAWS, "seed": SEED},
     }
     if made_by.get("own_prompts"):
         rule["own_prompts"] = made_by["own_prompts"]
     if (titles := titles_shown(config.run / "evidence.jsonl", made_by)) != "missing":
         rule["titles"] = titles
-    extra = {"label_rule": rule, "sampling": made_by, "counts": tally.as_dict(), "distribution": seen.as_dict()}
+    extra = {"label_rule": rule, "sampling": made_by, "counts": tally.as_dict(), "distribution": distribution.as_dict()}
     inputs = [source, store_path, *by_models]
-    write_meta(out, stage="label", config=config, inputs=inputs, extra=extra, started=started)
-    print("\n".join([*seen.lines(), *tally.warnings(how)]))
+    write_meta(target, stage="label", config=config, inputs=inputs, extra=extra, started=started)
+    print("\n".join([*distribution.lines(), *tally.warnings(label_rule_of)]))
     print(f"{n} labels, tau {tau_mastery:.3g} / {tau_certainty:.3g} / {tau_change:.3g} (mastery / certainty / change), "
           f"{tally.counts['questions_without_llm_samples']} questions without samples, {refused_note(tally)}"
-          f"{time.monotonic() - started:.0f} s -> {out}")  # fmt: skip
+          f"{time.monotonic() - started:.0f} s -> {target}")  # fmt: skip
 
 
 def refused_note(tally: LabelCounts) -> str:
     """Number of questions that the server refused, by condition; empty where it refused none."""
-    found = ", ".join(f"{n} under '{condition}'" for condition, n in tally.refused().items())
-    return f"refused by the server {found}, " if found else ""
+    counts = ", ".join(f"{n} under '{condition}'" for condition, n in tally.refused().items())
+    return f"refused by the server {counts}, " if counts else ""
 
 
 def _rule(setting: Tau) -> str:

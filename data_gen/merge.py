@@ -39,17 +39,17 @@ def main(config: MergeConfig) -> None:
     started, name = time.monotonic(), config.sampling_run
     target = config.run / "samples.db"
     parts = check(config.shards or find_shards(config.run), name, config.allow_gaps)
-    stored, shards = sum(part.stored for part in parts), f"of {len(parts)} shards"
+    n_stored, shards = sum(part.stored for part in parts), f"of {len(parts)} shards"
     with writing(target, name):
-        new = add_to(parts, name, target) if is_begun(target) else write_store(parts, name, target)
-    if not new and meta_path(target).exists():  # else a merge ended before its meta data, as on a full disk
-        return print(f"all {stored} question-conditions {shards} are in {target} already")
+        n_new = add_to(parts, name, target) if is_begun(target) else write_store(parts, name, target)
+    if not n_new and meta_path(target).exists():  # else a merge ended before its meta data, as on a full disk
+        return print(f"all {n_stored} question-conditions {shards} are in {target} already")
     meta, inputs = parts[0].meta, [part.path for part in parts]
     extra = {"questions": meta["questions"], "run_meta": meta, "n_gaps": n_gaps(parts)}
     write_meta(target, stage="merge", config=config, inputs=inputs, extra=extra,
                started=started)  # fmt: skip
-    now = "" if new == stored else f", {new} of them now"
-    print(f"{stored} question-conditions {shards}, {extra['n_gaps']} gaps{now} -> {target}")
+    new_text = "" if n_new == n_stored else f", {n_new} of them now"
+    print(f"{n_stored} question-conditions {shards}, {extra['n_gaps']} gaps{new_text} -> {target}")
 
 
 def bar_of(parts: Sequence[ShardStore]) -> progress_bar:
@@ -59,11 +59,11 @@ def bar_of(parts: Sequence[ShardStore]) -> progress_bar:
 def add_to(parts: Sequence[ShardStore], name: str, target: Path) -> int:
     """Add to a store that is there what it lacks; returns how many question-conditions that was."""
     with SampleStore(target) as store:
-        before = sum(store.counts(name).values())
+        n_before = sum(store.counts(name).values())
         with bar_of(parts) as bar:
             for n in add(parts, name, store):
                 bar.update(n)
-        return sum(store.counts(name).values()) - before
+        return sum(store.counts(name).values()) - n_before
 
 
 def write_store(parts: Sequence[ShardStore], name: str, target: Path) -> int:

@@ -83,38 +83,38 @@ def main(config: PoolConfig) -> None:
     polar = Counter[str]()
     groups = candidates(_every(config, polar), rule, across)
     counts = {} if config.screened is None else count_known(_screening(config))
-    admitted = {name for name, one in counts.items() if one.share >= config.min_known}
+    admitted = {name for name, k in counts.items() if k.share >= config.min_known}
     left_out = sorted(name for name in groups if counts and name not in admitted)
-    kept = {name: rows for name, rows in groups.items() if name not in left_out}
-    questions = draw_evenly(kept, {"train": config.train, "dev": config.dev, "test": config.test})
+    admitted_groups = {name: rows for name, rows in groups.items() if name not in left_out}
+    questions = draw_evenly(admitted_groups, {"train": config.train, "dev": config.dev, "test": config.test})
     if not questions:
-        gone = ", ".join(left_out) or "none"
-        raise UserError(f"no questions left to pool; groups skipped by --min-known {config.min_known:g}: {gone}")
+        skipped = ", ".join(left_out) or "none"
+        raise UserError(f"no questions left to pool; groups skipped by --min-known {config.min_known:g}: {skipped}")
     jsonl.write(target, questions)
     splits = Counter(question.split for question in questions)
-    near = check_near(target, Counter({split: splits[split] for split in SPLITS}), config.near_duplicates)
+    pairs = check_near(target, Counter({split: splits[split] for split in SPLITS}), config.near_duplicates)
     extra = {"splits": dict(splits), "groups": _sizes(questions), "left_out": left_out,
              **({"questions_left_out": dict(across)} if across else {}),
-             "screening": {name: {**dataclasses.asdict(one), "share": one.share} for name, one in counts.items()},
+             "screening": {name: {**dataclasses.asdict(k), "share": k.share} for name, k in counts.items()},
              "left_out_yes_no": polar["yes_no"],
-             "near_duplicates": None if near is None else len(near)}  # fmt: skip
+             "near_duplicates": None if pairs is None else len(pairs)}  # fmt: skip
     pooled.finish(extra)
-    for name, one in counts.items():
+    for name, k in counts.items():
         outcome = "skipped" if name in left_out else "taken"
-        print(f"{name}: {one.right} of {one.n} right, {one.guessed:.0%} by guessing: {one.share:.1%} known, {outcome}")
+        print(f"{name}: {k.right} of {k.n} right, {k.guessed:.0%} by guessing: {k.share:.1%} known, {outcome}")
     if polar:
         print(f"skipped: {polar['yes_no']} questions whose gold answer is yes or no")
     per_split = ", ".join(f"{split} {splits[split]}" for split in SPLITS)
     if across:
         print(f"skipped: {across[ACROSS]} questions that share an entity with two splits")
-    print(f"{len(questions)} questions ({per_split}) of {len(kept)} groups -> {target}; near duplicates: "
-          f"{'not looked for' if near is None else len(near)}")  # fmt: skip
+    print(f"{len(questions)} questions ({per_split}) of {len(admitted_groups)} groups -> {target}; near duplicates: "
+          f"{'not looked for' if pairs is None else len(pairs)}")  # fmt: skip
 
 
 def _every(config: PoolConfig, left_out: Counter[str]) -> Iterator[Question]:
     """All runs' questions that have answers and that ``yes_no`` keeps. Raises :class:`UserError` for one that two runs
     have."""
-    seen: dict[str, Path] = {}
+    first_runs: dict[str, Path] = {}
     for path in (run / "questions.jsonl" for run in config.runs):
         for line, question in read_questions(path):
             if question.gold != "given":
@@ -122,37 +122,37 @@ def _every(config: PoolConfig, left_out: Counter[str]) -> Iterator[Question]:
             if config.yes_no == "without" and is_yes_no(question):
                 left_out["yes_no"] += 1
                 continue
-            if question.id in seen:
-                also = f"'{question.id}' is also in {seen[question.id]}"
+            if question.id in first_runs:
+                also = f"'{question.id}' is also in {first_runs[question.id]}"
                 raise UserError(f"{at(path, line, 'id')}: {also}; leave a run out, or give its questions other ids")
-            seen[question.id] = path
+            first_runs[question.id] = path
             yield question
 
 
 def _screening(config: PoolConfig) -> list[tuple[Question, bool]]:
     """The screened run's training questions, and whether each one's greedy answer without passages is right."""
     run = config.screened or Path()
-    asked = {question.id: question for _, question in read_questions(run / "questions.jsonl")}
-    found, without_verdict = [], 0
+    by_id = {question.id: question for _, question in read_questions(run / "questions.jsonl")}
+    graded, without_verdict = [], 0
     with SampleStore(run / "samples.db", read_only=True) as store:
-        for made in store.iterate(config.sampling_run, "llm"):
-            question = asked.get(made.question_id)
-            if question is not None and question.split == "train" and made.greedy is not None:
-                right = rule_verdict(question, made.greedy.text)
+        for answers in store.iterate(config.sampling_run, "llm"):
+            question = by_id.get(answers.question_id)
+            if question is not None and question.split == "train" and answers.greedy is not None:
+                right = rule_verdict(question, answers.greedy.text)
                 without_verdict += right is None
-                found += [] if right is None else [(question, right)]
-    if not found:
+                graded += [] if right is None else [(question, right)]
+    if not graded:
         raise UserError(f"{run / 'samples.db'}: no greedy answer to a training question under condition 'llm'")
     if without_verdict:
         print(f"excluded from the screening: {without_verdict} answers to yes/no questions that say neither")
-    return found
+    return graded
 
 
 def _sizes(questions: list[Question]) -> dict[str, dict[str, int]]:
-    found: dict[str, Counter[str]] = {}
+    counts_of: dict[str, Counter[str]] = {}
     for question in questions:
-        found.setdefault(question.relation or question.dataset, Counter())[question.split] += 1
-    return {name: {split: counts[split] for split in SPLITS} for name, counts in sorted(found.items())}
+        counts_of.setdefault(question.relation or question.dataset, Counter())[question.split] += 1
+    return {name: {split: counts[split] for split in SPLITS} for name, counts in sorted(counts_of.items())}
 
 
 if __name__ == "__main__":

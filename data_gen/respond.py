@@ -49,7 +49,7 @@ class RespondConfig(KnowledgeConfig):
 
 
 def main(config: RespondConfig) -> None:
-    source, out = config.run / "turns.jsonl", config.out or config.run / "responses"
+    source, target = config.run / "turns.jsonl", config.out or config.run / "responses"
     check_unchanged(source)
     turns = [turn for turn in jsonl.read(TurnExample, source) if turn.split == config.split]
     if not turns:
@@ -57,27 +57,30 @@ def main(config: RespondConfig) -> None:
     read_responder_card(config.model)  # a wrong folder is an error before the search
     plan: dict[str, list[tuple[Hit, ...]]] = {NONE: [()] * len(turns)}
     if config.know != "none":
-        path = out / f"{config.know}.evidence.jsonl"
-        shown = functools.partial(progress_bar, desc=config.know, unit="turns")
-        was_read = any(path_exists(responses_path(out, f"{config.know}_{way}")) for way in WAYS)
-        found = kept_knowledge(path, config, turns, DEEPEST, shown, was_read)
-        plan |= {f"{config.know}_{way}": [snippets_of(way, hits) for hits in found] for way in config.ways}
+        path = target / f"{config.know}.evidence.jsonl"
+        progress = functools.partial(progress_bar, desc=config.know, unit="turns")
+        was_read = any(path_exists(responses_path(target, f"{config.know}_{selection}")) for selection in WAYS)
+        knowledge = kept_knowledge(path, config, turns, DEEPEST, progress, was_read)
+        plan |= {
+            f"{config.know}_{selection}": [snippets_of(selection, hits) for hits in knowledge]
+            for selection in config.ways
+        }
     responder = functools.cache(lambda: open_responder(config))
     key = {"turns": file_sha256(source), "model": file_sha256(config.model / CARD)}
     key |= {MODEL_FILES: hashes_of(str(config.model))}
     key |= {name: str(getattr(config, name)) for name in ("split", "batch_size", "dtype", "device")}
     none: dict[str, Any] = {}
     for name, hits in plan.items():
-        started, path = time.monotonic(), responses_path(out, name)
-        ids = sha256(repr([[hit.passage_id for hit in one] for one in hits]).encode()).hexdigest()
+        started, path = time.monotonic(), responses_path(target, name)
+        ids = sha256(repr([[hit.passage_id for hit in turn_hits] for turn_hits in hits]).encode()).hexdigest()
         with progress_bar(total=len(turns), desc=name, unit="turns") as bar:
-            made = augment(responder, turns, hits, path, {**key, "snippets": ids}, none, config.batch_size, bar.update)
-        none = none or made
-        bare = sum(not one for one in hits) if name != NONE else 0
-        empty = sum(not one.text for one in made.values())
+            texts = augment(responder, turns, hits, path, {**key, "snippets": ids}, none, config.batch_size, bar.update)
+        none = none or texts
+        bare = sum(not turn_hits for turn_hits in hits) if name != NONE else 0
+        empty = sum(not turn_hits.text for turn_hits in texts.values())
         facts = {"without_snippets": bare, "empty": empty}
         write_meta(path, stage="respond", config=config, inputs=[source], extra=facts, started=started)
-        print(f"respond: {len(made)} {config.split} turns, {name}: {bare} found no snippet (their response is that of "
+        print(f"respond: {len(texts)} {config.split} turns, {name}: {bare} found no snippet (their response is that of "
               f"none), {empty} responses are empty -> {path}")  # fmt: skip
 
 

@@ -91,14 +91,14 @@ def main(config: RetrieveConfig) -> None:
     corpus = searched(config)
     inputs = [questions, *([corpus] if corpus else [])]
     check_unchanged(*inputs)
-    out = Artifact(target, "retrieve", config, inputs, key_of(config, questions, corpus))
-    if out.is_current():
+    evidence = Artifact(target, "retrieve", config, inputs, key_of(config, questions, corpus))
+    if evidence.is_current():
         if config.retriever in ("bm25", "tfidf"):  # other stages read its index
             with contextlib.ExitStack() as opened:
                 search_of(config, corpus, opened)
         return print(f"{target} is there already, made from the same questions, passages and options")
-    check_passages_replaceable(out)
-    with out.records() as file, contextlib.ExitStack() as opened:
+    check_passages_replaceable(evidence)
+    with evidence.records() as file, contextlib.ExitStack() as opened:
         search, skipped = search_of(config, corpus, opened)
         total = sum(1 for _ in jsonl.lines(questions))
         with progress_bar(total=total, initial=file.n, desc="retrieve", unit="questions") as bar:
@@ -110,7 +110,7 @@ def main(config: RetrieveConfig) -> None:
                 bar.update(len(batch))
     counts = stage.summary(target, questions)
     counts |= skipped()  # of this call: an interrupted one had its own
-    out.finish({"counts": counts})
+    evidence.finish({"counts": counts})
     warned = stage.script_warnings(questions, tokens_of(config)) if config.retriever in ("bm25", "tfidf") else []
     print("\n".join([*stage.summary_lines(counts, config.k, target), *warned]))
 
@@ -123,10 +123,10 @@ def searched(config: RetrieveConfig) -> Path | None:
         if config.corpus is not None:
             raise UserError("key 'corpus': retriever vectors searches RUN/vectors; give data_gen/embed.py the corpus")
         return config.run / "vectors" / CARD
-    own = config.run / "passages.jsonl"
-    if config.corpus is None and not own.exists():
-        raise UserError(f"{own}: no such file, these questions came without passages; give yours: --corpus FILE")
-    return config.corpus or own
+    passages = config.run / "passages.jsonl"
+    if config.corpus is None and not passages.exists():
+        raise UserError(f"{passages}: no such file, these questions came without passages; give yours: --corpus FILE")
+    return config.corpus or passages
 
 
 def search_of(
@@ -141,10 +141,10 @@ def search_of(
         return stage.by_search(web, config.k), lambda: {"results_without_text_or_repeated": web.dropped}
     if config.retriever == "vectors":
         return searched_apart(opened.enter_context(VectorIndex.open(corpus.parent)), config.k)
-    columns = {str(ours): theirs for ours, theirs in config.columns.items()}
+    columns = {str(field): column for field, column in config.columns.items()}
     if config.retriever in ("fixed", "context"):
-        own = fixed_hits if config.retriever == "fixed" else context_hits
-        return stage.by_own(corpus, config.k, own, columns), dict
+        hits_of = fixed_hits if config.retriever == "fixed" else context_hits
+        return stage.by_own(corpus, config.k, hits_of, columns), dict
     size, folder = config.chunk_tokens, config.run / config.retriever
     chunking = None if size is None else Chunking(size, config.chunk_overlap, config.chunk_tokenizer)
     index = stage.open_index(config.retriever, corpus, folder, tokens_of(config), chunking, columns)
@@ -153,8 +153,8 @@ def search_of(
 
 def searched_apart(searcher: Searcher, k: int) -> tuple[stage.Search, Callable[[], dict[str, int]]]:
     """A search for passages with different texts, and the number of copies that it skipped."""
-    apart = DistinctSearch(searcher)
-    return stage.by_search(apart, k), lambda: {"copies_skipped": apart.copies}
+    distinct = DistinctSearch(searcher)
+    return stage.by_search(distinct, k), lambda: {"copies_skipped": distinct.copies}
 
 
 def tokens_of(config: RetrieveConfig) -> Tokens:

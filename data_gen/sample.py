@@ -113,8 +113,8 @@ def main(config: SampleConfig) -> None:
     check_unchanged(questions)
     check_current(evidence, questions)
     counts = check_files(questions, evidence)
-    own = read_prompts(config.prompts)
-    plan = SamplingPlan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, own)
+    prompts = read_prompts(config.prompts)
+    plan = SamplingPlan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, prompts)
     total = plan.n_requests(counts)
     print(f"{sum(counts.values())} questions, {total} question-conditions under {', '.join(config.conditions)}")
     if "mask" in config.conditions and (leaks := mask_leaks(evidence)):
@@ -125,30 +125,30 @@ def main(config: SampleConfig) -> None:
         return look_ahead(config, plan, shard)
 
     target = config.run / shard.store_name
-    noted = meta_of(target).get(MODEL_FILES)
-    job = SamplingJob.from_config(config, config.sampling_run, plan, shard, total, noted)
+    model_files = meta_of(target).get(MODEL_FILES)
+    job = SamplingJob.from_config(config, config.sampling_run, plan, shard, total, model_files)
     with writing(target, job.run), SampleStore(target) as store:
-        stored, silent = job.n_stored(store), SilentAnswers()
+        n_stored, silent = job.n_stored(store), SilentAnswers()
         silent.add(store.answers(job.run))
-        lacking = count_lacking(config, store, job, shard) if stored else 0
-        if lacking:
-            print(f"states of {lacking} questions are missing: their batches are drawn again, to the same answers")
-        if stored >= job.total and job.run in store.runs() and not lacking:
-            print(f"all {stored} question-conditions are in {target} already")
+        n_missing = count_lacking(config, store, job, shard) if n_stored else 0
+        if n_missing:
+            print(f"states of {n_missing} questions are missing: their batches are drawn again, to the same answers")
+        if n_stored >= job.total and job.run in store.runs() and not n_missing:
+            print(f"all {n_stored} question-conditions are in {target} already")
         else:
             unit, remaining = "question-conditions", job.remaining_time(store)
-            left = remaining.seconds
-            with progress_bar(total=job.total, initial=stored, desc="sample", unit=unit, left=left) as bar:
+            seconds_left = remaining.seconds
+            with progress_bar(total=job.total, initial=n_stored, desc="sample", unit=unit, left=seconds_left) as bar:
                 drawing = engine(config, _here(config), RayEngine)
                 for n in job.sample(store, drawing, silent, config.allow_empty, remaining):
                     bar.update(n)
-            print(f"{job.total} question-conditions, {job.total - stored} of them now -> {target}")
+            print(f"{job.total} question-conditions, {job.total - n_stored} of them now -> {target}")
         print(silent.line() + notes(store, job.run, config.max_prompt_tokens))
         if not config.allow_empty:
             silent.check(f"{at(target)}: run '{job.run}'")
         key = {"questions": file_sha256(questions), "run_meta": store.run_meta(job.run)}
         if MODEL_FILES in key["run_meta"]:
-            key[MODEL_FILES] = note(config.model, noted)
+            key[MODEL_FILES] = note(config.model, model_files)
     write_meta(target, stage="sample", config=config, inputs=[questions, evidence],
                extra=key, started=started)  # fmt: skip
 
@@ -176,11 +176,11 @@ def count_lacking(config: SampleConfig, store: SampleStore, job: SamplingJob, sh
         return 0
     from kbtrain.gates.probe import sampled_states
 
-    done = store.done(job.run)
+    stored_keys = store.done(job.run)
     requests = itertools.chain.from_iterable(shard.windows(job.plan.requests(), config.window))
-    answered = (request for request in requests if (request.question.id, request.condition) in done)
+    requests_answered = (request for request in requests if (request.question.id, request.condition) in stored_keys)
     return sampled_states.count_lacking(
-        config, store.run_meta(job.run).get("dtype", config.dtype), config.run, answered
+        config, store.run_meta(job.run).get("dtype", config.dtype), config.run, requests_answered
     )
 
 

@@ -102,10 +102,10 @@ class CalibrateConfig(Config):
 
 def main(config: CalibrateConfig) -> None:
     """Choose and note, or only compare."""
-    stored = stored_scores(config.run)
-    path, scores = stored.scores_of(config.gate)
+    scores_stored = stored_scores(config.run)
+    path, scores = scores_stored.scores_of(config.gate)
     outcomes = [] if config.goal == "max_change" else read_outcomes(config.run)
-    folder, name = place(config, source_of(config.run, stored.meta, config.gate))
+    folder, name = place(config, source_of(config.run, scores_stored.meta, config.gate))
     if config.goal == "max_change":
         of_dev, tested = change(config, folder, name, path, scores)
     else:
@@ -121,20 +121,20 @@ def main(config: CalibrateConfig) -> None:
             note(config, folder, name, dev, path, outcomes)
     entities = None
     if config.new_scores is not None:
-        new = list(read_scores(config.new_scores).get(config.gate, {}).values())
+        new_values = list(read_scores(config.new_scores).get(config.gate, {}).values())
     else:
-        new = [scores[question] for question in tested if question in scores]
+        new_values = [scores[question] for question in tested if question in scores]
         entities = len(set(entities_of(asked_in(config, tested)))) or None
-    noted = read_gate_json(folder).get("thresholds", {}).get(name, {})
-    before = Threshold.model_validate(noted) if noted else None
-    if before is None or not before.dev_scores:
+    entry = read_gate_json(folder).get("thresholds", {}).get(name, {})
+    threshold = Threshold.model_validate(entry) if entry else None
+    if threshold is None or not threshold.dev_scores:
         raise UserError(f"{folder}: no calibrated threshold of gate '{config.gate}'; run this without --check")
     if not config.check and path_exists(config.run / "samples.db"):
-        retrieve = np.array([scores[question] > before.threshold for question in of_dev], dtype=np.float64)
-        used = stored_usage(config.run, config.sampling_run, of_dev)
-        print(thousand_questions(used, retrieve, read_prices(config.prices), asking_of(stored, config.gate)))
-    units = before.dev.get("questions", {}).get("entities"), entities
-    line = shift(before.dev_scores, new, units).line(config.gate) if new else ""
+        retrieve = np.array([scores[question] > threshold.threshold for question in of_dev], dtype=np.float64)
+        usage = stored_usage(config.run, config.sampling_run, of_dev)
+        print(thousand_questions(usage, retrieve, read_prices(config.prices), asking_of(scores_stored, config.gate)))
+    units = threshold.dev.get("questions", {}).get("entities"), entities
+    line = shift(threshold.dev_scores, new_values, units).line(config.gate) if new_values else ""
     print(line or f"{config.gate}: no new scores to compare")
 
 
@@ -158,8 +158,8 @@ def asked_in(config: CalibrateConfig, ids: Collection[str]) -> list[Question]:
     if not path_exists(path):
         return []
     check_unchanged(path)
-    wanted = set(ids)
-    return [question for question in jsonl.read(Question, path) if question.id in wanted]
+    question_ids = set(ids)
+    return [question for question in jsonl.read(Question, path) if question.id in question_ids]
 
 
 def change(
@@ -171,14 +171,14 @@ def change(
         dev, scale = changes["dev"].share(config.dev_share), scale_of(folder, name)
         floor = None if scale is None else scale.floor
         values = dev.scores(config.gate, scores, path)
-        chosen = calibrate_change(values, dev.differs, config.max_change, config.delta, floor)
+        choice = calibrate_change(values, dev.differs, config.max_change, config.delta, floor)
         warn_of_dependence(dev.questions)
         hashes = {file.name: file_sha256(file) for file in (path, config.run / "questions.jsonl")}
-        noted = note_calibrated(folder, name, change_threshold(chosen, dev.questions, hashes), config.replace)
-        print(f"{config.gate}: {chosen.line()} -> {folder}")
-        replaced = noted.line(config.gate, folder)
+        replacement = note_calibrated(folder, name, change_threshold(choice, dev.questions, hashes), config.replace)
+        print(f"{config.gate}: {choice.line()} -> {folder}")
+        replaced = replacement.line(config.gate, folder)
         print(replaced, end="\n" if replaced else "")
-    return [[question.id for question in of.questions] for of in changes.values()]
+    return [[question.id for question in split_changes.questions] for split_changes in changes.values()]
 
 
 def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Path, outcomes: Sequence[Outcome]) -> None:
@@ -190,27 +190,29 @@ def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Pat
     floor = None if scale is None or config.goal == "given" else scale.floor
     if config.goal == "budget":
         value = within_budget(config, dev, [outcome.question_id for outcome in outcomes if outcome.split == "dev"])
-        chosen = calibrate(dev, CalibrationGoal("given", given=value), floor)
-        chosen = replace(chosen, rule=f"budget {config.budget} a thousand questions")
+        choice = calibrate(dev, CalibrationGoal("given", given=value), floor)
+        choice = replace(choice, rule=f"budget {config.budget} a thousand questions")
     else:
-        wanted = CalibrationGoal(config.goal, config.ratio, config.max_loss, config.delta, config.threshold)
-        chosen = calibrate(dev, wanted, floor)
-    asked = asked_in(config, [outcome.question_id for outcome in outcomes if outcome.split == "dev"])
+        goal = CalibrationGoal(config.goal, config.ratio, config.max_loss, config.delta, config.threshold)
+        choice = calibrate(dev, goal, floor)
+    dev_asked = asked_in(config, [outcome.question_id for outcome in outcomes if outcome.split == "dev"])
     if config.goal == "max_loss":
-        warn_of_dependence(asked)
+        warn_of_dependence(dev_asked)
     hashes = {path.name: file_sha256(path) for path in (scores, config.run / "outcomes.jsonl")}
     ends = {} if scale is None else {"floor": scale.floor, "ceiling": scale.ceiling}
     entry = Threshold(
-        threshold=chosen.threshold,
-        rule=chosen.rule,
+        threshold=choice.threshold,
+        rule=choice.rule,
         dev_file_sha256=hashes[scores.name],
         n_dev=len(dev.scores),
-        evidence=chosen.evidence | {"sha256": hashes} | ends,
-        dev={"questions": dev_questions([q.text for q in asked], len(set(entities_of(asked))))} if asked else {},
+        evidence=choice.evidence | {"sha256": hashes} | ends,
+        dev={"questions": dev_questions([q.text for q in dev_asked], len(set(entities_of(dev_asked))))}
+        if dev_asked
+        else {},
     )
-    noted = note_calibrated(folder, name, entry, config.replace)
-    print(f"{config.gate}: {chosen.line()} -> {folder}")
-    replaced = noted.line(config.gate, folder)
+    replacement = note_calibrated(folder, name, entry, config.replace)
+    print(f"{config.gate}: {choice.line()} -> {folder}")
+    replaced = replacement.line(config.gate, folder)
     print(replaced, end="\n" if replaced else "")
 
 
@@ -222,18 +224,22 @@ def within_budget(config: CalibrateConfig, dev: Dev, ids: Sequence[str]) -> floa
     prices = read_prices(config.prices)
     amount = Amount.read(config.budget or "", prices.currency, "budget")
     ids = [name for name in ids if place_of(name) < config.dev_share]
-    used = Usage(*np.zeros((4, len(ids))))
+    usage = Usage(*np.zeros((4, len(ids))))
     if path_exists(config.run / "samples.db"):
-        used = stored_usage(config.run, config.sampling_run, ids)
-    if amount.unit != "money" and not (used.llm_in.all() and used.rag_in.all()):
+        usage = stored_usage(config.run, config.sampling_run, ids)
+    if amount.unit != "money" and not (usage.llm_in.all() and usage.rag_in.all()):
         raise UserError(
             f"{config.run / 'samples.db'}: tokens of some dev answers are not known; give the budget as money"
         )
     asking = asking_of(stored_scores(config.run), config.gate)
     cuts = [float(dev.scores.min()) - 1, *np.unique(dev.scores).tolist()]  # from all searches to none
     for cut in cuts:
-        made = bill(used, (dev.scores > cut).astype(np.float64), prices, asking)
-        costs = {"money": made.money, "tokens": made.prompt_tokens + made.completion_tokens, "ms": 1000 * made.seconds}
+        costs_of_cut = bill(usage, (dev.scores > cut).astype(np.float64), prices, asking)
+        costs = {
+            "money": costs_of_cut.money,
+            "tokens": costs_of_cut.prompt_tokens + costs_of_cut.completion_tokens,
+            "ms": 1000 * costs_of_cut.seconds,
+        }
         if 1000 * costs[amount.unit] <= amount.value:
             return cut
     raise UserError(

@@ -75,10 +75,10 @@ def questions(config: ClassifyConfig) -> None:
     """A table of gates on questions, for each definition of "retrieval needed"."""
     started = time.monotonic()
     if config.scores:
-        noted = StoredScores(config.scores, (config.scores,), read_scores(config.scores), meta_of(config.scores))
+        stored_gates = StoredScores(config.scores, (config.scores,), read_scores(config.scores), meta_of(config.scores))
     else:
-        noted = stored_scores(config.run)
-    inputs = [*noted.files, config.run / "outcomes.jsonl", config.run / "labels.jsonl"]
+        stored_gates = stored_scores(config.run)
+    inputs = [*stored_gates.files, config.run / "outcomes.jsonl", config.run / "labels.jsonl"]
     outcomes = read_outcomes(config.run)
     dev, test = ([o for o in outcomes if o.split == split] for split in ("dev", "test"))
     if not test:
@@ -87,14 +87,16 @@ def questions(config: ClassifyConfig) -> None:
     if tau is None:
         check_outcomes_labelled(config.run)
         tau = read_labels(inputs[-1])[0].tau_mastery
-    gates = in_report_order(scored(noted.by_gate, noted.meta, dev, test, noted.path))
+    gates = in_report_order(scored(stored_gates.by_gate, stored_gates.meta, dev, test, stored_gates.path))
     rule, target = config.threshold_rule, config.target_ratio
-    found = classify_gates(dev, test, gates, tau_mastery=tau, rule=rule, target_ratio=target)
-    document = {"tau_mastery": tau, "gates": [dataclasses.asdict(gate) for gate in found]}
-    out = config.run / "classify.json"
-    write_result(out, document, stage="classify", config=config, inputs=inputs, started=started)
-    print(question_table(found))
-    print(f"classified {len(test)} test questions by {len(found)} gates, thresholds {by_rule(rule)} -> {out}")
+    classified = classify_gates(dev, test, gates, tau_mastery=tau, rule=rule, target_ratio=target)
+    document = {"tau_mastery": tau, "gates": [dataclasses.asdict(gate) for gate in classified]}
+    target_file = config.run / "classify.json"
+    write_result(target_file, document, stage="classify", config=config, inputs=inputs, started=started)
+    print(question_table(classified))
+    print(
+        f"classified {len(test)} test questions by {len(classified)} gates, thresholds {by_rule(rule)} -> {target_file}"
+    )
 
 
 def turns(config: ClassifyConfig) -> None:
@@ -113,20 +115,24 @@ def turns(config: ClassifyConfig) -> None:
     if len(set(truth)) == 1:
         raise UserError(f"{source}: all {len(truth)} test turns are of one class, so there is nothing to tell apart")
     dialogues = [turn.dialogue_id for turn in rows["test"]]
-    found, drawn = classify_turns(truth, dialogues, runs, config.draws, config.seed)
-    differences = compare(drawn, config.compare, ("f1", "auroc", "average_precision")) if config.compare else []
+    classified, draws_of = classify_turns(truth, dialogues, runs, config.draws, config.seed)
+    differences = compare(draws_of, config.compare, ("f1", "auroc", "average_precision")) if config.compare else []
     n = {"turns": len(truth), "positive": int(truth.sum()), "dialogues": len(set(dialogues)), "draws": config.draws}
-    seen = seen_in_files(files)
-    document = {**n, "gates": list(map(dataclasses.asdict, found)), "seen": seen,
+    seen_lines = seen_in_files(files)
+    document = {**n, "gates": list(map(dataclasses.asdict, classified)), "seen": seen_lines,
                 "differences": list(map(dataclasses.asdict, differences))}  # fmt: skip
-    text = "\n".join([gate_table(found), *seen]) + ("\n\n" + difference_table(differences) if differences else "")
-    out = config.run / "classify.json"
+    text = "\n".join([gate_table(classified), *seen_lines]) + (
+        "\n\n" + difference_table(differences) if differences else ""
+    )
+    target_file = config.run / "classify.json"
     inputs = [source, *(path for paths in files.values() for path in paths)]
-    write_result(out, document, stage="classify", config=config, inputs=list(dict.fromkeys(inputs)), started=started)
-    write_atomically(out.with_suffix(".md"), "```\n" + text + "\n```\n")
+    write_result(
+        target_file, document, stage="classify", config=config, inputs=list(dict.fromkeys(inputs)), started=started
+    )
+    write_atomically(target_file.with_suffix(".md"), "```\n" + text + "\n```\n")
     print(text)
     print(f"{n['turns']} test turns ({n['positive']} enriched) of {n['dialogues']} dialogues; thresholds: best F1 on "
-          f"{len(rows['dev'])} dev turns -> {out}")  # fmt: skip
+          f"{len(rows['dev'])} dev turns -> {target_file}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -64,21 +64,23 @@ class CompareScoresConfig(ResampleConfig):
 def main(config: CompareScoresConfig) -> None:
     """Read, measure, write, show."""
     started = time.monotonic()
-    made = config.run / "outcomes.jsonl"
+    outcomes_file = config.run / "outcomes.jsonl"
     imported = config.run / "imported_scores.jsonl"
-    own = stored_scores(config.run, required=not config.scores and not path_exists(imported))
-    files = list(config.scores) or [*own.files, *([imported] if path_exists(imported) else [])]
+    own_scores = stored_scores(config.run, required=not config.scores and not path_exists(imported))
+    files = list(config.scores) or [*own_scores.files, *([imported] if path_exists(imported) else [])]
     outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == config.split]
-    given = read_score_files(files) if config.scores else with_imported(own, files[len(own.files) :])
+    by_gate = read_score_files(files) if config.scores else with_imported(own_scores, files[len(own_scores.files) :])
     if config.dataset is not None:
         check_unchanged(config.run / "questions.jsonl")
         outcomes = of_data_set(outcomes, jsonl.read(Question, config.run / "questions.jsonl"), config.dataset)
     if config.covered_by is not None:
-        outcomes = covered_by(outcomes, given, config.covered_by)
+        outcomes = covered_by(outcomes, by_gate, config.covered_by)
     truth = oc.is_needed(outcomes) if config.positive == "needed" else oc.greedy_wrong(outcomes)[1]
     if not truth.any() or truth.all():
-        raise UserError(f"{made}: of {len(truth)} {config.split} questions {truth.sum()} are positive: no AUROC")
-    scores, short = complete(outcomes, given)
+        raise UserError(
+            f"{outcomes_file}: of {len(truth)} {config.split} questions {truth.sum()} are positive: no AUROC"
+        )
+    scores, short = complete(outcomes, by_gate)
     if not scores:
         raise UserError(f"{files[0]}: no gate has a score for each of the {len(outcomes)} questions: {short}")
     if "reference" in config.model_fields_set and config.reference not in scores:
@@ -90,33 +92,37 @@ def main(config: CompareScoresConfig) -> None:
     if config.resample == "entities":
         check_unchanged(config.run / "questions.jsonl")
         clusters = oc.clusters_of(config.resample, questions_of(config.run / "questions.jsonl", outcomes))
-    found = separations(truth, scores, config.reference, clusters)
+    separated = separations(truth, scores, config.reference, clusters)
     areas = score_areas(outcomes, scores, config.reference, clusters=clusters)
-    out = config.out or config.run / "compare_scores.json"
-    noted = {"seen": {gate: known for path in files for gate, known in meta_of(path).get("seen", {}).items()}}
-    seen = [f"{gate}{mark}" for gate in scores if (mark := seen_of(noted, gate).mark)]
+    target = config.out or config.run / "compare_scores.json"
+    facts = {"seen": {gate: counts for path in files for gate, counts in meta_of(path).get("seen", {}).items()}}
+    seen_lines = [f"{gate}{mark}" for gate in scores if (mark := seen_of(facts, gate).mark)]
     document = {"positive": config.positive, "split": config.split, "dataset": config.dataset,
                 "covered_by": config.covered_by, "scored_in_part": short,
-                "seen": seen,
-                "scores": score_document(found, areas)}  # fmt: skip
-    write_result(out, document, stage="compare_scores", config=config, inputs=[*files, made], started=started)
-    print("\n".join([score_table(found, areas, config.reference), *seen]))
+                "seen": seen_lines,
+                "scores": score_document(separated, areas)}  # fmt: skip
+    write_result(
+        target, document, stage="compare_scores", config=config, inputs=[*files, outcomes_file], started=started
+    )
+    print("\n".join([score_table(separated, areas, config.reference), *seen_lines]))
     print("".join(f"skipped: gate '{gate}' has a score for {n} of them\n" for gate, n in short.items()), end="")
     share = f"{truth.sum()} of {len(truth)} {config.split} questions positive ({config.positive})"
     units = bootstrap_units({"resample": "questions" if clusters is None else "entities"})
-    print(f"{len(found)} scores, {share}; intervals draw {units}; in {time.monotonic() - started:.0f} s -> {out}")
+    print(
+        f"{len(separated)} scores, {share}; intervals draw {units}; in {time.monotonic() - started:.0f} s -> {target}"
+    )
 
 
-def with_imported(own: StoredScores, imported: Sequence[Path]) -> dict[str, Mapping[str, float]]:
+def with_imported(run_scores: StoredScores, imported: Sequence[Path]) -> dict[str, Mapping[str, float]]:
     """The run's own scores and those of other systems. Raises :class:`UserError` for a gate that both name."""
-    theirs = read_score_files(imported)
-    twice = next((gate for gate in theirs if gate in own.by_gate), None)
+    imported_scores = read_score_files(imported)
+    twice = next((gate for gate in imported_scores if gate in run_scores.by_gate), None)
     if twice is not None:
         raise UserError(
             f"{imported[0]}: gate '{twice}' is one of the run's own; import it under another name, or name the files: "
             "--scores"
         )
-    return {**own.by_gate, **theirs}
+    return {**run_scores.by_gate, **imported_scores}
 
 
 if __name__ == "__main__":

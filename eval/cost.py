@@ -45,25 +45,25 @@ def main(config: CostConfig) -> None:
     check_result(config.run / "results.json", config.sampling_run)
     results = load(config.run / "results.json")
     allow_missing = results.meta.get("excluded", {}).get("without_stored_answers", 0) > 0
-    found = bills(read_run(config.run, config.sampling_run, allow_missing), results.gates, prices)
-    document = {"prices": prices.model_dump(), "gates": [dataclasses.asdict(one) for one in found]}
-    out = config.run / "cost.json"
+    billed = bills(read_run(config.run, config.sampling_run, allow_missing), results.gates, prices)
+    document = {"prices": prices.model_dump(), "gates": [dataclasses.asdict(gate_bill) for gate_bill in billed]}
+    target = config.run / "cost.json"
     inputs = [config.run / "results.json", config.run / "samples.db", prices_file]
-    write_result(out, document, stage="cost", config=config, inputs=inputs, started=started)
-    print(table(found, prices))
-    print(f"billed {len(found)} gates by {config.prices} -> {out}")
+    write_result(target, document, stage="cost", config=config, inputs=inputs, started=started)
+    print(table(billed, prices))
+    print(f"billed {len(billed)} gates by {config.prices} -> {target}")
 
 
-def table(found: list[GateBill], prices: Prices) -> str:
+def table(billed: list[GateBill], prices: Prices) -> str:
     """Money per 1,000 questions, seconds per question, and the break-even ratios."""
     head = ("gate", "accuracy", "retrieved", f"{prices.currency} per 1000", "searches", "tokens", "gate", "saved",
             "break-even", "seconds", "saved", "break-even")  # fmt: skip
     rows = [
-        [one.gate + one.seen.mark, number(one.accuracy), number(one.ratio),
-         *(f"{1000 * value:.3f}" for value in (one.bill.money, one.bill.searches, one.bill.tokens, one.bill.gate)),
-         _share(one.saved), number(one.break_even), f"{one.bill.seconds:.3f}", _share(one.saved_seconds),
-         number(one.break_even_seconds)]
-        for one in found
+        [row.gate + row.seen.mark, number(row.accuracy), number(row.ratio),
+         *(f"{1000 * value:.3f}" for value in (row.bill.money, row.bill.searches, row.bill.tokens, row.bill.gate)),
+         _share(row.saved), number(row.break_even), f"{row.bill.seconds:.3f}", _share(row.saved_seconds),
+         number(row.break_even_seconds)]
+        for row in billed
     ]  # fmt: skip
     note = "saved: against All-RAG, the gate's own cost included; break-even: it pays below this retrieval ratio"
     return aligned(head, rows) + "\n" + note

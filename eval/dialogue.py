@@ -50,7 +50,7 @@ def main(config: DialogueConfig) -> None:
     started, source = time.monotonic(), config.run / "turns.jsonl"
     turns = {split: labelled_turns(source, split) for split in ("dev", "test")}
     inputs = read_dialogue(config.responses or config.run / "responses", source, turns["test"])
-    rankers = [found.ranker for found in inputs.recalls]
+    rankers = [recall.ranker for recall in inputs.recalls]
     ranker = config.ranker or rankers[0]
     if ranker not in rankers:
         raise UserError(f"key 'ranker': no responses of '{ranker}'; {did_you_mean(ranker, rankers)}")
@@ -71,16 +71,16 @@ def main(config: DialogueConfig) -> None:
 
 
 def bert(config: DialogueConfig, inputs: DialogueInputs) -> BertScored:
-    """F1 of every response; or why there is none."""
+    """F1 of every response; or the reason why it is missing."""
     model = config.bertscore
     if model is None:
         return BertScored("BERTScore skipped: no model was given for it (--bertscore)")
     try:
-        found = {name: bert_parts([r.text for r in made], inputs.references, model, config.bertscore_layers)
-                 for name, made in inputs.responses.items()}  # fmt: skip
+        scored = {name: bert_parts([r.text for r in responses], inputs.references, model, config.bertscore_layers)
+                 for name, responses in inputs.responses.items()}  # fmt: skip
     except UserError as error:
         return BertScored(f"BERTScore skipped: {error}")
-    return BertScored(f"BERTScore: {found[NONE][1]}", {name: parts[:, 2] for name, (parts, _) in found.items()})
+    return BertScored(f"BERTScore: {scored[NONE][1]}", {name: parts[:, 2] for name, (parts, _) in scored.items()})
 
 
 if __name__ == "__main__":

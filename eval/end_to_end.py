@@ -110,7 +110,12 @@ def main(config: EndToEndConfig) -> None:
     check_labelled(config.run / "labels.jsonl", config.sampling_run)
     first, labels = read_labels(config.run / "labels.jsonl")
     folder = read_run(config.run, config.sampling_run, config.allow_missing, yes_no=config.yes_no)
-    dev, test, stored, files = folder.dev, folder.test, folder.stored, [config.run / "labels.jsonl", *folder.files]
+    dev, test, scores_stored, files = (
+        folder.dev,
+        folder.test,
+        folder.stored,
+        [config.run / "labels.jsonl", *folder.files],
+    )
     trained = {
         question.id: question.text
         for question in jsonl.read(Question, config.run / "questions.jsonl")
@@ -143,47 +148,53 @@ def main(config: EndToEndConfig) -> None:
         delta=config.delta,
     )
     clusters = clusters_of(config.resample, test.questions)
-    methods = pipelines_of_run(config.run, config.sampling_run, test.questions, stored.by_gate, stored.meta, clusters)
+    methods = pipelines_of_run(
+        config.run, config.sampling_run, test.questions, scores_stored.by_gate, scores_stored.meta, clusters
+    )
     if methods:
         warn_of_rule(config.run)
-    found, comparisons = evaluate(dev.outcomes, test.outcomes, gates, settings, clusters)
-    meta = result_meta(config.run, settings, dev, test, folder.sampling, stored.files, started)
+    gate_results, comparisons = evaluate(dev.outcomes, test.outcomes, gates, settings, clusters)
+    meta = result_meta(config.run, settings, dev, test, folder.sampling, scores_stored.files, started)
     meta |= {
         "resample": drawn_units(config.resample, test.questions),
         "yes_no": config.yes_no,
         "dev_entities_in_test": folder.dev_entities_in_test,
     }
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
-    known = answers(test.outcomes, config.accuracy)
+    by_answer = answers(test.outcomes, config.accuracy)
     sampled = answers(test.outcomes, "expected") if has_expected(test.outcomes) else None
-    best = oracles(known.llm, known.rag, sampled and sampled.rag - sampled.llm)
-    results = Results(meta=meta, conditions=conditions, gates=found, comparisons=comparisons, oracles=best,
+    best = oracles(by_answer.llm, by_answer.rag, sampled and sampled.rag - sampled.llm)
+    results = Results(meta=meta, conditions=conditions, gates=gate_results, comparisons=comparisons, oracles=best,
                       methods=methods)  # fmt: skip
-    outcomes, out, whole = config.run / "outcomes.jsonl", config.results(), config.yes_no == "with"
-    if whole:
+    outcomes, target, all_questions = config.run / "outcomes.jsonl", config.results(), config.yes_no == "with"
+    if all_questions:
         jsonl.write(outcomes, [*dev.outcomes, *test.outcomes])
-    save(out, results)
+    save(target, results)
     rules = {"rules": rules_of(jsonl.read(Question, config.run / "questions.jsonl"))}
-    for path in (outcomes, out) if whole else (out,):
+    for path in (outcomes, target) if all_questions else (target,):
         write_meta(path, stage="end_to_end", config=config, inputs=files, extra=rules, started=started)
-    noted = []
-    if whole:
-        kept = at_rule(found, config.noted_rule)
-        chosen = {one.gate: (one.threshold, str(one.threshold_rule)) for one in kept if one.threshold is not None}
-        scores = {gate: stored.by_gate[gate] for gate in chosen if gate in stored.by_gate}
+    note_lines = []
+    if all_questions:
+        picks = at_rule(gate_results, config.noted_rule)
+        thresholds = {
+            result.gate: (result.threshold, str(result.threshold_rule))
+            for result in picks
+            if result.threshold is not None
+        }
+        scores = {gate: scores_stored.by_gate[gate] for gate in thresholds if gate in scores_stored.by_gate}
         figures = savings(
             dev.outcomes, test.outcomes, scores, config.accuracy, seed=config.seed, clusters=clusters, noted=chosen,
             after_search=stored.meta.get("after_search", {}), training=training,
         )  # fmt: skip
-        noted = note_thresholds(
-            config.run, behind, gates, dev.outcomes, kept, settings, config.replace_thresholds, dev.questions, figures,
+        note_lines = note_thresholds(
+            config.run, behind, gates, dev.outcomes, picks, settings, config.replace_thresholds, dev.questions, figures,
             added_tokens(config.run, config.sampling_run, [outcome.question_id for outcome in dev.outcomes]),
         )  # fmt: skip
-    print(text_summary(results, [*folder.notes, *noted]))
+    print(text_summary(results, [*folder.notes, *note_lines]))
     print(loss_text(results.gates), end="\n" if dev.outcomes else "")
     print(pipelines_text(methods), end="\n" if methods else "")
     seconds = time.monotonic() - started
-    print(f"evaluated {len(found)} gates on {len(test.outcomes)} questions in {seconds:.0f} s -> {out}")
+    print(f"evaluated {len(gate_results)} gates on {len(test.outcomes)} questions in {seconds:.0f} s -> {target}")
 
 
 if __name__ == "__main__":

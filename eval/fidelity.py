@@ -61,54 +61,56 @@ class FidelityConfig(Config):
 def main(config: FidelityConfig) -> None:
     """Read, choose, measure, write, note, print."""
     started = time.monotonic()
-    stored = stored_scores(config.run)
+    scores_stored = stored_scores(config.run)
     changes = read_changes(config.run, config.sampling_run)
     with SampleStore(config.run / "samples.db", read_only=True) as store:
         sampling = store.run_meta(config.sampling_run)
-    behind = sources(config.run, stored)
-    found = fidelities(changes, stored.by_gate, stored.path, config.max_change, config.delta, floors(behind))
+    behind = sources(config.run, scores_stored)
+    by_gate = fidelities(
+        changes, scores_stored.by_gate, scores_stored.path, config.max_change, config.delta, floors(behind)
+    )
     warn_of_dependence(changes["dev"].questions)
     lines = list(left_out_lines(changes))
-    for gate, (chosen, _) in found.items():
+    for gate, (choice, _) in by_gate.items():
         source = behind.get(gate)
         if source is None or missing_reason(source) or not predicts_change(source):
             continue
-        file, _ = stored.scores_of(gate)
-        hashes = {one.name: file_sha256(one) for one in (file, config.run / "questions.jsonl")}
-        noted = note(
+        file, _ = scores_stored.scores_of(gate)
+        hashes = {file_of.name: file_sha256(file_of) for file_of in (file, config.run / "questions.jsonl")}
+        entry = note(
             source.folder,
             source.name,
-            change_threshold(chosen, changes["dev"].questions, hashes),
+            change_threshold(choice, changes["dev"].questions, hashes),
             config.replace_thresholds,
         )
-        lines += [line for line in (noted.line(gate, source.folder),) if line]
-    figures = [figure for _, figure in found.values()]
+        lines += [line for line in (entry.line(gate, source.folder),) if line]
+    figures = [figure for _, figure in by_gate.values()]
     document = {
         "meta": {
             "date": time.strftime("%Y-%m-%d"),
             "split": "test",
             "sampling": dict(sampling),
-            "stages": stages(config.run, stored.files),
+            "stages": stages(config.run, scores_stored.files),
         },
         "n_dev": len(changes["dev"].questions),
         "n": len(changes["test"].questions),
-        "left_out": {split: dict(of.left_out) for split, of in changes.items()},
+        "left_out": {split: dict(split_changes.left_out) for split, split_changes in changes.items()},
         "gates": [asdict(figure) for figure in figures],
     }
-    files = [config.run / "questions.jsonl", config.run / "samples.db", *stored.files]
-    out = config.run / "fidelity.json"
-    write_result(out, document, stage="fidelity", config=config, inputs=files, started=started)
+    files = [config.run / "questions.jsonl", config.run / "samples.db", *scores_stored.files]
+    target = config.run / "fidelity.json"
+    write_result(target, document, stage="fidelity", config=config, inputs=files, started=started)
     print("\n".join([*lines, table(figures)]))
-    print(f"measured {len(figures)} gates on {figures[0].n} questions -> {out}")
+    print(f"measured {len(figures)} gates on {figures[0].n} questions -> {target}")
 
 
 def table(figures: list[Fidelity]) -> str:
     """Searches skipped and answers changed, most skipped on dev first."""
     head = ("gate", "threshold", "skipped, %", "answers that differ, %", "at random, %", "p")
     rows = [
-        [gate_name(one.gate), f"{one.threshold:.4g}", f"{percent(one.skipped.mean)} {percent_interval(one.skipped)}",
-         f"{percent(one.changed.mean)} {percent_interval(one.changed)}", percent(one.at_random), f"{one.p:.2g}"]
-        for one in figures
+        [gate_name(row.gate), f"{row.threshold:.4g}", f"{percent(row.skipped.mean)} {percent_interval(row.skipped)}",
+         f"{percent(row.changed.mean)} {percent_interval(row.changed)}", percent(row.at_random), f"{row.p:.2g}"]
+        for row in figures
     ]  # fmt: skip
     first = figures[0]
     return aligned(head, rows) + (

@@ -78,30 +78,30 @@ class ImportDecisionsConfig(Config):
 
 def main(config: ImportDecisionsConfig) -> None:
     """Read, check, add, say."""
-    started, out = time.monotonic(), config.target
+    started, target = time.monotonic(), config.target
     questions = config.run / "questions.jsonl"
     check_gate_name(config.gate, "key 'gate'")
     check_unchanged(questions)
-    known = {question.id: question.split for question in jsonl.read(Question, questions)}
-    found = read_decisions(config.path, config.id, config.column, config.choices, config.tools)
-    stray = next((one for one in found.rows if one.id not in known), None)
+    splits = {question.id: question.split for question in jsonl.read(Question, questions)}
+    decisions = read_decisions(config.path, config.id, config.column, config.choices, config.tools)
+    stray = next((row for row in decisions.rows if row.id not in splits), None)
     if stray is not None and config.other_questions == "error":
         raise UserError(f"{stray.place}: the run has no question '{stray.id}'; other_questions: drop leaves such out")
     sign = -1.0 if config.lower_means_search else 1.0
-    made = [GateScore(one.id, config.gate, sign * one.score) for one in found.rows if one.id in known]
-    if not made:
+    scores = [GateScore(row.id, config.gate, sign * row.score) for row in decisions.rows if row.id in splits]
+    if not scores:
         raise UserError(f"{config.path}: no row is of a question of {questions}")
     if config.as_gate:
-        check_every_question(config, known, {one.question_id for one in made})
+        check_every_question(config, splits, {row.question_id for row in scores})
         check_free(config)
-        others, noted = [], {"added": [config.gate], **costs(config)}
+        other_scores, notes = [], {"added": [config.gate], **costs(config)}
     else:
-        others, noted = others_of(config), {"added": sorted({*added_gates(out), config.gate})}
-    facts = {"gate": config.gate, **noted, "scores": len(made), "other_questions": len(found.rows) - len(made),
-             "without_column": found.without}  # fmt: skip
-    jsonl.write(out, [*others, *made])
+        other_scores, notes = others_of(config), {"added": sorted({*added_gates(target), config.gate})}
+    facts = {"gate": config.gate, **notes, "scores": len(scores), "other_questions": len(decisions.rows) - len(scores),
+             "without_column": decisions.without}  # fmt: skip
+    jsonl.write(target, [*other_scores, *scores])
     write_meta(
-        out,
+        target,
         stage="import_decisions",
         config=config,
         inputs=[config.path, questions],
@@ -109,23 +109,23 @@ def main(config: ImportDecisionsConfig) -> None:
         started=started,
     )
     print(
-        f"gate '{config.gate}': {len(made)} of {len(known)} questions have a score; {facts['other_questions']} rows of "
-        f"other questions, {found.without} without '{config.column}' -> {out}"
+        f"gate '{config.gate}': {len(scores)} of {len(splits)} questions have a score; {facts['other_questions']} rows "
+        f"of other questions, {decisions.without} without '{config.column}' -> {target}"
     )
     outcomes = config.run / "outcomes.jsonl"
-    if path_exists(outcomes) and {one.score for one in made} <= {0.0, 1.0}:
-        print(beside_benefit(config.gate, read_outcomes(config.run), {one.question_id: one.score for one in made}))
+    if path_exists(outcomes) and {row.score for row in scores} <= {0.0, 1.0}:
+        print(beside_benefit(config.gate, read_outcomes(config.run), {row.question_id: row.score for row in scores}))
     if config.as_gate and not config.seconds:
         print("tables of costs count nothing for its decisions; --seconds says what one takes")
 
 
-def beside_benefit(gate: str, outcomes: Sequence[Outcome], said: Mapping[str, float]) -> str:
+def beside_benefit(gate: str, outcomes: Sequence[Outcome], decisions: Mapping[str, float]) -> str:
     """The yes and no beside what a search changed for the test questions, with 95 % intervals (Wilson)."""
-    asked = [one for one in outcomes if one.split == "test" and one.question_id in said]
-    if not asked:
+    test_outcomes = [outcome for outcome in outcomes if outcome.split == "test" and outcome.question_id in decisions]
+    if not test_outcomes:
         return f"{gate}: no test question with an outcome has a decision"
-    found = four_fold(asked, said, 0.5)
-    needed, yes = found.searched_well + found.missed, found.searched_well + found.in_vain
+    table = four_fold(test_outcomes, decisions, 0.5)
+    n_needed, yes = table.searched_well + table.missed, table.searched_well + table.in_vain
 
     def share(count: int, n: int) -> str:
         if n == 0:
@@ -134,14 +134,14 @@ def beside_benefit(gate: str, outcomes: Sequence[Outcome], said: Mapping[str, fl
         return f"{count} of {n} ({100 * count / n:.0f} % [{100 * low:.0f}, {100 * high:.0f}])"
 
     return (
-        f"{gate}, on {len(asked)} test questions: {share(yes, len(asked))} searched for; in vain "
-        f"{share(found.in_vain, yes)} of these, {found.broken} right answers broken; missed "
-        f"{share(found.missed, needed)} that a search fixes"
+        f"{gate}, on {len(test_outcomes)} test questions: {share(yes, len(test_outcomes))} searched for; in vain "
+        f"{share(table.in_vain, yes)} of these, {table.broken} right answers broken; missed "
+        f"{share(table.missed, n_needed)} that a search fixes"
     )
 
 
 def costs(config: ImportDecisionsConfig) -> dict[str, Any]:
-    """As eval/score.py notes them: no pass of a model of ours, and the seconds that were given."""
+    """As eval/score.py notes them: no pass of kbtrain's models, and the seconds that were given."""
     splits = ("dev", "test")
     return {
         "seconds_per_question": {config.gate: dict.fromkeys(splits, config.seconds)},
@@ -151,14 +151,14 @@ def costs(config: ImportDecisionsConfig) -> dict[str, Any]:
 
 def others_of(config: ImportDecisionsConfig) -> list[GateScore]:
     """Scores of other gates that were imported before."""
-    before = read_scores(config.beside) if path_exists(config.beside) else {}
-    return [GateScore(id_, gate, score) for gate, scores in before.items() if gate != config.gate
+    earlier = read_scores(config.beside) if path_exists(config.beside) else {}
+    return [GateScore(id_, gate, score) for gate, scores in earlier.items() if gate != config.gate
             for id_, score in scores.items()]  # fmt: skip
 
 
-def check_every_question(config: ImportDecisionsConfig, known: Mapping[str, str], scored: Set[str]) -> None:
+def check_every_question(config: ImportDecisionsConfig, splits_of: Mapping[str, str], scored: Set[str]) -> None:
     """Raise :class:`UserError` where a dev or test question has no score: tables compare gates on the same ones."""
-    missing = [id_ for id_, split in known.items() if split != "train" and id_ not in scored]
+    missing = [id_ for id_, split in splits_of.items() if split != "train" and id_ not in scored]
     if missing:
         raise UserError(
             f"key 'as_gate': {config.path}: no score for {first_ids(missing)} of dev and test; without as_gate "
@@ -174,9 +174,9 @@ def check_free(config: ImportDecisionsConfig) -> None:
     files = [path for path in (config.run / SCORES).glob("*.jsonl")
              if path != config.target or meta_of(path).get("stage") != "import_decisions"]  # fmt: skip
     files += [config.beside] if path_exists(config.beside) else []
-    taken = [*folders, *(path for path in files if path == config.target or config.gate in read_scores(path))]
-    if taken:
-        raise UserError(f"key 'gate': '{config.gate}' is there already ({taken[0]}); import it under another name")
+    conflicts = [*folders, *(path for path in files if path == config.target or config.gate in read_scores(path))]
+    if conflicts:
+        raise UserError(f"key 'gate': '{config.gate}' is there already ({conflicts[0]}); import it under another name")
 
 
 if __name__ == "__main__":

@@ -68,8 +68,8 @@ def probe_learner(
         raise UserError("key 'model': a probe reads the answering model; name it")
     source = config.run / "examples" / "train.jsonl"
     states = (config.states if condition == "llm" else None) or state_folder(config.run, condition)
-    own = own_prompts(label_rule(source), source)
-    probe = ProbeLearner.open(config.model, config.dtype, config.device, own, states, test, condition)
+    prompts = own_prompts(label_rule(source), source)
+    probe = ProbeLearner.open(config.model, config.dtype, config.device, prompts, states, test, condition)
     read_all(probe.extract(train, kept_by_sampling=True), len(train))
     read_all(probe.extract(test, kept_by_sampling=False), len(test))
     return probe
@@ -79,8 +79,8 @@ def kbm_learner(config: LearningCurveConfig, train: Sequence[GateExample], test:
     """Trains by the recipe, in a process of its own, all keys of the curve at once. Raises :class:`UserError`."""
     recipe, settings = find("train_kbm", "recipes", what="recipe"), find(config.kbm_config, "configs", what="config")
     base, dev = config.out or config.run / "learning_curve", config.run / "examples" / "dev.jsonl"
-    kept = beside(base, ".kbm")
-    return KBMLearner.by_recipe(recipe, settings, dev, kept, config.keys, test, config.device)
+    folder = beside(base, ".kbm")
+    return KBMLearner.by_recipe(recipe, settings, dev, folder, config.keys, test, config.device)
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,9 @@ def main(config: LearningCurveConfig) -> None:
     check_labelled(config.run / "labels.jsonl", config.sampling_run)
     train = [e for e in jsonl.read(GateExample, path) if e.reference is None and e.soft_mastery is not None]
     for key in config.keys:
-        if lacking := sum(getattr(e, f"soft_{key}") is None for e in train):
+        if missing := sum(getattr(e, f"soft_{key}") is None for e in train):
             raise UserError(
-                f"{at(path, field=f'soft_{key}')}: {lacking} of {len(train)} questions have none; sample what it needs"
+                f"{at(path, field=f'soft_{key}')}: {missing} of {len(train)} questions have none; sample what it needs"
             )
     folder = read_run(config.run, config.sampling_run, config.allow_missing, scores=False)
     test = [example(question, None) for question in folder.test.questions]
@@ -165,11 +165,11 @@ def main(config: LearningCurveConfig) -> None:
     write_atomically(beside(base, ".md"), as_markdown(table))
     write_atomically(beside(base, ".svg"), figure(points))
     document = {"n_test": len(test), "points": [dataclasses.asdict(point) for point in points]}
-    out = beside(base, ".json")
+    target = beside(base, ".json")
     inputs = [path, config.run / "samples.db"]
-    write_result(out, document, stage="learning_curve", config=config, inputs=inputs, started=started)
+    write_result(target, document, stage="learning_curve", config=config, inputs=inputs, started=started)
     print(as_text(table))
-    print(f"{len(points)} points in {time.monotonic() - started:.0f} s -> {out}, .svg and .md")
+    print(f"{len(points)} points in {time.monotonic() - started:.0f} s -> {target}, .svg and .md")
 
 
 if __name__ == "__main__":

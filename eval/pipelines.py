@@ -46,17 +46,17 @@ def main(config: PipelinesConfig) -> None:
     check_unchanged(path)
     questions = [question for _, question in read_questions(path) if question.split == config.split]
     clusters = clusters_of(config.resample, questions)
-    found = pipelines_of_run(config.run, config.sampling_run, questions, scores.by_gate, scores.meta, clusters)
-    if not found:
+    methods = pipelines_of_run(config.run, config.sampling_run, questions, scores.by_gate, scores.meta, clusters)
+    if not methods:
         raise UserError(f"{config.run / FOLDER}: no traces in it; run eval/run_seakr.py first")
     warn_of_rule(config.run)
-    out = config.run / "pipelines.json"
-    document = {"split": config.split, "methods": [dataclasses.asdict(one) for one in found]}
+    target = config.run / "pipelines.json"
+    document = {"split": config.split, "methods": [dataclasses.asdict(method) for method in methods]}
     inputs = [path, config.run / "samples.db", *sorted((config.run / FOLDER).glob("*.jsonl"))]
-    write_result(out, document, stage="pipelines", config=config, inputs=inputs, started=started)
-    print(pipelines_text(found))
+    write_result(target, document, stage="pipelines", config=config, inputs=inputs, started=started)
+    print(pipelines_text(methods))
     units = bootstrap_units({"resample": drawn_units(config.resample, questions)})
-    print(f"{len(found)} methods in {time.monotonic() - started:.0f} s, intervals draw {units} -> {out}")
+    print(f"{len(methods)} methods in {time.monotonic() - started:.0f} s, intervals draw {units} -> {target}")
 
 
 if __name__ == "__main__":

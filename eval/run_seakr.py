@@ -40,13 +40,13 @@ def main(config: RunSeakrConfig) -> None:
     for _ in progress_bar(run.answer(), total=run.n_left, desc=run.name, unit="questions"):
         pass
     traces = run.traces()
-    found, page = summarise(traces), run.out.with_suffix(".html")
+    run_summary, page = summarise(traces), run.out.with_suffix(".html")
     write_atomically(page, render_traces(traces, f"{run.name}: {len(traces)} questions"))
-    extra = {"threshold": traces[0].threshold, "summary": dataclasses.asdict(found)}
+    extra = {"threshold": traces[0].threshold, "summary": dataclasses.asdict(run_summary)}
     for path in (run.out, page):
         write_meta(path, stage="run_seakr", config=config, inputs=run.inputs, extra=extra,
                    started=started)  # fmt: skip
-    print(f"{run.name}: {found.line()} -> {page}")
+    print(f"{run.name}: {run_summary.line()} -> {page}")
 
 
 if __name__ == "__main__":

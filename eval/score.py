@@ -56,43 +56,43 @@ class ScoreConfig(ForecastConfig, ChoiceConfig):
 def main(config: ScoreConfig) -> None:
     """Read examples, score what is not scored yet, write a file for each gate."""
     started = time.monotonic()
-    asked = read_asked(config)
-    check_data(*asked.files.values())
-    gates = choose_gates(config, asked)
-    check_own_prompts(asked, gates)
-    for line in dev_in_test(asked.examples, asked.reads, config.allowed(), config.run):
+    inputs = read_asked(config)
+    check_data(*inputs.files.values())
+    gates = choose_gates(config, inputs)
+    check_own_prompts(inputs, gates)
+    for line in dev_in_test(inputs.examples, inputs.reads, config.allowed(), config.run):
         print(line)
-    hashes = {name: file_sha256(file) for name, file in asked.files.items()}
+    hashes = {name: file_sha256(file) for name, file in inputs.files.items()}
     if config.dry_run:
-        return look_ahead(config, asked, gates, hashes)
-    done = []
+        return look_ahead(config, inputs, gates, hashes)
+    scored = []
     for gate in gates:
         with writing(score_path(config.run, gate.name)):  # other gates of the run may be scored meanwhile
-            done.append(score(config, asked, gate, hashes))
-    print(summary(config, asked, done, time.monotonic() - started))
+            scored.append(score(config, inputs, gate, hashes))
+    print(summary(config, inputs, scored, time.monotonic() - started))
 
 
-def summary(config: ScoreConfig, asked: Asked, done: Sequence[Scored], seconds: float) -> str:
+def summary(config: ScoreConfig, inputs: Asked, scored: Sequence[Scored], seconds: float) -> str:
     """A sentence: how many examples were scored now by which gates, and whose scores were there."""
     by_number: dict[int, list[str]] = {}
-    for one in done:
-        by_number.setdefault(one.n, []).extend(one.names)
-    there, total = by_number.pop(0, []), sum(map(len, asked.examples.values()))
-    now = ", ".join(f"{n} {asked.reads}s with {', '.join(names)}" for n, names in by_number.items())
-    parts = [f"scored {now} in {seconds:.0f} s"] if now else []
-    parts += [f"all {total} {asked.reads}s with {', '.join(there)} were scored before"] if there else []
-    note = "; scores of other inputs were replaced" if any(one.restarted for one in done) else ""
+    for result in scored:
+        by_number.setdefault(result.n, []).extend(result.names)
+    complete, total = by_number.pop(0, []), sum(map(len, inputs.examples.values()))
+    counts = ", ".join(f"{n} {inputs.reads}s with {', '.join(names)}" for n, names in by_number.items())
+    parts = [f"scored {counts} in {seconds:.0f} s"] if counts else []
+    parts += [f"all {total} {inputs.reads}s with {', '.join(complete)} were scored before"] if complete else []
+    note = "; scores of other inputs were replaced" if any(result.restarted for result in scored) else ""
     return f"{'; '.join(parts)} -> {score_path(config.run, '*')}{note}"
 
 
-def look_ahead(config: ScoreConfig, asked: Asked, gates: Sequence[GateHandle], hashes: Mapping[str, str]) -> None:
+def look_ahead(config: ScoreConfig, inputs: Asked, gates: Sequence[GateHandle], hashes: Mapping[str, str]) -> None:
     """Print what is left to score for each gate: requests, tokens, money, and with ``measure`` the time."""
-    price, total = price_of(config.prices), sum(map(len, asked.examples.values()))
+    price, total = price_of(config.prices), sum(map(len, inputs.examples.values()))
     for gate in gates:
-        whole, files = with_evidence(config, gate, asked, hashes)
-        rows = examples_left(config.run, gate, inputs_of(config, gate, files), whole.examples)
-        print(f"{gate.name}: {len(rows)} of {total} {asked.reads}s to score")
-        if rows and members_engine(config, asked, gate, hashes):
+        gate_inputs, files = with_evidence(config, gate, inputs, hashes)
+        rows = examples_left(config.run, gate, inputs_of(config, gate, files), gate_inputs.examples)
+        print(f"{gate.name}: {len(rows)} of {total} {inputs.reads}s to score")
+        if rows and members_engine(config, inputs, gate, hashes):
             print("  from its members' scores, which are stored: no model is asked")
             continue
         for line in price_of_scores(gate, rows, config.measure, price) if rows else ():
@@ -100,18 +100,18 @@ def look_ahead(config: ScoreConfig, asked: Asked, gates: Sequence[GateHandle], h
 
 
 def with_evidence(
-    config: ScoreConfig, gate: GateHandle, asked: Asked, hashes: Mapping[str, str]
+    config: ScoreConfig, gate: GateHandle, inputs: Asked, hashes: Mapping[str, str]
 ) -> tuple[Asked, Mapping[str, str]]:
     """Examples and hashes as the gate needs them: with what was found, where it is asked after the search."""
-    if gate.stage == "search" and asked.reads == "question":
-        return with_hits(config.run, asked, hashes)
-    return asked, hashes
+    if gate.stage == "search" and inputs.reads == "question":
+        return with_hits(config.run, inputs, hashes)
+    return inputs, hashes
 
 
 def inputs_of(config: ScoreConfig, gate: GateHandle, hashes: Mapping[str, str]) -> dict[str, str]:
     """Inputs that a gate's stored scores depend on."""
-    own = {"gate": gate.identity, "dtype": config.dtype, "chunk": str(config.chunk)}
-    return {**hashes, **own, **files_of_models(score_path(config.run, gate.name), gate.models)}
+    gate_facts = {"gate": gate.identity, "dtype": config.dtype, "chunk": str(config.chunk)}
+    return {**hashes, **gate_facts, **files_of_models(score_path(config.run, gate.name), gate.models)}
 
 
 class Scored(NamedTuple):
@@ -122,19 +122,19 @@ class Scored(NamedTuple):
     restarted: bool
 
 
-def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> Scored:
+def score(config: ScoreConfig, to_score: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> Scored:
     """One gate's file."""
-    begun, out, splits = time.monotonic(), score_path(config.run, gate.name), config.splits
-    asked, hashes = with_evidence(config, gate, asked, hashes)
-    trained = seen_in_training(gate, asked.examples, asked.reads, config.allowed())
-    for line in seen_messages(gate.name, trained, asked.reads):
+    started, target, splits = time.monotonic(), score_path(config.run, gate.name), config.splits
+    to_score, hashes = with_evidence(config, gate, to_score, hashes)
+    trained = seen_in_training(gate, to_score.examples, to_score.reads, config.allowed())
+    for line in seen_messages(gate.name, trained, to_score.reads):
         print(line)
     inputs = inputs_of(config, gate, hashes)
-    with ScoreFile(out, inputs) as scores:
-        chunks = chunks_left(scores, gate, asked.examples, config.chunk)
+    with ScoreFile(target, inputs) as scores:
+        chunks = chunks_left(scores, gate, to_score.examples, config.chunk)
         total = sum(len(chunk.examples) for chunk in chunks)
-        with progress_bar(desc=gate.name, unit=f"{asked.reads}s", total=total, disable=not chunks) as bar:
-            engine = (members_engine(config, asked, gate, hashes) if chunks else None) or config.scoring()
+        with progress_bar(desc=gate.name, unit=f"{to_score.reads}s", total=total, disable=not chunks) as bar:
+            engine = (members_engine(config, to_score, gate, hashes) if chunks else None) or config.scoring()
             for n in score_chunks(scores, gate, chunks, engine):
                 bar.update(n)
         extra: dict[str, Any] = {
@@ -146,17 +146,17 @@ def score(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[s
             "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},
             "seen": {name: trained for name in gate.names if trained},
             "gates": sources_of(gate, config.run),
-            MODEL_FILES: noted_models(out, gate.models),
+            MODEL_FILES: noted_models(target, gate.models),
         }
         scores.finish()
-    files = list(asked.files.values())
-    write_meta(out, stage="score", config=config, inputs=files, extra=extra, started=begun)
-    if asked.reads == "turn" and gate.opening and gate.opening.prompt is None and "dev" in splits:
-        note_best_f1(Path(gate.opening.model), gate, out, asked.examples["dev"], asked.files["turns.jsonl"])
+    files = list(to_score.files.values())
+    write_meta(target, stage="score", config=config, inputs=files, extra=extra, started=started)
+    if to_score.reads == "turn" and gate.opening and gate.opening.prompt is None and "dev" in splits:
+        note_best_f1(Path(gate.opening.model), gate, target, to_score.examples["dev"], to_score.files["turns.jsonl"])
     return Scored(gate.names, total, scores.restarted)
 
 
-def members_engine(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> Engine | None:
+def members_engine(config: ScoreConfig, inputs: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> Engine | None:
     """For a gate made of others whose scores are all stored: one that reads them. None: the members are asked."""
     if gate.opening is None or gate.opening.prompt is not None:
         return None
@@ -164,10 +164,10 @@ def members_engine(config: ScoreConfig, asked: Asked, gate: GateHandle, hashes: 
     def is_stored(member: GateHandle) -> bool:
         if not is_finished(config.run, member):
             return False
-        whole, files = with_evidence(config, member, asked, hashes)
-        if any(member.has_held_out(rows) for rows in whole.examples.values()):
+        member_inputs, files = with_evidence(config, member, inputs, hashes)
+        if any(member.has_held_out(rows) for rows in member_inputs.examples.values()):
             return False  # it reads what the member says itself
-        return not examples_left(config.run, member, inputs_of(config, member, files), whole.examples)
+        return not examples_left(config.run, member, inputs_of(config, member, files), member_inputs.examples)
 
     return from_members(gate.opening, config.run, is_stored)
 

@@ -51,9 +51,9 @@ def main(config: ScoreReferenceConfig) -> None:
     examples = with_references(files, config.splits)
     source = handle(config.kbm or config.run / "kbm", config.dtype, config.device)
     depends = {file.name: file_sha256(file) for file in files} | {"kbm": source.identity, "dtype": config.dtype}
-    out = config.run / "scores_reference.jsonl"
-    depends |= {"chunk": str(config.chunk), **files_of_models(out, source.models)}
-    with ScoreFile(out, depends) as scores:
+    target = config.run / "scores_reference.jsonl"
+    depends |= {"chunk": str(config.chunk), **files_of_models(target, source.models)}
+    with ScoreFile(target, depends) as scores:
         parts = {split: [e for e in examples if e.split == split] for split in config.splits}
         chunks = chunks_left(scores, source, parts, config.chunk)
         total = sum(len(chunk.examples) for chunk in chunks)
@@ -61,10 +61,10 @@ def main(config: ScoreReferenceConfig) -> None:
             for n in score_chunks(scores, source, chunks, config.scoring()):
                 bar.update(n)
         scores.finish()
-        extra = {**scores.costs().facts(source.names, config.splits), MODEL_FILES: noted_models(out, source.models)}
-    write_meta(out, stage="score_reference", config=config, inputs=files, extra=extra,
+        extra = {**scores.costs().facts(source.names, config.splits), MODEL_FILES: noted_models(target, source.models)}
+    write_meta(target, stage="score_reference", config=config, inputs=files, extra=extra,
                started=started)  # fmt: skip
-    print(f"scored {len(examples)} questions with their passages in {time.monotonic() - started:.0f} s -> {out}")
+    print(f"scored {len(examples)} questions with their passages in {time.monotonic() - started:.0f} s -> {target}")
 
 
 def with_references(files: list[Path], splits: tuple[Split, ...]) -> list[GateExample]:
@@ -74,12 +74,12 @@ def with_references(files: list[Path], splits: tuple[Split, ...]) -> list[GateEx
     """
     check_unchanged(files[0])
     check_current(files[1], files[0])
-    found = {e.question_id: evidence_text(e.hits, e.titles) for e in jsonl.read(Evidence, files[1])}
+    texts = {e.question_id: evidence_text(e.hits, e.titles) for e in jsonl.read(Evidence, files[1])}
     questions = [q for _, q in read_questions(files[0]) if q.split in splits]
-    missing = [q.id for q in questions if q.id not in found]
+    missing = [q.id for q in questions if q.id not in texts]
     if missing:
         raise UserError(f"{at(files[1])}: no search for {first_ids(missing)}; run data_gen/retrieve.py again")
-    return [reference_example(q, None, found[q.id]) for q in questions]
+    return [reference_example(q, None, texts[q.id]) for q in questions]
 
 
 if __name__ == "__main__":

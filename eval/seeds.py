@@ -50,35 +50,35 @@ def main(config: SeedsConfig) -> None:
     names = [gate.gate for gate in runs[0].results.gates if gate.threshold_rule is not None]
     entities = all(run.decided.entities for run in runs)
     clusters = [runs[0].decided.entities[o.question_id] for o in runs[0].decided.outcomes] if entities else None
-    found: dict[str, dict[str, SeedSummary]] = {}
+    by_gate: dict[str, dict[str, SeedSummary]] = {}
     for name in names:
         columns = [decisions_of(run.decided, name) for run in runs]
-        known = [column for column in columns if column is not None]
-        if len(known) == len(runs):
-            correct = [column[:, 0] for column in known]
+        complete = [column for column in columns if column is not None]
+        if len(complete) == len(runs):
+            correct = [column[:, 0] for column in complete]
             beside = [np.column_stack([column[:, 0], answers(run), column[:, 1]])
-                      for run, column in zip(runs, known, strict=True)]  # fmt: skip
-            found[name] = {
+                      for run, column in zip(runs, complete, strict=True)]  # fmt: skip
+            by_gate[name] = {
                 "accuracy": summarise_seeds(correct, config.bootstrap_draws, clusters=clusters),
                 "gain": summarise_seeds(beside, config.bootstrap_draws, figure=gain_over_random, clusters=clusters),
             }
     document = {"runs": [str(path) for path in config.runs], "gates": {
-        gate: {key: dataclasses.asdict(value) for key, value in of.items()} for gate, of in found.items()}}  # fmt: skip
+        gate: {key: dataclasses.asdict(s) for key, s in row.items()} for gate, row in by_gate.items()}}  # fmt: skip
     inputs = [path / "results.json" for path in config.runs]
     write_result(config.out, document, stage="seeds", config=config, inputs=inputs, started=started)
-    print(table(found, {name: sum((g.seen for run in runs for g in run.results.gates if g.gate == name), Seen()).mark
-                        for name in found}))  # fmt: skip
-    drawn = summary.bootstrap_units(runs[0].results.meta if entities else {})
+    print(table(by_gate, {name: sum((g.seen for run in runs for g in run.results.gates if g.gate == name), Seen()).mark
+                        for name in by_gate}))  # fmt: skip
+    units = summary.bootstrap_units(runs[0].results.meta if entities else {})
     seeds = f"{len(runs)} seeds by greedy answers"
-    print(f"summarised {len(found)} gates over {seeds}, intervals draw {drawn} -> {config.out}")
+    print(f"summarised {len(by_gate)} gates over {seeds}, intervals draw {units} -> {config.out}")
 
 
 def check(runs: list[FinishedRun]) -> None:
     """Refuse runs that are not of the same test questions in the same order."""
     ids = [[o.question_id for o in run.decided.outcomes] for run in runs]
-    other = next((run.name for run, mine in zip(runs, ids, strict=True) if mine != ids[0]), None)
-    if len(runs) < 2 or other is not None:
-        problem = f"'{other}' has other test questions than '{runs[0].name}'" if other else "give at least two"
+    different = next((run.name for run, run_ids in zip(runs, ids, strict=True) if run_ids != ids[0]), None)
+    if len(runs) < 2 or different is not None:
+        problem = f"'{different}' has other test questions than '{runs[0].name}'" if different else "give at least two"
         raise UserError(f"key 'runs': {problem}; seeds are compared on the same questions")
 
 
@@ -87,14 +87,14 @@ def answers(run: FinishedRun) -> np.ndarray:
     return np.array([(o.llm_correct, o.rag_correct) for o in run.decided.outcomes], float)
 
 
-def table(found: dict[str, dict[str, SeedSummary]], marks: Mapping[str, str]) -> str:
+def table(summaries: dict[str, dict[str, SeedSummary]], marks: Mapping[str, str]) -> str:
     """One row per gate and figure; ``marks``: questions that a gate knew from training, of all seeds together."""
     head = ("gate", "figure", "mean", "spread", "95 %, questions", "95 %, both", "by seed")
     rows = [
         [gate + marks[gate], key, number(s.mean), number(s.spread), interval(s.questions), interval(s.both),
          " ".join(map(number, s.by_seed))]
-        for gate, of in found.items()
-        for key, s in of.items()
+        for gate, figures in summaries.items()
+        for key, s in figures.items()
     ]  # fmt: skip
     return aligned(head, rows)
 

@@ -5,7 +5,7 @@ in one); writes OUT/<layout>.json and .md. Thresholds are chosen on the dev ques
 table4's prompt, which is the answering model's own, on each model's.
 table1 by data set; figure5 known and unknown; table2 FreshQA by change; table3 two and more hops; figure6 by knowledge
 frequency; table4 the gates of --gate-runs for the answers of --runs; figure8 double judgement (score_reference.py).
-The paper's own figures stand beside ours where the answers come from the paper's model.
+The paper's own figures are beside kbtrain's where the answers come from the paper's model.
 
 Examples:
   python eval/tables.py --config eval/configs/table1.yaml --runs "[runs/demo]"
@@ -62,12 +62,12 @@ def main(config: TablesConfig) -> None:
     cut = Cut(config.threshold_rule, config.target_ratio, config.accuracy)
     options = Options(config.layout, config.gates, cut, config.corpus, config.bins, config.resample)
     table = lay_out(options, runs, plug_in or None)
-    out = config.out / f"{config.layout}.json"
-    write_atomically(out.with_suffix(".md"), as_markdown(table))
+    target = config.out / f"{config.layout}.json"
+    write_atomically(target.with_suffix(".md"), as_markdown(table))
     inputs = [file for run in (*runs, *plug_in) for file in run.files]
-    write_result(out, table.to_json(), stage="tables", config=config, inputs=inputs, started=started)
+    write_result(target, table.to_json(), stage="tables", config=config, inputs=inputs, started=started)
     print("\n".join([as_text(table), *(note for run in runs for note in run.notes)]))
-    print(f"{config.layout}: {len(table.rows)} rows from {len(questions_of(runs))} test questions -> {out} and .md")
+    print(f"{config.layout}: {len(table.rows)} rows from {len(questions_of(runs))} test questions -> {target} and .md")
 
 
 if __name__ == "__main__":

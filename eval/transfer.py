@@ -49,28 +49,28 @@ def main(config: TransferConfig) -> None:
     started = time.monotonic()
     runs = [read_run(path, config.sampling_run, config.allow_missing) for path in config.runs]
     check_sampled(runs, config.accuracy)
-    rule, ratio, how = config.threshold_rule, config.target_ratio, (config.accuracy, config.resample)
+    rule, ratio, settings = config.threshold_rule, config.target_ratio, (config.accuracy, config.resample)
     if config.by == "model":
-        found, without = between_models(runs, config.gates, rule, ratio, *how)
+        transfers, without = between_models(runs, config.gates, rule, ratio, *settings)
     else:
-        found, without = matrix(config.gates, by_dataset(runs, config.gates, *how), rule, ratio)
-    chosen = by_rule(rule, "the source's dev questions")
+        transfers, without = matrix(config.gates, by_dataset(runs, config.gates, *settings), rule, ratio)
+    rule_text = by_rule(rule, "the source's dev questions")
     units = drawn_units(config.resample, [question for run in runs for question in run.test.questions])
-    note = f"Thresholds {chosen}. Intervals draw {bootstrap_units({'resample': units})}."
-    table = layout(found, note + seen_note(runs, config.gates))
-    out = beside(config.out, ".json")
-    document = {"by": config.by, "cells": [dataclasses.asdict(cell) for cell in found]}
+    note = f"Thresholds {rule_text}. Intervals draw {bootstrap_units({'resample': units})}."
+    table = layout(transfers, note + seen_note(runs, config.gates))
+    target = beside(config.out, ".json")
+    document = {"by": config.by, "cells": [dataclasses.asdict(cell) for cell in transfers]}
     write_atomically(beside(config.out, ".md"), as_markdown(table))
     inputs = [file for run in runs for file in run.files]
-    write_result(out, document, stage="transfer", config=config, inputs=inputs, started=started)
+    write_result(target, document, stage="transfer", config=config, inputs=inputs, started=started)
     print(as_text(table))
     if without:
         print(f"no source, for want of dev questions: {', '.join(without)}")
-    shifted = sum(cell.shift.alarming for cell in found)
-    print(f"{len(found)} transfers by {config.by}, scores shifted in {shifted} -> {out} and .md")
+    shifted = sum(cell.shift.alarming for cell in transfers)
+    print(f"{len(transfers)} transfers by {config.by}, scores shifted in {shifted} -> {target} and .md")
 
 
-def layout(found: list[Carried], note: str) -> Table:
+def layout(transfers: list[Carried], note: str) -> Table:
     """One row a transfer."""
     columns = [Column("gate", "text"), Column("from", "text"), Column("to", "text"), Column("n", "count"),
                Column("accuracy"), Column("retrieved"), Column("vs random", "points"), Column("95 %", "text"),
@@ -79,7 +79,7 @@ def layout(found: list[Carried], note: str) -> Table:
         [c.gate, c.source, c.target, c.n, c.accuracy, c.ratio, c.gain.mean,
          f"[{100 * c.gain.low:+.1f}, {100 * c.gain.high:+.1f}]", c.shift.statistic, c.shift.p_value,
          "shifted" if c.shift.alarming else "alike"]
-        for c in found
+        for c in transfers
     ]  # fmt: skip
     return Table("transfer", "Thresholds carried over", f"In percent. {note}", columns, rows)
 

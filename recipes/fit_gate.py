@@ -65,9 +65,9 @@ class FitGateConfig(FitConfig):
             return values
         run = Path(values["run"])
         turns = run / "turns.jsonl"
-        found = {split: turns if turns.exists() else run / "examples" / f"{split}.jsonl" for split in ("train", "dev")}
-        found["output"] = run / str(values.get("gate"))
-        return values | {name: found[name] for name in missing}
+        paths = {split: turns if turns.exists() else run / "examples" / f"{split}.jsonl" for split in ("train", "dev")}
+        paths["output"] = run / str(values.get("gate"))
+        return values | {name: paths[name] for name in missing}
 
 
 def main(config: FitGateConfig) -> None:
@@ -75,14 +75,14 @@ def main(config: FitGateConfig) -> None:
     started = time.monotonic()
     kind = kind_to_fit(config.gate)
     claim_fit_folder(config, config.gate, frozenset({"run"}))
-    kept = kept_features(config, kind)
-    tried = fit_by_keys(config, kind, kept)
-    key, areas = best_key(tried, kept)
-    best, chosen = tried[key], {"key": key} | ({"dev_auroc_by_key": areas} if len(areas) > 1 else {})
-    ending = SingleEnding(config, best, lambda folder: kind.open(folder, "auto", "auto"), started, chosen, kept)
-    print("fit_gate: " + ending.finish())
-    if kept is not None:
-        print(f"features of {len(kept)} examples in {kept.path}, {kept.extracted} of them extracted now")
+    features = kept_features(config, kind)
+    by_key = fit_by_keys(config, kind, features)
+    key, areas = best_key(by_key, features)
+    best, facts = by_key[key], {"key": key} | ({"dev_auroc_by_key": areas} if len(areas) > 1 else {})
+    fit_ending = SingleEnding(config, best, lambda folder: kind.open(folder, "auto", "auto"), started, facts, features)
+    print("fit_gate: " + fit_ending.finish())
+    if features is not None:
+        print(f"features of {len(features)} examples in {features.path}, {features.extracted} of them extracted now")
 
 
 def kept_features(config: FitGateConfig, kind: Kind) -> KeptFeatures | None:
@@ -92,10 +92,10 @@ def kept_features(config: FitGateConfig, kind: Kind) -> KeptFeatures | None:
     return KeptFeatures(config.output.parent / f"{config.gate}_features.jsonl", kind.features, config.gate)
 
 
-def fit_by_keys(config: FitGateConfig, kind: Kind, kept: KeptFeatures | None) -> dict[Key, FittedGate]:
+def fit_by_keys(config: FitGateConfig, kind: Kind, features: KeptFeatures | None) -> dict[Key, FittedGate]:
     """A gate for the key asked for, or for each whose labels have both classes in both files (turns have one label).
 
-    Raises :class:`UserError` if there is none, naming what the first lacks.
+    Raises :class:`UserError` without any, naming what the first lacks.
     """
     turns = isinstance(read_examples(config.train)[0], TurnExample)
     if (reads := "turn" if turns else "question") not in kind.reads:
@@ -103,19 +103,19 @@ def fit_by_keys(config: FitGateConfig, kind: Kind, kept: KeptFeatures | None) ->
             f"{config.train}: {reads}s; gate '{config.gate}' reads {' and '.join(sorted(kind.reads))}s alone"
         )
     keys: tuple[Key, ...] = (config.key or "mastery",) if turns or config.key else KEYS
-    found = _fit(keys, config, kind, kept, problems := [])
-    if "mastery" not in found and "benefit" not in found and keys == KEYS:  # no accepted answers
-        found = _fit(WITHOUT_GOLD, config, kind, kept, problems)
-    if not found:
+    by_key = _fit(keys, config, kind, features, problems := [])
+    if "mastery" not in by_key and "benefit" not in by_key and keys == KEYS:  # no accepted answers
+        by_key = _fit(WITHOUT_GOLD, config, kind, features, problems)
+    if not by_key:
         raise problems[0]
-    return found
+    return by_key
 
 
 def _fit(
-    keys: tuple[Key, ...], config: FitGateConfig, kind: Kind, kept: KeptFeatures | None, problems: list[UserError]
+    keys: tuple[Key, ...], config: FitGateConfig, kind: Kind, features: KeptFeatures | None, problems: list[UserError]
 ) -> dict[Key, FittedGate]:
     """A gate for each key with both classes in both files; for the other keys their problem is added."""
-    found: dict[Key, FittedGate] = {}
+    by_key: dict[Key, FittedGate] = {}
     for key in keys:
         try:
             data = read_classifier_data(config.train, config.dev, key, config.labels)
@@ -123,8 +123,8 @@ def _fit(
             problems.append(error)
             continue
         train, dev = plain_rows(data.train), plain_rows(data.dev)
-        found[key] = FittedGate(fit_kind(config.gate, kind, key, train, kept), train, dev)
-    return found
+        by_key[key] = FittedGate(fit_kind(config.gate, kind, key, train, features), train, dev)
+    return by_key
 
 
 if __name__ == "__main__":

@@ -64,12 +64,12 @@ FIELDS = frozenset(MakeSeakrConfig.model_fields)
 def main(config: MakeSeakrConfig) -> None:
     """Open the model, find its MLP, measure the scale, write the card."""
     started = time.monotonic()
-    own = read_prompts(config.prompts)
+    prompts = read_prompts(config.prompts)
     examples = dev_examples(config.questions, config.measure_on)
     from kbtrain.models.load import load_model, name_of
 
     model, tokenizer = load_model(config.model, config.dtype, config.device)
-    gate = SeaKR(model, tokenizer, config.settings(), own=own)
+    gate = SeaKR(model, tokenizer, config.settings(), own=prompts)
     thoughts = gate.think(examples)
     settings = gate.engine.settings
     measured = measured_scale(thoughts, settings)
@@ -77,15 +77,15 @@ def main(config: MakeSeakrConfig) -> None:
     card = SeakrCard(
         base_model=config.model,
         dtype=name_of(model.dtype),
-        prompt_fingerprint=asked_fingerprint(tokenizer, own),
+        prompt_fingerprint=asked_fingerprint(tokenizer, prompts),
         settings=settings,
-        label_rule={} if own is None else {"own_prompts": own.as_record()},
+        label_rule={} if prompts is None else {"own_prompts": prompts.as_record()},
         measured=measured,
         run={**sources, **git_state(), "empty_samples": gate.spent["empty_samples"]},
         versions=package_versions(),
     )
-    what = "SeaKR's uncertainty: how far the states of the model's sampled answers lie apart, in nats a sample."
-    write_made(config.output, card, f"{what} Nothing is trained.")
+    description = "SeaKR's uncertainty: how far the states of the model's sampled answers lie apart, in nats a sample."
+    write_made(config.output, card, f"{description} Nothing is trained.")
     print(
         f"SeaKR on {config.model}, layer {settings.layer} ({settings.mlp}): floor {measured.floor:.3f}, ceiling "
         f"{measured.ceiling:.3f} (squared norms {measured.low:.3g} to {measured.high:.3g}, {measured.n} dev questions, "
@@ -94,7 +94,7 @@ def main(config: MakeSeakrConfig) -> None:
 
 
 def dev_examples(path: Path, count: int) -> list[GateExample]:
-    """``count`` dev questions, evenly spread over the file. Raises :class:`UserError` if there is none."""
+    """``count`` dev questions, evenly spread over the file. Raises :class:`UserError` without any."""
     check_unchanged(path)
     dev = [question for _, question in read_questions(path) if question.split == "dev"]
     if not dev:

@@ -1,9 +1,9 @@
 """Make the gates p_yes, draft and server: no training, no labels; folders that name the answering model and the signal.
 
 p_yes asks the model if it can answer (first token, internal confidence, the question's perplexity: one forward pass;
-the question is ours, own prompts are noted for the answers alone); draft reads the first tokens of its greedy answer
-(margin, entropy, entropy of the first token); server asks both of a server that gives top log-probabilities. Choose
-thresholds with eval/calibrate.py afterwards.
+the question is kbtrain's, own prompts are noted for the answers alone); draft reads the first tokens of its greedy
+answer (margin, entropy, entropy of the first token); server asks both of a server that gives top log-probabilities.
+Choose thresholds with eval/calibrate.py afterwards.
 
 Examples:
   python recipes/make_untrained.py --config recipes/configs/untrained_smollm2.yaml
@@ -79,9 +79,11 @@ class MakeUntrainedConfig(Config):
         unmade = sorted(set(self.signals) - set(self.gates)) if "signals" in self.model_fields_set else []
         if unmade:
             raise ValueError(f"key 'signals': gate '{unmade[0]}' is not made; name it in gates, or leave it out")
-        for key, of in (("tokens", {"draft", "server"}), ("server_model", {"server"}), ("top", {"server"})):
-            if key in self.model_fields_set and not of & set(self.gates):
-                raise ValueError(f"key '{key}': counts for {' and '.join(sorted(of))} alone; name one in gates")
+        for key, gates_of_key in (("tokens", {"draft", "server"}), ("server_model", {"server"}), ("top", {"server"})):
+            if key in self.model_fields_set and not gates_of_key & set(self.gates):
+                raise ValueError(
+                    f"key '{key}': counts for {' and '.join(sorted(gates_of_key))} alone; name one in gates"
+                )
         if self.server_url is not None:
             check_url(self.server_url, "server_url")
         return self
@@ -89,40 +91,40 @@ class MakeUntrainedConfig(Config):
 
 def main(config: MakeUntrainedConfig) -> None:
     """Check the signals, look at the model, write the cards."""
-    chosen = {gate: config.signals.get(gate, SIGNALS[gate][0]) for gate in config.gates}
-    for gate, signal in chosen.items():
+    signals = {gate: config.signals.get(gate, SIGNALS[gate][0]) for gate in config.gates}
+    for gate, signal in signals.items():
         check_signal(signal, SIGNALS[gate])
-    own = read_prompts(config.prompts)
+    prompts = read_prompts(config.prompts)
     about: dict[str, Any] = {
         "base_model": config.model,
         "run": {**git_state(), "config": config.model_dump(mode="json")},
         "versions": package_versions(),
-        "label_rule": {} if own is None else {"own_prompts": own.as_record()},
+        "label_rule": {} if prompts is None else {"own_prompts": prompts.as_record()},
     }
     opened = [gate for gate in config.gates if gate != "server"]
-    cards = cards_of_model(chosen, about, own, config.tokens, config.dtype, config.device) if opened else {}
-    if "server" in chosen:
-        cards["server"] = with_server_prompts(server_card(config, chosen["server"], about), own)
+    cards = cards_of_model(signals, about, prompts, config.tokens, config.dtype, config.device) if opened else {}
+    if "server" in signals:
+        cards["server"] = with_server_prompts(server_card(config, signals["server"], about), prompts)
     for gate, card in cards.items():
         write_made(config.output / gate, card, WHAT[gate])
-    names = ", ".join(f"{gate} (by {signal})" for gate, signal in chosen.items())
+    names = ", ".join(f"{gate} (by {signal})" for gate, signal in signals.items())
     print(f"made {names} of {config.model} ({next(iter(cards.values())).dtype}) -> {config.output}")
 
 
 def server_card(config: MakeUntrainedConfig, signal: str, about: Mapping[str, Any]) -> ServerCard:
     """The server's card as configured, by this script's keys or by the file of ``kbtrain check-server``."""
-    given: dict[str, Any] = {
+    server: dict[str, Any] = {
         "url": config.server_url, "served": config.server_model or config.model,
         "chat": config.server_endpoint == "chat", "key_env": config.server_key_env,
     }  # fmt: skip
     if config.server_config is not None:
-        found = build(LLMConfig, config.server_config, {})
-        given = {
-            "url": found.server_url, "served": found.server_model or found.model,
-            "chat": found.server_endpoint == "chat", "key_env": found.server_key_env, "dialect": found.dialect(),
+        llm = build(LLMConfig, config.server_config, {})
+        server = {
+            "url": llm.server_url, "served": llm.server_model or llm.model,
+            "chat": llm.server_endpoint == "chat", "key_env": llm.server_key_env, "dialect": llm.dialect(),
         }  # fmt: skip
     return ServerCard(
-        **about, **given, signal=signal, prompt_fingerprint="", tokens=config.tokens, top=config.top,
+        **about, **server, signal=signal, prompt_fingerprint="", tokens=config.tokens, top=config.top,
         tries=config.server_tries, timeout=config.server_timeout, patience=config.server_patience,
     )  # fmt: skip
 

@@ -56,8 +56,8 @@ def main(config: TrainEncoderConfig) -> None:
     if config.base or (config.probe and config.probe.base):
         turns_only([*(row.example for row in (*data.train, *data.dev)), *test])
     if config.dry_run or not config.probe:
-        for one in config.members() or [config]:
-            train_one(one, data)
+        for member in config.members() or [config]:
+            train_one(member, data)
         return
     train_pair("train_encoder", config, data, train_one)
 

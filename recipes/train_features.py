@@ -76,10 +76,10 @@ def main(config: TrainFeaturesConfig) -> None:
 
 def with_evidence(data: KeyedData, evidence: Path) -> KeyedData:
     """The questions with the passages found for them."""
-    found = {e.id: e for split in ("train", "dev") for e in attach_hits(data.questions(split), evidence)}
+    by_id = {e.id: e for split in ("train", "dev") for e in attach_hits(data.questions(split), evidence)}
 
     def attached(rows: Mapping[Key, Sequence[Labelled]]) -> dict[Key, list[Labelled]]:
-        return {key: [replace(row, example=found[row.example.id]) for row in part] for key, part in rows.items()}
+        return {key: [replace(row, example=by_id[row.example.id]) for row in part] for key, part in rows.items()}
 
     return KeyedData(attached(data.train), attached(data.dev))
 

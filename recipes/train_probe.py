@@ -72,8 +72,8 @@ class TrainProbeConfig(RecipeConfig, EngineConfig):
     def _possible(self) -> TrainProbeConfig:
         check_counts(self, "condition", "draft", "tokens")
         check_each_once("keys", self.keys)
-        if self.condition == "rag" and (after := {"benefit", "change"} & set(self.keys)):
-            raise ValueError(f"condition rag has no key {min(after)}: the text is there; use mastery, certainty")
+        if self.condition == "rag" and (impossible := {"benefit", "change"} & set(self.keys)):
+            raise ValueError(f"condition rag has no key {min(impossible)}: the text is there; use mastery, certainty")
         return self
 
 
@@ -83,10 +83,10 @@ def main(config: TrainProbeConfig) -> None:
 
     data = read_data(config.train, config.dev, config.keys, config.labels)
     rule = label_rule(config.train)
-    own = own_prompts(rule, config.train)
-    used, draft = used_examples([*data.train, *data.dev], config.condition), config.condition == "draft"
+    prompts_own = own_prompts(rule, config.train)
+    examples, draft = used_examples([*data.train, *data.dev], config.condition), config.condition == "draft"
     if config.dry_run:
-        passes = f"{len(used)} {'drafts' if draft else 'prefills'} of {config.model} at most"
+        passes = f"{len(examples)} {'drafts' if draft else 'prefills'} of {config.model} at most"
         return recipe.say(f"{passes}, {len(config.keys)} heads; nothing is loaded")
     if not recipe.claim(CARD):
         return None
@@ -108,7 +108,7 @@ def main(config: TrainProbeConfig) -> None:
     from kbtrain.runtime.progress import progress_bar
 
     model, tokenizer = load_model(config.model, dtype_in_use(config.dtype, recipe.device), recipe.device)
-    reader = Reader(model, tokenizer, config.condition, own, config.tokens)
+    reader = Reader(model, tokenizer, config.condition, prompts_own, config.tokens)
     fingerprint, dtype = base_fingerprint(config.model), recipe.compute(lambda: name_of(model.dtype))
     taught, folder = used_examples(data.train, config.condition), config.states or config.output / "states"
     states_dtype = stored_dtype(folder) or dtype  # those of the answers' own passes are in the answers' format
@@ -116,26 +116,28 @@ def main(config: TrainProbeConfig) -> None:
     cluster, prompts = engine(config, None, RayStates), reader.prompts(taught)
     extractor = reader
     if cluster is None and states_dtype != dtype and any(prompt_key(ids) not in store for ids in prompts):
-        other = load_model(config.model, states_dtype, recipe.device)
-        extractor = Reader(*other, config.condition, own, config.tokens)
+        reader_model = load_model(config.model, states_dtype, recipe.device)
+        extractor = Reader(*reader_model, config.condition, prompts_own, config.tokens)
     read = ReadModel(config.model, fingerprint, states_dtype, config.device, config.tokens if draft else 0)
-    here = store.extract(extractor.model, prompts, extractor.read)
-    read_all(here if cluster is None else cluster.extract(store, read, prompts), len(taught))
+    states = store.extract(extractor.model, prompts, extractor.read)
+    read_all(states if cluster is None else cluster.extract(store, read, prompts), len(taught))
     with progress_bar(total=len(config.keys), desc="heads", unit="heads") as bar:
         shape = (config.keys, config.labels, config.method, config.average, config.layers)
-        fitted = fit(reader, store, taught, *shape, done=bar.update)
-    gate = (DraftProbe if draft else Probe)(reader, {key: one.head for key, one in fitted.items()}, config.method)
+        heads = fit(reader, store, taught, *shape, done=bar.update)
+    gate = (DraftProbe if draft else Probe)(
+        reader, {key: head_fit.head for key, head_fit in heads.items()}, config.method
+    )
     card = (DraftProbeCard if draft else ProbeCard)(
         base_model=config.model,
         base_fingerprint=fingerprint,
         dtype=dtype,
-        prompt_fingerprint=asked_fingerprint(tokenizer, own),
-        heads={key: one.layers for key, one in fitted.items()},
+        prompt_fingerprint=asked_fingerprint(tokenizer, prompts_own),
+        heads={key: head_fit.layers for key, head_fit in heads.items()},
         label_rule=rule,
         **({"tokens": config.tokens} if draft else {}),
         **config.model_dump(include={"answered_by", "condition", "method", "labels", "keys"}),
     )
-    recipe.say(ProbeEnding(config, gate, card, data, fitted, recipe.facts(states_dtype=states_dtype)).finish())
+    recipe.say(ProbeEnding(config, gate, card, data, heads, recipe.facts(states_dtype=states_dtype)).finish())
     return None
 
 

@@ -62,16 +62,16 @@ def main(config: TrainRankerConfig) -> None:
             raise UserError(f"{at(config.train)}: no {split} turn with a gold snippet{hint}")
     pairs = training_pairs(turns["train"], candidates, config.negatives, config.seed)
     if config.dry_run:
-        counts = ", ".join(f"{split} {len(found)}" for split, found in turns.items())
+        counts = ", ".join(f"{split} {len(examples)}" for split, examples in turns.items())
         steps = math.ceil(len(pairs) / (config.device_batch_size * config.gradient_accumulation_steps))
         return recipe.say(f"turns with gold snippets: {counts}; {len(pairs)} pairs, {steps} steps an epoch")
     if not recipe.claim(RANKS, dev=config.snippets):
         return None
     ranker, trainer = train(recipe, config, turns["dev"], candidates, pairs)
     if recipe.first:
-        ending = RankerEnding(config, turns, candidates, ranker, trainer, recipe.facts())
-        sentence = ending.finish()
-        for line in (*ending.lines(), sentence):
+        ranker_ending = RankerEnding(config, turns, candidates, ranker, trainer, recipe.facts())
+        sentence = ranker_ending.finish()
+        for line in (*ranker_ending.lines(), sentence):
             recipe.say(line)
     return recipe.leave()
 

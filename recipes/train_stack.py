@@ -53,25 +53,25 @@ def main(config: TrainStackConfig) -> None:
         data = KeyedData(data.dev, data.dev)
     handles = {config.run / member: handle(config.run / member) for member in config.members}
     members = stack_members(config.output, handles, config.leave_out)
-    files = [score_path(config.run, one.name) for one in handles.values()]
-    stored = StoredColumns(members, list(handles.values()), files)
+    files = [score_path(config.run, source.name) for source in handles.values()]
+    columns_stored = StoredColumns(members, list(handles.values()), files)
     models, held_out = {}, {}
     for key, rows in data.train.items():
         questions, need = [row.example for row in rows if isinstance(row.example, GateExample)], [r.need for r in rows]
         check_need(need, f"key '{key}'")
-        columns, groups = stored.columns_of(questions), groups_of(questions)
+        columns, groups = columns_stored.columns_of(questions), groups_of(questions)
         models[key] = fit_linear(columns, need, config.seed, groups)
         odds = held_out_log_odds(columns, need, config.seed, groups)
         held_out[f"stack_{key}"] = held_out_rows(questions, odds)
     card = StackCard(keys=config.keys, members=members, labels=config.labels, models=models)
-    dev = combine_scores(card, stored.columns_of(data.questions("dev")), card.keys)
+    dev = combine_scores(card, columns_stored.columns_of(data.questions("dev")), card.keys)
     if config.fit_on == "dev":
         dev = {name: held_out_or_own(data.questions("dev"), held_out[name], dev[name]) for name in dev}
 
     def again(folder: Path) -> Mapping[str, Sequence[float]]:
         read = StackCard.read(folder)
         return dev if config.fit_on == "dev" and read.models == models else combine_scores(
-            read, stored.columns_of(data.questions("dev")), card.keys
+            read, columns_stored.columns_of(data.questions("dev")), card.keys
         )  # fmt: skip
 
     fit = KeyedFit(
@@ -81,14 +81,14 @@ def main(config: TrainStackConfig) -> None:
         again=again,
         held_out=held_out,
         trained_on=data.questions(),
-        what=f"A logistic regression on the scores of {', '.join(one.name for one in handles.values())}. Score: "
+        what=f"A logistic regression on the scores of {', '.join(source.name for source in handles.values())}. Score: "
         "p(retrieval needed) in [0, 1].",
         points=(
             f"It can be asked at the stage '{card.stage}', and costs what its members cost.",
             f"Fitted to {config.fit_on} questions; its own scores of them are held out.",
             *(
                 f"{key}: C {model.strength:g}; log odds move over the questions' range by "
-                + ", ".join(f"{one.log_odds_range():+.2f} ({name})" for name, one in model.inputs.items())
+                + ", ".join(f"{source.log_odds_range():+.2f} ({name})" for name, source in model.inputs.items())
                 for key, model in models.items()
             ),
         ),

@@ -1,4 +1,4 @@
-"""Repeated cross-validation of turn gates over dialogues: which to take, what it is worth, and for how many dialogues.
+"""Repeated cross-validation of turn gates over dialogues: which to take, its figures, and for how many dialogues.
 
 Reads labelled turns (data_gen/collect_turns.py); train and dev together are split by dialogue, five folds three times.
 Candidates read a dialogue's state, a frozen encoder's embeddings of what was said, or both, or are averages of two; a
@@ -70,33 +70,34 @@ def main(config: CrossValidateConfig) -> None:
     made_of = known_sha256(config.turns) + config.encoder + digest(config.encoder)
     with progress_bar(total=config.repeats * config.folds, desc="cross-validation", unit="folds") as bar:
         repeats = list(cv.cross_validated(table, counts, config.seed, folder, made_of, bar.update))
-    made = cv.candidates_held_out(table, repeats)
-    drawn = cv.drawn_figures(table.truth, table.dialogues, made)
-    found = cv.figures_of_candidates(table.truth, made, drawn)
+    held_out = cv.candidates_held_out(table, repeats)
+    draws = cv.drawn_figures(table.truth, table.dialogues, held_out)
+    figures = cv.figures_of_candidates(table.truth, held_out, draws)
     plain = [name for name, parts in cv.CANDIDATES.items() if not any(part.annotated for part in parts)]
-    chosen, text = cv.best(list(cv.CANDIDATES), found), cv.best(plain, found)
-    inflations = cv.nested_inflations(table, repeats, drawn)
+    best_name, text = cv.best(list(cv.CANDIDATES), figures), cv.best(plain, figures)
+    inflations = cv.nested_inflations(table, repeats, draws)
     corrected = {
-        name: cv.corrected(names, drawn, inflations) for name, names in ((text, plain), (chosen, list(cv.CANDIDATES)))
+        name: cv.corrected(names, draws, inflations)
+        for name, names in ((text, plain), (best_name, list(cv.CANDIDATES)))
     }
-    named, most = list(dict.fromkeys((chosen, text))), cv.fewest_dialogues(table, repeats)
+    shown_names, most = list(dict.fromkeys((best_name, text))), cv.fewest_dialogues(table, repeats)
     sizes, beyond = ([size for size in config.sizes if (size > most) == above] for above in (False, True))
     document = {
         "dialogues": len(set(table.dialogues)),
         "turns": len(table.truth),
         "positive": int(table.truth.sum()),
-        "chosen": chosen,
+        "chosen": best_name,
         "chosen_without_annotation": text,
         "corrected": {
             name: {figure: dataclasses.asdict(value) for figure, value in values.items()}
             for name, values in corrected.items()
         },
-        "inflation": {name: inflations[name] for name in named},
+        "inflation": {name: inflations[name] for name in shown_names},
         "encoder_files": digest(config.encoder),
-        "thresholds": {name: cv.threshold(table, made[name]) for name in named},
-        "candidates": {name: dataclasses.asdict(one) for name, one in found.items()},
-        "calibration": {name: cv.calibrated(table, made[name]) for name in named},
-        "by_dialogues": {name: cv.by_dialogues(table, name, repeats, sizes, config.seed) for name in named},
+        "thresholds": {name: cv.threshold(table, held_out[name]) for name in shown_names},
+        "candidates": {name: dataclasses.asdict(candidate) for name, candidate in figures.items()},
+        "calibration": {name: cv.calibrated(table, held_out[name]) for name in shown_names},
+        "by_dialogues": {name: cv.by_dialogues(table, name, repeats, sizes, config.seed) for name in shown_names},
     }
     write_atomically(folder / "cross_validation.md", markdown(document))
     write_atomically(folder / "cross_validation.svg", figure(document))
@@ -109,17 +110,17 @@ def main(config: CrossValidateConfig) -> None:
     print(f"{len(table.truth)} turns of {n} dialogues in {seconds:.0f} s -> {folder}")
 
 
-def table_of(config: CrossValidateConfig, splits: Sequence[str], asked: Collection[str] = ()) -> cv.TurnTable:
-    """The labelled turns of these splits, with embeddings that are kept; those of dialogues that are ``asked`` about,
+def table_of(config: CrossValidateConfig, splits: Sequence[str], skipped: Collection[str] = ()) -> cv.TurnTable:
+    """The labelled turns of these splits, with embeddings that are kept; those of dialogues that are ``skipped`` about,
     which files without names of dialogues may have in several splits, are skipped with a warning.
 
     Raises :class:`UserError` for none.
     """
-    known = [t for t in jsonl.read(TurnExample, config.turns) if t.label is not None and t.split in splits]
-    turns = [turn for turn in known if turn.dialogue_id not in asked]
-    if left := len(known) - len(turns):
-        told = f"{at(config.turns)}: {left} turns of {' and '.join(splits)} continue dialogues of test: skipped"
-        warnings.warn(told, stacklevel=2)
+    labelled = [t for t in jsonl.read(TurnExample, config.turns) if t.label is not None and t.split in splits]
+    turns = [turn for turn in labelled if turn.dialogue_id not in skipped]
+    if n_skipped := len(labelled) - len(turns):
+        message = f"{at(config.turns)}: {n_skipped} turns of {' and '.join(splits)} continue dialogues of test: skipped"
+        warnings.warn(message, stacklevel=2)
     if not turns:
         raise UserError(f"{at(config.turns)}: no labelled turn of {' or '.join(splits)}; collect some")
     texts = sorted({utterance.text for turn in turns for utterance in turn.context})
@@ -132,34 +133,36 @@ def test(config: CrossValidateConfig, started: float) -> None:
 
     Raises :class:`UserError` where nothing was chosen from these turns, with this encoder, yet.
     """
-    source, again = config.folder / RESULT, "call this without --test again"
-    noted, meta = read_document(source, "call this without --test first", again), read_meta(source)
+    source, remedy = config.folder / RESULT, "call this without --test again"
+    document_of_choice, meta = read_document(source, "call this without --test first", remedy), read_meta(source)
     if meta["inputs"].get(config.turns.name) != known_sha256(config.turns):
-        raise UserError(f"{at(source)}: chosen from other turns than {config.turns}; {again}")
+        raise UserError(f"{at(source)}: chosen from other turns than {config.turns}; {remedy}")
     settings = meta.get("config")
     encoder = settings.get("encoder") if isinstance(settings, dict) else None
     if encoder != config.encoder:
-        raise UserError(f"{at(source)}: chosen with encoder '{encoder}', not '{config.encoder}'; {again}")
+        raise UserError(f"{at(source)}: chosen with encoder '{encoder}', not '{config.encoder}'; {remedy}")
     files = digest(config.encoder)
-    if noted.get("encoder_files", files) != files:  # results of before did not tell them
-        raise UserError(f"{at(source)}: chosen with other files of encoder '{config.encoder}'; {again}")
-    other = table_of(config, ("test",))
-    table = table_of(config, ("train", "dev"), set(other.dialogues))
-    names = dict.fromkeys((noted["chosen"], noted["chosen_without_annotation"]))
-    made = {name: [cv.applied(name, noted["thresholds"][name], table, other)] for name in names}
-    found = cv.figures_of_candidates(other.truth, made, cv.drawn_figures(other.truth, other.dialogues, made))
+    if document_of_choice.get("encoder_files", files) != files:  # earlier results do not store it
+        raise UserError(f"{at(source)}: chosen with other files of encoder '{config.encoder}'; {remedy}")
+    test_table = table_of(config, ("test",))
+    table = table_of(config, ("train", "dev"), set(test_table.dialogues))
+    names = dict.fromkeys((document_of_choice["chosen"], document_of_choice["chosen_without_annotation"]))
+    scores = {name: [cv.applied(name, document_of_choice["thresholds"][name], table, test_table)] for name in names}
+    figures = cv.figures_of_candidates(
+        test_table.truth, scores, cv.drawn_figures(test_table.truth, test_table.dialogues, scores)
+    )
     document = {
-        "dialogues": len(set(other.dialogues)),
-        "turns": len(other.truth),
-        "positive": int(other.truth.sum()),
-        "candidates": {name: dataclasses.asdict(one) for name, one in found.items()},
-        "calibration": {name: cv.calibrated(other, runs) for name, runs in made.items()},
+        "dialogues": len(set(test_table.dialogues)),
+        "turns": len(test_table.truth),
+        "positive": int(test_table.truth.sum()),
+        "candidates": {name: dataclasses.asdict(candidate) for name, candidate in figures.items()},
+        "calibration": {name: cv.calibrated(test_table, runs) for name, runs in scores.items()},
     }
     inputs = [config.turns, source]
     write_result(config.folder / TEST, document, stage="cross_validate", config=config, inputs=inputs, started=started)
     write_atomically(config.folder / "test.md", markdown(document))
     print(markdown(document))
-    print(f"{len(other.truth)} test turns of {document['dialogues']} dialogues -> {config.folder / TEST}")
+    print(f"{len(test_table.truth)} test turns of {document['dialogues']} dialogues -> {config.folder / TEST}")
 
 
 if __name__ == "__main__":

@@ -118,6 +118,53 @@ def messages() -> Iterator[tuple[str, str]]:
                 yield template.name, " ".join(block.split())
 
 
+PLAIN = (
+    *(f"kbtrain/{room}/" for room in "answers dialogue distributed kernels metrics models prompts".split()),
+    *("kbtrain/questions/", "kbtrain/retrieval/", "data_gen/", "eval/", "recipes/"),
+)
+# locals and parameters that do not say what they hold
+VAGUE = frozenset(
+    "found one made said kept told own mine theirs ours there here wanted asked given seen taken known noted shown "
+    "begun gone".split()
+)
+
+
+def test_code_of_the_plain_rooms_is_in_plain_language() -> None:
+    """No private phrase in docstrings and comments, and no vague local or parameter. A room that passes joins PLAIN."""
+    faults, n = [], 0
+    for path, tree in trees():
+        if path.startswith(PLAIN):
+            n += 1
+            for line, text in code_prose(path, tree):
+                text = re.sub(r"`+[^`]*`+|\bis None\b", "CODE", text)
+                faults += [f"{path}:{line}: {match[0]!r}" for match in PRIVATE.finditer(text)]
+            faults += [f"{path}:{line}: name {name}" for line, name in bound_names(tree) if name in VAGUE]
+    assert n > 150
+    assert faults == []
+
+
+def code_prose(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, text) of each docstring and comment."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+    with open(ROOT / path, "rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
+
+
+def bound_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, name) of each local and parameter of a function."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    yield node.lineno, node.id
+                elif isinstance(node, ast.arg):
+                    yield node.lineno, node.arg
+
+
 def first_lines() -> Iterator[tuple[str, str]]:
     """(place, first line) of every docstring of the package and its scripts."""
     for path, tree in trees():

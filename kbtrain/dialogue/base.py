@@ -147,7 +147,7 @@ def split_of(name: str, path: Path) -> Split:
 def split_files(path: Path, suffix: str, split: Split | None) -> list[tuple[Split, Path]]:
     """The files of a folder named ``<split><ending>`` (one of another split is refused), or the one file given.
 
-    Raises :class:`UserError` if there is none, or if a single file's name says no split and none is given.
+    Raises :class:`UserError` without any, or if a single file's name says no split and none is given.
     """
     if path_exists(path) and not path.is_dir():
         return [(split or split_of(plain_name(path.name).removesuffix(suffix), path), path)]

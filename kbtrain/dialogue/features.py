@@ -179,12 +179,12 @@ def kept_knowledge(
     config: KnowledgeConfig,
     turns: Sequence[TurnExample],
     k: int,
-    shown: Callable[[Iterable[TurnExample]], Iterable[TurnExample]] = iter,
+    with_progress: Callable[[Iterable[TurnExample]], Iterable[TurnExample]] = iter,
     was_read: bool = False,
 ) -> list[tuple[Hit, ...]]:
     """As :func:`find_knowledge`, from ``path`` if it is current, else found and stored there.
 
-    ``shown`` may show progress. ``was_read``: stored responses have read what ``path`` holds; other texts than those
+    ``with_progress`` may show progress. ``was_read``: stored responses have read what ``path`` holds; other texts
     raise :class:`~kbtrain.errors.UserError`.
     """
     know, source, run = config.know, config.source, config.run
@@ -196,7 +196,7 @@ def kept_knowledge(
         stored = {evidence.question_id: evidence.hits for evidence in read(Evidence, path)}
         if list(stored) == ids:
             return [stored[name] for name in ids]
-    results = find_knowledge(config, shown(turns), k)
+    results = find_knowledge(config, with_progress(turns), k)
     rows = [
         Evidence(turn.id, know, context_text(turn.context), hits) for turn, hits in zip(turns, results, strict=True)
     ]

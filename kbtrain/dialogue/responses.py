@@ -183,7 +183,7 @@ def _generated(
     responder: Responder,
     name: str,
     history_question: Sequence[tuple[TurnExample, Sequence[Hit]]],
-    made: Mapping[str, AugmentedResponse],
+    stored: Mapping[str, AugmentedResponse],
     batch_size: int,
 ) -> Iterator[list[AugmentedResponse]]:
     prompts: list[tuple[TurnExample, Sequence[Hit], ResponsePrompt]] = [
@@ -192,7 +192,7 @@ def _generated(
     prompts.sort(key=lambda entry: (-len(entry[2].ids), entry[0].id))
     for i in range(0, len(prompts), batch_size):
         batch = prompts[i : i + batch_size]
-        if all(turn.id in made for turn, _, _ in batch):
+        if all(turn.id in stored for turn, _, _ in batch):
             continue
         answers = responder.respond([prompt.ids for _, _, prompt in batch])
         yield [
@@ -205,5 +205,5 @@ def _generated(
                 **vars(answer),
             )
             for (turn, hits, prompt), answer in zip(batch, answers, strict=True)
-            if turn.id not in made
+            if turn.id not in stored
         ]

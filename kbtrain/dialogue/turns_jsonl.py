@@ -28,7 +28,7 @@ def plain_turns(path: Path, split: Split | None = None) -> Iterator[tuple[str, T
     Needed a line: ``context``, as a list of texts (the last one the user's, speakers alternating), as a list of
     ``{"speaker": "USER", "text": "..."}``, or as one text ``USER: ... SYSTEM: ... USER: ...``. Any field of
     :class:`TurnExample` are allowed, too. Defaults: ``id`` and ``dialogue_id`` from file name and line (lines that
-    go on with one dialogue share its first line's: :class:`~kbtrain.dialogue.together.Together`), ``turn`` = turns of
+    continue one dialogue share its first line's: :class:`~kbtrain.dialogue.together.Together`), ``turn`` = turns of
     the context, ``split`` from the file's name. Raises :class:`UserError` with file and line.
     """
     names = Together()

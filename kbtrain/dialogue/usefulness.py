@@ -41,7 +41,10 @@ class ReadSnippets:
 
 
 def read_snippets(
-    turns: Sequence[TurnExample], made: Sequence[AugmentedResponse], texts: Mapping[tuple[str, str], Hit], words: int
+    turns: Sequence[TurnExample],
+    responses: Sequence[AugmentedResponse],
+    texts: Mapping[tuple[str, str], Hit],
+    words: int,
 ) -> list[ReadSnippets]:
     """One for each response that read snippets; ``texts``: hits by (turn, snippet), ``words`` of the context."""
     by_id = {turn.id: turn for turn in turns}
@@ -52,7 +55,7 @@ def read_snippets(
                 by_id[response.turn_id], [texts[response.turn_id, snippet] for snippet in response.snippets], words
             ),
         )
-        for response in made
+        for response in responses
         if response.snippets and response.turn_id in by_id
     ]
 
@@ -72,10 +75,10 @@ def _question(turn: TurnExample, hits: Sequence[Hit], words: int) -> SnippetsQue
     return SnippetsQuestion(turn.id, context.text, (), turn.split, turn.dialogue_id, context_passages=texts)
 
 
-def read_texts(path: Path, made: Sequence[AugmentedResponse]) -> dict[tuple[str, str], Hit]:
+def read_texts(path: Path, responses: Sequence[AugmentedResponse]) -> dict[tuple[str, str], Hit]:
     """A ranker's hits by (turn, snippet). Raises :class:`UserError` where one lacks that a response has read."""
     hits = {(row.question_id, hit.passage_id): hit for row in jsonl.read(Evidence, path) for hit in row.hits}
-    missing = next(((row.turn_id, s) for row in made for s in row.snippets if (row.turn_id, s) not in hits), None)
+    missing = next(((row.turn_id, s) for row in responses for s in row.snippets if (row.turn_id, s) not in hits), None)
     if missing is not None:
         raise UserError(f"{at(path)}: no text of snippet '{missing[1]}', which the response to turn '{missing[0]}' "
                         "read; run data_gen/respond.py again")  # fmt: skip

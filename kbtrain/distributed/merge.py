@@ -101,7 +101,7 @@ def _copied(parts: Sequence[ShardStore], run: str, target: SampleStore, done: Se
     for part in parts:
         with SampleStore(part.path, read_only=True) as store:
             for sets in windows(store.iterate(run), BATCH):
-                missing = [one for one in sets if (one.question_id, one.condition) not in done]
+                missing = [answers for answers in sets if (answers.question_id, answers.condition) not in done]
                 try:
                     if missing:
                         target.put(run, missing)

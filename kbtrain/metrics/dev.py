@@ -30,8 +30,8 @@ def classifier_metrics(
     ``f1`` is for choosing between checkpoints on dev; it does not estimate F1 elsewhere.
     """
     values = np.asarray(scores, dtype=float)
-    found = classify("needed", np.asarray(need) > 0.5, values, values > best_f1_threshold(need, scores).value)
-    figures = {"auroc": found.auroc, "average_precision": found.average_precision, "f1": found.f1}
+    classes = classify("needed", np.asarray(need) > 0.5, values, values > best_f1_threshold(need, scores).value)
+    figures = {"auroc": classes.auroc, "average_precision": classes.average_precision, "f1": classes.f1}
     if ((values >= 0) & (values <= 1)).all():  # a score that is not a probability has no log loss
         figures = {"loss": log_loss(need if taught is None else taught, scores), **figures}
     return {name: value for name, value in figures.items() if value is not None}

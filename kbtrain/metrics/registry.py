@@ -80,7 +80,7 @@ METRICS: dict[str, Metric] = {
     "precision": Metric("precision", precision, 0.0),
     "recall": Metric("recall", recall, 0.0),
     "f1": Metric("F1", f1, 0.0),
-    "auroc": Metric("AUC", lambda one: auroc(one.truth, one.scores, one.weights)),
-    "average_precision": Metric("AP", lambda one: average_precision(one.truth, one.scores, one.weights)),
-    "fdr": Metric("FDR", lambda one: 1 - precision(one), 1.0),
+    "auroc": Metric("AUC", lambda data: auroc(data.truth, data.scores, data.weights)),
+    "average_precision": Metric("AP", lambda data: average_precision(data.truth, data.scores, data.weights)),
+    "fdr": Metric("FDR", lambda data: 1 - precision(data), 1.0),
 }

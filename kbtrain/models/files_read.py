@@ -51,14 +51,14 @@ def files_of(model: str) -> dict[str, Path]:
     }
 
 
-def hashes_of(model: str, noted: Any = None) -> dict[str, str]:
-    """SHA-256 of each of these files. A file whose size and time are as ``noted`` (see :func:`note`) is not read."""
-    return {name: entry["sha256"] for name, entry in note(model, noted).items()}
+def hashes_of(model: str, stored: Any = None) -> dict[str, str]:
+    """SHA-256 of each of these files. A file whose size and time are as ``stored`` (see :func:`note`) is not read."""
+    return {name: entry["sha256"] for name, entry in note(model, stored).items()}
 
 
-def note(model: str, noted: Any = None) -> Noted:
+def note(model: str, stored: Any = None) -> Noted:
     """As :func:`~kbtrain.io.provenance.note_files`, of these files."""
-    return note_files(files_of(model), noted)
+    return note_files(files_of(model), stored)
 
 
 def digest(model: str) -> str:
@@ -67,18 +67,18 @@ def digest(model: str) -> str:
     return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest() if hashes else ""
 
 
-def check_noted(model: str, noted: Any, made: str, remedy: str) -> None:
-    """Raise :class:`UserError` naming the first file of the model that is not as ``noted``; nothing noted passes.
+def check_noted(model: str, stored: Any, product: str, remedy: str) -> None:
+    """Raise :class:`UserError` naming the first file of the model that differs from ``stored``, if anything is stored.
 
-    ``made``: what was made from it; ``remedy``: what to do instead of copying the model again. A model that is not
-    here any more passes: what was made of it stays what it is.
+    ``product``: what was made from it; ``remedy``: an alternative to copying the model again. A missing model passes:
+    its products do not change.
     """
-    if not isinstance(noted, Mapping) or not noted:
+    if not isinstance(stored, Mapping) or not stored:
         return
-    expected = {name: entry.get("sha256") if isinstance(entry, Mapping) else None for name, entry in noted.items()}
-    actual = hashes_of(model, noted)
+    expected = {name: entry.get("sha256") if isinstance(entry, Mapping) else None for name, entry in stored.items()}
+    actual = hashes_of(model, stored)
     for name in sorted({*expected, *actual}) if actual else ():
         if expected.get(name) != actual.get(name):
             change = "is another file than" if name in expected and name in actual else "was not there"
             change = change if name in actual else "is gone, which was there"
-            raise UserError(f"model '{model}': {name} {change} when {made}; copy the model again, or {remedy}")
+            raise UserError(f"model '{model}': {name} {change} when {product}; copy the model again, or {remedy}")

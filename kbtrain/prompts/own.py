@@ -77,33 +77,33 @@ def read_prompts(files: Mapping[Part, Path]) -> OwnPrompts | None:
     return OwnPrompts(texts["llm"], texts["rag"], texts.get("system"))
 
 
-def asked_text(example: GateExample, reference: str | None, own: OwnPrompts | None = None) -> str:
-    """Prompt for an answer to an example, whose options are in its question, one line each; ``own`` None: the KBM's."""
+def asked_text(example: GateExample, reference: str | None, prompts: OwnPrompts | None = None) -> str:
+    """Prompt for an answer to an example, whose question has its options, one a line; ``prompts`` None: the KBM's."""
     text = example.question
     question = Question(example.id, text, (), example.split, "", example.language, form_of(text))
-    if own is not None:
-        return own.render(question, reference)
+    if prompts is not None:
+        return prompts.render(question, reference)
     return answer_prompt(question, "llm" if reference is None else "rag", reference)
 
 
-def asked_whole(example: GateExample, reference: str | None, own: OwnPrompts | None) -> str:
+def asked_whole(example: GateExample, reference: str | None, prompts: OwnPrompts | None) -> str:
     """As :func:`asked_text`, with the system message before it: the words of which the model reads the tokens."""
-    text = asked_text(example, reference, own)
-    return text if own is None or own.system is None else f"{own.system}\n{text}"
+    text = asked_text(example, reference, prompts)
+    return text if prompts is None or prompts.system is None else f"{prompts.system}\n{text}"
 
 
 def asked_ids(
-    tokenizer: PreTrainedTokenizerBase, example: GateExample, reference: str | None, own: OwnPrompts | None
+    tokenizer: PreTrainedTokenizerBase, example: GateExample, reference: str | None, prompts: OwnPrompts | None
 ) -> list[int]:
     """Token ids of the very prompt that the answering model reads for an example, system message included."""
-    return encode(tokenizer, asked_text(example, reference, own), None if own is None else own.system)
+    return encode(tokenizer, asked_text(example, reference, prompts), None if prompts is None else prompts.system)
 
 
-def asked_fingerprint(tokenizer: PreTrainedTokenizerBase | None, own: OwnPrompts | None) -> str:
+def asked_fingerprint(tokenizer: PreTrainedTokenizerBase | None, prompts: OwnPrompts | None) -> str:
     """Fingerprint of the prompts that ask for answers as the model reads them: its chat template counts."""
-    if own is None:
+    if prompts is None:
         return answer_fingerprint(tokenizer)
-    rendered = "\0".join(render_chat(tokenizer, text, own.system) for text in (own.llm, own.rag))
+    rendered = "\0".join(render_chat(tokenizer, text, prompts.system) for text in (prompts.llm, prompts.rag))
     return hashlib.sha256(rendered.encode()).hexdigest()[:16]
 
 

@@ -262,7 +262,7 @@ def test_all_rows_but_one_that_always_fails_are_done_in_three_attempts(cluster):
                 yield number, f"row {number}"
 
     done = []
-    with pytest.warns(UserWarning, match="going on with"), pytest.raises(UserError, match=r"no chunk .* row 2\)"):
+    with pytest.warns(UserWarning, match="continuing with"), pytest.raises(UserError, match=r"no chunk .* row 2\)"):
         for number, _ in Failing().map_rows(ScoreWorker, "", {i: "" for i in range(6)}, "chunk"):
             done.append(number)
     assert (done, begun) == ([0, 1, 5, 4, 3], [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2], [2]])

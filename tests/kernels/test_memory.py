@@ -75,7 +75,7 @@ def test_one_line_comes_before_the_system_has_none_left(monkeypatch):
     left = iter([10**9, 2 * 10**8, 4 * 10**8, 10**9])
     monkeypatch.setattr(memory, "available_memory", lambda: next(left))
     monkeypatch.setattr(memory, "give_back", lambda: True)
-    monkeypatch.setattr(memory, "_told", [])
+    monkeypatch.setattr(memory, "_warnings", [])
     freed = memory.FreedMemory()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -59,7 +59,7 @@ def _splits(path: Path, reading: Reading) -> Mapping[str, Iterable[dict[str, Any
 
 
 def _split_word(name: str, path: Path, reading: Reading) -> str:
-    """The word that names a split, "test" where there is none."""
+    """The word that names a split, "test" without such a word."""
     return (not reading.split and split_word(name, SPLITS, str(path))) or "test"
 
 

@@ -101,7 +101,7 @@ def _label(name: str) -> str:
 
 
 def split_word(name: str, splits: Mapping[str, Split], place: str = "") -> str:
-    """The word of a path that names a split; its last part counts before the folders. "" if there is none.
+    """The word of a path that names a split; its last part counts before the folders. "" without one.
 
     Raises :class:`UserError` for a part that names two splits.
     """

@@ -48,7 +48,7 @@ class SourceRecord:
         return self.data.get(key) is not None
 
     def reached(self, path: str) -> Any:
-        """The value under a field, or under ``a.b`` within objects; None where there is none."""
+        """The value under a field, or under ``a.b`` within objects; None if missing."""
         value: Any = self.data
         for part in [path] if path in self.data else path.split("."):
             value = value.get(part) if isinstance(value, dict) else None
