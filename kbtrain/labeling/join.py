@@ -111,7 +111,7 @@ def apart(
             near = next((entities[name] for name in row.entities if name in entities), None)
             seen, rule = (same, on_leak) if same else (near, on_shared_entity)
             if seen is not None and rule == "fail":
-                what = f"also stands in {seen[0]} as" if same else f"asks about an entity of {seen[0]} question"
+                what = f"is also in {seen[0]} as" if same else f"asks about an entity of {seen[0]} question"
                 key = "on_leak: drop" if same else "on_shared_entity: drop (or keep)"
                 raise UserError(f"{split} question '{row.id}' {what} '{seen[1]}'; take it out of one run, or set {key}")
             if seen is not None:
