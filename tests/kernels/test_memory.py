@@ -82,7 +82,9 @@ def test_one_line_comes_before_the_system_has_none_left(monkeypatch):
         assert [freed.check(), freed.check()] == [False, True]  # what was given back was enough
     left = iter([2 * 10**8, 2 * 10**8])
     freed = memory.FreedMemory()
-    with pytest.warns(UserWarning, match=r"200 MB of memory are left, .* the system may end it; set fewer rows") as said:
+    with pytest.warns(
+        UserWarning, match=r"200 MB of memory are left, .* the system may end it; set fewer rows"
+    ) as said:
         assert freed.check() and not memory.FreedMemory().check()  # once a process
     assert len(said) == 1 and "\n" not in str(said[0].message)
 
