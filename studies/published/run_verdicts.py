@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kbtrain.answers.grading import rule_verdict
+from kbtrain.answers.grading import is_same, rule_verdict
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.gates.features.additive import Row
@@ -25,13 +25,15 @@ from published.fits import Places, of_features
 class RunVerdicts:
     """Questions, their features, and 1 where the answer without (``llm``) and with passages (``rag``) is right.
 
-    ``pool``: places of the training and dev questions; ``test``: of the test questions.
+    ``changed``: 1 where these answers differ. ``pool``: places of the training and dev questions; ``test``: of the test
+    questions.
     """
 
     questions: list[Question]
     rows: list[Row]
     llm: Floats
     rag: Floats
+    changed: Floats
     pool: list[int]
     test: list[int]
 
@@ -46,16 +48,16 @@ class RunVerdicts:
                 found = [rule_verdict(question, text) for text in texts]
                 if len(found) == 2 and None not in found:
                     questions.append(question)
-                    right.append([float(bool(one)) for one in found])
+                    right.append([*(float(bool(one)) for one in found), float(not is_same(question, *texts))])
         if not questions:
             raise UserError(f"{run}: no question with a verdict on both answers")
         frequencies = Frequencies.of_index(run / "bm25")
         rows = feature_rows(frequencies, [example(question, None) for question in questions], after_search=False)
-        llm, rag = np.array(right).T
+        llm, rag, changed = np.array(right).T
         splits = [
             [i for i, one in enumerate(questions) if (one.split == "test") == of_test] for of_test in (False, True)
         ]
-        return cls(questions, rows, llm, rag, *splits)
+        return cls(questions, rows, llm, rag, changed, *splits)
 
     def scores(self, places: Places, gains: Floats, scored: Places) -> Floats:
         """Scores by the gate features, fitted to these questions' gains."""

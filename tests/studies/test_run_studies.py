@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 from support import scripts
@@ -10,7 +11,7 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
-from kbtrain.records import GREEDY, Question, Sample, SampleSet
+from kbtrain.records import GREEDY, GateExample, Question, Sample, SampleSet
 from kbtrain.retrieval.retrieve_stage import open_index
 
 
@@ -53,6 +54,28 @@ def test_rules_that_choose_questions_are_compared_with_chance(run, capsys):
     assert [row.split(" ")[1] for row in rows[:3]] == ["random", "uncertainty", "diversity"]
     assert len({row.split("|")[2] for row in rows[:3]}) == 1  # all rules begin with the same questions
     assert rows[3].startswith("uncertainty minus random, mean of the rounds: ") and rows[4].endswith("(2 starts)")
+
+
+def test_each_label_s_gate_has_a_row(run, capsys):
+    examples = {"train": [], "dev": []}
+    for i, question in enumerate(jsonl.read(Question, run / "questions.jsonl")):
+        if question.split == "train":
+            split, code = ("train" if i % 4 < 3 else "dev"), "code" in question.text
+            made = GateExample(question.id, question.id, split, question.text, "en", None, soft_mastery=float(not code))
+            more = {"soft_benefit": float(code), "soft_certainty": float(i % 3 == 0), "soft_change": float(not code)}
+            examples[split].append(replace(made, **more))
+    for split, rows in examples.items():
+        jsonl.write(run / "examples" / f"{split}.jsonl", rows)
+    questions = list(jsonl.read(Question, run / "questions.jsonl"))
+    dev = {example.question_id for example in examples["dev"]}
+    jsonl.write(run / "questions.jsonl", [replace(one, split="dev") if one.id in dev else one for one in questions])
+    study = scripts.load("studies/labels_compared.py")
+    study.main(build(study.LabelsConfig, None, {"run": run}))
+    head, *_, benefit, mastery, certainty, change, share, few, _, _ = capsys.readouterr().out.splitlines()
+    assert share == "a search changes 100.0% of the test answers" and "calibration questions are too few" in few
+    assert head.startswith("40 test questions: never ")
+    assert benefit.startswith("| benefit | 1.00 [") and mastery.startswith("| mastery | 1.00 [")
+    assert change.startswith("| change | -1.00 [") and certainty.startswith("| certainty | ")  # the reverse of benefit
 
 
 def test_a_run_without_both_answers_is_one_line(run, tmp_path):
