@@ -125,8 +125,10 @@ def main(config: EndToEndConfig) -> None:
     evidence = jsonl.read(Evidence, found_for) if path_exists(found_for) else ()
     taught = [label for label in labels if label.split == "train" and label.question_id in trained]
     gates = gate_inputs.baselines(dev, test, taught, config.seed, trained, evidence)
-    gates += gate_inputs.scored(stored.by_gate, stored.meta, dev.outcomes, test.outcomes, stored.path)
-    behind = sources(config.run, stored)
+    gates += gate_inputs.scored(
+        scores_stored.by_gate, scores_stored.meta, dev.outcomes, test.outcomes, scores_stored.path
+    )
+    behind = sources(config.run, scores_stored)
     gates = gate_inputs.in_report_order(with_noted(gates, behind, config.thresholds))
     kind = dev_kind(dev.outcomes, config.accuracy)
     training = training_of([gate.name for gate in gates], behind, taught, trained, kind)
@@ -183,8 +185,8 @@ def main(config: EndToEndConfig) -> None:
         }
         scores = {gate: scores_stored.by_gate[gate] for gate in thresholds if gate in scores_stored.by_gate}
         figures = savings(
-            dev.outcomes, test.outcomes, scores, config.accuracy, seed=config.seed, clusters=clusters, noted=chosen,
-            after_search=stored.meta.get("after_search", {}), training=training,
+            dev.outcomes, test.outcomes, scores, config.accuracy, seed=config.seed, clusters=clusters, noted=thresholds,
+            after_search=scores_stored.meta.get("after_search", {}), training=training,
         )  # fmt: skip
         note_lines = note_thresholds(
             config.run, behind, gates, dev.outcomes, picks, settings, config.replace_thresholds, dev.questions, figures,

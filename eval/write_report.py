@@ -87,16 +87,16 @@ def main(config: ReportConfig) -> None:
     gates = [g for g in results.gates if g.gate in scores and g.threshold is not None]
     kind: AccuracyKind = results.meta["accuracy_kind"]
     clusters = entities_of(questions) if results.meta.get("resample") == "entities" else None
-    scored = {g.gate: scores[g.gate] for g in own}
-    behind = sources(config.run, stored)
-    settings = noted_settings(behind, own)
+    scored = {g.gate: scores[g.gate] for g in gates}
+    behind = sources(config.run, scores_stored)
+    settings = noted_settings(behind, gates)
     training = training_of(scored, behind, read_labels(files[2])[1], training_texts(config.run), dev_kind(dev, kind))
-    found = savings(dev, outcomes, scored, kind, seed=results.meta["seed"], clusters=clusters, noted=settings,
-                    after_search=stored.meta.get("after_search", {}),
+    gate_savings = savings(dev, outcomes, scored, kind, seed=results.meta["seed"], clusters=clusters, noted=settings,
+                    after_search=scores_stored.meta.get("after_search", {}),
                     training=training)  # fmt: skip
-    gate = main_gate(own, config.gate, found)
-    first = first_screen(results, found, questions, gate)
-    first = replace(first, sentences=[*first.sentences, *change_sentences(config, stored, own, outcomes)])
+    gate = main_gate(gates, config.gate, gate_savings)
+    first = first_screen(results, gate_savings, questions, gate)
+    first = replace(first, sentences=[*first.sentences, *change_sentences(config, scores_stored, gates, outcomes)])
     cost = "-"
     if gate is not None:
         cost = bill_sentence(config, scores_stored, gate.gate, settings[gate.gate][0], outcomes)
