@@ -52,7 +52,7 @@ def test_a_request_is_answered(running, request_):
     body = request_[request_.index("-d") + 1].encode()
     reply = running.ask("POST", url.removeprefix("http://127.0.0.1:8000"), body, headers)
     assert reply.status == 200, reply.body
-    assert len(REQUESTS) == 5
+    assert len(REQUESTS) == 6
 
 
 @pytest.mark.parametrize("package, said", [("openai", 1), ("langchain_openai", 2)])
