@@ -116,8 +116,8 @@ def main(config: CalibrateConfig) -> None:
             dev = dev_table(config.gate, scores, outcomes, path, config.dev_share)
             if config.goal == "best_accuracy" and path_exists(config.run / "labels.jsonl"):
                 _, labels = read_labels(config.run / "labels.jsonl")
-                own, texts = Source(folder, name, gate_identity(folder)), training_texts(config.run)
-                dev = replace(dev, train=training_of([name], {name: own}, labels, texts)[name])
+                source, texts = Source(folder, name, gate_identity(folder)), training_texts(config.run)
+                dev = replace(dev, train=training_of([name], {name: source}, labels, texts)[name])
             note(config, folder, name, dev, path, outcomes)
     entities = None
     if config.new_scores is not None:
