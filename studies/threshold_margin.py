@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from kbtrain.questions.data_sets.outcomes import read_judged
+from published.outcomes import read_judged
 from pydantic import Field
 
 from kbtrain.arrays import Floats

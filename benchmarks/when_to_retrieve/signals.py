@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from kbtrain.questions.data_sets.outcomes import Judged, read_judged
 from pydantic import Field, field_validator
 
 from kbtrain.arrays import Floats
@@ -30,6 +29,8 @@ from kbtrain.labeling.examples import example
 from kbtrain.retrieval.retrieve_stage import open_index
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))
+
+from published.outcomes import Judged, read_judged
 
 DEV = 500  # train questions whose scores choose TARG's threshold
 BUDGET = 0.5  # of the questions that TARG may search for

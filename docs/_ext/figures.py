@@ -37,8 +37,9 @@ def read_store() -> dict[str, Any]:
 
 
 def pages() -> Iterator[Path]:
-    """README and every page of the site."""
+    """README, the open table's page, and every page of the site."""
     yield ROOT / "README.md"
+    yield ROOT / "benchmarks" / "when_to_retrieve" / "README.md"
     yield from sorted((ROOT / "docs").rglob("*.md"))
 
 
