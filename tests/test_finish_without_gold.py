@@ -129,6 +129,7 @@ def test_decide_and_serve_say_the_promise(finished: tuple[Path, str], capsys: py
             config=SimpleNamespace(threshold=threshold, upstream=None, gate=folder),
             decider=SimpleNamespace(loaded=loaded, threshold=lambda one: one.gate.threshold),
             upstream=None,
+            second=None,
         )
         assert [line for line in startup_lines(service) if line.startswith("promised")] == lines
 
