@@ -76,7 +76,10 @@ def test_the_second_threshold_is_the_best_one_among_the_searched_dev_questions()
     assert second_threshold("ratio", np.zeros(4, dtype=bool), np.zeros(4), READ) == 0.5
 
 
-def test_of_equally_accurate_second_thresholds_the_one_that_reads_least_is_taken() -> None:
+def test_of_equally_accurate_second_thresholds_the_one_that_reads_least_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kbtrain.metrics.thresholds.MARGIN", 1.0)  # three questions beat no margin of two
     searched = np.array([False, True, True, True])
     chosen = second_threshold("ratio", searched, np.array([0.0, 0.2, 0.8, 0.3]), READ)
     assert chosen == pytest.approx(0.25)  # question 3 is wrong either way: its chunks are dropped as well
