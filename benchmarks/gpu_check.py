@@ -58,7 +58,6 @@ def main(config: GpuCheckConfig) -> None:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UserError("no NVIDIA GPU is seen by torch here; --device cpu --tiny true shows that the program runs")
     torch.backends.cuda.matmul.allow_tf32 = False
-    os.environ["KBTRAIN_CUDA_GRAPHS"] = "1"
     started, found = time.monotonic(), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         here = Here(config.device, model_folder(config, Path(folder)), Path(folder), config.tiny)

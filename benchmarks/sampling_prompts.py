@@ -34,8 +34,8 @@ class Prompts:
 
 def open_questions(count: int) -> list[Question]:
     """Evenly spread open questions: short prompts of like length."""
-    found = [question for question in load_questions("atlas") if question.form == "open"]
-    return found[:: max(1, len(found) // count)][:count]
+    questions = [question for question in load_questions("atlas") if question.form == "open"]
+    return questions[:: len(questions) // max(1, count) or 1][:count]
 
 
 def short_prompts(tokenizer: PreTrainedTokenizerBase, count: int) -> Prompts:

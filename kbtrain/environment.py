@@ -18,7 +18,7 @@ _LITELLM = "LiteLLM callback (kbtrain/adapters/kbtrain_litellm.py): "
 SECRETS = ("OPENAI_API_KEY", "QDRANT_API_KEY", "MCP_API_KEY", "HF_TOKEN", "KBTRAIN_KEY")
 MEANING = {
     "KBTRAIN_CACHE": "folder of fetched models; ~/.cache/kbtrain without it",
-    "KBTRAIN_CUDA_GRAPHS": "1 replays decode steps as CUDA graphs; off by default, since no run on a GPU measured it",
+    "KBTRAIN_CUDA_GRAPHS": "0: decode steps are not replayed as CUDA graphs on a GPU",
     "OPENAI_API_KEY": "key of a model server; another name by --server-key-env or --upstream-key-env",
     "QDRANT_API_KEY": "key of a Qdrant server; another name by --store-key-env",
     "MCP_API_KEY": "bearer token for an MCP server that kbtrain mcp wraps; another name by --wrap-key-env",

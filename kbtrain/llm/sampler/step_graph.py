@@ -204,8 +204,6 @@ class StepGraph:
 class StepGraphs:
     """The graphs of a model's decode steps, captured where none of the kept ones serves; none on a CPU.
 
-    Only with $KBTRAIN_CUDA_GRAPHS=1: capture has run on no GPU so far, only its arithmetic on CPUs.
-
     ``problem``: why the model's steps are started from Python; a warning says so, once.
     """
 
@@ -213,8 +211,8 @@ class StepGraphs:
         self.model = model
         on_gpu = model.device.type == "cuda" and model.device.index in (None, torch.cuda.current_device())
         self.problem: str | None = None if on_gpu else "it is not on the current GPU"
-        if on_gpu and os.environ.get("KBTRAIN_CUDA_GRAPHS") != "1":
-            self.problem = "KBTRAIN_CUDA_GRAPHS is not 1"
+        if os.environ.get("KBTRAIN_CUDA_GRAPHS") == "0":
+            self.problem = "KBTRAIN_CUDA_GRAPHS is 0"
         self.capture = True
         self.limit = _KEPT * torch.cuda.get_device_properties(model.device).total_memory if on_gpu else 0.0
         self._kept: list[StepGraph] = []
