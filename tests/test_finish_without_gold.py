@@ -108,7 +108,7 @@ def test_every_sentence_is_true_of_the_hidden_answers(finished: tuple[Path, str]
     )
     assert block["always searching"] == "right or wrong is not known: no accepted answer was read"
     assert block["with the gate"].replace("[", "\\[").replace("]", "\\]") in report
-    assert block["is that real?"].startswith("This is certain")
+    assert block["is that real?"].startswith("Yes, on these questions")
 
 
 def test_decide_and_serve_say_the_promise(finished: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:

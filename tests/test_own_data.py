@@ -107,7 +107,7 @@ def test_every_step_says_what_matters(followed: Any) -> None:
     assert re.match(
         r"A thousand questions: [\d,]+ searches, [\d,]+ prompt and [\d,]+ completion tokens, ", block["cost"]
     )
-    assert block["is that real?"].startswith("This is certain")
+    assert block["is that real?"].startswith("Yes, on these questions")
     assert f"open {folder / 'runs' / 'mine' / 'report.html'}" in block["next"]
     # the folder notes both key and threshold
     assert block["next"].startswith('kbtrain decide runs/mine/features "a question"; open ')

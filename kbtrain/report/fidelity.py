@@ -72,8 +72,8 @@ def never(one: Fidelity) -> str:
 def _certainty(one: Fidelity) -> str:
     chance = f"as many searches skipped at random change {percent(one.at_random)} % of the answers"
     if one.certain:
-        return f"This is certain: {chance} (p = {one.p:.2g})."
-    return f"This is NOT certain: {chance}, and chance may do as well (p = {one.p:.2g})."
+        return f"Yes, on these questions: {chance} (p = {one.p:.2g})."
+    return f"Not shown by these questions: {chance}, and chance may do as well (p = {one.p:.2g})."
 
 
 @dataclass(frozen=True)

@@ -122,10 +122,10 @@ def _certainty(saving: Saving) -> str:
     else:
         loss = f"More than {limit} were lost."
     if saving.certain:
-        return f"This is certain: skipping as many searches at random would cost more ({gain}). {loss}"
+        return f"Yes, on these questions: skipping as many searches at random would cost more ({gain}). {loss}"
     if here.over_random.high < -1e-12:  # rounding errors aside
         return f"This is worse than chance: skipping as many searches at random would cost less ({gain}). {loss}"
-    return f"This is NOT certain: skipping as many searches at random may do as well ({gain}). {loss}"
+    return f"Not shown by these questions: skipping as many searches at random may do as well ({gain}). {loss}"
 
 
 def _at_other(saving: Saving) -> str:

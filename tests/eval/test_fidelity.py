@@ -63,7 +63,9 @@ def test_figures_on_test_worked_by_hand() -> None:
         "searching."
     )
     assert text[1].startswith("Promised for new questions of the same kind: at most 5.0 % of the answers differ")
-    assert text[2].startswith("This is NOT certain: as many searches skipped at random change 25.0 % of the answers")
+    assert text[2].startswith(
+        "Not shown by these questions: as many searches skipped at random change 25.0 % of the answers"
+    )
     assert "best of 3 gates on dev" in sentences(one, 3)[1]
     assert not any("right" in sentence.replace("Whether an answer is right is not known", "") for sentence in text)
 

@@ -147,7 +147,11 @@ def test_the_first_screen_shows_the_gate_named_and_the_best_of_each_other_kind()
 
 @pytest.mark.parametrize(
     ("low", "high", "said"),
-    [(0.01, 0.2, "This is certain"), (-0.1, 0.2, "This is NOT certain"), (-0.2, -0.01, "This is worse than chance")],
+    [
+        (0.01, 0.2, "Yes, on these questions"),
+        (-0.1, 0.2, "Not shown by these questions"),
+        (-0.2, -0.01, "This is worse than chance"),
+    ],
 )
 def test_a_gate_that_chance_beats_is_not_called_uncertain(low: float, high: float, said: str) -> None:
     one = saving(0.5, 0.4)

@@ -40,7 +40,7 @@ def test_the_evidence_is_a_chain_too_and_ends_with_six_lines_of_the_gate_chosen(
     ]  # fmt: skip
     assert "40.0 % of the searches skipped, accuracy 38.0 % (-2.0 points, [-3.0, -1.0])" in block[3]
     one["minus_random"] = {"mean": 3e-4, "low": 1e-4, "high": 4e-4}  # +0.0 points are nothing to be sure of
-    assert "NOT certain" in closing_block(document, page)[4]
+    assert "Not shown" in closing_block(document, page)[4]
     one["minus_random"] = {"mean": 0.02, "low": 0.01, "high": 0.03}
-    assert "This is certain" in closing_block(document, page)[4]
-    assert "NOT certain" in block[4] and block[5].endswith(f"open {page.resolve()}") and "3 questions" in said[2]
+    assert "Yes, on these questions" in closing_block(document, page)[4]
+    assert "Not shown" in block[4] and block[5].endswith(f"open {page.resolve()}") and "3 questions" in said[2]
