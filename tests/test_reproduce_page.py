@@ -16,7 +16,7 @@ ROW = r"^\| (\w\w-[\w-]+) \| `(\w+)` \| ([\d,]+|what `collect` counts) \| (\d+) 
 def test_every_set_of_the_paper_has_its_command_and_its_hours() -> None:
     rows = re.findall(ROW, PAGE, re.MULTILINE)
     assert len(rows) == 11 and {name[:2] for name, *_ in rows} == {"en", "zh"}
-    made = dict(re.findall(r"collect\.py --run runs/(\w+) --dataset (\w+)", PAGE))
+    made = dict(re.findall(r"run collect --run runs/(\w+) --dataset (\w+)", PAGE))
     tabled = re.findall(r"runs/(\w+)", re.findall(r'--runs "(\[runs/nq,[^"]*\])"', PAGE)[0])
     assert set(made.values()) == {dataset for _, dataset, *_ in rows} <= set(DATA_SETS)
     assert list(made) == tabled
@@ -28,7 +28,7 @@ def test_every_set_of_the_paper_has_its_command_and_its_hours() -> None:
 
 
 def test_gates_score_the_splits_that_were_collected() -> None:
-    collected = set(re.findall(r"collect\.py --run .* --split (\w+)", PAGE))
-    scored = re.findall(r"^python eval/score\.py .*$", PAGE, re.MULTILINE)
+    collected = set(re.findall(r"run collect --run .* --split (\w+)", PAGE))
+    scored = re.findall(r"^kbtrain run score .*$", PAGE, re.MULTILINE)
     assert collected == {"test"} and [re.findall(r'--splits "\[(.*?)\]"', line) for line in scored] == [["test"]]
     assert "`--by greedy` for `label.py`" in PAGE  # without sampled answers there are no others to label by

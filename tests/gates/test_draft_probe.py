@@ -192,7 +192,7 @@ def test_bad_input_is_one_line(trained, tmp_path):
             kbtrain.load_gate(copy)
     with torch.no_grad():
         next(gate.reader.model.model.layers[0].parameters()).fill_(float("nan"))
-    with pytest.raises(UserError, match=r"are not? numbers"):
+    with pytest.raises(UserError, match=r"NaN or infinite values"):
         gate.score(["Which bay?"])
 
 

@@ -84,7 +84,7 @@ def test_questions_are_refused_by_name(fitted):
         ([replace(one, dialogue_id="d") for one in TURNS], "1 dialogue to train on, needs two at least"),
         ([replace(one, label=True) for one in TURNS], "turns of one class, nothing to learn"),
         # alike but for the label, in pairs: whoever has not seen a turn expects the other's label
-        ([turn(0, label=i % 2 == 0, dialogue_id=f"d{i}") for i in range(8)], "no better than chance"),
+        ([turn(0, label=i % 2 == 0, dialogue_id=f"d{i}") for i in range(8)], "not better than chance"),
     ],
 )
 def test_a_base_that_can_tell_nothing_is_one_line(turns, words):

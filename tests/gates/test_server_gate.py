@@ -79,7 +79,7 @@ def test_own_prompts_are_asked_with_and_refused_when_they_were_changed(served, t
     assert [m["content"] for m in served.asked[0]["messages"]] == ["You are terse.", "Reply shortly: Why?"]
     card = tmp_path / "server" / "gate.json"
     card.write_text(card.read_text().replace("Reply shortly", "Reply at length"))
-    with pytest.raises(UserError, match=r"gate\.json: own prompts: fingerprint does not fit"):
+    with pytest.raises(UserError, match=r"gate\.json: own prompts: the fingerprint does not fit"):
         kbtrain.load_gate(tmp_path / "server")
 
 

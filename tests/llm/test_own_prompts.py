@@ -190,7 +190,7 @@ def test_a_gate_whose_templates_were_changed_is_refused_in_one_line(
     card = json.loads((tmp_path / "probe" / "gate.json").read_text())
     card["label_rule"]["own_prompts"] |= change
     (tmp_path / "probe" / "gate.json").write_text(json.dumps(card))
-    with pytest.raises(UserError, match=r"gate.json: own prompts: fingerprint does not fit .* changed$"):
+    with pytest.raises(UserError, match=r"gate.json: own prompts: the fingerprint does not fit .* changed$"):
         kbtrain.load_gate(tmp_path / "probe")
     card["label_rule"]["own_prompts"] = OwnPrompts("A {question}", "B {question} {evidence}").as_record()
     (tmp_path / "probe" / "gate.json").write_text(json.dumps(card))

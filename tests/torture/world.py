@@ -403,17 +403,6 @@ def _own(folder: Path) -> None:
     pairs = dict(zip(CHAT[::2], CHAT[1::2], strict=True))
     keys = {key[2:].replace("-", "_"): yaml.safe_load(value) for key, value in pairs.items()}
     (folder / "llm.yaml").write_text(yaml.safe_dump(keys))
-    outcomes = scripts.load("tests/questions/test_outcomes.py")
-    judged, song = outcomes.judged, outcomes.song
-    lines("songs.jsonl", [
-        song(id=f"s{i}", question=f"Who sings song {i}?", popularity={"question_docs": i % 7},
-             llms={"big": {"correct": int(i % 3 == 0), "confidence": i % 5 / 5}}) for i in range(40)
-    ])  # fmt: skip
-    lines("outcomes.jsonl", [
-        judged(id=f"{split}{i}", split=split, question=f"Who wrote {split} book {i}?", dataset=("nq", "squad")[i % 2],
-               llms={"big": {"none": i % 3 == 0, "one": i % 2, "many": 1}})
-        for split in ("train", "test") for i in range(40)
-    ])  # fmt: skip
 
 
 def write_kbm(folder: Path) -> None:

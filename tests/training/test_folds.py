@@ -42,7 +42,7 @@ def test_two_names_a_question_do_not_make_one_group_of_most_questions():
 
 def test_a_fold_that_holds_out_more_than_three_tenths_is_refused_by_the_entity_s_name():
     rows = [question(i, f"city:{i}" if i % 3 else "country:France", "x") for i in range(60)]
-    message = "would hold out 33% of the 60 training questions .at most 30%.: 20 are about 'country:France'; name"
+    message = "would hold out 33% of the 60 training questions .at most 30%.: 20 are about 'country:France'. Name"
     with pytest.raises(UserError, match=message):
         groups_of(rows)
     assert len(set(groups_of(rows[:18]))) == 13  # a few questions: no cross-validation says much of them
