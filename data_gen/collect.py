@@ -26,7 +26,16 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import meta_path, read_meta, unchanged
 from kbtrain.llm.answered import check_replaceable
 from kbtrain.questions.catalogue import DATA_SETS, catalogue_text
-from kbtrain.questions.collect import CollectCounts, LostAnswers, PickRule, Shares, picked, warnings, write_questions
+from kbtrain.questions.collect import (
+    CollectCounts,
+    LostAnswers,
+    PickRule,
+    Shares,
+    lacking_for_change,
+    picked,
+    warnings,
+    write_questions,
+)
 from kbtrain.questions.data_set import Reading
 from kbtrain.questions.data_sets.atlas import EMBEDDED_SETS, atlas_passages
 from kbtrain.questions.data_sets.columns import AnswerAs, ColumnMap, Columns, Language
@@ -126,7 +135,9 @@ def main(config: CollectConfig) -> None:
     chinese = tally.chinese if DATA_SETS[config.dataset].by_columns else 0  # other sets know their language
     for line in tally.gold.lines():
         print(line)
-    for line in warnings(tally.splits, pairs, config.near_duplicates != "ignore", chinese):
+    found = warnings(tally.splits, pairs, config.near_duplicates != "ignore", chinese)
+    few = lacking_for_change(tally.splits) if config.without_gold else ""
+    for line in [*found, *([few] if few else [])]:
         print(f"warning: {line}")
 
 

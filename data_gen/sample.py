@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
+from kbtrain.demo import without_gold
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.distributed.sampling import RayEngine
-from kbtrain.errors import at
+from kbtrain.errors import UserError, at
 from kbtrain.gates.probe.gate import DRAFT_TOKENS
 from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, meta_of, write_meta
@@ -48,6 +49,7 @@ from kbtrain.llm.sample_stage import (
 from kbtrain.llm.silent_answers import SilentAnswers
 from kbtrain.models.files_read import note
 from kbtrain.prompts.own import Part, read_prompts
+from kbtrain.questions.collect import lacking_for_change
 from kbtrain.records import Condition, Split
 from kbtrain.runtime.progress import progress_bar
 
@@ -113,6 +115,9 @@ def main(config: SampleConfig) -> None:
     check_unchanged(questions)
     check_current(evidence, questions)
     counts = check_files(questions, evidence)
+    asked = {split: n for split, n in counts.items() if split in config.samples}
+    if (few := lacking_for_change(asked)) and without_gold(config.run):
+        raise UserError(f"{at(questions)}: {few}; collect more before the answers are paid for")
     prompts = read_prompts(config.prompts)
     plan = SamplingPlan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, prompts)
     total = plan.n_requests(counts)

@@ -35,7 +35,7 @@ from kbtrain.gate.card import CARD
 from kbtrain.gates.score_file import SCORES, score_path
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import check_unchanged, meta_of, write_meta
+from kbtrain.io.provenance import check_unchanged, meta_of, meta_path, write_meta
 from kbtrain.metrics.significance import wilson
 from kbtrain.records import GateScore, Outcome, Question
 
@@ -100,6 +100,8 @@ def main(config: ImportDecisionsConfig) -> None:
     facts = {"gate": config.gate, **notes, "scores": len(scores), "other_questions": len(decisions.rows) - len(scores),
              "without_column": decisions.without}  # fmt: skip
     jsonl.write(target, [*other_scores, *scores])
+    if config.as_gate:
+        forget_beside(config)
     write_meta(
         target,
         stage="import_decisions",
@@ -116,7 +118,7 @@ def main(config: ImportDecisionsConfig) -> None:
     if path_exists(outcomes) and {row.score for row in scores} <= {0.0, 1.0}:
         print(beside_benefit(config.gate, read_outcomes(config.run), {row.question_id: row.score for row in scores}))
     if config.as_gate and not config.seconds:
-        print("tables of costs count nothing for its decisions; --seconds says what one takes")
+        print("in tables of costs its decisions are free; --seconds gives the time of one")
 
 
 def beside_benefit(gate: str, outcomes: Sequence[Outcome], decisions: Mapping[str, float]) -> str:
@@ -166,14 +168,28 @@ def check_every_question(config: ImportDecisionsConfig, splits_of: Mapping[str, 
         )
 
 
+def forget_beside(config: ImportDecisionsConfig) -> None:
+    """Take out the same gate's scores that an import without as_gate left: this import replaces them."""
+    path = config.beside
+    if not path_exists(path) or config.gate not in read_scores(path):
+        return
+    others = others_of(config)
+    added = [name for name in added_gates(path) if name != config.gate]
+    if others:
+        jsonl.write(path, others)
+        write_meta(path, stage="import_decisions", config=config, inputs=[], extra={"added": added})
+    else:
+        path.unlink()
+        meta_path(path).unlink(missing_ok=True)
+
+
 def check_free(config: ImportDecisionsConfig) -> None:
-    """Raise :class:`UserError` for the name of a gate of the run, or of one that was imported to be compared alone."""
+    """Raise :class:`UserError` for the name of a gate of the run."""
     folders = [
         path for path in (config.run / config.gate, config.run / "gates" / config.gate) if path_exists(path / CARD)
     ]
     files = [path for path in (config.run / SCORES).glob("*.jsonl")
              if path != config.target or meta_of(path).get("stage") != "import_decisions"]  # fmt: skip
-    files += [config.beside] if path_exists(config.beside) else []
     conflicts = [*folders, *(path for path in files if path == config.target or config.gate in read_scores(path))]
     if conflicts:
         raise UserError(f"key 'gate': '{config.gate}' is there already ({conflicts[0]}); import it under another name")

@@ -45,7 +45,7 @@ from kbtrain.report.curves import curve_band, savings_file
 from kbtrain.report.examples import collect, worst_errors
 from kbtrain.report.fidelity import FidelityReport, beside_accuracy, changed_answers, figure
 from kbtrain.report.fidelity import closing_block as fidelity_block
-from kbtrain.report.figures import POSITIVE, gate_figures, read_calibration
+from kbtrain.report.figures import POSITIVE, ClassifiedGate, gate_figures, read_classified
 from kbtrain.report.first_screen import closing_block, first_screen, rule_of, sentences
 from kbtrain.report.page import DecisionSummary, Report, draw, render_gate, render_html, render_markdown
 from kbtrain.report.selection import questions_of, select
@@ -121,15 +121,16 @@ def main(config: ReportConfig) -> None:
         "report.md": render_markdown(report),
         "savings.svg": savings_file(results, gate_savings, main, shaded),
     }
-    calibrations = read_calibration(config.run / "classify.json")
+    classified = read_classified(config.run / "classify.json")
     for g in gates:
         gate_scores, cut = scores[g.gate], cuts[g.gate]
         errors = worst_errors(
             config.run, config.sampling_run, questions, outcomes, gate_scores, cut, examples.dimensions
         )
         lines = sentences(results, saving[g.gate], 1) if g.gate in saving else []
-        decided = DecisionSummary(cut, rule_of(saving.get(g.gate), g), four_fold(outcomes, gate_scores, cut), lines)
-        figures = gate_figures(outcomes, gate_scores, cut, calibrations.get(g.gate))
+        measured, rule = classified.get(g.gate, ClassifiedGate()), rule_of(saving.get(g.gate), g)
+        decided = DecisionSummary(cut, rule, four_fold(outcomes, gate_scores, cut), lines, measured.line)
+        figures = gate_figures(outcomes, gate_scores, cut, measured.calibration)
         texts[pages[g.gate]] = render_gate(report, g, errors, figures, POSITIVE, decided)
     for name, text in texts.items():
         write_atomically(config.run / name, text)

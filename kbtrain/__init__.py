@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from kbtrain.errors import UserError
     from kbtrain.gate.card import GateCard, KeyedCard, Threshold, set_threshold
     from kbtrain.gate.gate import Gate, KeyedGate
-    from kbtrain.gates.registry import Kind, load_gate
+    from kbtrain.gates.kind import Kind
+    from kbtrain.gates.registry import load_gate
     from kbtrain.llm.backends import LLMConfig, open_llm
     from kbtrain.rag.use import answer
     from kbtrain.records import (
@@ -63,7 +64,8 @@ _MODULES = {
     "errors": ("UserError",),
     "gate.card": ("GateCard", "KeyedCard", "Threshold", "set_threshold"),
     "gate.gate": ("Gate", "KeyedGate"),
-    "gates.registry": ("Kind", "load_gate"),
+    "gates.kind": ("Kind",),
+    "gates.registry": ("load_gate",),
     "llm.backends": ("LLMConfig", "open_llm"),
     "rag.use": ("answer",),
     "records": (

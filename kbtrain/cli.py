@@ -328,10 +328,13 @@ def _add_serve(parsers: Parsers) -> None:
     mcp.set_defaults(run=commands.mcp)
     calibrate = _command(parsers, "calibrate", "a gate's threshold from the decision log of kbtrain serve")
     calibrate.add_argument("folder", metavar="FOLDER", help="the gate's folder, whose gate.json takes the threshold")
-    calibrate.add_argument("--log", required=True, metavar="FILE", help="the log; its rotated files are read too")
+    calibrate.add_argument("--log", metavar="FILE", help="the log; its rotated files are read too")
     calibrate.add_argument("--ratio", type=_finite, metavar="SHARE", help="share of questions to search for")
     calibrate.add_argument("--key", metavar="NAME", help=_KEY)
     calibrate.add_argument("--check", action="store_true", help="only compare with dev and with the threshold so far")
+    calibrate.add_argument("--replace", action="store_true", help="replace a threshold even if it has a promise")
+    calibrate.add_argument("--rollback", action="store_true", help="put back the threshold before the calibration")
+    calibrate.add_argument("--dry-run", action="store_true", help="show the threshold, and write nothing")
     calibrate.set_defaults(run=commands.calibrate)
     audit = _command(
         parsers,
@@ -356,6 +359,8 @@ def _add_serve(parsers: Parsers) -> None:
     audit.add_argument("--prices", default="eval/configs/prices.yaml", metavar="FILE", help="price list")
     audit.add_argument("--answer", action="store_true", help="answer the drawn turns, as the gate's run was answered")
     audit.add_argument("--apply", action="store_true", help="note the proposed threshold in the gate's folder")
+    audit.add_argument("--replace", action="store_true",
+                       help="with --apply: also note one that is not better, or that ends a promise")  # fmt: skip
     audit.add_argument("--rollback", action="store_true", help="put back the threshold before the last applied audit")
     audit.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
     audit.add_argument("--key", metavar="NAME", help=_KEY)

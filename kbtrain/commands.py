@@ -123,13 +123,15 @@ def demo(args: argparse.Namespace) -> None:
 def decide(args: argparse.Namespace) -> None:
     import json
 
-    from kbtrain.gates.decide import decisions
+    from kbtrain.gates.decide import decisions, unpromised
     from kbtrain.gates.registry import load_gate
 
     batches = _inputs(args)
     gate = load_gate(args.folder, args.key, args.dtype, args.device, args.verify, args.revision)
     if args.threshold is None and gate.promise:
         step(f"{gate.name}: its threshold promises: {gate.promise}")
+    elif args.threshold is None and (warning := unpromised(gate)):
+        step(warning)
     for inputs in batches:
         for decided in decisions(gate, inputs, args.threshold):
             sys.stdout.write(json.dumps(decided, ensure_ascii=False) + "\n")
@@ -176,18 +178,25 @@ def push(args: argparse.Namespace) -> None:
 
 
 def calibrate(args: argparse.Namespace) -> None:
-    from kbtrain.serve.traffic import calibrate_traffic
+    from kbtrain.serve.traffic import calibrate_traffic, roll_back
 
+    if args.rollback:
+        sys.stdout.write(roll_back(Path(args.folder), args.key) + "\n")
+        return
+    if args.log is None:
+        raise UserError("command line: --log: name the decision log of kbtrain serve")
     if args.check == (args.ratio is not None):
         raise UserError("command line: give --ratio SHARE, or --check")
     if args.ratio is not None and not 0 <= args.ratio <= 1:
         raise UserError("command line: --ratio: expected a share of searches, from 0 to 1")
-    lines = calibrate_traffic(Path(args.folder), Path(args.log), args.ratio or 0.0, args.key, args.check)
+    changes = (args.check, args.replace, args.dry_run)
+    lines = calibrate_traffic(Path(args.folder), Path(args.log), args.ratio or 0.0, args.key, *changes)
     sys.stdout.write("\n".join(lines) + "\n")
 
 
 def audit(args: argparse.Namespace) -> None:
-    from kbtrain.serve.audit import Audit, answer_steps, audit_lines, roll_back
+    from kbtrain.serve.audit import Audit, answer_steps, audit_lines
+    from kbtrain.serve.traffic import roll_back
 
     if args.rollback:
         sys.stdout.write(roll_back(Path(args.folder), args.key) + "\n")
@@ -199,7 +208,8 @@ def audit(args: argparse.Namespace) -> None:
         for name in ("log", "turns", "gold", "verdicts", "judge")
     }
     options = {
-        name: getattr(args, name) for name in ("field", "key", "n", "seed", "goal", "max_loss", "apply", "dry_run")
+        name: getattr(args, name)
+        for name in ("field", "key", "n", "seed", "goal", "max_loss", "apply", "replace", "dry_run")
     }
     settings: dict[str, Any] = {**paths, **options, "prices": Path(args.prices)}
     made = Audit(Path(args.folder), Path(args.run_folder), **settings)

@@ -173,7 +173,7 @@ def own_chain(run: Path) -> list[ChainStep]:
     halves = ("--tau-mastery", "middle", "--tau-certainty", "middle")
     one_each = ("--tau-mastery", "middle", "--by", "greedy")  # one answer has no certainty
     data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
-    gate = ("--index", f"{run}/bm25", "--output", f"{run}/features")
+    gate = _features_folder(run)
     return [
         ChainStep("label", "what the model masters", 0.1, here, later=lambda: one_each if greedy_only(run) else halves),
         ChainStep("build", "training examples", 0.1, here, later=lambda: targets(benefit_tau(run))),
@@ -190,11 +190,17 @@ def own_chain(run: Path) -> list[ChainStep]:
     ]
 
 
+def _features_folder(run: Path) -> tuple[str, ...]:
+    """Index and output of the gate: a search of the user's own leaves no index, and the gate reads the form alone."""
+    index = ("--index", f"{run}/bm25") if (run / "bm25").exists() else ()
+    return (*index, "--output", f"{run}/features")
+
+
 def _change_chain(run: Path) -> list[ChainStep]:
     """As :func:`own_chain`, where there are no accepted answers: the gate skips searches that change no answer."""
     here, keys = ("--run", str(run)), ("--keys", "[change]")
     data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
-    gate = ("--index", f"{run}/bm25", "--output", f"{run}/features")
+    gate = _features_folder(run)
     middle = ("--tau-change", "middle")
     return [
         ChainStep(
@@ -216,6 +222,21 @@ def _change_chain(run: Path) -> list[ChainStep]:
         ),
         ChainStep("write_report", "the report", 0.1, here),
     ]
+
+
+def check_answered(run: Path) -> None:
+    """Raise :class:`UserError` for too few answered questions without gold, before a stage leaves a gate behind."""
+    if not without_gold(run):
+        return
+    from kbtrain.evaluation.fidelity import read_changes
+    from kbtrain.io import jsonl
+    from kbtrain.questions.collect import lacking_for_change
+    from kbtrain.records import Question
+
+    path = run / "questions.jsonl"
+    train = sum(question.split == "train" for question in jsonl.read(Question, path))
+    if few := lacking_for_change({"train": train, "dev": len(read_changes(run)["dev"].questions)}):
+        raise UserError(f"{path}: {few}; collect and sample more (kbtrain run collect)")
 
 
 def without_gold(run: Path) -> bool:
@@ -263,11 +284,16 @@ def benefit_tau(run: Path) -> float | None:
 
 def finish_own(run: Path, say: Say) -> None:
     """Run :func:`own_chain`. Raises :class:`UserError` for a run folder without what it needs, with the command."""
-    for name, made_by in (("questions.jsonl", "collect"), ("bm25", "retrieve"), ("samples.db", "sample")):
+    if not run.is_dir():
+        beside = sorted(path.parent.name for path in run.parent.glob("*/questions.jsonl"))
+        there = f"; run folders in {run.parent}: {', '.join(beside)}" if beside else ""
+        raise UserError(f"{run}: no such folder{there}")
+    for name, stage in (("questions.jsonl", "collect"), ("evidence.jsonl", "retrieve"), ("samples.db", "sample")):
         if not (run / name).exists():
-            raise UserError(f"{run / name}: not there; run first: kbtrain run {made_by} --run {shlex.quote(str(run))}")
+            raise UserError(f"{run / name}: missing; run first: kbtrain run {stage} --run {shlex.quote(str(run))}")
     if not meta_path(run / "samples.db").exists():  # written by the last answer
         raise UserError(f"{run / 'samples.db'}: not all answers are in it; give the command that began it again")
+    check_answered(run)
     follow(own_chain(run), run, say)
 
 

@@ -98,6 +98,14 @@ def at(path: Path | str, line: int | None = None, field: str | None = None) -> s
     return place if field is None else f"{place}: field '{field}'"
 
 
+_SCRIPT = re.compile(r"(?<![\w./'-])(?:python )?(?:data_gen|recipes|eval)/(\w+)\.py(?![\w:])")
+
+
+def as_commands(message: str) -> str:
+    """A message whose scripts are named by the command that also runs them outside of the clone."""
+    return _SCRIPT.sub(r"kbtrain run \1", message)
+
+
 def require(package: str, extra: str, needed: bool = True) -> None:
     """Raises :class:`UserError` with the command that installs an optional package."""
     if needed and importlib.util.find_spec(package) is None:

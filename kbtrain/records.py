@@ -264,7 +264,8 @@ class Decision:
     """A gate's decision: ``retrieve`` where ``score`` > ``threshold``, unless ``reason`` is a kind of utterance.
 
     ``probability`` that retrieval is needed, in [0, 1] and not calibrated, where the score states one; else None.
-    ``reason``: ``above-threshold``, ``below-threshold`` or a :data:`~kbtrain.utterances.kinds.UtteranceKind`.
+    ``reason``: ``above-threshold``, ``below-threshold``, ``always``, ``never`` or a
+    :data:`~kbtrain.utterances.kinds.UtteranceKind`.
     """
 
     score: float

@@ -1,7 +1,8 @@
 """Fit the gate features: the form of a question and how often its words stand in the corpus, in a second on a CPU.
 
 Reads examples (data_gen/build.py) and the run's BM25 index (data_gen/retrieve.py), from which the words' document
-frequencies are taken; the folder keeps them, so that it stands alone. With --evidence the gate also reads what the
+frequencies are taken; the folder keeps them, so that it stands alone. Without --index, as for a search of your own, the
+gate reads the form of a question alone. With --evidence the gate also reads what the
 search found: such a gate is asked after the search. Training questions get scores of gates that were fitted without
 them (held_out.jsonl), which eval/score.py takes for its split train.
 
@@ -34,7 +35,10 @@ from kbtrain.training.fit import KeyedData, KeyedEnding, KeyedFit, claim_fit_fol
 class TrainFeaturesConfig(KeyedFitConfig):
     """Settings of this script."""
 
-    index: Path = Field(description="folder of the BM25 index; its document frequencies are kept in the gate's folder")
+    index: Path | None = Field(
+        None,
+        description="folder of the BM25 index, whose document frequencies are kept; null: it reads the form alone",
+    )
     evidence: Path | None = Field(
         None, description="evidence.jsonl of these questions; the gate is asked after a search"
     )
@@ -49,7 +53,7 @@ def main(config: TrainFeaturesConfig) -> None:
     data = read_keyed(config)
     if config.evidence:
         data = with_evidence(data, config.evidence)
-    frequencies = Frequencies.of_index(config.index, config.least_passages)
+    frequencies = Frequencies.of_index(config.index, config.least_passages) if config.index else Frequencies.none()
     after_search = config.evidence is not None
     gate = Features.fit(frequencies, data.train, config.labels, after_search, config.knots, config.seed)
     fit = KeyedFit(
@@ -59,17 +63,20 @@ def main(config: TrainFeaturesConfig) -> None:
         again=lambda folder: Features.load(folder).score_all(data.questions("dev")),
         held_out=held_out_scores(gate, data.train, config.knots, config.seed),
         trained_on=data.questions(),
-        what="Says whether a question needs retrieval, from its form and from how often its words stand in the corpus"
+        what="Says whether a question needs retrieval, from its form"
+        + (" and from how often its words stand in the corpus" if config.index else "")
         + (", and from what the search found" if after_search else "")
         + ". Score: p(retrieval needed) in [0, 1]; no model is called.",
         points=(
-            f"Document frequencies of {len(frequencies.hashes):,} words of the index {config.index.name}.",
+            f"Document frequencies of {len(frequencies.hashes):,} words of the index {config.index.name}."
+            if config.index
+            else "No document frequencies: no index of the passages was given.",
             f"Labels: {config.labels}, {', '.join(config.keys)}; C of the logistic regressions: "
             + ", ".join(f"{key} {model.strength:g}" for key, model in gate.card.models.items()),
             *(f"{key}: {weights(model)}" for key, model in gate.card.models.items()),
         ),
         limits="it knows this corpus and this model's answers; with another of either it is to be trained again.",
-        inputs=[config.index, *([config.evidence] if config.evidence else [])],
+        inputs=[path for path in (config.index, config.evidence) if path],
     )
     print("train_features: " + KeyedEnding(config, data, fit, started).finish())
 

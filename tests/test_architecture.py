@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain.gates.registry import FIT_GATE, GATES
+from kbtrain.gates.kind import FIT_GATE
+from kbtrain.gates.registry import GATES
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "kbtrain"

@@ -106,7 +106,7 @@ def test_every_sentence_is_true_of_the_hidden_answers(finished: tuple[Path, str]
     assert block["cost"].startswith(
         f"A thousand questions: {searches} searches. Tokens, time and money are not known: "
     )
-    assert block["always searching"] == "right or wrong is not known: no accepted answer was read"
+    assert block["always searching"].startswith("no answer changes; which of them are right is not known")
     assert block["with the gate"].replace("[", "\\[").replace("]", "\\]") in report
     assert block["is that real?"].startswith("Yes, on these questions")
 

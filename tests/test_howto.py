@@ -12,11 +12,21 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from support.scripts import load
+from support.scripts import ROOT, here, load
 
 from kbtrain.config import build
-from kbtrain.records import GateExample
+from kbtrain.demo import ChainStep, finish_own
+from kbtrain.errors import UserError, as_commands
+from kbtrain.gate.card import read_gate_json
+from kbtrain.gates.decide import unpromised
+from kbtrain.gates.registry import load_gate
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import write_meta
+from kbtrain.metrics.thresholds import _least
+from kbtrain.questions.collect import LEAST_DEV
+from kbtrain.records import Evidence, Question
 from kbtrain.retrieval.web import WebSearch, WebService
+from kbtrain.runtime import stage_process
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SEARCH = (DOCS / "howto" / "own-retriever.md").read_text(encoding="utf-8")
@@ -56,6 +66,75 @@ def test_the_configuration_for_elasticsearch_is_one_of_retrieve(tmp_path: Path) 
     assert found[0][config.web.id] == "7" and config.web.text == "_source.text"
 
 
+def test_a_run_with_an_own_search_is_finished_without_an_index(
+    own_search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The gate of a search that leaves no index of passages here reads the form of the questions alone."""
+    run, logs, config = tmp_path / "mine", tmp_path / "logs.jsonl", tmp_path / "elastic.yaml"
+    rows = [
+        {"question": f"{'Who is' if i % 2 else 'How many are the'} thing {i:03}?", "plain": f"x{i * (i % 2)}",
+         "passages": f"x{i}"} for i in range(120)
+    ]  # fmt: skip
+    logs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config.write_text(
+        f"retriever: web\nweb: {{url: 'http://127.0.0.1:{own_search.server_port}/find?q={{query}}&k={{k}}'}}"
+    )
+    shares = ("--shares", ".4,.3,.3", "--without-gold", "true", "--answers", "{llm: plain, rag: passages}")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    stages = (("import_answers", "--path", str(logs), "--model", "m", *shares), ("retrieve", "--config", str(config)))
+    for name, *arguments in stages:
+        done = here(f"data_gen/{name}.py", "--run", run, *arguments)
+        assert done.returncode == 0, done.stderr
+
+    def run_step(step: ChainStep, forks: bool) -> stage_process.Ended:
+        script, *words = step.command()[1:]
+        done = here(str(Path(script).relative_to(ROOT)), *words)
+        return stage_process.Ended(done.returncode, done.stdout + done.stderr)
+
+    monkeypatch.setattr(ChainStep, "run", run_step)
+    finish_own(run, lambda line: None)
+    assert "searches" in capsys.readouterr().out
+    gate = load_gate(run / "features")
+    assert [one.retrieve for one in gate.decide(["Who is thing 500?", "How many are the thing 500?"])] == [False, True]
+    assert "No document frequencies" in (run / "features" / "README.md").read_text()
+    card = read_gate_json(run / "features")
+    assert unpromised(gate) == ""
+    card["thresholds"]["features_change"]["evidence"] = {}
+    (run / "features" / "gate.json").write_text(json.dumps(card))
+    assert "promises nothing about changed answers" in unpromised(load_gate(run / "features"))
+    with pytest.raises(UserError, match=rf"min: no such folder; run folders in {tmp_path}: mine"):
+        finish_own(tmp_path / "min", print)
+
+
+def test_too_few_questions_without_gold_are_refused_before_answers_are_paid_for(tmp_path: Path) -> None:
+    path, run = tmp_path / "q.jsonl", tmp_path / "mine"
+    path.write_text("".join(json.dumps({"question": f"Who is thing {i:03}?"}) + "\n" for i in range(38)))
+    own = ("--run", run, "--dataset", "jsonl", "--path", path, "--without-gold", "true", "--shares", "0.5,0.25,0.25")
+    done = here("data_gen/collect.py", *own)
+    few = r"\d+ train and \d+ dev questions are too few for a gate without accepted answers: at least 20"
+    assert done.returncode == 0 and re.search(f"warning: {few}.*: 11 for 20%, 22 for 10%, 45 for 5%", done.stdout)
+    questions = list(jsonl.read(Question, run / "questions.jsonl"))
+    jsonl.write(run / "evidence.jsonl", [Evidence(one.id, "web", one.text, (), None, None) for one in questions])
+    write_meta(run / "evidence.jsonl", stage="retrieve", config={}, inputs=[run / "questions.jsonl"])
+    done = here("data_gen/sample.py", "--run", run, "--model", "smollm2-135m-instruct")
+    assert done.returncode == 2 and re.search(f"questions.jsonl: {few}", done.stderr)
+    assert not (run / "samples.db").exists()
+    for share, n in LEAST_DEV.items():
+        assert _least("answers_changed", share, 0.1) == n
+
+
+def test_messages_name_commands_that_an_installed_package_has() -> None:
+    for text, shown in (
+        (
+            "x: no such file; run first: python data_gen/retrieve.py --run r1",
+            "run first: kbtrain run retrieve --run r1",
+        ),
+        ("run eval/end_to_end.py first", "run kbtrain run end_to_end first"),
+        ("/home/me/eval/own.py: no such file", "/home/me/eval/own.py: no such file"),
+    ):
+        assert as_commands(text).endswith(shown)
+
+
 def test_the_manifest_for_kubernetes_has_what_the_server_needs() -> None:
     deployment, service = yaml.safe_load_all((DOCS / "serving" / "kubernetes.yaml").read_text(encoding="utf-8"))
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -93,15 +172,3 @@ def test_the_frameworks_page_imports_what_the_adapters_have() -> None:
         assert re.search(rf"^(class|def) {name}\b", source, flags=re.MULTILINE), (module, name)
     for code in re.findall(r"^```py\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
         compile(code, "frameworks.md", "exec")
-
-
-def test_the_gate_of_the_contributing_page_is_fitted_and_opened_again(tmp_path: Path) -> None:
-    page = (DOCS.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
-    names: dict[str, Any] = {"__name__": "length_gate"}
-    exec(compile(code, "CONTRIBUTING.md", "exec", dont_inherit=True), names)
-    examples = [GateExample.ask(text) for text in ("a", "abc")]
-    fitted = names["KIND"].fit(examples, [0.0, 1.0])
-    fitted.card.write(tmp_path)
-    opened = names["KIND"].open(tmp_path, "auto", "cpu")
-    assert fitted.score_examples(examples) == opened.score_examples(examples) == [1.0, 3.0]

@@ -32,7 +32,7 @@ from kbtrain.questions.reading.files import data_files
 from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.rag.seakr.trace import TraceFile
 from kbtrain.records import GateScore
-from kbtrain.report.figures import read_calibration
+from kbtrain.report.figures import read_classified
 from kbtrain.report.summary import read_bills
 from kbtrain.retrieval.bm25 import document_frequencies
 from kbtrain.retrieval.corpus import read_passages
@@ -75,7 +75,7 @@ JSON: dict[str, tuple[str, Reader]] = {
     "ranker": ("ranker.json", lambda path: Ranker.load(path.parent)),
     "key of responses": ("x.jsonl.key", lambda path: read_key(_note(path))),
     "run of a training": ("run.json", lambda path: remember_once(path.parent, "a", lambda: "b")),
-    "calibration": ("classify.json", read_calibration),
+    "calibration": ("classify.json", read_classified),
     "bills": ("cost.json", read_bills),
     "words of an index": ("vocab.index.json", _frequencies),
     "tokenizer": ("tokens.json", Tokens.load),

@@ -113,8 +113,9 @@ class Gate(ABC):
         chosen, given = self.threshold_or(threshold), self._as_list(inputs)
         if self.needs_evidence and any(isinstance(value, str) for value in given):
             raise UserError(f"gate '{self.name}': needs retrieved text; a bare question is not enough")
+        certain = self.unit == "probability"
         return [
-            Decision(score, self.probability(score), chosen, *decide_by(score, chosen, input_kind(value)))
+            Decision(score, self.probability(score), chosen, *decide_by(score, chosen, input_kind(value), certain))
             for score, value in zip(self.score(given), given, strict=True)
         ]
 

@@ -66,6 +66,17 @@ def _of_rows(file: DataFile, field: str | None) -> Iterator[str]:
         yield row.text(name)
 
 
+def unpromised(gate: Gate) -> str:
+    """A warning of a gate for ``change`` whose threshold rests on no promise; empty for any other gate."""
+    noted = gate.card.thresholds.get(gate.name) if gate.card else None
+    if noted is None or noted.promise or "traffic" in noted.evidence or getattr(gate, "key", None) != "change":
+        return ""
+    return (
+        f"warning: the threshold of {gate.name} promises nothing about changed answers; choose one: "
+        "kbtrain run fidelity --run RUN"
+    )
+
+
 def _not_empty(text: str, place: str) -> str:
     if is_blank(text):
         raise UserError(f"{place}: empty; expected a question")

@@ -8,7 +8,8 @@ from pathlib import Path
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.registry import GATES, Kind, kinds
+from kbtrain.gates.kind import Kind
+from kbtrain.gates.registry import GATES, kinds
 from kbtrain.metrics.dev import classifier_metrics
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample

@@ -12,9 +12,10 @@ from typing import Any
 from kbtrain.gate.card import GateCard, Pass, Stage, saved_files, text_of
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gate.trained_on import HELD_OUT, question_hash, read_held_out
+from kbtrain.gates.kind import QUESTION
 from kbtrain.gates.probe.served import connect_states
 from kbtrain.gates.prompted import PROMPTED, need_passes
-from kbtrain.gates.registry import GATES, QUESTION, check_parts, kind_named, kind_of, load_gate, read_card
+from kbtrain.gates.registry import GATES, check_parts, kind_named, kind_of, load_gate, read_card
 from kbtrain.gates.states_read import model_read
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256, noted_sha256

@@ -8,7 +8,7 @@ from typing import Any
 
 from kbtrain.gate.card import Pass, text_of
 from kbtrain.gate.gate import Gate, Reads
-from kbtrain.gates.registry import QUESTION, TURN
+from kbtrain.gates.kind import QUESTION, TURN
 from kbtrain.prompts.kbm import need_fingerprint, need_prompt
 from kbtrain.prompts.ragate import Shots, ragate_fingerprint
 from kbtrain.records import GateExample

@@ -1,27 +1,26 @@
 """The registry of gate kinds: opener of a gate's folder, its input, and the names of its scores.
 
 A kind of gate from another package is found through the entry point group ``kbtrain.gates``: its name is the kind, its
-value a :class:`Kind`.
+value a :class:`~kbtrain.gates.kind.Kind`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate.card import CARD, ClassifierCard, GateCard, KeyedCard, read_gate_json
-from kbtrain.gate.gate import Gate, KeyedGate, Reads
+from kbtrain.gate.gate import Gate, KeyedGate
 from kbtrain.gate.hub import local_folder
 from kbtrain.gates.average import AverageCard, AverageGate
-from kbtrain.gates.combination import ByName
 from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe, embedded
 from kbtrain.gates.features.gate import Features, FeaturesCard
 from kbtrain.gates.kbm.gate import KBM, KBMCard
+from kbtrain.gates.kind import FIT_GATE, QUESTION, TURN, Kind
 from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, Probe, ProbeCard
 from kbtrain.gates.probe.served import load_served
 from kbtrain.gates.ragate.mha import RagateMHA
@@ -42,48 +41,7 @@ if TYPE_CHECKING:
     from kbtrain.llm.served_states import StatesServer
 
 GROUP = "kbtrain.gates"
-FIT_GATE = "recipes/fit_gate.py"  # makes the gates that have no recipe of their own
 _LONGEST_NAME = 255  # characters: what file systems take
-QUESTION: frozenset[Reads] = frozenset({"question"})
-TURN: frozenset[Reads] = frozenset({"turn"})
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of gate that lives in folders.
-
-    ``card``: its ``gate.json``, readable without torch. ``open``: of a folder, dtype and device. ``names`` of its
-    scores, from the card: one a key for a KBM, one a signal for SeaKR. ``made_by``: the script that makes such folders.
-    ``headline``: names that stand with the baselines in every table, the last first. ``fit``: of gates that are fitted
-    in seconds (recipes/fit_gate.py): from examples and the probability in [0, 1] of each that retrieval is needed;
-    where the card is a :class:`~kbtrain.gate.card.KeyedCard`, the label's name is ``key``. ``features``: of such a
-    gate whose features are dear: (n, d) numbers of examples. They are kept for the next fit; ``fit`` gets them as its
-    third argument, and the gate has ``score_features(features)``. ``files``: names of files in its folder that go to
-    the hub and come from there, beside :data:`kbtrain.gate.hub.FILES`. ``open_served``: of a folder and a server that
-    gives the states of the answering model, which is then not opened here. ``server``: scores come from a server whose
-    address and key its card names: the folder is neither sent to the hub nor opened from there. ``of_members``: of the
-    card and its members' scores, of a kind that is computed from those; ``one_score``: each member has one, to
-    which the card adds nothing.
-    """
-
-    card: type[GateCard]
-    open: Callable[[Path, str, str], Gate]
-    reads: frozenset[Reads]
-    names: Callable[[Any], tuple[str, ...]]
-    made_by: str
-    headline: tuple[str, ...] = ()
-    fit: Callable[..., Gate] | None = None
-    features: Callable[[Sequence[Any]], Any] | None = None
-    files: tuple[str, ...] = ()
-    open_served: Callable[[Path, StatesServer], Gate] | None = None
-    server: bool = False
-    of_members: Callable[[Any, Sequence[ByName]], dict[str, list[float]]] | None = None
-    one_score: bool = False
-
-    @property
-    def unasked(self) -> bool:
-        """True for a gate of turns that is made of labels alone, without a recipe: a run gets it when it is scored."""
-        return self.fit is not None and self.made_by == FIT_GATE and "turn" in self.reads
 
 
 def _average(folder: Path, dtype: str, device: str) -> Gate:
@@ -260,7 +218,7 @@ def kinds() -> dict[str, Kind]:
             raise UserError(f"entry point '{point.name}' of group {GROUP}: cannot be loaded ({error})") from None
         if not isinstance(kind, Kind):
             raise UserError(
-                f"entry point '{point.name}' of group {GROUP}: expected a kbtrain.gates.registry.Kind, found "
+                f"entry point '{point.name}' of group {GROUP}: expected a kbtrain.gates.kind.Kind, found "
                 f"{type(kind).__name__}"
             )
         found[point.name] = kind

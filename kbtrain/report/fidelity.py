@@ -176,16 +176,24 @@ def table_row(one: Fidelity) -> list[str]:
     ]
 
 
+def _more_needed(one: Fidelity) -> str:
+    """What a gate that skips nothing lacks."""
+    return (
+        f"the gate always searches: no threshold keeps the promise on {one.n_dev} dev questions; collect twice "
+        "as many, or allow more changes (kbtrain run fidelity --max-change)"
+    )
+
+
 def closing_block(made: FidelityReport, report: Path, use: str) -> list[str]:
     """Lines for a terminal, as after an evaluation with accepted answers."""
     first, cost = made.found[0], made.costs[0] if made.costs else "-"
     told = sentences(first, len(made.found))
     lines = {
         "tested": subtitle(dict(made.meta), made.test.questions),
-        "without search": f"{percent(first.changed_never)} % of the answers differ from those with passages",
-        "always searching": "right or wrong is not known: no accepted answer was read",
+        "without search": f"{percent(first.changed_never)} % of the answers change",
+        "always searching": "no answer changes; which of them are right is not known: no accepted answer was read",
         "with the gate": told[0],
-        "is that real?": told[2] if first.dev_skipped > 0 else "nothing is skipped; take more dev questions",
+        "is that real?": told[2] if first.dev_skipped > 0 else _more_needed(first),
         "cost": cost,
         "next": f"{use}open {report.resolve()}",
     }

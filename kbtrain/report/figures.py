@@ -6,6 +6,7 @@ A gate's page shows the distribution of its scores over both kinds of questions,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import read_value
 from kbtrain.labeling.distribution import BINS, EFFECTS, INTERVALS, Indicator, LabelStatistics
 from kbtrain.metrics.calibration import Calibrated, Calibration, equal_count_bins
+from kbtrain.metrics.registry import METRICS
 from kbtrain.metrics.significance import wilson
 from kbtrain.records import CONDITIONS, Condition, Effect, Outcome
 from kbtrain.show.svg import COLOURS, new_figure, render
@@ -89,20 +91,39 @@ POSITIVE = "needed"  # the definition whose calibration is drawn
 _BINS = 10
 
 
-def read_calibration(path: Path) -> dict[str, Calibrated]:
-    """Each gate's calibration for :data:`POSITIVE` from classify.json; empty if that was not made.
+@dataclass(frozen=True)
+class ClassifiedGate:
+    """A gate's calibration and registered metrics for :data:`POSITIVE`, as classify.json has them."""
+
+    calibration: Calibrated | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """The metrics by their headings; empty where there are none."""
+        values = ((METRICS[name].title, value) for name, value in self.metrics.items() if value is not None)
+        return ", ".join(f"{title} {value:.3f}" for title, value in values)
+
+
+def read_classified(path: Path) -> dict[str, ClassifiedGate]:
+    """Each gate's figures from classify.json; empty if that was not made.
 
     Raises :class:`UserError` for a file that cannot be read.
     """
     if not path_exists(path):
         return {}
     try:
-        document = read_value(path)
-        gates = {gate["gate"]: gate.get("calibration", {}) for gate in document["gates"]}
-        adapter = TypeAdapter(Calibrated)
-        return {name: adapter.validate_python(by[POSITIVE]) for name, by in gates.items() if POSITIVE in by}
+        adapter, numbers, found = TypeAdapter(Calibrated), TypeAdapter(dict[str, float | None]), {}
+        for gate in read_value(path)["gates"]:
+            definitions = [one for one in gate.get("definitions", ()) if one["positive"] == POSITIVE]
+            values = {**(definitions[0] if definitions else {}), **gate.get("further", {}).get(POSITIVE, {})}
+            own = gate.get("calibration", {}).get(POSITIVE)
+            metrics = numbers.validate_python({name: values[name] for name in METRICS if name in values})
+            calibration = None if own is None else adapter.validate_python(own)
+            found[str(gate["gate"])] = ClassifiedGate(calibration, metrics)
     except (AttributeError, KeyError, TypeError, ValidationError):
         raise UserError(f"{at(path)}: not a classification table of this version; run eval/classify.py again") from None
+    return found
 
 
 def gate_figures(

@@ -234,12 +234,15 @@ def _values(report: Report) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class DecisionSummary:
-    """A gate's decisions: the threshold and where it is from, what came of it, and sentences on what is saved."""
+    """A gate's decisions: the threshold and its rule, its counts, sentences on what is saved, and the metrics of
+    eval/classify.py.
+    """
 
     threshold: float
     rule: str
     counts: FourFold
     said: Sequence[str] = ()
+    metrics: str = ""
 
 
 def render_gate(

@@ -181,7 +181,10 @@ def score_document(found: Sequence[Separation], areas: Mapping[str, Areas]) -> l
 def score_table(found: Sequence[Separation], areas: Mapping[str, Areas], reference: str) -> str:
     """One row per score, the best first."""
     minus = f"{reference} minus this"
-    head = ("score", "AUROC", "95 % interval", minus, "area", minus, "quartiles, positive", "quartiles, negative")
+    head = (
+        *("score", "AUROC", "95 % interval", f"AUROC, {minus}", "area", f"area, {minus}"),
+        *("quartiles, positive", "quartiles, negative"),
+    )
     ordered = sorted(found, key=lambda one: -one.auroc.mean)
     return aligned(head, [_signal_cells(one, areas[one.name]) for one in ordered])
 

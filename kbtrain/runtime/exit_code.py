@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 
-from kbtrain.errors import UserError, is_text
+from kbtrain.errors import UserError, as_commands, is_text
 from kbtrain.io.files import errors_of
 
 DONE, WRONG, INTERRUPTED, READER_GONE = 0, 2, 130, 141
@@ -28,7 +28,7 @@ def exit_code(work: Callable[[], None], interrupted: str) -> int:
             work()
             sys.stdout.flush()
     except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {as_commands(str(error))}\n")
         _drop_output()
         return WRONG
     except KeyboardInterrupt:

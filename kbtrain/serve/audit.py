@@ -81,6 +81,7 @@ class Audit:
     max_loss: float = 0.05
     prices: Path = PRICES
     apply: bool = False
+    replace: bool = False
     dry_run: bool = False
 
 
@@ -395,6 +396,19 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
     out = audit.run / "proposal.json"
     write_atomically(out, json.dumps(proposal, ensure_ascii=False, indent=1) + "\n")
     lines.append(f"-> {out}")
+    now, new = figures[0].difference, figures[-1].difference
+    if old and now.high < 0:
+        lines.append(
+            f"warning: the noted threshold {old.threshold:.4g} is certainly worse than always searching "
+            f"({points(now.mean)} points {points_interval(now)}); replace it, or serve without the gate"
+        )
+    if audit.apply and old and not audit.replace:
+        better = (new.mean, -figures[-1].searched) > (now.mean, -figures[0].searched)
+        if not better and not guarantee:
+            what = "the proposal has neither more right answers nor fewer searches than now"
+            return [*lines, f"not applied: {what}; --replace notes it anyway"]
+        if old.promise and not guarantee:
+            return [*lines, f"not applied: this promise would end: {old.promise}; --replace notes it anyway"]
     if not audit.apply:
         return [*lines, "next: the same command with --apply notes the proposed threshold; --rollback takes it back"]
     return [*lines, _apply(audit, gate, old, proposal, value, scores)]
@@ -454,22 +468,3 @@ def _apply(
     lost = "; the promise of the previous threshold no longer holds" if old and old.promise else ""
     shown = "none" if old is None else f"{old.threshold:.4g} ({old.rule})"
     return f"{audit.folder}: threshold of {gate} was {shown}, is {value:.4g} ({rule}){lost}; reload the server (SIGHUP)"
-
-
-def roll_back(folder: Path, key: str | None = None) -> str:
-    """Put back the threshold that the last applied audit replaced. Raises :class:`UserError` where there is none."""
-    noted = read_gate_json(folder).get("thresholds", {})
-    audited = {
-        gate: entry
-        for gate, entry in noted.items()
-        if entry.get("evidence", {}).get("audit") and (key is None or gate.endswith(f"_{key}"))
-    }
-    if len(audited) != 1:
-        found = ", ".join(sorted(audited)) or "none"
-        raise UserError(f"{folder}: thresholds by an audit: {found}; there must be one (--key chooses)")
-    ((gate, entry),) = audited.items()
-    if entry["evidence"]["before"] is None:
-        raise UserError(f"{folder}: gate '{gate}' had no threshold before the audit; note one: kbtrain run calibrate")
-    before = Threshold.model_validate(entry["evidence"]["before"])
-    set_threshold(folder, gate, before)
-    return f"{folder}: threshold of {gate} is {before.threshold:.4g} ({before.rule}) again; reload the server (SIGHUP)"

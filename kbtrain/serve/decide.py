@@ -323,7 +323,8 @@ class Decider:
         loaded = scored.loaded
         limit, score = self.threshold(loaded, aim), scored.scores[loaded.gate.name]
         kind = kind or ("needs-no-knowledge" if scored.needless else None)
-        retrieve, reason = (False, kind or "no-threshold") if limit is None else decide_by(score, limit, kind)
+        certain = loaded.gate.unit == "probability"
+        retrieve, reason = (False, kind or "no-threshold") if limit is None else decide_by(score, limit, kind, certain)
         outlook = loaded.gate.outlook
         helps, gain = (None, None) if outlook is None else outlook.at(score)
         return ServedDecision(

@@ -10,10 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError, require
 from kbtrain.gate.card import KeyedCard
+from kbtrain.gates.decide import unpromised
 from kbtrain.gates.registry import folder_of
 from kbtrain.runtime.garbage import freeze_objects
 from kbtrain.serve.config import ServeConfig
@@ -73,6 +75,8 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     name = f"[{config.host}]" if ":" in config.host else config.host
     for line in startup_lines(service):
         say(line)
+    if config.upstream is not None and not is_listening(config.upstream):
+        say(f"warning: nothing answers at {config.upstream}; start the model's server, or change --upstream")
     server = http_server(service)
     signal.signal(signal.SIGHUP, lambda *_: reload(service))  # before anyone can know that the server is there
     end_on_signals(server)
@@ -82,12 +86,25 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     asyncio.run(_serve(service, server, listening))
 
 
+def is_listening(url: str) -> bool:
+    """True if a connection to the address is accepted within two seconds."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        with socket.create_connection((parts.hostname or "", port), timeout=2):
+            return True
+    except OSError:
+        return False
+
+
 def startup_lines(service: Service) -> list[str]:
     """Lines about what was opened: gate and key, threshold and its figures, the cost of a decision, prompt, search."""
     config, loaded = service.config, service.decider.loaded
     lines = [f"gate {loaded.name}{_key_in_words(config, loaded)}", *_threshold_lines(service)]
     if config.threshold is None and loaded.gate.promise:
         lines.append(f"promised: {loaded.gate.promise}")
+    elif config.threshold is None and (warning := unpromised(loaded.gate)):
+        lines.append(warning)
     spent = dict(loaded.gate.spent)
     if spent.get("requests"):
         each = ", ".join(f"{count / spent['requests']:.0f} {what}" for what, count in spent.items() if count)
@@ -133,10 +150,15 @@ def _threshold_lines(service: Service) -> list[str]:
     price = loaded.price
     if price is not None:
         noted, origin = None, f"a search must gain more than {100 * price:.3g} points"
+    where = "logged" if noted is not None and "traffic" in noted.evidence else "dev"
     share = loaded.share_above(threshold)
-    searched = "" if share is None else f": searches for {share:.0%} of the dev questions"
-    figures = "its savings on test questions are not noted; eval/end_to_end.py measures them"
-    if noted is not None and noted.test is not None:
+    searched = "" if share is None else f": searches for {share:.0%} of the {where} questions"
+    if loaded.gate.unit == "probability" and not 0 <= threshold < 1:
+        searched = ": always searches" if threshold < 0 else ": never searches"
+    figures = "its savings on test questions are not measured (eval/end_to_end.py, which reads accepted answers)"
+    if noted is not None and "changed" in noted.evidence:
+        figures = f"on dev {noted.evidence['changed']:.1%} of the answers differ from always searching"
+    elif noted is not None and noted.test is not None:
         figures = noted.test.line()
     mapped = [] if loaded.gate.outlook is None else [loaded.gate.outlook.line()]
     return [f"threshold {threshold:.6g} ({origin}){searched}", figures, *mapped]
@@ -147,8 +169,8 @@ def _prompt_in_words(config: ServeConfig, loaded: LoadedGate) -> str:
         whose = "the templates" if loaded.own is not None else "figures 9 and 10, the prompts"
         return f"{whose} that the gate's labels were made with"
     return (
-        "passages before the user's own text (background); the gate's labels are about another prompt, with which "
-        "--prompt trained asks"
+        "passages before the user's own text (--prompt background); the gate learned with another prompt: "
+        "where clients send single questions, add --prompt trained"
     )
 
 

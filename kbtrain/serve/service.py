@@ -34,7 +34,7 @@ from kbtrain.serve.search import Search, open_search
 from kbtrain.serve.second import PassageJudge
 from kbtrain.serve.upstream import HttpUpstream, Upstream
 from kbtrain.serve.worker import Input
-from kbtrain.utterances.kinds import UtteranceKind
+from kbtrain.utterances.kinds import BY_THRESHOLD, UtteranceKind
 
 SCHEMA = "1"
 LONGEST_IDS = 2000  # characters of a debug header
@@ -67,7 +67,7 @@ class Course:
 
     def explore(self, share: float) -> None:
         """Let a coin decide this share of the decisions by a threshold, and note the probability of what is done."""
-        if not share or self.decision is None or not self.reason.endswith("-threshold"):
+        if not share or self.decision is None or self.reason not in BY_THRESHOLD:
             return
         if random.random() < share:
             self.reason, self.wanted = "explored", random.random() < 0.5

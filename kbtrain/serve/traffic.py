@@ -7,6 +7,7 @@ questions. Scores of another gate, or of another version of it, are counted and 
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -85,6 +86,8 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
     others, ungated = left_out[OTHER_GATES], left_out[UNSCORED]
     check_one_gate(scores, log)
     found = next(iter(scores.values()), [])
+    if not found and not others:
+        raise UserError(f"{log}: no row has a score; expected the decision log of kbtrain serve (--log FILE)")
     if len(found) < LEAST:
         raise UserError(
             f"{log}: {len(found)} scores of this gate ({others} of other gates or versions, {ungated} ungated); at "
@@ -98,10 +101,18 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
     return Traffic(gate, every, distinct, asked, min(times), max(times), others, ungated)
 
 
-def calibrate_traffic(folder: Path, log: Path, ratio: float, key: str | None = None, check: bool = False) -> list[str]:
-    """Choose the threshold and note it in the folder, unless ``check``; lines that say what was found.
+def calibrate_traffic(
+    folder: Path,
+    log: Path,
+    ratio: float,
+    key: str | None = None,
+    check: bool = False,
+    replace: bool = False,
+    dry_run: bool = False,
+) -> list[str]:
+    """Choose the threshold and note it in the folder, unless ``check`` or ``dry_run``; lines that say what was found.
 
-    Raises :class:`UserError`.
+    Raises :class:`UserError`, also for a noted threshold with a guarantee, unless ``replace``.
     """
     traffic = read_traffic(folder, log, key)
     noted = read_gate_json(folder).get("thresholds", {}).get(traffic.gate, {})
@@ -121,12 +132,48 @@ def calibrate_traffic(folder: Path, log: Path, ratio: float, key: str | None = N
         lines.append(
             f"the threshold so far, {noted['threshold']:.4f} ({noted['rule']}), searches for {share:.1%} of them"
         )
-    if not check:
-        chosen = threshold_of(traffic.scores, ratio)
-        share = float(np.mean(np.array(traffic.scores) > chosen))
-        _note(folder, log, traffic, chosen, ratio, before)
-        lines.append(f"retrieve if score > {chosen:.4f}: {share:.1%} of them -> {folder}; reload the server (SIGHUP)")
-    return lines
+    if check:
+        return lines
+    chosen = threshold_of(traffic.scores, ratio)
+    result = f"retrieve if score > {chosen:.4f}: {float(np.mean(np.array(traffic.scores) > chosen)):.1%} of them"
+    promise = before.promise if before else ""
+    if dry_run:
+        lost = f"; --replace is needed, and this promise ends: {promise}" if promise else ""
+        return [*lines, f"dry run: {result}{lost}"]
+    if promise and not replace:
+        raise UserError(
+            f"{folder}: gate '{traffic.gate}' has threshold {noted['threshold']:.4f}, which promises: {promise}; a "
+            "share of traffic promises nothing: give --replace to note it, or --check to compare"
+        )
+    _note(folder, log, traffic, chosen, ratio, before)
+    return [
+        *lines,
+        f"{result} -> {folder}; reload the server (SIGHUP)",
+        *([f"this promise has ended: {promise}"] if promise else []),
+        f"the threshold before is back by: kbtrain calibrate {shlex.quote(str(folder))} --rollback",
+    ]
+
+
+def roll_back(folder: Path, key: str | None = None) -> str:
+    """Put back the threshold that the last audit or calibration from a log replaced.
+
+    Raises :class:`UserError` where there is none.
+    """
+    noted = read_gate_json(folder).get("thresholds", {})
+    replaced = {
+        gate: entry["evidence"]["before"]
+        for gate, entry in noted.items()
+        if "before" in entry.get("evidence", {}) and (key is None or gate.endswith(f"_{key}"))
+    }
+    if len(replaced) != 1:
+        found = ", ".join(sorted(replaced)) or "none"
+        raise UserError(f"{folder}: thresholds of an audit or a calibration: {found}; expected one (--key chooses)")
+    ((gate, entry),) = replaced.items()
+    if entry is None:
+        raise UserError(f"{folder}: gate '{gate}' had no threshold before; note one: kbtrain run calibrate")
+    before = Threshold.model_validate(entry)
+    set_threshold(folder, gate, before)
+    return f"{folder}: threshold of {gate} is {before.threshold:.4g} ({before.rule}) again; reload the server (SIGHUP)"
 
 
 def threshold_of(scores: Sequence[float], ratio: float) -> float:
@@ -134,6 +181,13 @@ def threshold_of(scores: Sequence[float], ratio: float) -> float:
     values = np.array(scores, dtype=np.float64)
     nothing = np.zeros(len(values))
     return choose("ratio", Dev(values, nothing, nothing, nothing), ratio).value
+
+
+def first_before(before: Threshold | None) -> dict[str, Any] | None:
+    """The threshold to return to: of several calibrations in a row the one before the first."""
+    if before is None or "traffic" not in before.evidence or "audit" in before.evidence:
+        return None if before is None else before.model_dump(mode="json")
+    return before.evidence.get("before")
 
 
 def _note(folder: Path, log: Path, traffic: Traffic, chosen: float, ratio: float, before: Threshold | None) -> None:
@@ -150,7 +204,7 @@ def _note(folder: Path, log: Path, traffic: Traffic, chosen: float, ratio: float
         rule=f"ratio {ratio:g} of logged traffic",
         dev_file_sha256=file_sha256(log),
         n_dev=len(traffic.scores),
-        evidence={**of_dev, "traffic": seen},
+        evidence={**of_dev, "traffic": seen, "before": first_before(before)},
         dev=before.dev if before else {},
     )
     set_threshold(folder, traffic.gate, entry)

@@ -49,8 +49,8 @@ def read_explored(folder: Path, log: Path, key: str | None = None) -> ExploredLo
     check_one_gate(seen, log)
     if len(rows) < LEAST:
         raise UserError(
-            f"{log}: {len(rows)} explored decisions with a verdict ({left_out_text(left_out)}); at least {LEAST} are "
-            "needed: start the server with --explore and report verdicts to /v1/outcomes"
+            f"{log}: {len(rows)} explored decisions with a verdict ({left_out_text(left_out)}); {LEAST} are needed: "
+            f"report {LEAST - len(rows)} more verdicts to /v1/outcomes, of decisions of a server with --explore"
         )
     columns = [np.array(column) for column in list(zip(*rows, strict=True))[:4]]
     logged = Logged(columns[0].astype(float), columns[1].astype(bool), *(part.astype(float) for part in columns[2:]))
@@ -112,6 +112,9 @@ def value_lines(
         f"{len(scores)} explored decisions with a verdict; skipped: {left_out_text(read.left_out)}",
         "right: share of right answers in %, with a 95 % interval; effective: sample size of the weighted decisions; "
         f"fewest: decisions behind the least certain part (doubly robust needs {FEWEST})",
+        "IPS can exceed 100 % where few decisions have much weight",
+        "use another threshold only where its self-normalised interval lies above that of the threshold in use; else "
+        "collect more verdicts",
         "a verdict is that of the answers it was given for: people who press a thumb are not all people",
     ]
 

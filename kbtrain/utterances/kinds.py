@@ -257,10 +257,20 @@ def input_kind(value: str | Example) -> UtteranceKind | None:
     return None if kind == "acknowledgement" and len(value.context) > 1 else kind
 
 
-def decide_by(score: float, threshold: float, kind: UtteranceKind | None) -> tuple[bool, str]:
-    """Decision and its reason; a kind of utterance wins over the score."""
+BY_THRESHOLD = frozenset({"above-threshold", "below-threshold", "always", "never"})  # reasons of a score
+
+
+def decide_by(
+    score: float, threshold: float, kind: UtteranceKind | None, probability: bool = False
+) -> tuple[bool, str]:
+    """Decision and its reason; a kind of utterance wins over the score.
+
+    ``probability``: of such scores a threshold below 0 always searches, and one from 1 on never does.
+    """
     if kind is not None:
         return False, kind
+    if probability and not 0 <= threshold < 1:
+        return (True, "always") if threshold < 0 else (False, "never")
     return score > threshold, "above-threshold" if score > threshold else "below-threshold"
 
 

@@ -17,7 +17,8 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import BestKey, GateCard, KeyedCard, Threshold, set_best, set_threshold, text_of
 from kbtrain.gate.gate import Gate, logistic
 from kbtrain.gates.handles import handle
-from kbtrain.gates.registry import GATES, QUESTION, TURN
+from kbtrain.gates.kind import QUESTION, TURN
+from kbtrain.gates.registry import GATES
 from kbtrain.records import Decision, GateExample
 
 TEXTS = ["Who wrote it?", "What is the capital of place 3, and who said that of it in the long run?"]

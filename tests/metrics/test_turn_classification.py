@@ -1,5 +1,8 @@
 """Figures of gates on turns, against scikit-learn and by hand; intervals over dialogues."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score, roc_auc_score
@@ -92,10 +95,11 @@ def test_turns_without_a_score_are_named_as_they_are_called(tmp_path):
         run_of(tmp_path / "scores.jsonl", {"dev": turns, "test": []})
 
 
-def test_a_registered_metric_is_in_every_table_with_an_interval(monkeypatch):
+def test_a_registered_metric_is_in_every_table_and_in_the_report(monkeypatch, tmp_path):
     """As CONTRIBUTING says: one function and one line."""
     from kbtrain.evaluation.classify import GateClassification
     from kbtrain.metrics.classification import classify, further_metrics
+    from kbtrain.report.figures import read_classified
     from kbtrain.report.tables import gate_table, question_table
 
     def searched(decided):
@@ -106,7 +110,10 @@ def test_a_registered_metric_is_in_every_table_with_an_interval(monkeypatch):
     found, _ = classify_turns(truth, ["a", "b", "c", "d"], {"gate": [SeedScores(scores, 0.15)]}, draws=50)
     assert found[0].metrics["searched"].mean == 0.75 and "searched" in gate_table(found).splitlines()[0]
     further = further_metrics(truth, scores, scores > 0.15)
-    assert further == {"searched": 0.75}
+    assert further["searched"] == 0.75
     classified = classify("needed", truth, scores, scores > 0.15)
     row = GateClassification("gate", 0.15, "ratio", 0.75, [classified], further={"needed": further})
-    assert question_table([row]).splitlines()[0].split()[-1] == "searched"
+    assert "searched" in question_table([row]).splitlines()[0].split()
+    (tmp_path / "classify.json").write_text(json.dumps({"gates": [dataclasses.asdict(row)]}))
+    line = read_classified(tmp_path / "classify.json")["gate"].line
+    assert line.startswith("precision 0.667, recall 1.000, F1 0.800, AUC 0.750") and "searched 0.750" in line

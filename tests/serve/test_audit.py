@@ -10,7 +10,7 @@ import pytest
 from kbtrain.cli import main
 from kbtrain.errors import UserError
 from kbtrain.evaluation.audit import JudgedTurns, audit_figures, best_threshold, draw_turns
-from kbtrain.gate.card import read_gate_json
+from kbtrain.gate.card import Threshold, read_gate_json, set_threshold
 from kbtrain.gates.handles import gate_identity
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
@@ -111,9 +111,18 @@ def test_an_audit_leads_from_a_log_to_a_threshold_and_back(folder, log, tmp_path
     noted = read_gate_json(folder)["thresholds"]["encoder_probe"]
     assert noted["rule"] == "best_accuracy of 60 audited turns" and 0.2 <= noted["threshold"] <= 0.6
     assert "was 0.5 (given), is" in shown
+    again = run_audit(capsys, folder, "--run", run, *verdicts, "--apply")  # the same threshold: no better
+    assert "not applied: the proposal has neither more right answers nor fewer searches than now; --replace" in again
+    assert read_gate_json(folder)["thresholds"]["encoder_probe"] == noted
     assert "is 0.5 (given) again" in run_audit(capsys, folder, "--rollback")
+    high = {"threshold": 9.0, "rule": "given", "dev_file_sha256": "", "n_dev": 1}
+    set_threshold(folder, "encoder_probe", Threshold.model_validate(high))  # never searches
+    worse = run_audit(capsys, folder, "--run", run, *verdicts)
+    assert "warning: the noted threshold 9 is certainly worse than always searching (-" in worse
+    set_threshold(folder, "encoder_probe", Threshold.model_validate(before["encoder_probe"]))
     assert read_gate_json(folder)["thresholds"] == before
-    with pytest.raises(UserError, match="thresholds by an audit: none"):
+    assert "certainly worse" not in shown
+    with pytest.raises(UserError, match="thresholds of an audit or a calibration: none"):
         main_raises("audit", folder, "--rollback")
 
 

@@ -43,7 +43,12 @@ def test_the_threshold_searches_for_the_wanted_share(folder, tmp_path):
     assert (noted["rule"], noted["n_dev"]) == ("ratio 0.3 of logged traffic", 100)
     assert noted["evidence"]["dev_scores"][0] == 0.01  # what dev said stays
     assert "100 scores" in lines[0] and "1 of other gates, 2 ungated" in lines[0]
-    assert "distributed as on dev" in lines[1] and "49.0% of them" in lines[2] and "30.0% of them" in lines[3]
+    assert (
+        "distributed as on dev" in lines[1]
+        and "49.0% of them" in lines[2]
+        and "30.0% of them" in lines[3]
+        and "--rollback" in lines[-1]
+    )
     assert gate_identity(folder) == name.partition("@")[2]  # a threshold is no part of it
 
 
@@ -63,17 +68,26 @@ def test_a_threshold_from_traffic_promises_nothing_that_dev_said_of_another(fold
     was = Threshold(threshold=0.5, rule="on dev", dev_file_sha256="", n_dev=2, evidence=evidence, dev=dev)
     set_threshold(folder, "encoder_probe", was)
     log = write(tmp_path / "log.jsonl", [i / 100 for i in range(100)], f"encoder_probe@{gate_identity(folder)}")
-    for _ in range(2):  # a second time from one that came from traffic itself
-        calibrate_traffic(folder, log, 0.3)
+    for repeat in (False, True):  # a second time from one that came from traffic itself
+        if was.promise and not repeat:
+            with pytest.raises(UserError, match=r"has threshold 0\.5000, which promises: at most 0.1 of All-RAG's"):
+                calibrate_traffic(folder, log, 0.3)
+            assert "this promise ends" in calibrate_traffic(folder, log, 0.3, dry_run=True)[-1]
+        calibrate_traffic(folder, log, 0.3, replace=True)
         noted = Threshold.model_validate(read_gate_json(folder)["thresholds"]["encoder_probe"])
         assert (
-            not guaranteed(noted) and set(noted.evidence) <= {"dev_scores", "traffic"} and "accuracy" not in noted.dev
+            not guaranteed(noted)
+            and set(noted.evidence) <= {"dev_scores", "traffic", "before"}
+            and "accuracy" not in noted.dev
         )
         assert noted.dev_scores == was.dev_scores and noted.dev.get("questions") == dev.get("questions")
         assert (folder / "README.md").read_text() == (
             "# A gate\n\n## Threshold\n- `encoder_probe`: retrieve if score > 0.695 (rule ratio 0.3 of logged traffic, "
             "100 logged questions)\n"
         )
+    assert main(["calibrate", str(folder), "--rollback"]) == 0  # past both calibrations
+    assert Threshold.model_validate(read_gate_json(folder)["thresholds"]["encoder_probe"]) == was
+    assert main(["calibrate", str(folder), "--rollback"]) == 2
 
 
 def test_shifted_scores_are_warned_of_and_check_changes_nothing(folder, tmp_path):
@@ -89,6 +103,9 @@ def test_too_few_scores_of_this_gate_are_an_error(folder, tmp_path):
         calibrate_traffic(folder, log, 0.3)
     with pytest.raises(UserError, match=r"none\.jsonl: no such file"):
         calibrate_traffic(folder, tmp_path / "none.jsonl", 0.3)
+    log.write_text('{"question": "Who?"}\n')
+    with pytest.raises(UserError, match="no row has a score; expected the decision log of kbtrain serve"):
+        calibrate_traffic(folder, log, 0.3)
     log.write_text("{")
     with pytest.raises(UserError, match=r"log\.jsonl:1: broken JSON"):
         calibrate_traffic(folder, log, 0.3)
