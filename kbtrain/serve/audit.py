@@ -403,10 +403,8 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
             f"({points(now.mean)} points {points_interval(now)}); replace it, or serve without the gate"
         )
     if audit.apply and old and not audit.replace:
-        better = (new.mean, -figures[-1].searched) > (now.mean, -figures[0].searched)
-        if not better and not guarantee:
-            what = "the proposal has neither more right answers nor fewer searches than now"
-            return [*lines, f"not applied: {what}; --replace notes it anyway"]
+        if new.mean < now.mean - 1e-9 and not guarantee:
+            return [*lines, "not applied: the proposal has fewer right answers than now; --replace notes it anyway"]
         if old.promise and not guarantee:
             return [*lines, f"not applied: this promise would end: {old.promise}; --replace notes it anyway"]
     if not audit.apply:
