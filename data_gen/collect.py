@@ -135,9 +135,9 @@ def main(config: CollectConfig) -> None:
     chinese = tally.chinese if DATA_SETS[config.dataset].by_columns else 0  # other sets know their language
     for line in tally.gold.lines():
         print(line)
-    found = warnings(tally.splits, pairs, config.near_duplicates != "ignore", chinese)
+    lines = warnings(tally.splits, pairs, config.near_duplicates != "ignore", chinese)
     few = lacking_for_change(tally.splits) if config.without_gold else ""
-    for line in [*found, *([few] if few else [])]:
+    for line in [*lines, *([few] if few else [])]:
         print(f"warning: {line}")
 
 

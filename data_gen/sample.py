@@ -115,8 +115,8 @@ def main(config: SampleConfig) -> None:
     check_unchanged(questions)
     check_current(evidence, questions)
     counts = check_files(questions, evidence)
-    asked = {split: n for split, n in counts.items() if split in config.samples}
-    if (few := lacking_for_change(asked)) and without_gold(config.run):
+    drawn = {split: n for split, n in counts.items() if split in config.samples}
+    if (few := lacking_for_change(drawn)) and without_gold(config.run):
         raise UserError(f"{at(questions)}: {few}; collect more before the answers are paid for")
     prompts = read_prompts(config.prompts)
     plan = SamplingPlan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, prompts)

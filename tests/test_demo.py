@@ -163,7 +163,7 @@ def test_answers_of_which_each_question_has_one_are_labelled_by_it(tmp_path):
 
 def test_own_questions_are_not_finished_before_their_answers_are(tmp_path):
     jsonl.write(tmp_path / "questions.jsonl", [])
-    (tmp_path / "bm25").mkdir()
+    jsonl.write(tmp_path / "evidence.jsonl", [])
     SampleStore(tmp_path / "samples.db").close()
     with pytest.raises(UserError, match=r"samples\.db: not all answers are in it; give the command that"):
         finish_own(tmp_path, print)

@@ -240,9 +240,9 @@ LEAST_DEV = {0.2: 11, 0.1: 22, 0.05: 45}  # share of answers that may change: de
 
 
 def lacking_for_change(splits: Mapping[str, int]) -> str:
-    """What questions without accepted answers lack for a gate that promises how many answers change; empty if nothing.
+    """Shortage of questions for a gate that promises how many answers change, in words; empty if there are enough.
 
-    Nothing is missing where there is no training question: no gate is learnt from such.
+    A run without training questions lacks nothing: it learns no gate.
     """
     train, dev, least = splits.get("train", 0), splits.get("dev", 0), min(LEAST_DEV.values())
     if not train or (train >= LEAST_TRAIN and dev >= least):

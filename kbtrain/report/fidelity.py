@@ -177,7 +177,7 @@ def table_row(one: Fidelity) -> list[str]:
 
 
 def _more_needed(one: Fidelity) -> str:
-    """What a gate that skips nothing lacks."""
+    """Advice for a gate that skips nothing."""
     return (
         f"the gate always searches: no threshold keeps the promise on {one.n_dev} dev questions; collect twice "
         "as many, or allow more changes (kbtrain run fidelity --max-change)"

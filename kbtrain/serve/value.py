@@ -111,10 +111,8 @@ def value_lines(
         aligned(head, rows),
         f"{len(scores)} explored decisions with a verdict; skipped: {left_out_text(read.left_out)}",
         "right: share of right answers in %, with a 95 % interval; effective: sample size of the weighted decisions; "
-        f"fewest: decisions behind the least certain part (doubly robust needs {FEWEST})",
-        "IPS can exceed 100 % where few decisions have much weight",
-        "use another threshold only where its self-normalised interval lies above that of the threshold in use; else "
-        "collect more verdicts",
+        f"fewest: decisions behind the least certain part (doubly robust needs {FEWEST}). IPS can exceed 100 %. "
+        "Use another threshold only where its self-normalised interval lies above that of the threshold in use.",
         "a verdict is that of the answers it was given for: people who press a thumb are not all people",
     ]
 

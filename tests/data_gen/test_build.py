@@ -125,7 +125,7 @@ def test_labels_of_other_verdicts_are_made_again_before_examples_are(run_folder:
     note_change(verdicts)  # judged anew
     done = script("build", "--run", str(run_folder))
     assert done.returncode == 2, done.stdout
-    assert done.stderr.endswith("labels.jsonl: made from another verdicts.jsonl; run data_gen/label.py again\n")
+    assert done.stderr.endswith("labels.jsonl: made from another verdicts.jsonl; run kbtrain run label again\n")
 
 
 @pytest.mark.parametrize("other", ["questions.jsonl", "samples.db"])
@@ -277,7 +277,7 @@ def test_one_class_only_is_one_line(labelled: Path, build: Run) -> None:
         (["--keys", "[]"], "keys must name one target or more, each once"),
         (["--on-leak", "ignore"], "key 'on_leak': input should be 'fail' or 'drop', found 'ignore'"),
         (["--with-reference", "3"], "key 'with_reference': input should be a valid boolean"),
-        (["--run", "gone"], "gone/labels.jsonl: no such file; run first: python data_gen/label.py --run gone"),
+        (["--run", "gone"], "gone/labels.jsonl: no such file; run first: kbtrain run label --run gone"),
     ],
 )
 def test_a_wrong_setting_is_one_line(labelled: Path, script: Script, arguments: list[str], message: str) -> None:
