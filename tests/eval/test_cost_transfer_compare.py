@@ -311,7 +311,7 @@ def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path], capsys: py
     assert command(["compare", str(pair[0]), str(pair[1])]) == 2
     assert capsys.readouterr().err.endswith("results.json: schema is 7, expected 1; run kbtrain run end_to_end again\n")
     assert command(["compare", str(pair[0]), "nowhere"]) == 2
-    assert capsys.readouterr().err == "error: nowhere/results.json: no such file; run eval/end_to_end.py first\n"
+    assert capsys.readouterr().err == "error: nowhere/results.json: no such file; run kbtrain run end_to_end first\n"
 
 
 def test_one_page_compares_runs(script: Script, pair: tuple[Path, Path], tmp_path: Path) -> None:
