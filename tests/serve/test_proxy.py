@@ -159,10 +159,10 @@ def test_tokens_that_come_together_leave_together(gate, monkeypatch):
         ({"retrieve": "always"}, KNOWN + " for the museum", "1", "forced"),
         ({"retrieve": "never"}, NEEDS, "0", "forced"),
         ({"retrieve": "auto"}, NEEDS, "1", "above-threshold"),
-        ({"threshold": "1"}, NEEDS, "0", "below-threshold"),
+        ({"threshold": "1"}, NEEDS, "0", "never"),
         ({"threshold": "0"}, KNOWN + " for the museum", "1", "above-threshold"),
-        ({"budget": "0"}, NEEDS, "0", "below-threshold"),
-        ({"budget": "1"}, KNOWN + " for the museum", "1", "above-threshold"),
+        ({"budget": "0"}, NEEDS, "0", "never"),
+        ({"budget": "1"}, KNOWN + " for the museum", "1", "always"),
     ],
     ids=str,
 )
