@@ -97,7 +97,7 @@ class ServerAbilities:
         seeds = {
             True: "same seed, same answer",
             False: "ignored: stored answers stay, but could not be drawn again",
-            None: "not to be told: all answers were alike",
+            None: "unknown: all answers were alike",
         }[self.seeds]
         found = {
             "server": f"{self.url} ({self.owner}), model {self.model}",
