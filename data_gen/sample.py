@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
-from kbtrain.demo import without_gold
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.distributed.sampling import RayEngine
 from kbtrain.errors import UserError, at
@@ -49,7 +48,6 @@ from kbtrain.llm.sample_stage import (
 from kbtrain.llm.silent_answers import SilentAnswers
 from kbtrain.models.files_read import note
 from kbtrain.prompts.own import Part, read_prompts
-from kbtrain.questions.collect import lacking_for_change
 from kbtrain.records import Condition, Split
 from kbtrain.runtime.progress import progress_bar
 
@@ -115,6 +113,10 @@ def main(config: SampleConfig) -> None:
     check_unchanged(questions)
     check_current(evidence, questions)
     counts = check_files(questions, evidence)
+    # imported here: --help loads neither the chains nor the data sets
+    from kbtrain.demo import without_gold
+    from kbtrain.questions.collect import lacking_for_change
+
     drawn = {split: n for split, n in counts.items() if split in config.samples}
     if (few := lacking_for_change(drawn)) and without_gold(config.run):
         raise UserError(f"{at(questions)}: {few}; collect more before the answers are paid for")

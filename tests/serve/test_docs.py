@@ -73,7 +73,7 @@ def test_every_header_setting_and_metric_that_is_named_exists():
     headers |= set(course.headers("g", True)) | {"x-kbtrain-score"}
     assert set(re.findall(r"x-kbtrain-[\w-]+\w", PAGE)) <= headers
     keys = {*ServeConfig.model_fields, *McpConfig.model_fields}
-    settings = {name.replace("_", "-") for name in keys} | {"check", "ratio"}
+    settings = {name.replace("_", "-") for name in keys} | {"check", "ratio", "replace", "rollback", "dry-run"}
     embeds = {name.replace("_", "-") for name in load("data_gen/embed.py").EmbedConfig.model_fields}
     measures = {"clients", "hold", "tokens", "requests"}  # of benchmarks/serving.py
     others = {"build", "config", "retriever", "tools"}  # docker's, Prometheus', retrieve.py's, import_decisions.py's
