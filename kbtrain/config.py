@@ -18,7 +18,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from kbtrain.errors import TEXT, UserError, at, did_you_mean, is_text
 from kbtrain.installation import as_typed, program
@@ -93,6 +93,8 @@ def _all_of(value: object) -> Iterator[object]:
 
 
 C = TypeVar("C", bound=Config)
+Paths = Annotated[tuple[Path, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str | Path) else value)]
+"""Type of a key that takes one path or several."""
 # what a user gives under these keys is not repeated
 _MAY_HOLD_KEYS = re.compile(r"(_extra|_env|_url|^web|^upstream|^store|^search(_mapping)?)$")
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)  # no such day, endless digits or brackets

@@ -251,10 +251,11 @@ def without_gold(run: Path) -> bool:
 
 def attainable_change(run: Path) -> float:
     """The share of answers that may differ: the smallest that so few dev questions can promise, at least 5 %."""
-    from kbtrain.evaluation.fidelity import DELTA, MAX_CHANGE, read_changes
+    from kbtrain.evaluation.fidelity import read_changes
+    from kbtrain.questions.collect import LEAST_DEV
 
     n = len(read_changes(run)["dev"].questions)
-    return next((limit for limit in (MAX_CHANGE, 0.1, 0.2) if (1 - limit) ** n <= DELTA), 0.2)
+    return min((share for share, least in LEAST_DEV.items() if n >= least), default=max(LEAST_DEV))
 
 
 def greedy_only(run: Path) -> bool:

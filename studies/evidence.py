@@ -31,15 +31,15 @@ from published.tables import (
     model_table,
     models_of,
 )
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from kbtrain.config import Config, run_script
+from kbtrain.config import Config, Paths, run_script
 from kbtrain.gates.features.additive import LEAST
 from kbtrain.io.provenance import write_atomically, write_result
 
 
 class EvidenceConfig(Config):
-    path: tuple[Path, ...] = Field(min_length=1, description="JSON Lines files of questions and verdicts")
+    path: Paths = Field(min_length=1, description="JSON Lines files of questions and verdicts")
     corpus: Path = Field(description="passages (JSONL) whose words' frequencies the gate features reads")
     model: str = Field("llama-3-8b-instruct", description="answering model of the rivals' rows and the learning curve")
     reader: str = Field("smollm2-135m-instruct", description="small language model that reads the question")
@@ -49,11 +49,6 @@ class EvidenceConfig(Config):
     )
     draws: int = Field(3, ge=1, description="random parts of each size")
     out: Path = Field(Path("runs/evidence"), description="folder of the results")
-
-    @field_validator("path", mode="before")
-    @classmethod
-    def _one(cls, value: object) -> object:
-        return (value,) if isinstance(value, str | Path) else value
 
     def writes(self) -> tuple[Path, ...]:
         return (self.out,)

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from kbtrain.arrays import Floats
-from kbtrain.config import Config, run_script
+from kbtrain.config import Config, Paths, run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.io.provenance import write_atomically
 
@@ -40,15 +40,10 @@ MAX_LENGTH = 128  # tokens of a question that the encoder reads
 
 
 class RivalsConfig(Config):
-    rows: tuple[Path, ...] = Field(min_length=1, description="files of outcome_rows.py")
+    rows: Paths = Field(min_length=1, description="files of outcome_rows.py")
     model: str = Field("llama-3-8b-instruct", description="answering model whose verdicts are learnt")
     encoder: str = Field("all-minilm-l6-v2", description="sentence encoder: embedded name, folder or hub id")
     out: Path | None = Field(None, description="folder of the score files; null: runs/when_to_retrieve/rivals/MODEL")
-
-    @field_validator("rows", mode="before")
-    @classmethod
-    def _list(cls, value: object) -> object:
-        return (value,) if isinstance(value, str | Path) else value
 
     @property
     def folder(self) -> Path:

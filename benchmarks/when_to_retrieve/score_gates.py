@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.config import Config, run_script
+from kbtrain.config import Config, Paths, run_script
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io.files import beside
 from kbtrain.io.provenance import write_atomically, write_result
@@ -44,16 +44,11 @@ FIXED = ("never", "always", "oracle")
 
 
 class ScoreGatesConfig(Config):
-    rows: tuple[Path, ...] = Field(min_length=1, description="files of outcome_rows.py")
+    rows: Paths = Field(min_length=1, description="files of outcome_rows.py")
     model: str = Field("llama-3-8b-instruct", description="answering model whose verdicts count")
     rivals_of: str = Field("llama-3-8b-instruct", description="model that the published rivals were made for")
-    gates: tuple[Path, ...] = Field((), description="score files, or folders of them; a file's name is the gate's")
+    gates: Paths = Field((), description="score files, or folders of them; a file's name is the gate's")
     out: Path | None = Field(None, description="name of the files, without their ends; null: table-MODEL")
-
-    @field_validator("rows", "gates", mode="before")
-    @classmethod
-    def _list(cls, value: object) -> object:
-        return (value,) if isinstance(value, str | Path) else value
 
     @property
     def target(self) -> Path:

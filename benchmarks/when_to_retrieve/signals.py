@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from kbtrain.arrays import Floats
-from kbtrain.config import Config, run_script
+from kbtrain.config import Config, Paths, run_script
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.io.provenance import write_atomically
 from kbtrain.labeling.examples import example
@@ -37,15 +37,10 @@ BUDGET = 0.5  # of the questions that TARG may search for
 
 
 class SignalsConfig(Config):
-    rows: tuple[Path, ...] = Field(min_length=1, description="files of outcome_rows.py")
+    rows: Paths = Field(min_length=1, description="files of outcome_rows.py")
     corpus: Path | None = Field(None, description="passages (JSONL); without it no retriever's score and no popularity")
     reader: str | None = Field("smollm2-135m-instruct", description="small language model, or null for none")
     out: Path = Field(Path("runs/when_to_retrieve/signals"), description="folder of the score files")
-
-    @field_validator("rows", mode="before")
-    @classmethod
-    def _list(cls, value: object) -> object:
-        return (value,) if isinstance(value, str | Path) else value
 
     def writes(self) -> tuple[Path, ...]:
         return (self.out,)
