@@ -20,7 +20,7 @@ from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.batching import windows
 
 if TYPE_CHECKING:
-    from kbtrain.gates.probe.states import States
+    from kbtrain.arrays import States
 
 PER_ROW = 64  # prompts: 17 MB of states of a model of 7 billion
 

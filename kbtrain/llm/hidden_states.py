@@ -14,13 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from kbtrain.arrays import States
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.models.weights import no_numbers
-
-States = NDArray[np.float32]
 
 
 @dataclass

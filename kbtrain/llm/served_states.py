@@ -16,6 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from kbtrain.arrays import States
 from kbtrain.errors import UserError
 from kbtrain.net.servers import Retry
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS, encode
@@ -24,13 +27,10 @@ from kbtrain.records import GateExample
 from kbtrain.runtime.event_loop import run
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
 
     from kbtrain.llm.dialect import Server
 
-    States = NDArray[np.float32]
 
 FIELD = "kbtrain_states"  # as in kbtrain.engine.vllm_connector, which imports nothing from here
 TOLERANCE = 0.06  # relative difference of a state in bf16 between two implementations; 0.01 to 0.04 were seen
@@ -61,8 +61,6 @@ class ServedStates:
 
         Raises :class:`UserError` for a layer that the engine does not keep.
         """
-        import numpy as np
-
         missing = [layer for layer in layers if layer not in self.layers]
         if missing:
             raise UserError(
@@ -120,8 +118,6 @@ def states_field(transfer: Any) -> Mapping[str, Any]:
 
 
 def _array(text: str, layers: int, width: int) -> States:
-    import numpy as np
-
     states: States = np.frombuffer(base64.b64decode(text, validate=True), "<f4").reshape(layers, width)
     if not np.isfinite(states).all():
         raise ValueError("states are NaN or infinite")
@@ -143,8 +139,6 @@ class ServedAnswer:
 
 def read_answers(reply: Mapping[str, Any], end_token: int | None) -> list[ServedAnswer]:
     """Answers of a completion's reply; with ``end_token`` their states at it. Raises :class:`UserError`."""
-    import numpy as np
-
     choices = sorted(reply["choices"], key=lambda choice: int(choice["index"]))
     ends: list[States | None] = [None] * len(choices)
     layers: tuple[int, ...] = ()
@@ -172,8 +166,6 @@ def read_last_state(reply: Mapping[str, Any]) -> States:
     SGLang gives a row of numbers for each generated token; the first row is of the prompt's last token. Raises
     :class:`UserError`.
     """
-    import numpy as np
-
     rows = reply["choices"][0].get("hidden_states")
     if not rows:
         raise UserError("the upstream returns no hidden states; start SGLang with --return-hidden-states-mode last")
@@ -385,8 +377,6 @@ def largest_difference(states: States, reference: States) -> float:
 
     Raises :class:`UserError` for states of another width.
     """
-    import numpy as np
-
     check_width(states, reference.shape[-1])
     norms = np.maximum(np.linalg.norm(reference, axis=-1), 1e-12)
     return float((np.linalg.norm(states - reference, axis=-1) / norms).max())

@@ -12,7 +12,10 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
@@ -21,12 +24,7 @@ from kbtrain.io.artifact import Records
 from kbtrain.io.provenance import file_sha256
 from kbtrain.records import Example
 
-if TYPE_CHECKING:
-    from numpy import floating
-    from numpy.typing import NDArray
-
-    Rows = NDArray[floating[Any]]
-
+Rows = NDArray[np.floating[Any]]
 Extract = Callable[[Sequence[Any]], Any]  # examples -> (n, d) numbers
 EXTRACTED_ANEW = 8  # dev examples on which a fitted gate is compared with one that extracts by itself
 WINDOW = 512  # examples extracted between two writes to the file: what a kill loses at most
@@ -52,8 +50,6 @@ class KeptFeatures:
     """
 
     def __init__(self, path: Path, extract: Extract, gate: str) -> None:
-        import numpy as np
-
         self.path, self.extract, self.gate, self.extracted = path, extract, gate, 0
         self._file = Records(path, {"code": _code(extract)}, growing=True)
         rows = jsonl.read(FeatureRow, path)
@@ -64,8 +60,6 @@ class KeptFeatures:
 
     def features_of(self, examples: Sequence[Example]) -> Rows:
         """(n, d), in the order of the examples; what is missing is extracted and kept."""
-        import numpy as np
-
         names = [_name(example) for example in examples]
         missing = {name: e for name, e in zip(names, examples, strict=True) if name not in self._rows}
         for start in range(0, len(missing), WINDOW):
@@ -76,8 +70,6 @@ class KeptFeatures:
         return np.stack([self._rows[name] for name in names])
 
     def _extracted(self, examples: Sequence[Example]) -> Rows:
-        import numpy as np
-
         try:
             features = np.asarray(self.extract(examples))
             features = features if features.dtype == np.float32 else features.astype(np.float64)

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+from safetensors.numpy import load, save_file
 
 from kbtrain.gate.gate import logistic
 from kbtrain.gates.encoder.probe import ENCODER, MAX_LENGTH, mean_states, token_ids
 from kbtrain.models.encoders import open_body, pad_id
-
-if TYPE_CHECKING:
-    import numpy as np
 
 WEIGHTS = "needs_knowledge.safetensors"
 
@@ -31,8 +30,6 @@ class NeedsKnowledge:
     @classmethod
     def load(cls) -> NeedsKnowledge:
         """The head that comes with the package."""
-        from safetensors.numpy import load
-
         tensors = load(resources.files("kbtrain.gates.encoder").joinpath(WEIGHTS).read_bytes())
         return cls(tensors["weights"], float(tensors["intercept"][0]))
 
@@ -47,8 +44,5 @@ class NeedsKnowledge:
 
     def save(self, path: Path) -> None:
         """Write the head."""
-        import numpy as np
-        from safetensors.numpy import save_file
-
         tensors = {"weights": self.weights.astype(np.float32), "intercept": np.array([self.intercept], np.float32)}
         save_file(tensors, path)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError, at
@@ -27,7 +28,6 @@ from kbtrain.records import Example, GateExample
 from kbtrain.runtime.cores import one_thread
 
 if TYPE_CHECKING:
-    import numpy as np
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 HEAD = "probe.json"
@@ -164,7 +164,6 @@ def fit_head(
     weights: tuple[float, float] = (0.5, 0.5),
 ) -> ProbeHead:
     """The regression on embeddings (examples, size) and dialogue features; see :meth:`EncoderProbe.fit`."""
-    import numpy as np
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
@@ -200,7 +199,6 @@ def embeddings(model: PreTrainedModel, reader: ProbeInput, examples: Sequence[Ex
 
 def mean_states(model: PreTrainedModel, rows: Sequence[Sequence[int]], pad: int) -> np.ndarray:
     """(rows, size): as :func:`embeddings`, of token ids. Raises :class:`UserError` for states that are no numbers."""
-    import numpy as np
     import torch
 
     size = int(model.config.hidden_size)

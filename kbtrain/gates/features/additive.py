@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
+from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.runtime.cores import one_thread
 from kbtrain.training.folds import folds
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
 
 Row = Mapping[str, float]
 LEAST = 20  # training questions; below it a cross-validation is noise
@@ -59,8 +55,6 @@ class Additive(BaseModel):
 
     def log_odds(self, rows: Sequence[Row]) -> list[float]:
         """Of each row of features."""
-        import numpy as np
-
         total = np.full(len(rows), self.intercept)
         for name, curve in self.curves.items():
             total += np.interp([row[name] for row in rows], curve.knots, curve.values)
@@ -69,10 +63,8 @@ class Additive(BaseModel):
         return [float(value) for value in total]
 
 
-def gram_table(rows: Sequence[Row]) -> Array:
+def gram_table(rows: Sequence[Row]) -> Floats:
     """(rows, :data:`BUCKETS`): the features :data:`GRAM`, 0 where a row has none."""
-    import numpy as np
-
     table = np.zeros((len(rows), BUCKETS))
     for i, row in enumerate(rows):
         for name, value in row.items():
@@ -113,8 +105,6 @@ def fit_additive(
     The penalty is chosen by cross-validation that keeps ``groups`` whole; None: each row is one. Raises
     :class:`NothingToLearn`.
     """
-    import numpy as np
-
     labels = np.asarray(need, dtype=np.float64)
     check_both(need)
     columns = {name: np.array([row[name] for row in rows]) for name in rows[0] if not name.startswith(GRAM)}
@@ -176,9 +166,8 @@ def held_out(
     return found
 
 
-def fit_logistic(features: Array, need: Array, strength: float):  # type: ignore[no-untyped-def]  # sklearn has no types
+def fit_logistic(features: Floats, need: Floats, strength: float):  # type: ignore[no-untyped-def]  # sklearn has no types
     """Logistic regression on soft labels: each is both labels, with its share."""
-    import numpy as np
     from sklearn.linear_model import LogisticRegression
 
     shares, both = np.concatenate([need, 1 - need]), np.repeat([1, 0], len(need))
@@ -188,17 +177,15 @@ def fit_logistic(features: Array, need: Array, strength: float):  # type: ignore
 
 
 def least_loss(
-    strengths: Sequence[float], features: Array, need: Array, seed: int, groups: Sequence[int] | None = None
+    strengths: Sequence[float], features: Floats, need: Floats, seed: int, groups: Sequence[int] | None = None
 ) -> float:
     """C of the least cross-validated log loss."""
     drawn = folds(range(len(need)) if groups is None else groups, seed)
     return min(strengths, key=lambda strength: _loss(features, need, strength, drawn))
 
 
-def _loss(features: Array, need: Array, strength: float, drawn: Sequence[tuple[list[int], list[int]]]) -> float:
+def _loss(features: Floats, need: Floats, strength: float, drawn: Sequence[tuple[list[int], list[int]]]) -> float:
     """Cross-validated log loss."""
-    import numpy as np
-
     total = 0.0
     for fit, rest in drawn:
         if len(set(need[fit])) < 2:
@@ -208,17 +195,15 @@ def _loss(features: Array, need: Array, strength: float, drawn: Sequence[tuple[l
     return total
 
 
-def _knots(values: Array, count: int) -> Array:
+def _knots(values: Floats, count: int) -> Floats:
     """Quantiles of the values that differ, the least and the greatest among them."""
-    import numpy as np
-
     return np.unique(np.quantile(values, np.linspace(0, 1, count)))
 
 
-def _hats(values: Array, knots: Array) -> Array:
+def _hats(values: Floats, knots: Floats) -> Floats:
     """(n, knots): 1 at a knot, 0 at all others, straight between them."""
     from sklearn.preprocessing import SplineTransformer
 
     spline = SplineTransformer(degree=1, knots=knots[:, None], extrapolation="constant")
-    found: Array = spline.fit_transform(values[:, None])
+    found: Floats = spline.fit_transform(values[:, None])
     return found

@@ -10,14 +10,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from kbtrain.errors import UserError, at
 from kbtrain.retrieval.tokens import Tokens
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 WORDS, TOKENS = "words.safetensors", "tokens.json"
 
@@ -33,8 +33,6 @@ class Frequencies:
     @classmethod
     def none(cls) -> Frequencies:
         """Of no corpus: each word stands in no passage."""
-        import numpy as np
-
         return cls(Tokens(), np.zeros(1, dtype=np.uint32), np.zeros(1, dtype=np.float16))
 
     @classmethod
@@ -43,8 +41,6 @@ class Frequencies:
 
         Raises :class:`UserError` for a folder without a whole index.
         """
-        import numpy as np
-
         from kbtrain.retrieval.bm25 import document_frequencies
 
         tokens, words, counts = document_frequencies(index)
@@ -57,26 +53,18 @@ class Frequencies:
 
     def log_counts(self, words: Sequence[str]) -> list[float]:
         """log(1 + passages) of each stemmed word; 0 for one that is not there."""
-        import numpy as np
-
         asked = np.array([word_hash(word) for word in words], dtype=np.uint32)
         places = np.minimum(np.searchsorted(self.hashes, asked), len(self.hashes) - 1)
         return [float(x) for x in np.where(self.hashes[places] == asked, self.logs[places].astype(np.float64), 0.0)]
 
     def save(self, folder: Path) -> None:
         """Write two files."""
-        from safetensors.numpy import save_file
-
         save_file({"hashes": self.hashes, "logs": self.logs}, folder / WORDS)
         self.tokens.save(folder / TOKENS)
 
     @classmethod
     def load(cls, folder: Path) -> Frequencies:
         """Raises :class:`UserError` for a folder without them."""
-        import numpy as np
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
         path = folder / WORDS
         if not path.exists():
             raise UserError(f"{at(path)}: no such file; copy the whole folder")

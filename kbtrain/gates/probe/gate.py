@@ -14,8 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
+from kbtrain.arrays import States
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD, KeyedCard, Pass, Stage
 from kbtrain.gate.gate import KeyedGate, logistic
@@ -29,8 +33,6 @@ from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids, asked_
 from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Statistic, Target
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from kbtrain.llm.sampler.sampler import BatchSampler
@@ -172,13 +174,11 @@ class Reader:
             raise UserError(f"example '{bare}': this probe judges retrieved text; the example has no reference")
         return [asked_ids(self.tokenizer, e, reference, self.own) for e, reference in pairs]
 
-    def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> NDArray[np.float32]:
+    def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> States:
         """(examples, layers, d). In 16 bits each prompt has a pass of its own, as a question that is asked alone.
 
         There the batch moves a state by rounding, and with it one decision in twelve. In fp32 it moves none.
         """
-        import numpy as np
-
         prompts = self.prompts(examples)
         if batches_alike(self.model):
             return self.read(prompts)[:, list(layers)]
@@ -208,7 +208,7 @@ class Reader:
         shared, window = drafted_together(self.model, MAX_DRAFTED + self.draft_tokens)
         return BatchSampler(self.model, self.tokenizer, Sampling(max_new_tokens=self.draft_tokens), shared, window)
 
-    def read(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    def read(self, prompts: Sequence[Sequence[int]]) -> States:
         """(prompts, layers, width) of every layer, in batches: for training, and for scores in fp32.
 
         Raises :class:`UserError` for a prompt that is too long to be drafted behind.
@@ -302,7 +302,7 @@ class Probe(KeyedGate):
         states = self.reader.states(examples, self.layers)
         return {f"{self.prefix}_{key}": self.scores_of(states, key) for key in keys}
 
-    def scores_of(self, states: NDArray[np.float32], key: Target) -> list[float]:
+    def scores_of(self, states: States, key: Target) -> list[float]:
         """Scores of a key from states (n, layers, d) of all layers that the heads read, in their order."""
         head = self.heads[key]
         found = head.predict(states[:, [self.layers.index(layer) for layer in head.layers]])
@@ -345,9 +345,6 @@ def draft_facts(tokens: int) -> dict[str, str]:
 
 def save_heads(path: Path, heads: Mapping[Target, Head]) -> None:
     """Weights, layers and intercepts of all heads, safetensors."""
-    import numpy as np
-    from safetensors.numpy import save_file
-
     tensors: dict[str, Any] = {}
     for key, head in heads.items():
         tensors[f"{key}.weight"] = head.weight
@@ -358,10 +355,6 @@ def save_heads(path: Path, heads: Mapping[Target, Head]) -> None:
 
 def load_heads(path: Path, keys: Sequence[Target]) -> dict[Target, Head]:
     """The heads of a folder. Raises :class:`UserError` for a file that is not whole, or holds no finite numbers."""
-    import numpy as np
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     try:
         tensors = load_file(str(path))
         heads = {

@@ -9,17 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import numpy as np
+
+from kbtrain.arrays import Floats, States
 from kbtrain.errors import UserError
 from kbtrain.runtime.cores import one_thread
 from kbtrain.training.folds import folds, members
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
 
 Method = Literal["ridge", "logistic", "means"]
 LEAST = 20  # training questions; below it a cross-validation is noise
@@ -37,10 +34,10 @@ class LayerFit:
     layer: int
     held_out: float
     penalty: float | None
-    tried: Mapping[float | None, Array] = field(repr=False, compare=False)
+    tried: Mapping[float | None, Floats] = field(repr=False, compare=False)
 
     @property
-    def predicted(self) -> Array:
+    def predicted(self) -> Floats:
         """(n,) cross-validated predictions by :attr:`penalty`."""
         return self.tried[self.penalty]
 
@@ -53,15 +50,13 @@ class Head:
     """
 
     layers: tuple[int, ...]
-    weight: NDArray[np.float32]
+    weight: States
     intercept: float
 
-    def predict(self, states: NDArray[np.float32]) -> Array:
+    def predict(self, states: States) -> Floats:
         """(n,) from states (n, layers, d) of :attr:`layers`."""
-        import numpy as np
-
         flat = states.reshape(len(states), -1).astype(np.float64)
-        found: Array = flat @ self.weight.reshape(-1).astype(np.float64) + self.intercept
+        found: Floats = flat @ self.weight.reshape(-1).astype(np.float64) + self.intercept
         return found
 
 
@@ -77,8 +72,8 @@ def check_labels(labels: Sequence[float], what: str) -> None:
 def fit_layers(
     method: Method,
     layers: Sequence[int],
-    read: Callable[[int], Array],
-    labels: Sequence[Array],
+    read: Callable[[int], Floats],
+    labels: Sequence[Floats],
     groups: Sequence[int] | None = None,
 ) -> list[list[LayerFit]]:
     """Cross-validated fits of all layers to each of ``labels`` (n,); ``read(layer)`` gives its states (n, d).
@@ -96,14 +91,12 @@ def fit_layers(
 
 @one_thread()
 def fit_head(
-    method: Method, fits: Sequence[LayerFit], n_layers: int | None, read: Callable[[int], Array], labels: Array
+    method: Method, fits: Sequence[LayerFit], n_layers: int | None, read: Callable[[int], Floats], labels: Floats
 ) -> Head:
     """The average of the ``n_layers`` heads whose cross-validated predictions follow the labels best.
 
     None: as many of :data:`AVERAGES` as together follow them best, cross-validated.
     """
-    import numpy as np
-
     chosen = sorted(_best_layers(fits, n_layers, labels), key=lambda fit: fit.layer)
     weights, intercept = [], 0.0
     for fit in chosen:
@@ -119,10 +112,10 @@ def left_out(
     method: Method,
     layers: Sequence[int],
     n_layers: int | None,
-    read: Callable[[int], Array],
-    labels: Sequence[Array],
+    read: Callable[[int], Floats],
+    labels: Sequence[Floats],
     groups: Sequence[int] | None = None,
-) -> list[Array]:
+) -> list[Floats]:
     """(n,) predictions for each of ``labels``: a fold's by a head fitted and chosen on the other folds alone.
 
     This is nested cross-validation. Layers and penalties are chosen in folds of the other folds: a choice that has seen
@@ -131,8 +124,6 @@ def left_out(
     The mean label is that of all questions. That of the other folds falls where a fold's own rises: it would order the
     folds against their labels.
     """
-    import numpy as np
-
     own = range(len(labels[0])) if groups is None else groups
     predicted = [np.zeros(len(values)) for values in labels]
     drawn = folds(own, seed=0)
@@ -149,7 +140,7 @@ def left_out(
     return predicted
 
 
-def _level(method: Method, labels: Array) -> float:
+def _level(method: Method, labels: Floats) -> float:
     """Prediction of a head that knows the mean label alone; a direction has none."""
     if method == "ridge":
         return float(labels.mean())
@@ -158,7 +149,7 @@ def _level(method: Method, labels: Array) -> float:
     return math.log(needed + 0.5) - math.log(n - needed + 0.5) if method == "logistic" else 0.0
 
 
-def _best_layers(fits: Sequence[LayerFit], n_layers: int | None, labels: Array) -> list[LayerFit]:
+def _best_layers(fits: Sequence[LayerFit], n_layers: int | None, labels: Floats) -> list[LayerFit]:
     """Those that follow the labels best; None: as many as together follow them best."""
     ranked = sorted(fits, key=lambda fit: (-fit.held_out, fit.layer))
     if n_layers is None:
@@ -168,17 +159,13 @@ def _best_layers(fits: Sequence[LayerFit], n_layers: int | None, labels: Array) 
     return ranked[:n_layers]
 
 
-def _mean(fits: Sequence[LayerFit]) -> Array:
-    import numpy as np
-
-    found: Array = np.mean([fit.predicted for fit in fits], axis=0)
+def _mean(fits: Sequence[LayerFit]) -> Floats:
+    found: Floats = np.mean([fit.predicted for fit in fits], axis=0)
     return found
 
 
-def scaled(states: Array) -> tuple[Array, Array, Array]:
+def scaled(states: Floats) -> tuple[Floats, Floats, Floats]:
     """States of mean 0 and variance 1 in each of d numbers, which they had: (n, d), means (d,), deviations (d,)."""
-    import numpy as np
-
     states = np.asarray(states, dtype=np.float64)
     mean, spread = states.mean(0), states.std(0)
     spread = np.where(spread > 1e-6 * max(float(spread.max()), 1e-12), spread, np.inf)  # a constant one says nothing
@@ -186,8 +173,8 @@ def scaled(states: Array) -> tuple[Array, Array, Array]:
 
 
 def _left_out_of(
-    method: Method, features: Array, labels: Sequence[Array], groups: Sequence[int]
-) -> list[dict[float | None, Array]]:
+    method: Method, features: Floats, labels: Sequence[Floats], groups: Sequence[int]
+) -> list[dict[float | None, Floats]]:
     """For each of ``labels`` the cross-validated predictions (n,) by penalty."""
     if method == "ridge":
         return _ridge_left_out(features, labels, groups)
@@ -196,27 +183,27 @@ def _left_out_of(
     return [{one: _in_folds(method, features, values, one, drawn) for one in penalties} for values in labels]
 
 
-def _best_penalty(layer: int, tried: Mapping[float | None, Array], labels: Array) -> LayerFit:
+def _best_penalty(layer: int, tried: Mapping[float | None, Floats], labels: Floats) -> LayerFit:
     """The penalty whose predictions follow the labels best."""
     by_penalty = {penalty: _correlation(predicted, labels) for penalty, predicted in tried.items()}
     best = max(by_penalty, key=lambda penalty: by_penalty[penalty])
     return LayerFit(layer, by_penalty[best], best, tried)
 
 
-def _ridge_left_out(features: Array, labels: Sequence[Array], groups: Sequence[int]) -> list[dict[float | None, Array]]:
+def _ridge_left_out(
+    features: Floats, labels: Sequence[Floats], groups: Sequence[int]
+) -> list[dict[float | None, Floats]]:
     """Predictions of each question by the ridge regression on all other groups, for all labels and penalties.
 
     In closed form, from one eigendecomposition: with the hat matrix H (n, n) of the fit to all, the residuals of a
     group that is held out are (1 - H_gg)^-1 times those of the fit to all (of a single question: residual / (1 - h)).
     """
-    import numpy as np
-
     base, values = _principal(features)
     truth = np.stack(labels, axis=1)  # (n, labels)
     n, along = len(truth), base.T @ truth
     together = members(groups)
     single = [one[0] for one in together if len(one) == 1]
-    found: list[dict[float | None, Array]] = [{} for _ in labels]
+    found: list[dict[float | None, Floats]] = [{} for _ in labels]
     for penalty in PENALTIES:
         kept = values / (values + penalty * features.shape[1])
         residual = truth - truth.mean(0) - base @ (kept[:, None] * along)
@@ -231,10 +218,8 @@ def _ridge_left_out(features: Array, labels: Sequence[Array], groups: Sequence[i
     return found
 
 
-def _principal(features: Array) -> tuple[Array, Array]:
+def _principal(features: Floats) -> tuple[Floats, Floats]:
     """Orthonormal columns (n, r) that span the features' and their eigenvalues (r,), of the smaller Gram matrix."""
-    import numpy as np
-
     n, d = features.shape
     values, vectors = np.linalg.eigh(features @ features.T if n <= d else features.T @ features)
     used = values > 1e-10 * max(float(values[-1]), 1e-12)
@@ -244,13 +229,11 @@ def _principal(features: Array) -> tuple[Array, Array]:
 
 def _in_folds(
     method: Method,
-    features: Array,
-    labels: Array,
+    features: Floats,
+    labels: Floats,
     penalty: float | None,
     drawn: Sequence[tuple[list[int], list[int]]],
-) -> Array:
-    import numpy as np
-
+) -> Floats:
     predicted = np.zeros(len(labels))
     for fitted, left in drawn:
         slope, start = _fit(method, features[fitted], labels[fitted], penalty)
@@ -258,9 +241,8 @@ def _in_folds(
     return predicted
 
 
-def _fit(method: Method, features: Array, labels: Array, penalty: float | None) -> tuple[Array, float]:
+def _fit(method: Method, features: Floats, labels: Floats, penalty: float | None) -> tuple[Floats, float]:
     """Slopes (d,) and intercept on scaled states."""
-    import numpy as np
     from sklearn.linear_model import LogisticRegression, Ridge
 
     if method == "ridge":
@@ -278,9 +260,7 @@ def _fit(method: Method, features: Array, labels: Array, penalty: float | None) 
     return direction, -float(direction @ middle)
 
 
-def _correlation(predicted: Array, labels: Array) -> float:
-    import numpy as np
-
+def _correlation(predicted: Floats, labels: Floats) -> float:
     if predicted.std() == 0 or labels.std() == 0:  # all folds but one may have a single label
         return 0.0
     return float(np.corrcoef(predicted, labels)[0, 1])

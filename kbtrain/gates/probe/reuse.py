@@ -7,8 +7,8 @@ a draft probe, when the answer's first tokens are there. One that is searched fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from kbtrain.arrays import States
 from kbtrain.gates.answering import PlainAnswers
 from kbtrain.gates.probe.gate import Probe, batches_alike
 from kbtrain.llm.base import AnswerRequest, Sampling
@@ -17,10 +17,6 @@ from kbtrain.llm.sampler.states_observer import StatesObserver
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.records import Question
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 def reads_its_model(gate: object, llm: object) -> bool:
@@ -50,7 +46,7 @@ def plain_answers(questions: Sequence[Question], gate: Probe, threshold: float, 
     """Scores, and answers to the questions whose score is not above ``threshold``."""
     scores: dict[str, float] = {}
 
-    def decide(rows: Sequence[Row], states: NDArray[np.float32]) -> list[bool]:
+    def decide(rows: Sequence[Row], states: States) -> list[bool]:
         fresh = gate.scores_of(states, gate.key)
         scores.update(zip((row.prompt.question_id for row in rows), fresh, strict=True))
         return [score <= threshold for score in fresh]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kbtrain.arrays import States
 from kbtrain.engine.vllm_args import engine_arguments
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, draft_facts, state_facts, state_folder
 from kbtrain.gates.probe.states import PER_FILE, StateStore, prompt_key
@@ -27,11 +28,7 @@ from kbtrain.models.adapters import base_fingerprint
 from kbtrain.records import GREEDY
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from kbtrain.llm.backends import LLMConfig
-
-    States = NDArray[np.float32]
 
 
 def keeping_states(run: Path) -> Engine:

@@ -10,6 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from kbtrain.arrays import States
 from kbtrain.errors import UserError, at
 from kbtrain.gates.probe.gate import WEIGHTS, Probe, Reader, load_heads
 from kbtrain.gates.probe.states import prompt_states
@@ -19,14 +24,11 @@ from kbtrain.prompts.own import asked_fingerprint
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
     from kbtrain.llm.backends import LLMConfig
     from kbtrain.prompts.own import OwnPrompts
 
-    States = NDArray[np.float32]
 
 Reference = tuple[list[int], list[int], "States"]  # a prompt, layers (ids of hidden_states), states (layers, width)
 REFERENCE = "reference_states.safetensors"
@@ -52,8 +54,6 @@ class ServedReader(Reader):
 
     def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> States:
         """(examples, layers, width), from one request each. Layer i is the state after i + 1 layers."""
-        import numpy as np
-
         served = self.server.read(self.prompts(examples), self.draft_tokens)
         states = np.stack([one.of_layers([layer + 1 for layer in layers], self.draft_tokens > 0) for one in served])
         check_width(states, self.width)
@@ -101,9 +101,6 @@ def load_served(probe: type[Probe], folder: Path, server: StatesServer) -> Probe
 
 def write_reference(folder: Path, gate: Probe, examples: Sequence[GateExample]) -> None:
     """Note the states at the prompts of a few examples beside a probe, each read alone: for :func:`check_reference`."""
-    import numpy as np
-    from safetensors.numpy import save_file
-
     layers = [layer + 1 for layer in gate.layers]
     tensors: dict[str, Any] = {"layers": np.asarray(layers, dtype=np.int32)}
     for number, (ids, _, states) in enumerate(
@@ -116,9 +113,6 @@ def write_reference(folder: Path, gate: Probe, examples: Sequence[GateExample]) 
 
 def read_reference_states(folder: Path) -> list[Reference]:
     """Reference states that a folder notes; empty where it notes none."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     path = folder / REFERENCE
     if not path_exists(path):
         return []

@@ -17,6 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from kbtrain.arrays import States
 from kbtrain.errors import UserError, at
 from kbtrain.gates.answering import first_rows
 from kbtrain.io.artifact import differing
@@ -26,14 +30,11 @@ from kbtrain.records import GREEDY
 from kbtrain.runtime.progress import progress_bar
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
     from kbtrain.llm.sampler.prefill import SharedPrefixCache
     from kbtrain.llm.sampler.sampler import BatchSampler
 
-    States = NDArray[np.float32]
     ReadStates = Callable[[Sequence[Sequence[int]]], States]  # of prompts' token ids
 
 TOKENS_PER_BATCH = 4096  # padding counted
@@ -48,8 +49,6 @@ def prompt_states(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> S
     what all of them begin with is computed once, if that pays. Alone or in a batch a state is the same up to rounding.
     Raises :class:`UserError` for a NaN or infinite state.
     """
-    import numpy as np
-
     found: States | None = None
     start = _common_start(model, prompts)
     for places in like_length([len(ids) for ids in prompts], TOKENS_PER_BATCH):
@@ -102,8 +101,6 @@ def draft_states(
 
     Raises :class:`UserError` for states that are NaN or infinite.
     """
-    import numpy as np
-
     from kbtrain.llm.sampler.rows import PromptRows
     from kbtrain.llm.sampler.states_observer import StatesObserver
 
@@ -157,9 +154,6 @@ class StateStore:
 
     def layer(self, keys: Sequence[str], layer: int) -> States:
         """(keys, d): their states after one layer, counted from 0."""
-        import numpy as np
-        from safetensors import safe_open
-
         rows: dict[Path, list[int]] = {}
         for place, key in enumerate(keys):
             rows.setdefault(self._where[key][0], []).append(place)
@@ -176,8 +170,6 @@ class StateStore:
 
     def layers(self, keys: Sequence[str], layers: Sequence[int]) -> States:
         """(keys, layers, d)."""
-        import numpy as np
-
         return np.stack([self.layer(keys, layer) for layer in layers], axis=1)
 
     def extract(
@@ -237,8 +229,6 @@ def stored_dtype(folder: Path) -> str | None:
 
 def _read_head(path: Path) -> tuple[dict[str, str], list[str], str | None]:
     """Facts, prompts' keys and origin of a file of states. Raises :class:`UserError`."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, "pt") as file:
             head = file.metadata() or {}

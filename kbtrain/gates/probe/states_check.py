@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from kbtrain.arrays import States
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD
 from kbtrain.gates.probe.gate import ProbeCard
@@ -23,10 +24,6 @@ from kbtrain.llm.served_states import SHORT_PROMPT, TOLERANCE, StatesServer, lar
 from kbtrain.models.load import load_model, load_tokenizer
 from kbtrain.prompts.own import OwnPrompts, asked_ids
 from kbtrain.records import GateExample
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -83,7 +80,7 @@ def _compare_last(server: Server, source: str) -> list[str]:
         passes = [weights(torch.tensor([ids], device=weights.device), output_hidden_states=True) for ids in prompts]
     reference = [read.hidden_states[-1][0, -1:].float().cpu().numpy() for read in passes]
 
-    def difference(states: Sequence[NDArray[np.float32]]) -> float:
+    def difference(states: Sequence[States]) -> float:
         return max(largest_difference(row[None], other) for row, other in zip(states, reference, strict=True))
 
     alone = difference([client.read_last([ids])[0] for ids in prompts])

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.gates.features.additive import NothingToLearn, check_both, fit_logistic, held_out, least_loss
 from kbtrain.runtime.cores import one_thread
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
 
 Columns = Mapping[str, Sequence[float]]  # scores by name
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # C of the logistic regression
@@ -72,8 +66,6 @@ def fit_linear(columns: Columns, need: Sequence[float], seed: int = 0, groups: S
 
     Raises :class:`NothingToLearn` if no score varies.
     """
-    import numpy as np
-
     labels = np.asarray(need, dtype=np.float64)
     check_both(need)
     shapes = {name: _shape(values) for name, values in columns.items()}

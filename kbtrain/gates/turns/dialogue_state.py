@@ -10,16 +10,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard, Pass
 from kbtrain.gate.gate import Gate, Reads, logistic
 from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.records import TurnExample
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def labelled_turns(
@@ -38,7 +37,6 @@ def labelled_turns(
 
 def feature_table(rows: Sequence[Mapping[str, float]], least: int) -> tuple[list[str], np.ndarray]:
     """Names and values (rows, names) of the features that are not 0 in at least that number of rows."""
-    import numpy as np
     from sklearn.feature_extraction import DictVectorizer
 
     seen = Counter(name for row in rows for name, value in row.items() if value)

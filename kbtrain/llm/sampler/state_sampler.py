@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from kbtrain.arrays import States
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import StatesReading, StateTap
@@ -45,8 +45,8 @@ class AnswerWithStates:
     """
 
     sample: Sample
-    mlp: NDArray[np.float32]
-    residual: NDArray[np.float32]
+    mlp: States
+    residual: States
     entropy: float
     surprisal: float
     pieces: tuple[tuple[str, float], ...]

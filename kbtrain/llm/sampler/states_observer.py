@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
-from kbtrain.llm.hidden_states import LastStates, States, decoder_layers, last_states
+from kbtrain.arrays import States
+from kbtrain.llm.hidden_states import LastStates, decoder_layers, last_states
 from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.rows import Row
 
