@@ -224,6 +224,7 @@ WRITER = """
                 batch = [made(f"q{i}", condition, n=30) for i in range(start, start + 4)]
                 batch = [item for item in batch if (item.question_id, condition) not in done]
                 if batch:
+                    sys.stdin.readline()  # one batch for each line of the parent
                     store.put("main", batch)
                     print(start, condition, flush=True)
 """
@@ -233,17 +234,26 @@ def test_killed_at_random_moments_it_continues_to_the_undisturbed_store(tmp_path
     root = Path(__file__).parent.parent
     (tmp_path / "writer.py").write_text(textwrap.dedent(WRITER))
     command = [str(scripts.python()), str(tmp_path / "writer.py")]
-    subprocess.run([*command, str(tmp_path / "calm.db")], cwd=root, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*command, str(tmp_path / "calm.db")], cwd=root, check=True, input="", text=True, stdout=subprocess.DEVNULL
+    )
     path, kills, acknowledged = tmp_path / "killed.db", 0, 0
     chance = random.Random(7)
     for _ in range(200):
-        writer = subprocess.Popen([*command, str(path)], cwd=root, stdout=subprocess.PIPE, text=True)
-        assert writer.stdout is not None
-        for _ in range(chance.randrange(1, 12)):  # let it store some batches, then strike within the next one
+        writer = subprocess.Popen(
+            [*command, str(path)], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdin is not None and writer.stdout is not None
+        batches = chance.randrange(1, 8)
+        # one more than is waited for: the kill falls within it or beside it, and on a slow machine nothing runs ahead
+        writer.stdin.write("\n" * (batches + 1))
+        writer.stdin.flush()
+        for _ in range(batches):
             acknowledged += bool(writer.stdout.readline())
         time.sleep(chance.random() * 0.004)
         writer.send_signal(signal.SIGKILL)
         acknowledged += len(writer.stdout.read().splitlines())
+        writer.stdin.close()
         if writer.wait() == 0:
             break
         kills += 1
