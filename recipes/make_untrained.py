@@ -22,7 +22,6 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config, build, run_script
 from kbtrain.errors import UserError
-from kbtrain.gates.untrained.card import check_signal
 from kbtrain.gates.untrained.draft import TOKENS
 from kbtrain.gates.untrained.make import SIGNALS, WHAT, Name, cards_of_model, with_server_prompts
 from kbtrain.gates.untrained.server import TOP, ServerCard
@@ -93,7 +92,8 @@ def main(config: MakeUntrainedConfig) -> None:
     """Check the signals, look at the model, write the cards."""
     signals = {gate: config.signals.get(gate, SIGNALS[gate][0]) for gate in config.gates}
     for gate, signal in signals.items():
-        check_signal(signal, SIGNALS[gate])
+        if signal not in SIGNALS[gate]:
+            raise UserError(f"key 'signal': unknown '{signal}'; valid: {', '.join(SIGNALS[gate])}")
     prompts = read_prompts(config.prompts)
     about: dict[str, Any] = {
         "base_model": config.model,

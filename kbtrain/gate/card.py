@@ -214,6 +214,8 @@ class GateCard(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     ABSENT: ClassVar[frozenset[str]] = frozenset()  # fields of this class that the kind's file lacks while empty
     NO_SCORE: ClassVar[frozenset[str]] = frozenset({"thresholds"})  # fields on which no score depends
+    USES_MODEL: ClassVar[bool] = True  # a score takes a pass of a model
+    OTHER_PROMPTS: ClassVar[str] = "the gate was trained with other prompts; train it again"
     schema_version: Literal[1] = 1
     kind: str
     base_model: str | None = None
@@ -318,7 +320,11 @@ class GateCard(BaseModel):
 
         Of most kinds one pass over the example's own text; none for a gate without a model.
         """
-        return [Pass(text_of(example))]
+        return [Pass(text_of(example))] if self.USES_MODEL else []
+
+    def names(self) -> tuple[str, ...]:
+        """Names of the scores; most kinds have one, the kind's."""
+        return (self.kind,)
 
     @property
     def statistics(self) -> frozenset[Statistic]:
@@ -347,22 +353,17 @@ class GateCard(BaseModel):
     def check_base(self, folder: Path | str) -> None:
         """Raise :class:`UserError` if the base model has another fingerprint than in training; most kinds note none."""
 
-    def check_prompts(
-        self,
-        found: str,
-        folder: Path | str,
-        instead: str = "the gate was trained with other prompts; train it again",
-        model: str | None = None,
-    ) -> None:
+    def check_prompts(self, fingerprint: str, folder: Path | str, model: str | None = None) -> None:
         """Raise :class:`UserError` if the prompts have another fingerprint than the one in the card.
 
-        ``model``: the one in whose chat template they are asked, where it lies elsewhere than the card.
+        ``model``: the one in whose chat template they are asked, where it is stored elsewhere than the card.
         """
         expected = getattr(self, "prompt_fingerprint", None)
-        if found != expected:
-            asked = "" if model is None else f" in the chat template of '{model}'"
+        if fingerprint != expected:
+            where = "" if model is None else f" in the chat template of '{model}'"
             raise UserError(
-                f"{Path(folder) / CARD}: prompt fingerprint {expected} is not this version's {found}{asked}: {instead}"
+                f"{Path(folder) / CARD}: prompt fingerprint {expected} is not this version's {fingerprint}{where}: "
+                f"{self.OTHER_PROMPTS}"
             )
 
 

@@ -7,12 +7,13 @@ above its threshold, which is chosen on dev questions afterwards and noted in it
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from numbers import Real
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from kbtrain.answers.chinese import language_of
 from kbtrain.answers.writing import is_blank
@@ -25,14 +26,19 @@ Reads = Literal["question", "turn"]
 Unit = Literal["probability", "log odds"]
 
 
+class TimeLimited(Protocol):
+    """A source of scores that asks a server."""
+
+    def answer_within(self, seconds: float) -> None:
+        """Limit the seconds of what a score asks of the server."""
+
+
 class Gate(ABC):
     """Scores questions or dialogue turns, and decides by its threshold which of them need retrieval.
 
     A kind of gate sets ``name`` and defines :meth:`score_examples`. ``needs_evidence``: examples carry retrieved text.
     ``reads``: the examples it takes. ``unit``: of the score; None where it is neither a probability nor log odds.
-    ``spent`` counts the prompt tokens read, where a gate reports them;
-    requests, samples and tokens of a gate that needs more, or less, than one forward pass an example. ``card`` is None
-    for gates without a folder. ``gates``: those that it is made of.
+    ``card`` is None for gates without a folder. ``gates``: those that it is made of; ``server``: the one it asks.
     """
 
     needs_evidence: bool = False
@@ -40,6 +46,7 @@ class Gate(ABC):
     unit: Unit | None = None
     card: GateCard | None = None
     gates: Sequence[Gate] = ()
+    server: TimeLimited | None = None
 
     @property
     @abstractmethod
@@ -57,10 +64,10 @@ class Gate(ABC):
             return "search"
         return self.card.stage if self.card else "question"
 
-    @property
+    @functools.cached_property
     def spent(self) -> Counter[str]:
-        """Counts of what was read, requested and generated so far; without requests: one forward pass an example."""
-        return Counter()
+        """Requests, samples, tokens and prompt tokens so far; without requests: one forward pass an example."""
+        return Counter() if self.card is None or self.card.USES_MODEL else Counter(requests=0)
 
     def score(self, inputs: Sequence[str | Example]) -> list[float]:
         """One score per text or example, in their order.
@@ -101,8 +108,8 @@ class Gate(ABC):
 
     def answer_within(self, seconds: float) -> None:
         """Limit in seconds for what a score asks of a server, its members' too: a client waits."""
-        for gate in self.gates:
-            gate.answer_within(seconds)
+        for source in (*self.gates, *([self.server] if self.server else [])):
+            source.answer_within(seconds)
 
     def decide(self, inputs: Sequence[str | Example], threshold: float | None = None) -> list[Decision]:
         """One decision per text or example. ``threshold`` None: the gate's own.

@@ -9,16 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import CARD
+from kbtrain.gate.card import CARD, GateCard
+from kbtrain.gate.gate import Gate
 from kbtrain.models.batching import BatchLimits, batches
+from kbtrain.prompts.own import OwnPrompts, asked_fingerprint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from kbtrain.llm.sampler.rows import PromptRows, Row
     from kbtrain.llm.sampler.sampler import LockstepSampler
-    from kbtrain.prompts.own import OwnPrompts
+    from kbtrain.llm.served_states import StatesServer
     from kbtrain.records import SampleSet
+
+
+OTHER_PROMPTS = "its threshold was chosen with other prompts; make and calibrate it again"
+Fingerprint = Callable[["PreTrainedTokenizerBase", "OwnPrompts | None"], str]  # of the prompts of a gate
 
 
 class AnsweringCard(Protocol):
@@ -29,7 +35,7 @@ class AnsweringCard(Protocol):
     @property
     def dtype(self) -> str: ...
     def own_prompts(self) -> OwnPrompts | None: ...
-    def check_prompts(self, found: str, folder: Path | str, instead: str = ..., model: str | None = ...) -> None: ...
+    def check_prompts(self, fingerprint: str, folder: Path | str, model: str | None = ...) -> None: ...
 
 
 def open_base_model(
@@ -49,16 +55,30 @@ def open_base_model(
 def open_answering(
     card: AnsweringCard,
     folder: Path | str,
-    fingerprint: Callable[[PreTrainedTokenizerBase, OwnPrompts | None], str],
+    fingerprint: Fingerprint,
     dtype: str,
     device: str,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer; ``dtype`` auto: the card's. Raises :class:`UserError` for prompts of another fingerprint."""
     model, tokenizer = open_base_model(card, folder, dtype, device)
-    found = fingerprint(tokenizer, card.own_prompts())
-    instead = "its threshold was chosen with other prompts; make and calibrate it again"
-    card.check_prompts(found, folder, instead, card.base_model)
+    card.check_prompts(fingerprint(tokenizer, card.own_prompts()), folder, card.base_model)
     return model, tokenizer
+
+
+class ServedGate(Gate):
+    """A gate whose answering model is served: scores come from the server's requests."""
+
+    def __init__(self, server: StatesServer, card: GateCard) -> None:
+        self.server: StatesServer = server
+        self.card, self.own, self.spent = card, card.own_prompts(), server.spent
+
+
+def check_served_prompts(
+    card: GateCard, folder: Path, server: StatesServer, fingerprint: Fingerprint = asked_fingerprint
+) -> None:
+    """Raise :class:`UserError` for other prompts than the card's, and for a server with another chat template."""
+    card.check_prompts(fingerprint(server.tokenizer, card.own_prompts()), folder)
+    server.check_prompts(card.own_prompts())
 
 
 def drafted_together(model: PreTrainedModel, longest: int) -> tuple[bool, int | None]:

@@ -18,12 +18,7 @@ class Combination(Gate):
         self.gates = list(gates)
         self.needs_evidence = any(gate.needs_evidence for gate in gates)
         self.reads = frozenset.intersection(*(gate.reads for gate in gates))
-        self._spent: Counter[str] = Counter()
-
-    @property
-    def spent(self) -> Counter[str]:
-        """Requests, samples and tokens of all members so far; a member that counts none makes one request each."""
-        return self._spent
+        self.spent = Counter()  # a member that counts nothing makes one request each
 
     def member_scores(self, examples: Sequence[Example]) -> list[ByName]:
         """Scores of each member, in the members' order; what they cost is counted."""
@@ -34,5 +29,5 @@ class Combination(Gate):
         scores = gate.score_all(examples)
         cost = {name: n - before[name] for name, n in gate.spent.items()} or {"requests": len(examples)}
         for name, n in cost.items():
-            self._spent[name] += n  # 0 stays: it says that no request was made
+            self.spent[name] += n  # 0 stays: it says that no request was made
         return scores

@@ -106,7 +106,7 @@ def handle(
     kind_name, kind = kind_of(folder)
     card = kind.card.read(folder, kind_name)
     check_parts(folder, card)
-    given = kind.names(card)
+    given = card.names()
     model = None if states is None else model_read(folder)
     served = None if states is None or model is None else read_llm_config(Path(states))
     own = name or folder.resolve().name

@@ -23,24 +23,22 @@ TURN: frozenset[Reads] = frozenset({"turn"})
 class Kind:
     """A kind of gate that lives in folders.
 
-    ``card``: its ``gate.json``, readable without torch. ``open``: of a folder, dtype and device. ``names`` of its
-    scores, from the card: one a key for a KBM, one a signal for SeaKR. ``made_by``: the script that makes such folders.
-    ``headline``: names that stand with the baselines in every table, the last first. ``fit``: of gates that are fitted
-    in seconds (recipes/fit_gate.py): from examples and the probability in [0, 1] of each that retrieval is needed;
-    where the card is a :class:`~kbtrain.gate.card.KeyedCard`, the label's name is ``key``. ``features``: of such a
-    gate whose features are dear: (n, d) numbers of examples. They are kept for the next fit; ``fit`` gets them as its
-    third argument, and the gate has ``score_features(features)``. ``files``: names of files in its folder that go to
-    the hub and come from there, beside :data:`kbtrain.gate.hub.FILES`. ``open_served``: of a folder and a server that
-    gives the states of the answering model, which is then not opened here. ``server``: scores come from a server whose
-    address and key its card names: the folder is neither sent to the hub nor opened from there. ``of_members``: of the
-    card and its members' scores, of a kind that is computed from those; ``one_score``: each member has one, to
-    which the card adds nothing.
+    ``card``: its ``gate.json``, readable without torch. ``open``: of a folder, dtype and device. ``made_by``: the
+    script that makes such folders. ``headline``: names listed with the baselines in every table, the last first.
+    ``fit``: of gates that are fitted in seconds (recipes/fit_gate.py): from examples and the probability in [0, 1] of
+    each that retrieval is needed; where the card is a :class:`~kbtrain.gate.card.KeyedCard`, the label's name is
+    ``key``. ``features``: of such a gate whose features take long to compute: (n, d) numbers of examples. They are
+    stored for the next fit; ``fit`` gets them as its third argument, and the gate has ``score_features(features)``.
+    ``files``: names of files in its folder that go to the hub and come from there, beside
+    :data:`kbtrain.gate.hub.FILES`. ``open_served``: of a folder and a server that gives the states of the answering
+    model, which is then not opened here. ``server``: scores come from a server whose address and key its card names:
+    the folder is neither sent to the hub nor opened from there. ``of_members``: of the card and its members' scores, of
+    a kind that is computed from those; ``one_score``: each member has one, to which the card adds nothing.
     """
 
     card: type[GateCard]
     open: Callable[[Path, str, str], Gate]
     reads: frozenset[Reads]
-    names: Callable[[Any], tuple[str, ...]]
     made_by: str
     headline: tuple[str, ...] = ()
     fit: Callable[..., Gate] | None = None

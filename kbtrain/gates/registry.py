@@ -6,10 +6,10 @@ value a :class:`~kbtrain.gates.kind.Kind`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate.card import CARD, ClassifierCard, GateCard, KeyedCard, read_gate_json
@@ -27,7 +27,6 @@ from kbtrain.gates.ragate.mha import RagateMHA
 from kbtrain.gates.ragate.peft import RagatePeft, RagatePeftCard
 from kbtrain.gates.seakr.gate import SeaKR, SeakrCard
 from kbtrain.gates.seakr.served import load_served as load_seakr
-from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.gates.stack.gate import Stack, StackCard
 from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateGate
@@ -67,135 +66,65 @@ def _stack_served(folder: Path, states: StatesServer) -> Gate:
 _READ_STATES = (ProbeCard, StackCard)
 
 
-def _fixed_names(*names: str) -> Callable[[Any], tuple[str, ...]]:
-    return lambda card: names
-
-
 GATES: dict[str, Kind] = {
-    "kbm": Kind(
-        KBMCard,
-        KBM.load,
-        QUESTION,
-        KBMCard.names,
-        "recipes/train_kbm.py",
-        ("kbm_benefit", "kbm_certainty", "kbm_mastery"),
-    ),
+    "kbm": Kind(KBMCard, KBM.load, QUESTION, "recipes/train_kbm.py", ("kbm_benefit", "kbm_certainty", "kbm_mastery")),
     "probe": Kind(
         ProbeCard,
         Probe.load,
         QUESTION,
-        ProbeCard.names,
         "recipes/train_probe.py",
         ("probe_benefit", "probe_certainty", "probe_mastery"),
-        open_served=lambda folder, states: load_served(Probe, folder, states),
+        open_served=partial(load_served, Probe),
     ),
     "draft_probe": Kind(
         DraftProbeCard,
         DraftProbe.load,
         QUESTION,
-        DraftProbeCard.names,
         "recipes/train_probe.py",
         ("draft_probe_benefit",),
-        open_served=lambda folder, states: load_served(DraftProbe, folder, states),
+        open_served=partial(load_served, DraftProbe),
     ),
-    "encoder": Kind(
-        ClassifierCard,
-        EncoderGate.load,
-        QUESTION | TURN,
-        _fixed_names("encoder"),
-        "recipes/train_encoder.py",
-        ("encoder",),
-    ),
+    "encoder": Kind(ClassifierCard, EncoderGate.load, QUESTION | TURN, "recipes/train_encoder.py", ("encoder",)),
     "encoder_probe": Kind(
         ClassifierCard,
         EncoderProbe.load,
         QUESTION | TURN,
-        _fixed_names("encoder_probe"),
         "recipes/train_encoder.py",
         ("encoder_probe",),
         fit=EncoderProbe.fit_embedded,
         features=embedded,
     ),
-    "features": Kind(
-        FeaturesCard,
-        Features.load,
-        QUESTION,
-        FeaturesCard.names,
-        "recipes/train_features.py",
-        fit=Features.fit_form,
-    ),
-    "seakr": Kind(
-        SeakrCard,
-        SeaKR.load,
-        QUESTION,
-        _fixed_names(*SIGNALS),
-        "recipes/make_seakr.py",
-        ("seakr",),
-        open_served=lambda folder, states: load_seakr(folder, states),
-    ),
+    "features": Kind(FeaturesCard, Features.load, QUESTION, "recipes/train_features.py", fit=Features.fit_form),
+    "seakr": Kind(SeakrCard, SeaKR.load, QUESTION, "recipes/make_seakr.py", ("seakr",), open_served=load_seakr),
     "p_yes": Kind(
         p_yes.PYesCard,
         p_yes.PYes.load,
         QUESTION,
-        _fixed_names(*p_yes.SIGNALS),
         "recipes/make_untrained.py",
-        open_served=lambda folder, states: load_untrained(ServedPYes, folder, states),
+        open_served=partial(load_untrained, ServedPYes),
     ),
     "draft": Kind(
         draft.DraftCard,
         draft.Draft.load,
         QUESTION,
-        _fixed_names(*draft.SIGNALS),
         "recipes/make_untrained.py",
-        open_served=lambda folder, states: load_untrained(ServedDraft, folder, states),
+        open_served=partial(load_untrained, ServedDraft),
     ),
-    "server": Kind(
-        server.ServerCard,
-        server.ServerGate.load,
-        QUESTION,
-        _fixed_names(*server.SIGNALS),
-        "recipes/make_untrained.py",
-        server=True,
-    ),
-    "ragate_mha": Kind(
-        ClassifierCard, RagateMHA.load, QUESTION | TURN, _fixed_names("ragate_mha"), "recipes/train_ragate_mha.py"
-    ),
-    "ragate_peft": Kind(
-        RagatePeftCard, RagatePeft.load, TURN, _fixed_names("ragate_peft"), "recipes/train_ragate_peft.py"
-    ),
-    "dialogue_state": Kind(
-        DialogueStateCard,
-        DialogueStateGate.load,
-        TURN,
-        _fixed_names("dialogue_state"),
-        FIT_GATE,
-        fit=DialogueStateGate.fit,
-    ),
-    "structural": Kind(
-        StructuralCard,
-        StructuralGate.load,
-        TURN,
-        _fixed_names("structural"),
-        FIT_GATE,
-        fit=StructuralGate.fit,
-    ),
+    "server": Kind(server.ServerCard, server.ServerGate.load, QUESTION, "recipes/make_untrained.py", server=True),
+    "ragate_mha": Kind(ClassifierCard, RagateMHA.load, QUESTION | TURN, "recipes/train_ragate_mha.py"),
+    "ragate_peft": Kind(RagatePeftCard, RagatePeft.load, TURN, "recipes/train_ragate_peft.py"),
+    "dialogue_state": Kind(DialogueStateCard, DialogueStateGate.load, TURN, FIT_GATE, fit=DialogueStateGate.fit),
+    "structural": Kind(StructuralCard, StructuralGate.load, TURN, FIT_GATE, fit=StructuralGate.fit),
     "stack": Kind(
         StackCard,
         _stack,
         QUESTION,
-        StackCard.names,
         "recipes/train_stack.py",
         open_served=_stack_served,
         of_members=StackCard.of_members,
     ),
     "average": Kind(
-        AverageCard,
-        _average,
-        QUESTION | TURN,
-        _fixed_names("average"),
-        "eval/score.py",
-        of_members=AverageCard.of_members,
-        one_score=True,
+        AverageCard, _average, QUESTION | TURN, "eval/score.py", of_members=AverageCard.of_members, one_score=True
     ),
 }
 # Rows of every table: what needs no gate's folder, then KBM and probe; further gates follow by name.

@@ -133,8 +133,8 @@ def found_gates(run: Path, dtype: str = "auto", device: str = "auto", states: st
 def note_best_f1(folder: Path, gate: GateHandle, scores: Path, dev: Sequence[Example], dev_file: Path) -> None:
     """Note the threshold of the best F1 on labelled dev turns in a gate's card; one that is there stays."""
     known = [turn for turn in dev if isinstance(turn, TurnExample) and turn.label is not None]
-    kind, card = kind_of(folder)[1], read_card(folder)
-    name = kind.names(card)[0]
+    card = read_card(folder)
+    name = card.names()[0]
     if not known or name in card.thresholds:
         return
     from kbtrain.metrics.dev import best_f1_threshold

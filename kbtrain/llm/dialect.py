@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -78,6 +78,11 @@ class Server:
     def query(self) -> dict[str, str]:
         """The address's query, which every request carries."""
         return split_query(self.url)[1]
+
+    def within(self, seconds: float) -> Server:
+        """The server for a client that waits: a failed request is tried once more at once, each for ``seconds``."""
+        soon = Retry(tries=2, first=0.05, longest=0.05, patience=0.0)
+        return replace(self, retry=soon, timeout=min(self.timeout, seconds))
 
     def headers(self) -> dict[str, str]:
         """The key's header; none without a key in the environment."""

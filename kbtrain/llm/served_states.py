@@ -20,7 +20,6 @@ import numpy as np
 
 from kbtrain.arrays import States
 from kbtrain.errors import UserError
-from kbtrain.net.servers import Retry
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS, encode
 from kbtrain.prompts.own import OwnPrompts, asked_text
 from kbtrain.records import GateExample
@@ -190,8 +189,7 @@ class StatesServer:
 
     def answer_within(self, seconds: float) -> None:
         """Wait for a reply at most this long, and try a failed request once more at once."""
-        soon = Retry(tries=2, first=0.05, longest=0.05, patience=0.0)
-        self.server = replace(self.server, retry=soon, timeout=min(self.server.timeout, seconds))
+        self.server = self.server.within(seconds)
 
     def problem(self) -> str | None:
         """A short reason why the server gives no states; None where it gives them."""

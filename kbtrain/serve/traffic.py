@@ -21,7 +21,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, read_gate_json, set_threshold
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import Asked, question_shift, summed
-from kbtrain.gates.registry import kind_of, read_card
+from kbtrain.gates.registry import read_card
 from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores, shift
 from kbtrain.metrics.thresholds import Dev, choose
@@ -51,7 +51,7 @@ class Traffic:
 def names_of(folder: Path, key: str | None = None) -> frozenset[str]:
     """Names under which a log holds the scores of this very gate."""
     mark = f"@{gate_identity(folder)}"
-    own = kind_of(folder)[1].names(read_card(folder))
+    own = read_card(folder).names()
     return frozenset(f"{name}{mark}" for name in own if key is None or name.endswith(f"_{key}"))
 
 

@@ -73,7 +73,7 @@ def test_every_kind_has_a_folder_here_and_says_what_it_reads() -> None:
 def test_it_is_a_gate_with_its_card_and_one_score_an_input(opened: tuple[str, Path, Gate]) -> None:
     kind, folder, gate = opened
     assert isinstance(gate, Gate) and isinstance(gate.card, GateCard) and gate.card.kind == kind
-    assert gate.name in GATES[kind].names(gate.card) == handle(folder).names
+    assert gate.name in gate.card.names() == handle(folder).names
     asked = inputs(gate)
     scores = gate.score(asked)
     assert len(scores) == 2 and all(isinstance(value, float) for value in scores)

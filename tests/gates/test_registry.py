@@ -124,7 +124,7 @@ class QuestionMarks(Gate):
         return [self.card.weight * example.question.count("?") for example in examples]
 
 KIND = Kind(Card, lambda folder, dtype, device: QuestionMarks(Card.read(folder)), frozenset({"question"}),
-            lambda card: ("question_marks",), "question_marks.py", ("question_marks",))
+            "question_marks.py", ("question_marks",))
 '''
 
 

@@ -53,7 +53,7 @@ class LongQuestions(Gate):
         return self.score_features(features(examples))
 
 KIND = Kind(Card, lambda folder, dtype, device: LongQuestions(Card.read(folder)), frozenset({"question"}),
-            lambda card: ("long_questions",), "recipes/fit_gate.py", fit=LongQuestions.fit, features=features)
+            "recipes/fit_gate.py", fit=LongQuestions.fit, features=features)
 '''
 
 

@@ -40,6 +40,4 @@ def opened(folder, dtype, device):
     return Length(card.model_copy(update={"slope": 2.0}) if Length.broken else card)
 
 
-KIND = Kind(
-    LengthCard, opened, frozenset({"question"}), lambda card: ("length",), "recipes/fit_gate.py", fit=Length.fit
-)
+KIND = Kind(LengthCard, opened, frozenset({"question"}), "recipes/fit_gate.py", fit=Length.fit)

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast
 
-from kbtrain.gate.card import KeyedCard, Pass, Stage
+from kbtrain.gate.card import KeyedCard, Stage
 from kbtrain.gate.gate import KeyedGate, logistic
 from kbtrain.gate.trained_on import HeldOut, held_out_rows
 from kbtrain.gates.features.additive import KNOTS, Additive, Row, check_need, fit_additive, held_out_log_odds
@@ -29,6 +28,7 @@ class FeaturesCard(KeyedCard):
     """
 
     PREFIX: ClassVar[str] = "features"
+    USES_MODEL = False
     ABSENT = frozenset({"base_model", "name_rule"})
     kind: Literal["features"] = "features"
     labels: Labels
@@ -41,14 +41,9 @@ class FeaturesCard(KeyedCard):
         """Before anything, or after a search."""
         return "search" if self.after_search else "question"
 
-    def passes(self, example: Any) -> list[Pass]:
-        """None: no model is needed."""
-        return []
-
 
 class Features(KeyedGate):
-    """Score = p(retrieval needed) in [0, 1] by :attr:`key`: not mastered, not certain, or benefit. ``spent`` says that
-    no request is made."""
+    """Score = p(retrieval needed) in [0, 1] by :attr:`key`: not mastered, not certain, or benefit."""
 
     prefix = "features"
     unit = "probability"
@@ -102,11 +97,6 @@ class Features(KeyedGate):
     def save_beside(self, folder: Path) -> None:
         """Write the words' frequencies."""
         self.frequencies.save(folder)
-
-    @property
-    def spent(self) -> Counter[str]:
-        """No request."""
-        return Counter(requests=0)
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""

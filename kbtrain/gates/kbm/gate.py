@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -80,6 +79,7 @@ class KBM(KeyedGate):
         self.key: Target = self.keys[0] if key is None else key
         self.card: KBMCard | None = card
         self.scorer = Scorer(model, Encoder(tokenizer, kbm_template(keys, prompt), max_length), tokens_per_batch)
+        self.spent = self.scorer.spent
 
     @classmethod
     def load(
@@ -101,11 +101,6 @@ class KBM(KeyedGate):
     def probabilities(self, examples: Sequence[GateExample]) -> dict[Target, list[float]]:
         """p(True) of each key in [0, 1] in the order of the examples, summed over the keys before it."""
         return cast("dict[Target, list[float]]", self.scorer.probabilities(examples))
-
-    @property
-    def spent(self) -> Counter[str]:
-        """``prompt_tokens`` read so far."""
-        return Counter({"prompt_tokens": self.scorer.prompt_tokens})
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """1 - p(mastery), 1 - p(certainty), or p(benefit)."""

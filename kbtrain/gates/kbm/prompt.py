@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,7 @@ class PromptGate(Gate):
         tokens_per_batch: int = TOKENS_PER_BATCH,
     ) -> None:
         self.scorer = Scorer(model, Encoder(tokenizer, NEED_TEMPLATE, max_length), tokens_per_batch)
+        self.spent = self.scorer.spent
 
     @classmethod
     def load(cls, model: str, dtype: str = "auto", device: str = "auto") -> PromptGate:
@@ -36,11 +36,6 @@ class PromptGate(Gate):
         from kbtrain.models.load import load_model
 
         return cls(*load_model(model, dtype, device))
-
-    @property
-    def spent(self) -> Counter[str]:
-        """``prompt_tokens`` read so far."""
-        return Counter({"prompt_tokens": self.scorer.prompt_tokens})
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""

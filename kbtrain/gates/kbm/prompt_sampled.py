@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,7 @@ class SampledPrompt(Gate):
     """Score = share of ``n`` sampled replies which say that more information is needed; it reads no reference.
 
     The prompt of :class:`~kbtrain.gates.kbm.prompt.PromptGate`, which reads the exact probability where the model's
-    logits are available. Replies that say neither are skipped and counted (``unparsed``); .5 where none is left, and
+    logits are available. Replies that say neither are skipped and counted (``unparsed``); 0.5 where none is left, and
     where the server refuses the prompt (``refused``).
     """
 
@@ -45,12 +44,6 @@ class SampledPrompt(Gate):
         self.llm = llm
         self.n = n
         self.requests = requests
-        self._spent: Counter[str] = Counter()
-
-    @property
-    def spent(self) -> Counter[str]:
-        """``requests``, ``samples``, ``tokens``, ``prompt_tokens``, ``unparsed`` and ``refused`` so far."""
-        return self._spent
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""
@@ -63,7 +56,7 @@ class SampledPrompt(Gate):
             needs = [needs_information(sample.text) for sample in found.samples]
             known = [need for need in needs if need is not None]
             scores.append(sum(known) / len(known) if known else 0.5)
-            self._spent.update(
+            self.spent.update(
                 requests=self.requests, samples=len(needs), unparsed=len(needs) - len(known),
                 refused=int(found.refused is not None),
                 prompt_tokens=self.requests * found.prompt_tokens,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from kbtrain.llm.sampler.sampler import BatchSampler
+    from kbtrain.llm.served_states import StatesServer
 
 WEIGHTS = "probe.safetensors"
 _PARTS = ("weight", "layers", "intercept")  # tensors of a head
@@ -150,6 +151,8 @@ class Reader:
     product's templates, if the model answers to such. ``spent`` counts drafts and their generated tokens.
     """
 
+    server: StatesServer | None = None  # that gives the states
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -183,9 +186,6 @@ class Reader:
         if batches_alike(self.model):
             return self.read(prompts)[:, list(layers)]
         return np.concatenate([self.read([ids])[:, list(layers)] for ids in prompts])
-
-    def answer_within(self, seconds: float) -> None:
-        """Limit in seconds for requests to a server; this reader sends none."""
 
     @property
     def width(self) -> int:
@@ -253,7 +253,7 @@ class Probe(KeyedGate):
         card: ProbeCard | None = None,
         key: Target | None = None,
     ) -> None:
-        self.reader = reader
+        self.reader, self.server, self.spent = reader, reader.server, reader.spent
         self.heads = dict(heads)
         self.method = method
         self.keys = tuple(self.heads)
@@ -278,15 +278,6 @@ class Probe(KeyedGate):
         reader = Reader(model, tokenizer, card.condition, own, getattr(card, "tokens", 0))
         check_layers(heads, reader, Path(folder) / WEIGHTS)
         return cls(reader, heads, card.method, card, card.best_key())
-
-    @property
-    def spent(self) -> Counter[str]:
-        """Drafts, or requests to a server, and their tokens so far."""
-        return self.reader.spent
-
-    def answer_within(self, seconds: float) -> None:
-        """Limit in seconds for what a score asks of a server."""
-        self.reader.answer_within(seconds)
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example, by :attr:`key`."""

@@ -39,7 +39,7 @@ class ServedReader(Reader):
     """Reads states through a server. ``draft_tokens``: longest draft; 0: the prompt's states alone."""
 
     def __init__(self, server: StatesServer, own: OwnPrompts | None, draft_tokens: int, width: int) -> None:
-        self.server = server
+        self.server: StatesServer = server
         self.tokenizer = server.tokenizer
         self.own = own
         self.condition = "draft" if draft_tokens else "llm"
@@ -58,10 +58,6 @@ class ServedReader(Reader):
         states = np.stack([one.of_layers([layer + 1 for layer in layers], self.draft_tokens > 0) for one in served])
         check_width(states, self.width)
         return states
-
-    def answer_within(self, seconds: float) -> None:
-        """Limit in seconds for what is asked of the server."""
-        self.server.answer_within(seconds)
 
 
 def connect_states(config: LLMConfig, model: str) -> StatesServer:

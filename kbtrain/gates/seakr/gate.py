@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard, Pass, Stage, read_gate_json
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.answering import open_answering
+from kbtrain.gates.answering import OTHER_PROMPTS, open_answering
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import OF_TEXTS, RESIDUAL, SIGNALS
 from kbtrain.gates.seakr.uncertainty import Scale, floor
@@ -46,12 +46,17 @@ class SeakrCard(GateCard):
 
     ABSENT = frozenset({"label_rule"})
     NO_SCORE = frozenset({"thresholds", "measured", "run"})
+    OTHER_PROMPTS = OTHER_PROMPTS
     kind: Literal["seakr"] = "seakr"
     base_model: str
     dtype: str
     prompt_fingerprint: str
     settings: SeakrSettings
     measured: MeasuredScale | None = None
+
+    def names(self) -> tuple[str, ...]:
+        """Every signal: all come from the same samples."""
+        return tuple(SIGNALS)
 
     def answering_models(self) -> tuple[str, ...]:
         """The model that is sampled."""
@@ -133,7 +138,6 @@ class SeaKR(Gate):
         self.own = own
         self.engine = Uncertainty(model, tokenizer, settings or SeakrSettings(), limits)
         self.card: SeakrCard | None = card
-        self._spent: Counter[str] = Counter()
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> SeaKR:
@@ -147,11 +151,6 @@ class SeaKR(Gate):
         """The signal's name: ``seakr``, unless another one decides."""
         return self.engine.settings.signal
 
-    @property
-    def spent(self) -> Counter[str]:
-        """``requests``, ``samples``, ``tokens``, ``empty_samples`` and ``reference_cut`` (tokens) so far."""
-        return self._spent
-
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example."""
         return [thought.uncertainty for thought in self.think(examples)]
@@ -164,15 +163,17 @@ class SeaKR(Gate):
     def think(self, examples: Sequence[GateExample]) -> list[Thought]:
         """Each example's greedy answer with all of its signals. A reference too long for the prompt loses its tail."""
         thoughts = self.engine.think([(example.id, self._prompt(example)) for example in examples])
-        self._spent["requests"] += len(thoughts)
-        self._spent["samples"] += sum(thought.n_samples for thought in thoughts)
-        self._spent["tokens"] += sum(thought.generated_tokens for thought in thoughts)
-        self._spent["empty_samples"] += sum(thought.n_empty for thought in thoughts)
+        self.spent.update(
+            requests=len(thoughts),
+            samples=sum(thought.n_samples for thought in thoughts),
+            tokens=sum(thought.generated_tokens for thought in thoughts),
+            empty_samples=sum(thought.n_empty for thought in thoughts),
+        )
         return thoughts
 
     def _prompt(self, example: GateExample) -> list[int]:
         """Token ids; ``reference_cut`` in ``spent`` counts the reference's tokens that found no room."""
-        return cut_prompt(self.engine.tokenizer, example, self.engine.settings, self.own, self._spent)
+        return cut_prompt(self.engine.tokenizer, example, self.engine.settings, self.own, self.spent)
 
 
 def cut_prompt(

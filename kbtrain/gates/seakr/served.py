@@ -8,7 +8,6 @@ them by its own random numbers, so a score has the spread of another seed.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,28 +15,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.gate import Gate
+from kbtrain.gates.answering import ServedGate, check_served_prompts
 from kbtrain.gates.seakr.gate import SeakrCard, cut_prompt
 from kbtrain.gates.seakr.signals import OF_TEXTS, RESIDUAL, measure_signal
 from kbtrain.llm.served_states import LONGEST_GROUP, SHORT_PROMPT, ServedAnswer, StatesServer, own_end_token
-from kbtrain.prompts.own import asked_fingerprint
 from kbtrain.records import GateExample, Sample
 
 if TYPE_CHECKING:
     from kbtrain.llm.sampler.state_sampler import AnswerWithStates
 
 
-class ServedSeaKR(Gate):
+class ServedSeaKR(ServedGate):
     """Score: the card's signal of k answers that the server draws."""
 
     card: SeakrCard
 
     def __init__(self, server: StatesServer, card: SeakrCard) -> None:
-        self.server = server
-        self.card = card
-        self.own = card.own_prompts()
+        super().__init__(server, card)
         self._layer = card.settings.layer
-        self._cut: Counter[str] = Counter()
         self._end = own_end_token(server.tokenizer) if card.settings.signal in RESIDUAL else None
 
     @property
@@ -45,18 +40,9 @@ class ServedSeaKR(Gate):
         """The signal that decides."""
         return self.card.settings.signal
 
-    @property
-    def spent(self) -> Counter[str]:
-        """Requests and tokens so far, and ``reference_cut`` (tokens)."""
-        return self.server.spent + self._cut
-
-    def answer_within(self, seconds: float) -> None:
-        """Limit in seconds for what a score asks of the server."""
-        self.server.answer_within(seconds)
-
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example, from one request each."""
-        prompts = [cut_prompt(self.server.tokenizer, e, self.card.settings, self.own, self._cut) for e in examples]
+        prompts = [cut_prompt(self.server.tokenizer, e, self.card.settings, self.own, self.spent) for e in examples]
         return [measure_signal(self.name, answers, self.card.settings.alpha) for answers in self.draw(prompts)]
 
     def draw(self, prompts: Sequence[Sequence[int]], k: int | None = None) -> list[list[AnswerWithStates]]:
@@ -102,9 +88,7 @@ def load_served(folder: Path, server: StatesServer) -> ServedSeaKR:
         )
     if settings.stop != ("\n",) or settings.k > LONGEST_GROUP:
         raise UserError(f"{at(folder)}: a server draws at most {LONGEST_GROUP} answers, which end at a line break")
-    found = asked_fingerprint(server.tokenizer, card.own_prompts())
-    card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
-    server.check_prompts(card.own_prompts())
+    check_served_prompts(card, folder, server)
     gate = ServedSeaKR(server, card)
     gate.draw([SHORT_PROMPT], 2)
     return gate

@@ -6,6 +6,7 @@ The constant beginning of all prompts (system turn, instruction, demonstrations)
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -24,9 +25,7 @@ TOKENS_PER_BATCH = 4096  # rows x (longest prompt + tree): bounds memory, and is
 
 
 class Scorer:
-    """p(True) of each key of a form, by a causal language model. ``reference_cut`` counts cut reference tokens,
-    ``prompt_tokens`` those of all prompts read.
-    """
+    """p(True) of each key of a form, by a causal language model. ``spent`` counts ``prompt_tokens``."""
 
     def __init__(self, model: PreTrainedModel, encoder: Encoder, tokens_per_batch: int = TOKENS_PER_BATCH) -> None:
         from kbtrain.gates.true_false.forward import check_model
@@ -41,14 +40,12 @@ class Scorer:
         self.encoder = encoder
         self._forget()
         self.tokens_per_batch = tokens_per_batch
-        self.reference_cut = 0
-        self.prompt_tokens = 0
+        self.spent: Counter[str] = Counter()
 
     def probabilities(self, examples: Sequence[GateExample]) -> dict[str, list[float]]:
         """p(True) of each key, in the order of the examples. Raises :class:`UserError` if one is not a number."""
         rows = [self.encoder.encode(example) for example in examples]
-        self.reference_cut += sum(row.cut for row in rows)
-        self.prompt_tokens += sum(len(row.prompt) for row in rows)
+        self.spent["prompt_tokens"] += sum(len(row.prompt) for row in rows)
         keys = self.encoder.template.keys
         found: dict[str, list[float]] = {key: [math.nan] * len(rows) for key in keys}
         was_training = self.model.training

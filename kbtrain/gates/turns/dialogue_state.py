@@ -10,12 +10,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from kbtrain.errors import UserError
-from kbtrain.gate.card import GateCard, Pass
+from kbtrain.gate.card import GateCard
 from kbtrain.gate.gate import Gate, Reads, logistic
 from kbtrain.gates.turns.features import dialogue_features
 from kbtrain.records import TurnExample
@@ -56,13 +56,10 @@ class DialogueStateCard(GateCard):
     """The whole gate, in ``gate.json``: ``intercept`` plus ``weights`` (log odds per unit, by feature name)."""
 
     ABSENT = frozenset({"base_model", "label_rule", "versions"})
+    USES_MODEL = False
     kind: Literal["dialogue_state"] = "dialogue_state"
     intercept: float
     weights: dict[str, float]
-
-    def passes(self, example: Any) -> list[Pass]:
-        """None: no model is needed."""
-        return []
 
 
 class DialogueStateGate(Gate):
@@ -98,11 +95,6 @@ class DialogueStateGate(Gate):
         facts = {"turns": len(known), "positive": sum(labels), "c": c, "least_turns": least_turns}
         intercept = float(model.intercept_[0] - slopes @ scaler.mean_)
         return cls(DialogueStateCard(intercept=intercept, weights=weights, run=facts))
-
-    @property
-    def spent(self) -> Counter[str]:
-        """No request: it asks no model."""
-        return Counter(requests=0)
 
     def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
         """One score per turn, in their order."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kbtrain.gate.card import GateCard, Pass
+from kbtrain.gate.card import GateCard
 from kbtrain.gate.gate import Gate, Reads, logistic
 from kbtrain.gates.turns.dialogue_state import labelled_turns
 from kbtrain.records import TurnExample
@@ -59,15 +58,12 @@ class StructuralCard(GateCard):
     """The whole gate, in ``gate.json``: of each of the :data:`FEATURES` mean, scale and coefficient (log odds)."""
 
     ABSENT = frozenset({"base_model", "label_rule", "versions"})
+    USES_MODEL = False
     kind: Literal["structural"] = "structural"
     mean: Numbers
     scale: Numbers
     coefficients: Numbers
     intercept: float
-
-    def passes(self, example: Any) -> list[Pass]:
-        """None: no model is needed."""
-        return []
 
 
 class StructuralGate(Gate):
@@ -98,11 +94,6 @@ class StructuralGate(Gate):
             run={"turns": len(known), "positive": sum(labels)},
         )
         return cls(card)
-
-    @property
-    def spent(self) -> Counter[str]:
-        """No request: it asks no model."""
-        return Counter(requests=0)
 
     def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
         """One score per turn, in their order."""

@@ -5,22 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from kbtrain.errors import UserError
+from pydantic import field_validator
+
 from kbtrain.gate.card import GateCard
 from kbtrain.gate.gate import Gate
+from kbtrain.gates.answering import OTHER_PROMPTS
 from kbtrain.records import Statistic
 
 
 class UntrainedCard(GateCard):
     """``signal``: the one that decides; all others of the kind come from the same pass."""
 
+    SIGNALS: ClassVar[tuple[str, ...]]
     STATISTICS: ClassVar[Mapping[str, Statistic]] = {}  # by signal
+    OTHER_PROMPTS = OTHER_PROMPTS
     ABSENT = frozenset({"label_rule"})
     NO_SCORE = frozenset({"thresholds", "run"})
     base_model: str
     dtype: str
     prompt_fingerprint: str
     signal: str
+
+    @field_validator("signal")
+    @classmethod
+    def _check_signal(cls, signal: str) -> str:
+        if signal not in cls.SIGNALS:
+            raise ValueError(f"unknown '{signal}'; valid: {', '.join(cls.SIGNALS)}")
+        return signal
+
+    def names(self) -> tuple[str, ...]:
+        """Every signal: all come from one pass."""
+        return self.SIGNALS
 
     def answering_models(self) -> tuple[str, ...]:
         """The model whose signals are read."""
@@ -41,9 +56,3 @@ class UntrainedGate(Gate):
     def name(self) -> str:
         """The signal that decides."""
         return self.card.signal
-
-
-def check_signal(signal: str, signals: tuple[str, ...]) -> None:
-    """Raise :class:`UserError` for a signal that the kind does not have."""
-    if signal not in signals:
-        raise UserError(f"key 'signal': unknown '{signal}'; valid: {', '.join(signals)}")

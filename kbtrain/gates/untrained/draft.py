@@ -8,7 +8,6 @@ the draft is the answer's beginning.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -18,7 +17,7 @@ from pydantic import Field
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Pass, Stage
 from kbtrain.gates.answering import drafted_together, first_rows, open_answering
-from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
+from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate
 from kbtrain.prompts.own import asked_fingerprint, asked_ids, asked_whole
 from kbtrain.records import GREEDY, Example, GateExample, Statistic
 
@@ -35,11 +34,10 @@ MAX_PROMPT = 2048
 class DraftCard(UntrainedCard):
     """The content of ``gate.json``; ``tokens``: length of a draft."""
 
-    STATISTICS: ClassVar[Mapping[str, Statistic]] = {
-        "draft_margin": "logprobs",
-        "draft_entropy": "entropies",
-        "first_token_entropy": "entropies",
-    }
+    SIGNALS = SIGNALS
+    STATISTICS: ClassVar[Mapping[str, Statistic]] = dict(
+        zip(SIGNALS, ("logprobs", "entropies", "entropies"), strict=True)
+    )
     kind: Literal["draft"] = "draft"
     tokens: int = Field(TOKENS, ge=1, le=64)
 
@@ -69,12 +67,10 @@ class Draft(UntrainedGate):
         from kbtrain.llm.base import Sampling
         from kbtrain.llm.sampler.sampler import LockstepSampler
 
-        check_signal(card.signal, SIGNALS)
         self.model = model
         self.tokenizer = tokenizer
         self.card: DraftCard = card
         self.own = card.own_prompts()
-        self._spent: Counter[str] = Counter()
         shared, window = drafted_together(model, MAX_PROMPT + card.tokens)
         self._samplers = {
             tokens: LockstepSampler(model, tokenizer, Sampling(max_new_tokens=tokens), shared, window)
@@ -86,11 +82,6 @@ class Draft(UntrainedGate):
         """Open a folder with the model it names. Raises :class:`UserError` if its prompts are not ours."""
         card = DraftCard.read(folder)
         return cls(*open_answering(card, folder, asked_fingerprint, dtype, device), card)
-
-    @property
-    def spent(self) -> Counter[str]:
-        """``requests`` and ``tokens`` so far."""
-        return self._spent
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example; of the first token's entropy no other token is generated."""
@@ -117,8 +108,7 @@ class Draft(UntrainedGate):
             raise UserError(f"'{long.question_id}': prompt of {len(long.ids)} tokens; room for {MAX_PROMPT}")
         observer = TokenUncertainty()
         drafts = first_rows(self._samplers[tokens].observed(observer), rows)
-        self._spent["requests"] += len(drafts)
-        self._spent["tokens"] += sum(len(draft.tokens) for draft in drafts)
+        self.spent.update(requests=len(drafts), tokens=sum(len(draft.tokens) for draft in drafts))
         return [draft.notes[observer] for draft in drafts]
 
 

@@ -18,7 +18,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import Pass
 from kbtrain.gate.gate import Unit
 from kbtrain.gates.answering import open_answering
-from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
+from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate
 from kbtrain.models.batching import like_length, n_alike
 from kbtrain.models.weights import no_scores
 from kbtrain.prompts.kbm import encode
@@ -38,6 +38,7 @@ MAX_PROMPT = 2048
 class PYesCard(UntrainedCard):
     """The content of ``gate.json``."""
 
+    SIGNALS = SIGNALS
     STATISTICS: ClassVar[Mapping[str, Statistic]] = {"p_yes": "logprobs"}
     kind: Literal["p_yes"] = "p_yes"
 
@@ -52,7 +53,6 @@ class PYes(UntrainedGate):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: PYesCard) -> None:
         from kbtrain.gates.untrained.forward import answer_ids
 
-        check_signal(card.signal, SIGNALS)
         self.model = model
         self.tokenizer = tokenizer
         self.card: PYesCard = card

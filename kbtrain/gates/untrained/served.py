@@ -7,12 +7,12 @@ vLLM returns the log-probabilities of the two most probable tokens, and of a tok
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from kbtrain.errors import UserError, at
+from kbtrain.gates.answering import ServedGate, check_served_prompts
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate
 from kbtrain.gates.untrained.draft import DraftCard
 from kbtrain.gates.untrained.p_yes import PYesCard
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class _Served(UntrainedGate):
+class _Served(ServedGate, UntrainedGate):
     """``signal``: the one that a server's log-probabilities give. ``fingerprint``: of the prompts that it reads."""
 
     card_type: ClassVar[type[UntrainedCard]]
@@ -36,20 +36,6 @@ class _Served(UntrainedGate):
     def fingerprint(tokenizer: PreTrainedTokenizerBase, own: OwnPrompts | None) -> str:
         """Fingerprint of the prompts that the model reads."""
         return asked_fingerprint(tokenizer, own)
-
-    def __init__(self, server: StatesServer, card: UntrainedCard) -> None:
-        self.server = server
-        self.card = card
-        self.own = card.own_prompts()
-
-    @property
-    def spent(self) -> Counter[str]:
-        """Requests and tokens so far."""
-        return self.server.spent
-
-    def answer_within(self, seconds: float) -> None:
-        """Limit in seconds for what a score asks of the server."""
-        self.server.answer_within(seconds)
 
 
 class ServedDraft(_Served):
@@ -98,9 +84,7 @@ def load_served(gate: type[ServedDraft] | type[ServedPYes], folder: Path, server
             f"{at(folder)}: signal '{card.signal}' cannot be read from a server; make the gate with signal "
             f"'{gate.signal}', or open the model here"
         )
-    found = gate.fingerprint(server.tokenizer, card.own_prompts())
-    card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
-    server.check_prompts(card.own_prompts())
+    check_served_prompts(card, folder, server, gate.fingerprint)
     return gate(server, card)
 
 

@@ -9,9 +9,7 @@ counts as one token in the entropies, which are then lower bounds.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -19,7 +17,7 @@ from pydantic import Field
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Pass, Stage
-from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate, check_signal
+from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate
 from kbtrain.gates.untrained.draft import TOKENS
 from kbtrain.llm.dialect import Dialect
 from kbtrain.net.servers import LONGEST_ASKED
@@ -51,6 +49,7 @@ class ServerCard(UntrainedCard):
     seconds): no score depends on them.
     """
 
+    SIGNALS = SIGNALS
     NO_SCORE = UntrainedCard.NO_SCORE | {"url", "key_env", "tries", "timeout", "patience"}
     kind: Literal["server"] = "server"
     dtype: str = "auto"
@@ -88,11 +87,9 @@ class ServerGate(UntrainedGate):
     """Score by :attr:`card`'s signal; see :data:`SIGNALS`. ``spent`` counts requests and tokens."""
 
     def __init__(self, llm: OpenAILLM, card: ServerCard) -> None:
-        check_signal(card.signal, SIGNALS)
         self.llm = llm
         self.card: ServerCard = card
         self.own = card.own_prompts()
-        self._spent: Counter[str] = Counter()
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> ServerGate:
@@ -103,20 +100,12 @@ class ServerGate(UntrainedGate):
         card = ServerCard.read(folder)
         llm = connect(card)
         found = server_fingerprint(llm.tokenizer, card.own_prompts())
-        card.check_prompts(found, folder, "its threshold was chosen with other prompts; make and calibrate it again")
+        card.check_prompts(found, folder)
         return cls(llm, card)
-
-    @property
-    def spent(self) -> Counter[str]:
-        """``requests``, ``tokens`` and ``prompt_tokens`` so far, and ``refused`` prompts."""
-        return self._spent
 
     def answer_within(self, seconds: float) -> None:
         """Try a request twice at once instead of as often and as patiently as the card says, each within the time."""
-        from kbtrain.net.servers import Retry
-
-        server, soon = self.llm.server, Retry(tries=2, first=0.05, longest=0.05, patience=0.0)
-        self.llm.server = replace(server, retry=soon, timeout=min(server.timeout, seconds))
+        self.llm.server = self.llm.server.within(seconds)
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example; only what the signal needs is asked for."""
@@ -163,17 +152,17 @@ class ServerGate(UntrainedGate):
 
         replies = await post_all(self.llm.server, bodies)
         refusals = [reply for reply in replies if isinstance(reply, PromptRefusal)]
-        if refusals and len(refusals) == len(replies) and not self._spent["tokens"]:
+        if refusals and len(refusals) == len(replies) and not self.spent["tokens"]:
             raise UserError(f"server {self.llm.server.base}: {refusals[0].message}")
         found = [() if isinstance(reply, PromptRefusal) else top_logprobs(reply) for reply in replies]
-        self._spent["requests"] += len(bodies)
-        self._spent["refused"] += len(refusals)
-        self._spent["prompt_tokens"] += sum(
+        prompt_tokens = sum(
             token_count(reply, "prompt_tokens") or len(body.get("prompt", ()))
             for reply, body in zip(replies, bodies, strict=True)
             if not isinstance(reply, PromptRefusal)
         )
-        self._spent["tokens"] += sum(len(one) for one in found)
+        self.spent.update(
+            requests=len(bodies), refused=len(refusals), prompt_tokens=prompt_tokens, tokens=sum(map(len, found))
+        )
         return found
 
 
