@@ -7,21 +7,19 @@ import json
 import time
 from collections.abc import Callable
 from importlib import resources
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.routing import Route, Router
 
 from kbtrain.answers.writing import is_blank
 from kbtrain.records import TurnExample
-from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import gate_input
-from kbtrain.serve.decide import Aim, ServedDecision
 from kbtrain.serve.exchange import Endpoint, Exchange, Handle
-from kbtrain.serve.forward import forward, passes_all
-from kbtrain.serve.policy import AIMS
-from kbtrain.serve.problem import Refused
-from kbtrain.serve.proxy import proxy
+from kbtrain.serve.policy import Aim
+from kbtrain.serve.problem import BadBody, Refused, read_fields, read_object
+from kbtrain.serve.proxy import forward, passes_all, proxy
 from kbtrain.serve.request_forms import FORMS
 from kbtrain.serve.service import Service
 from kbtrain.serve.wire import decisions_route, systemone_route
@@ -35,7 +33,7 @@ def application(service: Service) -> Router:
     """
 
     def route(path: str, method: str, handle: Callable[[Service, Exchange], Any], forwarded: bool = False) -> Route:
-        """``forwarded``: other methods are sent on to the upstream, whose path it is, too."""
+        """``forwarded``: the upstream has this path, too, and gets requests of other methods."""
         allowed = (method, "HEAD") if method == "GET" else (method,)  # HEAD is GET without a body
 
         async def handled(exchange: Exchange) -> None:
@@ -49,12 +47,6 @@ def application(service: Service) -> Router:
         methods[path] = method
         return Route(path, _endpoint(path, handled, service))
 
-    def gated(path: str) -> Route:
-        async def handle(service: Service, exchange: Exchange) -> None:
-            await proxy(service, exchange, path)
-
-        return route(f"/v1/{path}", "POST", handle, forwarded=True)
-
     async def others(exchange: Exchange) -> None:
         if not await _is_gate_s_entry(service, exchange):
             await (forward(service, exchange) if passes_all(service) else unknown(exchange))
@@ -66,7 +58,7 @@ def application(service: Service) -> Router:
 
     methods: dict[str, str] = {}
     routes = [
-        *map(gated, FORMS),
+        *(route(f"/v1/{path}", "POST", functools.partial(proxy, path), forwarded=True) for path in FORMS),
         route("/v1/gate", "POST", gate_route),
         route("/v1/outcomes", "POST", outcomes_route),
         route("/v1/decisions", "POST", decisions_route),
@@ -85,33 +77,34 @@ def _endpoint(path: str, handle: Handle, service: Service) -> Endpoint:
     return Endpoint(path, handle, service.config, service.keys, service.metrics)
 
 
+class GateBody(Aim):
+    """Fields of ``/v1/gate``."""
+
+    questions: list[str] | None = Field(None, min_length=1, description="a list of texts")
+    messages: Any = Field(None, description="a list of messages")
+
+
+class OutcomeBody(BaseModel):
+    """Fields of ``/v1/outcomes``."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: str = Field(min_length=1, max_length=64, description="1 to 64 characters")
+    right: bool | Annotated[float, Field(ge=0, le=1)] = Field(description="true, false or a number from 0 to 1")
+    source: str = Field("unknown", min_length=1, max_length=40, description="1 to 40 characters")
+
+
 async def gate_route(service: Service, exchange: Exchange) -> None:
     """Many questions, or one chat, to decisions with all scores; nothing is searched."""
-    body = read_object(await exchange.body())
-    unknown = set(body) - {"questions", "messages", *AIMS}
-    if unknown:
-        allowed = f"questions or messages, and one of {', '.join(AIMS)}"
-        raise Refused(400, "body", f"unknown field '{min(unknown):.40}'; allowed: {allowed}", f"{min(unknown):.40}")
-    worth = body.get("worth")
-    if not isinstance(worth, str | None):
-        raise Refused(400, "body", "field 'worth': expected an amount such as '0.05 USD'", "worth")
-    numbers = {name: value for name in AIMS if name != "worth" and (value := _number(body, name)) is not None}
-    aims: dict[str, Any] = numbers if worth is None else {**numbers, "worth": worth}
-    if len(aims) > 1:
-        raise Refused(400, "body", f"give one of {', '.join(AIMS)}", max(aims))
-    if not 0 <= aims.get("budget", 0) <= 1:
-        raise Refused(400, "body", "field 'budget': expected a share of searches, from 0 to 1", "budget")
-    if not -1 <= aims.get("price", 0) <= 1:
-        raise Refused(400, "body", "field 'price': expected a share of right answers, from -1 to 1", "price")
+    body = read_fields(GateBody, read_object(await exchange.body()))
     inputs, kinds = _inputs(service, body)
 
     async def work() -> None:
         exchange.moment = "gate"
-        made = await service.decisions("gate", inputs, Aim(**aims), kinds)
-        shown = [_decision_json(value, decision) for value, decision in zip(inputs, made, strict=False)]
-        fields = {"gate": made[0].gate, "decisions": shown, "seconds": round(made[0].seconds, 6)}
-        if len(made) < len(inputs):
-            slow = service.gate_slow(len(made), len(inputs))
+        decisions = await service.decisions("gate", inputs, body, kinds)
+        rows = [_about(value) | decision.fields() for value, decision in zip(inputs, decisions, strict=False)]
+        fields = {"gate": decisions[0].gate, "decisions": rows, "seconds": round(decisions[0].seconds, 6)}
+        if len(decisions) < len(inputs):
+            slow = service.gate_slow(len(decisions), len(inputs))
             slow.fields = fields
             raise slow
         await exchange.json(fields)
@@ -121,76 +114,38 @@ async def gate_route(service: Service, exchange: Exchange) -> None:
 
 async def outcomes_route(service: Service, exchange: Exchange) -> None:
     """A verdict on an answer that was given, by the request's id, into the decision log."""
-    body = read_object(await exchange.body())
-    unknown = set(body) - {"id", "right", "source"}
-    if unknown:
-        message = f"unknown field '{min(unknown):.40}'; allowed: id, right, source"
-        raise Refused(400, "body", message, f"{min(unknown):.40}")
-    for name, most in (("id", 64), ("source", 40)):
-        text = body.get(name, "unknown" if name == "source" else None)
-        if not isinstance(text, str) or not 0 < len(text) <= most:
-            raise Refused(400, "body", f"field '{name}': expected 1 to {most} characters", name)
-    right = float(body["right"]) if isinstance(body.get("right"), bool) else _number(body, "right")
-    if right is None or not 0 <= right <= 1:
-        raise Refused(400, "body", "field 'right': expected true, false or a number from 0 to 1", "right")
+    body = read_fields(OutcomeBody, read_object(await exchange.body()))
     if service.log is None:
         raise Refused(409, "no_log", "this server writes no decision log; start it with --log")
-    row = {"time": round(time.time(), 3), "outcome_of": body["id"], "right": right}
-    if not service.log.write({**row, "source": body.get("source", "unknown")}, None, False):
+    row = {"time": round(time.time(), 3), "outcome_of": body.id, "right": float(body.right), "source": body.source}
+    if not service.log.write(row, None, False):
         raise Refused(503, "log_full", "the decision log cannot take more now", headers={"retry-after": "1"})
-    await exchange.json({"id": body["id"], "right": right})
+    await exchange.json({"id": body.id, "right": row["right"]})
 
 
-def _inputs(service: Service, body: dict[str, Any]) -> tuple[list[Input], list[UtteranceKind | None] | None]:
+def _inputs(service: Service, body: GateBody) -> tuple[list[Input], list[UtteranceKind | None] | None]:
     """Inputs of the gate, and the kinds of the messages behind them (None: those of the inputs)."""
-    limit, questions = service.config.max_messages, body.get("questions")
-    if ("questions" in body) == ("messages" in body):
-        raise Refused(400, "body", "give either 'questions' or 'messages'")
+    config, questions = service.config, body.questions
+    if ("questions" in body.model_fields_set) == ("messages" in body.model_fields_set):
+        raise BadBody("give either 'questions' or 'messages'")
     reads = service.decider.loaded.gate.reads
-    if "messages" in body:
-        found = gate_input(body["messages"], service.config, reads)
-        if found.value is None:
-            raise Refused(400, "ungated", f"these messages pass ungated: {found.reason}", "messages")
-        return [found.value], [found.kind]
+    if questions is None:
+        gated = gate_input(body.messages, config, reads)
+        if gated.value is None:
+            raise Refused(400, "ungated", f"these messages pass ungated: {gated.reason}", "messages")
+        return [gated.value], [gated.kind]
     if "question" not in reads:
-        raise Refused(400, "body", "this gate reads dialogues: give 'messages'", "questions")
-    if not isinstance(questions, list) or not questions or not all(isinstance(q, str) for q in questions):
-        raise Refused(400, "body", "field 'questions': expected a list of texts", "questions")
-    if len(questions) > min(limit, service.config.queue):
-        raise Refused(400, "body", f"more than {min(limit, service.config.queue)} questions", "questions")
+        raise BadBody("this gate reads dialogues: give 'messages'", "questions")
+    if len(questions) > (most := min(config.max_messages, config.queue)):
+        raise BadBody(f"more than {most} questions", "questions")
     for place, question in enumerate(questions):
-        if is_blank(question) or len(question) > service.config.max_question_chars:
-            most = service.config.max_question_chars
-            raise Refused(400, "body", f"question {place}: expected 1 to {most} characters", "questions")
+        if is_blank(question) or len(question) > config.max_question_chars:
+            raise BadBody(f"question {place}: expected 1 to {config.max_question_chars} characters", "questions")
     return list(questions), None
 
 
-def _number(body: dict[str, Any], name: str) -> float | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Refused(400, "body", f"field '{name}': expected a number", name)
-    try:
-        return float(value)
-    except OverflowError:
-        raise Refused(400, "body", f"field '{name}': expected a number", name) from None
-
-
-def _decision_json(value: Input, decision: ServedDecision) -> dict[str, Any]:
-    about = {"turn": value.turn} if isinstance(value, TurnExample) else {"question": value}
-    return {
-        **about,
-        "retrieve": None if decision.threshold is None else decision.retrieve,
-        "reason": decision.reason,
-        "score": decision.score,
-        "probability": decision.probability,
-        "helps": decision.helps,
-        "gain": decision.gain,
-        "threshold": decision.threshold,
-        "scores": dict(decision.scores),
-        **({"id": decision.request_id} if decision.request_id else {}),
-    }
+def _about(value: Input) -> dict[str, Any]:
+    return {"turn": value.turn} if isinstance(value, TurnExample) else {"question": value}
 
 
 async def models_route(service: Service, exchange: Exchange) -> None:
@@ -209,15 +164,14 @@ def _entry(service: Service) -> dict[str, Any]:
 
 async def _is_gate_s_entry(service: Service, exchange: Exchange) -> bool:
     """True if the request was for the gate's entry in the list of models, which is answered."""
-    asked = exchange.scope["path"] == f"/v1/models/{service.decider.loaded.name}"
-    if asked and exchange.scope["method"] in ("GET", "HEAD"):
+    is_entry = exchange.scope["path"] == f"/v1/models/{service.decider.loaded.name}"
+    if is_entry and exchange.scope["method"] in ("GET", "HEAD"):
         await exchange.json(_entry(service))
         return True
     return False
 
 
 async def health_route(service: Service, exchange: Exchange) -> None:
-    """The process is up."""
     await exchange.json({"status": "ok"})
 
 
@@ -238,7 +192,6 @@ async def ready_route(service: Service, exchange: Exchange) -> None:
 
 
 async def metrics_route(service: Service, exchange: Exchange) -> None:
-    """Metrics in Prometheus' text form."""
     for what, count in service.decider.loaded.gate.spent.items():
         service.metrics.spent.labels(what).set(count)
     kind = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -246,7 +199,6 @@ async def metrics_route(service: Service, exchange: Exchange) -> None:
 
 
 async def openapi_route(service: Service, exchange: Exchange) -> None:
-    """The document of what the routes take and answer."""
     await exchange.reply(200, openapi())
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from kbtrain.config import Config
+from kbtrain.config import C, Config, parse_args
 from kbtrain.llm.dialect import KeyHeader
 from kbtrain.llm.prices import PRICES
 from kbtrain.net.credentials import check_url, hide_values
 from kbtrain.net.servers import is_loopback
 from kbtrain.records import DtypeName
-from kbtrain.serve.cors import is_origin
-from kbtrain.serve.search_tools import DEFAULT_NAMES, ToolRule
 
 OnGateFailure = Literal["retrieve", "plain", "error"]
 OnSearchFailure = Literal["plain", "error"]
@@ -23,6 +23,9 @@ PromptRule = Literal["auto", "background", "trained"]
 StatesFrom = Literal["auto", "upstream", "here"]
 Context = Literal["last", "window", "condense"]
 GatedInput = Literal["auto", "question", "turn"]
+ToolRule = Literal["keep", "remove", "force"]
+SEARCH_TOOLS = ("*search*", "*retriev*")  # patterns of names
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
 class ServeConfig(Config):
@@ -101,7 +104,7 @@ class ServeConfig(Config):
         "background",
     )
     search_tool: list[str] = Field(
-        list(DEFAULT_NAMES),
+        list(SEARCH_TOOLS),
         description="names (patterns) of a client's own tools that search: a request with one gets no passages, and "
         "the gate decides about the tool; []: tools are not looked at",
     )
@@ -181,8 +184,16 @@ class ServeConfig(Config):
         if not is_loopback(self.host) and self.keys is None:
             raise ValueError(f"key 'host': {self.host} can be reached by others; give a file of API keys: keys")
         for origin in self.cors:
-            if not is_origin(origin):
+            if not _ORIGIN.fullmatch(origin):
                 raise ValueError(f"key 'cors': expected an origin such as https://chat.example, found {origin!r:.60}")
         if "*" in self.cors and self.keys is None:
             raise ValueError("key 'cors': * lets every web page ask; give a file of API keys: keys")
         return self
+
+
+def parse_command(kind: type[C], arguments: Sequence[str], usage: str, command: str) -> C:
+    """Settings of ``kbtrain COMMAND FOLDER [--key value ...]``. Raises :class:`UserError`."""
+    words = list(arguments)
+    if words and not words[0].startswith("-") and "=" not in words[0]:
+        words[0] = f"gate={words[0]}"
+    return parse_args(kind, words, usage, command)

@@ -1,4 +1,4 @@
-"""The one core of all routes: a question or a dialogue to a :class:`ServedDecision`."""
+"""The core of all routes: decisions about questions and dialogues, and about passages after the search."""
 
 from __future__ import annotations
 
@@ -20,13 +20,18 @@ from kbtrain.gate.card import Saves
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.encoder.needs_knowledge import NeedsKnowledge
 from kbtrain.gates.handles import gate_identity
+from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.question_shift import vocabulary_of
-from kbtrain.gates.registry import load_gate
+from kbtrain.gates.registry import folder_of, load_gate
+from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.llm.prices import Amount, read_prices, search_cost
 from kbtrain.llm.served_states import StatesServer
+from kbtrain.prompts.kbm import evidence_text
+from kbtrain.rag.three_steps import SecondJudgement
 from kbtrain.records import GateExample, Hit, Titles, TurnExample
-from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.gate_states import states_server
+from kbtrain.serve.config import OnGateFailure, ServeConfig
+from kbtrain.serve.gate_model import states_server
+from kbtrain.serve.policy import NO_AIM, Aim
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.worker import GateWorker, Input, PartlyScored
 from kbtrain.utterances.kinds import UtteranceKind, decide_by, input_kind
@@ -36,23 +41,9 @@ AT_ONCE = 8  # batches under way of a gate that waits for a server
 
 
 @dataclass(frozen=True)
-class Aim:
-    """A threshold, a share of searches (``budget``), the gain that a search must exceed (``price``), or what one more
-    right answer is worth in money, tokens or milliseconds (``worth``); at most one.
-    """
-
-    threshold: float | None = None
-    budget: float | None = None
-    price: float | None = None
-    worth: str | None = None
-
-
-NO_AIM = Aim()
-
-
-@dataclass(frozen=True)
 class ServedDecision:
-    """``retrieve`` where ``score`` > ``threshold``, unless there is none or ``reason`` is a kind of utterance.
+    """``retrieve`` where ``score`` > ``threshold``, unless the gate has no threshold or ``reason`` is a kind of
+    utterance.
 
     ``gate``: name@fingerprint; ``scores``: of the gate's one pass, by name; ``seconds`` from the question to the score,
     waiting included. ``helps``, ``gain``: calibrated on dev, see :class:`~kbtrain.gate.card.Outlook`. ``request_id``:
@@ -71,6 +62,20 @@ class ServedDecision:
     gain: float | None = None
     request_id: str = ""
 
+    def fields(self) -> dict[str, Any]:
+        """The decision as clients get it; ``retrieve`` is null without a threshold."""
+        return {
+            "retrieve": None if self.threshold is None else self.retrieve,
+            "reason": self.reason,
+            "score": self.score,
+            "probability": self.probability,
+            "helps": self.helps,
+            "gain": self.gain,
+            "threshold": self.threshold,
+            "scores": dict(self.scores),
+            **({"id": self.request_id} if self.request_id else {}),
+        }
+
 
 class GateSlow(TimeoutError):
     """The deadline came first. ``decisions``: of the inputs before the first one without a score."""
@@ -80,11 +85,29 @@ class GateSlow(TimeoutError):
         self.decisions = tuple(decisions)
 
 
+def gate_failure(error: Exception) -> Refused:
+    """The refusal for an error that the gate raised, with a line in the log; a refusal as it is."""
+    if isinstance(error, Refused):
+        return error
+    slow = isinstance(error, TimeoutError)
+    reason = "slower than its deadline" if slow else type(error).__name__
+    logger.warning("gate: %s", reason)
+    return Refused(504 if slow else 502, "gate_failed", f"the gate failed ({reason})")
+
+
+def decide_without_gate(error: Exception, rule: OnGateFailure) -> bool:
+    """The decision where the gate raised an error: True to retrieve. Raises :class:`Refused` by the rule "error"."""
+    failure = gate_failure(error)
+    if rule == "error" or failure is error:
+        raise failure from None
+    return rule == "retrieve"
+
+
 class LoadedGate:
     """An open gate with its fingerprint: 12 hex digits of all that its scores depend on.
 
-    ``dev_scores``: rising scores of the dev questions, or of the traffic, that its threshold was chosen on; empty where
-    none are noted; ``distinct_scores``: of each question once. ``dev_questions``: what is kept of these questions
+    ``dev_scores``: scores, ascending, of the dev questions or the traffic that its threshold was chosen on; empty where
+    its folder has none. ``distinct_scores``: of each question once. ``dev_questions``: figures of these questions
     (:mod:`kbtrain.gates.question_shift`).
     """
 
@@ -92,7 +115,7 @@ class LoadedGate:
         self.gate = gate
         self.states = states
         self.fingerprint = fingerprint
-        self.price: float | None = None  # the configuration's, of a search
+        self.price: float | None = None  # of a search, by the configuration
         self.own = gate.card.own_prompts() if gate.card else None  # the prompts that its labels are about
         self.titles: Titles = gate.card.titles() if gate.card else "missing"  # of passages, in these prompts
         self.name = f"{gate.name}@{fingerprint}"
@@ -122,7 +145,7 @@ class LoadedGate:
 
     @property
     def waits(self) -> bool:
-        """True for a gate whose scores come from a server alone: several batches can be under way."""
+        """True for a gate whose scores come from a server alone, which takes several batches at once."""
         return self.states is not None and self.gate.card is not None and not self.gate.card.parts()
 
     @property
@@ -149,8 +172,8 @@ class LoadedGate:
         return threshold
 
     def at_budget(self, share: float) -> float:
-        """The threshold above which at most this share of the dev scores lies; for 0 and 1 one that no score passes, or
-        every score, whatever the question: kept scores are of other questions. Raises :class:`Refused` without any.
+        """The threshold above which at most this share of the dev scores lies. For 0 and 1 no score passes it, or every
+        score does: the dev scores are of other questions. Raises :class:`Refused` without dev scores.
         """
         if not self.dev_scores:
             message = f"gate '{self.gate.name}' has no calibration to take a threshold for a budget from"
@@ -177,14 +200,14 @@ class LoadedGate:
         return 1.0 if self.gate.unit == "probability" else sys.float_info.max
 
     def share_above(self, threshold: float) -> float | None:
-        """Share of the dev scores above a threshold; None where none are noted."""
+        """Share of the dev scores above a threshold; None without dev scores."""
         n = len(self.dev_scores)
         return (n - bisect.bisect_right(self.dev_scores, threshold)) / n if n else None
 
 
 @dataclass(frozen=True)
 class ScoredInput:
-    """The scores of one input, and the gate that gave them (another one may be in its place by now)."""
+    """The scores of one input, and the gate that gave them: a reload may have replaced it since."""
 
     loaded: LoadedGate
     scores: dict[str, float]
@@ -241,12 +264,12 @@ class Decider:
     def _score(self, inputs: Sequence[Input]) -> list[ScoredInput]:
         loaded = self.loaded
         with nullcontext() if loaded.waits else self._alone:
-            found = loaded.gate.score_all(inputs)
-        if any(math.isnan(score) for score in found[loaded.gate.name]):
-            raise ArithmeticError("the gate gave a score that is not a number")
+            scores = loaded.gate.score_all(inputs)
+        if any(math.isnan(score) for score in scores[loaded.gate.name]):
+            raise ArithmeticError("the gate gave a score that is NaN")
         needless = self._needless(inputs)
         return [
-            ScoredInput(loaded, {name: values[i] for name, values in found.items()}, needless[i])
+            ScoredInput(loaded, {name: values[i] for name, values in scores.items()}, needless[i])
             for i in range(len(inputs))
         ]
 
@@ -268,8 +291,8 @@ class Decider:
             self._score([self.loaded.example(question, [hit]) if self.loaded.after_search else question])
 
     def threshold(self, loaded: LoadedGate, aim: Aim = NO_AIM) -> float | None:
-        """The request's threshold, or its budget's or price's, else the configuration's, else the gate's own; None
-        without any, in shadow mode.
+        """Threshold of the request's aim, else of the configuration, else the gate's own; None without any, in shadow
+        mode.
         """
         if aim.threshold is not None:
             return loaded.check(aim.threshold, "threshold")
@@ -285,12 +308,12 @@ class Decider:
             return loaded.at_price(price)
         return self.config.threshold if self.config.threshold is not None else loaded.gate.threshold
 
-    def _price(self, loaded: LoadedGate, given: str) -> float:
+    def _price(self, loaded: LoadedGate, amount: str) -> float:
         """The gain that a search must exceed where one more right answer is worth this amount.
 
         Raises :class:`UserError` for an invalid amount.
         """
-        worth = Amount.read(given, self.prices.currency, "worth")
+        worth = Amount.read(amount, self.prices.currency, "worth")
         if worth.value <= 0:
             raise UserError("key 'worth': expected more than 0")
         tokens = None if loaded.gate.outlook is None else loaded.gate.outlook.search_tokens
@@ -303,7 +326,7 @@ class Decider:
 
         Raises :class:`Refused` (a threshold that cannot be, no room), :class:`GateSlow`, and errors of the gate.
         """
-        self.threshold(self.loaded, aim)  # a bad one is refused before anything is scored
+        self.threshold(self.loaded, aim)  # refuse a bad one before the gate scores anything
         began = time.perf_counter()
         scored: Sequence[ScoredInput]
         try:
@@ -313,8 +336,7 @@ class Decider:
         seconds = time.perf_counter() - began
         if kinds is None:
             kinds = [input_kind(value) if self.config.utterance_rules else None for value in inputs]
-        pairs = zip(scored, kinds, strict=False)
-        decisions = [self._decision(one, aim, seconds, kind) for one, kind in pairs]
+        decisions = [self._decision(value, aim, seconds, kind) for value, kind in zip(scored, kinds, strict=False)]
         if len(decisions) < len(inputs):
             raise GateSlow(decisions)
         return decisions
@@ -327,18 +349,8 @@ class Decider:
         retrieve, reason = (False, kind or "no-threshold") if limit is None else decide_by(score, limit, kind, certain)
         outlook = loaded.gate.outlook
         helps, gain = (None, None) if outlook is None else outlook.at(score)
-        return ServedDecision(
-            score=score,
-            helps=helps,
-            gain=gain,
-            probability=loaded.gate.probability(score),
-            threshold=limit,
-            retrieve=retrieve,
-            gate=loaded.name,
-            reason=reason,
-            seconds=seconds,
-            scores=scored.scores,
-        )
+        about = (loaded.name, reason, seconds, scored.scores, helps, gain)
+        return ServedDecision(score, loaded.gate.probability(score), limit, retrieve, *about)
 
     def reload(self) -> None:
         """Open the folder again and put that gate in place of the old one, which finishes its batch.
@@ -356,7 +368,6 @@ class Decider:
             logger.warning("reload: %s is in place", loaded.name)
 
     def close(self) -> None:
-        """End the worker."""
         self.worker.close()
 
 
@@ -365,3 +376,56 @@ def user_text(value: Input) -> str:
     if isinstance(value, str):
         return value
     return value.context[-1].text if isinstance(value, TurnExample) else value.question
+
+
+class PassageJudge:
+    """The second judgement: passages enter the prompt or not, which saves tokens and harm, no searches.
+
+    The retriever's score or gap alone judges, or a gate that reads passages, or a KBM, which reads them as its
+    reference (KBM, section 5.4: they are dropped where the gate still cannot answer with them). Raises
+    :class:`UserError` for a gate that reads no passages, and without a threshold.
+    """
+
+    def __init__(self, config: ServeConfig, first: LoadedGate) -> None:
+        assert config.second is not None
+        if first.after_search:
+            raise UserError(f"key 'second': gate '{first.gate.name}' itself is asked after the search; leave it out")
+        self._worker: GateWorker[float] | None = None
+        self._loaded: LoadedGate | None = None
+        self.name = config.second
+        threshold = config.second_threshold
+        if config.second not in RETRIEVER_SCORES:
+            folder = folder_of(Path(config.second))
+            self._loaded = LoadedGate.open(folder, None, config.dtype, config.device)
+            gate, self.name = self._loaded.gate, self._loaded.name
+            self._drops_above = isinstance(gate, KBM)
+            if not (self._loaded.after_search or self._drops_above):
+                raise UserError(f"key 'second': gate '{gate.name}' does not read what a search found")
+            if threshold is None:
+                threshold = 0.5 if self._drops_above else gate.threshold
+            self._worker = GateWorker(
+                gate.score, config.batch, config.batch_ms / 1000, config.queue, config.gate_deadline_s
+            )
+        if threshold is None:
+            raise UserError(f"key 'second': {self.name} has no threshold; give one: --second-threshold")
+        self.threshold = threshold
+        if self._loaded is not None and self._drops_above:
+            SecondJudgement(self._loaded.gate, threshold)  # refuses a KBM that was trained without passages
+
+    async def judge(self, question: str, hits: Sequence[Hit]) -> tuple[float, bool]:
+        """Score, and True if the passages go into the prompt. Raises what the gate raises."""
+        if self._worker is None or self._loaded is None:
+            score = RETRIEVER_SCORES[self.name](hits)
+            return score, score > self.threshold
+        example = self._loaded.example(question, hits)
+        if self._drops_above:
+            example = replace(example, reference=evidence_text(hits, self._loaded.titles))
+        inputs: list[Input] = [example]
+        (score,) = await self._worker.score(inputs)
+        if math.isnan(score):
+            raise ArithmeticError("the second gate's score is NaN")
+        return score, score <= self.threshold if self._drops_above else score > self.threshold
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()

@@ -1,7 +1,7 @@
 """The decision log: one JSON object a line, written by a thread of its own, rotated by size.
 
-A line is handed to the system whole, so that a kill leaves no part of one. A full disk takes a part of a line: the file
-is cut back to the line before, and the decision is counted as lost.
+The system gets each line whole, so that a kill leaves no part of one. A full disk may take a part of a line: the file
+is then cut back to the line before, and the decision is counted as lost.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class DecisionLog:
 
     def write(self, row: Mapping[str, Any], question: str | None, with_text: bool) -> bool:
         """Queue one line: with the question's hash, and its text only ``with_text``. False if there was no room."""
-        asked = {} if question is None else {"question_hash": question_hash(question)}
+        about = {} if question is None else {"question_hash": question_hash(question)}
         if with_text and question is not None:
-            asked["question"] = question
+            about["question"] = question
         try:
-            self._waiting.put_nowait(json.dumps({**row, **asked}).encode() + b"\n")
+            self._waiting.put_nowait(json.dumps({**row, **about}).encode() + b"\n")
         except queue.Full:
             return False
         return True
 
     def close(self) -> None:
-        """Write what waits, then end the thread."""
+        """Write the waiting lines, then end the thread."""
         self._waiting.put(None)
         self._thread.join()
         os.close(self._file)
@@ -116,14 +116,14 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
 
 def read_outcomes(path: Path) -> dict[str, float]:
     """The last verdict on each request of a log, by the request's id: 1 right, 0 wrong."""
-    found = {}
+    verdicts = {}
     for row in _rows(path):
         if "outcome_of" in row:
             right = row.get("right")
             if not isinstance(right, int | float) or not 0 <= right <= 1:
                 raise UserError(f"{at(path)}: outcome of {row['outcome_of']!r:.40}: no verdict from 0 to 1")
-            found[str(row["outcome_of"])] = float(right)
-    return found
+            verdicts[str(row["outcome_of"])] = float(right)
+    return verdicts
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

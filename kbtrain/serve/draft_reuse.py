@@ -26,7 +26,7 @@ MOST_DROPPED = 3  # tokens at a draft's end that the template, or the tokenizer 
 
 
 def continue_draft(body: Body, states: StatesServer) -> Body:
-    """A chat request that continues the draft of its prompt; the same object where none is known, or the answer could
+    """A chat request that continues the draft of its prompt; the same object without a draft, or where the answer could
     differ.
     """
     prompt = _prompt(body, states.tokenizer)
@@ -65,16 +65,16 @@ def _prompt(body: Body, tokenizer: PreTrainedTokenizerBase) -> list[int] | None:
 
 
 def _is_greedy(body: Body) -> bool:
-    given = {name for name, value in body.items() if value is not None}
-    return given <= FIELDS and body.get("temperature") == 0 and body.get("n") in (None, 1)
+    fields = {name for name, value in body.items() if value is not None}
+    return fields <= FIELDS and body.get("temperature") == 0 and body.get("n") in (None, 1)
 
 
 def _may_stop(text: str, stop: object) -> bool:
     """True if a stop string is in the draft, or may begin in it: the upstream does not look for it there."""
     stops = [stop] if isinstance(stop, str) else stop or []
-    if not isinstance(stops, list) or not all(isinstance(one, str) and one for one in stops):
+    if not isinstance(stops, list) or not all(isinstance(end, str) and end for end in stops):
         return True
-    return any(one in text or any(text.endswith(one[:i]) for i in range(1, len(one))) for one in stops)
+    return any(end in text or any(text.endswith(end[:i]) for i in range(1, len(end))) for end in stops)
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]]) -> list[int]:

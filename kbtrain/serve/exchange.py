@@ -8,7 +8,7 @@ import json
 import logging
 import traceback
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,49 @@ from kbtrain.errors import UserError, at, never_show
 from kbtrain.io.text_files import read_text
 from kbtrain.net.servers import is_loopback
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.cors import Cors, Header, is_preflight
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Busy, Refused
+
+Header = tuple[bytes, bytes]
+MAX_AGE = b"600"  # seconds for which a browser keeps a preflight's answer
+
+
+class Cors:
+    """The origins of web pages that may send requests (``*``: all), and answers to preflights (Fetch standard)."""
+
+    def __init__(self, origins: Sequence[str] = ()) -> None:
+        self._any = "*" in origins
+        self._origins = {origin.encode() for origin in origins}
+
+    def allows(self, origin: bytes | None) -> bool:
+        return origin is not None and (self._any or origin in self._origins)
+
+    def headers(self, origin: bytes | None) -> list[Header]:
+        """Headers by which a browser lets the page read an answer."""
+        if not self._origins:
+            return []
+        vary = (b"vary", b"origin")
+        if not self.allows(origin):
+            return [vary]
+        return [(b"access-control-allow-origin", origin or b""), (b"access-control-expose-headers", b"*"), vary]
+
+    def preflight(self, headers: Sequence[Header]) -> list[Header]:
+        """Headers of the answer to a preflight. Raises :class:`Refused` (403) for a page that may not ask."""
+        values = dict(headers)
+        if not self.allows(values.get(b"origin")):
+            raise Refused(403, "origin", "this page's origin may not ask; name it in the server's setting --cors")
+        return [
+            (b"access-control-allow-methods", values[b"access-control-request-method"]),
+            (b"access-control-allow-headers", values.get(b"access-control-request-headers", b"")),
+            (b"access-control-max-age", MAX_AGE),
+        ]
+
+
+def is_preflight(method: str, headers: Sequence[Header]) -> bool:
+    """True for the request that a browser sends before a page's own."""
+    names = {name for name, _ in headers}
+    return method == "OPTIONS" and {b"origin", b"access-control-request-method"} <= names
+
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -35,7 +75,7 @@ class ClientLeft(Exception):
 
 
 class Exchange:
-    """``moment``: the work that is under way, for the count of clients that left. ``started``: status line is sent."""
+    """``moment``: the work under way, for the count of clients that left. ``started``: the status line is sent."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, config: ServeConfig) -> None:
         self.scope = scope
@@ -70,7 +110,7 @@ class Exchange:
         """
         limit = int(self.config.max_body_mb * 2**20)
         encodings = [value.strip().lower() for key, value in self.headers if key == b"content-encoding"]
-        packed = [one for value in encodings for one in value.split(b",") if one.strip() not in (b"", b"identity")]
+        packed = [part for value in encodings for part in value.split(b",") if part.strip() not in (b"", b"identity")]
         if packed and (len(packed) > 1 or packed[0].strip() not in (b"gzip", b"x-gzip", b"deflate")):
             message = "the header Content-Encoding: this server reads gzip and deflate"
             raise Refused(415, "encoding", message, headers={"accept-encoding": "gzip, deflate", **CLOSE})
@@ -80,8 +120,8 @@ class Exchange:
         return _unpacked(data, limit) if packed else data
 
     async def _packed_body(self, limit: int) -> bytes:
-        told = self.header(b"content-length") or b"0"
-        if told.isdigit() and int(told) > limit:
+        length = self.header(b"content-length") or b"0"
+        if length.isdigit() and int(length) > limit:
             raise _too_large(limit)
         parts, size, more = [], 0, True
         try:
@@ -108,7 +148,7 @@ class Exchange:
         return message.get("body", b""), more
 
     async def upload(self) -> bytes | Upload:
-        """The body to be sent on as it comes: whole if it came at once. Raises as :meth:`Upload.__aiter__` does."""
+        """The body to be sent on as it comes; whole if it came at once. Raises as :meth:`Upload.__aiter__` does."""
         upload = Upload(self)
         part, more = await upload.next_part()
         if not more:
@@ -117,22 +157,22 @@ class Exchange:
         return upload
 
     async def until_gone(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work, or cancel it as soon as the client leaves, whatever it waits for. Raises :class:`ClientLeft`."""
+        """Do the work, or cancel it as soon as the client leaves. Raises :class:`ClientLeft`."""
         task = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(self._gone())
+        departure = asyncio.ensure_future(self._wait_for_departure())
         try:
-            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, departure}, return_when=asyncio.FIRST_COMPLETED)
             left = not task.done()
         finally:
-            gone.cancel()
+            departure.cancel()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         if left:
             raise ClientLeft
         task.result()
 
-    async def _gone(self) -> None:
-        await self._body_read.wait()  # until then its parts say that the client has left
+    async def _wait_for_departure(self) -> None:
+        await self._body_read.wait()  # until then the reader of the body sees that the client has left
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -147,8 +187,8 @@ class Exchange:
 
     async def reply(self, status: int, data: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Send a whole answer, JSON unless the headers say otherwise."""
-        given = {"content-type": "application/json", "content-length": str(len(data)), **(headers or {})}
-        await self.start(status, ((name.encode(), value.encode("latin-1")) for name, value in given.items()))
+        values = {"content-type": "application/json", "content-length": str(len(data)), **(headers or {})}
+        await self.start(status, ((name.encode(), value.encode("latin-1")) for name, value in values.items()))
         await self.chunk(data, more=False)
 
     async def json(self, value: Any) -> None:
@@ -157,7 +197,7 @@ class Exchange:
 
 
 class Upload:
-    """A body that is sent on while it comes. ``error``: what ended it early; ``on_part``: called with each part."""
+    """A body that is sent on while it comes. ``error`` ended it early; ``on_part`` is called with each part."""
 
     def __init__(self, exchange: Exchange) -> None:
         self.first = b""
@@ -219,7 +259,7 @@ def _too_large(limit: int) -> Refused:
 
 
 class Keys:
-    """The accepted API keys; none: everybody on this machine is served."""
+    """The accepted API keys; without any, every client on this machine is served."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._keys = [key.encode() for key in keys]
@@ -246,21 +286,21 @@ class Keys:
         """True for ``Bearer KEY``, or for the key as ``X-Api-Key``, as Anthropic's clients send it; compared with every
         key in a time that depends on none of them.
         """
-        scheme, _, given = (authorization or b"").partition(b" ")
-        bearer = given.strip() if scheme.lower() == b"bearer" else b""
-        found = False
+        scheme, _, token = (authorization or b"").partition(b" ")
+        bearer = token.strip() if scheme.lower() == b"bearer" else b""
+        valid = False
         for key in self._keys:
-            found |= hmac.compare_digest(key, bearer) | hmac.compare_digest(key, (api_key or b"").strip())
-        return found
+            valid |= hmac.compare_digest(key, bearer) | hmac.compare_digest(key, (api_key or b"").strip())
+        return valid
 
 
 Handle = Callable[[Exchange], Awaitable[None]]
 
 
 class Endpoint:
-    """An ASGI application around a handler: who may ask, how many at once, and what errors become.
+    """An ASGI application around a handler: checks of keys and origins, the limit on requests, answers to errors.
 
-    ``public``: needs no key, is never refused for want of room, and takes none.
+    ``public``: needs no key, and does not count towards the limit.
     """
 
     inflight = 0
@@ -295,16 +335,16 @@ class Endpoint:
                 await exchange.reply(refused.status, refused.body(exchange.anthropic), refused.headers)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # noqa: BLE001 - the client gets an answer, and the log no traceback of uvicorn's
+        except BaseException as error:  # noqa: BLE001 - else uvicorn logs a traceback and answers
             status = await self._failed(exchange, error)
         finally:
             Endpoint.inflight -= not self.public
             self._metrics.requests.labels(self.route, str(status)).inc()
 
     async def _failed(self, exchange: Exchange, error: BaseException) -> int:
-        """Answer after an error that is not the client's; the status that is counted."""
+        """Answer after an error that is not the client's; returns the status for the metrics."""
         if exchange.started:
-            # returning now makes the HTTP server cut the connection: no answer that seems whole
+            # the HTTP server now cuts the connection, so that the answer does not seem whole
             logger.warning("%s: cut off (%s)", self.route, type(error).__name__)
             return 599
         if isinstance(error, asyncio.CancelledError):  # uvicorn cancels what is under way 20 s after SIGTERM
@@ -329,11 +369,10 @@ class Endpoint:
                 message = "no valid API key in the header Authorization: Bearer ... (or X-Api-Key: ...)"
                 raise Refused(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
         elif not is_loopback(_host(exchange.header(b"host"))):
-            # without keys a page in this machine's browser could reach the server under a name of its own
+            # else a page in this machine's browser could reach the server under a name of the page's choice
             raise Refused(403, "host", "the header Host names another machine; give the server a file of API keys")
-        elif _is_foreign_page(origin) and not self._cors.allows(
-            origin
-        ):  # a browser sends what it does not let the page read
+        # a browser sends a page's request even where the page may not read the answer
+        elif _is_foreign_page(origin) and not self._cors.allows(origin):
             raise Refused(403, "origin", "the header Origin names another machine; give the server a file of API keys")
         if Endpoint.inflight > self._config.max_inflight:
             raise Busy(f"{Endpoint.inflight} requests are under way")

@@ -1,4 +1,4 @@
-"""The model that a gate belongs to, compared with the models that an upstream serves."""
+"""A gate's model: compared with an upstream's models, and the upstream as the source of its states."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from typing import Any
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard
-from kbtrain.gates.registry import read_card
+from kbtrain.gates.registry import load_gate, read_card
+from kbtrain.gates.states_read import answering_model, model_read
 from kbtrain.io.provenance import meta_of, short_name
+from kbtrain.llm.dialect import Dialect, Server
+from kbtrain.llm.served_states import StatesServer
+from kbtrain.models.load import load_tokenizer
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
@@ -53,8 +57,8 @@ def gate_model(config: ServeConfig, card: GateCard | None) -> GateModel:
         logger.warning(
             "upstream: its list of models cannot be read; requests for another model than '%s' pass ungated", names[0]
         )
-    elif not any(is_same_model(one, name) for one in served for name in names):
-        listed = ", ".join(f"'{one:.60}'" for one in served[:_SHOWN]) or "no model"
+    elif not any(is_same_model(model, name) for model in served for name in names):
+        listed = ", ".join(f"'{model:.60}'" for model in served[:_SHOWN]) or "no model"
         raise UserError(
             f"key 'upstream': it serves {listed}, but this gate reads states or answers of '{short_name(names[0])}' "
             "and says nothing about another model. Serve a gate that reads the question alone (features, kbm, encoder) "
@@ -69,9 +73,9 @@ def models_read(folder: Path, card: GateCard) -> tuple[str, ...]:
     return (*card.answering_models(), *(name for names in of_parts for name in names))
 
 
-def is_same_model(one: str, other: str) -> bool:
+def is_same_model(first: str, second: str) -> bool:
     """True for two names of one model: without owner or folder, case, tag and form of the weights."""
-    return _plain(one) == _plain(other)
+    return _plain(first) == _plain(second)
 
 
 def _plain(name: str) -> str:
@@ -80,6 +84,7 @@ def _plain(name: str) -> str:
 
 
 async def served_models(config: ServeConfig) -> list[str] | None:
+    """Names in the upstream's list of models; None where it cannot be read."""
     upstream = HttpUpstream(config, Metrics())
     try:
         models: list[dict[str, Any]] = await upstream.models()
@@ -93,7 +98,58 @@ async def served_models(config: ServeConfig) -> list[str] | None:
 def is_of_demo(folder: Path) -> bool:
     """True for a gate in a run folder of the demo's questions."""
     try:
-        noted = meta_of(folder.resolve().parent / "questions.jsonl").get("config", {})
+        settings = meta_of(folder.resolve().parent / "questions.jsonl").get("config", {})
     except UserError:
         return False
-    return isinstance(noted, dict) and noted.get("dataset") == "atlas"
+    return isinstance(settings, dict) and settings.get("dataset") == "atlas"
+
+
+def states_server(config: ServeConfig) -> StatesServer | None:
+    """A client of the upstream for the states, or log-probabilities, that the gate reads; None where a copy of the
+    model here gives them.
+
+    Raises :class:`UserError` where ``states: upstream`` asks for the upstream's and it gives none.
+    """
+    model = None if config.upstream is None or config.states == "here" else answering_model(config.gate)
+    if config.upstream is None or model is None:
+        if config.states == "upstream":
+            raise UserError(f"key 'states': no upstream, or gate '{config.gate}' reads nothing that it gives")
+        return None
+    served = asyncio.run(served_models(config))
+    name = served_name(served or (), model, config.any_model)
+    problem = "it does not answer" if served is None else "its list of models has no model of that name"
+    if name is not None:
+        server = Server(
+            url=config.upstream.rstrip("/"),
+            dialect=Dialect(key_header=config.upstream_key_header),
+            model=name,
+            key_env=config.upstream_key_env,
+            timeout=config.gate_deadline_s,
+        )
+        states = StatesServer(server, load_tokenizer(model))
+        problem = _problem(states, config.gate)
+        if not problem:
+            return states
+    if config.states == "upstream":
+        raise UserError(f"key 'states': the upstream gives no states of '{model}': {problem}")
+    logger.warning("the upstream gives no states (%s); the gate reads those of a copy of '%s' here", problem, model)
+    return None
+
+
+def _problem(states: StatesServer, gate: Path) -> str:
+    """A short reason why the gate cannot be read from the server; empty where it can."""
+    if model_read(gate) is not None:
+        return states.problem() or ""
+    try:
+        load_gate(gate, states=states)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def served_name(names: Sequence[str], model: str, any_model: bool) -> str | None:
+    """The upstream's name of a model; None without one."""
+    same = [name for name in names if is_same_model(name, model)]
+    if len(same) == 1:
+        return same[0]
+    return names[0] if any_model and len(names) == 1 else None

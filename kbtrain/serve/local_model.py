@@ -29,11 +29,9 @@ from kbtrain.models.load import load_model
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS
 from kbtrain.prompts.template_marks import break_special_tokens
 from kbtrain.records import GREEDY, Sample
-from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import text
-from kbtrain.serve.cors import Header
-from kbtrain.serve.exchange import Upload, place_of
-from kbtrain.serve.problem import Busy, Refused
+from kbtrain.serve.exchange import Header, Upload, place_of
+from kbtrain.serve.problem import Busy, Refused, read_object
 from kbtrain.serve.upstream import UpstreamReply
 from kbtrain.serve.worker import as_exception
 

@@ -17,7 +17,7 @@ SCORES = (*(-edge for edge in reversed(BEYOND)), -0.5, -0.2, 0, *SHARES, *BEYOND
 class Metrics:
     """All metrics of one server, in a registry of their own.
 
-    ``unit``: of the scores of the gate that the server is started with; a histogram's buckets cannot change later.
+    ``unit``: of the first gate's scores; a histogram's buckets cannot change after a reload.
     """
 
     def __init__(self, unit: Unit | None = None) -> None:
@@ -57,8 +57,8 @@ class Metrics:
             "p-value of recent questions being of dev's kind",
             registry=registry,
         )
-        for nothing_compared_yet in (self.shift, self.question_shift):
-            nothing_compared_yet.set(math.nan)  # 0 would say that they differ for certain
+        for gauge in (self.shift, self.question_shift):
+            gauge.set(math.nan)  # before the first comparison; 0 would mean a certain shift
         self.log_lost = Counter(
             "kbtrain_log_lost",
             "Decisions that the log did not take: too many waited, or the disk was full",
@@ -66,5 +66,4 @@ class Metrics:
         )
 
     def text(self) -> bytes:
-        """Text form, for ``/metrics``."""
         return generate_latest(self.registry)

@@ -2,87 +2,83 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from collections.abc import Iterable
+from typing import Literal, get_args
 
-from kbtrain.serve.decide import NO_AIM, Aim
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from kbtrain.serve.config import ToolRule
 from kbtrain.serve.problem import Refused
-from kbtrain.serve.search_tools import ToolRule
 
 Retrieve = Literal["auto", "always", "never"]
-PREFIX = b"x-kbtrain-"
-KNOWN = ("retrieve", "threshold", "budget", "price", "worth", "tool", "debug")
+PREFIX = "x-kbtrain-"
 
 
-@dataclass(frozen=True)
-class Policy:
-    """``retrieve`` auto: as the gate decides, by ``aim``. ``tool``: of a search tool; None: the configuration's."""
+class Aim(BaseModel):
+    """Aim of a decision: a threshold, a share of searches, the gain that a search must exceed, or the worth of one more
+    right answer in money, tokens or milliseconds; at most one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    threshold: float | None = Field(None, description="a number")
+    budget: float | None = Field(None, ge=0, le=1, description="a share of searches, from 0 to 1")
+    price: float | None = Field(None, ge=-1, le=1, description="a share of right answers, from -1 to 1")
+    worth: str | None = Field(None, description="an amount such as '0.05 USD'")
+
+    @model_validator(mode="after")
+    def _is_single(self) -> Aim:
+        if sum(getattr(self, name) is not None for name in AIMS) > 1:
+            raise ValueError(f"give one of {', '.join(AIMS)}")
+        return self
+
+
+AIMS = tuple(Aim.model_fields)
+NO_AIM = Aim.model_validate({})
+
+
+class Policy(Aim):
+    """``retrieve`` auto: as the gate decides. ``tool``: of a search tool; None: the configuration's."""
 
     retrieve: Retrieve = "auto"
-    aim: Aim = NO_AIM
     tool: ToolRule | None = None
     debug: bool = False
 
     @classmethod
     def read(cls, headers: Iterable[tuple[bytes, bytes]]) -> Policy:
         """Raises :class:`Refused` with what is allowed."""
-        given: dict[str, str] = {}
-        for name, value in headers:
-            if not name.startswith(PREFIX):
+        values: dict[str, str] = {}
+        for header, value in headers:
+            name = header.decode("latin-1")
+            key = name.removeprefix(PREFIX)
+            if key == name:
                 continue
-            key = name.removeprefix(PREFIX).decode("latin-1")
-            if key not in KNOWN:
-                raise _refused(key, f"unknown header; allowed: {', '.join('x-kbtrain-' + one for one in KNOWN)}")
-            if key in given:
+            if key not in cls.model_fields:
+                raise _refused(key, f"unknown header; allowed: {', '.join(PREFIX + name for name in _CHOICES)}")
+            if key in values:
                 raise _refused(key, "given twice")
-            given[key] = value.decode("latin-1").strip()
-        aims = {key: read(given[key]) for key, read in AIMS.items() if key in given}
-        if len(aims) > 1:
-            raise _refused(max(aims), f"give one of {', '.join(AIMS)}")
-        return cls(
-            retrieve=cast(Retrieve, _choice("retrieve", given.get("retrieve", "auto"), ("auto", "always", "never"))),
-            aim=Aim(**aims),
-            tool=cast(ToolRule, _choice("tool", given["tool"], get_args(ToolRule))) if "tool" in given else None,
-            debug=_choice("debug", given.get("debug", "false"), ("true", "false", "1", "0")) in {"true", "1"},
-        )
+            text = value.decode("latin-1").strip()
+            values[key] = text if key in AIMS else text.lower()
+        for key, allowed in _CHOICES.items():
+            if allowed and values.get(key, allowed[0]) not in allowed:
+                raise _refused(key, f"allowed: {', '.join(allowed)}")
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+        if not first["loc"]:
+            raise _refused(max(values.keys() & set(AIMS)), first["msg"].removeprefix("Value error, "))
+        key = str(first["loc"][0])
+        raise _refused(key, f"expected {cls.model_fields[key].description}")
+
+
+# values of each header; none: any that its type takes
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "retrieve": get_args(Retrieve),
+    **dict.fromkeys(AIMS, ()),
+    "tool": get_args(ToolRule),
+    "debug": ("true", "false", "1", "0"),
+}
 
 
 def _refused(key: str, message: str) -> Refused:
-    return Refused(400, "policy", f"x-kbtrain-{key:.40}: {message}", f"x-kbtrain-{key:.40}")
-
-
-def _choice(key: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value.lower() not in allowed:
-        raise _refused(key, f"allowed: {', '.join(allowed)}")
-    return value.lower()
-
-
-def _number(key: str, value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise _refused(key, "expected a number")
-    return number
-
-
-def _share(value: str) -> float:
-    share = _number("budget", value)
-    if not 0 <= share <= 1:
-        raise _refused("budget", "expected a share of searches, from 0 to 1")
-    return share
-
-
-def _gain(value: str) -> float:
-    gain = _number("price", value)
-    if not -1 <= gain <= 1:
-        raise _refused("price", "expected a share of right answers, from -1 to 1")
-    return gain
-
-
-AIMS: dict[str, Callable[[str], Any]] = {
-    "threshold": lambda value: _number("threshold", value), "budget": _share, "price": _gain, "worth": str
-}  # fmt: skip
+    return Refused(400, "policy", f"{PREFIX}{key:.40}: {message}", f"{PREFIX}{key:.40}")

@@ -1,16 +1,23 @@
-"""The error that a client gets: a status, and a body in the form of OpenAI's or Anthropic's errors."""
+"""Errors that a client gets, in the form of OpenAI's or Anthropic's, and checks of requests that raise them."""
 
 from __future__ import annotations
 
 import json
+import math
+import re
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 ANTHROPIC_TYPES = TYPES | {
     404: "not_found_error", 413: "request_too_large", 500: "api_error", 502: "api_error", 503: "overloaded_error",
     504: "timeout_error",
 }  # fmt: skip
+_SURROGATE = re.compile(rb"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
+M = TypeVar("M", bound=BaseModel)
 
 
 class Refused(Exception):
@@ -41,5 +48,76 @@ class Refused(Exception):
 class Busy(Refused):
     """No room: the same request may be sent again after a second."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(503, "busy", f"{what}; try again", headers={"retry-after": "1"})
+    def __init__(self, reason: str) -> None:
+        super().__init__(503, "busy", f"{reason}; try again", headers={"retry-after": "1"})
+
+
+class BadBody(Refused):
+    """A body that is invalid; ``field``: where."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(400, "body", message if field is None else f"field '{field}': {message}", field)
+
+
+def read_object(data: bytes) -> dict[str, Any]:
+    """The object of a JSON body, with any fields.
+
+    Raises :class:`BadBody` for broken JSON, a duplicate key, numbers that JSON does not have, and halves of a surrogate
+    pair.
+    """
+    try:
+        value = json.loads(
+            data.decode(), parse_constant=_refuse_number, parse_float=_finite, object_pairs_hook=_without_duplicates
+        )
+    except UnicodeDecodeError:
+        raise BadBody("the body is not UTF-8") from None
+    except RecursionError:
+        raise BadBody("the body is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise BadBody(f"broken JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except ValueError:
+        raise BadBody("a number in the body is too long, or not a number of JSON") from None
+    if not isinstance(value, dict):
+        raise BadBody(f"expected a JSON object, found {type(value).__name__}")
+    if _SURROGATE.search(data):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise BadBody("the body holds half of a surrogate pair, which is not text") from None
+    return value
+
+
+def read_fields(kind: type[M], body: Mapping[str, Any]) -> M:
+    """A body's fields, checked; each field's description says what is expected. Raises :class:`BadBody`."""
+    try:
+        return kind.model_validate(body, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+    if not first["loc"]:
+        raise BadBody(first["msg"].removeprefix("Value error, "))
+    field = f"{first['loc'][0]:.40}"
+    if first["type"] == "extra_forbidden":
+        refused = BadBody(f"unknown field '{field}'; allowed: {', '.join(kind.model_fields)}")
+        refused.param = field
+        raise refused
+    raise BadBody(f"expected {kind.model_fields[field].description}", field)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Of a duplicate key servers read the first or the last value: the gate might read another one than the upstream.
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        name = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
+        raise Refused(400, "body", f"duplicate key '{name:.40}' in the body", f"{name:.40}")
+    return values
+
+
+def _refuse_number(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("too large")
+    return number

@@ -10,15 +10,15 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-LONGEST = 65_536  # bytes of a request that bring it no further: of a head that does not end, of chunks' own lines
-LINGER = 2.0  # seconds, and bytes below, for which a refused client may go on sending before it is cut off
-MOST_DISCARDED = 64 * 2**20
+LONGEST = 65_536  # bytes without progress: of a head that does not end, of the lines of chunks
+LINGER = 2.0  # seconds for which a refused client may continue to send before it is cut off
+MOST_DISCARDED = 64 * 2**20  # bytes of the same
 ANSWER = b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class GatheredWrites:
-    """A transport that sends what is written within one turn of the event loop at once: a system call for an answer's
-    head and first piece, and for pieces that came together, instead of one each.
+    """A transport that joins all writes of one turn of the event loop: one system call for an answer's head and first
+    piece, and for pieces that came together.
     """
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop, unread: Callable[[], bool]) -> None:
@@ -27,7 +27,7 @@ class GatheredWrites:
         self._closing: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
-        """As of a transport; behind its end nothing is sent."""
+        """Send later in this turn of the loop; nothing after the close."""
         if self.is_closing():
             return
         if not self._parts:
@@ -35,10 +35,10 @@ class GatheredWrites:
         self._parts.append(data)
 
     def close(self) -> None:
-        """As of a transport: what was written is sent before.
+        """Send the rest, then close.
 
-        While the client still sends a request that was refused, only this side ends: a socket closed over unread bytes
-        makes the system reset the connection, and the client loses the answer that says why.
+        While the client still sends a refused request, only this side ends: a socket closed over unread bytes makes the
+        system reset the connection, and the client loses the answer with the reason.
         """
         self._flush()
         if self._closing is not None or self._transport.is_closing() or not self._unread():
@@ -49,11 +49,9 @@ class GatheredWrites:
             self._closing = self._loop.call_later(LINGER, self.abort)
 
     def is_closing(self) -> bool:
-        """As of a transport."""
         return self._closing is not None or bool(self._transport.is_closing())
 
     def abort(self) -> None:
-        """Close at once."""
         if self._closing is not None:
             self._closing.cancel()
         self._transport.close()
@@ -69,8 +67,9 @@ class GatheredWrites:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """Closes connections whose next request's head is not whole after ``seconds``: uvicorn itself waits for ever. Its
-    parser, in C, keeps whatever a line holds; here a request may bring :data:`LONGEST` bytes that it gains nothing by.
+    """Closes connections whose next request's head is not whole after ``seconds``: uvicorn itself has no limit.
+
+    Its parser, in C, keeps a line of any length; here a request ends after :data:`LONGEST` bytes without progress.
     """
 
     seconds = 10.0
@@ -80,12 +79,12 @@ class GuardedProtocol(HttpToolsProtocol):
     _in_head = False
     _in_body = False
     _declining = False
-    _last_request = False  # broken bytes came behind a whole request: it is answered, and nothing more is read
+    _last_request = False  # broken bytes came behind a whole request: answer it and read nothing more
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
     def within(cls, seconds: float, most_connections: float = math.inf) -> type[GuardedProtocol]:
-        """The protocol with these limits; a connection beyond the second one gets a 503 and is closed."""
+        """The protocol with these limits; connections beyond the second one get a 503 and are closed."""
         return type("GuardedProtocol", (cls,), {"seconds": seconds, "most_connections": most_connections})
 
     def connection_made(self, transport: Any) -> None:
@@ -127,8 +126,9 @@ class GuardedProtocol(HttpToolsProtocol):
                 data = data[offer.args[0] :]
 
     def _decline(self) -> None:
-        """Read on after a head that offers another protocol (Java's client offers HTTP/2): its parser goes over the
-        body, another one reads it by the head's own words about its length."""
+        """Continue after a head that offers another protocol (Java's client offers HTTP/2). The parser ends there, so
+        a second one reads the body by the head's fields about its length.
+        """
         framing = (b"content-length", b"transfer-encoding")
         lines = [name + b": " + value + b"\r\n" for name, value in self.headers if name in framing]
         self.parser = httptools.HttpRequestParser(self)
@@ -138,11 +138,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._declining = False
 
     def _answered(self) -> bool:
-        """True where the last request, if any, has its answer: what comes now is the next head."""
+        """True where the last request, if any, has its answer: the next bytes begin a head."""
         return self.cycle is None or self.cycle.response_complete
 
     def _may_speak(self) -> bool:
-        """True where nothing of an answer is on its way that an error could break into."""
+        """True where an error would not break into an answer."""
         return self._answered() or not (self.cycle.response_started or self.pipeline)
 
     def on_message_begin(self) -> None:
@@ -155,7 +155,7 @@ class GuardedProtocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # else it stands behind the body, where nobody asked for any
+        if self._in_head:  # else it is a trailer behind the body
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -174,7 +174,7 @@ class GuardedProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._in_head = True  # whatever else the client sends is no request
+        self._in_head = True  # the client's next bytes are not a request
         newest = self.pipeline[0][0] if self.pipeline else self.cycle
         if newest is not None and not newest.response_complete and not self._in_body:
             newest.keep_alive = False  # the connection is closed behind its answer
@@ -208,7 +208,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse(b"408 Request Timeout")
 
     def _refuse(self, status: bytes) -> None:
-        """Close; in the middle of an answer without a word."""
+        """Close, with a status unless an answer is under way."""
         if not self.transport.is_closing():
             if self._may_speak():
                 self.transport.write(ANSWER % status)

@@ -1,6 +1,7 @@
 """The adaptive proxy: gate, then search and passages into the prompt or not, then the upstream, byte for byte.
 
-The requests have one of the forms in :mod:`kbtrain.serve.request_forms`.
+The requests have one of the forms in :mod:`kbtrain.serve.request_forms`. The upstream's other routes under ``/v1/`` are
+passed on ungated, both ways as streams.
 
 The order of what can end a request early: a bad request (400), one that the model in this process refuses (400, 404),
 no room for the gate (503), the client leaving (at any of four moments), a failure that the settings want to be an
@@ -11,248 +12,235 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
+import re
 import time
 import uuid
 from collections.abc import Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote_from_bytes
 
 from kbtrain.prompts.kbm import evidence_text
-from kbtrain.serve.body import read_object
 from kbtrain.serve.chat import GatedMessage
 from kbtrain.serve.condense import resolve_follow_up
-from kbtrain.serve.cors import Header
+from kbtrain.serve.decide import decide_without_gate
 from kbtrain.serve.draft_reuse import continue_draft
-from kbtrain.serve.error_events import ErrorEvents
-from kbtrain.serve.exchange import ClientLeft, Exchange, Upload
-from kbtrain.serve.inject import with_evidence
+from kbtrain.serve.exchange import ClientLeft, Exchange, Header, Upload
 from kbtrain.serve.policy import Policy
-from kbtrain.serve.problem import Refused
-from kbtrain.serve.request_forms import FORMS
-from kbtrain.serve.search_tools import search_tools, steer_tools
-from kbtrain.serve.service import Course, Service
+from kbtrain.serve.problem import BadBody, Refused, read_object
+from kbtrain.serve.request_forms import FORMS, Body, search_tools, steer_tools, with_evidence
+from kbtrain.serve.service import RequestTrace, Service
+from kbtrain.serve.upstream import ErrorEvents, Upstream
 
-logger = logging.getLogger("kbtrain.serve")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+PREFIX = b"/v1/"
+_PRINTABLE = "".join(map(chr, range(33, 127)))
+_GROUP = re.compile(r"[a-z][a-z_-]{0,31}")
 
 
-async def proxy(service: Service, exchange: Exchange, path: str) -> None:
-    """One request of a path in :data:`FORMS`."""
+async def proxy(path: str, service: Service, exchange: Exchange) -> None:
+    """Answer one request of a path in :data:`FORMS`."""
     if service.upstream is None:
         message = "this server has no model behind it; start it with --upstream or --model"
         raise Refused(404, "no_upstream", message)
     if service.upstream.paths is not None and path not in service.upstream.paths:
-        answered = ", ".join(f"/v1/{one}" for one in sorted(service.upstream.paths))
+        answered = ", ".join(f"/v1/{name}" for name in sorted(service.upstream.paths))
         message = f"the model in this process answers {answered}; for /v1/{path} start the server with --upstream"
         raise Refused(404, "unknown_route", message)
     policy = Policy.read(exchange.headers)
     data = await exchange.body()
     body = read_object(data)
-    found = _input(service, path, body)
-    if policy.aim.threshold is not None:
-        service.decider.loaded.check(policy.aim.threshold, "x-kbtrain-threshold")
-    saves, log = service.decider.loaded.saves, service.log
-    course = Course(path, query=found.query, saves=saves, request_id=uuid.uuid4().hex if log else "")
-    work = _answer(service, exchange, path, data, body, found, policy, course)
-    await record_course(service, exchange, policy, course, work)
+    gated = _gated_message(service, path, body)
+    loaded = service.decider.loaded
+    if policy.threshold is not None:
+        loaded.check(policy.threshold, "x-kbtrain-threshold")
+    name = uuid.uuid4().hex if service.log else ""
+    trace = RequestTrace(path, query=gated.query, saves=loaded.saves, request_id=name)
+    request = ProxiedRequest(service, service.upstream, exchange, path, data, body, gated, policy, trace)
+    await record_request(service, exchange, policy, trace, request.answer())
 
 
-async def record_course(
-    service: Service, exchange: Exchange, policy: Policy, course: Course, work: Coroutine[Any, Any, None]
+async def record_request(
+    service: Service, exchange: Exchange, policy: Policy, trace: RequestTrace, work: Coroutine[Any, Any, None]
 ) -> None:
-    """Do the work of a request until the client leaves; count and log it however it ends."""
+    """Do the work of a request until the client leaves; count and log the request in any case."""
     try:
         await exchange.until_gone(work)
     except ClientLeft:
-        service.record(course, exchange, "client-left")
+        service.record(trace, exchange, "client-left")
         raise
     except Refused as refused:
-        refused.headers |= course.headers(service.decider.loaded.name, policy.debug)
-        service.record(course, exchange, refused.code, refused.status)
+        refused.headers |= trace.headers(service.decider.loaded.name, policy.debug)
+        service.record(trace, exchange, refused.code, refused.status)
         raise
-    except (
-        BaseException
-    ):  # cancelled at the end of the process, too: the endpoint answers, the log's line is written here
-        service.record(course, exchange, "cut-off")
+    except BaseException:  # also a cancellation at the end of the process, whose answer the endpoint sends
+        service.record(trace, exchange, "cut-off")
         raise
-    service.record(course, exchange, "error-event" if course.error_inside else "answered")
+    service.record(trace, exchange, "error-event" if trace.error_inside else "answered")
 
 
-def _input(service: Service, path: str, body: dict[str, Any]) -> GatedMessage:
-    """The gated part of a request. Raises :class:`Refused` for a body that is no request."""
+def _gated_message(service: Service, path: str, body: Body) -> GatedMessage:
+    """The gated part of a request. Raises :class:`Refused` for an invalid body."""
     if "stream" in body and not isinstance(body["stream"], bool | None):
-        raise Refused(400, "body", "field 'stream': expected true or false", "stream")
+        raise BadBody("expected true or false", "stream")
     if "model" in body and not isinstance(body["model"], str):
-        raise Refused(400, "body", "field 'model': expected text", "model")
-    found = FORMS[path].gate_input(body, service.config, service.decider.loaded.gate.reads)
-    return found if service.gate_model.serves(body.get("model")) else GatedMessage(None, None, "other-model")
+        raise BadBody("expected text", "model")
+    gated = FORMS[path].gate_input(body, service.config, service.decider.loaded.gate.reads)
+    return gated if service.gate_model.serves(body.get("model")) else GatedMessage(None, None, "other-model")
 
 
-async def _answer(
-    service: Service, exchange: Exchange, path: str, data: bytes, body: dict[str, Any], found: GatedMessage,
-    policy: Policy, course: Course,
-) -> None:  # fmt: skip
-    assert service.upstream is not None
-    service.upstream.check(path, _request_body(service, path, body, found, None))
-    exchange.moment = "gate"
-    found = await resolve_follow_up(service, exchange, body, found, course) if policy.retrieve != "never" else found
-    tools = [] if found.query is None else search_tools(body, service.config.search_tool)
-    if tools:
-        changed = await _steer(service, path, body, tools, found, policy, course)
-        sent = data if changed is body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
-    else:
-        await _decide_and_search(service, exchange, found, policy, course)
-        sent = _with_passages(service, path, data, body, found, course)
-    exchange.moment = "first-token"
-    await pass_on(service, exchange, path, sent, policy, course)
+@dataclass
+class ProxiedRequest:
+    """A request on its way: ``data`` are the client's bytes of ``body``; ``trace`` gets the gate's decision."""
 
+    service: Service
+    upstream: Upstream
+    exchange: Exchange
+    path: str
+    data: bytes
+    body: Body
+    gated: GatedMessage
+    policy: Policy
+    trace: RequestTrace
 
-async def _steer(
-    service: Service, path: str, body: dict[str, Any], tools: list[dict[str, Any]], found: GatedMessage, policy: Policy,
-    course: Course,
-) -> dict[str, Any]:  # fmt: skip
-    """The request with its search tools as the gate decides; the server itself searches for nothing."""
-    loaded, rule = service.decider.loaded, policy.tool or service.config.tool
-    if loaded.after_search:  # it has nothing to read before the model calls the tool
-        course.reason, course.tool = "own-search", "kept"
-        return body
-    await _decide(service, found, policy, course)
-    needed, course.wanted = course.wanted, False
-    course.propensity = None  # the model decides if it searches
-    if service.config.shadow:
-        course.reason, course.tool = "shadow" if needed else course.reason, "kept"
-        return body
-    changed, course.tool = steer_tools(path, body, tools, needed, rule)
-    return changed
+    async def answer(self) -> None:
+        """Decide, search, and answer with the upstream."""
+        service, exchange, trace = self.service, self.exchange, self.trace
+        self.upstream.check(self.path, self._request_body(None))
+        exchange.moment = "gate"
+        if self.policy.retrieve != "never":
+            self.gated = await resolve_follow_up(service, exchange, self.body, self.gated, trace)
+        tools = [] if self.gated.query is None else search_tools(self.body, service.config.search_tool)
+        if tools:
+            changed = await self._steer(tools)
+        else:
+            await self._decide_and_search()
+            changed = self._with_passages()
+        exchange.moment = "first-token"
+        data = self.data if changed is self.body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
+        await pass_on(service, exchange, self.path, data, self.policy, trace)
 
+    async def _steer(self, tools: list[Body]) -> Body:
+        """The request with its search tools by the gate's decision; the server itself does not search."""
+        service, trace = self.service, self.trace
+        if service.decider.loaded.after_search:  # there is nothing to read before the model calls the tool
+            trace.reason, trace.tool = "own-search", "kept"
+            return self.body
+        await self._decide()
+        needed, trace.searches = trace.searches, False
+        trace.propensity = None  # the model decides if it searches
+        if service.config.shadow:
+            trace.reason, trace.tool = "shadow" if needed else trace.reason, "kept"
+            return self.body
+        changed, trace.tool = steer_tools(self.path, self.body, tools, needed, self.policy.tool or service.config.tool)
+        return changed
 
-async def _decide_and_search(
-    service: Service, exchange: Exchange, found: GatedMessage, policy: Policy, course: Course
-) -> None:
-    """Sets the course's decision and hits: the gate before the search, or behind it where it reads what was found."""
-    loaded, query = service.decider.loaded, found.searched or found.query or ""
-    if loaded.after_search and policy.retrieve == "auto" and found.kind is None and isinstance(found.value, str):
-        exchange.moment = "search"
-        await _search(service, query, course)
-        if course.hits:
-            exchange.moment = "gate"
-            with_hits = replace(found, value=loaded.example(found.value, course.hits))
-            await _decide(service, with_hits, policy, course)
-            course.hits = course.hits if course.wanted else ()
-        return
-    await _decide(service, found, policy, course)
-    if course.wanted and (service.config.shadow or service.search is None):
-        course.wanted = False
-        if course.reason != "gate-failed":  # a failure is said whatever becomes of the request
-            course.reason = "shadow" if service.config.shadow else "no-search"
-    if course.wanted:
-        exchange.moment = "search"
-        await _search(service, query, course)
-        if course.hits and service.second is not None and policy.retrieve == "auto":
-            exchange.moment = "gate"
-            await _judge_passages(service, query, course)
+    async def _decide_and_search(self) -> None:
+        """Set decision and hits: the gate judges before the search, or after it where it reads passages."""
+        service, trace, gated = self.service, self.trace, self.gated
+        loaded, query = service.decider.loaded, gated.searched or gated.query or ""
+        by_gate = self.policy.retrieve == "auto"
+        if loaded.after_search and by_gate and gated.kind is None and isinstance(gated.value, str):
+            await self._search(query)
+            if trace.hits:
+                self.exchange.moment = "gate"
+                self.gated = replace(gated, value=loaded.example(gated.value, trace.hits))
+                await self._decide()
+                trace.hits = trace.hits if trace.searches else ()
+            return
+        await self._decide()
+        if trace.searches and (service.config.shadow or service.search is None):
+            trace.searches = False
+            if trace.reason != "gate-failed":  # a failure is reported in any case
+                trace.reason = "shadow" if service.config.shadow else "no-search"
+        if trace.searches:
+            await self._search(query)
+            if trace.hits and service.second is not None and by_gate:
+                self.exchange.moment = "gate"
+                await self._judge_passages(query)
 
-
-async def _judge_passages(service: Service, query: str, course: Course) -> None:
-    """Drop the course's hits where the second judgement says so; a failure is treated as one of the gate."""
-    assert service.second is not None
-    course.saves, takes = "passages", False
-    try:
-        course.second, takes = await service.second.judge(query, course.hits)
-        if not takes:
-            course.reason = "passages-dropped"
-    except Refused:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever a gate raises, the client gets an answer
-        _gate_failed(service, error, course)
-        takes, course.wanted = course.wanted, True
-    course.hits = course.hits if takes else ()
-
-
-async def _decide(service: Service, found: GatedMessage, policy: Policy, course: Course) -> None:
-    """Sets the course's decision, reason, and if a search is wanted."""
-    if found.value is None:
-        course.reason = found.reason
-        return
-    if found.kind is not None and policy.retrieve == "auto":  # the gate is not asked: its pass would be in vain
-        course.reason = found.kind
-        return
-    if policy.retrieve != "auto":
-        course.reason, course.wanted = "forced", policy.retrieve == "always"
-    else:
-        began = time.perf_counter()
+    async def _judge_passages(self, query: str) -> None:
+        """Drop the hits where the second judgement says so; a failure is treated as one of the gate."""
+        assert self.service.second is not None
+        trace = self.trace
+        trace.saves = "passages"
         try:
-            (course.decision,) = await service.decider.decide([found.value], policy.aim, [found.kind])
-            course.reason, course.wanted = course.decision.reason, course.decision.retrieve
-            course.explore(service.config.explore)
-        except Refused:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a gate raises, the client gets an answer
-            _gate_failed(service, error, course)
-        course.gate_seconds = time.perf_counter() - began
+            trace.second, useful = await self.service.second.judge(query, trace.hits)
+            if not useful:
+                trace.reason = "passages-dropped"
+        except Exception as error:  # noqa: BLE001 - a gate may raise any, the client gets an answer
+            useful = self._decide_without_gate(error)
+        trace.hits = trace.hits if useful else ()
 
+    async def _decide(self) -> None:
+        """Set decision, reason, and if a search is needed."""
+        trace, gated, policy = self.trace, self.gated, self.policy
+        if gated.value is None:
+            trace.reason = gated.reason
+        elif gated.kind is not None and policy.retrieve == "auto":  # the kind wins over any score
+            trace.reason = gated.kind
+        elif policy.retrieve != "auto":
+            trace.reason, trace.searches = "forced", policy.retrieve == "always"
+        else:
+            began = time.perf_counter()
+            try:
+                (trace.decision,) = await self.service.decider.decide([gated.value], policy, [gated.kind])
+                trace.reason, trace.searches = trace.decision.reason, trace.decision.retrieve
+                trace.explore(self.service.config.explore)
+            except Exception as error:  # noqa: BLE001 - a gate may raise any, the client gets an answer
+                trace.searches = self._decide_without_gate(error)
+            trace.gate_seconds = time.perf_counter() - began
 
-def _gate_failed(service: Service, error: Exception, course: Course) -> None:
-    slow = isinstance(error, TimeoutError)
-    course.reason = "gate-failed"
-    logger.warning("gate: %s", "slower than its deadline" if slow else type(error).__name__)
-    if service.config.on_gate_failure == "error":
-        raise Refused(504 if slow else 502, "gate_failed", "the gate failed")
-    course.wanted = service.config.on_gate_failure == "retrieve"
+    def _decide_without_gate(self, error: Exception) -> bool:
+        if not isinstance(error, Refused):
+            self.trace.reason = "gate-failed"
+        return decide_without_gate(error, self.service.config.on_gate_failure)
 
+    async def _search(self, query: str) -> None:
+        """Set the hits; a failure or a deadline leaves none, with the reason."""
+        trace, began = self.trace, time.perf_counter()
+        self.exchange.moment = "search"
+        try:
+            trace.hits = tuple(await self.service.find(query))
+            if not trace.hits:
+                trace.reason = "no-passages"
+        except Refused as refused:
+            trace.reason = "search-slow" if refused.status == 504 else "search-failed"
+            if self.service.config.on_search_failure == "error":
+                raise
+        finally:
+            trace.search_seconds = time.perf_counter() - began
 
-async def _search(service: Service, query: str, course: Course) -> None:
-    """Sets the course's hits; a failure or a deadline leaves none, with the reason."""
-    began = time.perf_counter()
-    try:
-        course.hits = tuple(await service.find(query))
-        if not course.hits:
-            course.reason = "no-passages"
-    except Refused as refused:
-        course.reason = "search-slow" if refused.status == 504 else "search-failed"
-        if service.config.on_search_failure == "error":
-            raise
-    finally:
-        course.search_seconds = time.perf_counter() - began
+    def _with_passages(self) -> Body:
+        """The request for the upstream; the same object if nothing changes."""
+        loaded = self.service.decider.loaded
+        evidence = evidence_text(self.trace.hits, loaded.titles)
+        if evidence is None:
+            self.trace.hits = ()
+        changed = self._request_body(evidence)
+        if evidence is None and loaded.states is not None and self.path == "chat/completions":
+            changed = continue_draft(changed, loaded.states)
+        return changed
 
-
-def _with_passages(
-    service: Service, path: str, data: bytes, body: dict[str, Any], found: GatedMessage, course: Course
-) -> bytes:
-    """The request for the upstream: the client's own bytes, unless there is something to change."""
-    evidence = evidence_text(course.hits, service.decider.loaded.titles)
-    if evidence is None:
-        course.hits = ()
-    changed = _request_body(service, path, body, found, evidence)
-    states = service.decider.loaded.states
-    if evidence is None and states is not None and path == "chat/completions":
-        changed = continue_draft(changed, states)
-    return data if changed is body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
-
-
-def _request_body(
-    service: Service, path: str, body: dict[str, Any], found: GatedMessage, evidence: str | None
-) -> dict[str, Any]:
-    """The request with the passages' text, or as it is asked without; the same object if nothing changes."""
-    assert service.upstream is not None
-    config, own = service.config, service.decider.loaded.own
-    if found.query is None:
-        return body
-    tools = service.upstream.takes_tools
-    return with_evidence(FORMS[path], body, found.query, evidence, config.prompt, config.injection, own, tools)
+    def _request_body(self, evidence: str | None) -> Body:
+        """The request with the passages' text, or without; the same object if nothing changes."""
+        if self.gated.query is None:
+            return self.body
+        placement = self.service.placement(self.service.decider.loaded)
+        return with_evidence(FORMS[self.path], self.body, self.gated.query, evidence, placement)
 
 
 async def pass_on(
-    service: Service, exchange: Exchange, path: str, data: bytes | Upload, policy: Policy, course: Course
+    service: Service, exchange: Exchange, path: str, data: bytes | Upload, policy: Policy, trace: RequestTrace
 ) -> None:
     """Send a request to the upstream by the client's method, and the answer to the client as it comes."""
     assert service.upstream is not None
     began = time.perf_counter()
     query = exchange.scope.get("query_string", b"")
     async with service.upstream.send(path, data, exchange.headers, query, exchange.scope["method"]) as reply:
-        added = course.headers(service.decider.loaded.name, policy.debug)
-        ours: list[Header] = [(name.encode(), value.encode("latin-1", "replace")) for name, value in added.items()]
-        await exchange.start(reply.status, [*reply.headers, *ours])
+        about = trace.headers(service.decider.loaded.name, policy.debug)
+        added: list[Header] = [(name.encode(), value.encode("latin-1", "replace")) for name, value in about.items()]
+        await exchange.start(reply.status, [*reply.headers, *added])
         errors = ErrorEvents(reply.headers if reply.status < 300 else [])
         async for piece in reply.pieces:
             errors.feed(piece)
@@ -262,9 +250,46 @@ async def pass_on(
                 service.metrics.first_token.observe(time.perf_counter() - began)
             await exchange.chunk(piece)
             if first:
-                await asyncio.sleep(0)  # what is written leaves now, whatever is ready behind it
+                await asyncio.sleep(0)  # send the first piece now, though the next one may be ready
         errors.end()
         if errors.found:
-            course.error_inside = True
+            trace.error_inside = True
             service.metrics.upstream_failures.labels("error-event").inc()
         await exchange.chunk(b"", more=False)
+
+
+def passes_all(service: Service) -> bool:
+    """True for an upstream whose routes are not known here: a server by its address."""
+    return service.upstream is not None and service.upstream.paths is None
+
+
+async def forward(service: Service, exchange: Exchange, allowed: str | None = None) -> None:
+    """Send a request on, ungated. Raises :class:`Refused` (404, 405) without a server to send it to.
+
+    ``allowed``: the method of this path that is not sent on.
+    """
+    method = exchange.scope["method"]
+    if method not in METHODS or (allowed is not None and not passes_all(service)):
+        methods = [allowed] if allowed is not None else list(METHODS)
+        message = f"this route takes {', '.join(methods)}"
+        if method == "OPTIONS":
+            message += "; OPTIONS is for web pages: name their origins in the server's setting --cors"
+        raise Refused(405, "method", message, headers={"allow": ", ".join(methods)})
+    path = _path(exchange)
+    policy = Policy.read(exchange.headers)
+    body = await exchange.upload()
+    group = path.partition("/")[0]  # the log never holds the rest, which a client may write
+    trace = RequestTrace(group if _GROUP.fullmatch(group) else "other", reason="ungated-route")
+    exchange.moment = "first-token"
+    work = pass_on(service, exchange, path, body, policy, trace)
+    await record_request(service, exchange, policy, trace, work)
+
+
+def _path(exchange: Exchange) -> str:
+    """The path behind ``/v1/`` as the client spelt it. Raises :class:`Refused` for one that leads out of ``/v1/``."""
+    if not {".", ".."}.isdisjoint(exchange.scope["path"].split("/")):
+        raise Refused(400, "path", "the path has a segment '.' or '..'")
+    path: bytes = exchange.scope["raw_path"]
+    if not path.startswith(PREFIX):  # %2fv1/...
+        raise Refused(400, "path", "the path does not begin with /v1/")
+    return quote_from_bytes(path.removeprefix(PREFIX), _PRINTABLE)

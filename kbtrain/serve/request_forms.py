@@ -1,23 +1,37 @@
-"""The forms of the requests that are gated: the question in each, and the places for passages.
+"""The forms of the requests that are gated: the question in each, the places for passages, and the client's tools.
 
 A form gives the request a changed copy, so that unknown fields reach the upstream. Read in openai 3.54.0 (chat,
 completions, responses) and anthropic 2.14.0 (messages).
+
+Passages enter by one prompt rule. ``background`` puts the text of figures 10 and 12 in front of the user's own text,
+and leaves a request without passages as it is. ``trained`` asks with the whole prompts that the gate's labels were made
+with: own templates, whose system message takes the place of the request's, or figures 9 and 10. ``auto`` is ``trained``
+for a gate of own templates, else ``background``. Passages show their titles by the rule of the gate's card.
+
+Where a request has a search tool, the gate decides about the tool, and no passages enter the prompt. A tool is known by
+its name, or by its type where the upstream runs it (``web_search``, ``file_search``).
 """
 
 from __future__ import annotations
 
+import fnmatch
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from kbtrain.answers.chinese import language_of
 from kbtrain.gate.gate import Reads
-from kbtrain.prompts.kbm import background, render_chat
+from kbtrain.prompts.kbm import answer_prompt, background, render_chat
+from kbtrain.prompts.own import OwnPrompts
+from kbtrain.records import Question
 from kbtrain.serve.chat import GatedMessage, gate_input
-from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.problem import Refused
+from kbtrain.serve.config import Injection, PromptRule, ServeConfig, ToolRule
+from kbtrain.serve.problem import BadBody, Refused
 
 Body = dict[str, Any]
+ToolOutcome = Literal["kept", "removed", "forced"]
 CALL = "kbsearch1"  # nine letters and digits: Mistral's models take nothing else
 SEARCH = "search"
 ABOUT_SEARCH = "The search that was made for the last question. Its results are there; do not call it again."
@@ -25,195 +39,193 @@ SEARCH_PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"
 _SYSTEM = {"system", "developer"}
 
 
-class RequestForm(Protocol):
-    """Reading and changing the requests of one route; ``body`` is left as it is."""
+class RequestForm(ABC):
+    """Reading and changing the requests of one route. Each change is a copy.
 
+    ``field`` holds a text or the messages, the question in the last one; ``kind`` is the type of a text part.
+    """
+
+    field = "messages"
+    kind = "text"
+    no_call: Any = "none"
+
+    @abstractmethod
     def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
-        """The gated part. Raises :class:`Refused` for a body that is no request of this form."""
-        ...
+        """The gated part. Raises :class:`Refused` for an invalid body of this form."""
 
     def replace_question(self, body: Body, prompt: str, system: str | None) -> Body:
         """The whole prompt in place of the question, and ``system`` in place of the system's message."""
-        ...
+        messages = body[self.field]
+        asked_with = prompt if isinstance(messages, str) else [*messages[:-1], {**messages[-1], "content": prompt}]
+        changed = {**body, self.field: asked_with}
+        return changed if system is None else self._replace_system(changed, system)
+
+    @abstractmethod
+    def _replace_system(self, body: Body, system: str) -> Body: ...
 
     def precede_question(self, body: Body, text: str) -> Body:
         """The text in front of the question."""
-        ...
+        messages = body[self.field]
+        if isinstance(messages, str):
+            return {**body, self.field: text + messages}
+        content = messages[-1]["content"]
+        before = text + content if isinstance(content, str) else [{"type": self.kind, "text": text}, *content]
+        return {**body, self.field: [*messages[:-1], {**messages[-1], "content": before}]}
 
+    @abstractmethod
     def extend_system(self, body: Body, text: str) -> Body:
         """The text behind the system's message, or as that message."""
-        ...
 
     def append_search(self, body: Body, query: str, evidence: str, declare: bool) -> Body:
         """A call of a search with its result behind the question; the search among the tools if ``declare``."""
-        ...
+        messages = body[self.field]
+        items = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        changed = {**body, self.field: [*items, *self._search_call(query, evidence)]}
+        return self._declare(changed) if declare else changed
+
+    @abstractmethod
+    def _search_call(self, query: str, evidence: str) -> list[Body]: ...
+
+    @abstractmethod
+    def _search_tool(self) -> Body: ...
+
+    def _declare(self, body: Body) -> Body:
+        """The request with the search among its tools, which strict servers want beside a call. The model must not call
+        it where the client has no tools of its own.
+        """
+        tools = body.get("tools") or []
+        if not isinstance(tools, list) or any(isinstance(tool, dict) and _name(tool) == SEARCH for tool in tools):
+            return body
+        choice = {} if tools else {"tool_choice": self.no_call}
+        return {**body, "tools": [*tools, self._search_tool()], **choice}
 
 
-class ChatForm:
+class ChatForm(RequestForm):
     """``/v1/chat/completions``: ``messages`` with roles."""
 
     def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
-        """As in :class:`RequestForm`."""
         return gate_input(body.get("messages"), config, reads)
 
-    def replace_question(self, body: Body, prompt: str, system: str | None) -> Body:
-        """As in :class:`RequestForm`."""
-        messages = [*body["messages"][:-1], {**body["messages"][-1], "content": prompt}]
-        if system is not None:
-            messages = [{"role": "system", "content": system}, *_without_system(messages)]
-        return {**body, "messages": messages}
-
-    def precede_question(self, body: Body, text: str) -> Body:
-        """As in :class:`RequestForm`."""
-        return {**body, "messages": _preceded(body["messages"], text, "text")}
+    def _replace_system(self, body: Body, system: str) -> Body:
+        return {**body, "messages": [{"role": "system", "content": system}, *_without_system(body["messages"])]}
 
     def extend_system(self, body: Body, text: str) -> Body:
-        """As in :class:`RequestForm`: many templates allow one system message alone, in the first place."""
         return {**body, "messages": _with_system(body["messages"], text.rstrip("\n"), "text")}
 
-    def append_search(self, body: Body, query: str, evidence: str, declare: bool) -> Body:
-        """As in :class:`RequestForm`."""
+    def _search_call(self, query: str, evidence: str) -> list[Body]:
         function = {"name": SEARCH, "arguments": json.dumps({"query": query}, ensure_ascii=False)}
         call = {"id": CALL, "type": "function", "function": function}
-        messages = [
-            *body["messages"],
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": CALL, "content": evidence},
-        ]
+        result = {"role": "tool", "tool_call_id": CALL, "content": evidence}
+        return [{"role": "assistant", "content": None, "tool_calls": [call]}, result]
+
+    def _search_tool(self) -> Body:
         about = {"name": SEARCH, "description": ABOUT_SEARCH, "parameters": SEARCH_PARAMETERS}
-        tool = {"type": "function", "function": about}
-        changed = {**body, "messages": messages}
-        return _declared(changed, tool, _name_inside, "none") if declare else changed
+        return {"type": "function", "function": about}
 
 
-class CompletionForm:
-    """``/v1/completions``: one ``prompt``; passages always stand in front of it."""
+class CompletionForm(ChatForm):
+    """``/v1/completions``: one ``prompt``, with all passages in front of it, which has no place for a call."""
+
+    field = "prompt"
 
     def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
-        """As in :class:`RequestForm`."""
         prompt = body.get("prompt")
         if not isinstance(prompt, str | list) or (isinstance(prompt, list) and not prompt):
-            raise Refused(400, "body", "field 'prompt': expected text", "prompt")
+            raise BadBody("expected text", "prompt")
         if not isinstance(prompt, str):
             return GatedMessage(None, None, "prompt-list")
         return gate_input([{"role": "user", "content": prompt}], config, reads)
 
     def replace_question(self, body: Body, prompt: str, system: str | None) -> Body:
-        """As in :class:`RequestForm`."""
         return {**body, "prompt": render_chat(None, prompt, system)}
 
-    def precede_question(self, body: Body, text: str) -> Body:
-        """As in :class:`RequestForm`."""
-        return {**body, "prompt": text + body["prompt"]}
-
     def extend_system(self, body: Body, text: str) -> Body:
-        """As in :class:`RequestForm`."""
         return self.precede_question(body, text)
 
     def append_search(self, body: Body, query: str, evidence: str, declare: bool) -> Body:
-        """As in :class:`RequestForm`: a prompt has no place for a call."""
         return self.precede_question(body, background(evidence, language_of(query)))
 
 
-class ResponsesForm:
+class ResponsesForm(RequestForm):
     """``/v1/responses``: ``input`` (text or items) and ``instructions``.
 
     Earlier turns behind ``previous_response_id`` or ``conversation`` are with the upstream: no gate sees them.
     """
 
+    field = "input"
+    kind = "input_text"
+
     def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
-        """As in :class:`RequestForm`."""
-        given, instructions = body.get("input"), body.get("instructions")
+        items, instructions = body.get("input"), body.get("instructions")
         if not isinstance(instructions, str | None):
-            raise Refused(400, "body", "field 'instructions': expected text", "instructions")
+            raise BadBody("expected text", "instructions")
         system = [] if instructions is None else [{"role": "system", "content": instructions}]
-        if given is None:
+        if items is None:
             return GatedMessage(None, None, "no-user-message")  # a stored prompt, or a conversation alone
-        if isinstance(given, str):
-            given = [{"role": "user", "content": given}]
-        elif not isinstance(given, list) or not given:
+        if isinstance(items, str):
+            items = [{"role": "user", "content": items}]
+        elif not isinstance(items, list) or not items:
             raise Refused(400, "messages", "field 'input': expected text or a list of items", "input")
-        return gate_input([*system, *map(_message_of_item, given)], config, reads, "input", before=len(system))
+        return gate_input([*system, *map(_message_of_item, items)], config, reads, "input", before=len(system))
 
-    def replace_question(self, body: Body, prompt: str, system: str | None) -> Body:
-        """As in :class:`RequestForm`."""
-        given = body["input"]
-        items = prompt if isinstance(given, str) else [*given[:-1], {**given[-1], "content": prompt}]
-        if system is None:
-            return {**body, "input": items}
-        kept = items if isinstance(items, str) else _without_system(items)
-        return {**body, "instructions": system, "input": kept}
-
-    def precede_question(self, body: Body, text: str) -> Body:
-        """As in :class:`RequestForm`."""
-        given = body["input"]
-        return {**body, "input": text + given if isinstance(given, str) else _preceded(given, text, "input_text")}
+    def _replace_system(self, body: Body, system: str) -> Body:
+        items = body["input"]
+        return {**body, "instructions": system, "input": items if isinstance(items, str) else _without_system(items)}
 
     def extend_system(self, body: Body, text: str) -> Body:
-        """As in :class:`RequestForm`: the upstream does not keep ``instructions`` for the next response."""
-        given, instructions, text = body["input"], body.get("instructions"), text.rstrip("\n")
-        if not instructions and isinstance(given, list) and given[0].get("role") in _SYSTEM:
-            return {**body, "input": _with_system(given, text, "input_text")}
-        return {**body, "instructions": "\n\n".join(filter(None, (instructions, text)))}
+        # the upstream does not store ``instructions`` for the next response
+        items, instructions, text = body["input"], body.get("instructions"), text.rstrip("\n")
+        if not instructions and isinstance(items, list) and items[0].get("role") in _SYSTEM:
+            return {**body, "input": _with_system(items, text, "input_text")}
+        return {**body, "instructions": _join(instructions, text)}
 
-    def append_search(self, body: Body, query: str, evidence: str, declare: bool) -> Body:
-        """As in :class:`RequestForm`."""
-        given = body["input"]
-        items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    def _search_call(self, query: str, evidence: str) -> list[Body]:
         arguments = json.dumps({"query": query}, ensure_ascii=False)
         call = {"type": "function_call", "call_id": CALL, "name": SEARCH, "arguments": arguments}
-        result = {"type": "function_call_output", "call_id": CALL, "output": evidence}
-        changed = {**body, "input": [*items, call, result]}
+        return [call, {"type": "function_call_output", "call_id": CALL, "output": evidence}]
+
+    def _search_tool(self) -> Body:
         about = {"name": SEARCH, "description": ABOUT_SEARCH, "parameters": SEARCH_PARAMETERS, "strict": False}
-        return _declared(changed, {"type": "function", **about}, _name_of, "none") if declare else changed
+        return {"type": "function", **about}
 
 
-class MessagesForm:
+class MessagesForm(RequestForm):
     """``/v1/messages``, Anthropic's: ``messages`` with content blocks, ``system`` beside them."""
 
+    no_call: Any = {"type": "none"}  # noqa: RUF012 - never changed
+
     def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
-        """As in :class:`RequestForm`."""
         messages, system = body.get("messages"), body.get("system")
         if not isinstance(system, str | list | None):
-            raise Refused(400, "body", "field 'system': expected text or a list of text blocks", "system")
+            raise BadBody("expected text or a list of text blocks", "system")
         if not isinstance(messages, list) or not messages:
             return gate_input(messages, config, reads)
         first = [] if system is None else [{"role": "system", "content": system}]
         return gate_input([*first, *map(_with_tool_role, messages)], config, reads, before=len(first))
 
-    def replace_question(self, body: Body, prompt: str, system: str | None) -> Body:
-        """As in :class:`RequestForm`."""
-        messages = [*body["messages"][:-1], {**body["messages"][-1], "content": prompt}]
-        return {**body, "messages": messages, **({} if system is None else {"system": system})}
-
-    def precede_question(self, body: Body, text: str) -> Body:
-        """As in :class:`RequestForm`."""
-        return {**body, "messages": _preceded(body["messages"], text, "text")}
+    def _replace_system(self, body: Body, system: str) -> Body:
+        return {**body, "system": system}
 
     def extend_system(self, body: Body, text: str) -> Body:
-        """As in :class:`RequestForm`."""
         system, text = body.get("system"), text.rstrip("\n")
         if isinstance(system, list):
             return {**body, "system": [*system, {"type": "text", "text": text}]}
-        return {**body, "system": "\n\n".join(filter(None, (system, text)))}
+        return {**body, "system": _join(system, text)}
 
     def append_search(self, body: Body, query: str, evidence: str, declare: bool) -> Body:
-        """As in :class:`RequestForm`. A model that thinks takes no call without the thoughts before it: there
-        passages stand in front of the question.
-        """
+        # A model that thinks takes no call without the thoughts before it.
         thinking = body.get("thinking")
         if isinstance(thinking, dict) and thinking.get("type") != "disabled":
             return self.precede_question(body, background(evidence, language_of(query)))
+        return super().append_search(body, query, evidence, declare)
+
+    def _search_call(self, query: str, evidence: str) -> list[Body]:
         call = {"type": "tool_use", "id": CALL, "name": SEARCH, "input": {"query": query}}
         result = {"type": "tool_result", "tool_use_id": CALL, "content": evidence}
-        messages = [
-            *body["messages"],
-            {"role": "assistant", "content": [call]},
-            {"role": "user", "content": [result]},
-        ]
-        tool = {"name": SEARCH, "description": ABOUT_SEARCH, "input_schema": SEARCH_PARAMETERS}
-        changed = {**body, "messages": messages}
-        return _declared(changed, tool, _name_of, {"type": "none"}) if declare else changed
+        return [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+
+    def _search_tool(self) -> Body:
+        return {"name": SEARCH, "description": ABOUT_SEARCH, "input_schema": SEARCH_PARAMETERS}
 
 
 FORMS: Mapping[str, RequestForm] = {
@@ -241,41 +253,117 @@ def _with_tool_role(message: Any) -> Any:
     return {**message, "role": "tool"} if results else message
 
 
-def _preceded(messages: list[Body], text: str, kind: str) -> list[Body]:
-    last = messages[-1]
-    content = last["content"]
-    before = text + content if isinstance(content, str) else [{"type": kind, "text": text}, *content]
-    return [*messages[:-1], {**last, "content": before}]
-
-
 def _without_system(messages: list[Body]) -> list[Body]:
     return messages[1:] if messages[0].get("role") in _SYSTEM else messages
 
 
 def _with_system(messages: list[Body], text: str, kind: str) -> list[Body]:
+    # many templates allow one system message alone, in the first place
     first, *rest = messages
     if first.get("role") not in _SYSTEM:
         return [{"role": "system", "content": text}, *messages]
     content = first.get("content")
     if isinstance(content, list):
         return [{**first, "content": [*content, {"type": kind, "text": text}]}, *rest]
-    return [{**first, "content": "\n\n".join(filter(None, (content, text)))}, *rest]
+    return [{**first, "content": _join(content, text)}, *rest]
 
 
-def _declared(body: Body, tool: Body, name: Callable[[Any], Any], no_call: Any) -> Body:
-    """The request with the search among its tools, which strict servers want beside a call; the model is not to call it
-    where the client has no tools of its own.
-    """
-    tools = body.get("tools") or []
-    if not isinstance(tools, list) or any(name(one) == SEARCH for one in tools):
+def _join(first: str | None, second: str) -> str:
+    return "\n\n".join(filter(None, (first, second)))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The place for passages in requests. ``own``: the gate's templates; ``tools``: the upstream takes declarations."""
+
+    rule: PromptRule
+    injection: Injection = "user"
+    own: OwnPrompts | None = None
+    tools: bool = True
+
+    @property
+    def is_whole_prompt(self) -> bool:
+        """True if requests are asked with the whole prompts that the gate's labels were made with."""
+        return self.rule == "trained" or (self.rule == "auto" and self.own is not None)
+
+
+def with_evidence(form: RequestForm, body: Body, query: str, evidence: str | None, place: Placement) -> Body:
+    """The request with the passages in it; the same object if there is nothing to change."""
+    language = language_of(query)
+    if place.is_whole_prompt:
+        question = Question("request", query, (), "test", "request", language)
+        if place.own is not None:
+            return form.replace_question(body, place.own.render(question, evidence), place.own.system)
+        prompt = answer_prompt(question, "llm" if evidence is None else "rag", evidence)
+        return form.replace_question(body, prompt, None)
+    if evidence is None:
         return body
-    choice = {} if tools else {"tool_choice": no_call}
-    return {**body, "tools": [*tools, tool], **choice}
+    if place.injection == "tool":
+        return form.append_search(body, query, evidence, place.tools)
+    put = form.extend_system if place.injection == "system" else form.precede_question
+    return put(body, background(evidence, language))
 
 
-def _name_of(tool: Any) -> Any:
-    return tool.get("name") if isinstance(tool, dict) else None
+def search_tools(body: Body, patterns: Sequence[str]) -> list[Body]:
+    """The tools of a request whose name or type fits a pattern."""
+    tools = body.get("tools")
+    listed = tools if isinstance(tools, list) else []
+    return [tool for tool in listed if isinstance(tool, dict) and fits(_name(tool), patterns)]
 
 
-def _name_inside(tool: Any) -> Any:
-    return _name_of(tool.get("function")) if isinstance(tool, dict) else None
+def steer_tools(path: str, body: Body, tools: Sequence[Body], needed: bool, rule: ToolRule) -> tuple[Body, ToolOutcome]:
+    """The request after the gate's decision, and the outcome.
+
+    ``remove``: without the tools where no search is needed. ``force``: also, the model must call the first of them
+    elsewhere. A client's own choice of a tool stays, and tools that the dialogue has called: servers want them
+    declared.
+    """
+    own_choice = body.get("tool_choice") not in (None, "auto", {"type": "auto"})
+    if rule == "keep" or own_choice:
+        return body, "kept"
+    if needed:
+        return ({**body, "tool_choice": _choice(path, tools[0])}, "forced") if rule == "force" else (body, "kept")
+    if _has_calls(body):
+        return body, "kept"
+    rest = [tool for tool in body["tools"] if not any(tool is search for search in tools)]
+    without = {name: value for name, value in body.items() if name not in ("tools", "tool_choice")}
+    if not rest:
+        without.pop("parallel_tool_calls", None)
+        return without, "removed"
+    return {**body, "tools": rest}, "removed"
+
+
+def _name(tool: Body) -> str:
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, dict) else tool.get("name")
+    return name if isinstance(name, str) else str(tool.get("type", ""))
+
+
+def fits(name: str, patterns: Sequence[str]) -> bool:
+    """True if the name fits one of the patterns; case does not count."""
+    return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
+
+
+def _choice(path: str, tool: Body) -> Body:
+    """``tool_choice`` that makes the model call the tool, in the route's form."""
+    if path == "messages":
+        return {"type": "tool", "name": _name(tool)}
+    if path == "responses":
+        return {"type": "function", "name": _name(tool)} if tool.get("type") == "function" else {"type": tool["type"]}
+    return {"type": "function", "function": {"name": _name(tool)}}
+
+
+def _has_calls(body: Body) -> bool:
+    """True if the dialogue holds a call of a tool or its result."""
+    turns = body.get("messages") or body.get("input")
+    for turn in turns if isinstance(turns, list) else ():
+        if not isinstance(turn, dict):
+            continue
+        content = turn.get("content")
+        kinds = {block.get("type") for block in content if isinstance(block, dict)} if isinstance(content, list) else {}
+        kind = str(turn.get("type", ""))
+        if turn.get("tool_calls") or turn.get("role") == "tool" or "tool_use" in kinds or "tool_result" in kinds:
+            return True
+        if kind.endswith(("_call", "_call_output")):
+            return True
+    return False

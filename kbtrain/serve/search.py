@@ -6,9 +6,11 @@ import asyncio
 import importlib
 import inspect
 import json
+import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -30,10 +32,14 @@ from kbtrain.retrieval.vectors import VectorIndex, is_index
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.gate_model import is_of_demo
+from kbtrain.serve.problem import Refused
 from kbtrain.serve.worker import as_exception
 
 LARGEST = 8 * 2**20  # bytes of a reply
 THREADS = 8
+AGAIN = 5.0  # seconds after which a search that failed is tried again
+PROBE = "What is the capital of France?"
+logger = logging.getLogger("kbtrain.serve")
 R = TypeVar("R")
 
 
@@ -47,12 +53,58 @@ class Search(Protocol):
     name: str
 
     async def find(self, query: str, k: int) -> Sequence[Hit]:
-        """At most ``k`` hits, best first. May raise anything: the server goes on without passages."""
+        """At most ``k`` hits, best first. Errors of any kind: the server answers without passages."""
         ...
 
     async def close(self) -> None:
         """Release connections and threads."""
         ...
+
+
+async def find_within(search: Search, query: str, k: int, seconds: float) -> Sequence[Hit]:
+    """Passages within a deadline. Raises :class:`Refused`: 504 for a slow search, else 502, with a line in the log."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await search.find(query, k)
+    except TimeoutError:
+        raise Refused(504, "search_failed", f"the search took over {seconds:g} s") from None
+    except Exception as error:  # noqa: BLE001 - of a service or of a function of the user's
+        name = type(error).__name__
+        logger.warning("search: %s: %s", name, error if name == "SearchFailed" else "")
+        raise Refused(502, "search_failed", "the search failed") from None
+
+
+class SearchCheck:
+    """State of a search for ``/ready``: the result of the last request's search.
+
+    Without one, and a while after a failure, the check searches for one passage itself.
+    """
+
+    def __init__(self, search: Search, deadline_s: float) -> None:
+        self._search, self._deadline = search, deadline_s
+        self._works: bool | None = None
+        self._time = 0.0
+        self._answer: asyncio.Task[None] | None = None
+
+    def note(self, works: bool) -> None:
+        """Take over the result of a request's search."""
+        self._works, self._time = works, time.monotonic()
+
+    async def works(self) -> bool:
+        """True if the search answers."""
+        due = self._works is None or (not self._works and time.monotonic() - self._time >= AGAIN)
+        if due and (self._answer is None or self._answer.done()):
+            self._answer = asyncio.ensure_future(self._ask())
+        if self._answer is not None:
+            await asyncio.shield(self._answer)
+        return bool(self._works)
+
+    async def _ask(self) -> None:
+        try:
+            await find_within(self._search, PROBE, 1, self._deadline)
+            self.note(True)
+        except Refused:
+            self.note(False)
 
 
 class Threads:
@@ -65,7 +117,7 @@ class Threads:
             threading.Thread(target=self._run, name="search", daemon=True).start()
 
     async def run(self, call: Callable[[], R]) -> R:
-        """Run ``call`` in one of them; one that nobody waits for any more is not begun."""
+        """Run ``call`` in one of them; a cancelled one that still waits is skipped."""
         job: Future[R] = Future()
         self._jobs.put((job, call))
         return await asyncio.wrap_future(job)
@@ -85,7 +137,7 @@ class Threads:
                 continue
             try:
                 future.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - it is the caller's, and the thread goes on
+            except BaseException as error:  # noqa: BLE001 - it is the caller's, not the thread's end
                 future.set_exception(as_exception(error))
 
 
@@ -98,12 +150,10 @@ class ThreadSearch:
         self._threads = Threads(threads)
 
     async def find(self, query: str, k: int) -> Sequence[Hit]:
-        """As :meth:`Search.find`."""
         return await self._threads.run(lambda: self._find(query, k))
 
     async def close(self) -> None:
-        """As :meth:`Search.close`; a search that hangs is left behind."""
-        self._threads.close()
+        self._threads.close()  # does not wait for a search that hangs
 
 
 class AsyncSearch:
@@ -114,11 +164,9 @@ class AsyncSearch:
         self._function = function
 
     async def find(self, query: str, k: int) -> Sequence[Hit]:
-        """As :meth:`Search.find`."""
         return hits_of(await self._function(query, k), k)
 
-    async def close(self) -> None:
-        """Nothing to release."""
+    async def close(self) -> None: ...
 
 
 class VectorSearch:
@@ -131,7 +179,6 @@ class VectorSearch:
         self._threads = Threads(1 if index.card.store is None else THREADS)
 
     async def find(self, query: str, k: int) -> Sequence[Hit]:
-        """As :meth:`Search.find`."""
         try:
             (vector,) = await self._index.embedded(self._embedder, [query])
         except UserError:  # its words may repeat the query
@@ -139,14 +186,13 @@ class VectorSearch:
         return await self._threads.run(lambda: refilled(lambda n: self._index.store.nearest(vector, n), k))
 
     async def close(self) -> None:
-        """As :meth:`Search.close`."""
         await self._embedder.close()
         self._threads.close()
         self._index.store.close()
 
 
 class HttpSearch:
-    """A service that answers a GET with JSON (:class:`~kbtrain.retrieval.web.WebService`); asked once a question."""
+    """A service that answers a GET with JSON (:class:`~kbtrain.retrieval.web.WebService`); one request a question."""
 
     name = "http"
 
@@ -155,7 +201,6 @@ class HttpSearch:
         self._client = httpx2.AsyncClient(timeout=httpx2.Timeout(service.timeout_s, pool=None), trust_env=False)
 
     async def find(self, query: str, k: int) -> Sequence[Hit]:
-        """As :meth:`Search.find`."""
         headers = {"accept": "application/json", **self._web.headers}
         async with self._client.stream("GET", self._web.url(query, k), headers=headers) as response:
             if response.status_code != 200:
@@ -173,7 +218,6 @@ class HttpSearch:
             raise SearchFailed(f"no list at '{self._web.service.results}' of the reply") from None
 
     async def close(self) -> None:
-        """As :meth:`Search.close`."""
         await self._client.aclose()
 
 
@@ -181,8 +225,8 @@ def open_search(config: ServeConfig) -> Search | None:
     """The search of a configuration; None for none. Raises :class:`UserError`."""
     name = config.search
     if name == "auto":
-        found = automatic(config)
-        return None if found is None else open_search(config.model_copy(update={"search": found}))
+        index = automatic(config)
+        return None if index is None else open_search(config.model_copy(update={"search": index}))
     if name == "none":
         return None
     if name.startswith(("http://", "https://")):
@@ -255,7 +299,7 @@ def _function(name: str) -> Search:
         function: Any = importlib.import_module(module)
         for part in attribute.split("."):
             function = getattr(function, part)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:  # the latter: no module's name
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last two: not a module's name
         raise UserError(f"key 'search': {name}: cannot be imported ({error})") from None
     finally:
         sys.path.remove(os.getcwd())
@@ -266,18 +310,14 @@ def _function(name: str) -> Search:
     return ThreadSearch(name, lambda query, k: hits_of(function(query, k), k), THREADS)
 
 
-def hits_of(found: Any, k: int) -> tuple[Hit, ...]:
+def hits_of(results: Any, k: int) -> tuple[Hit, ...]:
     """Hits from the results of a function: texts, mappings with ``text`` (and ``title``, ``id``, ``score``), or hits.
 
     Raises :class:`SearchFailed` for anything else.
     """
-    if not isinstance(found, list | tuple):
-        raise SearchFailed(f"the function gave {type(found).__name__}, expected a list")
-    return distinct((_hit(value, rank) for rank, value in enumerate(found, 1)), k)[0]
-
-
-def _hit(value: Any, rank: int) -> Hit:
-    found = hit_of(value, rank)
-    if found is None:
+    if not isinstance(results, list | tuple):
+        raise SearchFailed(f"the function gave {type(results).__name__}, expected a list")
+    hits = [hit_of(value, rank) for rank, value in enumerate(results, 1)]
+    if None in hits:
         raise SearchFailed("a result is neither a text nor a mapping with 'text'")
-    return found
+    return distinct((hit for hit in hits if hit is not None), k)[0]

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import logging
+import resource
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from kbtrain.config import parse_args
 from kbtrain.errors import UserError, require
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.decide import unpromised
 from kbtrain.gates.registry import folder_of
 from kbtrain.runtime.garbage import freeze_objects
-from kbtrain.serve.config import ServeConfig
+from kbtrain.serve.config import ServeConfig, parse_command
+from kbtrain.serve.exchange import place_of
 from kbtrain.serve.gate_model import is_of_demo
-from kbtrain.serve.inject import asks_whole
-from kbtrain.serve.log_limit import OncePerSecond, log_loop_error
-from kbtrain.serve.open_files import raise_open_files
+from kbtrain.serve.request_forms import Placement
 
 if TYPE_CHECKING:
     import uvicorn
 
     from kbtrain.serve.decide import LoadedGate
     from kbtrain.serve.service import Service
+
 
 USAGE = """Put a gate in front of a model: an OpenAI-compatible server that searches only where it is needed.
 
@@ -38,8 +40,7 @@ Examples:
   kbtrain serve runs/mine/features --config serve.yaml
 """
 BACKLOG = 2048  # connections that wait to be taken
-# connections taken in one turn of the event loop: without descriptors asyncio sets a timer for each try, and each timer
-# tries again
+# connections taken in one turn of the event loop: without descriptors asyncio sets a timer for each failed try
 ACCEPTED = 1
 LINGER = 5.0  # seconds for requests that were cancelled at the end of the process
 logger = logging.getLogger("kbtrain.serve")
@@ -47,10 +48,7 @@ logger = logging.getLogger("kbtrain.serve")
 
 def serve_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
     """``kbtrain serve FOLDER [--key value ...]``. Raises :class:`UserError`."""
-    words = list(arguments)
-    if words and not words[0].startswith("-") and "=" not in words[0]:
-        words[0] = f"gate={words[0]}"
-    config = parse_args(ServeConfig, words, USAGE, "kbtrain serve FOLDER")
+    config = parse_command(ServeConfig, arguments, USAGE, "kbtrain serve FOLDER")
     for package in ("aiohttp", "httptools", "prometheus_client", "starlette", "uvicorn"):
         require(package, "serve")
     run(with_local_gate(config), say)
@@ -78,10 +76,10 @@ def run(config: ServeConfig, say: Callable[[str], None]) -> None:
     if config.upstream is not None and not is_listening(config.upstream):
         say(f"warning: nothing answers at {config.upstream}; start the model's server, or change --upstream")
     server = http_server(service)
-    signal.signal(signal.SIGHUP, lambda *_: reload(service))  # before anyone can know that the server is there
+    signal.signal(signal.SIGHUP, lambda *_: reload(service))  # before the line that announces the server
     end_on_signals(server)
     freeze_objects()
-    listening.listen(BACKLOG)  # whoever reads the next line may ask at once: the event loop is not up yet
+    listening.listen(BACKLOG)  # clients may connect at the next line, before the event loop runs
     say(f"{service.decider.loaded.name} answers at http://{name}:{listening.getsockname()[1]}/v1")
     asyncio.run(_serve(service, server, listening))
 
@@ -145,27 +143,26 @@ def _threshold_lines(service: Service) -> list[str]:
     if threshold is None:
         return ["no threshold: shadow mode records scores alone; choose one on them: kbtrain calibrate (--log)"]
     card = loaded.gate.card
-    noted = card.thresholds.get(loaded.gate.name) if card and config.threshold is None else None
-    origin = "--threshold" if noted is None else f"rule {noted.rule}"
-    price = loaded.price
-    if price is not None:
-        noted, origin = None, f"a search must gain more than {100 * price:.3g} points"
-    where = "logged" if noted is not None and "traffic" in noted.evidence else "dev"
+    chosen = card.thresholds.get(loaded.gate.name) if card and config.threshold is None else None
+    origin = "--threshold" if chosen is None else f"rule {chosen.rule}"
+    if loaded.price is not None:
+        chosen, origin = None, f"a search must gain more than {100 * loaded.price:.3g} points"
+    where = "logged" if chosen is not None and "traffic" in chosen.evidence else "dev"
     share = loaded.share_above(threshold)
     searched = "" if share is None else f": searches for {share:.0%} of the {where} questions"
     if loaded.gate.unit == "probability" and not 0 <= threshold < 1:
         searched = ": always searches" if threshold < 0 else ": never searches"
     figures = "its savings on test questions are not measured (eval/end_to_end.py, which reads accepted answers)"
-    if noted is not None and "changed" in noted.evidence:
-        figures = f"on dev {noted.evidence['changed']:.1%} of the answers differ from always searching"
-    elif noted is not None and noted.test is not None:
-        figures = noted.test.line()
+    if chosen is not None and "changed" in chosen.evidence:
+        figures = f"on dev {chosen.evidence['changed']:.1%} of the answers differ from always searching"
+    elif chosen is not None and chosen.test is not None:
+        figures = chosen.test.line()
     mapped = [] if loaded.gate.outlook is None else [loaded.gate.outlook.line()]
     return [f"threshold {threshold:.6g} ({origin}){searched}", figures, *mapped]
 
 
 def _prompt_in_words(config: ServeConfig, loaded: LoadedGate) -> str:
-    if asks_whole(config.prompt, loaded.own):
+    if Placement(config.prompt, own=loaded.own).is_whole_prompt:
         whose = "the templates" if loaded.own is not None else "figures 9 and 10, the prompts"
         return f"{whose} that the gate's labels were made with"
     return (
@@ -175,7 +172,7 @@ def _prompt_in_words(config: ServeConfig, loaded: LoadedGate) -> str:
 
 
 def reload(service: Service) -> None:
-    """Open the gate's folder again, beside what is going on."""
+    """Open the gate's folder again, while requests are served."""
 
     def work() -> None:
         service.decider.reload()
@@ -206,7 +203,7 @@ async def _serve(service: Service, server: uvicorn.Server, listening: socket.soc
 
 
 def http_server(service: Service) -> uvicorn.Server:
-    """uvicorn around the application; it says neither its name nor what it is asked."""
+    """uvicorn around the application, without its name in answers and without an access log."""
     import uvicorn
 
     from kbtrain.serve.app import application
@@ -243,12 +240,12 @@ def http_server(service: Service) -> uvicorn.Server:
 
 
 def _no_cut(record: logging.LogRecord) -> bool:
-    """False for uvicorn's error at an answer that is cut off as the upstream's was: a warning has said so."""
+    """False for uvicorn's error at an answer that is cut off as the upstream's was: a warning reports it."""
     return record.getMessage() != "ASGI callable returned without completing response."
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket, before the gate is opened: a port in use is said at once."""
+    """A bound socket. Raises :class:`UserError`; before the gate is opened, so that a port in use is an early error."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # the protocol by its number, else asyncio leaves Nagle's algorithm on: 40 ms before the second piece of an answer
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -259,3 +256,64 @@ def listen(host: str, port: int) -> socket.socket:
         listening.close()
         raise UserError(f"{host}:{port}: cannot be listened on ({error.strerror}); choose another --port") from None
     return listening
+
+
+MOST_MESSAGES = 1000  # that the log's limit remembers; messages of libraries may hold addresses
+OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE}
+
+
+class OncePerSecond(logging.Filter):
+    """Pass one record of a message a second; the next record has the number of skipped ones.
+
+    Messages differ by the first line of their format; those of the format "%s" by the value.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[tuple[str, str], float] = {}
+        self._skipped: dict[tuple[str, str], int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """True for a record to write; it gets the number of skipped ones."""
+        text = record.getMessage() if record.msg == "%s" else str(record.msg)
+        key = record.name, text.partition("\n")[0]
+        last = self._last.get(key)
+        if last is not None and 0 <= record.created - last < 1:
+            self._skipped[key] = self._skipped.get(key, 0) + 1
+            return False
+        if len(self._last) >= MOST_MESSAGES:
+            self._last.clear()
+        self._last[key] = record.created
+        if skipped := self._skipped.pop(key, 0):
+            record.msg, record.args = f"{record.getMessage()} ({skipped} more since)", ()
+        return True
+
+
+def log_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error that reached the event loop: its type and traceback, without its message, which may hold texts."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in OUT_OF_DESCRIPTORS:
+        logger.error("no file descriptor is left (%s): new connections wait; raise `ulimit -n`", error.strerror)
+    elif error is None:
+        logger.error("event loop: %s", str(context.get("message")).partition("\n")[0])
+    else:
+        logger.error("event loop: %s\n%s", type(error).__name__, place_of(error))
+
+
+MOST_OPEN_FILES = 65_536  # enough, where the system would allow millions
+
+
+def raise_open_files() -> int:
+    """Raise the soft limit to the hard one, as far as :data:`MOST_OPEN_FILES`; the limit after it.
+
+    A proxied request needs two open files, and systems start programs with few.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    top = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < top:
+        for limit in (top, 10_240):  # macOS takes no more than its OPEN_MAX where the hard limit is infinite
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
+                break
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else soft

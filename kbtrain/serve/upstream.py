@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -22,8 +23,7 @@ from yarl import URL
 from kbtrain.net.credentials import key_from_environment, key_headers
 from kbtrain.net.servers import LARGEST, is_loopback, split_query, whole_json
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.cors import Header
-from kbtrain.serve.exchange import Upload
+from kbtrain.serve.exchange import Header, Upload
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
 
@@ -33,20 +33,24 @@ HOP_BY_HOP = {
 }  # fmt: skip
 NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"forwarded"}
 NOT_RETURNED = HOP_BY_HOP | {b"server", b"date", b"x-powered-by", b"via"}
-OF_CALLER = {b"authorization", b"api-key", b"x-api-key", b"cookie"}  # not passed on where there are keys of our own
-CONNECT = 5.0  # seconds until a connection stands
-IDLE = 5.0  # seconds after which a connection that nobody uses is closed, or at most twice as many
+OF_CALLER = {b"authorization", b"api-key", b"x-api-key", b"cookie"}  # not passed on where this server has keys
+CONNECT = 5.0  # seconds for opening a connection
+IDLE = 5.0  # seconds after which an unused connection is closed, or at most twice as many
 LINE = 65_536  # bytes of a line of the upstream's head
 LARGE = 2**20  # bytes of a body that is sent in parts, so that no stream waits for it
 PAUSE = 0.1  # seconds before the second try, doubled each time
+FRESH = 1.0  # seconds for which an answer of /ready about the upstream holds
 
 logger = logging.getLogger("kbtrain.serve")
 
 
 @dataclass(frozen=True)
 class UpstreamReply:
-    """Status, headers, and the body's bytes as they come: those of one read in one piece, since fast models send many
-    tokens at once and each piece costs what a token costs."""
+    """Status, headers, and the body as it comes.
+
+    One piece holds the bytes of one read: fast models send many tokens at once, and each piece costs what a token
+    costs.
+    """
 
     status: int
     headers: list[Header]
@@ -65,8 +69,9 @@ class Upstream(Protocol):
         ...
 
     def check(self, path: str, body: Mapping[str, Any]) -> None:
-        """Raise :class:`Refused` for a request (as it is asked without passages) that :meth:`send` would refuse: it is
-        called before a gate and a search cost anything."""
+        """Raise :class:`Refused` for a request without passages that :meth:`send` would refuse, before a gate and a
+        search cost anything.
+        """
         ...
 
     def send(
@@ -84,11 +89,33 @@ class Upstream(Protocol):
         ...
 
 
-class HttpUpstream:
-    """A server by its address.
+class UpstreamCheck:
+    """State of the upstream for ``/ready``: one request for its models at a time, since the route needs no key."""
 
-    Its key comes from the environment. Without one the client's own
-    ``Authorization`` or ``X-Api-Key`` is passed on, unless that is a key of this server.
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._time = 0.0
+        self._answer: asyncio.Task[Refused | None] | None = None
+
+    async def problem(self) -> Refused | None:
+        """The reason why the upstream cannot be used; None if it can be."""
+        if self._answer is None or (self._answer.done() and time.monotonic() - self._time >= FRESH):
+            self._time = time.monotonic()
+            self._answer = asyncio.ensure_future(self._ask())
+        return await asyncio.shield(self._answer)
+
+    async def _ask(self) -> Refused | None:
+        try:
+            await self._upstream.models()
+        except Refused as refused:
+            return None if refused.status == 401 else refused  # 401: the clients have the keys, and it answers
+        return None
+
+
+class HttpUpstream:
+    """A server by its address, with the environment's key.
+
+    Without a key the client's ``Authorization`` or ``X-Api-Key`` is passed on, unless that is a key of this server.
     """
 
     name = "upstream"
@@ -114,46 +141,46 @@ class HttpUpstream:
     def _headers(self, headers: Iterable[Header]) -> list[Header]:
         headers = list(headers)
         named = {part.strip().lower() for key, value in headers if key == b"connection" for part in value.split(b",")}
-        own = self._own_keys or self._key is not None
-        kept = [
+        has_key = self._own_keys or self._key is not None
+        passed_on = [
             (key, value)
             for key, value in headers
             if key not in NOT_SENT | named
             and not key.startswith((b"x-kbtrain-", b"x-forwarded-"))
-            and not (own and key in OF_CALLER)
+            and not (has_key and key in OF_CALLER)
             and not (self._cors and key == b"origin")  # this server decides which pages may ask
         ]
-        kept += [(name.lower().encode(), value.encode()) for name, value in self._key_header.items()]
-        if not any(key == b"accept-encoding" for key, _ in kept):
-            kept.append((b"accept-encoding", b"identity"))  # else a server may choose what the client cannot read
-        return kept
+        passed_on += [(name.lower().encode(), value.encode()) for name, value in self._key_header.items()]
+        if not any(key == b"accept-encoding" for key, _ in passed_on):
+            passed_on.append((b"accept-encoding", b"identity"))  # else a server may choose what the client cannot read
+        return passed_on
 
     def check(self, path: str, body: Mapping[str, Any]) -> None:
-        """As :meth:`Upstream.check`: the server says itself what it does not take."""
+        """Check nothing: the server refuses a request itself."""
 
     @contextlib.asynccontextmanager
     async def send(
         self, path: str, data: bytes | Upload, headers: Iterable[Header], query: bytes = b"", method: str = "POST"
     ) -> AsyncIterator[UpstreamReply]:
-        """As :meth:`Upstream.send`."""
         url = self._address(path, quote_from_bytes(query, PRINTABLE))
         headers = list(headers)
-        kept = self._headers(headers)
+        passed_on = self._headers(headers)
         if isinstance(data, Upload):  # some servers read no body without its length
-            kept += [(name, value) for name, value in headers if name == b"content-length"]
-        response = await self._first_bytes(method, url, kept, data)
+            passed_on += [(name, value) for name, value in headers if name == b"content-length"]
+        response = await self._first_bytes(method, url, passed_on, data)
         try:
             if not 200 <= response.status < 600:
                 self._metrics.upstream_failures.labels("status").inc()
                 raise Refused(502, "upstream_unreachable", f"the upstream answers with a status {response.status}")
             lower = ((key.lower(), value) for key, value in response.raw_headers)
-            kept = [
+            returned = [
                 (key, value)
                 for key, value in lower
                 if key not in NOT_RETURNED and not key.startswith((b"x-kbtrain-", b"access-control-"))
             ]
-            async with asyncio.timeout(self._whole):  # a byte now and then breaks no silence, a client may read nothing
-                yield UpstreamReply(response.status, kept, response.content.iter_any())
+            # the limit on silence does not end an answer of a byte now and then, nor one that the client does not read
+            async with asyncio.timeout(self._whole):
+                yield UpstreamReply(response.status, returned, response.content.iter_any())
         except (TimeoutError, aiohttp.ClientError):
             self._metrics.upstream_failures.labels("stream").inc()
             raise
@@ -209,55 +236,55 @@ class HttpUpstream:
                 await asyncio.sleep(PAUSE * 2 ** (failed - 1))
 
     async def models(self, headers: Iterable[Header] = ()) -> list[Any]:
-        """As :meth:`Upstream.models`."""
-        try:
+        models = None
+        broken = (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError, RecursionError)
+        with contextlib.suppress(*broken):
             async with asyncio.timeout(5.0):
                 response = await self._request("GET", self._address("models"), self._headers(headers))
                 try:
                     if response.status == 401 and self._key is None and not self._own_keys:
                         raise Refused(401, "invalid_api_key", "the upstream lists its models for a key alone")
-                    found = _read_models(await self._small(response)) if response.status == 200 else None
+                    if response.status == 200:
+                        models = _read_models(await read_whole(response.content.iter_any(), LARGEST))
                 finally:
                     response.close()
-        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError, RecursionError):
-            found = None
-        if found is None:
+        if models is None:
             raise Refused(502, "upstream_unreachable", "the upstream's list of models cannot be read")
-        return found
-
-    async def _small(self, response: aiohttp.ClientResponse) -> bytes:
-        """A whole body. Raises ``ValueError`` for one of more than :data:`LARGEST` bytes."""
-        body = bytearray()
-        async for piece in response.content.iter_any():
-            body += piece
-            if len(body) > LARGEST:
-                raise ValueError("a list of models without end")
-        return bytes(body)
+        return models
 
     async def close(self) -> None:
-        """As :meth:`Upstream.close`."""
         if self._session is not None:
             await self._session.close()
+
+
+async def read_whole(pieces: AsyncIterator[bytes], most: int) -> bytes:
+    """A whole body. Raises ``ValueError`` for one of more than ``most`` bytes."""
+    body = bytearray()
+    async for piece in pieces:
+        body += piece
+        if len(body) > most:
+            raise ValueError(f"a reply above {most:,} bytes")
+    return bytes(body)
 
 
 def _has_begun(error: Exception) -> bool:
     """True for an error behind the first byte of an answer: the request was read, and may cost a second time."""
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        return not isinstance(error.message, str)  # else what was read of a head
+        return not isinstance(error.message, str)  # another message holds a part of a head
     return isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError)
 
 
 def _read_models(data: bytes) -> list[Any]:
     """Entries of a list of models; halves of surrogate pairs become U+FFFD. Raises ``ValueError`` for anything else."""
-    found, broken = whole_json(json.loads(data, parse_constant=_no_number)["data"])
+    models, broken = whole_json(json.loads(data, parse_constant=_refuse_number)["data"])
     if broken:
         logger.warning("upstream: %d halves of surrogate pairs in its list of models", broken)
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise ValueError("no list of models")
-    return found
+    if not isinstance(models, list) or not all(isinstance(model, dict) for model in models):
+        raise ValueError("not a list of models")
+    return models
 
 
-def _no_number(name: str) -> None:
+def _refuse_number(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
@@ -265,8 +292,9 @@ PRINTABLE = "".join(map(chr, range(33, 127)))
 
 
 def _text(value: bytes) -> str:
-    """A header's value as the client library takes it, which sends it as UTF-8: other bytes are read as latin-1, since
-    it has no way to send them as they are."""
+    """A header's value for the client library, which sends it as UTF-8. Other bytes are read as latin-1: the library
+    cannot send them as they are.
+    """
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -274,8 +302,7 @@ def _text(value: bytes) -> str:
 
 
 def session(connect: float, silence: float, trusted: ssl.SSLContext | None = None) -> aiohttp.ClientSession:
-    """Connections that are kept, whose answers are neither unpacked nor asked for cookies: what one client is given is
-    not sent for another."""
+    """Connections that are kept, without unpacking of answers. Cookies are ignored: one client's are not another's."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE, ssl=trusted or True),
         timeout=aiohttp.ClientTimeout(total=None, connect=connect, sock_read=silence),
@@ -295,5 +322,62 @@ def proxy_for(url: str) -> str | None:
     if is_loopback(host) or proxy_bypass(host):
         return None
     proxies = getproxies()
-    found = proxies.get(parts.scheme) or proxies.get("all")
-    return found if found is None or "://" in found else f"http://{found}"
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
+
+
+LONGEST_ERROR = 65_536  # bytes of a line, or of a body, that are searched for an error
+
+
+class ErrorEvents:
+    """Errors inside an answer of status 200, an event of a stream or the whole body; :attr:`found` after the first.
+
+    ``streamed``: server-sent events, else one JSON body. Compressed answers and other types pass unwatched.
+    """
+
+    def __init__(self, headers: list[Header]) -> None:
+        kinds = {name: value.lower() for name, value in headers}
+        kind = kinds.get(b"content-type", b"")
+        self.streamed = kind.startswith(b"text/event-stream")
+        self._watching = kinds.get(b"content-encoding", b"identity") == b"identity"
+        self._watching &= self.streamed or kind.startswith(b"application/json")
+        self._rest = b""
+        self.found = False
+
+    def feed(self, piece: bytes) -> None:
+        """Look at a piece, wherever it is cut."""
+        if not self._watching or self.found:
+            return
+        if not self.streamed:
+            self._rest += piece
+            self._watching = len(self._rest) <= LONGEST_ERROR
+            return
+        whole, end, rest = piece.rpartition(b"\n")
+        if not end:
+            self._rest = (self._rest + piece)[:LONGEST_ERROR]
+            return
+        lines, self._rest = self._rest + whole, rest[:LONGEST_ERROR]
+        if b"error" in lines or b"response.failed" in lines:
+            self.found = any(map(_is_error_line, lines.splitlines()))
+
+    def end(self) -> None:
+        """Look at the rest behind the last line end."""
+        if self._watching and not self.found and b"error" in self._rest:
+            self.found = _is_error_line(self._rest) if self.streamed else _is_error(self._rest)
+        self._rest = b""
+
+
+def _is_error_line(line: bytes) -> bool:
+    field, _, value = line.partition(b":")
+    if field == b"event":
+        return value.strip() in (b"error", b"response.failed")  # the second one: OpenAI's Responses
+    return field == b"data" and b"error" in value and _is_error(value)
+
+
+def _is_error(data: bytes) -> bool:
+    """True for a JSON object with an error in it, or of the type "error"."""
+    try:
+        value: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and (bool(value.get("error")) or value.get("type") == "error")

@@ -38,12 +38,11 @@ class PartlyScored(TimeoutError, Generic[R]):
 class GateWorker(Generic[R]):
     """Batches of at most ``most`` inputs; the first of a batch waits ``seconds`` for others at the longest.
 
-    With several ``threads`` a batch does not wait for those before it: for a gate that waits for a server.
+    With several ``threads`` a batch does not wait for those before it: for a gate that waits for a server. A batch is
+    smaller where it would take over half of ``deadline`` seconds at the speed of the batch before.
 
-    A batch is smaller where it would take over half of ``deadline`` seconds at the speed of the batch before.
-
-    ``score`` runs in the worker's thread. Where it fails for a batch, each input is tried alone: one bad input is no
-    other request's failure. Inputs whose request was cancelled meanwhile are skipped.
+    ``score`` runs in the worker's thread. Where it fails for a batch, each input is tried alone: one bad input does not
+    fail other requests. Inputs of cancelled requests are skipped.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class GateWorker(Generic[R]):
         return len(self._waiting)
 
     async def score(self, inputs: Sequence[Input]) -> list[R]:
-        """One result an input, in their order. Raises :class:`Busy` without room for all of them, and
+        """One result an input, in order. Raises :class:`Busy` without room for all of them, and
         :class:`PartlyScored` at the deadline.
         """
         loop = asyncio.get_running_loop()
@@ -98,10 +97,10 @@ class GateWorker(Generic[R]):
         finally:
             for item in items:
                 if not item.answer.cancel() and not item.answer.cancelled():
-                    item.answer.exception()  # seen: another item's error is the one that is raised
+                    item.answer.exception()  # marks it as retrieved: another item's error is raised
 
     def close(self) -> None:
-        """End the threads after their batches, or leave them behind; inputs that still wait get :class:`Busy`."""
+        """End the threads after their batches, or leave them running; inputs that still wait get :class:`Busy`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -136,8 +135,8 @@ class GateWorker(Generic[R]):
                     left_over = [self._waiting.popleft() for _ in range(len(self._waiting))]
                     _deliver(left_over, [Busy("the server is stopping")] * len(left_over))
                     return []
-                taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-                batch = [item for item in taken if not item.answer.cancelled()]
+                items = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+                batch = [item for item in items if not item.answer.cancelled()]
                 if batch:
                     return batch
 
@@ -148,7 +147,7 @@ class GateWorker(Generic[R]):
             if len(results) != len(values):
                 raise ValueError(f"{len(results)} scores for {len(values)} inputs")
             return list(results)
-        except BaseException as error:  # noqa: BLE001 - what a gate raises is the batch's result, not the thread's end
+        except BaseException as error:  # noqa: BLE001 - an error is the batch's result, not the thread's end
             if len(values) == 1:
                 return [as_exception(error)]
         return [result for value in values for result in self._results([value])]
@@ -165,7 +164,7 @@ def as_exception(error: BaseException) -> Exception:
 
 
 def _deliver(batch: Sequence[_Waiting[R]], results: Sequence[R | Exception]) -> None:
-    """Hand over results: once for each loop, since waking a loop costs a system call."""
+    """Hand over all results at once: waking the loop costs a system call."""
     pairs = list(zip(batch, results, strict=True))
 
     def set_all() -> None:

@@ -142,14 +142,14 @@ def test_a_kbm_s_second_judgement_reads_the_passages_as_its_reference(tmp_path, 
     from tiny_kbm import make_model, make_tokenizer
 
     from kbtrain.gates.kbm.gate import KBM
-    from kbtrain.serve import second
+    from kbtrain.serve import decide
 
     kbm, seen = KBM(make_model(), make_tokenizer(), ("mastery",), 256), []
     monkeypatch.setattr(kbm, "score", lambda examples: seen.extend(examples) or [0.4 if len(seen) % 2 else 0.6])
-    monkeypatch.setattr(second, "folder_of", lambda name: name)
-    first = second.LoadedGate(kbm, "0" * 12)
-    monkeypatch.setattr(second.LoadedGate, "open", lambda *a: first)
-    judge = second.PassageJudge(ServeConfig(gate=tmp_path, second="kbm"), first)
+    monkeypatch.setattr(decide, "folder_of", lambda name: name)
+    first = decide.LoadedGate(kbm, "0" * 12)
+    monkeypatch.setattr(decide.LoadedGate, "open", lambda *a: first)
+    judge = decide.PassageJudge(ServeConfig(gate=tmp_path, second="kbm"), first)
     try:
         hits = [Hit("p", "Pier", "The ferry lands there.", 1.0)]
         assert asyncio.run(judge.judge(GOOD, hits)) == (0.4, True)
@@ -167,7 +167,7 @@ def test_a_kbm_s_second_judgement_reads_the_passages_as_its_reference(tmp_path, 
     ],
 )
 def test_a_second_judgement_that_cannot_be_is_one_line(second, says, tmp_path):
-    from kbtrain.serve.second import PassageJudge
+    from kbtrain.serve.decide import PassageJudge
 
     gate = first_gate(tmp_path / "first")
     config = ServeConfig(gate=gate, second=str(gate) if second == "first" else second)

@@ -8,7 +8,7 @@ import pytest
 from serve_support import echo, serving
 from stub_upstream import StubUpstream
 
-from kbtrain.serve.client_tasks import is_client_task
+from kbtrain.serve.chat import is_client_task
 
 CHAT = "USER: What is the capital of Chad?\nASSISTANT: N'Djamena"
 # The first words and the frame of the prompts that the windows ship (Open WebUI 0.6 and 0.12, LibreChat agents 3, ...).

@@ -14,7 +14,7 @@ from kbtrain.config import parse_args
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.mcp_server import McpConfig
 from kbtrain.serve.metrics import Metrics
-from kbtrain.serve.service import Course
+from kbtrain.serve.service import RequestTrace
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NAMES = ("howto/serve.md", "howto/monitor.md", "howto/frameworks.md", "howto/agents.md")
@@ -69,8 +69,8 @@ def test_every_header_setting_and_metric_that_is_named_exists():
     names = ("retrieve", "threshold", "budget", "price", "worth", "tool", "debug", "saves", "helps", "gain")
     headers = {f"x-kbtrain-{name}" for name in names}
     seconds = {"gate_seconds": 1.0, "search_seconds": 1.0, "condense_seconds": 1.0}
-    course = Course("x", "forced", query="q", context="condensed", request_id="r", second=0.5, **seconds)
-    headers |= set(course.headers("g", True)) | {"x-kbtrain-score"}
+    trace = RequestTrace("x", "forced", query="q", context="condensed", request_id="r", second=0.5, **seconds)
+    headers |= set(trace.headers("g", True)) | {"x-kbtrain-score"}
     assert set(re.findall(r"x-kbtrain-[\w-]+\w", PAGE)) <= headers
     keys = {*ServeConfig.model_fields, *McpConfig.model_fields}
     settings = {name.replace("_", "-") for name in keys} | {"check", "ratio", "replace", "rollback", "dry-run"}

@@ -215,7 +215,7 @@ def test_results_of_a_wrapped_server_at_an_address_are_unchanged(gate, wrapped, 
     from mcp import Client
     from support.waiting import wait_until
 
-    from kbtrain.serve import mcp_server, mcp_wrapper
+    from kbtrain.serve import mcp_server
     from kbtrain.serve.config import ServeConfig
     from kbtrain.serve.server import listen
 
@@ -233,12 +233,12 @@ def test_results_of_a_wrapped_server_at_an_address_are_unchanged(gate, wrapped, 
         config = mcp_server.McpConfig(gate=gate, wrap=address)
 
         async def talk():
-            async with mcp_wrapper.open_wrapped(config) as behind, Client(address) as direct:
-                assert await mcp_wrapper.gated_tools(behind, config) == ["wiki_search", "search_images"]
+            async with mcp_server.open_wrapped(config) as behind, Client(address) as direct:
+                assert await mcp_server.gated_tools(behind, config) == ["wiki_search", "search_images"]
                 for change, message in REFUSED:
                     with pytest.raises(UserError, match=message):
-                        await mcp_wrapper.gated_tools(behind, config.model_copy(update=change))
-                async with Client(mcp_wrapper.wrapper(asks, behind, config)) as client:
+                        await mcp_server.gated_tools(behind, config.model_copy(update=change))
+                async with Client(mcp_server.wrapper(asks, behind, config)) as client:
                     assert client.instructions == direct.instructions == "Search the wiki."
                     for query in (NEEDS, "broken museum"):
                         given = {"query": query}

@@ -10,7 +10,7 @@ from stub_upstream import StubUpstream
 
 from kbtrain.serve.app import application, openapi
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.policy import KNOWN
+from kbtrain.serve.policy import Policy
 from kbtrain.serve.wire import INSTRUCTIONS, MOST_QUESTIONS
 
 DOCUMENT = json.loads(openapi())
@@ -105,7 +105,8 @@ def shape(value):
 
 def test_limits_and_words_of_the_document_are_the_server_s():
     config, parts = ServeConfig(gate="g"), DOCUMENT["components"]
-    assert {name.removeprefix("x-kbtrain-") for name in (p["name"] for p in parts["parameters"].values())} == set(KNOWN)
+    names = {parameter["name"].removeprefix("x-kbtrain-") for parameter in parts["parameters"].values()}
+    assert names == set(Policy.model_fields)
     messages = parts["schemas"]["messages"]
     assert messages["maxItems"] == config.max_messages
     assert messages["items"]["properties"]["role"]["type"] == "string"

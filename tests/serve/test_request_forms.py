@@ -8,9 +8,8 @@ from serve_support import KNOWN, NEEDS
 from kbtrain.prompts.kbm import background
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.inject import with_evidence
 from kbtrain.serve.problem import Refused
-from kbtrain.serve.request_forms import CALL, FORMS
+from kbtrain.serve.request_forms import CALL, FORMS, Placement, with_evidence
 
 RESPONSES, MESSAGES = FORMS["responses"], FORMS["messages"]
 TEXT = background("It opens at nine.", "en")
@@ -23,7 +22,7 @@ def read(form, body, reads=QUESTIONS, **settings):
 
 def put(form, body, injection, tools=True):
     before = json.dumps(body)
-    found = with_evidence(form, body, NEEDS, "It opens at nine.", "background", injection, None, tools)
+    found = with_evidence(form, body, NEEDS, "It opens at nine.", Placement("background", injection, None, tools))
     assert json.dumps(body) == before  # the client's own is left as it is
     return found
 
@@ -158,9 +157,9 @@ def test_a_prompt_of_its_own_takes_the_place_of_question_and_system():
         (RESPONSES, {"input": [{"role": "system", "content": "Long"}, user()], "instructions": "Long"}, "instructions"),
         (MESSAGES, {"messages": [user(kind="text")], "system": [{"type": "text", "text": "Long"}]}, "system"),
     ):
-        found = with_evidence(form, body, NEEDS, "It opens.", "auto", "user", own)
+        found = with_evidence(form, body, NEEDS, "It opens.", Placement("auto", "user", own))
         assert found[system] == "Short."
         (last,) = found["input" if system == "instructions" else "messages"]
         assert last["content"] == f"Read It opens. Say: {NEEDS}"
-    found = with_evidence(RESPONSES, {"input": NEEDS}, NEEDS, None, "auto", "user", own)
+    found = with_evidence(RESPONSES, {"input": NEEDS}, NEEDS, None, Placement("auto", "user", own))
     assert found == {"input": f"Say: {NEEDS}", "instructions": "Short."}

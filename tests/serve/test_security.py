@@ -14,8 +14,7 @@ from kbtrain.errors import UserError
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.template_marks import break_marks
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.inject import with_evidence
-from kbtrain.serve.request_forms import FORMS
+from kbtrain.serve.request_forms import FORMS, Placement, with_evidence
 from kbtrain.serve.search import hits_of
 
 KEY = "a-key-of-somebody"
@@ -223,7 +222,9 @@ def test_a_passage_is_data_and_opens_no_turn(passage):
     evidence = evidence_text(hits_of([{"text": passage, "title": passage, "id": passage}], 1))
     for injection in ("user", "system", "tool"):
         sent = json.loads(
-            json.dumps(with_evidence(FORMS["chat/completions"], body, NEEDS, evidence, "background", injection))
+            json.dumps(
+                with_evidence(FORMS["chat/completions"], body, NEEDS, evidence, Placement("background", injection))
+            )
         )
         roles = [message["role"] for message in sent["messages"]]
         assert (

@@ -16,7 +16,7 @@ from kbtrain.models.load import load_model
 from kbtrain.prompts.own import asked_text
 from kbtrain.records import GateExample
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.gate_states import states_server
+from kbtrain.serve.gate_model import states_server
 
 ANSWER = "The city near place 3 is the capital, as is its currency."
 QUESTION = "Which city is near place 3?"

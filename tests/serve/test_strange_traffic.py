@@ -12,7 +12,7 @@ from serve_support import KNOWN, NEEDS, echo, serving
 from stub_upstream import StubUpstream
 from support.waiting import wait_until
 
-from kbtrain.serve.error_events import ErrorEvents
+from kbtrain.serve.upstream import ErrorEvents
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": NEEDS}]}
 ECHO = f"{echo.__module__}:echo"

@@ -16,7 +16,7 @@ from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.noted import guaranteed
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.serve.decision_log import DecisionLog, read_log
-from kbtrain.serve.log_limit import OncePerSecond
+from kbtrain.serve.server import OncePerSecond
 from kbtrain.serve.traffic import calibrate_traffic, threshold_of
 
 
