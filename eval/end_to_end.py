@@ -185,8 +185,8 @@ def main(config: EndToEndConfig) -> None:
         }
         scores = {gate: scores_stored.by_gate[gate] for gate in thresholds if gate in scores_stored.by_gate}
         figures = savings(
-            dev.outcomes, test.outcomes, scores, config.accuracy, seed=config.seed, clusters=clusters, noted=thresholds,
-            after_search=scores_stored.meta.get("after_search", {}), training=training,
+            dev.outcomes, test.outcomes, scores, config.accuracy, seed=config.seed, clusters=clusters,
+            settings=thresholds, after_search=scores_stored.meta.get("after_search", {}), training=training,
         )  # fmt: skip
         note_lines = note_thresholds(
             config.run, behind, gates, dev.outcomes, picks, settings, config.replace_thresholds, dev.questions, figures,

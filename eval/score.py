@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbtrain.config import run_script
-from kbtrain.evaluation.asked import Asked, check_own_prompts, read_asked, with_hits
 from kbtrain.evaluation.gate_choice import ChoiceConfig, choose_gates, prompted_model
 from kbtrain.evaluation.member_scores import from_members
+from kbtrain.evaluation.scoring_inputs import ScoringInputs, attach_passages, check_own_prompts, read_inputs
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.noted import sources_of
 from kbtrain.gates.prompted import PROMPTED
@@ -56,7 +56,7 @@ class ScoreConfig(ForecastConfig, ChoiceConfig):
 def main(config: ScoreConfig) -> None:
     """Read examples, score what is not scored yet, write a file for each gate."""
     started = time.monotonic()
-    inputs = read_asked(config)
+    inputs = read_inputs(config)
     check_data(*inputs.files.values())
     gates = choose_gates(config, inputs)
     check_own_prompts(inputs, gates)
@@ -72,7 +72,7 @@ def main(config: ScoreConfig) -> None:
     print(summary(config, inputs, scored, time.monotonic() - started))
 
 
-def summary(config: ScoreConfig, inputs: Asked, scored: Sequence[Scored], seconds: float) -> str:
+def summary(config: ScoreConfig, inputs: ScoringInputs, scored: Sequence[Scored], seconds: float) -> str:
     """A sentence: how many examples were scored now by which gates, and whose scores were there."""
     by_number: dict[int, list[str]] = {}
     for result in scored:
@@ -85,7 +85,9 @@ def summary(config: ScoreConfig, inputs: Asked, scored: Sequence[Scored], second
     return f"{'; '.join(parts)} -> {score_path(config.run, '*')}{note}"
 
 
-def look_ahead(config: ScoreConfig, inputs: Asked, gates: Sequence[GateHandle], hashes: Mapping[str, str]) -> None:
+def look_ahead(
+    config: ScoreConfig, inputs: ScoringInputs, gates: Sequence[GateHandle], hashes: Mapping[str, str]
+) -> None:
     """Print what is left to score for each gate: requests, tokens, money, and with ``measure`` the time."""
     price, total = price_of(config.prices), sum(map(len, inputs.examples.values()))
     for gate in gates:
@@ -100,11 +102,11 @@ def look_ahead(config: ScoreConfig, inputs: Asked, gates: Sequence[GateHandle], 
 
 
 def with_evidence(
-    config: ScoreConfig, gate: GateHandle, inputs: Asked, hashes: Mapping[str, str]
-) -> tuple[Asked, Mapping[str, str]]:
+    config: ScoreConfig, gate: GateHandle, inputs: ScoringInputs, hashes: Mapping[str, str]
+) -> tuple[ScoringInputs, Mapping[str, str]]:
     """Examples and hashes as the gate needs them: with what was found, where it is asked after the search."""
     if gate.stage == "search" and inputs.reads == "question":
-        return with_hits(config.run, inputs, hashes)
+        return attach_passages(config.run, inputs, hashes)
     return inputs, hashes
 
 
@@ -122,7 +124,7 @@ class Scored(NamedTuple):
     restarted: bool
 
 
-def score(config: ScoreConfig, to_score: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> Scored:
+def score(config: ScoreConfig, to_score: ScoringInputs, gate: GateHandle, hashes: Mapping[str, str]) -> Scored:
     """One gate's file."""
     started, target, splits = time.monotonic(), score_path(config.run, gate.name), config.splits
     to_score, hashes = with_evidence(config, gate, to_score, hashes)
@@ -156,7 +158,9 @@ def score(config: ScoreConfig, to_score: Asked, gate: GateHandle, hashes: Mappin
     return Scored(gate.names, total, scores.restarted)
 
 
-def members_engine(config: ScoreConfig, inputs: Asked, gate: GateHandle, hashes: Mapping[str, str]) -> Engine | None:
+def members_engine(
+    config: ScoreConfig, inputs: ScoringInputs, gate: GateHandle, hashes: Mapping[str, str]
+) -> Engine | None:
     """For a gate made of others whose scores are all stored: one that reads them. None: the members are asked."""
     if gate.opening is None or gate.opening.prompt is not None:
         return None

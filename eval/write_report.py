@@ -91,7 +91,7 @@ def main(config: ReportConfig) -> None:
     behind = sources(config.run, scores_stored)
     settings = noted_settings(behind, gates)
     training = training_of(scored, behind, read_labels(files[2])[1], training_texts(config.run), dev_kind(dev, kind))
-    gate_savings = savings(dev, outcomes, scored, kind, seed=results.meta["seed"], clusters=clusters, noted=settings,
+    gate_savings = savings(dev, outcomes, scored, kind, seed=results.meta["seed"], clusters=clusters, settings=settings,
                     after_search=scores_stored.meta.get("after_search", {}),
                     training=training)  # fmt: skip
     gate = main_gate(gates, config.gate, gate_savings)

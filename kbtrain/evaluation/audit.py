@@ -50,9 +50,9 @@ class JudgedTurns:
 
     def dev(self) -> Dev:
         """The turns that people judged, for a threshold rule."""
-        known = self.judged
-        llm, rag = self.llm[known], self.rag[known]
-        return Dev(self.scores[known], llm, rag, (rag > llm).astype(np.float64))
+        judged = self.judged
+        llm, rag = self.llm[judged], self.rag[judged]
+        return Dev(self.scores[judged], llm, rag, (rag > llm).astype(np.float64))
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def audit_figures(turns: JudgedTurns, threshold: float) -> AuditFigures:
 
     lost = _mean(turns, lambda llm, rag: llm - rag, ~searched, signed=True)
     skipped = float((~searched).mean())
-    never, always, own = (
+    never, always, by_gate = (
         _mean(turns, of, everywhere) or Delta(0.5, 0.0, 1.0)
         for of in (lambda llm, rag: llm, lambda llm, rag: rag, gate)
     )
@@ -96,7 +96,7 @@ def audit_figures(turns: JudgedTurns, threshold: float) -> AuditFigures:
         searched=1 - skipped,
         never=never,
         always=always,
-        gate=own,
+        gate=by_gate,
         # only turns without a search can differ from always searching, and their share is known
         difference=weighted_sum([(skipped, lost or Delta(0.0, -1.0, 1.0))]) if skipped else Delta(0.0, 0.0, 0.0),
         needless=_mean(turns, lambda llm, rag: llm, searched),
@@ -106,14 +106,14 @@ def audit_figures(turns: JudgedTurns, threshold: float) -> AuditFigures:
 
 def _mean(turns: JudgedTurns, value: Value, among: Bools, signed: bool = False) -> Delta | None:
     """Mean of a value over the judged turns of a part; None without one. ``signed``: it may be -1."""
-    known = turns.judged & among
-    people = value(turns.llm, turns.rag)[known]
+    judged = turns.judged & among
+    people = value(turns.llm, turns.rag)[judged]
     if not len(people):
         return None
     if turns.judge_llm is not None and turns.judge_rag is not None:
         judge = value(turns.judge_llm, turns.judge_rag)
         low = -1.0 if signed else 0.0
-        return prediction_powered(people, judge[known], judge[among & ~turns.judged], low)
+        return prediction_powered(people, judge[judged], judge[among & ~turns.judged], low)
     if signed:
         return paired_difference(int((people > 0).sum()), int((people < 0).sum()), len(people))
     return modified_share(float(people.sum()), len(people))

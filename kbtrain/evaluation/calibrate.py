@@ -61,8 +61,9 @@ class Chosen:
 
     def line(self) -> str:
         """The threshold, and what it does on dev."""
-        e, kept = self.evidence, self.evidence["guarantee"]
-        promise = f"; promised: {promise_text(kept)}, if these questions chose nothing else of the gate" if kept else ""
+        e, bound = self.evidence, self.evidence["guarantee"]
+        condition = "if these questions chose nothing else of the gate"
+        promise = f"; promised: {promise_text(bound)}, {condition}" if bound else ""
         if "changed" in e:
             return (
                 f"retrieve if score > {self.threshold:.4f} ({self.rule}); {e['n_dev']} dev questions: "
@@ -84,8 +85,8 @@ def dev_table(
     ``share`` of them, picked by a hash of their ids: the others are left for other choices.
     """
     dev = [outcome for outcome in outcomes if outcome.split == "dev" and place_of(outcome.question_id) < share]
-    known = answers(dev, "greedy")
-    return Dev(np.array(in_order(gate, scores, dev, path)), known.llm, known.rag, is_needed(dev).astype(np.float64))
+    graded = answers(dev, "greedy")
+    return Dev(np.array(in_order(gate, scores, dev, path)), graded.llm, graded.rag, is_needed(dev).astype(np.float64))
 
 
 def place_of(question_id: str) -> float:
@@ -93,28 +94,28 @@ def place_of(question_id: str) -> float:
     return int.from_bytes(hashlib.sha256(question_id.encode()).digest()[:6], "big") / 2**48
 
 
-def calibrate(dev: Dev, wanted: CalibrationGoal, floor: float | None = None) -> Chosen:
+def calibrate(dev: Dev, goal: CalibrationGoal, floor: float | None = None) -> Chosen:
     """Choose the threshold. ``floor``: the lowest score that the gate can give; none is chosen below it.
 
     Raises :class:`UserError` without dev questions, or where they are too few for a guarantee.
     """
     if not len(dev.scores):
         raise UserError("no dev question with a score and an outcome to choose a threshold on")
-    value, guarantee = _value(dev, wanted, floor)
+    value, guarantee = _value(dev, goal, floor)
     if floor is not None:
         value = max(value, floor)  # "retrieve everything" lies 1 below the lowest dev score
-    return Chosen(value, _rule(wanted), _evidence(dev, value) | {"guarantee": guarantee})
+    return Chosen(value, _rule(goal), _evidence(dev, value) | {"guarantee": guarantee})
 
 
-def _value(dev: Dev, wanted: CalibrationGoal, floor: float | None) -> tuple[float, dict[str, Any] | None]:
-    if wanted.goal == "given":
-        if wanted.given is None:
+def _value(dev: Dev, goal: CalibrationGoal, floor: float | None) -> tuple[float, dict[str, Any] | None]:
+    if goal.goal == "given":
+        if goal.given is None:
             raise UserError("goal 'given': name the threshold")
-        return wanted.given, None
-    if wanted.goal == "max_loss":
-        found = control("accuracy_lost", dev, wanted.max_loss, wanted.delta, floor)
-        return found.threshold, asdict(found)
-    return choose(wanted.goal, dev, wanted.ratio).value, None
+        return goal.given, None
+    if goal.goal == "max_loss":
+        guarantee = control("accuracy_lost", dev, goal.max_loss, goal.delta, floor)
+        return guarantee.threshold, asdict(guarantee)
+    return choose(goal.goal, dev, goal.ratio).value, None
 
 
 def calibrate_change(scores: Floats, changed: Floats, limit: float, delta: float, floor: float | None = None) -> Chosen:
@@ -123,26 +124,26 @@ def calibrate_change(scores: Floats, changed: Floats, limit: float, delta: float
     The promise holds with probability 1 - ``delta`` over the dev questions. ``changed``: 1 where the answer with
     passages differs; no accepted answer is needed. Raises :class:`UserError` for too few questions.
     """
-    found = control("answers_changed", unchanged(scores, changed), limit, delta, floor)
-    retrieved = scores > found.threshold
+    guarantee = control("answers_changed", unchanged(scores, changed), limit, delta, floor)
+    retrieved = scores > guarantee.threshold
     evidence = {
         "n_dev": len(scores),
         "retrieval_ratio": float(retrieved.mean()),
         "changed": float((changed * ~retrieved).mean()),
         "changed_never": float(changed.mean()),
         "dev_scores": kept_scores(scores),
-        "guarantee": asdict(found),
+        "guarantee": asdict(guarantee),
     }
-    return Chosen(found.threshold, f"max_change {limit:g} with probability {1 - delta:g}", evidence)
+    return Chosen(guarantee.threshold, f"max_change {limit:g} with probability {1 - delta:g}", evidence)
 
 
-def _rule(wanted: CalibrationGoal) -> str:
+def _rule(goal: CalibrationGoal) -> str:
     """As it is noted in ``gate.json``."""
-    if wanted.goal == "ratio":
-        return f"ratio {wanted.ratio:g}"
-    if wanted.goal == "max_loss":
-        return f"max_loss {wanted.max_loss:g} with probability {1 - wanted.delta:g}"
-    return wanted.goal
+    if goal.goal == "ratio":
+        return f"ratio {goal.ratio:g}"
+    if goal.goal == "max_loss":
+        return f"max_loss {goal.max_loss:g} with probability {1 - goal.delta:g}"
+    return goal.goal
 
 
 def _evidence(dev: Dev, threshold: float) -> dict[str, Any]:
@@ -164,7 +165,7 @@ def _evidence(dev: Dev, threshold: float) -> dict[str, Any]:
         "n_dev": len(dev.scores),
         **{name: float(value) for name, value in zip(names, means, strict=True)},
         "random_at_that_ratio": float(chance),
-        **{name: asdict(found) for name, found in differences.items()},
+        **{name: asdict(difference) for name, difference in differences.items()},
         "dev_scores": kept_scores(dev.scores),
     }
 

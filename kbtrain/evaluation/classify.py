@@ -50,7 +50,7 @@ def classify_gates(
     """``needed``, ``llm_greedy_wrong``, and ``unmastered`` where all test questions were sampled."""
     truths = _truths(test, tau_mastery)
     taught = dict(_truths(dev, tau_mastery))
-    found = []
+    rows = []
     for gate in gates:
         decision = decide(gate, dev, rule, target_ratio)
         if decision.threshold is None:
@@ -63,8 +63,8 @@ def classify_gates(
         ratio = float(retrieved.mean())
         value = decision.threshold.value
         further = {name: further_metrics(truth, gate.test, retrieved) for name, truth in truths}
-        found.append(GateClassification(gate.name, value, rule, ratio, definitions, probable, gate.seen, further))
-    return found
+        rows.append(GateClassification(gate.name, value, rule, ratio, definitions, probable, gate.seen, further))
+    return rows
 
 
 def _truths(outcomes: Sequence[Outcome], tau_mastery: float) -> list[tuple[str, Bools]]:
@@ -81,11 +81,11 @@ ByGate = Mapping[str, Mapping[str, float]]
 def of_data_set(outcomes: Sequence[Outcome], questions: Iterable[Question], name: str) -> list[Outcome]:
     """The outcomes of one data set's questions. Raises :class:`UserError` for a name that none of them has."""
     by_id = {question.id: question.dataset for question in questions}
-    found = [outcome for outcome in outcomes if by_id.get(outcome.question_id) == name]
-    if not found:
-        known = {by_id[o.question_id] for o in outcomes if o.question_id in by_id}
-        raise UserError(f"no question of data set '{name}'; {did_you_mean(name, known)}")
-    return found
+    selected = [outcome for outcome in outcomes if by_id.get(outcome.question_id) == name]
+    if not selected:
+        names = {by_id[o.question_id] for o in outcomes if o.question_id in by_id}
+        raise UserError(f"no question of data set '{name}'; {did_you_mean(name, names)}")
+    return selected
 
 
 def covered_by(outcomes: Sequence[Outcome], scores: ByGate, gate: str) -> list[Outcome]:
@@ -99,11 +99,11 @@ def complete(outcomes: Sequence[Outcome], scores: ByGate) -> tuple[dict[str, Flo
     """The gates that have a score for every outcome, in the outcomes' order; of the others how many they have."""
     arrays, short = {}, {}
     for gate, by_question in scores.items():
-        found = [by_question[o.question_id] for o in outcomes if o.question_id in by_question]
-        if len(found) == len(outcomes):
-            arrays[gate] = np.array(found, dtype=np.float64)
+        values = [by_question[o.question_id] for o in outcomes if o.question_id in by_question]
+        if len(values) == len(outcomes):
+            arrays[gate] = np.array(values, dtype=np.float64)
         else:
-            short[gate] = len(found)
+            short[gate] = len(values)
     return arrays, short
 
 
@@ -120,15 +120,15 @@ def score_areas(
 
     None where the oracle gains nothing over random, and for the reference itself.
     """
-    known = oc.answers(outcomes, "greedy")
-    areas = {gate: normalised_area(order, known.llm, known.rag) for gate, order in scores.items()}
+    correctness = oc.answers(outcomes, "greedy")
+    areas = {gate: normalised_area(order, correctness.llm, correctness.rag) for gate, order in scores.items()}
     observed = {gate: area for gate, area in areas.items() if area is not None}
     if len(observed) < len(areas):
         return {gate: (None, None) for gate in scores}
-    drawn = resampled_areas(list(scores.values()), known.llm, known.rag, draws, seed, clusters)
+    drawn = resampled_areas(list(scores.values()), correctness.llm, correctness.rag, draws, seed, clusters)
     values = {gate: np.array([observed[gate], *drawn[:, i]]) for i, gate in enumerate(scores)}
     base = values.get(reference)
     return {
-        gate: (interval(own), None if base is None or gate == reference else interval(base - own))
-        for gate, own in values.items()
+        gate: (interval(draws_of_gate), None if base is None or gate == reference else interval(base - draws_of_gate))
+        for gate, draws_of_gate in values.items()
     }

@@ -64,9 +64,9 @@ def compare_runs(
         if a is not None and b is not None:
             pairs[gate] = a[at[0]], b[at[1]]
     drawn = resampled_tables([b - a for a, b in pairs.values()], draws, seed, clusters)
-    found = [_difference(gate, *pair, means) for (gate, pair), means in zip(pairs.items(), drawn, strict=True)]
-    adjusted = iter(holm([d.mcnemar.p for d in found if d.mcnemar is not None]))
-    return [_adjusted(d, next(adjusted)) if d.mcnemar is not None else d for d in found]
+    rows = [_difference(gate, *pair, means) for (gate, pair), means in zip(pairs.items(), drawn, strict=True)]
+    adjusted = iter(holm([d.mcnemar.p for d in rows if d.mcnemar is not None]))
+    return [_adjusted(d, next(adjusted)) if d.mcnemar is not None else d for d in rows]
 
 
 def draws_entities(first: FinishedEvaluation, second: FinishedEvaluation) -> bool:
@@ -90,8 +90,8 @@ def _difference(gate: str, a: Floats, b: Floats, drawn: Floats) -> Difference:
     )
 
 
-def _adjusted(found: Difference, p: float) -> Difference:
-    return found if found.mcnemar is None else replace(found, mcnemar=replace(found.mcnemar, p_holm=p))
+def _adjusted(row: Difference, p: float) -> Difference:
+    return row if row.mcnemar is None else replace(row, mcnemar=replace(row.mcnemar, p_holm=p))
 
 
 def decisions_of(run: FinishedEvaluation, gate: str) -> Floats | None:

@@ -87,8 +87,8 @@ class Usage:
 
 def usage(llm: Sequence[ConditionOutcome], rag: Sequence[ConditionOutcome]) -> Usage:
     """Tokens of stored answers."""
-    columns = [[one.prompt_tokens for one in llm], [one.tokens for one in llm]]
-    columns += [[one.prompt_tokens for one in rag], [one.tokens for one in rag]]
+    columns = [[answer.prompt_tokens for answer in llm], [answer.tokens for answer in llm]]
+    columns += [[answer.prompt_tokens for answer in rag], [answer.tokens for answer in rag]]
     return Usage(*(np.array(column, dtype=np.float64) for column in columns))
 
 
@@ -119,13 +119,13 @@ NO_GATE = Asking(0.0)
 def bill(used: Usage, retrieve: Floats, prices: Prices, asking: Asking = NO_GATE) -> Bill:
     """``retrieve``: probability of retrieving each question."""
     read = ((1 - retrieve) * used.llm_in + retrieve * used.rag_in).mean()
-    made = ((1 - retrieve) * used.llm_out + retrieve * used.rag_out).mean()
+    generated = ((1 - retrieve) * used.llm_out + retrieve * used.rag_out).mean()
     searches = 1.0 if asking.after_search else float(retrieve.mean())
-    tokens = _paid(float(read), float(made), prices)
+    tokens = _paid(float(read), float(generated), prices)
     gate = asking.seconds * prices.machine_hour / 3600
     if asking.tokens is not None:
         gate = _paid(asking.tokens.read, asking.tokens.generated, prices)
-    reading = (read * prices.seconds_per_1000_tokens_in + made * prices.seconds_per_1000_tokens_out) / 1000
+    reading = (read * prices.seconds_per_1000_tokens_in + generated * prices.seconds_per_1000_tokens_out) / 1000
     return Bill(
         money=searches * prices.search + tokens + gate,
         searches=searches * prices.search,
@@ -134,7 +134,7 @@ def bill(used: Usage, retrieve: Floats, prices: Prices, asking: Asking = NO_GATE
         seconds=searches * prices.search_seconds + float(reading) + asking.seconds,
         searched=searches,
         prompt_tokens=float(read) + (asking.tokens.read if asking.tokens else 0.0),
-        completion_tokens=float(made) + (asking.tokens.generated if asking.tokens else 0.0),
+        completion_tokens=float(generated) + (asking.tokens.generated if asking.tokens else 0.0),
     )
 
 
@@ -144,17 +144,17 @@ def stored_usage(run: Path, sampling_run: str, ids: Sequence[str]) -> Usage:
     with SampleStore(run / "samples.db", read_only=True) as store:
         for question in ids:
             for place, condition in enumerate(CONDITIONS[:2]):
-                made = store.get(sampling_run, question, condition)
-                columns[2 * place].append(0.0 if made is None else made.prompt_tokens)
-                columns[2 * place + 1].append(0.0 if made is None or made.greedy is None else made.greedy.n_tokens)
+                row = store.get(sampling_run, question, condition)
+                columns[2 * place].append(0.0 if row is None else row.prompt_tokens)
+                columns[2 * place + 1].append(0.0 if row is None or row.greedy is None else row.greedy.n_tokens)
     return Usage(*(np.array(column, dtype=np.float64) for column in columns))
 
 
 def added_tokens(run: Path, sampling_run: str, ids: Sequence[str]) -> float | None:
     """Mean of the prompt tokens that passages add to a question; None where they are not known."""
     used = stored_usage(run, sampling_run, ids)
-    known = (used.llm_in > 0) & (used.rag_in > 0)
-    return float((used.rag_in - used.llm_in)[known].mean()) if known.any() else None
+    counted = (used.llm_in > 0) & (used.rag_in > 0)
+    return float((used.rag_in - used.llm_in)[counted].mean()) if counted.any() else None
 
 
 def asking_of(stored: StoredScores, gate: str) -> Asking:
@@ -169,17 +169,17 @@ def thousand_questions(used: Usage, retrieve: Floats, prices: Prices, asking: As
 
     Without the answers' tokens it says the searches alone.
     """
-    own = bill(used, retrieve, prices, asking)
+    gated = bill(used, retrieve, prices, asking)
     always = bill(used, np.ones_like(retrieve), prices, replace(NO_GATE, after_search=asking.after_search))
     unknown = int(((used.llm_in == 0) | (used.rag_in == 0)).sum())
     if unknown:
         return (
-            f"A thousand questions: {1000 * own.searched:,.0f} searches. Tokens, time and money are not known: the "
+            f"A thousand questions: {1000 * gated.searched:,.0f} searches. Tokens, time and money are not known: the "
             f"store has no tokens of the answers to {unknown} of {len(retrieve)} questions."
         )
     return (
-        f"A thousand questions: {own.thousand(prices.currency)}; always searching: {always.thousand(prices.currency)} "
-        "(stored answers' tokens; times and prices of the price list)."
+        f"A thousand questions: {gated.thousand(prices.currency)}; always searching: "
+        f"{always.thousand(prices.currency)} (stored answers' tokens; times and prices of the price list)."
     )
 
 
@@ -196,21 +196,21 @@ def gate_bill(
     asking: Asking,
 ) -> GateBill:
     """A gate's bill beside that of retrieving always."""
-    own = bill(used, retrieve, prices, asking)
+    gated = bill(used, retrieve, prices, asking)
     free = replace(NO_GATE, after_search=asking.after_search)
     never, always = (bill(used, np.full_like(retrieve, p), prices, free) for p in (0.0, 1.0))
     searched = float(retrieve.mean()) if asking.within_answer else None
-    even, why = _break_even(own.gate, never.money, always.money, searched)
+    even, why = _break_even(gated.gate, never.money, always.money, searched)
     even_seconds, why_seconds = _break_even(asking.seconds, never.seconds, always.seconds, searched)
     reasons = {"break_even": why} if why else {}
     return GateBill(
         gate=name,
         accuracy=accuracy,
         ratio=float(retrieve.mean()),
-        bill=own,
+        bill=gated,
         always=always,
-        saved=1 - own.money / always.money if always.money else None,
-        saved_seconds=1 - own.seconds / always.seconds if always.seconds else None,
+        saved=1 - gated.money / always.money if always.money else None,
+        saved_seconds=1 - gated.seconds / always.seconds if always.seconds else None,
         break_even=even,
         break_even_seconds=even_seconds,
         reasons=reasons | ({"break_even_seconds": why_seconds} if why_seconds else {}),
@@ -243,19 +243,19 @@ def bills(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> list[G
         raise UserError(f"{run.path}: results of {other.n} questions, but {n} have stored answers; evaluate again")
     used = usage(run.test.graded["llm"], run.test.graded["rag"])
     _check_tokens(run, used, prices)
-    found = []
+    rows = []
     for gate in gates:
         after = bool(run.stored.meta.get("after_search", {}).get(gate.gate))
         within = bool(run.stored.meta.get("within_answer", {}).get(gate.gate))
         asking = Asking(gate.cost.gate_seconds / n, gate_tokens(run.stored, gate.gate), after, within)
-        made = gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, prices, asking)
-        found.append(replace(made, seen=gate.seen))
-    return found
+        row = gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, prices, asking)
+        rows.append(replace(row, seen=gate.seen))
+    return rows
 
 
 def _check_tokens(run: RunFolder, used: Usage, prices: Prices) -> None:
-    """Raise :class:`UserError` for prompts without a token, which is no prompt: answers that were imported, or of a
-    server that counts none, would be billed as if they cost nothing."""
+    """Raise :class:`UserError` for answers whose prompts have 0 tokens: imported ones, and those of a server that does
+    not count, would be billed as free."""
     untold = int(((used.llm_in == 0) | (used.rag_in == 0)).sum())
     if untold and any(getattr(prices, name) for name in OF_TOKENS):
         raise UserError(
@@ -277,8 +277,8 @@ def _retrieve(run: RunFolder, gate: GateResult) -> Floats:
     """The gate's decisions; as probabilities where they are not stored."""
     n = len(run.test.outcomes)
     if gate.gate == "oracle":
-        known = oc.answers(run.test.outcomes, gate.accuracy_kind)
-        return (known.rag > known.llm).astype(np.float64)
+        correctness = oc.answers(run.test.outcomes, gate.accuracy_kind)
+        return (correctness.rag > correctness.llm).astype(np.float64)
     if gate.gate in run.scores and gate.threshold is not None:
         return (gate_input([run], gate.gate).test > gate.threshold).astype(np.float64)
     return np.full(n, _FIXED.get(gate.gate, gate.retrieval_ratio))

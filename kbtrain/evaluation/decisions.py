@@ -54,7 +54,7 @@ class GateInput:
     score for rule ``0.5``. ``gate_seconds``, ``gate_requests``, ``gate_samples`` and ``gate_tokens`` (generated) are
     for all evaluated questions together. ``given`` is the threshold of rule ``given``, ``floor`` the lowest score that
     the gate can give: none is chosen below it; ``seen`` questions that its training knew. ``within_answer``: the plain
-    answer goes on from the gate's pass. ``train``: its training questions.
+    answer continues the gate's pass. ``train``: its training questions.
     """
 
     name: str
@@ -131,14 +131,14 @@ def decide(
 
 def dev_table(gate: GateInput, dev: Sequence[Outcome], kind: AccuracyKind = "greedy") -> Dev:
     """A gate's dev scores beside the answers' correctness, expected only where every dev question was sampled."""
-    known = oc.dev_answers(dev, kind)
-    return Dev(gate.dev, known.llm, known.rag, oc.is_needed(dev).astype(np.float64), gate.train)
+    correctness = oc.dev_answers(dev, kind)
+    return Dev(gate.dev, correctness.llm, correctness.rag, oc.is_needed(dev).astype(np.float64), gate.train)
 
 
 def _choice(gate: GateInput, table: Dev, rule: AnyRule, target_ratio: float, loss: Loss) -> ThresholdChoice:
     if rule == "max_loss":
-        found = control("accuracy_lost", table, loss.limit, loss.delta, gate.floor)
-        return replace(threshold_choice(found.threshold, rule, table), guarantee=found)
+        guarantee = control("accuracy_lost", table, loss.limit, loss.delta, gate.floor)
+        return replace(threshold_choice(guarantee.threshold, rule, table), guarantee=guarantee)
     if rule == "fewest_searches":
         value = fewest_searches(table, SMALL_LOSS)
         return threshold_choice(value if gate.floor is None else max(value, gate.floor), rule, table)
@@ -163,7 +163,7 @@ def loss_rows(
     """For each gate and each of :data:`LIMITS` the threshold with the fewest searches on dev, and its loss on the
     evaluated questions with a paired bootstrap interval; none for gates without a choice."""
     rows: dict[str, list[LossRow]] = {gate.name: [] for gate in gates}
-    losses, made = [], []
+    losses, parts = [], []
     for gate in gates if dev else ():
         if not gate.learnt:
             continue
@@ -181,9 +181,9 @@ def loss_rows(
                 dev_ratio=on_dev.dev_ratio,
                 retrieval_ratio=float(retrieve.mean()),
             )
-            made.append((gate.name, row))
+            parts.append((gate.name, row))
     drawn = resampled_tables(losses, draws, seed, answers.clusters)
-    for (name, row), lost, means in zip(made, losses, drawn, strict=True):
+    for (name, row), lost, means in zip(parts, losses, drawn, strict=True):
         rows[name].append(row(lost=delta(float(lost.mean()), means[:, 0])))
     return list(rows.values())
 
@@ -262,9 +262,9 @@ def _p_values_of_chance(answers: Correctness, searched: Bools, draws: int, seed:
     gain = answers.rag - answers.llm
     if answers.clusters is None:
         exact = [random_gate_p(gain, int(row.sum()), float(gain[row].sum())) for row in searched]
-        known = [p for p in exact if p is not None]
-        if len(known) == len(exact):
-            return known
+        values = [p for p in exact if p is not None]
+        if len(values) == len(exact):
+            return values
     return permutation_ps(gain, searched.astype(np.float64), draws, seed, answers.clusters)
 
 

@@ -40,7 +40,7 @@ def read_decisions(
 ) -> Decisions:
     """``tools``: patterns of names; the column then holds a model's calls, and one of these is a yes, none a no.
 
-    Raises :class:`UserError` with file, line and field: no id, two rows of one id, a value that is no decision.
+    Raises :class:`UserError` with file, line and field: a missing or duplicate id, an invalid value.
     """
     rows: list[DecisionRow] = []
     without = 0
@@ -68,8 +68,8 @@ def added_gates(scores: Path) -> list[str]:
     """Gates whose scores eval/import_decisions.py added to a file, as its meta data note them."""
     meta = meta_of(scores)
     only = [meta["gate"]] if meta.get("stage") == "import_decisions" else []  # before several were noted
-    found: list[str] = meta.get("added", only)
-    return found
+    added: list[str] = meta.get("added", only)
+    return added
 
 
 def _calls_one(row: SourceRecord, column: str, value: Any, tools: Sequence[str]) -> bool:

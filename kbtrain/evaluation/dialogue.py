@@ -61,31 +61,31 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
     """``folder``: of data_gen/respond.py; ``turns``: the labelled test turns of ``source``. Raises :class:`UserError`
     if responses are missing (count, first ids), of several models, or of another file of turns, for a judge's
     verdicts on other responses, and for what was changed since it was made."""
-    kept = [turn for turn in turns if reference(turn)]
-    if not kept:
+    complete = [turn for turn in turns if reference(turn)]
+    if not complete:
         raise UserError(f"none of the {len(turns)} labelled test turns has a response to compare with")
     rankers = sorted(path.name.removesuffix(EVIDENCE) for path in folder.glob(f"*{EVIDENCE}"))
     names = [f"{ranker}_{way}" for ranker in rankers for way in WAYS]
     files = [responses_path(folder, name) for name in [NONE, *names]]
     files = [path for path in files if path_exists(path) or path.stem == NONE]
-    responses = {path.stem: _in_order(path, kept) for path in files}
+    responses = {path.stem: _in_order(path, complete) for path in files}
     _check_keys(files, source)
     found_in = [folder / f"{ranker}{EVIDENCE}" for ranker in rankers]
     check_unchanged(*files, *found_in)
     check_current(folder / VERDICTS, source, *files)
     if len(files) == 1:
         raise UserError(f"{at(folder)}: no response with knowledge there; run data_gen/respond.py with a ranker")
-    found = {ranker: _evidence(path) for ranker, path in zip(rankers, found_in, strict=True)}
-    recalls = [recall_of(ranker, kept, hits) for ranker, hits in found.items()]
-    notes = [*lacking(turns), *(note for name, made in responses.items() for note in _notes(name, made))]
+    evidence = {ranker: _evidence(path) for ranker, path in zip(rankers, found_in, strict=True)}
+    recalls = [recall_of(ranker, complete, hits) for ranker, hits in evidence.items()]
+    notes = [*lacking(turns), *(note for name, rows in responses.items() for note in _notes(name, rows))]
     files += found_in
     relevance = {
-        ranker: {(turn, hit.passage_id): hit.score for turn, one in hits.items() for hit in one}
-        for ranker, hits in found.items()
+        ranker: {(turn, hit.passage_id): hit.score for turn, turn_hits in hits.items() for hit in turn_hits}
+        for ranker, hits in evidence.items()
     }
     return DialogueInputs(
-        kept,
-        [reference(turn) for turn in kept],
+        complete,
+        [reference(turn) for turn in complete],
         responses,
         recalls,
         notes,
@@ -101,8 +101,8 @@ def _judge(path: Path) -> str:
     """Judge of the stored verdicts, with its agreement with gold snippets where there are such; empty without."""
     if not path_exists(path) or not path_exists(meta_path(path)):
         return ""
-    noted = read_meta(path)
-    agreed, name = noted.get("agreement_with_gold", {}), noted.get("judge", {}).get("judge", "unknown")
+    meta = read_meta(path)
+    agreed, name = meta.get("agreement_with_gold", {}), meta.get("judge", {}).get("judge", "unknown")
     return f"{name}, which agrees with gold snippets in {agreed.get('agree', 0)} of {agreed.get('n', 0)} responses"
 
 
@@ -122,11 +122,11 @@ def _read_setting(path: Path, key: str) -> str | None:
 
 
 def _in_order(path: Path, turns: Sequence[TurnExample]) -> list[AugmentedResponse]:
-    stored = {one.turn_id: one for one in jsonl.read(AugmentedResponse, path)}
+    stored = {response.turn_id: response for response in jsonl.read(AugmentedResponse, path)}
     missing = [turn.id for turn in turns if turn.id not in stored]
     if missing:
-        told = first_ids(missing, "turn")
-        raise UserError(f"{at(path)}: no response of {told}; run data_gen/respond.py again to resume")
+        names = first_ids(missing, "turn")
+        raise UserError(f"{at(path)}: no response of {names}; run data_gen/respond.py again to resume")
     return [stored[turn.id] for turn in turns]
 
 
@@ -155,8 +155,8 @@ def recall_of(ranker: str, turns: Sequence[TurnExample], hits: Mapping[str, Sequ
         return Recall(ranker, 0, None, None, "no test turn names a gold snippet")
     if ranker == "bm25":
         return Recall(ranker, 0, None, None, "it searches a corpus, whose passages are no gold snippets")
-    found = recall(gold, Candidates([]), lambda turn, _, k: hits.get(turn.id, ()))
-    return Recall(ranker, len(gold), found["recall@1"], found["recall@3"])
+    shares = recall(gold, Candidates([]), lambda turn, _, k: hits.get(turn.id, ()))
+    return Recall(ranker, len(gold), shares["recall@1"], shares["recall@3"])
 
 
 def lacking(turns: Sequence[TurnExample]) -> list[str]:
@@ -180,14 +180,14 @@ def lacking(turns: Sequence[TurnExample]) -> list[str]:
     return [f"{count} {text}" for text, count in counts.items() if count]
 
 
-def _notes(name: str, made: Sequence[AugmentedResponse]) -> list[str]:
+def _notes(name: str, rows: Sequence[AugmentedResponse]) -> list[str]:
     """Gaps in the responses of one augmentation."""
-    bare = sum(not one.snippets for one in made) if name != NONE else 0
+    bare = sum(not r.snippets for r in rows) if name != NONE else 0
     counts = {
-        f"of {len(made)} turns found no snippet: their response is that without knowledge": bare,
-        f"of {len(made)} responses are empty: they score 0 and have no confidence": sum(not one.text for one in made),
-        f"of {len(made)} turns read less than the whole dialogue": sum(one.turns_cut > 0 for one in made),
-        f"of {len(made)} turns read snippets that were cut": sum(one.knowledge_cut > 0 for one in made),
+        f"of {len(rows)} turns found no snippet: their response is that without knowledge": bare,
+        f"of {len(rows)} responses are empty: they score 0 and have no confidence": sum(not r.text for r in rows),
+        f"of {len(rows)} turns read less than the whole dialogue": sum(r.turns_cut > 0 for r in rows),
+        f"of {len(rows)} turns read snippets that were cut": sum(r.knowledge_cut > 0 for r in rows),
     }
     return [f"{name}: {count} {text}" for text, count in counts.items() if count]
 
@@ -280,9 +280,9 @@ def block(
             mean, spread = summary(sizes[size])
             random_rows.append(FigureRow(name, variant, size, mean))
             random_rows.append(FigureRow(name, f"{variant}: spread", size, spread, "sd"))
-        found = figures(mixed(none, augmented, chosen), base)
-        won = sum(found.bleu > one.bleu for one in sizes[size])
-        rows.append(FigureRow(name, gate, size, found, beaten=f"{won}/{draws}"))
+        of_gate = figures(mixed(none, augmented, chosen), base)
+        won = sum(of_gate.bleu > drawn.bleu for drawn in sizes[size])
+        rows.append(FigureRow(name, gate, size, of_gate, beaten=f"{won}/{draws}"))
     human = FigureRow(name, "Human-label", int(labels.sum()), figures(mixed(none, augmented, labels), base))
     return [*rows, *random_rows, human, FigureRow(name, "Aug-All", n, figures(augmented, base))]
 
@@ -294,12 +294,12 @@ def draw_mask(rng: np.random.Generator, n: int, size: int) -> Bools:
     return chosen
 
 
-def summary(found: Sequence[Figures]) -> tuple[Figures, Figures]:
+def summary(draws: Sequence[Figures]) -> tuple[Figures, Figures]:
     """Mean and standard deviation (n - 1; 0 for one draw) of each figure; None where it is not defined."""
-    columns = {field.name: [getattr(one, field.name) for one in found] for field in fields(Figures)}
-    known = {name: None if None in column else np.array(column, dtype=float) for name, column in columns.items()}
-    mean = {name: None if c is None else float(c.mean()) for name, c in known.items()}
-    spread = {name: None if c is None else _spread(c) for name, c in known.items()}
+    columns = {field.name: [getattr(draw, field.name) for draw in draws] for field in fields(Figures)}
+    defined = {name: None if None in column else np.array(column, dtype=float) for name, column in columns.items()}
+    mean = {name: None if c is None else float(c.mean()) for name, c in defined.items()}
+    spread = {name: None if c is None else _spread(c) for name, c in defined.items()}
     return Figures(**mean), Figures(**spread)  # type: ignore[arg-type]
 
 

@@ -122,12 +122,12 @@ def judge_twice(
 
 
 def _over_random(means: Floats, drawn: Floats, at: int) -> Delta:
-    """Accuracy (column ``at``) minus that of as many random chunks; share and accuracies are drawn anew each time."""
+    """Accuracy (column ``at``) minus that of as many random chunks; each resample has its own share and accuracies."""
 
     def gain(columns: Floats) -> Floats:
         llm, rag, right, share = (columns[..., i] for i in (0, 1, at, at + 1))
-        found: Floats = right - (llm + share * (rag - llm))
-        return found
+        difference: Floats = right - (llm + share * (rag - llm))
+        return difference
 
     return delta(float(gain(means)), gain(drawn))
 

@@ -86,8 +86,8 @@ def evaluate(
         rules = [_rule_point(d.threshold, next(rest).point) for d in group if d.threshold]
         points = [kind[i].point for kind in measured]
         rankings = [_ranking(decision, table, of[i]) for table, of in zip(tables, drawn, strict=True)]
-        found = _result(decision, points, rankings, tables[0], test, s.tau_mastery)
-        results.append(replace(found, rules=rules, loss_rows=lost))
+        result = _result(decision, points, rankings, tables[0], test, s.tau_mastery)
+        results.append(replace(result, rules=rules, loss_rows=lost))
     return _one_family(results), correct_families(_comparisons(chosen, measured[0], drawn[0]))
 
 
@@ -182,7 +182,7 @@ def _cost(decision: GateDecisions, answers: Correctness, test: Sequence[Outcome]
 
 
 def _draft_tokens(answers: Floats, total: int) -> Floats:
-    """Tokens of each question's draft, which is the beginning of an answer of so many tokens; ``total`` of them all."""
+    """Tokens of each question's draft, the first part of its answer; ``total``: of all drafts."""
     longest = next((n for n in range(1, 65) if np.minimum(answers, n).sum() >= total), 64)
     drafts = np.minimum(answers, longest)
     return np.asarray(drafts * (total / max(float(drafts.sum()), 1.0)))

@@ -20,7 +20,7 @@ from kbtrain.answers import grading
 from kbtrain.answers.thoughts import is_left_out
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.calibrate import Chosen, calibrate_change, place_of
+from kbtrain.evaluation.calibrate import ChosenThreshold, calibrate_change, place_of
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.gate.card import KeyedCard, Threshold
@@ -66,7 +66,7 @@ class Changes:
         is_same: Equality = grading.is_same,
     ) -> None:
         """Add a question with its stored answers; one without two answers that count is skipped."""
-        if any(made is not None and made.refused is not None for made in (llm, rag)):
+        if any(answers is not None and answers.refused is not None for answers in (llm, rag)):
             self.left_out["refused by the server"] += 1
         elif llm is None or rag is None or llm.greedy is None or rag.greedy is None:
             self.left_out["without a stored answer"] += 1
@@ -78,8 +78,8 @@ class Changes:
 
     def share(self, share: float) -> Changes:
         """This share of the questions, picked by a hash of their ids as in other calibrations."""
-        kept = [place for place, question in enumerate(self.questions) if place_of(question.id) < share]
-        return Changes([self.questions[place] for place in kept], [self.differ[place] for place in kept], self.left_out)
+        at = [place for place, question in enumerate(self.questions) if place_of(question.id) < share]
+        return Changes([self.questions[place] for place in at], [self.differ[place] for place in at], self.left_out)
 
     def scores(self, gate: str, of: Mapping[str, float], path: Path) -> Floats:
         """A gate's scores in the questions' order. Raises :class:`UserError` for a missing one."""
@@ -97,15 +97,15 @@ def read_changes(run: Path, sampling_run: str = "main") -> dict[Split, Changes]:
     path = run / "questions.jsonl"
     check_unchanged(path)
     questions = list(jsonl.read(Question, path))
-    asked = {leak_key(question) for question in questions if question.split == "test"}
-    found: dict[Split, Changes] = {}
+    tested = {leak_key(question) for question in questions if question.split == "test"}
+    by_split: dict[Split, Changes] = {}
     groups = read_groups(run)
     with SampleStore(run / "samples.db", read_only=True) as store:
         store.run_meta(sampling_run)
         for split in SPLITS:
-            found[split] = changes = Changes()
+            by_split[split] = changes = Changes()
             for question in questions:
-                if question.split == split == "dev" and leak_key(question) in asked:
+                if question.split == split == "dev" and leak_key(question) in tested:
                     changes.left_out["that are test questions, too"] += 1
                 elif question.split == split:
                     same = by_groups(None if groups is None else groups.get(question.id))
@@ -113,7 +113,7 @@ def read_changes(run: Path, sampling_run: str = "main") -> dict[Split, Changes]:
                     changes.add(question, llm, rag, same)
             if not changes.questions:
                 raise UserError(f"{at(path)}: no {split} question with stored answers under llm and rag")
-    return found
+    return by_split
 
 
 def read_groups(run: Path) -> dict[str, MeaningGroups] | None:
@@ -158,18 +158,18 @@ class Fidelity:
         return self.p < ALPHA
 
 
-def fidelity(gate: str, chosen: Chosen, scores: Floats, changed: Floats) -> Fidelity:
+def fidelity(gate: str, chosen: ChosenThreshold, scores: Floats, changed: Floats) -> Fidelity:
     """A gate's figures on test at a threshold from dev (:func:`~kbtrain.evaluation.calibrate.calibrate_change`)."""
-    searched, n, kept = scores > chosen.threshold, len(scores), chosen.evidence["guarantee"]
+    searched, n, guarantee = scores > chosen.threshold, len(scores), chosen.evidence["guarantee"]
     differ, skipped = float((changed * ~searched).sum()), int((~searched).sum())
     never = float(changed.mean())
     p = random_gate_p(changed, n - skipped, float(changed.sum()) - differ)
     return Fidelity(
         gate=gate,
         threshold=chosen.threshold,
-        limit=kept["limit"],
-        delta=kept["delta"],
-        bound=kept["bound"],
+        limit=guarantee["limit"],
+        delta=guarantee["delta"],
+        bound=guarantee["bound"],
         n_dev=chosen.evidence["n_dev"],
         dev_skipped=1 - chosen.evidence["retrieval_ratio"],
         dev_changed=chosen.evidence["changed"],
@@ -189,21 +189,21 @@ def fidelities(
     limit: float = MAX_CHANGE,
     delta: float = DELTA,
     floors: Mapping[str, float] | None = None,
-) -> dict[str, tuple[Chosen, Fidelity]]:
+) -> dict[str, tuple[ChosenThreshold, Fidelity]]:
     """Each gate's threshold from dev and its figures on test, most searches skipped on dev first.
 
     Raises :class:`UserError` for too few dev questions, and for a missing score.
     """
     dev, test = changes["dev"], changes["test"]
-    found = {}
+    by_gate = {}
     for gate, of in scores.items():
         floor = (floors or {}).get(gate)
         chosen = calibrate_change(dev.scores(gate, of, path), dev.differs, limit, delta, floor)
-        found[gate] = (chosen, fidelity(gate, chosen, test.scores(gate, of, path), test.differs))
-    return dict(sorted(found.items(), key=lambda item: -item[1][1].dev_skipped))
+        by_gate[gate] = (chosen, fidelity(gate, chosen, test.scores(gate, of, path), test.differs))
+    return dict(sorted(by_gate.items(), key=lambda item: -item[1][1].dev_skipped))
 
 
-def change_threshold(chosen: Chosen, dev: Sequence[Question], hashes: Mapping[str, str]) -> Threshold:
+def change_threshold(chosen: ChosenThreshold, dev: Sequence[Question], hashes: Mapping[str, str]) -> Threshold:
     """The threshold for a gate's card; ``hashes``: of the score file first, then of other files it was chosen from."""
     return Threshold(
         threshold=chosen.threshold,

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field, field_validator, model_validator
 
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.asked import Asked, AskedConfig
+from kbtrain.evaluation.scoring_inputs import ScoringInputs, ScoringInputsConfig
 from kbtrain.gate.card import CARD
 from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.gates.average import AverageGate
@@ -30,7 +30,7 @@ from kbtrain.training.data import unnamed_in_both
 FIT = "fit"  # stage of the gates that are fitted here
 
 
-class ChoiceConfig(AskedConfig):
+class ChoiceConfig(ScoringInputsConfig):
     """Keys that say which gates score."""
 
     only: tuple[str, ...] = Field((), description="names of the gates to score; without it all")
@@ -57,60 +57,60 @@ class ChoiceConfig(AskedConfig):
         return self
 
 
-def choose_gates(config: ChoiceConfig, asked: Asked) -> list[GateHandle]:
+def choose_gates(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle]:
     """The gates asked for, each opened only if something is left to score. Raises :class:`UserError` for none."""
-    found = _select_named(_possible(config, asked), config.only)
-    if not found:
+    gates = _select_named(_possible(config, inputs), config.only)
+    if not gates:
         raise UserError(f"nothing to score: no {config.run}/*/{CARD}, and no --model for the prompt baseline")
-    _check_score_names(found, config.run)
-    return found
+    _check_score_names(gates, config.run)
+    return gates
 
 
-def _possible(config: ChoiceConfig, asked: Asked) -> list[GateHandle]:
+def _possible(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle]:
     """All gates that can score what is asked; those of turns that need no recipe are made."""
     model, dtype, device = config.model, config.dtype, config.device
     states = None if config.states is None else str(config.states)
-    found = [] if model is None else [
+    gates = [] if model is None else [
         prompted(name, model, dtype, device) for name, kind in PROMPTED.items()
-        if asked.reads in kind.reads and (name in config.only if name.endswith("_know") else True)
+        if inputs.reads in kind.reads and (name in config.only if name.endswith("_know") else True)
     ]  # fmt: skip
     if config.prompt_llm is not None:
-        found.append(prompted_by_replies(read_llm_config(config.prompt_llm), config.prompt_samples))
-    if asked.reads == "turn":
-        found.append(
+        gates.append(prompted_by_replies(read_llm_config(config.prompt_llm), config.prompt_samples))
+    if inputs.reads == "turn":
+        gates.append(
             GateHandle(("always",), "", Always, name="always", reads=Always.reads, stored={"all_rag": "always"})
         )
-        make_turn_gates(config, asked)
+        make_turn_gates(config, inputs)
     elif config.members:  # a gate of several keys scores by the best one, which a threshold noted later may change
         raise UserError(
             "key 'members': averages are made in runs of turns alone; combine gates of questions by a stack "
             "(recipes/train_stack.py), or leave the key out"
         )
-    found += found_gates(config.run, dtype, device, states)
-    found += [handle(folder, dtype, device, name, states) for name, folder in config.gates.items()]
-    return list({gate.name: gate for gate in found if asked.reads in gate.reads}.values())
+    gates += found_gates(config.run, dtype, device, states)
+    gates += [handle(folder, dtype, device, name, states) for name, folder in config.gates.items()]
+    return list({gate.name: gate for gate in gates if inputs.reads in gate.reads}.values())
 
 
 def _select_named(gates: list[GateHandle], only: Sequence[str]) -> list[GateHandle]:
     """Those with one of these names, or a score with it; without names all."""
     if not only:
         return gates
-    known = {name for gate in gates for name in (gate.name, *gate.names)}
+    names = {name for gate in gates for name in (gate.name, *gate.names)}
     for name in only:
-        if name not in known:
+        if name not in names:
             missing = " (give its --model)" if name in PROMPTED else ""
-            raise UserError(f"key 'only': no gate '{name}'{missing}; {did_you_mean(name, known)}")
+            raise UserError(f"key 'only': no gate '{name}'{missing}; {did_you_mean(name, names)}")
     return [gate for gate in gates if {gate.name, *gate.names} & set(only)]
 
 
-def _check_score_names(found: Sequence[GateHandle], run: Path) -> None:
+def _check_score_names(gates: Sequence[GateHandle], run: Path) -> None:
     """Raise :class:`UserError` for a name that results cannot hold, or that two gates give to their scores."""
-    if wrong := [name for gate in found for name in gate.names if not re.fullmatch(GATE_NAME, name)]:
+    if wrong := [name for gate in gates for name in gate.names if not re.fullmatch(GATE_NAME, name)]:
         raise UserError(
             f"{run}: scores would be named '{wrong[0]}', after a gate's folder: results hold no such name; "
             "name it by small letters, digits and _"
         )
-    twice = [name for i, gate in enumerate(found) for name in gate.names if any(name in o.names for o in found[:i])]
+    twice = [name for i, gate in enumerate(gates) for name in gate.names if any(name in o.names for o in gates[:i])]
     if twice:
         raise UserError(f"{run}: two gates score under the name '{twice[0]}'; rename the folder of one")
 
@@ -120,15 +120,15 @@ def prompted_model(config: ChoiceConfig) -> str | None:
     return config.model if config.prompt_llm is None else read_llm_config(config.prompt_llm).model
 
 
-def make_turn_gates(config: ChoiceConfig, asked: Asked) -> None:
+def make_turn_gates(config: ChoiceConfig, inputs: ScoringInputs) -> None:
     """Fit the gates that need no recipe, as far as they are asked for and not there yet, to what recipes fit to."""
-    source, labelled = asked.files["turns.jsonl"], [turn for turn in asked.train if turn.label is not None]
+    source, labelled = inputs.files["turns.jsonl"], [turn for turn in inputs.train if turn.label is not None]
     for name, kind in GATES.items():
-        wanted = name in config.only or (not config.only and bool(labelled)) or name in map(str, config.members)
+        requested = name in config.only or (not config.only and bool(labelled)) or name in map(str, config.members)
         target = config.run / name / CARD
-        if kind.unasked and wanted and to_fit(gate := Artifact(target, FIT, {"gate": name}, [source], edited=True)):
+        if kind.unasked and requested and to_fit(gate := Artifact(target, FIT, {"gate": name}, [source], edited=True)):
             with writing(target.parent):
-                shared = unnamed_in_both(labelled, asked.dev, source)
+                shared = unnamed_in_both(labelled, inputs.dev, source)
                 train = [turn for turn in labelled if turn.dialogue_id not in shared]
                 fit_and_write(name, train, target.parent)
                 write_trained_on(target.parent, train)
@@ -143,7 +143,7 @@ def make_average(config: ChoiceConfig) -> None:
     Their thresholds do not count, all else in their cards does.
     """
     folders, target = [config.run / member for member in config.members], config.run / "average" / CARD
-    made_of = {"gate": "average", "members": [[str(one), gate_identity(config.run / one)] for one in config.members]}
+    made_of = {"gate": "average", "members": [[str(part), gate_identity(config.run / part)] for part in config.members]}
     average = Artifact(target, FIT, made_of, edited=True)
     if not average.is_current():
         with writing(target.parent):

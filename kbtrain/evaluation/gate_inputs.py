@@ -40,8 +40,8 @@ def baselines(
     know what training questions gained, nothing else. Without ``evidence`` of all questions there is neither the
     retriever's score nor its gap.
     """
-    rows, asked = list(evidence), [question.id for part in (dev, test) for question in part.questions]
-    by_score = [gate for gate in (RetrieverScore(name, rows) for name in RETRIEVER_SCORES) if gate.knows(asked)]
+    rows, ids = list(evidence), [question.id for part in (dev, test) for question in part.questions]
+    by_score = [gate for gate in (RetrieverScore(name, rows) for name in RETRIEVER_SCORES) if gate.knows(ids)]
     oracle = Oracle([*dev.outcomes, *test.outcomes])
     trained = [label for label in labels if label.split == "train" and label.question_id in texts]
     groups: list[Gate] = [RelationOnly(trained), FormOnly(trained, texts)] if trained else []
@@ -57,8 +57,8 @@ def baselines(
 
 def _input(gate: Gate, dev: Stored, test: Stored, midpoint: float = 0.5, fixed: float | None = None) -> GateInput:
     # Not timed: a rule's lookup costs nothing beside an answer, and what a clock reads would differ on every run.
-    chosen_on, asked = ([example(question, None) for question in part.questions] for part in (dev, test))
-    scores = np.array(gate.score(asked), dtype=np.float64)
+    chosen_on, evaluated = ([example(question, None) for question in part.questions] for part in (dev, test))
+    scores = np.array(gate.score(evaluated), dtype=np.float64)
     return GateInput(gate.name, np.array(gate.score(chosen_on)), scores, midpoint=midpoint, fixed=fixed)
 
 

@@ -42,7 +42,7 @@ class JudgedQuestions:
 
 @dataclass(frozen=True)
 class Cell:
-    """One gate on one group. Shares in [0, 1]; None where there is no question to take the mean of.
+    """One gate on one group. Shares in [0, 1]; None for a mean over no question.
 
     ``random`` is the expected accuracy of a random gate at the same ratio, ``gain`` the difference to it with its 95 %
     interval; ``known`` and ``unknown``: accuracy without retrieval of the ``n_known`` questions that the gate does not
@@ -83,24 +83,24 @@ def rows(
 
     Intervals draw a group's questions, or whole ``clusters`` of them. ``mean``: with two groups and more, a last row
     ``mean`` in which each group counts the same (KBM, figure 5: mean over all test sets); its intervals draw the
-    questions of each group anew.
+    questions of each group independently.
     """
     names = sorted({group for group in groups if group is not None}, key=order)
     places = np.array([-1 if group is None else names.index(group) for group in groups])
-    made = [_row(judged, name, np.flatnonzero(places == i), draws, seed + i, clusters) for i, name in enumerate(names)]
-    found = [row for row, _ in made]
-    return [*found, _mean_row(made)] if mean and len(made) > 1 else found
+    built = [_row(judged, name, np.flatnonzero(places == i), draws, seed + i, clusters) for i, name in enumerate(names)]
+    table = [row for row, _ in built]
+    return [*table, _mean_row(built)] if mean and len(built) > 1 else table
 
 
-def _mean_row(made: Sequence[tuple[GroupRow, dict[str, Floats]]]) -> GroupRow:
+def _mean_row(built: Sequence[tuple[GroupRow, dict[str, Floats]]]) -> GroupRow:
     """Gains are averaged draw by draw: the groups were drawn independently."""
-    found = [row for row, _ in made]
+    table = [row for row, _ in built]
     gates = {}
-    for gate in found[0].gates:
-        gain = np.mean([drawn[gate] for _, drawn in made], axis=0)
-        gates[gate] = _mean_cell([row.gates[gate] for row in found], delta(float(gain[0]), gain[1:]))
-    llm, rag = (float(np.mean([getattr(row, key) for row in found])) for key in ("llm_only", "all_rag"))
-    return GroupRow("mean", sum(row.n for row in found), llm, rag, gates)
+    for gate in table[0].gates:
+        gain = np.mean([drawn[gate] for _, drawn in built], axis=0)
+        gates[gate] = _mean_cell([row.gates[gate] for row in table], delta(float(gain[0]), gain[1:]))
+    llm, rag = (float(np.mean([getattr(row, key) for row in table])) for key in ("llm_only", "all_rag"))
+    return GroupRow("mean", sum(row.n for row in table), llm, rag, gates)
 
 
 def _mean_cell(cells: Sequence[Cell], gain: Delta) -> Cell:
@@ -135,39 +135,39 @@ def _row(
 
 
 def _cell(plain: Floats, retrieve: Floats, ratio: float, accuracy: float, gain: Floats) -> Cell:
-    known = retrieve < 0.5
+    skipped = retrieve < 0.5
     return Cell(
         ratio=ratio,
         accuracy=accuracy,
         random=accuracy - float(gain[0]),
         gain=delta(float(gain[0]), gain[1:]),
-        n_known=int(known.sum()),
-        known=float(plain[known].mean()) if known.any() else None,
-        unknown=float(plain[~known].mean()) if (~known).any() else None,
+        n_known=int(skipped.sum()),
+        known=float(plain[skipped].mean()) if skipped.any() else None,
+        unknown=float(plain[~skipped].mean()) if (~skipped).any() else None,
     )
 
 
 def ranked_within(values: Sequence[float | None], sets: Sequence[str]) -> list[float | None]:
     """Rank shares in (0, 1) within each data set, equal values alike: popularities of several sets have different units
     (page views, rank shares), and only their order can be compared."""
-    found: list[float | None] = [None] * len(values)
+    ranks: list[float | None] = [None] * len(values)
     for name in set(sets):
         at = [i for i, value in enumerate(values) if value is not None and sets[i] == name]
         column = np.array([values[i] for i in at], dtype=np.float64)
         order = np.sort(column)
         below, upto = np.searchsorted(order, column, "left"), np.searchsorted(order, column, "right")
         for i, share in zip(at, (below + upto) / 2 / max(1, len(at)), strict=True):
-            found[i] = float(share)
-    return found
+            ranks[i] = float(share)
+    return ranks
 
 
 def quantile_groups(values: Sequence[float | None], parts: int) -> list[str | None]:
     """Groups of about equal size from low to high, named "1 (low)" ... "5 (high)"; equal values stay together."""
-    known = np.array([value for value in values if value is not None], dtype=np.float64)
-    if len(known) == 0:
+    numbers = np.array([value for value in values if value is not None], dtype=np.float64)
+    if len(numbers) == 0:
         return [None] * len(values)
-    cuts = np.unique(np.quantile(known, np.arange(1, parts) / parts))
-    cuts = cuts[cuts < known.max()]  # a last group without any question is none
+    cuts = np.unique(np.quantile(numbers, np.arange(1, parts) / parts))
+    cuts = cuts[cuts < numbers.max()]  # the last group would be empty
     ends = {0: " (low)", len(cuts): " (high)"} if len(cuts) else {}
     return [
         None if value is None else f"{place + 1}{ends.get(place, '')}"
@@ -183,24 +183,24 @@ def answer_counts(questions: Sequence[Question], passages: Iterable[Passage]) ->
     """Number of passages that contain one of a question's gold answers, word by word as grading compares them, for each
     question; the passages are streamed once.
 
-    None for multiple choice (a letter is no knowledge) and for answers of more than eight words.
+    None for multiple choice (a letter is not knowledge) and for answers of more than eight words.
     """
-    wanted: dict[tuple[str, ...], list[int]] = {}
+    golds: dict[tuple[str, ...], list[int]] = {}
     for i, question in enumerate(questions):
         for words in _gold(question):
-            wanted.setdefault(words, []).append(i)
-    lengths = sorted({len(words) for words in wanted})
+            golds.setdefault(words, []).append(i)
+    lengths = sorted({len(words) for words in golds})
     counts = [0] * len(questions)
     for passage in passages:
         texts = [reading.split() for reading in readings(f"{passage.title} . {passage.text}")]
-        found = {
+        matched = {
             i
             for text in texts
             for length in lengths
             for start in range(len(text) - length + 1)
-            for i in wanted.get(tuple(text[start : start + length]), ())
+            for i in golds.get(tuple(text[start : start + length]), ())
         }
-        for i in found:
+        for i in matched:
             counts[i] += 1
     return [count if _gold(question) else None for question, count in zip(questions, counts, strict=True)]
 
@@ -235,7 +235,7 @@ def judge(
     ``runs``; the gate ``prompt`` remains the answering model's own, its threshold too (KBM, table 4). Raises
     :class:`UserError`.
     """
-    known = oc.answers([o for run in runs for o in run.test.outcomes], cut.kind)
+    correctness = oc.answers([o for run in runs for o in run.test.outcomes], cut.kind)
     decisions = {}
     for gate in gates:
         if plug_in is None:
@@ -244,16 +244,16 @@ def judge(
             decisions[gate] = _model_by_model(runs, gate, cut)
         else:
             decisions[gate] = decision(plug_in, gate, cut, runs).retrieve
-    return JudgedQuestions(known.llm, known.rag, decisions)
+    return JudgedQuestions(correctness.llm, correctness.rag, decisions)
 
 
 def _model_by_model(runs: Sequence[RunFolder], gate: str, cut: Cut) -> Floats:
     """Each model's test questions under the threshold of its own dev questions, in the order of the runs."""
     models = np.array([run.model for run in runs for _ in run.test.outcomes])
-    found = np.zeros(len(models))
+    retrieve = np.zeros(len(models))
     for model in set(models.tolist()):
-        found[models == model] = decision([run for run in runs if run.model == model], gate, cut).retrieve
-    return found
+        retrieve[models == model] = decision([run for run in runs if run.model == model], gate, cut).retrieve
+    return retrieve
 
 
 def decision(
@@ -285,19 +285,19 @@ def judge_double(
 
 def _tokens_read(runs: Sequence[RunFolder], gate: str) -> float | None:
     """Mean prompt tokens that a gate read of a test question; None where that was not noted while scoring."""
-    found = [
+    counts = [
         run.stored.meta.get("spent_per_question", {}).get(gate, {}).get("test", {}).get("prompt_tokens") for run in runs
     ]
-    if not found or None in found:
+    if not counts or None in counts:
         return None
     sizes = [len(run.test.outcomes) for run in runs]
-    return float(np.average(np.array(found, dtype=np.float64), weights=sizes))
+    return float(np.average(np.array(counts, dtype=np.float64), weights=sizes))
 
 
 def _read(parts: Sequence[Stored], kind: AccuracyKind) -> StoredAnswers:
-    known = oc.answers([outcome for part in parts for outcome in part.outcomes], kind)
-    return StoredAnswers(known.llm, known.rag, _tokens(parts, "llm"), _tokens(parts, "rag"))
+    correctness = oc.answers([outcome for part in parts for outcome in part.outcomes], kind)
+    return StoredAnswers(correctness.llm, correctness.rag, _tokens(parts, "llm"), _tokens(parts, "rag"))
 
 
 def _tokens(parts: Sequence[Stored], condition: Condition) -> Floats:
-    return np.array([one.prompt_tokens for part in parts for one in part.graded[condition]], dtype=np.float64)
+    return np.array([answer.prompt_tokens for part in parts for answer in part.graded[condition]], dtype=np.float64)

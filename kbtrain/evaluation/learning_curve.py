@@ -62,7 +62,7 @@ class FittedScores:
 
 
 class Learner(Protocol):
-    """A kind of gate that can be fitted again and again; whatever does not depend on the draw is computed once."""
+    """A kind of gate that is fitted to each draw; what does not depend on the draw is computed once."""
 
     name: str
 
@@ -73,10 +73,10 @@ class Learner(Protocol):
 
 def needs(train: Sequence[GateExample], key: Key) -> list[float]:
     """Soft labels as probabilities that retrieval is needed. Raises :class:`UserError` for one class, or too few."""
-    found = [need(example, key, "soft") for example in train]
-    values = [value for value in found if value is not None]
-    if len(values) < len(found):
-        raise UserError(f"key '{key}': {len(found) - len(values)} training questions have no soft label; label them")
+    labels = [need(example, key, "soft") for example in train]
+    values = [value for value in labels if value is not None]
+    if len(values) < len(labels):
+        raise UserError(f"key '{key}': {len(labels) - len(values)} training questions have no soft label; label them")
     check_need(values, f"key '{key}'")
     return values
 
@@ -144,7 +144,7 @@ class ProbeLearner:
         model: str,
         dtype: str,
         device: str,
-        own: OwnPrompts | None,
+        prompts: OwnPrompts | None,
         states: Path,
         test: Sequence[GateExample],
         condition: Asked = "llm",
@@ -154,7 +154,7 @@ class ProbeLearner:
         from kbtrain.models.load import load_model, name_of
 
         opened, tokenizer = load_model(model, dtype, device)
-        reader = Reader(opened, tokenizer, condition, own)
+        reader = Reader(opened, tokenizer, condition, prompts)
         facts = state_facts(base_fingerprint(model), name_of(opened.dtype), model) | reader.facts
         return cls(reader, StateStore(states, facts), test)
 
@@ -168,17 +168,16 @@ class ProbeLearner:
         needs(train, key)
         fitted = fit_probe(self.reader, self.store, train, (key,), "soft", "ridge", self.average)
         gate = self.gate(self.reader, {key: fitted[key].head}, "ridge")
-        known = dict(fitted[key].left_out)
-        left_out = tuple(known[question_hash(example.question)] for example in train)
+        held_out = dict(fitted[key].left_out)
+        left_out = tuple(held_out[question_hash(example.question)] for example in train)
         return FittedScores(np.array(gate.scores_of(self.store.layers(self.test, gate.layers), key)), left_out)
 
 
 class KBMLearner:
     """The gate ``kbm``: one training for all keys of a draw, minutes each; its test scores stay in ``folder``.
 
-    ``train`` makes a gate's folder of the files of its training examples; ``depends`` is whatever else decides the
-    scores, but for the files of the base ``model``, which stand with the scores: other files are trained anew. A curve
-    that was stopped trains only what it has no scores of.
+    ``train`` makes a gate's folder of the files of its training examples; ``depends``: the other settings that the
+    scores depend on, beside the files of the base ``model``. A stopped curve trains only what it has no scores of.
     """
 
     name = "kbm"
@@ -204,10 +203,10 @@ class KBMLearner:
 
         A training that fails is a :class:`UserError` with its last line.
         """
-        given = ("--config", str(settings), "--keys", f"[{', '.join(keys)}]", "--dev", str(dev), "--device", device)
+        options = ("--config", str(settings), "--keys", f"[{', '.join(keys)}]", "--dev", str(dev), "--device", device)
 
         def train(examples: Path, output: Path) -> None:
-            command = [sys.executable, str(recipe), *given, "--train", str(examples), "--output", str(output)]
+            command = [sys.executable, str(recipe), *options, "--train", str(examples), "--output", str(output)]
             done = fresh(command, capture_errors=True)
             if done.code:
                 last = (done.errors.strip() or "no message").splitlines()[-1].removeprefix("error: ")
@@ -266,7 +265,7 @@ class CurvePoint:
     corrected: Delta | None = None
 
 
-def sizes_of(available: int, wanted: Sequence[int], path: Path | None = None) -> list[int]:
+def sizes_of(available: int, sizes: Sequence[int], path: Path | None = None) -> list[int]:
     """The sizes that there are questions for, and all of them.
 
     Raises :class:`UserError` for fewer than 20, naming their file as far as it is known.
@@ -274,7 +273,7 @@ def sizes_of(available: int, wanted: Sequence[int], path: Path | None = None) ->
     if available < LEAST:
         where = "" if path is None else f"{at(path)}: "
         raise UserError(f"{where}{available} labelled training questions; a learning curve needs {LEAST} at least")
-    return sorted({n for n in wanted if n < available} | {available})
+    return sorted({n for n in sizes if n < available} | {available})
 
 
 def learning_curve(
@@ -315,12 +314,12 @@ def learning_curve(
 
 def _best_area(scores: Mapping[str, Floats], areas: Mapping[str, float | None], table: Correctness) -> dict[str, Delta]:
     """The gate of the greatest area, and that area corrected for the choice; nothing where areas are undefined."""
-    seen = [area for area in areas.values() if area is not None]
-    if len(seen) < len(areas):
+    defined = [area for area in areas.values() if area is not None]
+    if len(defined) < len(areas):
         return {}
     drawn = resampled_areas(list(scores.values()), table.llm, table.rag, _DRAWS, _SEED)
-    found = chosen_value(np.concatenate([[seen], drawn]))
-    return {list(scores)[found.place]: found.corrected}
+    best = chosen_value(np.concatenate([[defined], drawn]))
+    return {list(scores)[best.place]: best.corrected}
 
 
 def _auroc(truth: Bools, scores: Floats) -> float | None:

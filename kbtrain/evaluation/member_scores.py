@@ -29,8 +29,8 @@ class _Stored:
 
     def scores_of(self, chunk: Chunk) -> ByName:
         return {
-            own: [self.scores[name, scored_id(example)] for example in chunk.examples]
-            for own, name in self.names.items()
+            score: [self.scores[name, scored_id(example)] for example in chunk.examples]
+            for score, name in self.names.items()
         }
 
     def took(self, chunk: Chunk) -> tuple[float, dict[str, float]]:
@@ -52,35 +52,35 @@ def from_members(opening: Opening, run: Path, stored: Callable[[GateHandle], boo
     if kind.of_members is None:
         return None
     score: FromMembers = partial(kind.of_members, card)
-    found = []
+    members = []
     for part in card.parts():
-        one = handle(folder / part, opening.dtype, states=opening.states)
-        if not stored(one) or (kind.one_score and len(one.names) > 1):
+        member = handle(folder / part, opening.dtype, states=opening.states)
+        if not stored(member) or (kind.one_score and len(member.names) > 1):
             return None
-        found.append(_read(one, run))
+        members.append(_read(member, run))
 
     def engine(gate: GateHandle, chunks: Sequence[Chunk]) -> Iterator[ScoredChunk]:
         for chunk in chunks:
-            yield _scored(score, found, gate, chunk)
+            yield _scored(score, members, gate, chunk)
 
     return engine
 
 
-def _read(one: GateHandle, run: Path) -> _Stored:
-    rows = jsonl.read(GateScore, score_path(run, one.name))
-    own = {name: given for given, name in one.stored.items()}
-    names = {own.get(name, name): name for name in one.names}
-    return _Stored(names, {(row.gate, row.question_id): row.score for row in rows}, costs_of(run, one))
+def _read(member: GateHandle, run: Path) -> _Stored:
+    rows = jsonl.read(GateScore, score_path(run, member.name))
+    scores = {name: score for score, name in member.stored.items()}
+    names = {scores.get(name, name): name for name in member.names}
+    return _Stored(names, {(row.gate, row.question_id): row.score for row in rows}, costs_of(run, member))
 
 
 def _scored(score: FromMembers, members: Sequence[_Stored], gate: GateHandle, chunk: Chunk) -> ScoredChunk:
-    made = gate.name_scores(score([one.scores_of(chunk) for one in members]), chunk.examples)
-    scores = [GateScore(scored_id(e), n, made[n][i]) for n in gate.names for i, e in enumerate(chunk.examples)]
+    by_name = gate.name_scores(score([member.scores_of(chunk) for member in members]), chunk.examples)
+    scores = [GateScore(scored_id(e), n, by_name[n][i]) for n in gate.names for i, e in enumerate(chunk.examples)]
     seconds, spent = 0.0, Counter[str]()
-    for one in members:
-        took, used = one.took(chunk)
+    for member in members:
+        took, used = member.took(chunk)
         seconds += took
         spent.update({what: round(value) for what, value in used.items()})
-    device = ", ".join(sorted({one.costs.device() for one in members}))
+    device = ", ".join(sorted({member.costs.device() for member in members}))
     timing = Timing(gate.names, chunk.split, len(chunk.examples), seconds, dict(spent), device)
     return ScoredChunk(tuple(scores), timing)

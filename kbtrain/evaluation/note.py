@@ -32,38 +32,38 @@ BEST_RULE = "largest area on dev"
 
 def sources(run: Path, stored: StoredScores) -> dict[str, Source]:
     """The gate behind each score of a run folder, as far as the score files name it."""
-    found = {gate: source_of(run, stored.meta, gate) for gate in stored.by_gate}
-    return {gate: source for gate, source in found.items() if source is not None}
+    by_gate = {gate: source_of(run, stored.meta, gate) for gate in stored.by_gate}
+    return {gate: source for gate, source in by_gate.items() if source is not None}
 
 
-def with_noted(gates: Sequence[GateInput], found: Mapping[str, Source], given: Mapping[str, float]) -> list[GateInput]:
+def with_noted(gates: Sequence[GateInput], behind: Mapping[str, Source], named: Mapping[str, float]) -> list[GateInput]:
     """The gates with the lowest score they can give and the threshold of rule ``given``: one that is named, else the
     one noted in the gate's folder.
 
     Raises :class:`UserError` for a name that no gate has, and for a threshold under its gate's floor.
     """
     names = {gate.name for gate in gates}
-    unknown = next((name for name in given if name not in names), None)
+    unknown = next((name for name in named if name not in names), None)
     if unknown is not None:
         raise UserError(f"key 'thresholds': no gate '{unknown}'; {did_you_mean(unknown, names)}")
-    return [_with_noted(gate, found.get(gate.name), given.get(gate.name)) for gate in gates]
+    return [_with_noted(gate, behind.get(gate.name), named.get(gate.name)) for gate in gates]
 
 
-def _with_noted(gate: GateInput, source: Source | None, given: float | None) -> GateInput:
+def _with_noted(gate: GateInput, source: Source | None, threshold: float | None) -> GateInput:
     if source is None or missing_reason(source):
-        return replace(gate, given=given)
+        return replace(gate, given=threshold)
     scale = scale_of(source.folder, source.name)
-    if scale is not None and given is not None:
-        scale.check(given)
-    noted = read_gate_json(source.folder).get("thresholds", {}).get(source.name)
-    if given is None and noted is not None:
-        given = Threshold.model_validate(noted).threshold
-    return replace(gate, given=given, floor=None if scale is None else scale.floor)
+    if scale is not None and threshold is not None:
+        scale.check(threshold)
+    stored = read_gate_json(source.folder).get("thresholds", {}).get(source.name)
+    if threshold is None and stored is not None:
+        threshold = Threshold.model_validate(stored).threshold
+    return replace(gate, given=threshold, floor=None if scale is None else scale.floor)
 
 
 def note_thresholds(
     run: Path,
-    found: Mapping[str, Source],
+    behind: Mapping[str, Source],
     gates: Sequence[GateInput],
     dev: Sequence[Outcome],
     results: Sequence[GateResult],
@@ -80,51 +80,51 @@ def note_thresholds(
     thresholds on test; ``search_tokens``: see :class:`~kbtrain.gate.card.Outlook`. A calibrated threshold stays
     unless ``replacing``; see :func:`kbtrain.gates.noted.note`.
     """
-    tested = {one.gate: _test_figures(one) for one in savings}
-    inputs, lines, noted = {gate.name: gate for gate in gates}, [], dict[Path, list[str]]()
+    tested = {saving.gate: _test_figures(saving) for saving in savings}
+    inputs, lines, by_folder = {gate.name: gate for gate in gates}, [], dict[Path, list[str]]()
     texts, entities = [question.text for question in questions], len(set(entities_of(questions)))
     answers = dev_answers(dev, settings.kind) if dev else None
     groups = entities_of(questions) if questions else [outcome.question_id for outcome in dev]
-    asked = {"questions": dev_questions(texts, entities)} if questions else {}
+    dev_facts = {"questions": dev_questions(texts, entities)} if questions else {}
     chosen = [gate for gate in results if gate.threshold is not None and gate.threshold_rule is not None]
     for result in chosen:
-        source, gate = found.get(result.gate), inputs[result.gate]
+        source, gate = behind.get(result.gate), inputs[result.gate]
         if source is None or (result.threshold_rule == "given" and result.threshold != gate.given):
             continue
         reason = missing_reason(source)
         if reason:
             lines.append(f"{result.gate}: its threshold is not noted, {reason}")
             continue
-        threshold = _threshold(run, result, gate, dev, settings, asked)
+        threshold = _threshold(run, result, gate, dev, settings, dev_facts)
         outlook = fit_outlook(gate.dev, answers, groups, search_tokens) if answers else None
         threshold = threshold.model_copy(update={"test": tested.get(result.gate), "outlook": outlook})
         done = note(source.folder, source.name, threshold, replacing)
         line = done.line(result.gate, source.folder)
         lines += [line] if line else []
         if not done.kept and done.old != done.chosen:
-            noted.setdefault(source.folder, []).append(result.gate)
-    lines += [f"thresholds noted in {folder}: {', '.join(names)}" for folder, names in noted.items()]
-    return lines + _note_best_keys(found, [inputs[result.gate] for result in chosen], dev, settings.kind)
+            by_folder.setdefault(source.folder, []).append(result.gate)
+    lines += [f"thresholds noted in {folder}: {', '.join(names)}" for folder, names in by_folder.items()]
+    return lines + _note_best_keys(behind, [inputs[result.gate] for result in chosen], dev, settings.kind)
 
 
 def at_rule(results: Sequence[GateResult], rule: Rule | None) -> list[GateResult]:
     """The results with the thresholds of another rule, where a gate has one; as they are without a rule."""
-    found = []
+    rows = []
     for result in results:
         point = next((point for point in result.rules if point.rule == rule), None)
         at = result if point is None else replace(result, threshold=point.threshold, threshold_rule=point.rule)
-        found.append(at)
-    return found
+        rows.append(at)
+    return rows
 
 
 def _note_best_keys(
-    found: Mapping[str, Source], gates: Sequence[GateInput], dev: Sequence[Outcome], kind: AccuracyKind
+    behind: Mapping[str, Source], gates: Sequence[GateInput], dev: Sequence[Outcome], kind: AccuracyKind
 ) -> list[str]:
     """Note the key of each folder that ranks dev best by :func:`dev_rank`; a line where it was another one before."""
     by_folder: dict[Path, dict[Target, GateInput]] = {}
     cards: dict[Path, KeyedCard] = {}
     for gate in gates if dev else ():
-        source = found.get(gate.name)
+        source = behind.get(gate.name)
         if source is None or missing_reason(source):
             continue
         card = read_card(source.folder)
@@ -143,16 +143,16 @@ def _note_best_keys(
     return lines
 
 
-def _test_figures(one: Saving) -> TestFigures:
-    here = one.noted
+def _test_figures(saving: Saving) -> TestFigures:
+    setting = saving.noted
     return TestFigures(
-        n=one.n,
-        saves=one.saves,
-        accuracy=round(here.accuracy, 6),
-        saved=round(here.saved.mean, 6),
-        change=round(here.change.mean, 6),
-        low=round(here.change.low, 6),
-        high=round(here.change.high, 6),
+        n=saving.n,
+        saves=saving.saves,
+        accuracy=round(setting.accuracy, 6),
+        saved=round(setting.saved.mean, 6),
+        change=round(setting.change.mean, 6),
+        low=round(setting.change.low, 6),
+        high=round(setting.change.high, 6),
     )
 
 
@@ -162,23 +162,23 @@ def _threshold(
     gate: GateInput,
     dev: Sequence[Outcome],
     settings: Settings,
-    asked: Mapping[str, object],
+    dev_facts: Mapping[str, object],
 ) -> Threshold:
     hashed = file_sha256(run / "examples" / "dev.jsonl")
     if result.threshold_rule == "max_loss":
         goal = CalibrationGoal("max_loss", max_loss=settings.max_loss, delta=settings.delta)
-        found = calibrate(dev_table(gate, dev, settings.kind), goal, gate.floor)
+        chosen = calibrate(dev_table(gate, dev, settings.kind), goal, gate.floor)
         return Threshold(
-            threshold=found.threshold,
-            rule=found.rule,
+            threshold=chosen.threshold,
+            rule=chosen.rule,
             dev_file_sha256=hashed,
             n_dev=result.n_dev,
-            evidence=found.evidence,
-            dev=dict(asked),
+            evidence=chosen.evidence,
+            dev=dict(dev_facts),
         )
     value = result.threshold if result.threshold is not None else 0.0
     rule = str(result.threshold_rule)
-    seen: dict[str, object] = {}
+    dev_facts_kept: dict[str, object] = {}
     if len(gate.dev):
-        seen = {"scores": kept_scores(gate.dev), **asked}
-    return Threshold(threshold=value, rule=rule, dev_file_sha256=hashed, n_dev=result.n_dev, dev=seen)
+        dev_facts_kept = {"scores": kept_scores(gate.dev), **dev_facts}
+    return Threshold(threshold=value, rule=rule, dev_file_sha256=hashed, n_dev=result.n_dev, dev=dev_facts_kept)

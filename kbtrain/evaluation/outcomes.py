@@ -56,7 +56,7 @@ def drawn_units(resample: Resample, questions: Sequence[Question]) -> Resample:
 class ConditionOutcome:
     """One question under one condition: the greedy answer's correctness, and the share of right samples (mastery).
 
-    None where there is no such answer, or no verdict on it. ``empty`` and ``cut_off`` (token limit) are of
+    None without such an answer, or without a verdict on it. ``empty`` and ``cut_off`` (token limit) are of
     the greedy answer, and so is ``left_out``: it was cut before it began, or is a thought alone. ``prompt_tokens`` is
     what the model reads for it.
     """

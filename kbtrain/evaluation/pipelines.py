@@ -86,25 +86,25 @@ def measure_pipeline(
     both = [(t, llm, rag) for t, llm, rag in pairs if llm and rag and t.question_id in questions]
     if not both:
         return PipelineResult(name, len(traces), [])
-    asked = [questions[t.question_id] for t, _, _ in both]
-    kept = [replace(t, **grades(q, t.answer)) for q, (t, _, _) in zip(asked, both, strict=True)]
-    llm = _stored_answers("llm_only", asked, [one for _, one, _ in both], None)
-    rag = _stored_answers("one_step_rag", asked, [one for _, _, one in both], hits)
-    own = _Way(name, np.array([(t.correct, t.exact_match, t.f1, t.retrieved) for t in kept], dtype=np.float64))
-    own.spent = {cost: float(sum(getattr(t.spent, cost) for t in kept)) for cost in COSTS}
-    searches = min(len(kept), round(own.spent["searches"]))
+    evaluated = [questions[t.question_id] for t, _, _ in both]
+    regraded = [replace(t, **grades(q, t.answer)) for q, (t, _, _) in zip(evaluated, both, strict=True)]
+    llm = _stored_answers("llm_only", evaluated, [answer for _, answer, _ in both], None)
+    rag = _stored_answers("one_step_rag", evaluated, [answer for _, _, answer in both], hits)
+    method = _Way(name, np.array([(t.correct, t.exact_match, t.f1, t.retrieved) for t in regraded], dtype=np.float64))
+    method.spent = {cost: float(sum(getattr(t.spent, cost) for t in regraded)) for cost in COSTS}
+    searches = min(len(regraded), round(method.spent["searches"]))
     gated = [
-        _gated(gate, [found[q.id] for q in asked], searches, llm, rag, spent.get(gate, {}))
-        for gate, found in scores.items()
-        if all(q.id in found for q in asked)
+        _gated(gate, [by_question[q.id] for q in evaluated], searches, llm, rag, spent.get(gate, {}))
+        for gate, by_question in scores.items()
+        if all(q.id in by_question for q in evaluated)
     ]
-    clusters = None if entities is None else [entities[q.id] for q in asked]
-    return PipelineResult(name, len(traces) - len(kept), _rows(own, [llm, rag, *gated], clusters))
+    clusters = None if entities is None else [entities[q.id] for q in evaluated]
+    return PipelineResult(name, len(traces) - len(regraded), _rows(method, [llm, rag, *gated], clusters))
 
 
 def _greedy(store: SampleStore, run: str, question_id: str, condition: Condition) -> Sample | None:
-    made = store.get(run, question_id, condition)
-    return None if made is None or made.greedy is None or is_left_out(made.greedy) else made.greedy
+    answers = store.get(run, question_id, condition)
+    return None if answers is None or answers.greedy is None or is_left_out(answers.greedy) else answers.greedy
 
 
 def _stored_answers(
@@ -115,50 +115,50 @@ def _stored_answers(
         (is_correct(q, a.text), exact_match(a.text, q.answers), token_f1(a.text, q.answers), hits is not None)
         for q, a in zip(questions, answers, strict=True)
     ]
-    one = np.ones(len(rows))
+    ones = np.ones(len(rows))
     each = {
-        "searches": 0 * one if hits is None else one,
-        "passages": 0 * one if hits is None else np.array([hits.get(q.id, 0) for q in questions], dtype=np.float64),
-        "requests": one,
-        "samples": 0 * one,
+        "searches": 0 * ones if hits is None else ones,
+        "passages": 0 * ones if hits is None else np.array([hits.get(q.id, 0) for q in questions], dtype=np.float64),
+        "requests": ones,
+        "samples": 0 * ones,
         "tokens": np.array([answer.n_tokens for answer in answers], dtype=np.float64),
     }
     return _Way(name, np.array(rows, dtype=np.float64), {cost: float(of.sum()) for cost, of in each.items()}, each)
 
 
-def _gated(name: str, scores: Sequence[float], searches: int, llm: _Way, rag: _Way, own: Mapping[str, float]) -> _Way:
+def _gated(name: str, scores: Sequence[float], searches: int, llm: _Way, rag: _Way, costs: Mapping[str, float]) -> _Way:
     """RAG for the ``searches`` questions of the highest score (of equal ones the first), else the plain answer; its
     costs are those of the answers it chose, and its own."""
     n = len(scores)
     retrieve = np.zeros(n, dtype=bool)
     retrieve[np.argsort(-np.asarray(scores), kind="stable")[:searches]] = True
     spent = {cost: float(np.where(retrieve, rag.each[cost], llm.each[cost]).sum()) for cost in llm.each}
-    for cost, each in ({"requests": 1.0} | dict(own)).items():
+    for cost, each in ({"requests": 1.0} | dict(costs)).items():
         if cost in COSTS:
             spent[cost] = spent.get(cost, 0.0) + n * each
     return _Way(name, np.where(retrieve[:, None], rag.table, llm.table), spent)
 
 
-def _rows(own: _Way, others: Sequence[_Way], clusters: Sequence[str] | None) -> list[PipelineRow]:
-    tables = np.concatenate([way.table[:, [0, 2]] for way in (own, *others)], axis=1)
+def _rows(method: _Way, others: Sequence[_Way], clusters: Sequence[str] | None) -> list[PipelineRow]:
+    tables = np.concatenate([way.table[:, [0, 2]] for way in (method, *others)], axis=1)
     means, drawn = tables.mean(axis=0), resampled_means(tables, DRAWS, SEED, clusters)
 
     def minus(i: int, column: int) -> Delta:
         at = 2 * i + column
         return delta(float(means[column] - means[at]), drawn[:, column] - drawn[:, at])
 
-    return [_row(own), *(_row(way, minus(i, 0), minus(i, 1)) for i, way in enumerate(others, 1))]
+    return [_row(method), *(_row(way, minus(i, 0), minus(i, 1)) for i, way in enumerate(others, 1))]
 
 
 def traces_minus(traces: Sequence[Trace], others: Sequence[Trace]) -> tuple[Delta, Delta]:
     """Right answers and F1 of ``traces`` minus those of ``others``, over the questions that both have answered and that
-    can be graded; paired 95 % bootstrap intervals. Raises ``ValueError`` where there is no such question.
+    can be graded; paired 95 % bootstrap intervals. Raises ``ValueError`` without such a question.
     """
     of_other = {trace.question_id: trace for trace in others}
-    pairs = [(own, of_other[own.question_id]) for own in traces if own.answers and own.question_id in of_other]
+    pairs = [(row, of_other[row.question_id]) for row in traces if row.answers and row.question_id in of_other]
     if not pairs:
         raise ValueError("no question that both have answered")
-    table = np.array([[own.correct - other.correct, own.f1 - other.f1] for own, other in pairs], dtype=np.float64)
+    table = np.array([[row.correct - other.correct, row.f1 - other.f1] for row, other in pairs], dtype=np.float64)
     means, drawn = table.mean(axis=0), resampled_means(table, DRAWS, SEED)
     return delta(float(means[0]), drawn[:, 0]), delta(float(means[1]), drawn[:, 1])
 
@@ -181,21 +181,21 @@ def pipelines_of_run(
 
     All rows are graded by each question's own rule: a judge's verdicts are about stored answers alone.
     """
-    found = stored_pipelines(run)
-    if not found:
+    pipelines = stored_pipelines(run)
+    if not pipelines:
         return []
-    asked = {question.id: question for question in questions}
+    by_id = {question.id: question for question in questions}
     hits = {evidence.question_id: len(evidence.hits) for evidence in jsonl.read(Evidence, run / "evidence.jsonl")}
     spent = {gate: _own_cost(gate, meta) for gate in scores}
-    entities = None if clusters is None else dict(zip(asked, clusters, strict=True))
+    entities = None if clusters is None else dict(zip(by_id, clusters, strict=True))
     with SampleStore(run / "samples.db", read_only=True) as store:
-        store.run_meta(sampling_run)  # a run that is not there has no answers: that is no result
+        store.run_meta(sampling_run)  # raises for an unknown run: it would look like one without answers
         measured = [
-            measure_pipeline(one.name, one.traces, asked, store, sampling_run, scores, spent, hits, entities)
-            for one in found
-            if one.traces
+            measure_pipeline(part.name, part.traces, by_id, store, sampling_run, scores, spent, hits, entities)
+            for part in pipelines
+            if part.traces
         ]
-    return [replace(one, rows=[replace(row, seen=seen_of(meta, row.name)) for row in one.rows]) for one in measured]
+    return [replace(part, rows=[replace(row, seen=seen_of(meta, row.name)) for row in part.rows]) for part in measured]
 
 
 def _own_cost(gate: str, meta: Mapping[str, Any]) -> dict[str, float]:

@@ -76,12 +76,12 @@ def result_meta(
 
 def stages(run: Path, scores: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Meta data of each file of a run, as far as there is any; package versions are listed once in the result."""
-    found = {}
+    by_file = {}
     for name in (*STAGES, *(path.relative_to(run).as_posix() for path in scores)):
         if path_exists(meta_path(run / name)):
             meta = read_meta(run / name)
-            found[name] = {key: value for key, value in meta.items() if key != "packages"}
-    return found
+            by_file[name] = {key: value for key, value in meta.items() if key != "packages"}
+    return by_file
 
 
 def check_result(path: Path, sampling_run: str | None = None) -> None:

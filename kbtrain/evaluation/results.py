@@ -109,7 +109,7 @@ class Cost:
     ``llm_requests`` = answers + requests of the gate itself (one forward pass, no token generated);
     ``generated_tokens`` are those of the greedy answers that were used; ``gate_seconds`` were measured while scoring.
     A gate that samples answers (SeaKR) says so in ``gate_samples``, and in ``gate_tokens`` what it generated. Of a gate
-    whose pass is what the plain answer begins with, these count for the searched questions: no answer goes on there.
+    whose pass is what the plain answer begins with, these count for the searched questions alone.
     """
 
     searches: int
@@ -217,7 +217,7 @@ def save(path: Path, results: Results) -> None:
     check(document)
     text = json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False)
     # the curves' numbers side by side: the rest stays readable
-    write_atomically(path, _NUMBERS.sub(lambda found: "[" + " ".join(found[1].split()) + "]", text) + "\n")
+    write_atomically(path, _NUMBERS.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n")
 
 
 def load(path: Path) -> Results:
@@ -248,9 +248,9 @@ def _validator() -> Draft202012Validator:
 def _inlined(part: Any, named: Mapping[str, Any]) -> Any:
     """The schema with each ``$ref`` replaced by what it names: to look them up takes longer than all the checks."""
     if isinstance(part, list):
-        return [_inlined(one, named) for one in part]
+        return [_inlined(inner, named) for inner in part]
     if not isinstance(part, dict):
         return part
     if "$ref" in part:
         return _inlined(named[part["$ref"].removeprefix("#/$defs/")], named)
-    return {key: _inlined(one, named) for key, one in part.items()}
+    return {key: _inlined(inner, named) for key, inner in part.items()}

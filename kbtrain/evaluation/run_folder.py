@@ -62,33 +62,33 @@ def read_stored(
 
     ``verdicts``: a judge's, see :mod:`kbtrain.labeling.graded_by`; without them each question's own rule grades.
     """
-    found = Stored()
+    stored = Stored()
     for question in questions:
         if question.split != split:
             continue
         if not question.answers:
-            found.without_gold.append(question.id)
+            stored.without_gold.append(question.id)
             continue
         sets = {condition: store.get(run, question.id, condition) for condition in CONDITIONS}
-        if any(made is not None and made.refused is not None for made in (sets["llm"], sets["rag"])):
-            found.refused.append(question.id)
+        if any(rows is not None and rows.refused is not None for rows in (sets["llm"], sets["rag"])):
+            stored.refused.append(question.id)
             continue
-        said = None if verdicts is None else verdicts.get(question.id, {})
-        graded = {condition: grade(question, made, said) for condition, made in sets.items() if made is not None}
-        if any(made is None or made.greedy is None for made in (sets["llm"], sets["rag"])):
-            found.missing.append(question.id)
+        judged = None if verdicts is None else verdicts.get(question.id, {})
+        graded = {condition: grade(question, rows, judged) for condition, rows in sets.items() if rows is not None}
+        if any(rows is None or rows.greedy is None for rows in (sets["llm"], sets["rag"])):
+            stored.missing.append(question.id)
             continue
         if graded["llm"].left_out or graded["rag"].left_out:
-            found.unanswered.append(question.id)
+            stored.unanswered.append(question.id)
             continue
         if graded["llm"].correct is None or graded["rag"].correct is None:
-            found.abstained.append(question.id)
+            stored.abstained.append(question.id)
             continue
-        found.questions.append(question)
-        found.outcomes.append(outcome(question, graded["llm"], graded["rag"]))
-        for condition, one in graded.items():
-            found.graded[condition].append(one)
-    return found
+        stored.questions.append(question)
+        stored.outcomes.append(outcome(question, graded["llm"], graded["rag"]))
+        for condition, answer in graded.items():
+            stored.graded[condition].append(answer)
+    return stored
 
 
 def warn_of_rule(run: Path) -> None:
@@ -96,17 +96,17 @@ def warn_of_rule(run: Path) -> None:
     stored ones beside them are graded by each question's own rule."""
     judged = verdicts_file(run)
     if judged is not None:
-        told = "methods, and the answers beside them, are graded by each question's own rule, all others by the judge"
-        warnings.warn(f"{run}: {told} of {judged.name}", stacklevel=2)
+        rule = "methods, and the answers beside them, are graded by each question's own rule, all others by the judge"
+        warnings.warn(f"{run}: {rule} of {judged.name}", stacklevel=2)
 
 
-def check_missing(found: Sequence[Stored], path: Path, allow: bool) -> list[str]:
+def check_missing(parts: Sequence[Stored], path: Path, allow: bool) -> list[str]:
     """Lines for the summary on what is skipped; :class:`UserError` if answers are missing and that is not allowed."""
-    missing = [i for part in found for i in part.missing]
-    abstained = [i for part in found for i in part.abstained]
-    unanswered = [i for part in found for i in part.unanswered]
-    ungraded = [i for part in found for i in part.without_gold]
-    refused = [i for part in found for i in part.refused]
+    missing = [i for part in parts for i in part.missing]
+    abstained = [i for part in parts for i in part.abstained]
+    unanswered = [i for part in parts for i in part.unanswered]
+    ungraded = [i for part in parts for i in part.without_gold]
+    refused = [i for part in parts for i in part.refused]
     why = "the judge abstained, or the answer to a yes/no question says neither"
     unjudged = [f"skipped: no verdict on a greedy answer of {first_ids(abstained)}: {why}"] if abstained else []
     cut = f"skipped: greedy answers of {first_ids(unanswered)} were cut before they began, or are thoughts alone"
@@ -144,7 +144,7 @@ def check_gate_name(name: str, place: str) -> None:
 def read_scores(path: Path) -> dict[str, dict[str, float]]:
     """Scores by gate and question id.
 
-    Raises :class:`UserError` for a score that is no number or is repeated, and for a file changed since it was made.
+    Raises :class:`UserError` for a NaN, infinite or duplicate score, and for a file changed since it was made.
     """
     check_unchanged(path)
     scores: dict[str, dict[str, float]] = defaultdict(dict)
@@ -194,7 +194,7 @@ _OF_GATES = (
 def stored_scores(run: Path, required: bool = True) -> StoredScores:
     """The scores of ``RUN/scores/*.jsonl``.
 
-    Warns of scores whose gate was trained anew since. Raises :class:`UserError` if there are none (and ``required``),
+    Warns of scores whose gate was trained again since. Raises :class:`UserError` if there are none (and ``required``),
     or if a gate stands in two files.
     """
     folder = run / "scores"
@@ -204,9 +204,9 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     by_gate = read_score_files(files)
     meta: dict[str, dict[str, Any]] = {key: {} for key in _OF_GATES}
     for path in reversed(files):
-        noted = meta_of(path)
-        for key, found in meta.items():
-            found |= noted.get(key, {})
+        facts = meta_of(path)
+        for key, by_name in meta.items():
+            by_name |= facts.get(key, {})
     if not by_gate and required:
         raise UserError(f"{at(folder)}: no scores in it; run eval/score.py first")
     _warn_of_other_gates(run, meta)
@@ -221,20 +221,20 @@ def _warn_of_other_gates(run: Path, meta: Mapping[str, Any]) -> None:
             behind[replace(source, name="")].append(gate)
     for source, gates in behind.items():
         if holds_another(source):
-            told = f"{missing_reason(source)} ({', '.join(gates)})"
-            warnings.warn(f"{run}: {told}; run eval/score.py --run {run} again", stacklevel=3)
+            reason = f"{missing_reason(source)} ({', '.join(gates)})"
+            warnings.warn(f"{run}: {reason}; run eval/score.py --run {run} again", stacklevel=3)
 
 
 def read_score_files(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
     """Scores by gate and question id. Raises :class:`UserError` for a gate that stands in two files."""
-    found: dict[str, dict[str, float]] = {}
+    by_gate: dict[str, dict[str, float]] = {}
     for path in paths:
         scores = read_scores(path)
-        twice = next((gate for gate in scores if gate in found), None)
+        twice = next((gate for gate in scores if gate in by_gate), None)
         if twice is not None:
             raise UserError(f"{path}: gate '{twice}' stands in another score file too; rename it in one of them")
-        found |= scores
-    return found
+        by_gate |= scores
+    return by_gate
 
 
 def in_order(gate: str, scores: Mapping[str, float], outcomes: Sequence[Outcome], path: Path) -> list[float]:
@@ -372,8 +372,8 @@ def read_run(
         sampling = store.run_meta(sampling_run)
         everything = list(jsonl.read(Question, path / "questions.jsonl"))
         questions = [question for question in everything if counts_as(question, yes_no)]
-        asked = {leak_key(question) for question in questions if question.split == "test"}
-        leaked = [q.id for q in questions if q.split == "dev" and leak_key(q) in asked]
+        tested = {leak_key(question) for question in questions if question.split == "test"}
+        leaked = [q.id for q in questions if q.split == "dev" and leak_key(q) in tested]
         left_out = set(leaked)
         questions = [question for question in questions if question.id not in left_out]
         verdicts = read_run_verdicts(path)
@@ -389,8 +389,8 @@ def read_run(
     if not test.outcomes:
         raise UserError(f"{at(path / 'questions.jsonl')}: no test question with stored answers to evaluate")
     stored = stored_scores(path) if scores else StoredScores(path / "scores")
-    known = {*(o.question_id for o in (*dev.outcomes, *test.outcomes))}
-    check_same_questions(stored.by_gate, known, stored.path)
+    ids = {*(o.question_id for o in (*dev.outcomes, *test.outcomes))}
+    check_same_questions(stored.by_gate, ids, stored.path)
     seconds = {gate: float(by.get("test", 0.0)) for gate, by in stored.meta.get("seconds_per_question", {}).items()}
     return RunFolder(path, dev, test, stored.by_gate, seconds, sampling, notes, stored, len(shared))
 
@@ -400,14 +400,14 @@ def counts_as(question: Question, yes_no: YesNo) -> bool:
     return yes_no == "with" or is_yes_no(question) == (yes_no == "only")
 
 
-def check_same_questions(scores: Mapping[str, Mapping[str, float]], known: set[str], path: Path) -> None:
+def check_same_questions(scores: Mapping[str, Mapping[str, float]], ids: set[str], path: Path) -> None:
     """Raise :class:`UserError` for a gate whose scores are of quite other questions than those evaluated."""
     for gate, by_question in scores.items():
-        strangers = [i for i in by_question if i not in known]
+        strangers = [i for i in by_question if i not in ids]
         if by_question and len(strangers) == len(by_question):
             raise UserError(
                 f"{at(path)}: gate '{gate}' was scored on other questions: none of {first_ids(strangers)} is among "
-                f"the {len(known)} evaluated ones; score this run's questions"
+                f"the {len(ids)} evaluated ones; score this run's questions"
             )
 
 
@@ -444,13 +444,13 @@ def seen_in(runs: Sequence[RunFolder], gate: str) -> Seen:
 
 def seen_note(runs: Sequence[RunFolder], gates: Sequence[str]) -> str:
     """A sentence for the note below a table of these gates; empty where their training knew no question."""
-    found = [f"{gate}{mark}" for gate in gates if (mark := seen_in(runs, gate).mark)]
-    return f" Questions known from training: {'; '.join(found)}." if found else ""
+    marks = [f"{gate}{mark}" for gate in gates if (mark := seen_in(runs, gate).mark)]
+    return f" Questions known from training: {'; '.join(marks)}." if marks else ""
 
 
 def _score(runs: Sequence[RunFolder], gate: str, outcome: Outcome) -> float | None:
     for run in runs:
-        found = run.scores.get(gate, {}).get(outcome.question_id)
-        if found is not None:
-            return found
+        score = run.scores.get(gate, {}).get(outcome.question_id)
+        if score is not None:
+            return score
     return None

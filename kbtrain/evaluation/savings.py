@@ -88,7 +88,7 @@ def savings(
     draws: int = 2_000,
     seed: int = 0,
     clusters: Sequence[str] | None = None,
-    noted: Mapping[str, tuple[float, str]] | None = None,
+    settings: Mapping[str, tuple[float, str]] | None = None,
     after_search: Collection[str] = (),
     training: Mapping[str, thresholds.Training] | None = None,
 ) -> list[Saving]:
@@ -103,41 +103,41 @@ def savings(
     if not dev or not test or not scores:
         return []
     before = oc.dev_answers(dev, kind)
-    known = oc.answers(test, kind)
-    given, cuts, rank = noted or {}, {}, {}
+    correctness = oc.answers(test, kind)
+    chosen_settings, cuts, rank = settings or {}, {}, {}
     columns = {gate: np.array([of[o.question_id] for o in test]) for gate, of in scores.items()}
     on_dev = {gate: np.array([of[o.question_id] for o in dev]) for gate, of in scores.items()}
-    table = [known.llm, known.rag]
+    table = [correctness.llm, correctness.rag]
     for gate in scores:
         fewest, right = (
             most_saved(on_dev[gate], before, limit)[0],
             most_right(on_dev[gate], before, (training or {}).get(gate)),
         )
-        chosen = given.get(gate, (right, "best_accuracy"))
+        chosen = chosen_settings.get(gate, (right, "best_accuracy"))
         cuts[gate] = chosen[1], (chosen[0], fewest, right)
         rank[gate] = dev_rank(on_dev[gate], before, limit)
         for threshold in cuts[gate][1]:
             searched = columns[gate] > threshold
-            table += [searched.astype(np.float64), np.where(searched, known.rag, known.llm)]
+            table += [searched.astype(np.float64), np.where(searched, correctness.rag, correctness.llm)]
     means = np.stack(table, axis=1)
-    drawn, seen = resampled_means(means, draws, seed, clusters), means.mean(axis=0)
-    found = []
+    drawn, observed = resampled_means(means, draws, seed, clusters), means.mean(axis=0)
+    rows = []
     for i, gate in enumerate(scores):
         rule, thresholds_of = cuts[gate]
         at_noted, at_fewest, at_right = (
-            _setting(threshold, on_dev[gate], seen, drawn, 2 + 6 * i + 2 * j)
+            _setting(threshold, on_dev[gate], observed, drawn, 2 + 6 * i + 2 * j)
             for j, threshold in enumerate(thresholds_of)
         )
-        curve = retrieval_curve(columns[gate], known.llm, known.rag)
+        curve = retrieval_curve(columns[gate], correctness.llm, correctness.rag)
         area = None if rank[gate][0] == -math.inf else rank[gate][0]
-        as_all_rag, within = (fewest_searches(curve, float(seen[1]) - lost) for lost in (0.0, limit))
-        found.append(
+        as_all_rag, within = (fewest_searches(curve, float(observed[1]) - lost) for lost in (0.0, limit))
+        rows.append(
             Saving(
                 gate, limit, rule, len(dev), len(test), area, noted=at_noted, fewest=at_fewest, most_right=at_right,
                 as_all_rag=as_all_rag, within=within, saves="passages" if gate in after_search else "searches",
             )
         )  # fmt: skip
-    return sorted(found, key=lambda one: rank[one.gate], reverse=True)
+    return sorted(rows, key=lambda row: rank[row.gate], reverse=True)
 
 
 def dev_rank(scores: Floats, answers: Correctness, limit: float = LIMIT) -> tuple[float, float]:
@@ -148,16 +148,16 @@ def dev_rank(scores: Floats, answers: Correctness, limit: float = LIMIT) -> tupl
     return -math.inf if area is None else area, most_saved(scores, answers, limit)[1]
 
 
-def _setting(threshold: float, on_dev: Floats, seen: Floats, drawn: Floats, ratio: int) -> Setting:
+def _setting(threshold: float, on_dev: Floats, observed: Floats, drawn: Floats, ratio: int) -> Setting:
     """``ratio``: the column of the means with the share of searches at this threshold; the next one: its accuracy."""
     accuracy = ratio + 1
     return Setting(
         threshold,
         dev_saved=float(1 - (on_dev > threshold).mean()),
-        accuracy=float(seen[accuracy]),
-        saved=_saved(seen, drawn, ratio),
-        change=_change(seen, drawn, accuracy),
-        over_random=delta(float(_over(seen[None], ratio, accuracy)[0]), _over(drawn, ratio, accuracy)),
+        accuracy=float(observed[accuracy]),
+        saved=_saved(observed, drawn, ratio),
+        change=_change(observed, drawn, accuracy),
+        over_random=delta(float(_over(observed[None], ratio, accuracy)[0]), _over(drawn, ratio, accuracy)),
     )
 
 
@@ -178,12 +178,12 @@ def _dev(scores: Floats, answers: Correctness) -> thresholds.Dev:
     return thresholds.Dev(scores, answers.llm, answers.rag, np.zeros_like(scores))
 
 
-def _saved(seen: Floats, drawn: Floats, ratio: int) -> Delta:
-    return delta(1 - float(seen[ratio]), 1 - drawn[:, ratio])
+def _saved(observed: Floats, drawn: Floats, ratio: int) -> Delta:
+    return delta(1 - float(observed[ratio]), 1 - drawn[:, ratio])
 
 
-def _change(seen: Floats, drawn: Floats, accuracy: int) -> Delta:
-    return delta(float(seen[accuracy] - seen[1]), drawn[:, accuracy] - drawn[:, 1])
+def _change(observed: Floats, drawn: Floats, accuracy: int) -> Delta:
+    return delta(float(observed[accuracy] - observed[1]), drawn[:, accuracy] - drawn[:, 1])
 
 
 def _over(means: Floats, ratio: int, accuracy: int) -> Floats:
@@ -195,12 +195,12 @@ def order_curves(
     test: Sequence[Outcome], scores: Mapping[str, Mapping[str, float]], kind: AccuracyKind = "greedy"
 ) -> dict[str, Curve]:
     """The exact curve of each gate's order of the test questions, and the oracle's."""
-    known = oc.answers(test, kind)
-    found = {
-        gate: retrieval_curve(np.array([of[o.question_id] for o in test]), known.llm, known.rag)
+    correctness = oc.answers(test, kind)
+    curves = {
+        gate: retrieval_curve(np.array([of[o.question_id] for o in test]), correctness.llm, correctness.rag)
         for gate, of in scores.items()
     }
-    return found | {"oracle": oracle_curve(known.llm, known.rag)}
+    return curves | {"oracle": oracle_curve(correctness.llm, correctness.rag)}
 
 
 def fewest_searches(curve: Curve, accuracy: float, rounding: float = _ROUNDING) -> float:
@@ -226,9 +226,9 @@ def band(
     gain, n = (answers.rag - answers.llm)[order], len(order)
     rows = []
     for counts in question_counts(n, draws, seed, answers.clusters):
-        taken, size = counts[:, order], counts.sum(axis=1)
-        sizes = np.cumsum(np.add.reduceat(taken, starts, axis=1), axis=1) / size[:, None]
-        gains = np.cumsum(np.add.reduceat(taken * gain, starts, axis=1), axis=1) / size[:, None]
+        drawn, size = counts[:, order], counts.sum(axis=1)
+        sizes = np.cumsum(np.add.reduceat(drawn, starts, axis=1), axis=1) / size[:, None]
+        gains = np.cumsum(np.add.reduceat(drawn * gain, starts, axis=1), axis=1) / size[:, None]
         plain = counts @ answers.llm / size
         rows += [np.interp(ratios, [0, *x], [0, *y]) + base for x, y, base in zip(sizes, gains, plain, strict=True)]
     low, high = np.quantile(np.stack(rows), [0.025, 0.975], axis=0)
@@ -258,4 +258,4 @@ def four_fold(outcomes: Sequence[Outcome], scores: Mapping[str, float], threshol
     harmed = np.array([o.llm_correct and not o.rag_correct for o in outcomes], dtype=bool)
     counts = (searched & needed, searched & ~needed, searched & harmed, ~searched & needed, ~searched & ~needed,
               ~searched & harmed)  # fmt: skip
-    return FourFold(*(int(one.sum()) for one in counts))
+    return FourFold(*(int(members.sum()) for members in counts))

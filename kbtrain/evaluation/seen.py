@@ -34,5 +34,5 @@ NOTHING = Seen()
 def seen_of(meta: Mapping[str, Any], gate: str) -> Seen:
     """``meta``: of a run's scores (``StoredScores``) or of one score file."""
     test, dev = (meta.get("seen", {}).get(gate, {}).get(split, {}) for split in ("test", "dev"))
-    known = (test.get("questions", 0), test.get("entities", 0), dev.get("questions", 0), dev.get("entities", 0))
-    return Seen(*known)
+    counts = (test.get("questions", 0), test.get("entities", 0), dev.get("questions", 0), dev.get("entities", 0))
+    return Seen(*counts)

@@ -51,10 +51,10 @@ class Correlation:
 
 
 def useful(
-    gate: str, augmentation: str, turns: Sequence[TurnExample], made: Sequence[AugmentedResponse], chosen: Bools
+    gate: str, augmentation: str, turns: Sequence[TurnExample], responses: Sequence[AugmentedResponse], chosen: Bools
 ) -> Usefulness:
     """``chosen``: the turns that the gate augments; ``made``: their augmented responses."""
-    picked = [(t, r) for t, r, c in zip(turns, made, chosen, strict=True) if c]
+    picked = [(t, r) for t, r, c in zip(turns, responses, chosen, strict=True) if c]
     judged = [(t, r) for t, r in picked if t.gold_snippets]
     return _usefulness(gate, augmentation, len(picked), [reads_gold(t, r) for t, r in judged], "gold snippets")
 
@@ -63,22 +63,22 @@ def useful_by_judge(
     gate: str,
     augmentation: str,
     turns: Sequence[TurnExample],
-    made: Sequence[AugmentedResponse],
+    responses: Sequence[AugmentedResponse],
     chosen: Bools,
     verdicts: Verdicts,
 ) -> Usefulness:
     """As :func:`useful`, of the turns without a gold snippet, by a judge's ``verdicts`` where it did not abstain."""
-    picked = [(t, r) for t, r, c in zip(turns, made, chosen, strict=True) if c]
-    said = [verdicts.get((t.id, r.augmentation)) for t, r in picked if not t.gold_snippets]
-    return _usefulness(gate, augmentation, len(picked), [one for one in said if one is not None], "judge")
+    picked = [(t, r) for t, r, c in zip(turns, responses, chosen, strict=True) if c]
+    judged = [verdicts.get((t.id, r.augmentation)) for t, r in picked if not t.gold_snippets]
+    return _usefulness(gate, augmentation, len(picked), [verdict for verdict in judged if verdict is not None], "judge")
 
 
-def _usefulness(gate: str, augmentation: str, augmented: int, found: Sequence[bool], by: str) -> Usefulness:
-    if not found:
+def _usefulness(gate: str, augmentation: str, augmented: int, verdicts: Sequence[bool], by: str) -> Usefulness:
+    if not verdicts:
         return Usefulness(gate, augmentation, augmented, 0, 0, None, None, None, by)
-    n = sum(found)
-    low, high = wilson(n, len(found))
-    return Usefulness(gate, augmentation, augmented, len(found), n, n / len(found), low, high, by)
+    n = sum(verdicts)
+    low, high = wilson(n, len(verdicts))
+    return Usefulness(gate, augmentation, augmented, len(verdicts), n, n / len(verdicts), low, high, by)
 
 
 def reads_gold(turn: TurnExample, response: AugmentedResponse) -> bool:
@@ -87,18 +87,18 @@ def reads_gold(turn: TurnExample, response: AugmentedResponse) -> bool:
 
 
 def agreement_with_gold(
-    turns: Sequence[TurnExample], made: Sequence[AugmentedResponse], verdicts: Verdicts
+    turns: Sequence[TurnExample], responses: Sequence[AugmentedResponse], verdicts: Verdicts
 ) -> dict[str, int]:
     """``n`` responses whose turns name gold snippets and which a judge judged; in ``agree`` of them it says what these
     say."""
     by_id = {turn.id: turn for turn in turns if turn.gold_snippets}
     pairs = [
-        (verdicts.get((one.turn_id, one.augmentation)), reads_gold(by_id[one.turn_id], one))
-        for one in made
-        if one.turn_id in by_id
+        (verdicts.get((response.turn_id, response.augmentation)), reads_gold(by_id[response.turn_id], response))
+        for response in responses
+        if response.turn_id in by_id
     ]
-    known = [(said, gold) for said, gold in pairs if said is not None]
-    return {"n": len(known), "agree": sum(said == gold for said, gold in known)}
+    judged = [(verdict, gold) for verdict, gold in pairs if verdict is not None]
+    return {"n": len(judged), "agree": sum(verdict == gold for verdict, gold in judged)}
 
 
 def correlations(
@@ -112,23 +112,23 @@ def correlations(
 
     ``scores``: by ranker, of (turn, snippet).
     """
-    found = []
-    for name, made in responses.items():
+    rows = []
+    for name, read in responses.items():
         of = scores.get(name.rpartition("_")[0], {})
         by_score = [max((of[t.id, s] for s in r.snippets if (t.id, s) in of), default=None)
-                    for t, r in zip(turns, made, strict=True)]  # fmt: skip
+                    for t, r in zip(turns, read, strict=True)]  # fmt: skip
         gold = [float(bool(set(t.gold_snippets) & set(r.snippets))) if t.gold_snippets and r.snippets else None
-                for t, r in zip(turns, made, strict=True)]  # fmt: skip
+                for t, r in zip(turns, read, strict=True)]  # fmt: skip
         for relevance, values in (("ranker's score", by_score), ("a gold snippet is read", gold)):
-            found.append(_correlation(name, relevance, turns, made, values, draws, seed))
-    return found
+            rows.append(_correlation(name, relevance, turns, read, values, draws, seed))
+    return rows
 
 
 def _correlation(
     name: str,
     relevance: str,
     turns: Sequence[TurnExample],
-    made: Sequence[AugmentedResponse],
+    responses: Sequence[AugmentedResponse],
     values: Sequence[float | None],
     draws: int,
     seed: int,
@@ -137,7 +137,7 @@ def _correlation(
 
     rows = [
         (turn.dialogue_id, response.minimum_probability, value)
-        for turn, response, value in zip(turns, made, values, strict=True)
+        for turn, response, value in zip(turns, responses, values, strict=True)
         if value is not None and response.minimum_probability is not None
     ]
     if len(rows) < _LEAST or len({row[1] for row in rows}) < 2 or len({row[2] for row in rows}) < 2:
@@ -155,5 +155,5 @@ def _weighted(x: Floats, y: Floats, weights: Floats) -> Floats:
     covariance = weights @ (x * y) / total - means[0] * means[1]
     variances = [weights @ values**2 / total - mean**2 for values, mean in zip((x, y), means, strict=True)]
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: Floats = covariance / np.sqrt(np.maximum(variances[0], 0.0) * np.maximum(variances[1], 0.0))
-    return found
+        correlation: Floats = covariance / np.sqrt(np.maximum(variances[0], 0.0) * np.maximum(variances[1], 0.0))
+    return correlation

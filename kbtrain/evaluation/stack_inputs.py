@@ -22,14 +22,14 @@ def stack_members(
     output: Path, handles: Mapping[Path, GateHandle], leave_out: Sequence[str] = ()
 ) -> tuple[Member, ...]:
     """The members with the scores that are read. Raises :class:`UserError` for an unknown name to skip."""
-    own = {folder: {stored: name for name, stored in one.stored.items()} for folder, one in handles.items()}
-    known = [name for one in handles.values() for name in one.names]
+    stored_names = {folder: {stored: name for name, stored in gate.stored.items()} for folder, gate in handles.items()}
+    scores = [name for gate in handles.values() for name in gate.names]
     for name in leave_out:
-        if name not in known:
-            raise UserError(f"key 'leave_out': no score '{name}'; {did_you_mean(name, known)}")
+        if name not in scores:
+            raise UserError(f"key 'leave_out': no score '{name}'; {did_you_mean(name, scores)}")
     names = {
-        folder: [own[folder].get(name, name) for name in one.names if name not in leave_out]
-        for folder, one in handles.items()
+        folder: [stored_names[folder].get(name, name) for name in gate.names if name not in leave_out]
+        for folder, gate in handles.items()
     }
     read = [folder for folder in handles if names[folder]]
     return make_members(output, read, names, {folder: _latest_stage(folder, names[folder]) for folder in read})
@@ -40,11 +40,11 @@ def _latest_stage(folder: Path, scores: Sequence[str]) -> Stage:
     return max((card.stage_of(score) for score in scores), key=STAGES.index)
 
 
-def _check_of_member(file: Path, one: GateHandle) -> None:
+def _check_of_member(file: Path, member: GateHandle) -> None:
     """Raise :class:`UserError` where a file notes another gate behind its scores than the one that will be asked."""
-    folder = Path(one.opening.model) if one.opening else Path()
-    noted = {gate.get("identity") for name, gate in meta_of(file).get("gates", {}).items() if name in one.names}
-    if noted - {gate_identity(folder)}:
+    folder = Path(member.opening.model) if member.opening else Path()
+    identities = {gate.get("identity") for name, gate in meta_of(file).get("gates", {}).items() if name in member.names}
+    if identities - {gate_identity(folder)}:
         raise UserError(
             f"{file}: scores of another gate than {folder} holds; run eval/score.py again, by its name there"
         )
@@ -53,36 +53,34 @@ def _check_of_member(file: Path, one: GateHandle) -> None:
 class StoredColumns:
     """Scores of a run by the names under which a stack knows them.
 
-    Raises :class:`UserError` for a gate without a score file, for scores of another gate than the member (made anew
-    since, or of its folder's name), and for scores of questions it was trained on.
+    Raises :class:`UserError` for a gate without a score file, for scores of another gate than the member (an older one,
+    or one with its folder's name), and for scores of questions it was trained on.
     """
 
     def __init__(self, members: Sequence[Member], handles: Sequence[GateHandle], files: Sequence[Path]) -> None:
         self.columns: dict[str, tuple[Path, Mapping[str, float]]] = {}
-        by_folder = {
-            Path(one.opening.model).name: (one, file) for one, file in zip(handles, files, strict=True) if one.opening
-        }
+        by_folder = {Path(g.opening.model).name: (g, file) for g, file in zip(handles, files, strict=True) if g.opening}
         for member in members:
-            one, file = by_folder[Path(member.folder).name]
+            g, file = by_folder[Path(member.folder).name]
             if not file.exists():
                 raise UserError(f"{file}: no such file; {HOW}")
-            _check_of_member(file, one)
+            _check_of_member(file, g)
             trained = meta_of(file).get("trained_on")
             if trained:
                 raise UserError(
-                    f"{file}: scores of questions that gate '{one.name}' was trained on ({trained}) teach nothing; "
+                    f"{file}: scores of questions that gate '{g.name}' was trained on ({trained}) teach nothing; "
                     "leave it out, or set fit_on to dev and score without allow_trained"
                 )
             scores = read_scores(file)
             for score, name in member.inputs().items():
-                self.columns[name] = (file, scores.get(one.stored.get(score, score), {}))
+                self.columns[name] = (file, scores.get(g.stored.get(score, score), {}))
 
     def columns_of(self, questions: Sequence[GateExample]) -> Columns:
         """Scores of these questions. Raises :class:`UserError` for one that has none."""
-        found: dict[str, list[float]] = {}
+        columns: dict[str, list[float]] = {}
         for name, (file, scores) in self.columns.items():
             missing = next((q for q in questions if q.question_id not in scores), None)
             if missing is not None:
                 raise UserError(f"{file}: no score of {missing.split} question '{missing.question_id}'; {HOW}")
-            found[name] = [scores[question.question_id] for question in questions]
-        return found
+            columns[name] = [scores[question.question_id] for question in questions]
+        return columns

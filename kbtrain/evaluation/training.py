@@ -39,14 +39,14 @@ def training_of(
     }
     folders = {source.folder for source in behind.values() if not missing_reason(source)}
     held_out = {folder: read_held_out(folder) for folder in folders}
-    plain, found = Training(np.array(list(gains.values()))), {}
+    plain, by_gate = Training(np.array(list(gains.values()))), {}
     for gate in gates:
         source = behind.get(gate)
         scores = held_out.get(source.folder, {}).get(source.name, {}) if source else {}
-        shared = [one for one in gains if one in scores]
-        columns = (np.array([of[one] for one in shared]) for of in (gains, scores))
-        found[gate] = Training(*columns) if shared else plain
-    return found
+        shared = [question for question in gains if question in scores]
+        columns = (np.array([of[question] for question in shared]) for of in (gains, scores))
+        by_gate[gate] = Training(*columns) if shared else plain
+    return by_gate
 
 
 def _gain(label: Label, kind: AccuracyKind) -> float | None:

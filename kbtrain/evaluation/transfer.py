@@ -46,7 +46,7 @@ class Carried:
     """One gate with the threshold from ``source`` on the test questions of ``target``.
 
     ``gain`` is over a random gate at the same ratio (95 % interval). ``shift`` compares the dev scores of the source
-    with the test scores of the target: if it is alarming, the threshold should be chosen anew.
+    with the test scores of the target: if it is alarming, choose another threshold.
     """
 
     gate: str
@@ -92,7 +92,7 @@ def matrix(
 ) -> tuple[list[Carried], list[str]]:
     """Every gate from every part with dev questions to every part with test questions; and the parts without dev."""
     without = [part.name for part in parts if not len(part.dev_llm)]
-    found = [
+    cells = [
         carry(gate, source, target, rule, target_ratio)
         for gate in gates
         for source in parts
@@ -100,7 +100,7 @@ def matrix(
         for target in parts
         if len(target.test_llm)
     ]
-    return found, without
+    return cells, without
 
 
 By = Literal["dataset", "model"]
@@ -117,23 +117,23 @@ def by_dataset(
     answers = oc.dev_answers(on_dev, kind), oc.answers(on_test, kind)
     needed = oc.is_needed(on_dev).astype(np.float64)
     clusters = oc.clusters_of(resample, [question for part in sides[1] for question in part.questions])
-    found = []
+    parts = []
     for name in dict.fromkeys([*names[0], *names[1]]):
         dev, test = (np.array([other == name for other in side], dtype=bool) for side in names)
-        found.append(
+        parts.append(
             TransferSet(
                 name,
-                {gate: made.dev[dev] for gate, made in inputs.items()},
+                {gate: scores.dev[dev] for gate, scores in inputs.items()},
                 answers[0].llm[dev],
                 answers[0].rag[dev],
-                {gate: made.test[test] for gate, made in inputs.items()},
+                {gate: scores.test[test] for gate, scores in inputs.items()},
                 answers[1].llm[test],
                 answers[1].rag[test],
                 needed[dev],
                 None if clusters is None else tuple(name for name, of in zip(clusters, test, strict=True) if of),
             )
         )
-    return found
+    return parts
 
 
 def between_models(
@@ -154,15 +154,15 @@ def between_models(
     if len(set(names)) < len(names):
         raise UserError(f"key 'runs': two of {', '.join(names)} cannot be told apart by model or folder name")
     without = [name for name, run in zip(names, runs, strict=True) if not run.dev.outcomes]
-    found = []
+    cells = []
     for gate in gates:
         for name, source in zip(names, runs, strict=True):
             if name in without:
                 continue
             for other, target in zip(names, runs, strict=True):
                 pair = _pair(gate, (name, source), (other, target), kind, resample)
-                found.append(carry(gate, *pair, rule, target_ratio))
-    return found, without
+                cells.append(carry(gate, *pair, rule, target_ratio))
+    return cells, without
 
 
 def _pair(
@@ -171,12 +171,12 @@ def _pair(
     """The source's scores of its own dev questions, and of the target's test questions; both sides with their names."""
     (name, source), (other, target) = of, to
     clusters = oc.clusters_of(resample, target.test.questions)
-    made = gate_input([source], gate, [target])
+    scores = gate_input([source], gate, [target])
     dev, test = oc.dev_answers(source.dev.outcomes, kind), oc.answers(target.test.outcomes, kind)
     needed = oc.is_needed(source.dev.outcomes).astype(np.float64)
     nothing: dict[str, Floats] = {}
     empty = np.zeros(0)
     return (
-        TransferSet(name, {gate: made.dev}, dev.llm, dev.rag, nothing, empty, empty, needed),
-        TransferSet(other, nothing, empty, empty, {gate: made.test}, test.llm, test.rag, None, clusters),
+        TransferSet(name, {gate: scores.dev}, dev.llm, dev.rag, nothing, empty, empty, needed),
+        TransferSet(other, nothing, empty, empty, {gate: scores.test}, test.llm, test.rag, None, clusters),
     )

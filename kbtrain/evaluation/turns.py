@@ -20,47 +20,47 @@ from kbtrain.records import GateScore, Split, TurnExample
 
 
 def labelled_turns(source: Path, split: Split) -> list[TurnExample]:
-    """The labelled turns of a split. Raises :class:`UserError` if there is none, or if the file was changed since it
+    """The labelled turns of a split. Raises :class:`UserError` without any, and for a file that was changed since it
     was made."""
     check_unchanged(source)
-    found = [t for t in jsonl.read(TurnExample, source) if t.split == split and t.label is not None]
-    if not found:
+    turns = [t for t in jsonl.read(TurnExample, source) if t.split == split and t.label is not None]
+    if not turns:
         raise UserError(f"{source}: no {split} turn with a label")
-    return found
+    return turns
 
 
 def score_file(run: Path, gate: Path) -> Path:
     """The scores of a gate in a run folder: ``RUN/scores/<gate>.jsonl``, or ``scores.jsonl`` in the gate's folder.
 
-    A training leaves them in the second place. Raises :class:`UserError` if there are
-    none, or if they are of other turns than the run's now, or of a gate that was made anew since.
+    A training leaves them in the second place. Raises :class:`UserError` without
+    scores, and for scores of other turns than the run's, or of an older gate.
     """
     inside = run / gate / "scores.jsonl"
     stored = run / "scores" / f"{gate.name}.jsonl" if len(gate.parts) == 1 else inside
-    found = next((path for path in (stored, inside) if path_exists(path)), None)
-    if found is None:
+    scores = next((path for path in (stored, inside) if path_exists(path)), None)
+    if scores is None:
         raise UserError(f"{stored}: no such file, nor {inside}; run eval/score.py --run {run} first")
-    _check_current(found, run)
-    return found
+    _check_current(scores, run)
+    return scores
 
 
 def _check_current(path: Path, run: Path) -> None:
     command = f"eval/score.py --run {run}"
     check_current(path, run / "turns.jsonl", command=command)  # own scores, or of a file with features, pass
-    noted = meta_of(path)
-    for name in noted.get("gates", {}):
-        gate = source_of(run, noted, name)
+    meta = meta_of(path)
+    for name in meta.get("gates", {}):
+        gate = source_of(run, meta, name)
         if gate and holds_another(gate):
             raise UserError(f"{at(path)}: {missing_reason(gate)}; run {command} again")
 
 
 def seen_in_files(files: Mapping[str, Sequence[Path]]) -> list[str]:
     """The gates, of all their score files together, whose training knew some of the turns: names and numbers."""
-    seen = {
+    counts = {
         gate: sum((seen_of(meta, name) for meta in map(meta_of, paths) for name in meta.get("seen", {})), Seen())
         for gate, paths in files.items()
     }  # fmt: skip
-    return [f"{gate}{found.mark}" for gate, found in seen.items() if found.mark]
+    return [f"{gate}{n.mark}" for gate, n in counts.items() if n.mark]
 
 
 def run_of(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> SeedScores:
@@ -68,8 +68,8 @@ def run_of(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> SeedScor
     scores = {score.question_id: score.score for score in jsonl.read(GateScore, path)}
     missing = [turn.id for split in ("dev", "test") for turn in turns[split] if turn.id not in scores]
     if missing:
-        told = first_ids(missing, "turn")
-        raise UserError(f"{at(path)}: no score for {told}; score dev and test of the same turns.jsonl")
+        names = first_ids(missing, "turn")
+        raise UserError(f"{at(path)}: no score for {names}; score dev and test of the same turns.jsonl")
     dev, test = ([scores[turn.id] for turn in turns[split]] for split in ("dev", "test"))
     cut = best_f1_threshold([float(bool(turn.label)) for turn in turns["dev"]], dev)
     return SeedScores(np.array(test), cut.value)

@@ -64,16 +64,16 @@ class Agreement:
 
 def read_labelled(path: Path) -> list[LabelledAnswer]:
     """Raises :class:`UserError` for a broken record, an id twice, no record, or a record without a gold answer."""
-    found: dict[str, LabelledAnswer] = {}
+    by_id: dict[str, LabelledAnswer] = {}
     for number, row in jsonl.read_numbered(LabelledAnswer, path):
-        if row.id in found:
+        if row.id in by_id:
             raise UserError(f"{at(path, number, 'id')}: duplicate '{row.id}'")
         if not row.answers or any(map(is_empty, row.answers)):
             raise UserError(f"{at(path, number, 'answers')}: no answer, or an empty one")
-        found[row.id] = row
-    if not found:
+        by_id[row.id] = row
+    if not by_id:
         raise UserError(f"{at(path)}: no labelled answers in it")
-    return list(found.values())
+    return list(by_id.values())
 
 
 def agreement(judge: Judge, rows: Sequence[LabelledAnswer]) -> Agreement:
@@ -81,8 +81,8 @@ def agreement(judge: Judge, rows: Sequence[LabelledAnswer]) -> Agreement:
     cases = [(row.as_question(), row.prediction) for row in rows]
     judged = iter(judge.judge([case for case in cases if case[0].grading != "option"]))
     opinions = [is_correct(*case) if case[0].grading == "option" else next(judged).right for case in cases]
-    pairs = [(row.right, said) for row, said in zip(rows, opinions, strict=True) if said is not None]
-    same = sum(human == said for human, said in pairs)
+    pairs = [(row.right, verdict) for row, verdict in zip(rows, opinions, strict=True) if verdict is not None]
+    same = sum(human == verdict for human, verdict in pairs)
     low, high = wilson(same, len(pairs)) if pairs else (None, None)
     return Agreement(
         judge=judge.name,
@@ -93,8 +93,8 @@ def agreement(judge: Judge, rows: Sequence[LabelledAnswer]) -> Agreement:
         accuracy_high=high,
         accuracy_all=same / len(rows),
         kappa=_kappa(pairs),
-        false_right=sum(said and not human for human, said in pairs),
-        false_wrong=sum(human and not said for human, said in pairs),
+        false_right=sum(verdict and not human for human, verdict in pairs),
+        false_wrong=sum(human and not verdict for human, verdict in pairs),
     )
 
 
@@ -107,13 +107,13 @@ def _kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
     return float(cohen_kappa_score(*zip(*pairs, strict=True)))
 
 
-def line(made: Agreement) -> str:
+def line(a: Agreement) -> str:
     """One line for a terminal."""
-    if made.accuracy is None:
-        return f"{made.judge}: abstained from all {made.n} labelled answers"
-    kappa = "undefined" if made.kappa is None else f"{made.kappa:.3f}"
+    if a.accuracy is None:
+        return f"{a.judge}: abstained from all {a.n} labelled answers"
+    kappa = "undefined" if a.kappa is None else f"{a.kappa:.3f}"
     return (
-        f"{made.judge}: agrees with people in {made.accuracy:.3f} [{made.accuracy_low:.3f}, {made.accuracy_high:.3f}] "
-        f"of {made.n - made.n_abstained} labelled answers, kappa {kappa}; {made.false_right} wrong ones called right, "
-        f"{made.false_wrong} right ones called wrong; abstained from {made.n_abstained} of {made.n}"
+        f"{a.judge}: agrees with people in {a.accuracy:.3f} [{a.accuracy_low:.3f}, {a.accuracy_high:.3f}] "
+        f"of {a.n - a.n_abstained} labelled answers, kappa {kappa}; {a.false_right} wrong ones called right, "
+        f"{a.false_wrong} right ones called wrong; abstained from {a.n_abstained} of {a.n}"
     )

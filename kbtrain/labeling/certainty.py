@@ -2,10 +2,10 @@
 
 U is the entropy (natural logarithm) of the answer groups of I samples. C = 1: all the same, C = 0: all different.
 
-The value grows with I (two equal halves: .646, .722, .757, .801 for I = 5, 10, 15, 30), so certainties from different
-numbers of answers stand on different scales. On one scale they are the mean certainty of I answers drawn from those
-that are there, without replacement, for the same I everywhere (rarefaction; Hurlbert 1971 for species counts): it is
-unbiased for any I up to their number, and the paper's own value where I is their number.
+The value grows with I (two equal halves: 0.646, 0.722, 0.757, 0.801 for I = 5, 10, 15, 30), so certainties
+from different numbers of answers have different scales. On one scale they are the mean certainty of I answers drawn
+from those that are there, without replacement, for the same I everywhere (rarefaction; Hurlbert 1971 for species
+counts): it is unbiased for any I up to their number, and the paper's own value where I is their number.
 """
 
 from __future__ import annotations

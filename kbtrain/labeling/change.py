@@ -38,13 +38,13 @@ def by_groups(groups: MeaningGroups | None) -> Equality:
     if groups is None:
         return grading.is_same
 
-    def is_same(question: Question, one: str, other: str) -> bool:
-        if grading.is_same(question, one, other):
+    def is_same(question: Question, first: str, second: str) -> bool:
+        if grading.is_same(question, first, second):
             return True
-        if question.grading == "option" or grading.is_empty(one) or grading.is_empty(other):
+        if question.grading == "option" or grading.is_empty(first) or grading.is_empty(second):
             return False
         numbers = []
-        for text in (one, other):
+        for text in (first, second):
             if normalise(text) not in groups.group:
                 raise UserError(
                     f"question '{question.id}': no group for the answer {text!r:.60}; run data_gen/judge_change.py "

@@ -24,11 +24,11 @@ TAUS = tuple(i / 10 for i in range(10))
 
 def indicator_values(label: Label) -> Iterator[tuple[Indicator, Condition, float]]:
     """Mastery and certainty of a label under each of its conditions, where they are known."""
-    for found in _indicators(label):
-        if found.mastery is not None:
-            yield "mastery", found.condition, found.mastery
-        if found.certainty is not None:
-            yield "certainty", found.condition, found.certainty
+    for indicators in _indicators(label):
+        if indicators.mastery is not None:
+            yield "mastery", indicators.condition, indicators.mastery
+        if indicators.certainty is not None:
+            yield "certainty", indicators.condition, indicators.certainty
 
 
 def interval(value: float, parts: int) -> int:
@@ -94,9 +94,9 @@ class Distribution:
             self._groups[key].add(label)
         for indicator, condition, value in indicator_values(label):
             self._bins[f"{indicator}_{condition}"][interval(value, BINS)] += 1
-        for found in _indicators(label):
-            self._answers[f"n_{found.condition}"] += found.n
-            self._answers[f"n_empty_{found.condition}"] += found.n_empty
+        for indicators in _indicators(label):
+            self._answers[f"n_{indicators.condition}"] += indicators.n
+            self._answers[f"n_empty_{indicators.condition}"] += indicators.n_empty
 
     def as_dict(self) -> dict[str, Any]:
         """Counts and means: over all labels, by split and by relation; histograms of ten bins, the last closed."""
@@ -131,15 +131,15 @@ def _group_cells(name: str, group: dict[str, Any]) -> list[str]:
     llm, rag = (f"{group[key]:.2f}" if key in group else "-" for key in ("mean_mastery_llm", "mean_mastery_rag"))
     effects = "/".join(str(count) for count in group.get("effect_mastery", {}).values()) or "-"
     graded = n - group.get("without_gold", 0)
-    known = f"{group['known'] / graded:.0%}" if graded else "-"
+    share_known = f"{group['known'] / graded:.0%}" if graded else "-"
     judged = n - group.get("without_certainty", 0)
     certain = f"{group['certain'] / judged:.0%}" if "mean_certainty_llm" in group else "-"
     change = f"{group['mean_change']:.2f}" if "mean_change" in group else "-"
-    return [name, str(n), llm, rag, known, certain, effects, change]
+    return [name, str(n), llm, rag, share_known, certain, effects, change]
 
 
 def _indicators(label: Label) -> list[Indicators]:
-    return [found for found in (label.llm, label.rag, label.mask) if found is not None]
+    return [indicators for indicators in (label.llm, label.rag, label.mask) if indicators is not None]
 
 
 @dataclass
@@ -205,7 +205,7 @@ class LabelStatistics:
         """(tau, share of retrievals saved, change of expected accuracy against All-RAG) of section 3.2."""
         n = self.n_with_rag
         rows = zip(TAUS, self.kept, self.answered, strict=True) if n else ()
-        return [(tau, kept / n, (answered - self.rag_mastery) / n) for tau, kept, answered in rows]
+        return [(tau, above / n, (answered - self.rag_mastery) / n) for tau, above, answered in rows]
 
 
 def statistics(labels: Iterable[Label]) -> LabelStatistics:

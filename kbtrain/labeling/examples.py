@@ -24,7 +24,7 @@ class BenefitTarget:
     Most benefits lie in a narrow band of [-1, 1]. Unstretched, as (1 + benefit) / 2, their targets hardly differ and
     a gate learns little of their order.
 
-    ``greedy``: weight of what retrieval does to the greedy answer (1 mends, -1 breaks it, 0) beside the sampled
+    ``greedy``: weight of what retrieval does to the greedy answer (1 corrects it, -1 breaks it, 0) beside the sampled
     benefit, whose weight is 1. Samples at temperature 1 are wrong far more often than the greedy answer, which is the
     one in use: what helps them is not always what helps it.
     """
@@ -43,11 +43,11 @@ class BenefitTarget:
         plain = cls(tau, greedy=greedy)
         if not tail:
             return plain  # labels that stream from a file are not read
-        gains = (plain.gain(made) for made in labels if made.split == "train")
-        found = Counter(gain for gain in gains if gain is not None)
-        if not found:
+        gains = (plain.gain(label) for label in labels if label.split == "train")
+        counts = Counter(gain for gain in gains if gain is not None)
+        if not counts:
             return plain
-        low, high = quantile(found, tail), quantile(found, 1 - tail)
+        low, high = quantile(counts, tail), quantile(counts, 1 - tail)
         return replace(plain, low=low, high=high) if low < high else plain
 
     def gain(self, label: Label) -> float | None:
@@ -60,7 +60,7 @@ class BenefitTarget:
         return (label.benefit + self.greedy * (after - before)) / (1 + self.greedy)
 
     def hard(self, benefit: float) -> bool:
-        """True above ``tau``; .4 - .3 is no more than .1, however it was rounded."""
+        """True above ``tau``, rounding aside: 0.4 - 0.3 does not exceed 0.1."""
         return above(benefit, self.tau)
 
     def soft(self, benefit: float) -> float:
@@ -82,30 +82,30 @@ class Targets:
     )  # (with reference, key, target) -> number
     seen: int = 0  # training examples, with all targets or not
 
-    def complete(self, made: GateExample, gold: bool = True) -> bool:
+    def complete(self, example: GateExample, gold: bool = True) -> bool:
         """True if a training example has every target that its question can have; they are then counted.
 
         Without gold answers these are :data:`WITHOUT_GOLD`: training skips what is None.
         """
         self.seen += 1
         can_have = [key for key in self.keys if gold or key in WITHOUT_GOLD]
-        targets: dict[Target, bool | None] = {key: getattr(made, key) for key in can_have}
+        targets: dict[Target, bool | None] = {key: getattr(example, key) for key in can_have}
         if not targets or None in targets.values():
             return False
-        self.classes.update((made.reference is not None, key, bool(target)) for key, target in targets.items())
+        self.classes.update((example.reference is not None, key, bool(target)) for key, target in targets.items())
         return True
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         """Number of training examples that are True and False, by target."""
-        made: dict[str, dict[str, int]] = {}
+        by_target: dict[str, dict[str, int]] = {}
         for (reference, key, target), n in sorted(self.classes.items()):
-            made.setdefault(f"{key} with reference" if reference else key, {})[str(target)] = n
-        return made
+            by_target.setdefault(f"{key} with reference" if reference else key, {})[str(target)] = n
+        return by_target
 
     def check(self) -> None:
         """Raise :class:`UserError` if there is nothing to train on, or only one class of some target.
 
-        A run without any training question is there to be scored: that is no error.
+        A run without training questions passes: it is only scored.
         """
         if self.seen and not self.classes:
             raise UserError(
@@ -149,7 +149,7 @@ def reference_example(question: Question, label: Label | None, reference: str | 
     """The example whose prompt carries the evidence, with targets from ``rag`` samples (KBM, section 5.4).
 
     ``reference`` None: nothing was found, and the prompt is the plain question's.
-    There is no target for benefit or change: the reference is already there.
+    Benefit and change have no target: the prompt has the reference already.
     """
     plain = _unlabelled(question, f"{question.id}#reference", reference)
     if label is None:

@@ -22,18 +22,18 @@ def grading_sources(run: Path) -> tuple[Path, Path, Path]:
     return run / "questions.jsonl", run / "samples.db", run / "verdicts.jsonl"
 
 
-def check_rules(path: Path, noted: Mapping[str, Any], questions: Path) -> None:
+def check_rules(path: Path, rules: Mapping[str, Any], questions: Path) -> None:
     """Raise :class:`UserError` for a file whose answers were graded by other rules (``noted``) than today's.
 
     A file that notes no rules passes, and a file without its questions beside it.
     """
-    if "normalisation" not in noted or not path_exists(questions):
+    if "normalisation" not in rules or not path_exists(questions):
         return
     today = rules_of(jsonl.read(Question, questions))
-    old = next((name for name, value in today.items() if noted.get(name) != value), None)
+    old = next((name for name, value in today.items() if rules.get(name) != value), None)
     if old is not None:
         raise UserError(
-            f"{at(path)}: its answers were graded by an older rule ({old} {noted.get(old)}, today {today[old]}); run "
+            f"{at(path)}: its answers were graded by an older rule ({old} {rules.get(old)}, today {today[old]}); run "
             f"{maker(path)} again"
         )
 

@@ -24,10 +24,10 @@ SHOWN = 5
 
 @dataclass
 class Stated:
-    """One condition: how often ours and theirs agree; of the others the numbers, and the first ids.
+    """One condition: agreement of kbtrain's verdicts with the file's; numbers and first ids of the other answers.
 
-    ``ours_only``: right by our grading, wrong by theirs; ``theirs_only`` the reverse. ``n_without_verdict`` answers to
-    yes/no questions, on which our rule has none, are not among ``n``.
+    ``ours_only``: right by kbtrain's grading, wrong by the file's; ``theirs_only`` the reverse.
+    ``n_without_verdict``: answers to yes/no questions without a verdict by the rule; ``n`` does not count them.
     """
 
     n: int = 0
@@ -100,7 +100,7 @@ class Imported:
                     continue
                 self._count(row)
                 self.gold.add(row.question, row.left_out, texts)
-                waiting += [made for made in row.sample_sets() if (made.question_id, made.condition) not in done]
+                waiting += [s for s in row.sample_sets() if (s.question_id, s.condition) not in done]
                 if len(waiting) >= BATCH:
                     store.put(run, waiting)
                     waiting = []
@@ -121,7 +121,7 @@ class Imported:
 
     def as_dict(self) -> dict[str, Any]:
         """For the meta data."""
-        graded = {condition: dict(vars(found)) for condition, found in self.graded.items()}
+        graded = {condition: dict(vars(stated)) for condition, stated in self.graded.items()}
         return {"splits": dict(self.splits), "scores": Counter(s.gate for s in self.scores), "graded": graded,
                 "thoughts": self.thoughts, "thoughts_only": self.thoughts_only, "without_gold": self.without_gold,
                 **self.gold.as_dict()}  # fmt: skip
@@ -133,5 +133,5 @@ class Imported:
         lost = [f"skipped: {self.without_gold} rows without an accepted answer (none, empty or a placeholder)"]
         thoughts = [f"thoughts taken off {self.thoughts} answers; {self.thoughts_only} are thoughts alone: skipped"]
         return [*self.gold.lines(), *(lost if self.without_gold else ()), *(thoughts if self.thoughts else ()),
-                *(found.line(condition) for condition, found in self.graded.items()),
+                *(stated.line(condition) for condition, stated in self.graded.items()),
                 f"{self.splits.total()} questions ({splits}), scores: {scores}"]  # fmt: skip

@@ -22,12 +22,12 @@ TITLES = "titles"
 
 def read_all(paths: Sequence[Path], runs: Sequence[Path]) -> list[GateExample]:
     """One split's examples of all runs, their ids behind the run's name."""
-    found = []
+    examples = []
     for path, run in zip(paths, runs, strict=True):
         name = run.resolve().name
         for row in jsonl.read(GateExample, path):
-            found.append(replace(row, id=f"{name}/{row.id}", question_id=f"{name}/{row.question_id}"))
-    return found
+            examples.append(replace(row, id=f"{name}/{row.id}", question_id=f"{name}/{row.question_id}"))
+    return examples
 
 
 def common_rule(paths: Sequence[Path]) -> dict[str, Any]:
@@ -60,16 +60,16 @@ def common_rule(paths: Sequence[Path]) -> dict[str, Any]:
 
 def check_one_model(runs: Sequence[Path]) -> None:
     """Raise :class:`UserError` for labels about answers of different models, as far as the runs' labels note them: a
-    gate is about what one model knows. Models are told apart by the last part of their names, a folder's or the hub's.
+    gate is about what one model knows. Models are compared by the last part of their names, a folder's or the hub's.
     """
-    noted = {run: meta_of(run / "labels.jsonl").get("sampling", {}).get("model") for run in runs}
-    known = {run: short_name(model) for run, model in noted.items() if model}
-    first = next(iter(known), None)
-    other = next((run for run, model in known.items() if first and model != known[first]), None)
+    names = {run: meta_of(run / "labels.jsonl").get("sampling", {}).get("model") for run in runs}
+    models = {run: short_name(model) for run, model in names.items() if model}
+    first = next(iter(models), None)
+    other = next((run for run, model in models.items() if first and model != models[first]), None)
     if first is not None and other is not None:
         raise UserError(
-            f"{at(other / 'labels.jsonl')}: labels about answers of '{known[other]}', those of {first} about "
-            f"'{known[first]}'; a gate is about one model: join the runs of one"
+            f"{at(other / 'labels.jsonl')}: labels about answers of '{models[other]}', those of {first} about "
+            f"'{models[first]}'; a gate is about one model: join the runs of one"
         )
 
 
@@ -77,12 +77,12 @@ def _without_shares(rule: dict[str, Any]) -> dict[str, Any]:
     return {**rule, "cut": {"rule": rule["cut"]["rule"]}} if isinstance(rule.get("cut"), dict) else rule
 
 
-def _alike(key: str, one: Any, other: Any) -> bool:
-    if key == TITLES or (key == "chinese" and None in (one, other)):
+def _alike(key: str, first: Any, other: Any) -> bool:
+    if key == TITLES or (key == "chinese" and None in (first, other)):
         return True
-    if key == STEP and isinstance(one, dict) and isinstance(other, dict):
-        return all(one[split] == other[split] for split in one.keys() & other.keys())
-    return bool(one == other)
+    if key == STEP and isinstance(first, dict) and isinstance(other, dict):
+        return all(first[split] == other[split] for split in first.keys() & other.keys())
+    return bool(first == other)
 
 
 def ends(rule: Mapping[str, Any]) -> list[float]:
@@ -100,28 +100,28 @@ def apart(
 
     Raises :class:`UserError` for the first such question unless they may be dropped or kept.
     """
-    asked: dict[str, tuple[Split, str]] = {}
+    questions: dict[str, tuple[Split, str]] = {}
     entities: dict[str, tuple[Split, str]] = {}
-    kept: dict[Split, list[GateExample]] = {}
-    found: Counter[str] = Counter()
+    apart_rows: dict[Split, list[GateExample]] = {}
+    counts: Counter[str] = Counter()
     for split, rows in splits.items():
-        kept[split] = []
+        apart_rows[split] = []
         for row in rows:
-            same = asked.get(_key(row))
+            same = questions.get(_key(row))
             near = next((entities[name] for name in row.entities if name in entities), None)
-            seen, rule = (same, on_leak) if same else (near, on_shared_entity)
-            if seen is not None and rule == "fail":
-                what = f"is also in {seen[0]} as" if same else f"asks about an entity of {seen[0]} question"
+            twin, rule = (same, on_leak) if same else (near, on_shared_entity)
+            if twin is not None and rule == "fail":
+                what = f"is also in {twin[0]} as" if same else f"asks about an entity of {twin[0]} question"
                 key = "on_leak: drop" if same else "on_shared_entity: drop (or keep)"
-                raise UserError(f"{split} question '{row.id}' {what} '{seen[1]}'; take it out of one run, or set {key}")
-            if seen is not None:
-                what = f"stand in {seen[0]}" if same else f"share an entity with {seen[0]}"
-                found[f"{split} examples that {what}{' (kept)' * (rule == 'keep')}"] += 1
-            if seen is None or rule == "keep":
-                kept[split].append(row)
-        asked |= {_key(row): (split, row.id) for row in kept[split]}
-        entities |= {name: (split, row.id) for row in kept[split] for name in row.entities}
-    return kept, dict(found)
+                raise UserError(f"{split} question '{row.id}' {what} '{twin[1]}'; take it out of one run, or set {key}")
+            if twin is not None:
+                what = f"stand in {twin[0]}" if same else f"share an entity with {twin[0]}"
+                counts[f"{split} examples that {what}{' (kept)' * (rule == 'keep')}"] += 1
+            if twin is None or rule == "keep":
+                apart_rows[split].append(row)
+        questions |= {_key(row): (split, row.id) for row in apart_rows[split]}
+        entities |= {name: (split, row.id) for row in apart_rows[split] for name in row.entities}
+    return apart_rows, dict(counts)
 
 
 _OPTION = re.compile(r"\n[A-Z]\. ")  # as prompts show them

@@ -110,13 +110,13 @@ class LLMJudge:
             for i, question in enumerate(questions)
         ]
         opinions: dict[int, Opinion] = {}
-        for made in (made for group in self.llm.answer(requests) for made in group):
-            replies = made.samples if self.votes else [made.greedy] if made.greedy else []
-            opinions[int(made.question_id)] = self._opinion([reply.text for reply in replies])
+        for answered in (answered for group in self.llm.answer(requests) for answered in group):
+            replies = answered.samples if self.votes else [answered.greedy] if answered.greedy else []
+            opinions[int(answered.question_id)] = self._opinion([reply.text for reply in replies])
         return [opinions[i] for i in range(len(questions))]
 
     def _opinion(self, replies: Sequence[str]) -> Opinion:
-        read = [found for found in map(parse_reply, replies) if found is not None]
+        read = [verdict for verdict in map(parse_reply, replies) if verdict is not None]
         if not read:
             return Opinion(None)
         share = sum(read) / len(read)
@@ -134,5 +134,5 @@ def judgement(question: Question, answer: str, name: str, judged: Judged = "answ
 def parse_reply(text: str) -> bool | None:
     """Verdict in a reply to figure 13: it begins with 1 or 0, behind a thought if there is one; None otherwise ("10",
     "yes", "")."""
-    found = _REPLY.match(without_thought(text))
-    return None if found is None else found[1] == "1"
+    match = _REPLY.match(without_thought(text))
+    return None if match is None else match[1] == "1"

@@ -73,15 +73,15 @@ class TokenJudge:
     def judge_prompts(self, questions: Sequence[Question]) -> list[Opinion]:
         """One opinion per question that asks for 1 or 0 itself. Raises as :meth:`judge`."""
         rows = [self._row(question) for question in questions]
-        found: dict[int, Opinion] = {}
+        opinions: dict[int, Opinion] = {}
         for batch in _like_length(rows):
             ids = sorted({token for i in batch for token in rows[i][1:]})
             with fp32_output_layer(self.model, ids):
                 _, logits = prefill(self.model, [rows[i][0] for i in batch])
             for place, i in enumerate(batch):
-                one, zero = (float(logits[place, ids.index(token)]) for token in rows[i][1:])
-                found[i] = self._opinion(float(torch.sigmoid(torch.tensor(one - zero, dtype=torch.float64))))
-        return [found[i] for i in range(len(rows))]
+                yes, no = (float(logits[place, ids.index(token)]) for token in rows[i][1:])
+                opinions[i] = self._opinion(float(torch.sigmoid(torch.tensor(yes - no, dtype=torch.float64))))
+        return [opinions[i] for i in range(len(rows))]
 
     def _opinion(self, p_right: float) -> Opinion:
         if p_right != p_right:
@@ -93,15 +93,15 @@ class TokenJudge:
         """Token ids of prompt and reply; the whole text is tokenised, as some tokenizers join the reply with the
         prompt.
         """
-        asked = render_chat(self.tokenizer, answer_prompt(question, "llm"))
+        text = render_chat(self.tokenizer, answer_prompt(question, "llm"))
         plain = not self.tokenizer.chat_template
-        one, zero = (
-            self.tokenizer(asked + judge_reply(right), add_special_tokens=plain)["input_ids"] for right in (True, False)
+        yes, no = (
+            self.tokenizer(text + judge_reply(right), add_special_tokens=plain)["input_ids"] for right in (True, False)
         )
-        place = next((i for i, (a, b) in enumerate(zip(one, zero, strict=False)) if a != b), None)
+        place = next((i for i, (a, b) in enumerate(zip(yes, no, strict=False)) if a != b), None)
         if not place:
             raise UserError(f"judge {self.name}: the tokenizer does not tell 1 from 0")
-        return tuple(one[:place]), one[place], zero[place]
+        return tuple(yes[:place]), yes[place], no[place]
 
 
 def _like_length(rows: Sequence[Row]) -> Iterator[list[int]]:

@@ -32,7 +32,7 @@ def effect(without: float, with_retrieval: float) -> Effect:
 
 def above(value: float, tau: float) -> bool:
     """True if a certainty or a benefit exceeds ``tau``, rounding aside: equal entropies of different groupings, e.g.
-    4+1+1+1+1 and 2+2+2+2, differ in the last digit, and so do .4 - .3 and .2 - .1."""
+    4+1+1+1+1 and 2+2+2+2, differ in the last digit, and so do 0.4 - 0.3 and 0.2 - 0.1."""
     return value > tau + _SAME
 
 
@@ -47,7 +47,7 @@ def benefit(llm: Indicators, rag: Indicators) -> tuple[float, Interval] | None:
 MIN_SAMPLES = 2  # one answer has no entropy
 LabelledBy = Literal["samples", "greedy"]
 Cut = Literal["keep", "drop", "prefix"]
-_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{3})[.!?](?=\s)|[。！？]")  # "St. Louis", "D.C. area" and "1. Paris" go on
+_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{3})[.!?](?=\s)|[。！？]")  # not in "St. Louis", "D.C. area" and "1. Paris"
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class LabelRule:
 
     ``by`` "greedy": of the greedy answer alone, which must be there; its mastery is 0 or 1 (with the wide interval of
     one answer), its certainty not known. ``max_empty``: share of empty answers above which certainty is None, since
-    thirty times nothing is no agreement. ``cut`` says what becomes of answers that end at the token limit: they stand
-    as they are, are dropped, or count by their first sentence where one is complete. ``certainty_answers``: the I of
+    empty answers do not agree. ``cut``: answers that end at the token limit count as they are, are dropped, or count by
+    their first complete sentence. ``certainty_answers``: the I of
     certainty's scale (:mod:`kbtrain.labeling.certainty`); fewer answers have no certainty on it. None: each question
     on the scale of all of its answers, which is the paper's value.
     """
@@ -72,18 +72,18 @@ DEFAULT_RULE = LabelRule()
 
 
 def indicators(
-    question: Question, made: SampleSet, verdicts: grading.Verdicts | None = None, rule: LabelRule = DEFAULT_RULE
+    question: Question, sample_set: SampleSet, verdicts: grading.Verdicts | None = None, rule: LabelRule = DEFAULT_RULE
 ) -> tuple[Indicators | None, Graded]:
     """Mastery and certainty of one sample set, which must hold at least :data:`MIN_SAMPLES` samples.
 
-    None if so many have no verdict (a judge of ``verdicts`` abstained, or a yes/no answer says neither) that fewer are
-    left, or ``rule`` drops so many, or more than its ``max_empty`` of them are skipped
-    (:func:`~kbtrain.answers.thoughts.is_left_out`): the rest is a choice of the short thoughts.
+    None if fewer have a verdict (a judge of ``verdicts`` abstains, a yes/no answer says neither) or are kept by
+    ``rule``, and if more than its ``max_empty`` are skipped (:func:`~kbtrain.answers.thoughts.is_left_out`): only
+    answers with short thoughts would be left.
     """
     sampled = rule.by == "samples"
-    stored = _stated(made, rule)
+    stored = _stated(sample_set, rule)
     answers = counted_answers(stored)
-    graded = grade(question, counted_texts(made, rule), verdicts)
+    graded = grade(question, counted_texts(sample_set, rule), verdicts)
     few = (graded.n_graded if graded.gold else graded.n) < (MIN_SAMPLES if sampled else 1)
     if few or len(stored) - len(answers) > rule.max_empty * len(stored):
         return None, graded
@@ -92,8 +92,8 @@ def indicators(
     scale = rule.certainty_answers
     agree = sampled and graded.n_empty <= rule.max_empty * graded.n and graded.n >= (scale or 0)
     certainty_low, certainty_high = certainty_interval(graded.groups, scale) if agree else (None, None)
-    found = Indicators(
-        condition=made.condition,
+    result = Indicators(
+        condition=sample_set.condition,
         n=graded.n,
         n_correct=graded.n_correct,
         mastery=graded.mastery,
@@ -104,52 +104,52 @@ def indicators(
         certainty_high=certainty_high,
         n_groups=len(graded.groups),
         n_empty=graded.n_empty,
-        greedy_correct=grade_answer(question, made.greedy, verdicts),
+        greedy_correct=grade_answer(question, sample_set.greedy, verdicts),
         n_abstained=graded.n_abstained,
         n_cut=silent["cut"],
         n_thought_only=silent["thought_only"],
     )
-    return found, graded
+    return result, graded
 
 
-def _stated(made: SampleSet, rule: LabelRule) -> Sequence[Sample]:
+def _stated(answers: SampleSet, rule: LabelRule) -> Sequence[Sample]:
     """Answers that the rule reads, those to be skipped among them."""
-    return made.samples if rule.by == "samples" or made.greedy is None else (made.greedy,)
+    return answers.samples if rule.by == "samples" or answers.greedy is None else (answers.greedy,)
 
 
-def counted_texts(made: SampleSet, rule: LabelRule) -> list[str]:
+def counted_texts(answers: SampleSet, rule: LabelRule) -> list[str]:
     """Texts of the answers that a label counts."""
     return [
         first_sentence(answer.text) if rule.cut == "prefix" and answer.finish == "length" else answer.text
-        for answer in counted_answers(_stated(made, rule))
+        for answer in counted_answers(_stated(answers, rule))
         if rule.cut != "drop" or answer.finish != "length"
     ]
 
 
 def first_sentence(text: str) -> str:
-    """The first complete sentence of an answer that was cut; the whole text where there is none."""
-    found = _SENTENCE_END.search(text)
-    return text[: found.end()] if found else text
+    """The first complete sentence of an answer that was cut; else the whole text."""
+    end = _SENTENCE_END.search(text)
+    return text[: end.end()] if end else text
 
 
 def label(
     question: Question,
-    found: Mapping[Condition, Indicators],
+    by_condition: Mapping[Condition, Indicators],
     tau_mastery: float,
     tau_certainty: float,
     change: Change | None = None,
     tau_change: float = 0.5,
 ) -> Label:
     """The label of a question from its indicators; ``found`` must have ``llm``, and may have ``rag`` and ``mask``."""
-    llm, rag = found["llm"], found.get("rag")
+    llm, rag = by_condition["llm"], by_condition.get("rag")
     gained = None if rag is None else benefit(llm, rag)
     gain, (gain_low, gain_high) = gained or (None, (None, None))
-    made = Label(
+    draft = Label(
         question_id=question.id,
         split=question.split,
         llm=llm,
         rag=rag,
-        mask=found.get("mask"),
+        mask=by_condition.get("mask"),
         tau_mastery=tau_mastery,
         tau_certainty=tau_certainty,
         known=None,
@@ -166,25 +166,25 @@ def label(
         change_low=None if change is None else change.low,
         change_high=None if change is None else change.high,
     )
-    return with_taus(made, tau_mastery, tau_certainty, tau_change)
+    return with_taus(draft, tau_mastery, tau_certainty, tau_change)
 
 
-def with_taus(made: Label, tau_mastery: float, tau_certainty: float, tau_change: float = 0.5) -> Label:
+def with_taus(label: Label, tau_mastery: float, tau_certainty: float, tau_change: float = 0.5) -> Label:
     """The same label with hard parts by other taus: known iff mastery > tau, and likewise certain and changes.
 
     A tau that is a quantile is the certainty of some grouping; equal ones of other groupings are not above it, however
     their last digits fell.
     """
     return dataclasses.replace(
-        made,
+        label,
         tau_mastery=tau_mastery,
         tau_certainty=tau_certainty,
-        known=_is_known(made.llm, tau_mastery),
-        certain=_certain(made.llm, tau_certainty),
-        known_rag=None if made.rag is None else _is_known(made.rag, tau_mastery),
-        certain_rag=None if made.rag is None else _certain(made.rag, tau_certainty),
-        tau_change=None if made.change is None else tau_change,
-        changes=None if made.change is None else above(made.change, tau_change),
+        known=_is_known(label.llm, tau_mastery),
+        certain=_certain(label.llm, tau_certainty),
+        known_rag=None if label.rag is None else _is_known(label.rag, tau_mastery),
+        certain_rag=None if label.rag is None else _certain(label.rag, tau_certainty),
+        tau_change=None if label.change is None else tau_change,
+        changes=None if label.change is None else above(label.change, tau_change),
     )
 
 
@@ -192,9 +192,9 @@ def _effect(without: float | None, with_retrieval: float | None) -> Effect | Non
     return None if without is None or with_retrieval is None else effect(without, with_retrieval)
 
 
-def _is_known(found: Indicators, tau: float) -> bool | None:
-    return None if found.mastery is None else found.mastery > tau
+def _is_known(indicators: Indicators, tau: float) -> bool | None:
+    return None if indicators.mastery is None else indicators.mastery > tau
 
 
-def _certain(found: Indicators, tau: float) -> bool | None:
-    return None if found.certainty is None else above(found.certainty, tau)
+def _certain(indicators: Indicators, tau: float) -> bool | None:
+    return None if indicators.certainty is None else above(indicators.certainty, tau)

@@ -116,8 +116,8 @@ def labels(
     for question in questions:
         counts["questions"] += 1
         groups = None if meanings is None else meanings.record_of(question) or MeaningGroups(question.id, {})
-        found, changed = _indicators(store, run, question, tally, stored, right_of(verdicts, question), rule, groups)
-        llm = found.get("llm")
+        parts, changed = _indicators(store, run, question, tally, stored, right_of(verdicts, question), rule, groups)
+        llm = parts.get("llm")
         if llm is None:
             counts["questions_without_llm_samples"] += 1
             continue
@@ -125,9 +125,9 @@ def labels(
         if llm.mastery is None:
             counts["labels_without_gold"] += 1
         sizes = tally.answers.setdefault(question.split, Counter())
-        sizes.update({found[condition].n for condition in ("llm", "rag") if condition in found})
-        counts["labels_without_rag_samples"] += "rag" not in found
-        counts["labels_with_unequal_n"] += "rag" in found and found["rag"].n != llm.n
+        sizes.update({parts[condition].n for condition in ("llm", "rag") if condition in parts})
+        counts["labels_without_rag_samples"] += "rag" not in parts
+        counts["labels_with_unequal_n"] += "rag" in parts and parts["rag"].n != llm.n
         if question.split == "train":
             if llm.mastery is not None:
                 tally.mastery[llm.mastery] += 1
@@ -135,7 +135,7 @@ def labels(
                 tally.certainty[llm.certainty] += 1
             if changed is not None:
                 tally.change[changed.value] += 1
-        yield label(question, found, 0.0, 0.0, changed)
+        yield label(question, parts, 0.0, 0.0, changed)
     for aligned in (verdicts, meanings):
         if aligned is not None:
             aligned.finish()
@@ -147,8 +147,8 @@ def right_of(verdicts: Aligned[QuestionVerdicts] | None, question: Question) -> 
     """The judge's verdicts on the question's answers; None without a judge."""
     if verdicts is None:
         return None
-    found = verdicts.record_of(question)
-    return {} if found is None else found.right
+    record = verdicts.record_of(question)
+    return {} if record is None else record.right
 
 
 def _indicators(
@@ -165,46 +165,46 @@ def _indicators(
 
     ``stored`` is counted down by what was read.
     """
-    found: dict[Condition, Indicators] = {}
+    by_condition: dict[Condition, Indicators] = {}
     answers: dict[Condition, str] = {}
     texts: dict[Condition, list[str]] = {}
     for condition in CONDITIONS:
-        made = store.get(run, question.id, condition)
-        if made is None:
+        stored_set = store.get(run, question.id, condition)
+        if stored_set is None:
             continue
         stored[condition] -= 1
-        if made.greedy is not None:
-            answers[condition] = made.greedy.text
-        indicated = _indicated(question, made, tally.counts, verdicts, rule)
+        if stored_set.greedy is not None:
+            answers[condition] = stored_set.greedy.text
+        indicated = _indicated(question, stored_set, tally.counts, verdicts, rule)
         if indicated is not None:
-            found[condition] = indicated
-            texts[condition] = counted_texts(made, rule)
+            by_condition[condition] = indicated
+            texts[condition] = counted_texts(stored_set, rule)
     tally.copied.add(question, answers)
     if "llm" not in texts or "rag" not in texts:
-        return found, None
+        return by_condition, None
     if question.grading != "option":
         both = [*texts["llm"], *texts["rag"]]
         tally.counts["answers_compared"] += len(both)
         tally.counts["long_answers_compared"] += groups is None and sum(len(words(text)) >= LONG for text in both)
-    return found, change(question, texts["llm"], texts["rag"], by_groups(groups))
+    return by_condition, change(question, texts["llm"], texts["rag"], by_groups(groups))
 
 
 def _indicated(
-    question: Question, made: SampleSet, counts: Counter[str], verdicts: grading.Verdicts | None, rule: LabelRule
+    question: Question, stored_set: SampleSet, counts: Counter[str], verdicts: grading.Verdicts | None, rule: LabelRule
 ) -> Indicators | None:
     """Indicators of the answers under one condition, which are counted; None where there are not enough."""
-    condition = made.condition
+    condition = stored_set.condition
     if condition != "llm":
-        counts[f"{condition}_prompts_cut"] += made.evidence_cut > 0
-        counts[f"{condition}_evidence_tokens_cut"] += made.evidence_cut
-    if made.refused is not None:
+        counts[f"{condition}_prompts_cut"] += stored_set.evidence_cut > 0
+        counts[f"{condition}_evidence_tokens_cut"] += stored_set.evidence_cut
+    if stored_set.refused is not None:
         counts[f"{condition}_refused"] += 1
         return None
-    if (lack := _lacks(made, rule.by)) is not None:
+    if (lack := _lacks(stored_set, rule.by)) is not None:
         counts[f"{condition}_{lack}"] += 1
         return None
-    indicated, graded = indicators(question, made, verdicts, rule)
-    stated = made.samples if rule.by == "samples" or made.greedy is None else (made.greedy,)
+    indicated, graded = indicators(question, stored_set, verdicts, rule)
+    stated = stored_set.samples if rule.by == "samples" or stored_set.greedy is None else (stored_set.greedy,)
     counts[f"{condition}_answers_stored"] += len(stated)
     counts[f"{condition}_answers_cut"] += sum(answer.finish == "length" for answer in stated)
     silent = Counter(map(silence, stated))
@@ -233,7 +233,7 @@ def common_answers(store: SampleStore, run: str) -> int | None:
     """The I of the scale that all splits' certainties share: the fewest answers that a split was to have.
 
     Where the run does not say: the number that most of its question-conditions have. None without sampled answers.
-    Half of them where answers are skipped: so many are left of each question that has a label.
+    Half of them where answers are skipped: each question with a label has at least half left.
     """
     planned = store.run_meta(run).get("samples")
     if isinstance(planned, dict) and (sampled := [n for n in planned.values() if n >= MIN_SAMPLES]):
@@ -264,13 +264,13 @@ def _span(sizes: Counter[int]) -> str:
     return f"{min(sizes)} to {max(sizes)}, {others} of {sizes.total()} unlike the rest"
 
 
-def _lacks(made: SampleSet, by: LabelledBy) -> str | None:
+def _lacks(stored_set: SampleSet, by: LabelledBy) -> str | None:
     """Reason why a sample set gives no label, as a key of the counts; None if it has the answers that are needed."""
     if by == "greedy":
-        return "without_greedy_answer" if made.greedy is None else None
-    if len(made.samples) >= MIN_SAMPLES:
+        return "without_greedy_answer" if stored_set.greedy is None else None
+    if len(stored_set.samples) >= MIN_SAMPLES:
         return None
-    return "single_sample" if made.samples else "greedy_only"
+    return "single_sample" if stored_set.samples else "greedy_only"
 
 
 class Quantile(BaseModel):
@@ -336,8 +336,8 @@ def _advice(key: str, values: Counter[float]) -> str:
         return "no tau can separate them"
     lower, upper, share = middle(values)
     rounded = (float(f"{lower:.{digits}g}") for digits in range(2, 18))
-    shown = next(tau for tau in rounded if lower <= tau < upper)
-    return f"{key}: {shown} would put {share:.0%} above"
+    cut = next(tau for tau in rounded if lower <= tau < upper)
+    return f"{key}: {cut} would put {share:.0%} above"
 
 
 def middle(values: Counter[float]) -> tuple[float, float, float]:

@@ -49,12 +49,12 @@ class LLMPairJudge:
         return self.judge.facts()
 
     def same(self, pairs: Sequence[Pair]) -> list[bool | None]:
-        asked = [
-            AnswerPair(q.id, q.text, (one.strip(), other.strip()), q.split, q.dataset, q.language, q.form, q.grading,
+        prompts = [
+            AnswerPair(q.id, q.text, (first.strip(), second.strip()), q.split, q.dataset, q.language, q.form, q.grading,
                        q.options)
-            for q, one, other in pairs
+            for q, first, second in pairs
         ]  # fmt: skip
-        return [opinion.right for opinion in self.judge.judge_prompts(asked)]
+        return [opinion.right for opinion in self.judge.judge_prompts(prompts)]
 
 
 class EntailmentJudge:
@@ -76,8 +76,8 @@ class EntailmentJudge:
 
     def same(self, pairs: Sequence[Pair]) -> list[bool | None]:
         texts = [[f"{query_text(question)} {answer.strip()}" for answer in both] for question, *both in pairs]
-        there, back = (self._entailed([pair[::step] for pair in texts]) for step in (1, -1))
-        return [one and other for one, other in zip(there, back, strict=True)]
+        forward, back = (self._entailed([pair[::step] for pair in texts]) for step in (1, -1))
+        return [first and second for first, second in zip(forward, back, strict=True)]
 
     def _entailed(self, texts: Sequence[Sequence[str]]) -> list[bool]:
         import torch
@@ -93,13 +93,13 @@ class EntailmentJudge:
 
 def entailment_label(names: Mapping[Any, str], model: str) -> int:
     """The class of entailment by its name. Raises :class:`UserError` where none, or several, are named so."""
-    found = [place for place, name in names.items() if name.casefold() in ("entailment", "entail", "entails")]
-    if len(found) != 1:
-        shown = ", ".join(map(str, names.values()))
+    places = [place for place, name in names.items() if name.casefold() in ("entailment", "entail", "entails")]
+    if len(places) != 1:
+        classes = ", ".join(map(str, names.values()))
         raise UserError(
-            f"model '{model}': no class 'entailment' among its classes ({shown}); give a model of entailment"
+            f"model '{model}': no class 'entailment' among its classes ({classes}); give a model of entailment"
         )
-    return int(found[0])
+    return int(places[0])
 
 
 @dataclass
@@ -163,10 +163,10 @@ def meaning_groups(
 
 
 def _grouped(waiting: Sequence[_Question], judge: PairJudge, counts: PairCounts) -> Iterator[MeaningGroups]:
-    while asked := [(one, pair) for one in waiting if (pair := one.pair()) is not None]:
-        for (one, _), same in zip(asked, judge.same([pair for _, pair in asked]), strict=True):
+    while open_pairs := [(state, pair) for state in waiting if (pair := state.pair()) is not None]:
+        for (state, _), same in zip(open_pairs, judge.same([pair for _, pair in open_pairs]), strict=True):
             counts.pairs += 1
             counts.abstained += same is None
-            one.note(same)
-    for one in waiting:
-        yield MeaningGroups(one.question.id, one.group)
+            state.note(same)
+    for state in waiting:
+        yield MeaningGroups(state.question.id, state.group)

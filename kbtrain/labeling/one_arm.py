@@ -44,7 +44,7 @@ class OneArmLabels:
     questions: list[Question]
     effective: float
     clipped: int
-    thinned: int  # dev rows that are left out
+    thinned: int  # dev rows that are skipped
 
 
 def clipped_weights(propensity: Floats, most: float) -> Floats:
@@ -65,13 +65,13 @@ def one_arm_labels(rows: Sequence[OneArmRow], shares: Sequence[float], most: flo
     weights = clipped_weights(np.array([row.propensity for row in rows]), most)
     labels = benefit_labels(np.array([row.searched for row in rows]), np.array([row.right for row in rows]), weights)
     stays = np.random.default_rng(seed).random(len(rows)) < weights / weights.max()
-    kept = (splits == "train") | ((splits == "dev") & stays)
+    stay = (splits == "train") | ((splits == "dev") & stays)
     examples: dict[Split, list[GateExample]] = {"train": [], "dev": []}
-    for place in np.flatnonzero(kept):
+    for place in np.flatnonzero(stay):
         row, split = rows[int(place)], splits[place]
         label = labels[place] if split == "train" else float(row.right if row.searched else 1 - row.right)
-        made = replace(GateExample.ask(row.question, language=language_of(row.question)), id=row.id, split=split)
-        examples[split].append(replace(made, question_id=question_hash(row.question), soft_benefit=float(label)))
+        example = replace(GateExample.ask(row.question, language=language_of(row.question)), id=row.id, split=split)
+        examples[split].append(replace(example, question_id=question_hash(row.question), soft_benefit=float(label)))
     texts = {question_hash(row.question): (row.question, split) for row, split in zip(rows, splits, strict=True)}
     questions = [
         Question(name, text, (), split, "log", language_of(text), gold="hidden")

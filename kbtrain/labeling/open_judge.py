@@ -61,13 +61,13 @@ def is_judged(verdicts: Artifact, config: ModelJudgeConfig) -> bool:
     ``auto`` of ``dtype`` and ``device`` stays what it was when the verdicts were made, as in sampling.
     """
     meta = meta_of(verdicts.path)
-    noted, options = meta.get("key"), meta.get("config")
-    if not (isinstance(noted, dict) and isinstance(options, dict) and isinstance(noted.get("judge"), dict)):
+    key, options = meta.get("key"), meta.get("config")
+    if not (isinstance(key, dict) and isinstance(options, dict) and isinstance(key.get("judge"), dict)):
         return False
     same = config.model_dump(mode="json", include={"judge", "votes", "margin", "dtype", "device"})
     if any(options.get(name) != value for name, value in same.items()):
         return False
-    facts, words = noted["judge"], judge_prompt_facts(config.judged)
+    facts, words = key["judge"], judge_prompt_facts(config.judged)
     by_same = dataclasses.replace(verdicts, key={**(verdicts.key or {}), "judge": facts})
     if facts.get("judge_prompt") != words.get("judge_prompt") or not by_same.is_current():
         return False

@@ -40,15 +40,15 @@ def check_answers(path: Path, run: str) -> None:
 
 def distinct_answers(store: SampleStore, run: str, question: Question) -> dict[str, str]:
     """Normalised answer -> its first spelling, over all conditions, greedy answers included."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for condition in CONDITIONS:
-        made = store.get(run, question.id, condition)
-        if made is None:
+        stored = store.get(run, question.id, condition)
+        if stored is None:
             continue
-        for answer in made.answers():
+        for answer in stored.answers():
             if not grading.is_empty(answer.text):
-                found.setdefault(normalise(answer.text), answer.text)
-    return found
+                texts.setdefault(normalise(answer.text), answer.text)
+    return texts
 
 
 def judged(
@@ -57,7 +57,7 @@ def judged(
     questions: Iterable[Question],
     judge: Judge,
     batch: int,
-    known: Callable[[Question], grading.Verdicts] = lambda question: {},
+    known_verdicts: Callable[[Question], grading.Verdicts] = lambda question: {},
 ) -> Iterator[QuestionVerdicts]:
     """Verdicts on every distinct answer, in the questions' order, those of ``batch`` answers or questions at once.
 
@@ -66,10 +66,11 @@ def judged(
     """
     waiting: list[_WaitingVerdict] = []
     for question in questions:
-        found = {} if question.grading == "option" else distinct_answers(store, run, question)
-        said = known(question)
-        waiting.append(_WaitingVerdict(question, {key: text for key, text in found.items() if key not in said}, said))
-        if len(waiting) >= batch or sum(len(one.answers) for one in waiting) >= batch:
+        texts = {} if question.grading == "option" else distinct_answers(store, run, question)
+        stored = known_verdicts(question)
+        new = {key: text for key, text in texts.items() if key not in stored}
+        waiting.append(_WaitingVerdict(question, new, stored))
+        if len(waiting) >= batch or sum(len(entry.answers) for entry in waiting) >= batch:
             yield from _judge(waiting, judge)
             waiting = []
     yield from _judge(waiting, judge)
@@ -82,12 +83,12 @@ class _WaitingVerdict(NamedTuple):
 
 
 def _judge(waiting: list[_WaitingVerdict], judge: Judge) -> Iterator[QuestionVerdicts]:
-    cases = [(one.question, text) for one in waiting if one.question.answers for text in one.answers.values()]
+    cases = [(entry.question, text) for entry in waiting if entry.question.answers for text in entry.answers.values()]
     opinions = iter(judge.judge(cases) if cases else [])
-    for question, answers, said in waiting:
+    for question, answers, known_verdicts in waiting:
         # without a gold answer there is nothing to compare with
-        made = {key: next(opinions).right if question.answers else None for key in answers}
-        yield QuestionVerdicts(question.id, {**said, **made})
+        verdicts = {key: next(opinions).right if question.answers else None for key in answers}
+        yield QuestionVerdicts(question.id, {**known_verdicts, **verdicts})
 
 
 def count_verdicts(verdicts: Iterable[QuestionVerdicts], questions: Iterable[Question]) -> Counter[str]:
@@ -95,10 +96,10 @@ def count_verdicts(verdicts: Iterable[QuestionVerdicts], questions: Iterable[Que
     ``choice_questions``.
     """
     counts = Counter[str]()
-    for one, question in zip(verdicts, questions, strict=True):
-        counts["answers"] += len(one.right)
-        counts["right"] += sum(value is True for value in one.right.values())
-        counts["abstained"] += sum(value is None for value in one.right.values())
+    for record, question in zip(verdicts, questions, strict=True):
+        counts["answers"] += len(record.right)
+        counts["right"] += sum(value is True for value in record.right.values())
+        counts["abstained"] += sum(value is None for value in record.right.values())
         if question.grading == "option":
             counts["choice_questions"] += 1
     return counts

@@ -49,27 +49,27 @@ def read_finished(folder: Path, name: str | None = None) -> FinishedRun:
     return FinishedRun(named, results, FinishedEvaluation(named, outcomes, results.gates, scores, entities))
 
 
-def row(found: Difference) -> list[str]:
+def row(difference: Difference) -> list[str]:
     """The cells under :data:`HEAD`: shares in percent, differences in points."""
-    p = None if found.mcnemar is None else found.mcnemar.p_holm
+    p = None if difference.mcnemar is None else difference.mcnemar.p_holm
     return [
-        found.gate,
-        str(found.n),
-        percent(found.first),
-        percent(found.second),
-        points(found.accuracy.mean),
-        points_interval(found.accuracy),
+        difference.gate,
+        str(difference.n),
+        percent(difference.first),
+        percent(difference.second),
+        points(difference.accuracy.mean),
+        points_interval(difference.accuracy),
         p_value(p),
-        percent(found.first_ratio),
-        percent(found.second_ratio),
-        points(found.ratio.mean),
-        points_interval(found.ratio),
+        percent(difference.first_ratio),
+        percent(difference.second_ratio),
+        points(difference.ratio.mean),
+        points_interval(difference.ratio),
     ]
 
 
-def caption(first: FinishedRun, second: FinishedRun, found: Sequence[Difference]) -> str:
+def caption(first: FinishedRun, second: FinishedRun, differences: Sequence[Difference]) -> str:
     """Caption of the comparison: the questions compared, and those skipped."""
-    n = found[0].n if found else 0
+    n = differences[0].n if differences else 0
     sizes = len(first.decided.outcomes), len(second.decided.outcomes)
     text = f"first: {first.name}, second: {second.name}; greedy answers of the {n} questions in both"
     if n < max(sizes):
@@ -85,15 +85,15 @@ def caption(first: FinishedRun, second: FinishedRun, found: Sequence[Difference]
 
 def text_comparison(first: FinishedRun, second: FinishedRun) -> str:
     """The comparison for a terminal. Raises :class:`UserError` for runs without a question in common."""
-    found = compare_runs(first.decided, second.decided)
-    if not found:
+    pairs = compare_runs(first.decided, second.decided)
+    if not pairs:
         raise UserError(f"{first.name} and {second.name} have no evaluated question in common: nothing can be compared")
-    better = [d.gate for d in found if d.accuracy.above_zero]
-    worse = [d.gate for d in found if d.accuracy.high < -1e-12]
-    said = [f"{what}: {', '.join(names)}" for what, names in (("better", better), ("worse", worse)) if names]
-    verdict = "; ".join(said) or "no gate's accuracy differs by more than chance"
+    better = [d.gate for d in pairs if d.accuracy.above_zero]
+    worse = [d.gate for d in pairs if d.accuracy.high < -1e-12]
+    parts = [f"{what}: {', '.join(names)}" for what, names in (("better", better), ("worse", worse)) if names]
+    verdict = "; ".join(parts) or "no gate's accuracy differs by more than chance"
     return "\n".join(
-        [aligned(HEAD, [row(d) for d in found]), caption(first, second, found), f"second against first, {verdict}"]
+        [aligned(HEAD, [row(d) for d in pairs]), caption(first, second, pairs), f"second against first, {verdict}"]
     )
 
 
@@ -117,5 +117,5 @@ def render_comparison(runs: Sequence[FinishedRun], title: str) -> str:
         rows=[[run.name, *_in_words(summary.row(gate))] for run in runs for gate in run.results.gates],
         captions={run.name: summary.caption(run.results) for run in runs},
         pair_head=HEAD,
-        pairs=[(run, caption(first, run, found), [_in_words(row(d)) for d in found]) for run, found in pairs],
+        pairs=[(run, caption(first, run, rows), [_in_words(row(d)) for d in rows]) for run, rows in pairs],
     )

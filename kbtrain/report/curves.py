@@ -72,54 +72,54 @@ def looks(names: Sequence[str]) -> dict[str, tuple[str, Dash]]:
     return gate_looks(name for name in names if name not in _REFERENCES and name not in _ENDS) | _REFERENCES
 
 
-def leading(found: Sequence[Saving], first: str | None) -> list[str]:
+def leading(savings: Sequence[Saving], first: str | None) -> list[str]:
     """``first``, and the best on dev of each other kind of gate (probe, KBM, ...), :data:`KINDS` at most."""
     kinds = {} if first is None else {first.split("_")[0]: first}
-    for one in found:
-        kinds.setdefault(one.gate.split("_")[0], one.gate)
+    for saving in savings:
+        kinds.setdefault(saving.gate.split("_")[0], saving.gate)
     return list(kinds.values())[:KINDS]
 
 
 def accuracy_curve(gates: Sequence[GateResult], name: str = "curve", among: Sequence[str] = ()) -> str:
     """Every gate's curve; a dot marks the threshold in use. ``among``: all gates of the page share the colours."""
-    shown = [gate for gate in gates if gate.gate not in _ENDS]
-    figure, axes = new_figure(7.0, _height(4.2, len(shown), 8.5))
-    look = looks(among or [gate.gate for gate in shown])
-    for gate in shown:
+    drawn = [gate for gate in gates if gate.gate not in _ENDS]
+    figure, axes = new_figure(7.0, _height(4.2, len(drawn), 8.5))
+    look = looks(among or [gate.gate for gate in drawn])
+    for gate in drawn:
         _draw(axes, gate, look, linewidth=1.6)
         if gate.gate != "random":
             dot = [100 * gate.retrieval_ratio], [100 * gate.accuracy]
             axes.plot(*dot, "o", color=look[gate.gate][0], markersize=5)
     _axes(axes)
-    name_ends(axes, [_end(gate, look) for gate in shown], 8.5)
+    name_ends(axes, [_end(gate, look) for gate in drawn], 8.5)
     return render(figure, name)
 
 
 def savings_figure(
-    results: Results, found: Sequence[Saving], first: str | None, shaded: Band | None, name: str, whole: bool = False
+    results: Results, savings: Sequence[Saving], first: str | None, shaded: Band | None, name: str, whole: bool = False
 ) -> str:
     """Accuracy against searches over the page's width, ``name`` ending in ``narrow`` for a phone.
 
     ``first`` is drawn with its band, the dot of its threshold from dev with what it saves there, and a ring where it
     meets All-RAG minus the limit; ``whole``: all gates, else :func:`leading`.
     """
-    return render(_savings(results, found, first, shaded, name.endswith("narrow"), whole), name)
+    return render(_savings(results, savings, first, shaded, name.endswith("narrow"), whole), name)
 
 
-def savings_file(results: Results, found: Sequence[Saving], first: str | None, shaded: Band | None) -> str:
+def savings_file(results: Results, savings: Sequence[Saving], first: str | None, shaded: Band | None) -> str:
     """The report's first figure as a file of its own."""
-    return page(_savings(results, found, first, shaded, narrow=False, whole=False))
+    return page(_savings(results, savings, first, shaded, narrow=False, whole=False))
 
 
 def _savings(
-    results: Results, found: Sequence[Saving], first: str | None, shaded: Band | None, narrow: bool, whole: bool
+    results: Results, savings: Sequence[Saving], first: str | None, shaded: Band | None, narrow: bool, whole: bool
 ) -> Figure:
-    savings = {one.gate: one for one in found}
+    by_gate = {saving.gate: saving for saving in savings}
     named = {gate.gate: gate for gate in results.gates}
-    gates = [one.gate for one in found] if whole else leading(found, first)
-    shown = [named[gate] for gate in (*gates, "random", "oracle") if gate in named]
-    look = looks([*([first] if first else []), *leading(found, first), *savings])
-    size, n = (8 if narrow else 9.5), len(shown) + 4
+    gates = [saving.gate for saving in savings] if whole else leading(savings, first)
+    drawn = [named[gate] for gate in (*gates, "random", "oracle") if gate in named]
+    look = looks([*([first] if first else []), *leading(savings, first), *by_gate])
+    size, n = (8 if narrow else 9.5), len(drawn) + 4
     width, height = (4.6, _height(5.0, n * (1 + narrow * 0.6), size)) if narrow else (11.2, _height(4.9, n, size))
     figure, axes = new_figure(width, height)
     shade: list[LineLabel] = []
@@ -128,18 +128,18 @@ def _savings(
         axes.fill_between(x, low, high, color=look[first][0], alpha=0.18, linewidth=0)
         edge = float(np.interp(_NEAR_THE_END, x, low))
         shade = [LineLabel("95 % interval", _NEAR_THE_END, edge, look[first][0])]
-    for gate in shown:
+    for gate in drawn:
         strength = {"linewidth": 2.8, "zorder": 3} if gate.gate == first else {"linewidth": 1.5}
         _draw(axes, gate, look, **strength)
     _axes(axes)
-    if first in savings:
-        one = savings[first]
-        meets = 100 * (named["all_rag"].accuracy - one.limit)
-        axes.plot([100 * one.within], [meets], "o", markerfacecolor="none", color=COLOURS["ink"], markersize=11)
-        _name_ring(axes, 100 * one.within, meets, f"{100 * one.limit:.0f} points below always", size - 1)
-        tell(axes, one, look[one.gate][0], narrow)
-    ends = [_end(gate, look, bold=gate.gate == first) for gate in shown]
-    levels = _levels(axes, named, savings[first].limit if first in savings else None, narrow)
+    if first in by_gate:
+        saving = by_gate[first]
+        meets = 100 * (named["all_rag"].accuracy - saving.limit)
+        axes.plot([100 * saving.within], [meets], "o", markerfacecolor="none", color=COLOURS["ink"], markersize=11)
+        _name_ring(axes, 100 * saving.within, meets, f"{100 * saving.limit:.0f} points below always", size - 1)
+        tell(axes, saving, look[saving.gate][0], narrow)
+    ends = [_end(gate, look, bold=gate.gate == first) for gate in drawn]
+    levels = _levels(axes, named, by_gate[first].limit if first in by_gate else None, narrow)
     name_ends(axes, [*ends, *levels, *shade], size, _NARROW_WORDS if narrow else None)
     return figure
 
@@ -177,18 +177,18 @@ def _end(gate: GateResult, look: Mapping[str, tuple[str, Dash]], bold: bool = Fa
     return LineLabel(name, _NEAR_THE_END, 100 * height, look[gate.gate][0], bold)
 
 
-def tell(axes: Axes, one: Saving, colour: str, narrow: bool) -> None:
+def tell(axes: Axes, saving: Saving, colour: str, narrow: bool) -> None:
     """The dot of a gate's threshold, and in words what is saved there: above, or below where 100 % leaves no room."""
-    here = one.noted
-    x, y = 100 * (1 - here.saved.mean), 100 * here.accuracy
+    setting = saving.noted
+    x, y = 100 * (1 - setting.saved.mean), 100 * setting.accuracy
     axes.plot([x], [y], "o", color=colour, markersize=8, zorder=4)
     low, high = axes.get_ylim()
     room = 0.27 * (high - low)
     place = y + 0.63 * room if y + room <= 100 else y - 0.8 * room
     axes.set_ylim(min(low, place - 0.4 * room), max(high, place + 0.4 * room if place > y else high))
     aside = min(max(x if place > y else x + 18.0, 22.0), 78.0)  # below a rising curve there is room at its right
-    saved = f"skips {percent(here.saved.mean)} % of the {one.saves}"
-    text = f"{gate_name(one.gate)}\n{saved}\n{points(here.change.mean)} points"
+    saved = f"skips {percent(setting.saved.mean)} % of the {saving.saves}"
+    text = f"{gate_name(saving.gate)}\n{saved}\n{points(setting.change.mean)} points"
     axes.annotate(
         text, (x, y), (aside, place), fontsize=8 if narrow else 9.5, color=COLOURS["ink"], zorder=5, linespacing=1.35,
         horizontalalignment="center", verticalalignment="center",
@@ -205,8 +205,8 @@ def _levels(axes: Axes, named: Mapping[str, GateResult], limit: float | None, na
     labels = []
     for text, level, style in lines:
         axes.axhline(level, color=COLOURS["grey"], linewidth=0.9, linestyle=style)
-        shown = text if narrow or style == ":" else f"{text} {level:.1f} %"
-        labels.append(LineLabel(shown, 100, level, COLOURS["grey"]))
+        label = text if narrow or style == ":" else f"{text} {level:.1f} %"
+        labels.append(LineLabel(label, 100, level, COLOURS["grey"]))
     return labels
 
 
@@ -231,7 +231,7 @@ def name_ends(axes: Axes, labels: Sequence[LineLabel], size: float, wrap: int | 
     axes.set_xlim(0, 100)
 
 
-def spread(wanted: Floats, heights: Floats, low: float, high: float) -> Floats:
+def spread(places: Floats, heights: Floats, low: float, high: float) -> Floats:
     """Middles of boxes of such heights that do not overlap, as near as can be (least squares) to rising ``wanted``.
 
     They lie within ``low`` and ``high`` where these leave room for all of them.
@@ -239,6 +239,6 @@ def spread(wanted: Floats, heights: Floats, low: float, high: float) -> Floats:
     from scipy.optimize import isotonic_regression
 
     offsets = np.concatenate([[0.0], np.cumsum((heights[1:] + heights[:-1]) / 2)])
-    first: Floats = isotonic_regression(wanted - offsets).x
+    first: Floats = isotonic_regression(places - offsets).x
     lowest, highest = low + heights[0] / 2, high - heights[-1] / 2 - offsets[-1]
     return np.asarray(np.clip(first, lowest, max(lowest, highest)) + offsets)

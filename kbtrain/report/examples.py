@@ -48,30 +48,30 @@ class ExampleKind:
 
 def pick(outcomes: Sequence[Outcome], belongs: Callable[[Outcome], bool]) -> tuple[int, list[Outcome]]:
     """Number of outcomes of a kind, and ten of them in the order of their hashed ids."""
-    found = [o for o in outcomes if belongs(o)]
-    found.sort(key=lambda o: hashlib.sha256(o.question_id.encode()).digest())
-    return len(found), found[:PER_KIND]
+    chosen = [o for o in outcomes if belongs(o)]
+    chosen.sort(key=lambda o: hashlib.sha256(o.question_id.encode()).digest())
+    return len(chosen), chosen[:PER_KIND]
 
 
 def kinds(
     gate: str | None, cut: float | None, scores: Mapping[str, float]
 ) -> dict[str, tuple[str, Callable[[Outcome], bool]]]:
     """Name -> (meaning, test): the effects of retrieval on the greedy answer, and the gate's two kinds of error."""
-    found: dict[str, tuple[str, Callable[[Outcome], bool]]] = {
+    tests: dict[str, tuple[str, Callable[[Outcome], bool]]] = {
         "beneficial": ("wrong without retrieval, right with it", lambda o: o.rag_correct and not o.llm_correct),
         "neutral": ("retrieval makes no difference to the grade", lambda o: o.rag_correct == o.llm_correct),
         "harmful": ("right without retrieval, wrong with it", lambda o: o.llm_correct and not o.rag_correct),
     }
     if gate is not None and cut is not None:
-        found["false positives"] = (
+        tests["false positives"] = (
             f"{gate_name(gate)} retrieved, but it was not needed",
             lambda o: scores[o.question_id] > cut and not (o.rag_correct and not o.llm_correct),
         )
-        found["false negatives"] = (
+        tests["false negatives"] = (
             f"{gate_name(gate)} did not retrieve, but it was needed",
             lambda o: scores[o.question_id] <= cut and o.rag_correct and not o.llm_correct,
         )
-    return found
+    return tests
 
 
 def collect(
@@ -84,8 +84,8 @@ def collect(
 ) -> list[ExampleKind]:
     """Examples of every kind, with their texts from the run folder; ``cut``: the gate's threshold."""
     picked = {name: (meaning, *pick(outcomes, test)) for name, (meaning, test) in kinds(gate, cut, scores).items()}
-    wanted = {o.question_id for _, _, chosen in picked.values() for o in chosen}
-    questions = {q.id: q for q in jsonl.read(Question, run / "questions.jsonl") if q.id in wanted}
+    ids = {o.question_id for _, _, chosen in picked.values() for o in chosen}
+    questions = {q.id: q for q in jsonl.read(Question, run / "questions.jsonl") if q.id in ids}
     with SampleStore(run / "samples.db", read_only=True) as store:
         store.run_meta(sampling_run)
         return [
@@ -117,8 +117,8 @@ def _example(
 
 
 def _greedy(store: SampleStore, run: str, question_id: str, condition: Condition) -> str:
-    made = store.get(run, question_id, condition)
-    return made.greedy.text.strip() if made is not None and made.greedy is not None else ""
+    answers = store.get(run, question_id, condition)
+    return answers.greedy.text.strip() if answers is not None and answers.greedy is not None else ""
 
 
 SHOWN = 25
@@ -176,10 +176,10 @@ def worst_errors(
     dimensions: Sequence[Dimension],
 ) -> list[Errors]:
     """The errors with their texts from the run folder; ``questions`` and ``outcomes`` in the same order."""
-    found = ranked(outcomes, scores, cut)
+    by_kind = ranked(outcomes, scores, cut)
     place = {question.id: i for i, question in enumerate(questions)}
-    wanted = {o.question_id for _, errors in found.values() for o in errors[:SHOWN]}
-    hits = {e.question_id: e.hits for e in _evidence(run / "evidence.jsonl") if e.question_id in wanted}
+    ids = {o.question_id for _, errors in by_kind.values() for o in errors[:SHOWN]}
+    hits = {e.question_id: e.hits for e in _evidence(run / "evidence.jsonl") if e.question_id in ids}
     with SampleStore(run / "samples.db", read_only=True) as store:
         store.run_meta(sampling_run)
 
@@ -199,7 +199,7 @@ def worst_errors(
 
         return [
             Errors(name, meaning, len(errors), [card(o) for o in errors[:SHOWN]])
-            for name, (meaning, errors) in found.items()
+            for name, (meaning, errors) in by_kind.items()
         ]
 
 

@@ -26,54 +26,54 @@ SHOWN = 25  # changed answers on the page
 UNKNOWN = "Whether an answer is right is not known: no accepted answer was read."
 
 
-def sentences(one: Fidelity, candidates: int = 1) -> list[str]:
+def sentences(row: Fidelity, candidates: int = 1) -> list[str]:
     """Figures of one gate: the news, the promise, its certainty, and what stays unknown.
 
     ``candidates``: gates among which dev chose this one.
     """
-    name, limit = gate_name(one.gate), percent(one.limit)
-    if one.dev_skipped <= 0:
+    name, limit = gate_name(row.gate), percent(row.limit)
+    if row.dev_skipped <= 0:
         return [
-            f"Always search: on {one.n_dev} dev questions {name} can skip no search with at most {limit} % of the "
-            f"answers changed, with probability {1 - one.delta:g}.",
-            never(one),
+            f"Always search: on {row.n_dev} dev questions {name} can skip no search with at most {limit} % of the "
+            f"answers changed, with probability {1 - row.delta:g}.",
+            never(row),
             UNKNOWN,
         ]
     best = f" {name} is the best of {candidates} gates on dev, which the promise does not count." * (candidates > 1)
     return [
-        f"{name} skips {percent(one.skipped.mean)} % of the searches, and {percent(one.changed.mean)} % "
-        f"{percent_interval(one.changed)} of the answers differ from always searching.",
+        f"{name} skips {percent(row.skipped.mean)} % of the searches, and {percent(row.changed.mean)} % "
+        f"{percent_interval(row.changed)} of the answers differ from always searching.",
         f"Promised for new questions of the same kind: at most {limit} % of the answers differ, with probability "
-        f"{1 - one.delta:g}. The {one.n_dev} dev questions that promise it must have chosen nothing else of the gate."
+        f"{1 - row.delta:g}. The {row.n_dev} dev questions that promise it must have chosen nothing else of the gate."
         + best,
-        _certainty(one),
-        never(one),
+        _certainty(row),
+        never(row),
         UNKNOWN,
     ]
 
 
-def beside_accuracy(one: Fidelity, accuracy: float, always: float) -> str:
+def beside_accuracy(row: Fidelity, accuracy: float, always: float) -> str:
     """A sentence for a report with accepted answers: the gate set to skip searches that change no answer."""
-    if one.dev_skipped <= 0:
-        return sentences(one)[0]
+    if row.dev_skipped <= 0:
+        return sentences(row)[0]
     return (
-        f"Set to skip searches that change no answer, {gate_name(one.gate)} skips {percent(one.skipped.mean)} % of "
-        f"the searches. Then {percent(one.changed.mean)} % {percent_interval(one.changed)} of the answers differ from "
-        f"always searching (promised: at most {percent(one.limit)} %, with probability {1 - one.delta:g}), and "
+        f"Set to skip searches that change no answer, {gate_name(row.gate)} skips {percent(row.skipped.mean)} % of "
+        f"the searches. Then {percent(row.changed.mean)} % {percent_interval(row.changed)} of the answers differ from "
+        f"always searching (promised: at most {percent(row.limit)} %, with probability {1 - row.delta:g}), and "
         f"{percent(accuracy)} % of all answers are right ({percent(always)} % when always searching)."
     )
 
 
-def never(one: Fidelity) -> str:
+def never(row: Fidelity) -> str:
     """The share of answers that passages change."""
-    return f"Without any search {percent(one.changed_never)} % of the {one.n} answers differ from those with passages."
+    return f"Without any search {percent(row.changed_never)} % of the {row.n} answers differ from those with passages."
 
 
-def _certainty(one: Fidelity) -> str:
-    chance = f"as many searches skipped at random change {percent(one.at_random)} % of the answers"
-    if one.certain:
-        return f"Yes, on these questions: {chance} (p = {one.p:.2g})."
-    return f"Not shown by these questions: {chance}, and chance may do as well (p = {one.p:.2g})."
+def _certainty(row: Fidelity) -> str:
+    chance = f"as many searches skipped at random change {percent(row.at_random)} % of the answers"
+    if row.certain:
+        return f"Yes, on these questions: {chance} (p = {row.p:.2g})."
+    return f"Not shown by these questions: {chance}, and chance may do as well (p = {row.p:.2g})."
 
 
 @dataclass(frozen=True)
@@ -92,35 +92,32 @@ def changed_answers(
 ) -> list[ChangedAnswer]:
     """Skipped questions whose answer differs, lowest score first."""
     rows = zip(test.questions, test.differ, strict=True)
-    found = [question for question, differs in rows if differs and scores[question.id] <= threshold]
-    found.sort(key=lambda question: (scores[question.id], question.id))
+    chosen = [question for question, differs in rows if differs and scores[question.id] <= threshold]
+    chosen.sort(key=lambda question: (scores[question.id], question.id))
     with SampleStore(run / "samples.db", read_only=True) as store:
         store.run_meta(sampling_run)
 
         def text(question: str, condition: Any) -> str:
-            made = store.get(sampling_run, question, condition)
-            return "" if made is None or made.greedy is None else made.greedy.text.strip()
+            answers = store.get(sampling_run, question, condition)
+            return "" if answers is None or answers.greedy is None else answers.greedy.text.strip()
 
-        return [
-            ChangedAnswer(one.id, query_text(one), text(one.id, "llm"), text(one.id, "rag"), scores[one.id])
-            for one in found
-        ]
+        return [ChangedAnswer(q.id, query_text(q), text(q.id, "llm"), text(q.id, "rag"), scores[q.id]) for q in chosen]
 
 
-def figure(test: Changes, scores: Mapping[str, Mapping[str, float]], found: Sequence[Fidelity]) -> str:
+def figure(test: Changes, scores: Mapping[str, Mapping[str, float]], gates: Sequence[Fidelity]) -> str:
     """Answers that differ against searches skipped, in percent: each gate's order of the test questions, and chance."""
-    made, axes = new_figure(6.4, 3.4)
+    drawing, axes = new_figure(6.4, 3.4)
     changed = test.differs
-    for colour, one in zip(("blue", "orange", "green", "red", "purple"), found, strict=False):
-        order = np.argsort([scores[one.gate][question.id] for question in test.questions], kind="stable")
+    for colour, gate in zip(("blue", "orange", "green", "red", "purple"), gates, strict=False):
+        order = np.argsort([scores[gate.gate][question.id] for question in test.questions], kind="stable")
         share = np.concatenate([[0.0], np.cumsum(changed[order])]) / len(order)
-        axes.plot(np.linspace(0, 100, len(share)), 100 * share, color=COLOURS[colour], label=gate_name(one.gate))
-        axes.plot(100 * one.skipped.mean, 100 * one.changed.mean, "o", color=COLOURS[colour], markersize=5)
+        axes.plot(np.linspace(0, 100, len(share)), 100 * share, color=COLOURS[colour], label=gate_name(gate.gate))
+        axes.plot(100 * gate.skipped.mean, 100 * gate.changed.mean, "o", color=COLOURS[colour], markersize=5)
     axes.plot([0, 100], [0, 100 * float(changed.mean())], "--", color=COLOURS["grey"], label="at random")
     axes.set_xlabel("searches skipped, % of the questions")
     axes.set_ylabel("answers that differ, %")
     axes.legend(frameon=False)
-    return render_svg(made, "fidelity")
+    return render_svg(drawing, "fidelity")
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,7 @@ class FidelityReport:
             "sentences": [*sentences(first, len(self.found)), *self.costs],
             "certain": first.certain,
             "head": HEAD,
-            "rows": [table_row(one) for one in self.found],
+            "rows": [table_row(gate) for gate in self.found],
             "note": f"In percent of the {first.n} test questions, with 95 % intervals (Wilson). Each threshold skips "
             f"the most searches at which {first.n_dev} dev questions promise that at most {percent(first.limit)} % of "
             "the answers differ. An answer differs where the grading rule accepts neither of the two greedy answers "
@@ -165,35 +162,35 @@ class FidelityReport:
         return render("fidelity.md.j2", False, **self.values())
 
 
-def table_row(one: Fidelity) -> list[str]:
+def table_row(gate: Fidelity) -> list[str]:
     """Cells under :data:`HEAD`."""
     return [
-        gate_name(one.gate),
-        f"{percent(one.skipped.mean)} {percent_interval(one.skipped)}",
-        f"{percent(one.changed.mean)} {percent_interval(one.changed)}",
-        percent(one.at_random),
-        f"{one.threshold:.4g}",
+        gate_name(gate.gate),
+        f"{percent(gate.skipped.mean)} {percent_interval(gate.skipped)}",
+        f"{percent(gate.changed.mean)} {percent_interval(gate.changed)}",
+        percent(gate.at_random),
+        f"{gate.threshold:.4g}",
     ]
 
 
-def _more_needed(one: Fidelity) -> str:
+def _more_needed(gate: Fidelity) -> str:
     """Advice for a gate that skips nothing."""
     return (
-        f"the gate always searches: no threshold keeps the promise on {one.n_dev} dev questions; collect twice "
+        f"the gate always searches: no threshold keeps the promise on {gate.n_dev} dev questions; collect twice "
         "as many, or allow more changes (kbtrain run fidelity --max-change)"
     )
 
 
-def closing_block(made: FidelityReport, report: Path, use: str) -> list[str]:
+def closing_block(content: FidelityReport, report: Path, use: str) -> list[str]:
     """Lines for a terminal, as after an evaluation with accepted answers."""
-    first, cost = made.found[0], made.costs[0] if made.costs else "-"
-    told = sentences(first, len(made.found))
+    first, cost = content.found[0], content.costs[0] if content.costs else "-"
+    texts = sentences(first, len(content.found))
     lines = {
-        "tested": subtitle(dict(made.meta), made.test.questions),
+        "tested": subtitle(dict(content.meta), content.test.questions),
         "without search": f"{percent(first.changed_never)} % of the answers change",
         "always searching": "no answer changes; which of them are right is not known: no accepted answer was read",
-        "with the gate": told[0],
-        "is that real?": told[2] if first.dev_skipped > 0 else _more_needed(first),
+        "with the gate": texts[0],
+        "is that real?": texts[2] if first.dev_skipped > 0 else _more_needed(first),
         "cost": cost,
         "next": f"{use}open {report.resolve()}",
     }

@@ -113,31 +113,31 @@ def read_classified(path: Path) -> dict[str, ClassifiedGate]:
     if not path_exists(path):
         return {}
     try:
-        adapter, numbers, found = TypeAdapter(Calibrated), TypeAdapter(dict[str, float | None]), {}
+        adapter, numbers, by_gate = TypeAdapter(Calibrated), TypeAdapter(dict[str, float | None]), {}
         for gate in read_value(path)["gates"]:
-            definitions = [one for one in gate.get("definitions", ()) if one["positive"] == POSITIVE]
+            definitions = [row for row in gate.get("definitions", ()) if row["positive"] == POSITIVE]
             values = {**(definitions[0] if definitions else {}), **gate.get("further", {}).get(POSITIVE, {})}
-            own = gate.get("calibration", {}).get(POSITIVE)
+            stored = gate.get("calibration", {}).get(POSITIVE)
             metrics = numbers.validate_python({name: values[name] for name in METRICS if name in values})
-            calibration = None if own is None else adapter.validate_python(own)
-            found[str(gate["gate"])] = ClassifiedGate(calibration, metrics)
+            calibration = None if stored is None else adapter.validate_python(stored)
+            by_gate[str(gate["gate"])] = ClassifiedGate(calibration, metrics)
     except (AttributeError, KeyError, TypeError, ValidationError):
         raise UserError(f"{at(path)}: not a classification table of this version; run eval/classify.py again") from None
-    return found
+    return by_gate
 
 
 def gate_figures(
-    outcomes: Sequence[Outcome], scores: Mapping[str, float], threshold: float, own: Calibrated | None
+    outcomes: Sequence[Outcome], scores: Mapping[str, float], threshold: float, fit: Calibrated | None
 ) -> dict[str, str]:
     """The SVGs of a gate's page by name; ``reliability`` only if its scores are probabilities."""
     values = [scores[o.question_id] for o in outcomes]
     needed = [o.rag_correct and not o.llm_correct for o in outcomes]
-    found = {"scores": score_bins(values, needed, threshold), "reliability": ""}
-    named = (("as scored", own.raw), ("temperature", own.at_temperature), ("isotonic", own.isotonic)) if own else ()
-    curves = [(name, one) for name, one in named if one is not None]
-    if own is not None and own.raw is not None:
-        found["reliability"] = reliability(curves)
-    return found
+    svgs = {"scores": score_bins(values, needed, threshold), "reliability": ""}
+    named = (("as scored", fit.raw), ("temperature", fit.at_temperature), ("isotonic", fit.isotonic)) if fit else ()
+    curves = [(name, curve) for name, curve in named if curve is not None]
+    if fit is not None and fit.raw is not None:
+        svgs["reliability"] = reliability(curves)
+    return svgs
 
 
 def score_bins(scores: Sequence[float], needed: Sequence[bool], threshold: float) -> str:
@@ -147,9 +147,9 @@ def score_bins(scores: Sequence[float], needed: Sequence[bool], threshold: float
     in one bin.
     """
     values, truth = np.asarray(scores), np.asarray(needed, dtype=bool)
-    found = equal_count_bins(values, _BINS)
+    groups = equal_count_bins(values, _BINS)
     figure, axes = new_figure(5.4, 3.4)
-    for i, inside in enumerate(found):
+    for i, inside in enumerate(groups):
         share, n = float(truth[inside].mean()), len(inside)
         low, high = wilson(int(truth[inside].sum()), n)
         searched = float((values[inside] > threshold).mean()) > 0.5
@@ -157,8 +157,8 @@ def score_bins(scores: Sequence[float], needed: Sequence[bool], threshold: float
         axes.bar([i], [100 * share], width=0.8, color=colour)
         axes.plot([i, i], [100 * low, 100 * high], color=COLOURS["ink"], linewidth=1)
     axes.axhline(100 * float(truth.mean()), color=COLOURS["grey"], linewidth=1, linestyle="--")
-    names = [f"{values[i].min():.3g}\n{values[i].max():.3g}\nn={len(i)}" for i in found]
-    axes.set_xticks(range(len(found)), names, fontsize=7)
+    names = [f"{values[i].min():.3g}\n{values[i].max():.3g}\nn={len(i)}" for i in groups]
+    axes.set_xticks(range(len(groups)), names, fontsize=7)
     axes.set_xlabel("score: lowest, highest and number of questions of each bin")
     axes.set_ylabel("search needed (%)")
     return render(figure, "scores")
@@ -167,18 +167,18 @@ def score_bins(scores: Sequence[float], needed: Sequence[bool], threshold: float
 def reliability(curves: Sequence[tuple[str, Calibration]]) -> str:
     """Reliability diagram: share of positives against mean probability in bins of about equally many questions.
 
-    The diagonal is perfect. Tables of before they were made have bins of equal width.
+    The diagonal is perfect. Older tables have bins of equal width.
     """
     figure, axes = new_figure(4.2, 3.6)
     axes.plot([0, 100], [0, 100], color=COLOURS["grey"], linewidth=1, linestyle=":", label="perfect")
     looks = (("blue", "-", "o"), ("orange", "--", "s"), ("green", "-.", "^"))
-    for (name, found), (colour, style, marker) in zip(curves, looks, strict=False):
-        bins = found.even or found.bins
+    for (name, curve), (colour, style, marker) in zip(curves, looks, strict=False):
+        bins = curve.even or curve.bins
         x, y = [100 * b.predicted for b in bins], [100 * b.observed for b in bins]
-        label = f"{name} (ECE {100 * found.ece:.1f} %)"
+        label = f"{name} (ECE {100 * curve.ece:.1f} %)"
         axes.plot(x, y, style, marker=marker, color=COLOURS[colour], linewidth=1.4, markersize=4, label=label)
-        if found is curves[0][1]:
-            sizes = [one.n for one in bins]
+        if curve is curves[0][1]:
+            sizes = [part.n for part in bins]
             each = str(sizes[0]) if len(set(sizes)) == 1 else f"{min(sizes)} to {max(sizes)}"
             axes.set_xlabel(f"probability (%); {len(bins)} bins of {each} questions as scored")
     axes.set_ylabel("came true (%)")

@@ -44,16 +44,16 @@ class FirstScreen:
 
 
 def first_screen(
-    results: Results, found: Sequence[Saving], questions: Sequence[Question], gate: GateResult | None
+    results: Results, savings: Sequence[Saving], questions: Sequence[Question], gate: GateResult | None
 ) -> FirstScreen:
     """``found``: best on dev first; ``gate``: the one to speak of."""
-    saving = next((one for one in found if gate is not None and one.gate == gate.gate), None)
-    text = sentences(results, saving, len(found), best=bool(found) and saving is found[0])
+    saving = next((entry for entry in savings if gate is not None and entry.gate == gate.gate), None)
+    text = sentences(results, saving, len(savings), best=bool(savings) and saving is savings[0])
     return FirstScreen(
         subtitle=subtitle(results.meta, questions),
         sentences=text,
         certain=saving is not None and saving.certain,
-        rows=table(results, found),
+        rows=table(results, savings),
         note=_note(saving, results),
     )
 
@@ -79,21 +79,21 @@ def sentences(results: Results, saving: Saving | None, candidates: int, best: bo
     named = {g.gate: g for g in results.gates}
     name, always = gate_name(saving.gate), named["all_rag"].accuracy
     who = f"{name}, the best of {candidates} gates on dev," if best and candidates > 1 else name
-    here = saving.noted
-    if here.dev_saved <= 0:
+    setting = saving.noted
+    if setting.dev_saved <= 0:
         return [
             f"Always search: on {saving.n_dev} dev questions {who} skips no search at its threshold, "
-            f"{here.threshold:.6g} (rule {saving.rule}).",
+            f"{setting.threshold:.6g} (rule {saving.rule}).",
             _reaches(saving, always),
         ]
-    lost = -here.change.mean
+    lost = -setting.change.mean
     cost = f"for {percent(lost)} points of accuracy" if lost > 0 else f"and gains {percent(-lost)} points of accuracy"
     return [
-        f"{who} skips {percent(here.saved.mean)} % of the {saving.saves} {cost}: {percent(here.accuracy)} % right, "
-        f"{percent(always)} % when always searching, {percent(named['llm_only'].accuracy)} % without search.",
-        f"On {saving.n} test questions, 95 % intervals: {percent_interval(here.saved)} % of the {saving.saves} "
-        f"skipped, accuracy {points_interval(here.change)} points. "
-        f"The threshold is {here.threshold:.6g} (rule {saving.rule}).",
+        f"{who} skips {percent(setting.saved.mean)} % of the {saving.saves} {cost}: {percent(setting.accuracy)} % "
+        f"right, {percent(always)} % when always searching, {percent(named['llm_only'].accuracy)} % without search.",
+        f"On {saving.n} test questions, 95 % intervals: {percent_interval(setting.saved)} % of the {saving.saves} "
+        f"skipped, accuracy {points_interval(setting.change)} points. "
+        f"The threshold is {setting.threshold:.6g} (rule {saving.rule}).",
         _certainty(saving),
         _at_other(saving),
         _reaches(saving, always),
@@ -110,12 +110,12 @@ def rule_of(saving: Saving | None, gate: GateResult) -> str:
 
 def _certainty(saving: Saving) -> str:
     """The difference to skipping as many searches at random, and the loss that was allowed on dev."""
-    here = saving.noted
-    gain = f"{points(here.over_random.mean)} points, {points_interval(here.over_random)}"
+    setting = saving.noted
+    gain = f"{points(setting.over_random.mean)} points, {points_interval(setting.over_random)}"
     limit = f"{percent(saving.limit, 0)} points"
-    if here.change.low >= -saving.limit:
+    if setting.change.low >= -saving.limit:
         loss = f"A loss of more than {limit} is ruled out."
-    elif here.change.mean >= -saving.limit:
+    elif setting.change.mean >= -saving.limit:
         loss = f"A loss of more than {limit} is not ruled out."
     elif saving.rule == "fewest_searches":
         loss = f"More was lost than the {limit} allowed on {saving.n_dev} dev questions: take more of them."
@@ -123,22 +123,22 @@ def _certainty(saving: Saving) -> str:
         loss = f"More than {limit} were lost."
     if saving.certain:
         return f"Yes, on these questions: skipping as many searches at random would cost more ({gain}). {loss}"
-    if here.over_random.high < -1e-12:  # rounding errors aside
+    if setting.over_random.high < -1e-12:  # rounding errors aside
         return f"This is worse than chance: skipping as many searches at random would cost less ({gain}). {loss}"
     return f"Not shown by these questions: skipping as many searches at random may do as well ({gain}). {loss}"
 
 
 def _at_other(saving: Saving) -> str:
     """The other threshold, for other aims."""
-    aim, one = saving.other
-    gain = f"{points(one.change.mean)} points, {points_interval(one.change)}"
+    aim, setting = saving.other
+    gain = f"{points(setting.change.mean)} points, {points_interval(setting.change)}"
     chosen = {
         "right answers": "with the most right answers on dev",
         "few searches": f"with the fewest searches that lose at most {percent(saving.limit, 0)} points on dev",
     }[aim]
     return (
-        f"At the threshold {chosen} ({one.threshold:.6g}) it skips {percent(one.saved.mean)} % of the {saving.saves}, "
-        f"and {percent(one.accuracy)} % are right: {gain}, against always searching."
+        f"At the threshold {chosen} ({setting.threshold:.6g}) it skips {percent(setting.saved.mean)} % of the "
+        f"{saving.saves}, and {percent(setting.accuracy)} % are right: {gain}, against always searching."
     )
 
 
@@ -151,30 +151,30 @@ def _reaches(saving: Saving, always: float) -> str:
     )
 
 
-def table(results: Results, found: Sequence[Saving]) -> list[list[str]]:
+def table(results: Results, savings: Sequence[Saving]) -> list[list[str]]:
     """The two ways without a gate, then every gate, best on dev first."""
     rows = []
     named = {g.gate: g for g in results.gates}
     for name in ("llm_only", "all_rag"):
         if name in named:
-            one = named[name]
-            rows.append([gate_name(name), percent(1 - one.retrieval_ratio), percent(one.accuracy),
-                         points(one.delta_vs_all_rag.mean) if name != "all_rag" else "-", "-", "-", "-"])  # fmt: skip
-    for one in (named[name] for name in RETRIEVER_SCORES if name in named):
+            gate = named[name]
+            rows.append([gate_name(name), percent(1 - gate.retrieval_ratio), percent(gate.accuracy),
+                         points(gate.delta_vs_all_rag.mean) if name != "all_rag" else "-", "-", "-", "-"])  # fmt: skip
+    for gate in (named[name] for name in RETRIEVER_SCORES if name in named):
         rows.append([
-            f"{gate_name(one.gate)} (saves passages)", percent(1 - one.retrieval_ratio), percent(one.accuracy),
-            *(f"{points(gain.mean)} {points_interval(gain)}" for gain in (one.delta_vs_all_rag, one.delta_vs_random)),
+            f"{gate_name(gate.gate)} (saves passages)", percent(1 - gate.retrieval_ratio), percent(gate.accuracy),
+            *(f"{points(gain.mean)} {points_interval(gain)}" for gain in (gate.delta_vs_all_rag, gate.delta_vs_random)),
             "-", "-",
         ])  # fmt: skip
-    for saving in found:
-        here, few = saving.noted, saving.fewest
+    for saving in savings:
+        setting, few = saving.noted, saving.fewest
         rows.append([
             gate_name(saving.gate) + (" (saves passages)" if saving.saves == "passages" else "")
             + named[saving.gate].seen.mark,
-            f"{percent(here.saved.mean)} {percent_interval(here.saved)}",
-            percent(here.accuracy),
-            f"{points(here.change.mean)} {points_interval(here.change)}",
-            f"{points(here.over_random.mean)} {points_interval(here.over_random)}",
+            f"{percent(setting.saved.mean)} {percent_interval(setting.saved)}",
+            percent(setting.accuracy),
+            f"{points(setting.change.mean)} {points_interval(setting.change)}",
+            f"{points(setting.over_random.mean)} {points_interval(setting.over_random)}",
             percent(few.saved.mean),
             f"{points(few.change.mean)} {points_interval(few.change)}",
         ])  # fmt: skip
@@ -197,7 +197,7 @@ def _note(saving: Saving | None, results: Results) -> str:
 
 def closing_block(
     results: Results,
-    found: Sequence[Saving],
+    savings: Sequence[Saving],
     gate: GateResult | None,
     questions: Sequence[Question],
     report: Path,
@@ -208,21 +208,21 @@ def closing_block(
 
     ``use``: the command that decides by this gate, with a word after it; ``cost``: the bill of a thousand questions.
     """
-    saving = next((one for one in found if gate is not None and one.gate == gate.gate), None)
+    saving = next((entry for entry in savings if gate is not None and entry.gate == gate.gate), None)
     named = {g.gate: g for g in results.gates}
     saves = saving is not None and saving.noted.dev_saved > 0
-    best = bool(found) and saving is found[0]
-    said = sentences(results, saving, len(found), best=best)
-    gate_line, real = said[0], "nothing is skipped, so there is nothing to be sure of; take more dev questions"
+    best = bool(savings) and saving is savings[0]
+    texts = sentences(results, saving, len(savings), best=best)
+    gate_line, real = texts[0], "nothing is skipped, so there is nothing to be sure of; take more dev questions"
     if saving is not None and saves:
-        here, (aim, other) = saving.noted, saving.other
+        setting, (aim, other) = saving.noted, saving.other
         gate_line = (
-            f"{gate_name(saving.gate)}, {'best on' if best else 'by'} dev: {percent(here.saved.mean)} % of the "
-            f"{saving.saves} skipped, accuracy {percent(here.accuracy)} % ({points(here.change.mean)} points, "
-            f"{points_interval(here.change)}); set for {aim}: {percent(other.saved.mean)} % skipped, "
+            f"{gate_name(saving.gate)}, {'best on' if best else 'by'} dev: {percent(setting.saved.mean)} % of the "
+            f"{saving.saves} skipped, accuracy {percent(setting.accuracy)} % ({points(setting.change.mean)} points, "
+            f"{points_interval(setting.change)}); set for {aim}: {percent(other.saved.mean)} % skipped, "
             f"{percent(other.accuracy)} % ({points(other.change.mean)} points, {points_interval(other.change)})"
         )
-        real = said[2]
+        real = texts[2]
     lines = {
         "tested": subtitle(results.meta, questions),
         "without search": f"{percent(named['llm_only'].accuracy)} % right",

@@ -104,20 +104,20 @@ def known_table(rows: Sequence[GroupRow], note: str = "") -> Table:
     return Table("figure5", TITLES["figure5"], f"{text} {note}".strip(), columns, body)
 
 
-def double_judgement_table(found: Sequence[tuple[str, DoubleJudgement]], note: str = "") -> Table:
+def double_judgement_table(pairs: Sequence[tuple[str, DoubleJudgement]], note: str = "") -> Table:
     """Figure 8: accuracy and tokens read of LLM Only, All RAG, one judgement, two, and chance."""
     columns = [Column("data set", "text"), Column("gate", "text"), Column("way", "text"), Column("n", "count"),
                Column("accuracy"), Column("vs Rnd", "points"), Column("95 %", "text"), Column("searched"),
                Column("passed on"), Column("tokens read", "count"), Column("of All RAG's"),
                Column("gate's tokens", "count")]  # fmt: skip
     body: list[list[Value]] = [
-        [group, one.gate, way.name, one.n, way.accuracy, way.gain.mean, _interval(way.gain), way.searched,
-         way.passed_on, way.tokens, way.tokens / one.ways[1].tokens if one.ways[1].tokens else None, way.gate_tokens]
-        for group, one in found
-        for way in one.ways
+        [group, row.gate, way.name, row.n, way.accuracy, way.gain.mean, _interval(way.gain), way.searched,
+         way.passed_on, way.tokens, way.tokens / row.ways[1].tokens if row.ways[1].tokens else None, way.gate_tokens]
+        for group, row in pairs
+        for way in row.ways
     ]  # fmt: skip
     second = "; ".join(
-        f"{one.gate} on {group} {100 * one.second_gain.mean:+.1f} {_interval(one.second_gain)}" for group, one in found
+        f"{row.gate} on {group} {100 * row.second_gain.mean:+.1f} {_interval(row.second_gain)}" for group, row in pairs
     )
     text = (
         "In percent; tokens read: prompt tokens of the answers, all questions together; gate's tokens: what the gate "
@@ -136,16 +136,16 @@ def _paper() -> dict[str, Any]:
 
 
 def with_paper(table: Table, model: str) -> Table:
-    """The paper's figures beside ours for the columns and rows that it has, if ``model`` is the paper's."""
+    """The paper's figures beside kbtrain's for the columns and rows that it has, if ``model`` is the paper's."""
     printed = _paper().get(table.name)
     if printed is None or (printed["model"] is not None and printed["model"] != model.lower()):
         return table
     names = [column.name for column in table.columns]
     shared = [i for i, name in enumerate(printed["columns"]) if name in names]
-    found = [printed["rows"].get(str(row[0]).lower()) for row in table.rows]
-    if not any(found) or not shared:
+    paper_rows = [printed["rows"].get(str(row[0]).lower()) for row in table.rows]
+    if not any(paper_rows) or not shared:
         return table
-    values = [[None if row is None else row[i] / 100 for i in shared] for row in found]
+    values = [[None if row is None else row[i] / 100 for i in shared] for row in paper_rows]
     return beside(table, [f"paper: {printed['columns'][i]}" for i in shared], values)
 
 
@@ -188,12 +188,12 @@ def lay_out(options: Options, runs: Sequence[RunFolder], plug_in: Sequence[RunFo
         raise UserError(f"{options.layout}: no test question has {_BY[options.layout]}")
     judged = judge(runs, options.gates, options.cut, plug_in)
     clusters = clusters_of(options.resample, questions_of(runs))
-    found = rows(judged, names, _in_order, mean=options.layout in ("table1", "figure5"), clusters=clusters)
+    table_rows = rows(judged, names, _in_order, mean=options.layout in ("table1", "figure5"), clusters=clusters)
     left_out = sum(name is None for name in names)
     note += f" {left_out} of {len(names)} questions are in no row." if left_out else ""
     if options.layout == "figure5":
-        return known_table(found, note)
-    table = gate_table(options.layout, found, HEADS.get(options.layout, "data set"), note)
+        return known_table(table_rows, note)
+    table = gate_table(options.layout, table_rows, HEADS.get(options.layout, "data set"), note)
     return with_paper(table, runs[0].model)
 
 
@@ -225,7 +225,7 @@ def _frequencies(options: Options, questions: Sequence[Question]) -> Sequence[fl
 
 def _double(options: Options, runs: Sequence[RunFolder]) -> list[tuple[str, DoubleJudgement]]:
     """Every run on its own: a row group for each."""
-    found = []
+    results = []
     for run in runs:
         path = run.path / options.references
         sources = (run.path / name for name in ("questions.jsonl", "evidence.jsonl"))
@@ -236,5 +236,5 @@ def _double(options: Options, runs: Sequence[RunFolder]) -> list[tuple[str, Doub
         if not gates:
             raise UserError(f"{run.path / options.references}: no scores of {', '.join(options.gates)}")
         clusters = clusters_of(options.resample, run.test.questions)
-        found += [(name, judge_double([run], [again], gate, options.cut, clusters)) for gate in gates]
-    return found
+        results += [(name, judge_double([run], [again], gate, options.cut, clusters)) for gate in gates]
+    return results

@@ -79,22 +79,22 @@ def _ranking(points: Sequence[CurvePoint], key: str) -> str:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+    defined = [value for value in values if value is not None]
+    return statistics.fmean(defined) if defined else None
 
 
 def figure(points: Sequence[CurvePoint]) -> str:
     """Area by number of training questions: a line of means for each gate and label, a dot for each draw."""
-    made, axes = new_figure(8.0, 3.6)
+    drawing, axes = new_figure(8.0, 3.6)
     lines = dict.fromkeys((p.gate, p.key) for p in points)
     looks = gate_looks(f"{gate}_{key}" for gate, key in lines)
     for gate, key in lines:
-        found = [(p.n, p.area) for p in points if (p.gate, p.key) == (gate, key) and p.area is not None]
-        sizes = sorted({n for n, _ in found})
-        means = [statistics.fmean(area for n, area in found if n == size) for size in sizes]
+        dots = [(p.n, p.area) for p in points if (p.gate, p.key) == (gate, key) and p.area is not None]
+        sizes = sorted({n for n, _ in dots})
+        means = [statistics.fmean(area for n, area in dots if n == size) for size in sizes]
         colour, dash = looks[f"{gate}_{key}"]
         axes.plot(sizes, means, linestyle=dash, color=colour, label=f"{gate.replace('_', ' ')}, {key}")
-        axes.plot([n for n, _ in found], [area for _, area in found], ".", color=colour, markersize=4)
+        axes.plot([n for n, _ in dots], [area for _, area in dots], ".", color=colour, markersize=4)
     axes.axhline(0, color=COLOURS["grey"], linewidth=1)
     axes.set_xscale("log")
     ticks = sorted({p.n for p in points})
@@ -104,4 +104,4 @@ def figure(points: Sequence[CurvePoint]) -> str:
     axes.set_xlabel("labelled training questions")
     axes.set_ylabel("area (random 0, oracle 1)")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8, frameon=False)  # beside: curves are everywhere
-    return page(made)
+    return page(drawing)

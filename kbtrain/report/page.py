@@ -71,11 +71,11 @@ def parts(selection: Selection, gate: str | None) -> list[Partition]:
         return []
     judged = JudgedQuestions(_bits(selection.llm), _bits(selection.rag), {gate: _bits(selection.decisions[gate])})
     clusters = list(map(str, selection.clusters)) or None
-    found = []
+    partitions = []
     for d in selection.dimensions:
         labels = [None if place < 0 else d.labels[place] for place in d.places]
-        found.append(Partition(d.name, rows(judged, labels, d.labels.index, clusters=clusters)))
-    return found
+        partitions.append(Partition(d.name, rows(judged, labels, d.labels.index, clusters=clusters)))
+    return partitions
 
 
 def _bits(text: str) -> NDArray[np.float64]:
@@ -116,8 +116,8 @@ def page(template: str, **values: Any) -> str:
     script = SCRIPT.read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     svgs = {name: Markup(svg) for name, svg in values.pop("svgs", {}).items()}  # noqa: S704 - our own figures
-    own = Markup(script)  # noqa: S704 - the package's own file
-    return render(template, True, svgs=svgs, script=own, script_hash=f"sha256-{digest}", **values)
+    inline = Markup(script)  # noqa: S704 - the package's own file
+    return render(template, True, svgs=svgs, script=inline, script_hash=f"sha256-{digest}", **values)
 
 
 @dataclass(frozen=True)
@@ -147,16 +147,16 @@ def draw(
     shaded: Band | None = None,
 ) -> dict[str, str]:
     """All figures by name; those without data are skipped. Curves are drawn wide, and narrow for a phone."""
-    found: dict[str, str | None] = {
+    svgs: dict[str, str | None] = {
         f"{name}-{size}": curves.savings_figure(results, found_savings, main, shaded, f"{name}-{size}", whole)
         for name, whole in (("savings", False), ("curves", True))
         for size in ("wide", "narrow")
     }
     for indicator in INDICATORS:
-        found[f"histogram-{indicator}"] = figures.histogram(statistics, indicator) if statistics.n else None
+        svgs[f"histogram-{indicator}"] = figures.histogram(statistics, indicator) if statistics.n else None
         for condition in CONDITIONS:
-            found[f"panel-{indicator}-{condition}"] = figures.panel(statistics, indicator, condition)
-    return {name: svg for name, svg in found.items() if svg is not None}
+            svgs[f"panel-{indicator}-{condition}"] = figures.panel(statistics, indicator, condition)
+    return {name: svg for name, svg in svgs.items() if svg is not None}
 
 
 def headline(results: Results, gate: GateResult | None) -> str:
@@ -217,7 +217,7 @@ def _values(report: Report) -> dict[str, Any]:
         "headline": headline(results, report.main_gate),
         "first": report.first,
         "first_head": first_screen.HEAD,
-        "methods": [tables.method_table(one, summary.bootstrap_units(results.meta)) for one in results.methods],
+        "methods": [tables.method_table(method, summary.bootstrap_units(results.meta)) for method in results.methods],
         "cells": tables.cells,
         "interval": words.points_interval,
         "kind": summary.KIND,

@@ -43,14 +43,14 @@ def distinct(n: int) -> tuple[str, ...]:
     rgb = np.array(list(product(values, values, values)), dtype=np.float64) / 255
     rgb = rgb[np.all([_contrast(rgb, _rgb(ground)) >= CONTRAST for ground in GROUNDS], axis=0)]
     lab = oklab(rgb)
-    found = list(FIRST)
-    taken = [oklab(_rgb(one)) for one in (*found, COLOURS["grey"], COLOURS["ink"])]
-    nearest = np.min([distance(lab, one) for one in taken], axis=0)
-    while len(found) < n:
+    colours = list(FIRST)
+    used = [oklab(_rgb(colour)) for colour in (*colours, COLOURS["grey"], COLOURS["ink"])]
+    nearest = np.min([distance(lab, colour) for colour in used], axis=0)
+    while len(colours) < n:
         place = int(np.argmax(nearest))
-        found.append("#" + "".join(f"{round(255 * v):02x}" for v in rgb[place]))
+        colours.append("#" + "".join(f"{round(255 * v):02x}" for v in rgb[place]))
         nearest = np.minimum(nearest, distance(lab, lab[place]))
-    return tuple(found[:n])
+    return tuple(colours[:n])
 
 
 def oklab(rgb: Floats) -> Floats:
@@ -61,23 +61,23 @@ def oklab(rgb: Floats) -> Floats:
     to_lab = np.array([[0.2104542553, 0.7936177850, -0.0040720468],
                        [1.9779984951, -2.4285922050, 0.4505937099],
                        [0.0259040371, 0.7827717662, -0.8086757660]])  # fmt: skip
-    found: Floats = np.cbrt(_linear(rgb) @ to_cones.T) @ to_lab.T
-    return found
+    lab: Floats = np.cbrt(_linear(rgb) @ to_cones.T) @ to_lab.T
+    return lab
 
 
-def distance(one: Floats, other: Floats) -> Floats:
+def distance(first: Floats, second: Floats) -> Floats:
     """Euclidean, in Oklab."""
-    return np.asarray(np.linalg.norm(one - other, axis=-1))
+    return np.asarray(np.linalg.norm(first - second, axis=-1))
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, second: str) -> float:
     """WCAG's contrast ratio of two colours, 1 to 21."""
-    return float(_contrast(_rgb(one), _rgb(other)))
+    return float(_contrast(_rgb(first), _rgb(second)))
 
 
-def _contrast(one: Floats, other: Floats) -> Floats:
+def _contrast(colour: Floats, ground: Floats) -> Floats:
     weights = np.array([0.2126, 0.7152, 0.0722])
-    first, second = _linear(one) @ weights + 0.05, _linear(other) @ weights + 0.05
+    first, second = _linear(colour) @ weights + 0.05, _linear(ground) @ weights + 0.05
     return np.asarray(np.maximum(first, second) / np.minimum(first, second))
 
 

@@ -50,14 +50,14 @@ def table_1(recalls: Sequence[Recall]) -> Table:
     return Table("table1", "Table 1: retrieval, with the context as query", note, columns, rows)
 
 
-def table_2(found: Sequence[GateTurns], n: int, positive: int) -> Table:
+def table_2(gates: Sequence[GateTurns], n: int, positive: int) -> Table:
     """Classification of turns, means over seeds; F1 with its interval over dialogues."""
     columns = [Column("gate", "text"), Column("seeds", "count"), Column("retrieved"), Column("precision", "decimal"),
                Column("recall", "decimal"), Column("F1", "decimal"), Column("F1 low", "decimal"),
                Column("F1 high", "decimal"), Column("AUC", "decimal"), Column("AP", "decimal"),
                Column("FDR", "decimal")]  # fmt: skip
     rows: list[list[Value]] = []
-    for gate in found:
+    for gate in gates:
         means = {metric: gate.metrics[metric].mean for metric in METRICS}
         f1 = gate.metrics["f1"]
         row: list[Value] = [gate.gate, len(gate.thresholds), gate.retrieved, means["precision"], means["recall"]]
@@ -77,34 +77,34 @@ def table_4(none: Figures, n: int, rows: Sequence[FigureRow], note: str) -> Tabl
 
 def table_3(none: Figures, n: int, rows: Sequence[FigureRow], ranker: str, note: str) -> Table:
     """One ranker's top 3 and its first, with the paper's columns."""
-    kept = [row for row in rows if row.augmentation in (f"{ranker}_top3", f"{ranker}_rank1")]
+    chosen = [row for row in rows if row.augmentation in (f"{ranker}_top3", f"{ranker}_rank1")]
     title = f"Table 3: responses with the snippets of {ranker}"
-    return _responses("table3", title, none, n, kept, _SHORT, note)
+    return _responses("table3", title, none, n, chosen, _SHORT, note)
 
 
 def _responses(
-    name: str, title: str, none: Figures, n: int, rows: Sequence[FigureRow], shown: Sequence[str], note: str
+    name: str, title: str, none: Figures, n: int, rows: Sequence[FigureRow], keys: Sequence[str], note: str
 ) -> Table:
     columns = [Column("augmentation", "text"), Column("variant", "text"), Column("# augs", "count")]
-    columns += [Column(_NAMES[key], "change" if key.endswith("change") else "decimal") for key in shown]
+    columns += [Column(_NAMES[key], "change" if key.endswith("change") else "decimal") for key in keys]
     columns.append(Column("random draws beaten", "text"))
-    first: list[Value] = ["-", "No-Aug", 0, *_values(none, shown), ""]
-    body = [[r.augmentation, r.variant, r.n_augmented, *_values(r.figures, shown), r.beaten or ""] for r in rows]
+    first: list[Value] = ["-", "No-Aug", 0, *_values(none, keys), ""]
+    body = [[r.augmentation, r.variant, r.n_augmented, *_values(r.figures, keys), r.beaten or ""] for r in rows]
     text = f"{n} test turns. Random draws beaten: those of the gate's own size with a lower BLEU. {_CHANGES} {note}"
     return Table(name, title, text, columns, [first, *body])
 
 
-def _values(figures: Figures, shown: Sequence[str]) -> list[Any]:
-    return [getattr(figures, key) for key in shown]
+def _values(figures: Figures, keys: Sequence[str]) -> list[Any]:
+    return [getattr(figures, key) for key in keys]
 
 
-def appendix_b(found: Sequence[Usefulness], judge: str = "") -> Table:
+def appendix_b(usefulness: Sequence[Usefulness], judge: str = "") -> Table:
     """Usefulness of the snippets of augmented turns; the counterpart of appendix B's question to people."""
     columns = [Column("gate", "text"), Column("snippets", "text"), Column("by", "text"), Column("# augs", "count"),
                Column("judged", "count"),
                Column("useful", "count"), Column("share"), Column("low"), Column("high")]  # fmt: skip
     rows: list[list[Value]] = [
-        [u.gate, u.augmentation, u.by, u.augmented, u.judged, u.useful, u.share, u.low, u.high] for u in found
+        [u.gate, u.augmentation, u.by, u.augmented, u.judged, u.useful, u.share, u.low, u.high] for u in usefulness
     ]
     note = (
         "Of the turns that a gate augments: judged are those that name a gold snippet, useful those of them that read "
@@ -114,13 +114,13 @@ def appendix_b(found: Sequence[Usefulness], judge: str = "") -> Table:
     return Table("appendix_b", "Appendix B: are the snippets of augmented turns useful?", note, columns, rows)
 
 
-def confidence_table(found: Sequence[Correlation]) -> Table:
+def confidence_table(correlated: Sequence[Correlation]) -> Table:
     """Confidence beside relevance (section 5.3): their rank correlation."""
     columns = [Column("augmentation", "text"), Column("relevance", "text"), Column("responses", "count"),
                Column("rho", "decimal"), Column("low", "decimal"), Column("high", "decimal")]  # fmt: skip
     rows: list[list[Value]] = [
         [c.augmentation, c.relevance, c.n, *((c.rho.mean, c.rho.low, c.rho.high) if c.rho else (None, None, None))]
-        for c in found
+        for c in correlated
     ]
     note = (
         "Spearman's rho of a response's least token probability and the relevance of what it read, over the responses "
@@ -153,7 +153,7 @@ def _shares(
 ) -> Table:
     rows: list[list[Value]] = []
     for label, place in groups:
-        inside = np.array([one == place for one in places])
+        inside = np.array([other == place for other in places])
         n = int(inside.sum())
         rows.append([label, n, *(float(chosen[inside].mean()) if n else None for chosen in decisions.values())])
     columns = [Column(what, "text"), Column("turns", "count"), *(Column(gate) for gate in decisions)]
@@ -177,7 +177,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class BertScored:
-    """Each response's F1 by augmentation; ``note`` names model, layer and versions, or the reason why there is none."""
+    """Each response's F1 by augmentation; ``note`` names model, layer and versions, or the reason why it is missing."""
 
     note: str
     f1: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
@@ -206,7 +206,7 @@ def evaluate_dialogue(
 ) -> DialogueResult:
     """``runs``: each gate's scores of ``inputs.turns``, one a seed; ``ranker``: whose snippets table 3 shows."""
     labels = np.array([bool(turn.label) for turn in inputs.turns])
-    chosen = {name: found[0].scores > found[0].threshold for name, found in runs.items()}
+    chosen = {name: seeds[0].scores > seeds[0].threshold for name, seeds in runs.items()}
     tables, lacking = [table_1(inputs.recalls)], [*inputs.lacking]
     details: list[GateTurns] = []
     if labels.any() and not labels.all():
@@ -215,24 +215,24 @@ def evaluate_dialogue(
         tables.append(table_2(details, len(labels), int(labels.sum())))
     else:
         lacking.append(f"table 2: all {len(labels)} test turns are of one class, so there is nothing to tell apart")
-    parts = {name: parts_of(made, inputs.references, bert.f1.get(name)) for name, made in inputs.responses.items()}
+    parts = {name: parts_of(rows, inputs.references, bert.f1.get(name)) for name, rows in inputs.responses.items()}
     none, rows = parts.pop(NONE), list[FigureRow]()
     for name, augmented in parts.items():
         rows += block(name, none, augmented, chosen, labels, draws.random, draws.seed)
     base, note = figures(none), f"{_NOTE} Other than in the paper: {'; '.join(inputs.deviations)}."
     tables += [table_3(base, len(labels), rows, ranker, note), table_4(base, len(labels), rows, note)]
-    augmented_by = {name: made for name, made in inputs.responses.items() if name != NONE}
-    told = []
-    for name, made in augmented_by.items():
+    augmented_by = {name: answers for name, answers in inputs.responses.items() if name != NONE}
+    usefulness = []
+    for name, answers in augmented_by.items():
         for gate, which in {**chosen, "Aug-All": np.ones_like(labels)}.items():
-            told.append(useful(gate, name, inputs.turns, made, which))
+            usefulness.append(useful(gate, name, inputs.turns, answers, which))
             if inputs.useful:
-                told.append(useful_by_judge(gate, name, inputs.turns, made, which, inputs.useful))
-    tables.append(appendix_b(told, inputs.judge))
-    found = correlations(inputs.turns, augmented_by, inputs.relevance, draws.bootstrap, draws.seed)
-    tables.append(confidence_table(found))
-    shown = {"Human": labels, **chosen}
-    tables += [figure_3(inputs.turns, shown), figure_4(inputs.turns, shown)]
+                usefulness.append(useful_by_judge(gate, name, inputs.turns, answers, which, inputs.useful))
+    tables.append(appendix_b(usefulness, inputs.judge))
+    seeds = correlations(inputs.turns, augmented_by, inputs.relevance, draws.bootstrap, draws.seed)
+    tables.append(confidence_table(seeds))
+    columns = {"Human": labels, **chosen}
+    tables += [figure_3(inputs.turns, columns), figure_4(inputs.turns, columns)]
     return DialogueResult(len(labels), tables, details, [f"BLEU: sacrebleu {bleu_signature()}", bert.note], lacking)
 
 
@@ -291,5 +291,5 @@ def dialogue_html(result: DialogueResult) -> str:
     """One page: everything escaped, nothing loaded."""
     draw = {"figure3": position_figure, "figure4": domain_figure}
     svgs = {table.name: draw[table.name](table) for table in result.tables if table.name in draw}
-    shown = [(table, cells(table)) for table in result.tables]
-    return page("dialogue.html.j2", svgs=svgs, title=TITLE, tables=shown, notes=result.notes, lacking=result.lacking)
+    tables = [(table, cells(table)) for table in result.tables]
+    return page("dialogue.html.j2", svgs=svgs, title=TITLE, tables=tables, notes=result.notes, lacking=result.lacking)

@@ -55,12 +55,12 @@ class Selection:
 
 def questions_of(path: Path, outcomes: Sequence[Outcome]) -> list[Question]:
     """The questions of the outcomes, in their order. Raises :class:`UserError` if any is not in the file."""
-    wanted = {o.question_id for o in outcomes}
-    found = {q.id: q for q in jsonl.read(Question, path) if q.id in wanted}
-    missing = [o.question_id for o in outcomes if o.question_id not in found]
+    ids = {o.question_id for o in outcomes}
+    by_id = {q.id: q for q in jsonl.read(Question, path) if q.id in ids}
+    missing = [o.question_id for o in outcomes if o.question_id not in by_id]
     if missing:
         raise UserError(f"{at(path)}: {first_ids(missing)} of outcomes.jsonl not in it; run eval/end_to_end.py again")
-    return [found[o.question_id] for o in outcomes]
+    return [by_id[o.question_id] for o in outcomes]
 
 
 def select(
@@ -92,8 +92,8 @@ def dimensions(questions: Sequence[Question]) -> list[Dimension]:
             ranked_within([q.popularity for q in questions], [q.dataset for q in questions]), POPULARITY_GROUPS
         ),
     }
-    found = [_dimension(name, column) for name, column in values.items()]
-    return [dimension for dimension in found if len(dimension.labels) > 1]
+    parts = [_dimension(name, column) for name, column in values.items()]
+    return [dimension for dimension in parts if len(dimension.labels) > 1]
 
 
 def _dimension(name: str, column: Sequence[str | None]) -> Dimension:

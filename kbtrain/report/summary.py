@@ -64,13 +64,13 @@ def searches_needed(results: Results, exact: Mapping[str, Curve] | None = None) 
     never, always = named["llm_only"].accuracy, named["all_rag"].accuracy
     if always <= never:
         return []
-    found = {}
+    needed = {}
     for gate in results.gates:
         if gate.gate not in {"llm_only", "all_rag"}:
             rounded = Curve(np.asarray(gate.curve.ratio), np.asarray(gate.curve.accuracy))
             curve = (exact or {}).get(gate.gate, rounded)
-            found[gate.gate] = [fewest_searches(curve, never + part * (always - never), _ROUNDED) for part in GAINS]
-    return [(name, [percent(x) for x in found[name]]) for name in sorted(found, key=lambda name: found[name][-1])]
+            needed[gate.gate] = [fewest_searches(curve, never + part * (always - never), _ROUNDED) for part in GAINS]
+    return [(name, [percent(x) for x in needed[name]]) for name in sorted(needed, key=lambda name: needed[name][-1])]
 
 
 def interval(delta: Delta) -> str:

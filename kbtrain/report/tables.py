@@ -93,7 +93,7 @@ def _escape(text: str) -> str:
 
 
 def beside(table: Table, names: Sequence[str], values: Sequence[Sequence[Value]]) -> Table:
-    """The table with further percent columns at its right (the paper's figures beside ours)."""
+    """The table with further percent columns at its right (the paper's figures beside kbtrain's)."""
     columns = [*table.columns, *(Column(name) for name in names)]
     rows = [[*row, *more] for row, more in zip(table.rows, values, strict=True)]
     return Table(table.name, table.title, table.note, columns, rows)
@@ -119,13 +119,13 @@ def _pipeline_note(result: PipelineResult) -> str:
 def _method_cells(row: PipelineRow) -> list[str]:
     costs = [f"{row.spent[cost]:,.0f}" if cost in row.spent else "-" for cost in COSTS]
     figures = [number(value) for value in (row.accuracy, row.exact_match, row.f1)]
-    differences = [difference(found) for found in (row.accuracy_minus, row.f1_minus)]
+    differences = [difference(minus) for minus in (row.accuracy_minus, row.f1_minus)]
     return [row.name + row.seen.mark, str(row.n), *figures, f"{row.searched:.0%}", *costs, *differences]
 
 
-def difference(found: Delta | None) -> str:
-    """A difference with its interval in brackets; nothing where there is none."""
-    return "" if found is None else f"{signed(found.mean)} [{signed(found.low)}, {signed(found.high)}]"
+def difference(value: Delta | None) -> str:
+    """A difference with its interval in brackets; empty for None."""
+    return "" if value is None else f"{signed(value.mean)} [{signed(value.low)}, {signed(value.high)}]"
 
 
 METHOD_COLUMNS = [
@@ -158,8 +158,8 @@ def method_table(result: PipelineResult, drawn: str) -> Table:
 
 def _method_row(row: PipelineRow) -> list[Value]:
     minus: list[Value] = []
-    for figure, found in ((row.accuracy, row.accuracy_minus), (row.f1, row.f1_minus)):
-        minus += [figure, None, None] if found is None else [figure, found.mean, points_interval(found)]
+    for figure, minus_row in ((row.accuracy, row.accuracy_minus), (row.f1, row.f1_minus)):
+        minus += [figure, None, None] if minus_row is None else [figure, minus_row.mean, points_interval(minus_row)]
     digits = {"searches": 0, "requests": 0, "samples": 0, "tokens": 0, "seconds": 2}
     costs = [f"{row.spent[cost]:.{n}f}" if cost in row.spent else None for cost, n in digits.items()]
     return [gate_name(row.name) + row.seen.mark, *minus, row.searched, *costs]
@@ -168,44 +168,44 @@ def _method_row(row: PipelineRow) -> list[Value]:
 Areas = tuple[Delta | None, Delta | None]
 
 
-def score_document(found: Sequence[Separation], areas: Mapping[str, Areas]) -> list[dict[str, Any]]:
+def score_document(scores: Sequence[Separation], areas: Mapping[str, Areas]) -> list[dict[str, Any]]:
     """One object per score; ``area`` and ``area_minus`` (the reference's minus it) are null where not defined."""
-    made = []
-    for one in found:
-        area, minus = areas[one.name]
+    rows = []
+    for score in scores:
+        area, minus = areas[score.name]
         extra = {"area": area and dataclasses.asdict(area), "area_minus": minus and dataclasses.asdict(minus)}
-        made.append(dataclasses.asdict(one) | extra)
-    return made
+        rows.append(dataclasses.asdict(score) | extra)
+    return rows
 
 
-def score_table(found: Sequence[Separation], areas: Mapping[str, Areas], reference: str) -> str:
+def score_table(scores: Sequence[Separation], areas: Mapping[str, Areas], reference: str) -> str:
     """One row per score, the best first."""
     minus = f"{reference} minus this"
     head = (
         *("score", "AUROC", "95 % interval", f"AUROC, {minus}", "area", f"area, {minus}"),
         *("quartiles, positive", "quartiles, negative"),
     )
-    ordered = sorted(found, key=lambda one: -one.auroc.mean)
-    return aligned(head, [_signal_cells(one, areas[one.name]) for one in ordered])
+    ordered = sorted(scores, key=lambda score: -score.auroc.mean)
+    return aligned(head, [_signal_cells(score, areas[score.name]) for score in ordered])
 
 
-def _signal_cells(one: Separation, areas: Areas) -> list[str]:
-    quartiles = [" ".join(f"{value:.4g}" for value in values[1:4]) for values in (one.positive, one.negative)]
-    return [one.name, number(one.auroc.mean), f"[{number(one.auroc.low)}, {number(one.auroc.high)}]",
-            difference(one.minus), *map(difference, areas), *quartiles]  # fmt: skip
+def _signal_cells(score: Separation, areas: Areas) -> list[str]:
+    quartiles = [" ".join(f"{value:.4g}" for value in values[1:4]) for values in (score.positive, score.negative)]
+    return [score.name, number(score.auroc.mean), f"[{number(score.auroc.low)}, {number(score.auroc.high)}]",
+            difference(score.minus), *map(difference, areas), *quartiles]  # fmt: skip
 
 
-def question_table(found: Sequence[GateClassification]) -> str:
+def question_table(gates: Sequence[GateClassification]) -> str:
     """Gates on questions, one row per gate and definition of "retrieval needed"."""
     further = [name for name in METRICS if name not in Classification.__dataclass_fields__]
     head = ("gate", "positive", "share", "retrieved", "precision", "recall", "F1", "FDR", "AUC", "AP", "Brier", "ECE",
             "temperature", "isotonic", *(METRICS[name].title for name in further))  # fmt: skip
     rows = []
-    for gate in found:
+    for gate in gates:
         for d in gate.definitions:
             values = (d.n_positive / d.n, gate.retrieval_ratio, d.precision, d.recall, d.f1, d.fdr, d.auroc)
-            made = gate.calibration.get(d.positive)
-            kinds = (made.raw, made.at_temperature, made.isotonic) if made else (None, None, None)
+            fit = gate.calibration.get(d.positive)
+            kinds = (fit.raw, fit.at_temperature, fit.isotonic) if fit else (None, None, None)
             errors = [kinds[0].brier if kinds[0] else None, *(kind.ece if kind else None for kind in kinds)]
             more = [gate.further[d.positive][name] for name in further]
             figures = (*values, d.average_precision, *errors, *more)
@@ -213,10 +213,10 @@ def question_table(found: Sequence[GateClassification]) -> str:
     return aligned(head, rows) + "\nECE as scored, and after a temperature or isotonic regression fitted on dev"
 
 
-def gate_table(found: Sequence[GateTurns]) -> str:
+def gate_table(gates: Sequence[GateTurns]) -> str:
     """Mean over seeds, its 95 % interval over dialogues, and the standard deviation over seeds (sd)."""
     rows = []
-    for gate in found:
+    for gate in gates:
         cells = []
         for metric in METRICS:
             value, spread = gate.metrics[metric], gate.spread[metric]

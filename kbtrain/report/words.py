@@ -33,7 +33,7 @@ def gate_name(name: str) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """``45.9`` for .459; a dash for None."""
+    """``45.9`` for 0.459; a dash for None."""
     return "-" if share is None else f"{round(100 * share, digits) + 0.0:.{digits}f}"
 
 
@@ -58,7 +58,7 @@ def chosen_by(rule: str, n_dev: object) -> str:
 
 
 def points(difference: float | None) -> str:
-    """``+5.1`` for .051."""
+    """``+5.1`` for 0.051."""
     text = percent(difference)
     return text if text.startswith("-") else f"+{text}"
 

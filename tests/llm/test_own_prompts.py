@@ -206,7 +206,7 @@ def test_a_run_of_other_prompts_does_not_score_the_gate(probe: Path, tmp_path: P
     shutil.copytree(probe, tmp_path / "probe")
     score = scripts.load("eval/score.py")
     config = score.ScoreConfig(run=tmp_path, splits=("test",))
-    asked = score.read_asked(config)
+    asked = score.read_inputs(config)
     with pytest.raises(UserError, match=f"prompts {OWN.fingerprint()}, the run's answers are to the project's"):
         score.check_own_prompts(asked, score.choose_gates(config, asked))
     meta.write_text(json.dumps({"schema": SCHEMA, "label_rule": {"own_prompts": OWN.as_record()}}))

@@ -52,7 +52,7 @@ def test_a_gate_s_savings_worked_by_hand() -> None:
 
 def test_the_headline_is_the_threshold_that_is_noted() -> None:
     gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
-    (plain,), (found,) = (savings(DEV, TEST, gates, draws=200, noted=n) for n in (None, {"good": (0.875, "given")}))
+    (plain,), (found,) = (savings(DEV, TEST, gates, draws=200, settings=n) for n in (None, {"good": (0.875, "given")}))
     assert (plain.rule, plain.noted, found.rule) == ("best_accuracy", plain.most_right, "given")
     assert (found.noted, found.most_right) == (plain.fewest, plain.most_right)  # the same figures, whichever is noted
     assert plain.other == ("few searches", found.fewest) and found.other == ("right answers", plain.most_right)

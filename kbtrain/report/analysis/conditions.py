@@ -52,25 +52,25 @@ class Accuracies:
         greedy: Mapping[Condition, bool | None],
     ) -> None:
         """One question; ``greedy`` has the conditions with a greedy answer (None: a judge abstained)."""
-        for condition, made in sets.items():
-            found = self.conditions.setdefault(condition, ConditionAccuracy())
-            found.stored += 1
-            found.cut += made.evidence_cut > 0
-            found.cut_tokens += made.evidence_cut
+        for condition, stored in sets.items():
+            tally = self.conditions.setdefault(condition, ConditionAccuracy())
+            tally.stored += 1
+            tally.cut += stored.evidence_cut > 0
+            tally.cut_tokens += stored.evidence_cut
         if self.wanted - set(sets):
             self.left_out += 1
             return
         self.n += 1
         for condition, graded in answers.items():
-            found = self.conditions[condition]
-            for mean, value in ((found.sampled, graded.mastery), (found.certainty, graded.certainty)):
+            tally = self.conditions[condition]
+            for mean, value in ((tally.sampled, graded.mastery), (tally.certainty, graded.certainty)):
                 if value is not None:
                     mean.add(value)
         for condition, right in greedy.items():
-            found = self.conditions[condition]
-            found.greedy_abstained += right is None
-            found.greedy_n += right is not None
-            found.greedy_right += right is True
+            tally = self.conditions[condition]
+            tally.greedy_abstained += right is None
+            tally.greedy_n += right is not None
+            tally.greedy_right += right is True
 
 
 @dataclass

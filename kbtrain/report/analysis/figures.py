@@ -25,7 +25,7 @@ def accuracy_bars(runs: Sequence[RunAnalysis], names: Sequence[str]) -> str:
     for place, condition in enumerate(used):
         colour, hatch = _BARS[condition]
         bars = [(i, _accuracy(run, condition)) for i, run in enumerate(runs)]
-        rows = [(i, *found) for i, found in bars if found is not None]
+        rows = [(i, *bar) for i, bar in bars if bar is not None]
         x = [i + (place - (len(used) - 1) / 2) * 0.26 for i, *_ in rows]
         heights = [100 * mean for _, mean, _, _ in rows]
         axes.bar(x, heights, 0.24, color=COLOURS[colour], hatch=hatch, edgecolor=COLOURS["ink"], linewidth=0.5,
@@ -39,13 +39,13 @@ def accuracy_bars(runs: Sequence[RunAnalysis], names: Sequence[str]) -> str:
 
 def _accuracy(run: RunAnalysis, condition: Any) -> tuple[float, float, float] | None:
     """Greedy answers where there are any, else the expected accuracy of a sampled one."""
-    found = run.accuracies.conditions.get(condition)
-    if found is None:
+    tally = run.accuracies.conditions.get(condition)
+    if tally is None:
         return None
-    if found.greedy is not None:
-        return found.greedy
-    mean = found.sampled.mean
-    return None if mean is None else (mean, *(found.sampled.interval or (mean, mean)))
+    if tally.greedy is not None:
+        return tally.greedy
+    mean = tally.sampled.mean
+    return None if mean is None else (mean, *(tally.sampled.interval or (mean, mean)))
 
 
 def copy_bars(runs: Sequence[RunAnalysis], names: Sequence[str]) -> str | None:
@@ -56,8 +56,8 @@ def copy_bars(runs: Sequence[RunAnalysis], names: Sequence[str]) -> str | None:
     figure, axes = new_figure(max(3.2, 1.4 + 1.3 * len(runs)), 3.0)
     axes.bar([row[0] for row in rows], [100 * row[1] for row in rows], 0.5, color=COLOURS["purple"],
              edgecolor=COLOURS["ink"], linewidth=0.5, yerr=_bars(rows), ecolor=COLOURS["ink"], capsize=3)  # fmt: skip
-    shown = [f"{textwrap.fill(name, 16)}\nn = {run.copying.n_certain}" for name, run in zip(names, runs, strict=True)]
-    axes.set_xticks(range(len(runs)), shown)
+    labels = [f"{textwrap.fill(name, 16)}\nn = {run.copying.n_certain}" for name, run in zip(names, runs, strict=True)]
+    axes.set_xticks(range(len(runs)), labels)
     axes.set_ylabel("outputs that are MASK (%)")
     axes.set_ylim(0, 100)
     return render(figure, "figure-2")
@@ -78,8 +78,8 @@ def sweep_curves(runs: Sequence[RunAnalysis], names: Sequence[str], indicator: I
     for i, run in enumerate(runs):
         colour, mark = _MODELS[i % len(_MODELS)]
         sweep = run.sweeps[indicator]
-        for found, style in ((sweep.held_out, "-"), (sweep.same, "--")):
-            rows = TauSweep.rows(found)
+        for by_tau, style in ((sweep.held_out, "-"), (sweep.same, "--")):
+            rows = TauSweep.rows(by_tau)
             drawn |= bool(rows)
             label = names[i] if style == "-" and rows else None
             axes.plot(*_points(rows), style, color=COLOURS[colour], linewidth=1.4, label=label)

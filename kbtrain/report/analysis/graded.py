@@ -15,7 +15,7 @@ from kbtrain.records import Question, SampleSet
 
 @dataclass(frozen=True)
 class GradedAnswers:
-    """Verdict (None: there is none) and group of each counted answer, in the order of the sample indices."""
+    """Verdict (or None) and group of each counted answer, in the order of the sample indices."""
 
     right: tuple[bool | None, ...]
     group: tuple[str, ...]
@@ -54,15 +54,15 @@ class GradedAnswers:
         return certainty(group_sizes(self.group), scale)
 
 
-def graded_answers(question: Question, made: SampleSet, verdicts: grading.Verdicts | None = None) -> GradedAnswers:
+def graded_answers(question: Question, answers: SampleSet, verdicts: grading.Verdicts | None = None) -> GradedAnswers:
     """Grade each sampled answer that is not skipped, each distinct text once."""
-    known: dict[str, tuple[bool | None, str]] = {}
-    counted = counted_answers(made.samples)
+    by_text: dict[str, tuple[bool | None, str]] = {}
+    counted = counted_answers(answers.samples)
     for sample in counted:
-        if sample.text not in known:
+        if sample.text not in by_text:
             right = grading.graded(question, sample.text, verdicts)
-            known[sample.text] = right, grading.group_key(question, sample.text)
-    rows: Sequence[tuple[bool | None, str]] = [known[sample.text] for sample in counted]
+            by_text[sample.text] = right, grading.group_key(question, sample.text)
+    rows: Sequence[tuple[bool | None, str]] = [by_text[sample.text] for sample in counted]
     return GradedAnswers(tuple(right for right, _ in rows), tuple(group for _, group in rows))
 
 

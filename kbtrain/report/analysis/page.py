@@ -56,23 +56,23 @@ def sections(runs: Sequence[RunAnalysis]) -> list[Section]:
     names = names_of(runs)
     whole = [run for run in runs if not run.dataset]
     short = names_of(whole)
-    made = [_accuracy(runs, names), _copying(runs, names), *_effects(runs, names), _correlation(runs, names),
+    parts = [_accuracy(runs, names), _copying(runs, names), *_effects(runs, names), _correlation(runs, names),
             _sweep(whole, short), _stability(whole, short), *_least_certain(whole, short)]  # fmt: skip
-    return [section for section in made if section.tables or section.figures]
+    return [section for section in parts if section.tables or section.figures]
 
 
 def _accuracy(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
     rows = []
     for run, name in zip(runs, names, strict=True):
         for condition in CONDITIONS:
-            found = run.accuracies.conditions.get(condition)
-            if found is None:
+            tally = run.accuracies.conditions.get(condition)
+            if tally is None:
                 continue
-            greedy, sampled = found.greedy, found.sampled
+            greedy, sampled = tally.greedy, tally.sampled
             rows.append((
-                name, report_figures.NAMES[condition], str(found.greedy_n), number(greedy and greedy[0]),
+                name, report_figures.NAMES[condition], str(tally.greedy_n), number(greedy and greedy[0]),
                 _interval(greedy and greedy[1:]), str(sampled.n), number(sampled.mean), _interval(sampled.interval),
-                number(found.certainty.mean), str(found.cut), str(found.cut_tokens),
+                number(tally.certainty.mean), str(tally.cut), str(tally.cut_tokens),
             ))  # fmt: skip
     head = ("model", "condition", "n", "accuracy", "95 %", "n sampled", "expected", "95 %", "certainty",
             "prompts cut", "tokens cut")  # fmt: skip
@@ -111,7 +111,7 @@ def _copying(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
 
 
 def _effects(runs: Sequence[RunAnalysis], names: Sequence[str]) -> list[Section]:
-    made = []
+    parts = []
     for i, (run, name) in enumerate(zip(runs, names, strict=True)):
         drawn = []
         for indicator in INDICATORS:
@@ -126,25 +126,26 @@ def _effects(runs: Sequence[RunAnalysis], names: Sequence[str]) -> list[Section]
             "retrieval on that indicator: beneficial (blue), neutral (grey), harmful (red)."
         )
         table = TextTable(("indicator", *EFFECTS), _effect_rows(run))
-        made.append(Section(f"Where retrieval helps and where it harms: {name}", text, drawn, [table] if drawn else []))
-    return made
+        title = f"Where retrieval helps and where it harms: {name}"
+        parts.append(Section(title, text, drawn, [table] if drawn else []))
+    return parts
 
 
 def _effect_rows(run: RunAnalysis) -> list[tuple[str, ...]]:
     """Questions by effect, each counted once: from the panels of condition ``llm``."""
-    made = []
+    rows = []
     for indicator in INDICATORS:
         counts: Counter[str] = Counter()
         for (which, condition, _, effect), n in run.statistics.panels.items():
             if (which, condition) == (indicator, "llm"):
                 counts[effect] += n
-        made.append((indicator, *(str(counts[effect]) for effect in EFFECTS)))
-    return made
+        rows.append((indicator, *(str(counts[effect]) for effect in EFFECTS)))
+    return rows
 
 
 def _correlation(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
-    found = zip(names, (run.statistics for run in runs), strict=True)
-    rows = [(name, str(labels.n_certainty), number(labels.pearson())) for name, labels in found]
+    statistics = zip(names, (run.statistics for run in runs), strict=True)
+    rows = [(name, str(labels.n_certainty), number(labels.pearson())) for name, labels in statistics]
     text = "Pearson's correlation of mastery and certainty without retrieval, over questions (the paper: 0.64)."
     return Section("Mastery and certainty", text, [], [TextTable(("model", "n", "Pearson"), rows)])
 
@@ -206,19 +207,19 @@ def _stability(runs: Sequence[RunAnalysis], names: Sequence[str]) -> Section:
 
 
 def _least_certain(runs: Sequence[RunAnalysis], names: Sequence[str]) -> list[Section]:
-    made = []
+    parts = []
     for run, name in zip(runs, names, strict=True):
         rows = []
-        for found in run.least_certain.spreads():
+        for spread in run.least_certain.spreads():
             mark = {True: "right", False: "wrong", None: "abstained"}
-            groups = "; ".join(f"{g.text or '(empty)'} x{g.times} {mark[g.right]}" for g in found.groups)
-            more = found.n_groups - len(found.groups)
-            rows.append((found.question, found.gold, groups + (f"; {more} more groups" if more else ""),
-                         number(found.certainty)))  # fmt: skip
+            groups = "; ".join(f"{g.text or '(empty)'} x{g.times} {mark[g.right]}" for g in spread.groups)
+            more = spread.n_groups - len(spread.groups)
+            rows.append((spread.question, spread.gold, groups + (f"; {more} more groups" if more else ""),
+                         number(spread.certainty)))  # fmt: skip
         head = ("question", "gold", "answer groups without retrieval", "certainty")
         text = "Answers that are equal after normalisation form a group; the largest ones, with their size."
-        made.append(Section(f"Least certain questions: {name}", text, [], [TextTable(head, rows, 3)] if rows else []))
-    return made
+        parts.append(Section(f"Least certain questions: {name}", text, [], [TextTable(head, rows, 3)] if rows else []))
+    return parts
 
 
 def _interval(bounds: Sequence[float] | None) -> str:
@@ -275,7 +276,7 @@ def _run(run: RunAnalysis, name: str) -> dict[str, Any]:
         "figure_1": {
             "n": accuracies.n,
             "left_out": accuracies.left_out,
-            "conditions": {condition: _numbers(found) for condition, found in accuracies.conditions.items()},
+            "conditions": {condition: _numbers(entry) for condition, entry in accuracies.conditions.items()},
         },
         "figure_2": {**_numbers(run.copying), "share": run.copying.share},
         "figure_3": [
@@ -298,18 +299,18 @@ def _run(run: RunAnalysis, name: str) -> dict[str, Any]:
             "fewer": run.stability.fewer,
             "sizes": {str(size): _numbers(at) for size, at in sorted(run.stability.sizes.items())},
         },
-        "least_certain": [dataclasses.asdict(found) for found in run.least_certain.spreads()],
+        "least_certain": [dataclasses.asdict(entry) for entry in run.least_certain.spreads()],
         "sampling": dict(run.meta),
     }
 
 
-def _numbers(found: Any) -> dict[str, Any]:
+def _numbers(tally: Any) -> dict[str, Any]:
     """The fields of a tally; running means as mean, interval and n."""
-    made: dict[str, Any] = {}
-    for entry in dataclasses.fields(found):
-        value = getattr(found, entry.name)
+    values: dict[str, Any] = {}
+    for entry in dataclasses.fields(tally):
+        value = getattr(tally, entry.name)
         is_mean = hasattr(value, "squares")
-        made[entry.name] = {"mean": value.mean, "interval": value.interval, "n": value.n} if is_mean else value
-    if hasattr(found, "greedy"):
-        made["greedy"] = found.greedy
-    return made
+        values[entry.name] = {"mean": value.mean, "interval": value.interval, "n": value.n} if is_mean else value
+    if hasattr(tally, "greedy"):
+        values["greedy"] = tally.greedy
+    return values

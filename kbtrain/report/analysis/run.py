@@ -96,19 +96,19 @@ class RunAnalysis:
         """
         parts: dict[str, RunAnalysis] = {}
         for question in questions:
-            found = None if evidence is None else evidence.record_of(question)
+            hits = None if evidence is None else evidence.record_of(question)
             right = right_of(verdicts, question)
             if self.split not in ("all", question.split):
                 continue
-            stored = {c: made for c in CONDITIONS if (made := store.get(self.sampling_run, question.id, c)) is not None}
-            sets = {c: made for c, made in stored.items() if made.refused is None}
+            stored = {c: row for c in CONDITIONS if (row := store.get(self.sampling_run, question.id, c)) is not None}
+            sets = {c: row for c, row in stored.items() if row.refused is None}
             if question.dataset not in parts:
                 parts[question.dataset] = self.part(question.dataset)
             for analysis in (self, parts[question.dataset]):
                 analysis.counts["questions"] += 1
                 analysis.counts.update(f"{c}_refused" for c in stored if c not in sets)
                 if sets:
-                    analysis._add(question, sets, found, right)
+                    analysis._add(question, sets, hits, right)
                 else:
                     analysis.counts["questions_without_answers"] += 1
         if evidence is not None:
@@ -125,7 +125,7 @@ class RunAnalysis:
         verdicts: grading.Verdicts | None,
     ) -> None:
         answers = {
-            c: graded_answers(question, made, verdicts) for c, made in sets.items() if counted_answers(made.samples)
+            c: graded_answers(question, row, verdicts) for c, row in sets.items() if counted_answers(row.samples)
         }
         graded = bool(question.answers)  # without a gold answer there is certainty, and nothing else
         self.counts["questions_without_gold"] += not graded
@@ -136,7 +136,7 @@ class RunAnalysis:
         }
         self.accuracies.add(sets, answers, greedy)
         if graded:
-            self.counts["abstained_answers"] += sum(r is None for found in answers.values() for r in found.right)
+            self.counts["abstained_answers"] += sum(r is None for part in answers.values() for r in part.right)
         if "llm" in answers:
             self.least_certain.add(question, sets["llm"], answers["llm"])
             if len(answers["llm"]) > 1:
@@ -148,7 +148,7 @@ class RunAnalysis:
             self._mask(question, sets["mask"], answers["mask"], evidence)
         self._label(question, sets, verdicts)
 
-    def _mask(self, question: Question, made: SampleSet, answers: GradedAnswers, evidence: Evidence | None) -> None:
+    def _mask(self, question: Question, stored: SampleSet, answers: GradedAnswers, evidence: Evidence | None) -> None:
         leak: tuple[str, ...] = ()
         if evidence is None:
             self.counts["mask_leak_unknown"] += 1
@@ -156,18 +156,18 @@ class RunAnalysis:
             leak = mask_leak(mask_answers(evidence_text(evidence.hits, evidence.titles) or "", question), question)
         else:
             leak = evidence.mask_leak
-        self.copying.add(answers, sum(is_mask(sample.text) for sample in made.samples), leak)
+        self.copying.add(answers, sum(is_mask(sample.text) for sample in stored.samples), leak)
 
     def _label(
         self, question: Question, sets: Mapping[Condition, SampleSet], verdicts: grading.Verdicts | None
     ) -> None:
-        found: dict[Condition, Indicators] = {}
-        for condition, made in sets.items():
-            if len(made.samples) > 1 and (indicated := indicators(question, made, verdicts, self.rule)[0]) is not None:
-                found[condition] = indicated
-        if "llm" in found:
+        by_condition: dict[Condition, Indicators] = {}
+        for condition, row in sets.items():
+            if len(row.samples) > 1 and (indicated := indicators(question, row, verdicts, self.rule)[0]) is not None:
+                by_condition[condition] = indicated
+        if "llm" in by_condition:
             tau = self.statistics.tau_mastery, self.statistics.tau_certainty
-            self.statistics.add(label(question, found, *tau))
+            self.statistics.add(label(question, by_condition, *tau))
         else:
             self.counts["questions_without_label"] += 1
 

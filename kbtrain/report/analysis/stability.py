@@ -144,14 +144,14 @@ class TauSweep:
         _add(self.held_out, halves)
 
     @staticmethod
-    def rows(found: dict[float, _AtTau]) -> list[SweepRow]:
+    def rows(by_tau: dict[float, _AtTau]) -> list[SweepRow]:
         """Savings and accuracy at each tau; empty without questions."""
-        made = []
-        for tau, at in found.items():
+        table = []
+        for tau, at in by_tau.items():
             if at.saved.mean is not None and at.change.mean is not None:
                 low, high = at.change.interval or (None, None)
-                made.append(SweepRow(tau, at.saved.mean, at.change.mean, low, high))
-        return made
+                table.append(SweepRow(tau, at.saved.mean, at.change.mean, low, high))
+        return table
 
 
 def _gap(llm: GradedAnswers, rag: GradedAnswers) -> float | None:
@@ -160,14 +160,14 @@ def _gap(llm: GradedAnswers, rag: GradedAnswers) -> float | None:
     return None if without is None or with_retrieval is None else without - with_retrieval
 
 
-def _add(found: dict[float, _AtTau], pairs: list[tuple[float | None, float | None]]) -> None:
-    known = [(value, gap) for value, gap in pairs if value is not None and gap is not None]
-    if len(known) < len(pairs):
+def _add(by_tau: dict[float, _AtTau], pairs: list[tuple[float | None, float | None]]) -> None:
+    complete = [(value, gap) for value, gap in pairs if value is not None and gap is not None]
+    if len(complete) < len(pairs):
         return
-    for tau, at in found.items():
-        kept = [gap for value, gap in known if above(value, tau)]
-        at.saved.add(len(kept) / len(known))
-        at.change.add(sum(kept) / len(known))
+    for tau, at in by_tau.items():
+        skipped = [gap for value, gap in complete if above(value, tau)]
+        at.saved.add(len(skipped) / len(complete))
+        at.change.add(sum(skipped) / len(complete))
 
 
 def new_sweeps(answers: int | None = None) -> dict[Indicator, TauSweep]:
@@ -212,7 +212,7 @@ class LeastCertain:
     scale: int | None = None
     _heap: list[tuple[float, tuple[int, ...], Spread]] = field(default_factory=list)
 
-    def add(self, question: Question, made: SampleSet, answers: GradedAnswers) -> None:
+    def add(self, question: Question, stored: SampleSet, answers: GradedAnswers) -> None:
         """One question under ``llm``."""
         value = answers.certainty if self.scale is None else answers.certainty_at(self.scale)
         if value is None or self.size < 1:
@@ -220,21 +220,21 @@ class LeastCertain:
         # the heap's top is the first to go: the highest certainty, then the last id
         key = (-value, tuple(-ord(char) for char in question.id))
         if len(self._heap) < self.size:
-            heapq.heappush(self._heap, (*key, spread(question, made, answers, value)))
+            heapq.heappush(self._heap, (*key, spread(question, stored, answers, value)))
         elif key > self._heap[0][:2]:
-            heapq.heapreplace(self._heap, (*key, spread(question, made, answers, value)))
+            heapq.heapreplace(self._heap, (*key, spread(question, stored, answers, value)))
 
     def spreads(self) -> list[Spread]:
         """Least certain first."""
-        return [made for _, _, made in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
+        return [result for _, _, result in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
 
 
-def spread(question: Question, made: SampleSet, answers: GradedAnswers, certainty: float) -> Spread:
+def spread(question: Question, stored: SampleSet, answers: GradedAnswers, certainty: float) -> Spread:
     """The answer groups of a question, largest first, equal ones by their key."""
     sizes = Counter(answers.group)
     order = sorted(sizes, key=lambda group: (-sizes[group], group))
     first = {group: i for i, group in reversed(list(enumerate(answers.group)))}
-    counted = counted_answers(made.samples)
+    counted = counted_answers(stored.samples)
     groups = tuple(
         Group(counted[first[group]].text.strip(), sizes[group], answers.right[first[group]]) for group in order[:SHOWN]
     )

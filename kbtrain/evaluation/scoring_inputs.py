@@ -23,7 +23,7 @@ from kbtrain.retrieval.attach_hits import attach_hits
 from kbtrain.training.data import label_rule, own_prompts
 
 
-class AskedConfig(ScoringConfig):
+class ScoringInputsConfig(ScoringConfig):
     """Keys that say which examples are scored."""
 
     run: Path = Field(Path("runs/demo"), description="run folder with examples/ or turns.jsonl")
@@ -41,10 +41,10 @@ class AskedConfig(ScoringConfig):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ScoringInputs:
     """Questions or turns to score by split, and their files by the name under which the hash is stored.
 
-    ``train`` and ``dev``: all turns of these splits, whichever are to be scored.
+    ``train`` and ``dev``: all turns of these splits, also where others are scored.
     """
 
     reads: Reads
@@ -54,43 +54,45 @@ class Asked:
     dev: Sequence[TurnExample] = ()
 
 
-def read_asked(config: AskedConfig) -> Asked:
+def read_inputs(config: ScoringInputsConfig) -> ScoringInputs:
     """Turns where the run folder has turns.jsonl, else questions without a reference."""
     source = config.turns or config.run / "turns.jsonl"
     if not path_exists(source) and config.turns is None:
         files = {f"{split}.jsonl": config.run / "examples" / f"{split}.jsonl" for split in config.splits}
         examples = {split: plain_examples(files[f"{split}.jsonl"], split) for split in config.splits}
-        return Asked("question", examples, files)
+        return ScoringInputs("question", examples, files)
     turns = list(jsonl.read(TurnExample, source))
     rows = {split: [turn for turn in turns if turn.split == split] for split in config.splits}
     if not any(rows.values()):
         raise UserError(f"{source}: no {' or '.join(config.splits)} turn to score")
     train, dev = ([turn for turn in turns if turn.split == split] for split in ("train", "dev"))
-    return Asked("turn", rows, {"turns.jsonl": source}, train, dev)
+    return ScoringInputs("turn", rows, {"turns.jsonl": source}, train, dev)
 
 
-def check_own_prompts(asked: Asked, gates: Sequence[GateHandle]) -> None:
+def check_own_prompts(inputs: ScoringInputs, gates: Sequence[GateHandle]) -> None:
     """Raise :class:`UserError` for a gate of a folder that is about answers to other prompts than the run's."""
-    path = next(iter(asked.files.values()))
+    path = next(iter(inputs.files.values()))
     rule = label_rule(path)
-    if asked.reads != "question" or not rule:
+    if inputs.reads != "question" or not rule:
         return
-    wanted = own_prompts(rule, path)
+    answered = own_prompts(rule, path)
     for gate in gates:
         if gate.opening is None or gate.opening.prompt is not None:
             continue
         card = read_card(gate.opening.model)
-        if (card.label_rule or hasattr(card, "prompt_fingerprint")) and card.own_prompts() != wanted:
-            theirs, ours = (one.fingerprint() if one else "the project's" for one in (card.own_prompts(), wanted))
+        if (card.label_rule or hasattr(card, "prompt_fingerprint")) and card.own_prompts() != answered:
+            of_gate, of_run = (p.fingerprint() if p else "the project's" for p in (card.own_prompts(), answered))
             raise UserError(
-                f"{gate.opening.model}: gate '{gate.name}' is about answers to prompts {theirs}, the run's answers are "
-                f"to {ours}; make the gate from this run, or leave it out (only)"
+                f"{gate.opening.model}: gate '{gate.name}' is about answers to prompts {of_gate}, the run's answers "
+                f"are to {of_run}; make the gate from this run, or leave it out (only)"
             )
 
 
-def with_hits(run: Path, asked: Asked, hashes: Mapping[str, str]) -> tuple[Asked, dict[str, str]]:
+def attach_passages(
+    run: Path, inputs: ScoringInputs, hashes: Mapping[str, str]
+) -> tuple[ScoringInputs, dict[str, str]]:
     """The questions with the passages that were found for them, and all hashes."""
     source = run / "evidence.jsonl"
-    examples = {split: attach_hits(rows, source) for split, rows in asked.examples.items()}
-    files = {**asked.files, "evidence.jsonl": source}
-    return replace(asked, examples=examples, files=files), {**hashes, "evidence.jsonl": file_sha256(source)}
+    examples = {split: attach_hits(rows, source) for split, rows in inputs.examples.items()}
+    files = {**inputs.files, "evidence.jsonl": source}
+    return replace(inputs, examples=examples, files=files), {**hashes, "evidence.jsonl": file_sha256(source)}
