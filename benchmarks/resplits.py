@@ -18,7 +18,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.note import sources
+from kbtrain.evaluation.note import gate_sources
 from kbtrain.evaluation.outcomes import answers as correctness
 from kbtrain.evaluation.run_folder import read_labels, read_run
 from kbtrain.evaluation.training import training_of, training_texts
@@ -45,7 +45,7 @@ def resplit_rows(config: ResplitsConfig) -> list[list[str]]:
         raise UserError(f"gate '{config.gate}' has no scores in {config.run}; gates: {', '.join(sorted(run.scores))}")
     outcomes = [*run.dev.outcomes, *run.test.outcomes]
     scores = np.array([run.scores[config.gate][outcome.question_id] for outcome in outcomes])
-    behind, labels = sources(config.run, run.stored), read_labels(config.run / "labels.jsonl")[1]
+    behind, labels = gate_sources(config.run, run.stored), read_labels(config.run / "labels.jsonl")[1]
     train = training_of([config.gate], behind, labels, training_texts(config.run))[config.gate]
     known, of_train = correctness(outcomes, "greedy"), float(train.gains.sum())
     rng, n_dev = np.random.default_rng(0), len(run.dev.outcomes)

@@ -32,7 +32,7 @@ from kbtrain.questions.collect import (
     PickRule,
     Shares,
     lacking_for_change,
-    picked,
+    pick_questions,
     warnings,
     write_questions,
 )
@@ -119,7 +119,7 @@ def main(config: CollectConfig) -> None:
     columns = Columns(config.columns, config.answer_as, config.language, None, config.group_by, config.without_gold)
     reading = Reading(config.split, config.only, columns, config.subset, config.dev_share, config.shares or (),
                       config.placeholders)  # fmt: skip
-    stream = picked(lambda: load(config.dataset, config.path, reading), pick_rule(config), tally)
+    stream = pick_questions(lambda: load(config.dataset, config.path, reading), pick_rule(config), tally)
     bar = progress_bar(stream, desc="collect", unit="questions")
     n, n_passages = write_questions(config.run, bar, atlas_passages() if atlas else (), tally)
     pairs = [] if atlas else check_near(target, tally.splits, config.near_duplicates)

@@ -38,7 +38,7 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, file_sha256, meta_of, meta_path, unchanged
 from kbtrain.io.store import SampleStore, writing
 from kbtrain.labeling.copied_gold import CopiedGold
-from kbtrain.labeling.imported import Imported
+from kbtrain.labeling.imported import ImportCounts
 from kbtrain.labeling.one_arm import OneArmRow, one_arm_labels
 from kbtrain.llm.answered import check_replaceable
 from kbtrain.questions.collect import Shares, warnings
@@ -127,7 +127,7 @@ def main(config: ImportConfig) -> None:
                             config.answers, config.stated,
                             config.scores, config.splits, config.grading, config.dev_share, config.shares,
                             config.placeholders, config.empty_answers)  # fmt: skip
-    imported, other_scores = Imported(), added_scores(files["imported_scores.jsonl"], config.scores)
+    imported, other_scores = ImportCounts(), added_scores(files["imported_scores.jsonl"], config.scores)
     run = {"model": config.model, "source": file_sha256(config.path), "answers": dict(config.answers),
            "columns": {"id": config.columns.get("id", "id")},  # the store finds an answer's question by it
            "not_known": ["prompts", "decoding", "tokens", "logprob"]}  # fmt: skip

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config, run_script
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_unchanged, write_meta
-from kbtrain.labeling.join import apart, check_one_model, common_rule, read_all, shares_of
+from kbtrain.labeling.join import check_one_model, common_rule, read_all, separate_splits, shares_of
 from kbtrain.records import Split
 
 SPLITS: tuple[Split, ...] = ("test", "dev", "train")  # what is evaluated keeps its questions
@@ -62,8 +62,8 @@ def main(config: JoinConfig) -> None:
     check_unchanged(*files)
     check_one_model(config.runs)
     rule = common_rule(inputs["train"])
-    joined, left_out = apart({split: read_all(paths, config.runs) for split, paths in inputs.items()}, config.on_leak,
-                             config.on_shared_entity)  # fmt: skip
+    examples = {split: read_all(paths, config.runs) for split, paths in inputs.items()}
+    joined, left_out = separate_splits(examples, config.on_leak, config.on_shared_entity)
     shares = shares_of(joined["train"], config.runs)
     extra = {"label_rule": {**rule, "sources": shares}, "left_out": left_out}
     for split, rows in joined.items():

@@ -42,7 +42,7 @@ from kbtrain.labeling.verdicts import (
     check_answers,
     count_verdicts,
     distinct_answers,
-    judged,
+    judge_answers,
 )
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
@@ -240,7 +240,9 @@ def verdicts(
         questions = (question for _, question in read_questions(source))
         for question in itertools.islice(questions, skip):
             known_verdicts(question)
-        for question_verdicts in judged(store, config.sampling_run, questions, judge, config.batch, known_verdicts):
+        for question_verdicts in judge_answers(
+            store, config.sampling_run, questions, judge, config.batch, known_verdicts
+        ):
             bar.update()
             yield question_verdicts
 

@@ -35,7 +35,7 @@ from kbtrain.labeling.label_stage import (
     Tau,
     choose_tau,
     common_answers,
-    labels,
+    label_questions,
     refuse_unequal,
     titles_shown,
 )
@@ -103,7 +103,7 @@ def main(config: LabelConfig) -> None:
         label_rule_of = LabelRule(
             config.by, config.max_empty, config.cut, None if config.certainty == "paper" else scale
         )
-        n = jsonl.write(draft, labels(store, config.sampling_run, questions(source), tally,
+        n = jsonl.write(draft, label_questions(store, config.sampling_run, questions(source), tally,
                                       Aligned(QuestionVerdicts, judged) if config.verdicts else None,
                                       label_rule_of,
                                       Aligned(MeaningGroups, meanings) if config.meanings else None))  # fmt: skip

@@ -138,7 +138,7 @@ def search_of(
         if config.web is None:
             raise UserError("key 'web': retriever web needs a service; see data_gen/configs/retrieve_web.yaml")
         web = WebSearch(config.web)
-        return stage.by_search(web, config.k), lambda: {"results_without_text_or_repeated": web.dropped}
+        return stage.search_corpus(web, config.k), lambda: {"results_without_text_or_repeated": web.dropped}
     if config.retriever == "vectors":
         return searched_apart(opened.enter_context(VectorIndex.open(corpus.parent)), config.k)
     columns = {str(field): column for field, column in config.columns.items()}
@@ -154,7 +154,7 @@ def search_of(
 def searched_apart(searcher: Searcher, k: int) -> tuple[stage.Search, Callable[[], dict[str, int]]]:
     """A search for passages with different texts, and the number of copies that it skipped."""
     distinct = DistinctSearch(searcher)
-    return stage.by_search(distinct, k), lambda: {"copies_skipped": distinct.copies}
+    return stage.search_corpus(distinct, k), lambda: {"copies_skipped": distinct.copies}
 
 
 def tokens_of(config: RetrieveConfig) -> Tokens:

@@ -24,7 +24,7 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.classify import classify_gates
-from kbtrain.evaluation.gate_inputs import in_report_order, scored
+from kbtrain.evaluation.gate_inputs import in_report_order, scored_gates
 from kbtrain.evaluation.run_folder import (
     StoredScores,
     check_outcomes_labelled,
@@ -33,7 +33,7 @@ from kbtrain.evaluation.run_folder import (
     read_scores,
     stored_scores,
 )
-from kbtrain.evaluation.turns import labelled_turns, run_of, score_file, seen_in_files
+from kbtrain.evaluation.turns import labelled_turns, score_file, seed_scores, seen_in_files
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import meta_of, write_atomically, write_result
 from kbtrain.metrics.thresholds import ThresholdConfig
@@ -87,7 +87,7 @@ def questions(config: ClassifyConfig) -> None:
     if tau is None:
         check_outcomes_labelled(config.run)
         tau = read_labels(inputs[-1])[0].tau_mastery
-    gates = in_report_order(scored(stored_gates.by_gate, stored_gates.meta, dev, test, stored_gates.path))
+    gates = in_report_order(scored_gates(stored_gates.by_gate, stored_gates.meta, dev, test, stored_gates.path))
     rule, target = config.threshold_rule, config.target_ratio
     classified = classify_gates(dev, test, gates, tau_mastery=tau, rule=rule, target_ratio=target)
     document = {"tau_mastery": tau, "gates": [dataclasses.asdict(gate) for gate in classified]}
@@ -110,7 +110,7 @@ def turns(config: ClassifyConfig) -> None:
         raise UserError(f"key 'compare': no gate '{config.compare}'; {did_you_mean(config.compare, gates)}")
     rows = {split: labelled_turns(source, split) for split in ("dev", "test")}
     files = {name: [score_file(config.run, path) for path in paths] for name, paths in gates.items()}
-    runs = {name: [run_of(path, rows) for path in paths] for name, paths in files.items()}
+    runs = {name: [seed_scores(path, rows) for path in paths] for name, paths in files.items()}
     truth = np.array([bool(turn.label) for turn in rows["test"]])
     if len(set(truth)) == 1:
         raise UserError(f"{source}: all {len(truth)} test turns are of one class, so there is nothing to tell apart")

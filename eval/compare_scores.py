@@ -23,7 +23,7 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.classify import complete, covered_by, of_data_set, score_areas
+from kbtrain.evaluation.classify import complete_scores, outcomes_of_data_set, outcomes_with_score, score_areas
 from kbtrain.evaluation.run_folder import (
     ResampleConfig,
     StoredScores,
@@ -72,15 +72,15 @@ def main(config: CompareScoresConfig) -> None:
     by_gate = read_score_files(files) if config.scores else with_imported(own_scores, files[len(own_scores.files) :])
     if config.dataset is not None:
         check_unchanged(config.run / "questions.jsonl")
-        outcomes = of_data_set(outcomes, jsonl.read(Question, config.run / "questions.jsonl"), config.dataset)
+        outcomes = outcomes_of_data_set(outcomes, jsonl.read(Question, config.run / "questions.jsonl"), config.dataset)
     if config.covered_by is not None:
-        outcomes = covered_by(outcomes, by_gate, config.covered_by)
+        outcomes = outcomes_with_score(outcomes, by_gate, config.covered_by)
     truth = oc.is_needed(outcomes) if config.positive == "needed" else oc.greedy_wrong(outcomes)[1]
     if not truth.any() or truth.all():
         raise UserError(
             f"{outcomes_file}: of {len(truth)} {config.split} questions {truth.sum()} are positive: no AUROC"
         )
-    scores, short = complete(outcomes, by_gate)
+    scores, short = complete_scores(outcomes, by_gate)
     if not scores:
         raise UserError(f"{files[0]}: no gate has a score for each of the {len(outcomes)} questions: {short}")
     if "reference" in config.model_fields_set and config.reference not in scores:

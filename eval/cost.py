@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import Config, build, run_script
-from kbtrain.evaluation.cost import GateBill, Prices, bills
+from kbtrain.evaluation.cost import GateBill, Prices, bill_gates
 from kbtrain.evaluation.result_meta import check_result
 from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import read_run
@@ -45,7 +45,7 @@ def main(config: CostConfig) -> None:
     check_result(config.run / "results.json", config.sampling_run)
     results = load(config.run / "results.json")
     allow_missing = results.meta.get("excluded", {}).get("without_stored_answers", 0) > 0
-    billed = bills(read_run(config.run, config.sampling_run, allow_missing), results.gates, prices)
+    billed = bill_gates(read_run(config.run, config.sampling_run, allow_missing), results.gates, prices)
     document = {"prices": prices.model_dump(), "gates": [dataclasses.asdict(gate_bill) for gate_bill in billed]}
     target = config.run / "cost.json"
     inputs = [config.run / "results.json", config.run / "samples.db", prices_file]

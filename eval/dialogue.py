@@ -23,7 +23,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.dialogue.responses import NONE
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.dialogue import DialogueInputs, read_dialogue
-from kbtrain.evaluation.turns import labelled_turns, run_of, score_file, seen_in_files
+from kbtrain.evaluation.turns import labelled_turns, score_file, seed_scores, seen_in_files
 from kbtrain.io.provenance import write_atomically, write_result
 from kbtrain.metrics.text_generation import bert_parts
 from kbtrain.report.ragate_tables import BertScored, Draws, dialogue_html, dialogue_markdown, evaluate_dialogue
@@ -55,7 +55,9 @@ def main(config: DialogueConfig) -> None:
     if ranker not in rankers:
         raise UserError(f"key 'ranker': no responses of '{ranker}'; {did_you_mean(ranker, rankers)}")
     files = {name: [score_file(config.run, path) for path in paths] for name, paths in config.gates.items()}
-    runs = {name: [run_of(path, {**turns, "test": inputs.turns}) for path in paths] for name, paths in files.items()}
+    runs = {
+        name: [seed_scores(path, {**turns, "test": inputs.turns}) for path in paths] for name, paths in files.items()
+    }
     draws = Draws(config.random_draws, config.draws, config.seed)
     result = evaluate_dialogue(inputs, runs, ranker, bert(config, inputs), draws)
     result.notes.extend(seen_in_files(files))

@@ -33,7 +33,7 @@ from kbtrain.evaluation import gate_inputs
 from kbtrain.evaluation.calibrate import warn_of_dependence
 from kbtrain.evaluation.cost import added_tokens
 from kbtrain.evaluation.end_to_end import Settings, evaluate
-from kbtrain.evaluation.note import at_rule, note_thresholds, sources, with_noted
+from kbtrain.evaluation.note import add_noted, gate_sources, note_thresholds, results_at_rule
 from kbtrain.evaluation.outcomes import (
     AccuracyKind,
     answers,
@@ -125,11 +125,11 @@ def main(config: EndToEndConfig) -> None:
     evidence = jsonl.read(Evidence, found_for) if path_exists(found_for) else ()
     taught = [label for label in labels if label.split == "train" and label.question_id in trained]
     gates = gate_inputs.baselines(dev, test, taught, config.seed, trained, evidence)
-    gates += gate_inputs.scored(
+    gates += gate_inputs.scored_gates(
         scores_stored.by_gate, scores_stored.meta, dev.outcomes, test.outcomes, scores_stored.path
     )
-    behind = sources(config.run, scores_stored)
-    gates = gate_inputs.in_report_order(with_noted(gates, behind, config.thresholds))
+    behind = gate_sources(config.run, scores_stored)
+    gates = gate_inputs.in_report_order(add_noted(gates, behind, config.thresholds))
     kind = dev_kind(dev.outcomes, config.accuracy)
     training = training_of([gate.name for gate in gates], behind, taught, trained, kind)
     gates = [replace(gate, train=training[gate.name]) for gate in gates]
@@ -177,7 +177,7 @@ def main(config: EndToEndConfig) -> None:
         write_meta(path, stage="end_to_end", config=config, inputs=files, extra=rules, started=started)
     note_lines = []
     if all_questions:
-        picks = at_rule(gate_results, config.noted_rule)
+        picks = results_at_rule(gate_results, config.noted_rule)
         thresholds = {
             result.gate: (result.threshold, str(result.threshold_rule))
             for result in picks

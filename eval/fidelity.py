@@ -33,7 +33,7 @@ from kbtrain.evaluation.fidelity import (
     predicts_change,
     read_changes,
 )
-from kbtrain.evaluation.note import sources
+from kbtrain.evaluation.note import gate_sources
 from kbtrain.evaluation.result_meta import stages
 from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.gates.noted import missing_reason, note
@@ -65,7 +65,7 @@ def main(config: FidelityConfig) -> None:
     changes = read_changes(config.run, config.sampling_run)
     with SampleStore(config.run / "samples.db", read_only=True) as store:
         sampling = store.run_meta(config.sampling_run)
-    behind = sources(config.run, scores_stored)
+    behind = gate_sources(config.run, scores_stored)
     by_gate = fidelities(
         changes, scores_stored.by_gate, scores_stored.path, config.max_change, config.delta, floors(behind)
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from kbtrain.config import DifferentPaths, check_counts, run_script
-from kbtrain.evaluation.groups import Cut, questions_of
+from kbtrain.evaluation.groups import DevRule, questions_of
 from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_run
 from kbtrain.io.provenance import write_atomically, write_result
@@ -59,7 +59,7 @@ def main(config: TablesConfig) -> None:
     runs = [read_run(path, config.sampling_run, config.allow_missing) for path in config.runs]
     plug_in = [read_run(path, config.sampling_run, config.allow_missing) for path in config.gate_runs]
     check_sampled(runs, config.accuracy)
-    cut = Cut(config.threshold_rule, config.target_ratio, config.accuracy)
+    cut = DevRule(config.threshold_rule, config.target_ratio, config.accuracy)
     options = Options(config.layout, config.gates, cut, config.corpus, config.bins, config.resample)
     table = lay_out(options, runs, plug_in or None)
     target = config.out / f"{config.layout}.json"

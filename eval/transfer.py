@@ -20,7 +20,7 @@ from pydantic import Field
 from kbtrain.config import DifferentPaths, run_script
 from kbtrain.evaluation.outcomes import AccuracyKind, drawn_units
 from kbtrain.evaluation.run_folder import ResampleConfig, StoredAnswersConfig, check_sampled, read_run, seen_note
-from kbtrain.evaluation.transfer import By, Carried, between_models, by_dataset, matrix
+from kbtrain.evaluation.transfer import By, CarriedThreshold, between_models, by_dataset, transfer_matrix
 from kbtrain.io.files import beside
 from kbtrain.io.provenance import write_atomically, write_result
 from kbtrain.metrics.thresholds import ThresholdConfig
@@ -53,7 +53,7 @@ def main(config: TransferConfig) -> None:
     if config.by == "model":
         transfers, without = between_models(runs, config.gates, rule, ratio, *settings)
     else:
-        transfers, without = matrix(config.gates, by_dataset(runs, config.gates, *settings), rule, ratio)
+        transfers, without = transfer_matrix(config.gates, by_dataset(runs, config.gates, *settings), rule, ratio)
     rule_text = by_rule(rule, "the source's dev questions")
     units = drawn_units(config.resample, [question for run in runs for question in run.test.questions])
     note = f"Thresholds {rule_text}. Intervals draw {bootstrap_units({'resample': units})}."
@@ -70,7 +70,7 @@ def main(config: TransferConfig) -> None:
     print(f"{len(transfers)} transfers by {config.by}, scores shifted in {shifted} -> {target} and .md")
 
 
-def layout(transfers: list[Carried], note: str) -> Table:
+def layout(transfers: list[CarriedThreshold], note: str) -> Table:
     """One row a transfer."""
     columns = [Column("gate", "text"), Column("from", "text"), Column("to", "text"), Column("n", "count"),
                Column("accuracy"), Column("retrieved"), Column("vs random", "points"), Column("95 %", "text"),

@@ -20,7 +20,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.cost import asking_of, stored_usage, thousand_questions
 from kbtrain.evaluation.fidelity import fidelities, left_out_lines, predicts_change, read_changes, read_fidelities
-from kbtrain.evaluation.note import sources
+from kbtrain.evaluation.note import gate_sources
 from kbtrain.evaluation.outcomes import AccuracyKind, dev_kind, entities_of
 from kbtrain.evaluation.result_meta import STAGE_OF, check_result
 from kbtrain.evaluation.results import GateResult, load
@@ -88,7 +88,7 @@ def main(config: ReportConfig) -> None:
     kind: AccuracyKind = results.meta["accuracy_kind"]
     clusters = entities_of(questions) if results.meta.get("resample") == "entities" else None
     scored = {g.gate: scores[g.gate] for g in gates}
-    behind = sources(config.run, scores_stored)
+    behind = gate_sources(config.run, scores_stored)
     settings = noted_settings(behind, gates)
     training = training_of(scored, behind, read_labels(files[2])[1], training_texts(config.run), dev_kind(dev, kind))
     gate_savings = savings(dev, outcomes, scored, kind, seed=results.meta["seed"], clusters=clusters, settings=settings,
@@ -163,7 +163,7 @@ def change_sentences(
 ) -> list[str]:
     """A sentence on the gate for ``change`` that skips most on dev; none without such a gate, or with few dev
     questions."""
-    behind = sources(config.run, scores_stored)
+    behind = gate_sources(config.run, scores_stored)
     there_now = {gate: source for gate, source in behind.items() if not missing_reason(source)}
     names = [g.gate for g in gates if g.gate in there_now and predicts_change(there_now[g.gate])]
     learnt = {name: scores_stored.by_gate[name] for name in names}
@@ -186,7 +186,7 @@ def without_gold(config: ReportConfig, started: float) -> None:
     check_result(source, config.sampling_run)
     meta, fidelities_found = read_fidelities(source)
     scores_stored, changes = stored_scores(config.run), read_changes(config.run, config.sampling_run)
-    behind, by_name = sources(config.run, scores_stored), {entry.gate: entry for entry in fidelities_found}
+    behind, by_name = gate_sources(config.run, scores_stored), {entry.gate: entry for entry in fidelities_found}
     if config.gate is not None and config.gate not in by_name:
         raise UserError(f"key 'gate': no scored gate '{config.gate}' in {source}; {did_you_mean(config.gate, by_name)}")
     learnt = [entry for entry in fidelities_found if entry.gate in behind and predicts_change(behind[entry.gate])]
@@ -237,7 +237,7 @@ def command(run: Path, scores_stored: StoredScores, gate_savings: list[Saving], 
     saving = next(
         (gate_saving for gate_saving in gate_savings if gate is not None and gate_saving.gate == gate.gate), None
     )
-    source = None if saving is None else sources(run, scores_stored).get(saving.gate)
+    source = None if saving is None else gate_sources(run, scores_stored).get(saving.gate)
     if saving is None or source is None or missing_reason(source) or saving.noted.dev_saved <= 0:
         return ""
     entry, threshold_shown = read_card(source.folder).thresholds.get(source.name), saving.noted.threshold

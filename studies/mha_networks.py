@@ -27,7 +27,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.turns import labelled_turns, run_of
+from kbtrain.evaluation.turns import labelled_turns, seed_scores
 from kbtrain.gate.card import ClassifierCard
 from kbtrain.gates.ragate.mha import Inputs
 from kbtrain.io.provenance import write_atomically
@@ -114,7 +114,7 @@ def test_tables(config: MhaNetworksConfig, trained: Sequence[Network]) -> list[s
     files: dict[str, list[Path]] = {}
     for network in trained:
         files.setdefault(network.inputs, []).append(config.output / network.folder / "scores.jsonl")
-    scores = {inputs: [run_of(path, examples) for path in paths] for inputs, paths in files.items()}
+    scores = {inputs: [seed_scores(path, examples) for path in paths] for inputs, paths in files.items()}
     truth = np.array([bool(turn.label) for turn in examples["test"]])
     dialogues = [turn.dialogue_id for turn in examples["test"]]
     figures, draws = classify_turns(truth, dialogues, scores, draws=2000, seed=0)

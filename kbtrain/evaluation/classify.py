@@ -78,7 +78,7 @@ def _truths(outcomes: Sequence[Outcome], tau_mastery: float) -> list[tuple[str, 
 ByGate = Mapping[str, Mapping[str, float]]
 
 
-def of_data_set(outcomes: Sequence[Outcome], questions: Iterable[Question], name: str) -> list[Outcome]:
+def outcomes_of_data_set(outcomes: Sequence[Outcome], questions: Iterable[Question], name: str) -> list[Outcome]:
     """The outcomes of one data set's questions. Raises :class:`UserError` for a name that none of them has."""
     by_id = {question.id: question.dataset for question in questions}
     selected = [outcome for outcome in outcomes if by_id.get(outcome.question_id) == name]
@@ -88,14 +88,14 @@ def of_data_set(outcomes: Sequence[Outcome], questions: Iterable[Question], name
     return selected
 
 
-def covered_by(outcomes: Sequence[Outcome], scores: ByGate, gate: str) -> list[Outcome]:
+def outcomes_with_score(outcomes: Sequence[Outcome], scores: ByGate, gate: str) -> list[Outcome]:
     """The outcomes that have a score of this gate. Raises :class:`UserError` for an unknown gate."""
     if gate not in scores:
         raise UserError(f"no scores of gate '{gate}'; {did_you_mean(gate, scores)}")
     return [outcome for outcome in outcomes if outcome.question_id in scores[gate]]
 
 
-def complete(outcomes: Sequence[Outcome], scores: ByGate) -> tuple[dict[str, Floats], dict[str, int]]:
+def complete_scores(outcomes: Sequence[Outcome], scores: ByGate) -> tuple[dict[str, Floats], dict[str, int]]:
     """The gates that have a score for every outcome, in the outcomes' order; of the others how many they have."""
     arrays, short = {}, {}
     for gate, by_question in scores.items():

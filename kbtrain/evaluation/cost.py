@@ -1,6 +1,6 @@
 """Costs and savings of gates: searches, tokens and seconds in money and in time, and the break-even ratio.
 
-:func:`bills` does it for all gates of a finished evaluation, at the thresholds it used.
+:func:`bill_gates` does it for all gates of a finished evaluation, at the thresholds it used.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class GateTokens:
 
 
 @dataclass(frozen=True)
-class Asking:
+class GateCost:
     """Cost of asking a gate about one question. ``after_search``: it reads what was found, so that every question is
     searched for, and skips passages. ``within_answer``: the cost is of the searched questions alone, in the mean
     over all.
@@ -113,10 +113,10 @@ class Asking:
     within_answer: bool = False
 
 
-NO_GATE = Asking(0.0)
+NO_GATE = GateCost(0.0)
 
 
-def bill(used: Usage, retrieve: Floats, prices: Prices, asking: Asking = NO_GATE) -> Bill:
+def bill(used: Usage, retrieve: Floats, prices: Prices, asking: GateCost = NO_GATE) -> Bill:
     """``retrieve``: probability of retrieving each question."""
     read = ((1 - retrieve) * used.llm_in + retrieve * used.rag_in).mean()
     generated = ((1 - retrieve) * used.llm_out + retrieve * used.rag_out).mean()
@@ -157,14 +157,14 @@ def added_tokens(run: Path, sampling_run: str, ids: Sequence[str]) -> float | No
     return float((used.rag_in - used.llm_in)[counted].mean()) if counted.any() else None
 
 
-def asking_of(stored: StoredScores, gate: str) -> Asking:
+def asking_of(stored: StoredScores, gate: str) -> GateCost:
     """Cost of asking a gate about a test question, as it was measured while scoring."""
     seconds = stored.meta.get("seconds_per_question", {}).get(gate, {}).get("test", 0.0)
     after = bool(stored.meta.get("after_search", {}).get(gate))
-    return Asking(float(seconds), gate_tokens(stored, gate), after)
+    return GateCost(float(seconds), gate_tokens(stored, gate), after)
 
 
-def thousand_questions(used: Usage, retrieve: Floats, prices: Prices, asking: Asking = NO_GATE) -> str:
+def thousand_questions(used: Usage, retrieve: Floats, prices: Prices, asking: GateCost = NO_GATE) -> str:
     """A sentence: a gate's bill for a thousand questions beside that of always searching.
 
     Without the answers' tokens it says the searches alone.
@@ -193,7 +193,7 @@ def gate_bill(
     retrieve: Floats,
     accuracy: float,
     prices: Prices,
-    asking: Asking,
+    asking: GateCost,
 ) -> GateBill:
     """A gate's bill beside that of retrieving always."""
     gated = bill(used, retrieve, prices, asking)
@@ -231,7 +231,7 @@ def _break_even(gate: float, never: float, always: float, searched: float | None
 _FIXED = {"llm_only": 0.0, "all_rag": 1.0}
 
 
-def bills(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> list[GateBill]:
+def bill_gates(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> list[GateBill]:
     """In the order of ``gates``; one with no stored scores (the relation-only gate) is billed by its own ratio.
 
     Raises :class:`UserError` if the results are of other questions than the run's, and where tokens have a price and
@@ -247,7 +247,7 @@ def bills(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> list[G
     for gate in gates:
         after = bool(run.stored.meta.get("after_search", {}).get(gate.gate))
         within = bool(run.stored.meta.get("within_answer", {}).get(gate.gate))
-        asking = Asking(gate.cost.gate_seconds / n, gate_tokens(run.stored, gate.gate), after, within)
+        asking = GateCost(gate.cost.gate_seconds / n, gate_tokens(run.stored, gate.gate), after, within)
         row = gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, prices, asking)
         rows.append(replace(row, seen=gate.seen))
     return rows

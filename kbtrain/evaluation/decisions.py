@@ -188,7 +188,7 @@ def loss_rows(
     return list(rows.values())
 
 
-def by_all_rules(
+def decide_by_rules(
     gate: GateInput, dev: Sequence[Outcome], target_ratio: float, kind: AccuracyKind = "greedy"
 ) -> list[GateDecisions]:
     """One decision per rule that can be applied; none for gates without a choice."""
@@ -268,7 +268,9 @@ def _p_values_of_chance(answers: Correctness, searched: Bools, draws: int, seed:
     return permutation_ps(gain, searched.astype(np.float64), draws, seed, answers.clusters)
 
 
-def areas(answers: Correctness, decisions: Sequence[GateDecisions], *, draws: int, seed: int) -> list[Floats | None]:
+def decision_areas(
+    answers: Correctness, decisions: Sequence[GateDecisions], *, draws: int, seed: int
+) -> list[Floats | None]:
     """Each decision's oracle-normalised area: as observed first, then in each resample; None if undefined."""
     orders = [decision.scores(answers) for decision in decisions]
     observed = [normalised_area(scores, answers.llm, answers.rag) for scores in orders]

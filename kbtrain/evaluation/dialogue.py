@@ -77,7 +77,7 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
         raise UserError(f"{at(folder)}: no response with knowledge there; run data_gen/respond.py with a ranker")
     evidence = {ranker: _evidence(path) for ranker, path in zip(rankers, found_in, strict=True)}
     recalls = [recall_of(ranker, complete, hits) for ranker, hits in evidence.items()]
-    notes = [*lacking(turns), *(note for name, rows in responses.items() for note in _notes(name, rows))]
+    notes = [*count_missing(turns), *(note for name, rows in responses.items() for note in _notes(name, rows))]
     files += found_in
     relevance = {
         ranker: {(turn, hit.passage_id): hit.score for turn, turn_hits in hits.items() for hit in turn_hits}
@@ -159,7 +159,7 @@ def recall_of(ranker: str, turns: Sequence[TurnExample], hits: Mapping[str, Sequ
     return Recall(ranker, len(gold), shares["recall@1"], shares["recall@3"])
 
 
-def lacking(turns: Sequence[TurnExample]) -> list[str]:
+def count_missing(turns: Sequence[TurnExample]) -> list[str]:
     """Features that test turns lack, each with a count; complete ones are skipped."""
     enriched = [turn for turn in turns if turn.label]
     counts = {
@@ -193,7 +193,7 @@ def _notes(name: str, rows: Sequence[AugmentedResponse]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Parts:
+class TextStats:
     """One augmentation's responses to all turns: ``text`` (n, 13), see ``text_parts``; ``least`` (n, 2): minimum logit
     and probability, NaN where a response is empty; ``bert`` (n,): BERTScore's F1, None if it was not computed."""
 
@@ -231,22 +231,24 @@ class FigureRow:
     beaten: str | None = None
 
 
-def parts_of(responses: Sequence[AugmentedResponse], references: Sequence[str], bert: Floats | None = None) -> Parts:
+def parts_of(
+    responses: Sequence[AugmentedResponse], references: Sequence[str], bert: Floats | None = None
+) -> TextStats:
     """From one augmentation's responses, in the order of the turns."""
     least = [[r.minimum_logit, r.minimum_probability] for r in responses]
-    return Parts(text_parts([r.text for r in responses], references), np.array(least, dtype=np.float64), bert)
+    return TextStats(text_parts([r.text for r in responses], references), np.array(least, dtype=np.float64), bert)
 
 
-def mixed(none: Parts, augmented: Parts, chosen: Bools) -> Parts:
+def mix_parts(none: TextStats, augmented: TextStats, chosen: Bools) -> TextStats:
     """The augmented response where ``chosen``."""
     bert = None
     if none.bert is not None and augmented.bert is not None:
         bert = np.where(chosen, augmented.bert, none.bert)
     column = chosen[:, None]
-    return Parts(np.where(column, augmented.text, none.text), np.where(column, augmented.least, none.least), bert)
+    return TextStats(np.where(column, augmented.text, none.text), np.where(column, augmented.least, none.least), bert)
 
 
-def figures(parts: Parts, base: Figures | None = None) -> Figures:
+def figures(parts: TextStats, base: Figures | None = None) -> Figures:
     """Of all turns together; ``base``: No-Aug's, which changes are measured against."""
     text = scores_of(parts.text)
     logit, probability = (_mean(column) for column in parts.least.T)
@@ -263,8 +265,8 @@ def figures(parts: Parts, base: Figures | None = None) -> Figures:
     )
 
 
-def block(
-    name: str, none: Parts, augmented: Parts, gates: Mapping[str, Bools], labels: Bools, draws: int, seed: int
+def table_rows(
+    name: str, none: TextStats, augmented: TextStats, gates: Mapping[str, Bools], labels: Bools, draws: int, seed: int
 ) -> list[FigureRow]:
     """All variants of one augmentation in the paper's order: the gates, Random-Aug of each gate's size (mean and
     spread over ``draws``, the same turns in every block), Human-label, Aug-All."""
@@ -275,15 +277,15 @@ def block(
         size = int(chosen.sum())
         if size not in sizes:
             rng = np.random.default_rng([seed, size])
-            sizes[size] = [figures(mixed(none, augmented, draw_mask(rng, n, size)), base) for _ in range(draws)]
+            sizes[size] = [figures(mix_parts(none, augmented, draw_mask(rng, n, size)), base) for _ in range(draws)]
             variant = f"Random-Aug ({draws} draws)"
             mean, spread = summary(sizes[size])
             random_rows.append(FigureRow(name, variant, size, mean))
             random_rows.append(FigureRow(name, f"{variant}: spread", size, spread, "sd"))
-        of_gate = figures(mixed(none, augmented, chosen), base)
+        of_gate = figures(mix_parts(none, augmented, chosen), base)
         won = sum(of_gate.bleu > drawn.bleu for drawn in sizes[size])
         rows.append(FigureRow(name, gate, size, of_gate, beaten=f"{won}/{draws}"))
-    human = FigureRow(name, "Human-label", int(labels.sum()), figures(mixed(none, augmented, labels), base))
+    human = FigureRow(name, "Human-label", int(labels.sum()), figures(mix_parts(none, augmented, labels), base))
     return [*rows, *random_rows, human, FigureRow(name, "Aug-All", n, figures(augmented, base))]
 
 

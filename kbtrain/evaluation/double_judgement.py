@@ -27,7 +27,7 @@ class StoredAnswers:
 
 
 @dataclass(frozen=True)
-class Way:
+class AnswerPolicy:
     """Accuracy, share of questions searched for, share whose chunks were passed on, and prompt tokens read in all.
 
     ``gain``: accuracy minus that of as many chunks passed on at random; ``gate_tokens``: what the gate itself read for
@@ -70,7 +70,7 @@ class DoubleJudgement:
     n: int
     threshold: float
     second_threshold: float
-    ways: tuple[Way, ...]
+    ways: tuple[AnswerPolicy, ...]
     second_gain: Delta
 
 
@@ -132,11 +132,11 @@ def _over_random(means: Floats, drawn: Floats, at: int) -> Delta:
     return delta(float(gain(means)), gain(drawn))
 
 
-def _random(share: float, read: StoredAnswers) -> Way:
+def _random(share: float, read: StoredAnswers) -> AnswerPolicy:
     """As many chunks passed on, of questions drawn at random, which only these are searched for: expected figures."""
     accuracy = (1 - share) * read.llm.mean() + share * read.rag.mean()
     tokens = (1 - share) * read.llm_tokens.sum() + share * read.rag_tokens.sum()
-    return Way("random", float(accuracy), share, share, round(float(tokens)), Delta(0.0, 0.0, 0.0), 0)
+    return AnswerPolicy("random", float(accuracy), share, share, round(float(tokens)), Delta(0.0, 0.0, 0.0), 0)
 
 
 def _way(
@@ -146,8 +146,8 @@ def _way(
     read: StoredAnswers,
     gain: Delta,
     gate_tokens: int | None,
-) -> Way:
+) -> AnswerPolicy:
     accuracy = np.where(passed_on, read.rag, read.llm).mean()
     tokens = np.where(passed_on, read.rag_tokens, read.llm_tokens).sum()
     share = float(searched.mean()), float(passed_on.mean())
-    return Way(name, float(accuracy), *share, round(float(tokens)), gain, gate_tokens)
+    return AnswerPolicy(name, float(accuracy), *share, round(float(tokens)), gain, gate_tokens)

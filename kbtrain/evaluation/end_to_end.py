@@ -15,11 +15,11 @@ from kbtrain.evaluation.decisions import (
     GateDecisions,
     GateInput,
     Loss,
-    areas,
-    by_all_rules,
     compare,
     correct_families,
     decide,
+    decide_by_rules,
+    decision_areas,
     loss_rows,
     measure,
 )
@@ -71,7 +71,7 @@ def evaluate(
         raise UserError("no question with stored answers to evaluate")
     s = settings
     chosen = [decide(gate, dev, s.rule, s.target_ratio, s.kind, s.loss) for gate in gates]
-    others = [by_all_rules(gate, dev, s.target_ratio, s.kind) for gate in gates]
+    others = [decide_by_rules(gate, dev, s.target_ratio, s.kind) for gate in gates]
     flat = chosen + [decision for group in others for decision in group]
     kinds: list[AccuracyKind] = ["greedy", "expected"] if oc.has_expected(test) else ["greedy"]
     kinds.sort(key=lambda kind: kind != s.kind)  # the flat figures' kind first
@@ -79,7 +79,7 @@ def evaluate(
     measured = [
         measure(table, flat, draws=s.bootstrap_draws, random_draws=s.random_draws, seed=s.seed) for table in tables
     ]
-    drawn = [areas(table, chosen, draws=min(AREA_DRAWS, s.bootstrap_draws), seed=s.seed) for table in tables]
+    drawn = [decision_areas(table, chosen, draws=min(AREA_DRAWS, s.bootstrap_draws), seed=s.seed) for table in tables]
     losses = loss_rows(gates, dev, tables[0], s.bootstrap_draws, s.seed, s.kind)
     results, rest = [], iter(measured[0][len(chosen) :])
     for i, (decision, group, lost) in enumerate(zip(chosen, others, losses, strict=True)):

@@ -20,7 +20,7 @@ from kbtrain.answers import grading
 from kbtrain.answers.thoughts import is_left_out
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.calibrate import ChosenThreshold, calibrate_change, place_of
+from kbtrain.evaluation.calibrate import Chosen, calibrate_change, place_of
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.gate.card import KeyedCard, Threshold
@@ -158,7 +158,7 @@ class Fidelity:
         return self.p < ALPHA
 
 
-def fidelity(gate: str, chosen: ChosenThreshold, scores: Floats, changed: Floats) -> Fidelity:
+def fidelity(gate: str, chosen: Chosen, scores: Floats, changed: Floats) -> Fidelity:
     """A gate's figures on test at a threshold from dev (:func:`~kbtrain.evaluation.calibrate.calibrate_change`)."""
     searched, n, guarantee = scores > chosen.threshold, len(scores), chosen.evidence["guarantee"]
     differ, skipped = float((changed * ~searched).sum()), int((~searched).sum())
@@ -189,7 +189,7 @@ def fidelities(
     limit: float = MAX_CHANGE,
     delta: float = DELTA,
     floors: Mapping[str, float] | None = None,
-) -> dict[str, tuple[ChosenThreshold, Fidelity]]:
+) -> dict[str, tuple[Chosen, Fidelity]]:
     """Each gate's threshold from dev and its figures on test, most searches skipped on dev first.
 
     Raises :class:`UserError` for too few dev questions, and for a missing score.
@@ -203,7 +203,7 @@ def fidelities(
     return dict(sorted(by_gate.items(), key=lambda item: -item[1][1].dev_skipped))
 
 
-def change_threshold(chosen: ChosenThreshold, dev: Sequence[Question], hashes: Mapping[str, str]) -> Threshold:
+def change_threshold(chosen: Chosen, dev: Sequence[Question], hashes: Mapping[str, str]) -> Threshold:
     """The threshold for a gate's card; ``hashes``: of the score file first, then of other files it was chosen from."""
     return Threshold(
         threshold=chosen.threshold,

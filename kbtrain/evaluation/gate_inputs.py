@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kbtrain.evaluation.decisions import GateInput
-from kbtrain.evaluation.run_folder import Stored, in_order
+from kbtrain.evaluation.run_folder import GradedSplit, in_order
 from kbtrain.evaluation.seen import seen_of
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import TABLE_ORDER
@@ -29,7 +29,7 @@ from kbtrain.records import Evidence, Label, Outcome
 
 
 def baselines(
-    dev: Stored, test: Stored, labels: Iterable[Label], seed: int, texts: Mapping[str, str],
+    dev: GradedSplit, test: GradedSplit, labels: Iterable[Label], seed: int, texts: Mapping[str, str],
     evidence: Iterable[Evidence] = (),
 ) -> list[GateInput]:  # fmt: skip
     """LLM-only, All-RAG, random, oracle, relation-only, form-only, the retriever's score and gap.
@@ -55,14 +55,16 @@ def baselines(
     ]
 
 
-def _input(gate: Gate, dev: Stored, test: Stored, midpoint: float = 0.5, fixed: float | None = None) -> GateInput:
+def _input(
+    gate: Gate, dev: GradedSplit, test: GradedSplit, midpoint: float = 0.5, fixed: float | None = None
+) -> GateInput:
     # Not timed: a rule's lookup costs nothing beside an answer, and what a clock reads would differ on every run.
     chosen_on, evaluated = ([example(question, None) for question in part.questions] for part in (dev, test))
     scores = np.array(gate.score(evaluated), dtype=np.float64)
     return GateInput(gate.name, np.array(gate.score(chosen_on)), scores, midpoint=midpoint, fixed=fixed)
 
 
-def scored(
+def scored_gates(
     scores: Mapping[str, Mapping[str, float]],
     meta: Mapping[str, Any],
     dev: Sequence[Outcome],

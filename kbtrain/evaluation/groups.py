@@ -25,7 +25,7 @@ from kbtrain.evaluation.double_judgement import (
     second_threshold,
 )
 from kbtrain.evaluation.outcomes import AccuracyKind
-from kbtrain.evaluation.run_folder import RunFolder, Stored, gate_input
+from kbtrain.evaluation.run_folder import GradedSplit, RunFolder, gate_input
 from kbtrain.metrics.significance import Delta, delta, resampled_means
 from kbtrain.metrics.thresholds import Rule
 from kbtrain.records import Condition, Passage, Question
@@ -69,7 +69,7 @@ class GroupRow:
     gates: dict[str, Cell]
 
 
-def rows(
+def group_rows(
     judged: JudgedQuestions,
     groups: Sequence[str | None],
     order: Callable[[str], Any] = str,
@@ -213,7 +213,7 @@ def _gold(question: Question) -> list[tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class Cut:
+class DevRule:
     """Rule, target ratio and accuracy by which thresholds are chosen on dev."""
 
     rule: Rule
@@ -226,8 +226,8 @@ def questions_of(runs: Sequence[RunFolder]) -> list[Question]:
     return [question for run in runs for question in run.test.questions]
 
 
-def judge(
-    runs: Sequence[RunFolder], gates: Sequence[str], cut: Cut, plug_in: Sequence[RunFolder] | None = None
+def judge_questions(
+    runs: Sequence[RunFolder], gates: Sequence[str], cut: DevRule, plug_in: Sequence[RunFolder] | None = None
 ) -> JudgedQuestions:
     """The gates' decisions on the test questions of ``runs``.
 
@@ -247,7 +247,7 @@ def judge(
     return JudgedQuestions(correctness.llm, correctness.rag, decisions)
 
 
-def _model_by_model(runs: Sequence[RunFolder], gate: str, cut: Cut) -> Floats:
+def _model_by_model(runs: Sequence[RunFolder], gate: str, cut: DevRule) -> Floats:
     """Each model's test questions under the threshold of its own dev questions, in the order of the runs."""
     models = np.array([run.model for run in runs for _ in run.test.outcomes])
     retrieve = np.zeros(len(models))
@@ -257,7 +257,7 @@ def _model_by_model(runs: Sequence[RunFolder], gate: str, cut: Cut) -> Floats:
 
 
 def decision(
-    runs: Sequence[RunFolder], gate: str, cut: Cut, answers_of: Sequence[RunFolder] | None = None
+    runs: Sequence[RunFolder], gate: str, cut: DevRule, answers_of: Sequence[RunFolder] | None = None
 ) -> GateDecisions:
     """One gate's decision; the threshold comes from the dev questions of ``runs``."""
     dev = [outcome for run in runs for outcome in run.dev.outcomes]
@@ -268,7 +268,7 @@ def judge_double(
     runs: Sequence[RunFolder],
     referenced: Sequence[RunFolder],
     gate: str,
-    cut: Cut,
+    cut: DevRule,
     clusters: Sequence[str] | None = None,
 ) -> DoubleJudgement:
     """``referenced``: the same runs with the scores that the gate gives when it sees the chunks; ``clusters`` of the
@@ -294,10 +294,10 @@ def _tokens_read(runs: Sequence[RunFolder], gate: str) -> float | None:
     return float(np.average(np.array(counts, dtype=np.float64), weights=sizes))
 
 
-def _read(parts: Sequence[Stored], kind: AccuracyKind) -> StoredAnswers:
+def _read(parts: Sequence[GradedSplit], kind: AccuracyKind) -> StoredAnswers:
     correctness = oc.answers([outcome for part in parts for outcome in part.outcomes], kind)
     return StoredAnswers(correctness.llm, correctness.rag, _tokens(parts, "llm"), _tokens(parts, "rag"))
 
 
-def _tokens(parts: Sequence[Stored], condition: Condition) -> Floats:
+def _tokens(parts: Sequence[GradedSplit], condition: Condition) -> Floats:
     return np.array([answer.prompt_tokens for part in parts for answer in part.graded[condition]], dtype=np.float64)

@@ -30,13 +30,13 @@ from kbtrain.records import Outcome, Question, Target
 BEST_RULE = "largest area on dev"
 
 
-def sources(run: Path, stored: StoredScores) -> dict[str, Source]:
+def gate_sources(run: Path, stored: StoredScores) -> dict[str, Source]:
     """The gate behind each score of a run folder, as far as the score files name it."""
     by_gate = {gate: source_of(run, stored.meta, gate) for gate in stored.by_gate}
     return {gate: source for gate, source in by_gate.items() if source is not None}
 
 
-def with_noted(gates: Sequence[GateInput], behind: Mapping[str, Source], named: Mapping[str, float]) -> list[GateInput]:
+def add_noted(gates: Sequence[GateInput], behind: Mapping[str, Source], named: Mapping[str, float]) -> list[GateInput]:
     """The gates with the lowest score they can give and the threshold of rule ``given``: one that is named, else the
     one noted in the gate's folder.
 
@@ -107,7 +107,7 @@ def note_thresholds(
     return lines + _note_best_keys(behind, [inputs[result.gate] for result in chosen], dev, settings.kind)
 
 
-def at_rule(results: Sequence[GateResult], rule: Rule | None) -> list[GateResult]:
+def results_at_rule(results: Sequence[GateResult], rule: Rule | None) -> list[GateResult]:
     """The results with the thresholds of another rule, where a gate has one; as they are without a rule."""
     rows = []
     for result in results:

@@ -62,7 +62,7 @@ class PipelineResult:
 
 
 @dataclass
-class _Way:
+class _Row:
     """Figures of each question: correct, exact match, F1, searched; totals of costs, and of stored answers each
     question's own."""
 
@@ -90,7 +90,7 @@ def measure_pipeline(
     regraded = [replace(t, **grades(q, t.answer)) for q, (t, _, _) in zip(evaluated, both, strict=True)]
     llm = _stored_answers("llm_only", evaluated, [answer for _, answer, _ in both], None)
     rag = _stored_answers("one_step_rag", evaluated, [answer for _, _, answer in both], hits)
-    method = _Way(name, np.array([(t.correct, t.exact_match, t.f1, t.retrieved) for t in regraded], dtype=np.float64))
+    method = _Row(name, np.array([(t.correct, t.exact_match, t.f1, t.retrieved) for t in regraded], dtype=np.float64))
     method.spent = {cost: float(sum(getattr(t.spent, cost) for t in regraded)) for cost in COSTS}
     searches = min(len(regraded), round(method.spent["searches"]))
     gated = [
@@ -109,7 +109,7 @@ def _greedy(store: SampleStore, run: str, question_id: str, condition: Condition
 
 def _stored_answers(
     name: str, questions: Sequence[Question], answers: Sequence[Sample], hits: Mapping[str, int] | None
-) -> _Way:
+) -> _Row:
     """Stored greedy answers of one condition; ``hits`` None: without retrieval."""
     rows = [
         (is_correct(q, a.text), exact_match(a.text, q.answers), token_f1(a.text, q.answers), hits is not None)
@@ -123,10 +123,10 @@ def _stored_answers(
         "samples": 0 * ones,
         "tokens": np.array([answer.n_tokens for answer in answers], dtype=np.float64),
     }
-    return _Way(name, np.array(rows, dtype=np.float64), {cost: float(of.sum()) for cost, of in each.items()}, each)
+    return _Row(name, np.array(rows, dtype=np.float64), {cost: float(of.sum()) for cost, of in each.items()}, each)
 
 
-def _gated(name: str, scores: Sequence[float], searches: int, llm: _Way, rag: _Way, costs: Mapping[str, float]) -> _Way:
+def _gated(name: str, scores: Sequence[float], searches: int, llm: _Row, rag: _Row, costs: Mapping[str, float]) -> _Row:
     """RAG for the ``searches`` questions of the highest score (of equal ones the first), else the plain answer; its
     costs are those of the answers it chose, and its own."""
     n = len(scores)
@@ -136,10 +136,10 @@ def _gated(name: str, scores: Sequence[float], searches: int, llm: _Way, rag: _W
     for cost, each in ({"requests": 1.0} | dict(costs)).items():
         if cost in COSTS:
             spent[cost] = spent.get(cost, 0.0) + n * each
-    return _Way(name, np.where(retrieve[:, None], rag.table, llm.table), spent)
+    return _Row(name, np.where(retrieve[:, None], rag.table, llm.table), spent)
 
 
-def _rows(method: _Way, others: Sequence[_Way], clusters: Sequence[str] | None) -> list[PipelineRow]:
+def _rows(method: _Row, others: Sequence[_Row], clusters: Sequence[str] | None) -> list[PipelineRow]:
     tables = np.concatenate([way.table[:, [0, 2]] for way in (method, *others)], axis=1)
     means, drawn = tables.mean(axis=0), resampled_means(tables, DRAWS, SEED, clusters)
 
@@ -163,7 +163,7 @@ def traces_minus(traces: Sequence[Trace], others: Sequence[Trace]) -> tuple[Delt
     return delta(float(means[0]), drawn[:, 0]), delta(float(means[1]), drawn[:, 1])
 
 
-def _row(way: _Way, accuracy: Delta | None = None, f1: Delta | None = None) -> PipelineRow:
+def _row(way: _Row, accuracy: Delta | None = None, f1: Delta | None = None) -> PipelineRow:
     right, exact, overlap, searched = (float(value) for value in way.table.mean(axis=0))
     return PipelineRow(way.name, len(way.table), right, exact, overlap, searched, way.spent, accuracy, f1)
 

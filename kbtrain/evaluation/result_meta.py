@@ -12,7 +12,7 @@ from typing import Any
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import unmastered
-from kbtrain.evaluation.run_folder import Stored
+from kbtrain.evaluation.run_folder import GradedSplit
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import (
     check_current,
@@ -37,8 +37,8 @@ POSITIVES = {
 def result_meta(
     run: Path,
     settings: Settings,
-    dev: Stored,
-    test: Stored,
+    dev: GradedSplit,
+    test: GradedSplit,
     sampling: Mapping[str, Any],
     scores: Sequence[Path],
     started: float,

@@ -35,7 +35,7 @@ from kbtrain.records import CONDITIONS, GATE_NAME, Condition, GateScore, Label, 
 
 
 @dataclass
-class Stored:
+class GradedSplit:
     """The graded answers of some questions: ``outcomes`` where both greedy answers are there and graded.
 
     Else they are in ``missing``, in ``refused`` where the server refused a prompt, in ``abstained`` where an answer has
@@ -57,12 +57,12 @@ class Stored:
 
 def read_stored(
     store: SampleStore, run: str, questions: Iterable[Question], split: Split, verdicts: ByQuestion | None = None
-) -> Stored:
+) -> GradedSplit:
     """Grade the stored answers of each question of a split; the answers themselves are not kept.
 
     ``verdicts``: a judge's, see :mod:`kbtrain.labeling.graded_by`; without them each question's own rule grades.
     """
-    stored = Stored()
+    stored = GradedSplit()
     for question in questions:
         if question.split != split:
             continue
@@ -100,7 +100,7 @@ def warn_of_rule(run: Path) -> None:
         warnings.warn(f"{run}: {rule} of {judged.name}", stacklevel=2)
 
 
-def check_missing(parts: Sequence[Stored], path: Path, allow: bool) -> list[str]:
+def check_missing(parts: Sequence[GradedSplit], path: Path, allow: bool) -> list[str]:
     """Lines for the summary on what is skipped; :class:`UserError` if answers are missing and that is not allowed."""
     missing = [i for part in parts for i in part.missing]
     abstained = [i for part in parts for i in part.abstained]
@@ -306,8 +306,8 @@ class RunFolder:
     """
 
     path: Path
-    dev: Stored
-    test: Stored
+    dev: GradedSplit
+    test: GradedSplit
     scores: Mapping[str, Mapping[str, float]]
     seconds: Mapping[str, float]
     sampling: Mapping[str, Any]

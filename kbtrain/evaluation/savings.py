@@ -30,7 +30,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Setting:
+class ThresholdSaving:
     """A gate at one threshold. All figures are shares of the questions, ``Delta`` with 95 % intervals.
 
     ``dev_saved``, ``saved``: searches skipped on dev and on test; ``change``: accuracy minus All-RAG's;
@@ -59,15 +59,15 @@ class Saving:
     n_dev: int
     n: int
     dev_area: float | None
-    noted: Setting
-    fewest: Setting
-    most_right: Setting
+    noted: ThresholdSaving
+    fewest: ThresholdSaving
+    most_right: ThresholdSaving
     as_all_rag: float
     within: float
     saves: Saves = "searches"
 
     @property
-    def other(self) -> tuple[str, Setting]:
+    def other(self) -> tuple[str, ThresholdSaving]:
         """The other threshold to name beside the noted one, and its aim in words."""
         if self.noted.threshold == self.most_right.threshold:
             return "few searches", self.fewest
@@ -148,10 +148,10 @@ def dev_rank(scores: Floats, answers: Correctness, limit: float = LIMIT) -> tupl
     return -math.inf if area is None else area, most_saved(scores, answers, limit)[1]
 
 
-def _setting(threshold: float, on_dev: Floats, observed: Floats, drawn: Floats, ratio: int) -> Setting:
+def _setting(threshold: float, on_dev: Floats, observed: Floats, drawn: Floats, ratio: int) -> ThresholdSaving:
     """``ratio``: the column of the means with the share of searches at this threshold; the next one: its accuracy."""
     accuracy = ratio + 1
-    return Setting(
+    return ThresholdSaving(
         threshold,
         dev_saved=float(1 - (on_dev > threshold).mean()),
         accuracy=float(observed[accuracy]),

@@ -50,7 +50,7 @@ class Correlation:
     rho: Delta | None
 
 
-def useful(
+def gold_usefulness(
     gate: str, augmentation: str, turns: Sequence[TurnExample], responses: Sequence[AugmentedResponse], chosen: Bools
 ) -> Usefulness:
     """``chosen``: the turns that the gate augments; ``made``: their augmented responses."""
@@ -59,7 +59,7 @@ def useful(
     return _usefulness(gate, augmentation, len(picked), [reads_gold(t, r) for t, r in judged], "gold snippets")
 
 
-def useful_by_judge(
+def judged_usefulness(
     gate: str,
     augmentation: str,
     turns: Sequence[TurnExample],
@@ -67,7 +67,7 @@ def useful_by_judge(
     chosen: Bools,
     verdicts: Verdicts,
 ) -> Usefulness:
-    """As :func:`useful`, of the turns without a gold snippet, by a judge's ``verdicts`` where it did not abstain."""
+    """As :func:`gold_usefulness`, of turns without a gold snippet, by a judge's ``verdicts`` without abstentions."""
     picked = [(t, r) for t, r, c in zip(turns, responses, chosen, strict=True) if c]
     judged = [verdicts.get((t.id, r.augmentation)) for t, r in picked if not t.gold_snippets]
     return _usefulness(gate, augmentation, len(picked), [verdict for verdict in judged if verdict is not None], "judge")

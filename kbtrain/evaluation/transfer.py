@@ -14,7 +14,7 @@ import numpy as np
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.groups import JudgedQuestions, rows
+from kbtrain.evaluation.groups import JudgedQuestions, group_rows
 from kbtrain.evaluation.outcomes import AccuracyKind, Resample
 from kbtrain.evaluation.run_folder import RunFolder, gate_input
 from kbtrain.metrics.calibration import Shift, shift
@@ -42,7 +42,7 @@ class TransferSet:
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarriedThreshold:
     """One gate with the threshold from ``source`` on the test questions of ``target``.
 
     ``gain`` is over a random gate at the same ratio (95 % interval). ``shift`` compares the dev scores of the source
@@ -61,7 +61,9 @@ class Carried:
     shift: Shift
 
 
-def carry(gate: str, source: TransferSet, target: TransferSet, rule: Rule, target_ratio: float = 0.5) -> Carried:
+def carry_threshold(
+    gate: str, source: TransferSet, target: TransferSet, rule: Rule, target_ratio: float = 0.5
+) -> CarriedThreshold:
     """Choose on the source's dev questions, decide for the target's test questions. Raises :class:`UserError`
     (see ``thresholds.choose``)."""
     needed = source.dev_needed
@@ -72,8 +74,8 @@ def carry(gate: str, source: TransferSet, target: TransferSet, rule: Rule, targe
     scores = target.test_scores[gate]
     retrieve = (scores > threshold.value).astype(np.float64)
     judged, names = JudgedQuestions(target.test_llm, target.test_rag, {gate: retrieve}), [target.name] * len(scores)
-    cell = rows(judged, names, clusters=target.clusters)[0].gates[gate]
-    return Carried(
+    cell = group_rows(judged, names, clusters=target.clusters)[0].gates[gate]
+    return CarriedThreshold(
         gate=gate,
         source=source.name,
         target=target.name,
@@ -87,13 +89,13 @@ def carry(gate: str, source: TransferSet, target: TransferSet, rule: Rule, targe
     )
 
 
-def matrix(
+def transfer_matrix(
     gates: Sequence[str], parts: Sequence[TransferSet], rule: Rule, target_ratio: float = 0.5
-) -> tuple[list[Carried], list[str]]:
+) -> tuple[list[CarriedThreshold], list[str]]:
     """Every gate from every part with dev questions to every part with test questions; and the parts without dev."""
     without = [part.name for part in parts if not len(part.dev_llm)]
     cells = [
-        carry(gate, source, target, rule, target_ratio)
+        carry_threshold(gate, source, target, rule, target_ratio)
         for gate in gates
         for source in parts
         if len(source.dev_llm)
@@ -143,7 +145,7 @@ def between_models(
     target_ratio: float,
     kind: AccuracyKind = "greedy",
     resample: Resample = "questions",
-) -> tuple[list[Carried], list[str]]:
+) -> tuple[list[CarriedThreshold], list[str]]:
     """Every run's gates and thresholds on every run's answers to the same questions; and the runs without dev.
 
     Raises :class:`UserError` where a run has no score for a question that another one answered.
@@ -161,7 +163,7 @@ def between_models(
                 continue
             for other, target in zip(names, runs, strict=True):
                 pair = _pair(gate, (name, source), (other, target), kind, resample)
-                cells.append(carry(gate, *pair, rule, target_ratio))
+                cells.append(carry_threshold(gate, *pair, rule, target_ratio))
     return cells, without
 
 

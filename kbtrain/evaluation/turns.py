@@ -63,7 +63,7 @@ def seen_in_files(files: Mapping[str, Sequence[Path]]) -> list[str]:
     return [f"{gate}{n.mark}" for gate, n in counts.items() if n.mark]
 
 
-def run_of(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> SeedScores:
+def seed_scores(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> SeedScores:
     """Dev scores choose the threshold, test scores are kept. Raises :class:`UserError` for turns without a score."""
     scores = {score.question_id: score.score for score in jsonl.read(GateScore, path)}
     missing = [turn.id for split in ("dev", "test") for turn in turns[split] if turn.id not in scores]

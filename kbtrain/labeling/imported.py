@@ -23,7 +23,7 @@ SHOWN = 5
 
 
 @dataclass
-class Stated:
+class StatedVerdicts:
     """One condition: agreement of kbtrain's verdicts with the file's; numbers and first ids of the other answers.
 
     ``ours_only``: right by kbtrain's grading, wrong by the file's; ``theirs_only`` the reverse.
@@ -75,13 +75,13 @@ BATCH = 500  # question-conditions made durable at once
 
 
 @dataclass
-class Imported:
+class ImportCounts:
     """Counts of an import so far: splits, the file's verdicts beside our grading, other gates' scores, and ``chinese``
     questions that are taken for English.
     """
 
     splits: Counter[str] = field(default_factory=Counter)
-    graded: dict[Condition, Stated] = field(default_factory=dict)
+    graded: dict[Condition, StatedVerdicts] = field(default_factory=dict)
     scores: list[GateScore] = field(default_factory=list)
     chinese: int = 0
     thoughts: int = 0  # answers that came with a thought
@@ -115,7 +115,9 @@ class Imported:
         self.scores += row.gate_scores()
         for condition, answer in row.answers.items():
             if row.question.answers:
-                self.graded.setdefault(condition, Stated()).add(row.question, answer.text, row.stated.get(condition))
+                self.graded.setdefault(condition, StatedVerdicts()).add(
+                    row.question, answer.text, row.stated.get(condition)
+                )
             self.thoughts += answer.thought
             self.thoughts_only += answer.finish == "thought"
 

@@ -41,10 +41,11 @@ def common_rule(paths: Sequence[Path]) -> dict[str, Any]:
     for path in paths[1:]:
         other = _without_shares(label_rule(path))
         key = next((key for key in {**first, **other} if not _alike(key, first.get(key), other.get(key))), None)
-        if key == "benefit" and ends(first) != ends(other):
+        ranges = benefit_range(first), benefit_range(other)
+        if key == "benefit" and ranges[0] != ranges[1]:
             raise UserError(
-                f"{at(path)}: benefit_tail stretched its benefits over the range {ends(other)}, those of {paths[0]} "
-                f"over {ends(first)}: each run has a range of its own; build both runs with benefit_tail: 0"
+                f"{at(path)}: benefit_tail stretched its benefits over the range {ranges[1]}, those of {paths[0]} "
+                f"over {ranges[0]}: each run has a range of its own; build both runs with benefit_tail: 0"
             )
         if key is not None:
             raise UserError(
@@ -85,13 +86,13 @@ def _alike(key: str, first: Any, other: Any) -> bool:
     return bool(first == other)
 
 
-def ends(rule: Mapping[str, Any]) -> list[float]:
+def benefit_range(rule: Mapping[str, Any]) -> list[float]:
     """The benefits whose soft targets are 0 and 1: -1 and 1, or a run's own range (``benefit_tail`` of build.py)."""
     benefit = rule.get("benefit") or {}
     return [float(benefit.get("low", -1.0)), float(benefit.get("high", 1.0))]
 
 
-def apart(
+def separate_splits(
     splits: Mapping[Split, Sequence[GateExample]],
     on_leak: Literal["fail", "drop"],
     on_shared_entity: Literal["fail", "drop", "keep"],

@@ -97,7 +97,7 @@ class LabelCounts:
         ]
 
 
-def labels(
+def label_questions(
     store: SampleStore,
     run: str,
     questions: Iterable[Question],
@@ -116,7 +116,7 @@ def labels(
     for question in questions:
         counts["questions"] += 1
         groups = None if meanings is None else meanings.record_of(question) or MeaningGroups(question.id, {})
-        parts, changed = _indicators(store, run, question, tally, stored, right_of(verdicts, question), rule, groups)
+        parts, changed = _indicators(store, run, question, tally, stored, verdicts_on(verdicts, question), rule, groups)
         llm = parts.get("llm")
         if llm is None:
             counts["questions_without_llm_samples"] += 1
@@ -143,7 +143,7 @@ def labels(
         counts[f"stored_{condition}_of_unknown_questions"] = left
 
 
-def right_of(verdicts: Aligned[QuestionVerdicts] | None, question: Question) -> grading.Verdicts | None:
+def verdicts_on(verdicts: Aligned[QuestionVerdicts] | None, question: Question) -> grading.Verdicts | None:
     """The judge's verdicts on the question's answers; None without a judge."""
     if verdicts is None:
         return None

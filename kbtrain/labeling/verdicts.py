@@ -51,7 +51,7 @@ def distinct_answers(store: SampleStore, run: str, question: Question) -> dict[s
     return texts
 
 
-def judged(
+def judge_answers(
     store: SampleStore,
     run: str,
     questions: Iterable[Question],

@@ -94,7 +94,7 @@ class CollectCounts:
         return f"skipped: {', '.join(skipped) or 'none'}{impossible}"
 
 
-def picked(stream: Callable[[], Iterator[Loaded]], rule: PickRule, tally: CollectCounts) -> Iterator[Loaded]:
+def pick_questions(stream: Callable[[], Iterator[Loaded]], rule: PickRule, tally: CollectCounts) -> Iterator[Loaded]:
     """The wanted questions in the order of their file, counted in ``tally``. A random draw calls ``stream`` twice."""
     if rule.pick == "first":
         take: Callable[[Question], bool] = _First(rule.limits)

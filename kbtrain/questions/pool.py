@@ -152,7 +152,7 @@ def even_parts(sizes: Mapping[str, int], n: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownShare:
     """Counts of a group's screened answers; ``guessed``: mean share of right answers that guessing options gives."""
 
     right: int
@@ -165,14 +165,14 @@ class Known:
         return (self.right / self.n - self.guessed) / (1 - self.guessed)
 
 
-def count_known(answers: Iterable[tuple[Question, bool]]) -> dict[str, Known]:
+def count_known(answers: Iterable[tuple[Question, bool]]) -> dict[str, KnownShare]:
     """Group -> counts, from pooled questions and whether each one's answer is right."""
     by_group: dict[str, list[tuple[bool, float]]] = defaultdict(list)
     for question, right in answers:
         guess = 1 / len(question.options) if question.form == "choice" else 0.0
         by_group[question.relation or question.dataset].append((right, guess))
     return {
-        group: Known(sum(right for right, _ in rows), len(rows), sum(guess for _, guess in rows) / len(rows))
+        group: KnownShare(sum(right for right, _ in rows), len(rows), sum(guess for _, guess in rows) / len(rows))
         for group, rows in sorted(by_group.items())
     }
 

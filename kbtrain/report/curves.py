@@ -72,7 +72,7 @@ def looks(names: Sequence[str]) -> dict[str, tuple[str, Dash]]:
     return gate_looks(name for name in names if name not in _REFERENCES and name not in _ENDS) | _REFERENCES
 
 
-def leading(savings: Sequence[Saving], first: str | None) -> list[str]:
+def leaders(savings: Sequence[Saving], first: str | None) -> list[str]:
     """``first``, and the best on dev of each other kind of gate (probe, KBM, ...), :data:`KINDS` at most."""
     kinds = {} if first is None else {first.split("_")[0]: first}
     for saving in savings:
@@ -101,7 +101,7 @@ def savings_figure(
     """Accuracy against searches over the page's width, ``name`` ending in ``narrow`` for a phone.
 
     ``first`` is drawn with its band, the dot of its threshold from dev with what it saves there, and a ring where it
-    meets All-RAG minus the limit; ``whole``: all gates, else :func:`leading`.
+    meets All-RAG minus the limit; ``whole``: all gates, else :func:`leaders`.
     """
     return render(_savings(results, savings, first, shaded, name.endswith("narrow"), whole), name)
 
@@ -116,9 +116,9 @@ def _savings(
 ) -> Figure:
     by_gate = {saving.gate: saving for saving in savings}
     named = {gate.gate: gate for gate in results.gates}
-    gates = [saving.gate for saving in savings] if whole else leading(savings, first)
+    gates = [saving.gate for saving in savings] if whole else leaders(savings, first)
     drawn = [named[gate] for gate in (*gates, "random", "oracle") if gate in named]
-    look = looks([*([first] if first else []), *leading(savings, first), *by_gate])
+    look = looks([*([first] if first else []), *leaders(savings, first), *by_gate])
     size, n = (8 if narrow else 9.5), len(drawn) + 4
     width, height = (4.6, _height(5.0, n * (1 + narrow * 0.6), size)) if narrow else (11.2, _height(4.9, n, size))
     figure, axes = new_figure(width, height)
@@ -137,7 +137,7 @@ def _savings(
         meets = 100 * (named["all_rag"].accuracy - saving.limit)
         axes.plot([100 * saving.within], [meets], "o", markerfacecolor="none", color=COLOURS["ink"], markersize=11)
         _name_ring(axes, 100 * saving.within, meets, f"{100 * saving.limit:.0f} points below always", size - 1)
-        tell(axes, saving, look[saving.gate][0], narrow)
+        annotate(axes, saving, look[saving.gate][0], narrow)
     ends = [_end(gate, look, bold=gate.gate == first) for gate in drawn]
     levels = _levels(axes, named, by_gate[first].limit if first in by_gate else None, narrow)
     name_ends(axes, [*ends, *levels, *shade], size, _NARROW_WORDS if narrow else None)
@@ -177,7 +177,7 @@ def _end(gate: GateResult, look: Mapping[str, tuple[str, Dash]], bold: bool = Fa
     return LineLabel(name, _NEAR_THE_END, 100 * height, look[gate.gate][0], bold)
 
 
-def tell(axes: Axes, saving: Saving, colour: str, narrow: bool) -> None:
+def annotate(axes: Axes, saving: Saving, colour: str, narrow: bool) -> None:
     """The dot of a gate's threshold, and in words what is saved there: above, or below where 100 % leaves no room."""
     setting = saving.noted
     x, y = 100 * (1 - setting.saved.mean), 100 * setting.accuracy

@@ -53,7 +53,7 @@ def pick(outcomes: Sequence[Outcome], belongs: Callable[[Outcome], bool]) -> tup
     return len(chosen), chosen[:PER_KIND]
 
 
-def kinds(
+def example_kinds(
     gate: str | None, cut: float | None, scores: Mapping[str, float]
 ) -> dict[str, tuple[str, Callable[[Outcome], bool]]]:
     """Name -> (meaning, test): the effects of retrieval on the greedy answer, and the gate's two kinds of error."""
@@ -83,7 +83,9 @@ def collect(
     scores: Mapping[str, float],
 ) -> list[ExampleKind]:
     """Examples of every kind, with their texts from the run folder; ``cut``: the gate's threshold."""
-    picked = {name: (meaning, *pick(outcomes, test)) for name, (meaning, test) in kinds(gate, cut, scores).items()}
+    picked = {
+        name: (meaning, *pick(outcomes, test)) for name, (meaning, test) in example_kinds(gate, cut, scores).items()
+    }
     ids = {o.question_id for _, _, chosen in picked.values() for o in chosen}
     questions = {q.id: q for q in jsonl.read(Question, run / "questions.jsonl") if q.id in ids}
     with SampleStore(run / "samples.db", read_only=True) as store:
@@ -126,7 +128,7 @@ TEXT = 1_500  # characters of a passage shown
 
 
 @dataclass(frozen=True)
-class Card:
+class ErrorCard:
     """One question with its passages and both answers side by side."""
 
     question: Question
@@ -141,16 +143,16 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Errors:
+class ErrorKind:
     """One kind of error: what it means, how many there are, and the worst of them first."""
 
     name: str
     meaning: str
     n: int
-    cards: list[Card]
+    cards: list[ErrorCard]
 
 
-def ranked(
+def ranked_errors(
     outcomes: Sequence[Outcome], scores: Mapping[str, float], cut: float
 ) -> dict[str, tuple[str, list[Outcome]]]:
     """Name -> (meaning, all errors of the kind, worst first). Harm first: a retrieval that breaks a right answer is
@@ -174,18 +176,18 @@ def worst_errors(
     scores: Mapping[str, float],
     cut: float,
     dimensions: Sequence[Dimension],
-) -> list[Errors]:
+) -> list[ErrorKind]:
     """The errors with their texts from the run folder; ``questions`` and ``outcomes`` in the same order."""
-    by_kind = ranked(outcomes, scores, cut)
+    by_kind = ranked_errors(outcomes, scores, cut)
     place = {question.id: i for i, question in enumerate(questions)}
     ids = {o.question_id for _, errors in by_kind.values() for o in errors[:SHOWN]}
     hits = {e.question_id: e.hits for e in _evidence(run / "evidence.jsonl") if e.question_id in ids}
     with SampleStore(run / "samples.db", read_only=True) as store:
         store.run_meta(sampling_run)
 
-        def card(outcome: Outcome) -> Card:
+        def card(outcome: Outcome) -> ErrorCard:
             i = place[outcome.question_id]
-            return Card(
+            return ErrorCard(
                 question=questions[i],
                 text=query_text(questions[i]),
                 score=scores[outcome.question_id],
@@ -198,7 +200,7 @@ def worst_errors(
             )
 
         return [
-            Errors(name, meaning, len(errors), [card(o) for o in errors[:SHOWN]])
+            ErrorKind(name, meaning, len(errors), [card(o) for o in errors[:SHOWN]])
             for name, (meaning, errors) in by_kind.items()
         ]
 

@@ -36,7 +36,7 @@ def sentences(row: Fidelity, candidates: int = 1) -> list[str]:
         return [
             f"Always search: on {row.n_dev} dev questions {name} can skip no search with at most {limit} % of the "
             f"answers changed, with probability {1 - row.delta:g}.",
-            never(row),
+            without_search(row),
             UNKNOWN,
         ]
     best = f" {name} is the best of {candidates} gates on dev, which the promise does not count." * (candidates > 1)
@@ -47,7 +47,7 @@ def sentences(row: Fidelity, candidates: int = 1) -> list[str]:
         f"{1 - row.delta:g}. The {row.n_dev} dev questions that promise it must have chosen nothing else of the gate."
         + best,
         _certainty(row),
-        never(row),
+        without_search(row),
         UNKNOWN,
     ]
 
@@ -64,7 +64,7 @@ def beside_accuracy(row: Fidelity, accuracy: float, always: float) -> str:
     )
 
 
-def never(row: Fidelity) -> str:
+def without_search(row: Fidelity) -> str:
     """The share of answers that passages change."""
     return f"Without any search {percent(row.changed_never)} % of the {row.n} answers differ from those with passages."
 

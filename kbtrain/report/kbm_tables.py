@@ -14,15 +14,15 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation.double_judgement import DoubleJudgement
 from kbtrain.evaluation.groups import (
     Cell,
-    Cut,
+    DevRule,
     GroupRow,
     answer_counts,
-    judge,
+    group_rows,
     judge_double,
+    judge_questions,
     quantile_groups,
     questions_of,
     ranked_within,
-    rows,
 )
 from kbtrain.evaluation.outcomes import Resample, clusters_of, drawn_units
 from kbtrain.evaluation.run_folder import RunFolder, read_scores, seen_note
@@ -31,7 +31,7 @@ from kbtrain.io.provenance import check_current, meta_of
 from kbtrain.metrics.significance import Delta
 from kbtrain.records import Passage, Question
 from kbtrain.report.summary import bootstrap_units
-from kbtrain.report.tables import Column, Table, Value, beside
+from kbtrain.report.tables import Column, Table, Value, add_columns
 from kbtrain.report.words import by_rule
 
 Layout = Literal["table1", "figure5", "table2", "table3", "figure6", "table4", "figure8"]
@@ -146,7 +146,7 @@ def with_paper(table: Table, model: str) -> Table:
     if not any(paper_rows) or not shared:
         return table
     values = [[None if row is None else row[i] / 100 for i in shared] for row in paper_rows]
-    return beside(table, [f"paper: {printed['columns'][i]}" for i in shared], values)
+    return add_columns(table, [f"paper: {printed['columns'][i]}" for i in shared], values)
 
 
 HEADS: dict[Layout, str] = {"table2": "change", "figure6": "frequency", "table4": "answers of"}
@@ -165,7 +165,7 @@ class Options:
 
     layout: Layout
     gates: tuple[str, ...]
-    cut: Cut
+    cut: DevRule
     corpus: Path | None = None
     bins: int = 5
     resample: Resample = "questions"
@@ -186,9 +186,9 @@ def lay_out(options: Options, runs: Sequence[RunFolder], plug_in: Sequence[RunFo
     names = _groups(options, runs)
     if not any(names):
         raise UserError(f"{options.layout}: no test question has {_BY[options.layout]}")
-    judged = judge(runs, options.gates, options.cut, plug_in)
+    judged = judge_questions(runs, options.gates, options.cut, plug_in)
     clusters = clusters_of(options.resample, questions_of(runs))
-    table_rows = rows(judged, names, _in_order, mean=options.layout in ("table1", "figure5"), clusters=clusters)
+    table_rows = group_rows(judged, names, _in_order, mean=options.layout in ("table1", "figure5"), clusters=clusters)
     left_out = sum(name is None for name in names)
     note += f" {left_out} of {len(names)} questions are in no row." if left_out else ""
     if options.layout == "figure5":

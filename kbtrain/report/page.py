@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kbtrain.evaluation.groups import GroupRow, JudgedQuestions, rows
+from kbtrain.evaluation.groups import GroupRow, JudgedQuestions, group_rows
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import FourFold, Saving
 from kbtrain.labeling.distribution import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
@@ -28,7 +28,7 @@ from kbtrain.metrics.ranking import Curve
 from kbtrain.records import CONDITIONS
 from kbtrain.report import curves, figures, first_screen, summary, tables, words
 from kbtrain.report.curves import Band
-from kbtrain.report.examples import TEXT, Errors, ExampleKind
+from kbtrain.report.examples import TEXT, ErrorKind, ExampleKind
 from kbtrain.report.first_screen import FirstScreen
 from kbtrain.report.selection import Selection
 from kbtrain.report.summary import Bills
@@ -65,7 +65,7 @@ class Partition:
     rows: list[GroupRow]
 
 
-def parts(selection: Selection, gate: str | None) -> list[Partition]:
+def split_parts(selection: Selection, gate: str | None) -> list[Partition]:
     """Every dimension of the selection; empty without a gate whose decisions are stored."""
     if gate is None or gate not in selection.decisions:
         return []
@@ -74,7 +74,7 @@ def parts(selection: Selection, gate: str | None) -> list[Partition]:
     partitions = []
     for d in selection.dimensions:
         labels = [None if place < 0 else d.labels[place] for place in d.places]
-        partitions.append(Partition(d.name, rows(judged, labels, d.labels.index, clusters=clusters)))
+        partitions.append(Partition(d.name, group_rows(judged, labels, d.labels.index, clusters=clusters)))
     return partitions
 
 
@@ -191,7 +191,7 @@ def render_markdown(report: Report) -> str:
     return re.sub(r"\n{3,}", "\n\n", render("report.md.j2", False, **_values(report)))
 
 
-def names(gates: Sequence[GateResult]) -> Callable[[str], str]:
+def names_with_marks(gates: Sequence[GateResult]) -> Callable[[str], str]:
     """Names in words, behind those of gates that knew questions from training how many."""
     marks = {gate.gate: gate.seen.mark for gate in gates}
     return lambda name: words.gate_name(name) + marks.get(name, "")
@@ -200,13 +200,13 @@ def names(gates: Sequence[GateResult]) -> Callable[[str], str]:
 def _values(report: Report) -> dict[str, Any]:
     results = report.results
     return {
-        "naming": names(results.gates),
+        "naming": names_with_marks(results.gates),
         "report": report,
         "results": results,
         "meta": results.meta,
         "statistics": report.statistics,
         "head": summary.HEAD,
-        "parts": parts(report.selection, report.main_gate.gate) if report.selection and report.main_gate else [],
+        "parts": split_parts(report.selection, report.main_gate.gate) if report.selection and report.main_gate else [],
         "rows": [summary.row(gate) for gate in results.gates],
         "scored": [gate for gate in results.gates if gate.threshold_rule is not None],
         "caption": summary.caption(results),
@@ -248,7 +248,7 @@ class DecisionSummary:
 def render_gate(
     report: Report,
     gate: GateResult,
-    errors: Sequence[Errors],
+    errors: Sequence[ErrorKind],
     svgs: dict[str, str],
     positive: str,
     decided: DecisionSummary,
@@ -257,7 +257,7 @@ def render_gate(
     return page(
         "gate.html.j2",
         svgs=svgs,
-        naming=names(report.results.gates),
+        naming=names_with_marks(report.results.gates),
         title=report.title,
         gate=gate,
         subtitle=report.first.subtitle if report.first else summary.caption(report.results),

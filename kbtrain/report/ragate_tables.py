@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from kbtrain.arrays import Bools
 from kbtrain.dialogue import domain_of
 from kbtrain.dialogue.responses import NONE
-from kbtrain.evaluation.dialogue import DialogueInputs, FigureRow, Figures, Recall, block, figures, parts_of
-from kbtrain.evaluation.snippet_use import Correlation, Usefulness, correlations, useful, useful_by_judge
+from kbtrain.evaluation.dialogue import DialogueInputs, FigureRow, Figures, Recall, figures, parts_of, table_rows
+from kbtrain.evaluation.snippet_use import Correlation, Usefulness, correlations, gold_usefulness, judged_usefulness
 from kbtrain.metrics.registry import METRICS
 from kbtrain.metrics.text_generation import bleu_signature
 from kbtrain.metrics.turns import GateTurns, SeedScores, classify_turns
@@ -218,16 +218,16 @@ def evaluate_dialogue(
     parts = {name: parts_of(rows, inputs.references, bert.f1.get(name)) for name, rows in inputs.responses.items()}
     none, rows = parts.pop(NONE), list[FigureRow]()
     for name, augmented in parts.items():
-        rows += block(name, none, augmented, chosen, labels, draws.random, draws.seed)
+        rows += table_rows(name, none, augmented, chosen, labels, draws.random, draws.seed)
     base, note = figures(none), f"{_NOTE} Other than in the paper: {'; '.join(inputs.deviations)}."
     tables += [table_3(base, len(labels), rows, ranker, note), table_4(base, len(labels), rows, note)]
     augmented_by = {name: answers for name, answers in inputs.responses.items() if name != NONE}
     usefulness = []
     for name, answers in augmented_by.items():
         for gate, which in {**chosen, "Aug-All": np.ones_like(labels)}.items():
-            usefulness.append(useful(gate, name, inputs.turns, answers, which))
+            usefulness.append(gold_usefulness(gate, name, inputs.turns, answers, which))
             if inputs.useful:
-                usefulness.append(useful_by_judge(gate, name, inputs.turns, answers, which, inputs.useful))
+                usefulness.append(judged_usefulness(gate, name, inputs.turns, answers, which, inputs.useful))
     tables.append(appendix_b(usefulness, inputs.judge))
     seeds = correlations(inputs.turns, augmented_by, inputs.relevance, draws.bootstrap, draws.seed)
     tables.append(confidence_table(seeds))

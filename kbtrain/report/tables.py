@@ -92,7 +92,7 @@ def _escape(text: str) -> str:
     return re.sub(r"([\\`*\[\]#|~])", r"\\\1", html.escape(text, quote=False)).replace("\n", " ")
 
 
-def beside(table: Table, names: Sequence[str], values: Sequence[Sequence[Value]]) -> Table:
+def add_columns(table: Table, names: Sequence[str], values: Sequence[Sequence[Value]]) -> Table:
     """The table with further percent columns at its right (the paper's figures beside kbtrain's)."""
     columns = [*table.columns, *(Column(name) for name in names)]
     rows = [[*row, *more] for row, more in zip(table.rows, values, strict=True)]

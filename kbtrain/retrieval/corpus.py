@@ -140,7 +140,7 @@ def _guessed(data: Mapping[str, Any], target: str) -> str:
     return "{" + ", ".join(f"{name}: {column}" for name, column in mapping.items()) + "}"
 
 
-def some(passages: Iterable[Passage], corpus: Path | None = None) -> Iterator[Passage]:
+def require_passages(passages: Iterable[Passage], corpus: Path | None = None) -> Iterator[Passage]:
     """The passages. Raises :class:`UserError` for none, naming their file as far as it is known."""
     passage = None
     for passage in passages:
@@ -164,7 +164,7 @@ def copy_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage
 
     offsets, blocks, ids = array("q", [0]), list[Any](), list[bytes]()
     with open(folder / _TEXTS, "wb") as file:
-        for passage in some(passages):
+        for passage in require_passages(passages):
             row = {"id": passage.id, "title": passage.title, "text": passage.text}
             size = file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             offsets.append(offsets[-1] + size)
@@ -184,7 +184,7 @@ class DuplicateIdError(UserError):
 
 
 @contextmanager
-def naming_twins(corpus: Path) -> Iterator[None]:
+def name_duplicates(corpus: Path) -> Iterator[None]:
     """While passages of this file are indexed, tell a duplicate id with its name."""
     try:
         yield
@@ -252,7 +252,7 @@ class Chunking(NamedTuple):
     tokenizer: str = "words"
 
 
-def chunked(passages: Iterable[Passage], chunking: Chunking) -> Iterator[Passage]:
+def cut_passages(passages: Iterable[Passage], chunking: Chunking) -> Iterator[Passage]:
     """Passages of at most ``chunking.size`` tokens: longer ones in pieces ``ID#0``, ``ID#1`` ... with their title.
 
     Texts are exact stretches of the original, without the spaces at their ends. Raises :class:`UserError`.

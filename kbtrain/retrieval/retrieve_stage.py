@@ -25,7 +25,7 @@ from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Hit, Passage, Question, Titles
 from kbtrain.retrieval.base import Searcher
 from kbtrain.retrieval.bm25 import BM25, build_index
-from kbtrain.retrieval.corpus import Chunking, chunked, naming_twins, read_passages, some
+from kbtrain.retrieval.corpus import Chunking, cut_passages, name_duplicates, read_passages, require_passages
 from kbtrain.retrieval.distinct import distinct
 from kbtrain.retrieval.tfidf import TfIdf, build_tfidf
 from kbtrain.retrieval.tokens import RULE, Tokens
@@ -57,14 +57,14 @@ def open_index(
             return _LOAD[kind](folder)
     with writing(folder), errors_of(folder):
         meta_path(folder).unlink(missing_ok=True)
-        passages = some(read_passages(corpus, columns), corpus)
-        with naming_twins(corpus):
-            _BUILD[kind](passages if chunking is None else chunked(passages, chunking), folder, tokens)
+        passages = require_passages(read_passages(corpus, columns), corpus)
+        with name_duplicates(corpus):
+            _BUILD[kind](passages if chunking is None else cut_passages(passages, chunking), folder, tokens)
         index.finish()
     return _LOAD[kind](folder)
 
 
-def by_search(searcher: Searcher, k: int) -> Search:
+def search_corpus(searcher: Searcher, k: int) -> Search:
     """Search for the queries."""
     return lambda questions, queries: searcher.search(queries, k)
 

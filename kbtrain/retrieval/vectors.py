@@ -36,7 +36,7 @@ from kbtrain.llm.server_requests import post
 from kbtrain.net.credentials import check_url, key_from_environment, key_headers
 from kbtrain.net.servers import LONGEST_ASKED, Retry, is_loopback, split_query
 from kbtrain.records import Hit, Passage
-from kbtrain.retrieval.corpus import read_passages, some
+from kbtrain.retrieval.corpus import read_passages, require_passages
 from kbtrain.runtime.event_loop import EventLoop, run
 
 if TYPE_CHECKING:
@@ -388,7 +388,7 @@ class VectorBuild:
             raise UserError(f"key 'collection': the store has a '{name}' that this folder did not make; name another")
         self.done = count or 0
         yield self.done
-        passages = itertools.islice(some(self._numbered(), self._corpus), self.done, None)
+        passages = itertools.islice(require_passages(self._numbered(), self._corpus), self.done, None)
         while group := list(itertools.islice(passages, size * self._parallel)):
             parts = [group[i : i + size] for i in range(0, len(group), size)]
             for part, vectors in zip(parts, loop.run(self._embedded(embedder, parts)), strict=True):

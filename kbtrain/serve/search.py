@@ -277,7 +277,7 @@ def index_beside(gate: Path) -> str | None:
 def _bm25(name: str) -> Search:
     from kbtrain.questions.data_sets.atlas import atlas_passages
     from kbtrain.retrieval.bm25 import BM25
-    from kbtrain.retrieval.corpus import naming_twins, read_passages, some
+    from kbtrain.retrieval.corpus import name_duplicates, read_passages, require_passages
     from kbtrain.retrieval.documents import is_documents
 
     if Path(name).is_dir() and not is_documents(Path(name)):
@@ -285,8 +285,8 @@ def _bm25(name: str) -> Search:
     elif name == "atlas":
         index = BM25.build(atlas_passages())
     else:
-        with naming_twins(Path(name)):
-            index = BM25.build(some(read_passages(Path(name)), Path(name)))
+        with name_duplicates(Path(name)):
+            index = BM25.build(require_passages(read_passages(Path(name)), Path(name)))
     index.warm_up()
     searcher = DistinctSearch(index)
     return ThreadSearch(name, lambda query, k: searcher.search([query], k)[0], threads=1)

@@ -21,7 +21,7 @@ from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256, meta_path, read_meta, write_meta
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.imported import Imported
+from kbtrain.labeling.imported import ImportCounts
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import Columns
 from kbtrain.records import GateScore, Question, Sample, SampleSet
@@ -174,15 +174,15 @@ def test_an_interrupted_import_goes_on_and_a_finished_one_is_left_alone(
     answers: Path, imports: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kbtrain.labeling.imported.BATCH", 20)
-    count = Imported._count
+    count = ImportCounts._count
 
-    def stop(self: Imported, row: Any) -> None:
+    def stop(self: ImportCounts, row: Any) -> None:
         if row.question.id == "q33":
             raise KeyboardInterrupt
         count(self, row)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Imported, "_count", stop)
+        patch.setattr(ImportCounts, "_count", stop)
         imports(answers)
     run = answers.parent / "run"
     assert not (run / "questions.jsonl").exists()

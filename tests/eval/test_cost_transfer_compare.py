@@ -19,7 +19,7 @@ from kbtrain.cli import main as command
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import compare_runs
-from kbtrain.evaluation.groups import Cut, decision
+from kbtrain.evaluation.groups import DevRule, decision
 from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.io import jsonl
@@ -214,7 +214,7 @@ def test_a_transfer_of_expected_accuracy_chooses_by_the_evaluations_rule(
     values = {"runs": [str(sampled_run)], "gates": ["kbm_mastery"], "by": by, "accuracy": "expected"}
     module.main(build(module.TransferConfig, None, {**values, "threshold_rule": "best_f1", "out": str(tmp_path / "t")}))
     (cell,) = json.loads((tmp_path / "t.json").read_text())["cells"]
-    chosen = decision([read_run(sampled_run)], "kbm_mastery", Cut("best_f1", kind="expected")).threshold
+    chosen = decision([read_run(sampled_run)], "kbm_mastery", DevRule("best_f1", kind="expected")).threshold
     assert chosen is not None and cell["threshold"] == chosen.value
 
 

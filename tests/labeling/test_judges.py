@@ -17,7 +17,7 @@ from kbtrain.labeling.agreement import LabelledAnswer, agreement, line, read_lab
 from kbtrain.labeling.judges import LLMJudge, Opinion, RuleJudge, judgement, parse_reply
 from kbtrain.labeling.label import indicators, label
 from kbtrain.labeling.mastery import grade
-from kbtrain.labeling.verdicts import QuestionVerdicts, count_verdicts, judged
+from kbtrain.labeling.verdicts import QuestionVerdicts, count_verdicts, judge_answers
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.metrics.significance import wilson
@@ -120,7 +120,7 @@ def test_each_distinct_answer_is_judged_once(
         store.begin("main", {})
         rag = answered("the paris", "Rome", condition="rag")
         store.put("main", [answered("Paris", "paris.", "", greedy="Lyon"), rag, answered("x", "y", question="q9")])
-        made = list(judged(store, "main", [capital, other], Watching(), 100))
+        made = list(judge_answers(store, "main", [capital, other], Watching(), 100))
     assert seen == ["Lyon", "Paris", "Rome"]
     assert made[0] == QuestionVerdicts("q1", {"lyon": False, "paris": True, "rome": False})
     assert made[1] == QuestionVerdicts("q9", {"x": None, "y": None})  # no gold answer to compare with

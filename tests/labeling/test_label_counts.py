@@ -12,7 +12,7 @@ from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.label import LabelRule
-from kbtrain.labeling.label_stage import LabelCounts, common_answers, labels, refuse_unequal
+from kbtrain.labeling.label_stage import LabelCounts, common_answers, label_questions, refuse_unequal
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.records import Condition, Question, Sample, SampleSet
 
@@ -43,7 +43,7 @@ def test_tau_sees_the_training_questions_alone(
 ) -> None:
     store.put("main", [answered("Paris", "Rome"), answered("Paris", "Paris", question="q9")])
     tally = LabelCounts()
-    made = list(labels(store, "main", [capital, dev], tally))
+    made = list(label_questions(store, "main", [capital, dev], tally))
     assert [one.llm.mastery for one in made] == [0.5, 1.0]
     assert dict(tally.mastery) == {0.5: 1} and dict(tally.certainty) == {0.0: 1}
 
@@ -54,10 +54,10 @@ def test_one_answer_is_no_label_and_the_reason_is_counted(
     greedy = SampleSet("q9", "llm", (), Sample(-1, "Paris", 2, "eos", -1.0), 20)
     store.put("main", [answered("Paris"), greedy])
     tally = LabelCounts()
-    assert not list(labels(store, "main", [capital, dev], tally))
+    assert not list(label_questions(store, "main", [capital, dev], tally))
     assert (tally.counts["llm_single_sample"], tally.counts["llm_greedy_only"]) == (1, 1)
     assert tally.counts["questions_without_llm_samples"] == 2
-    (one,) = labels(store, "main", [dev], LabelCounts(), rule=LabelRule(by="greedy"))
+    (one,) = label_questions(store, "main", [dev], LabelCounts(), rule=LabelRule(by="greedy"))
     assert one.llm.mastery == 1.0 and one.llm.certainty is None
 
 
@@ -67,7 +67,7 @@ def test_answers_cut_at_the_limit_are_counted_and_more_than_5_percent_are_warned
 ) -> None:
     store.put("main", [cut(answered(*["Paris"] * 20), n)])
     tally = LabelCounts()
-    list(labels(store, "main", [capital], tally))
+    list(label_questions(store, "main", [capital], tally))
     assert tally.counts["llm_answers_cut"] == n and tally.cut_shares() == {"llm": n / 20}
     lines = tally.warnings(LabelRule())
     assert len(lines) == warned and all("10.0% of the answers under 'llm'" in line for line in lines)
@@ -75,8 +75,8 @@ def test_answers_cut_at_the_limit_are_counted_and_more_than_5_percent_are_warned
 
 def test_the_rule_decides_which_answers_count(store: SampleStore, capital: Question, answered: Answered) -> None:
     store.put("main", [cut(answered("Paris", "Paris", "Rome", "Oslo"), 2)])
-    (kept,) = labels(store, "main", [capital], LabelCounts())
-    (dropped,) = labels(store, "main", [capital], LabelCounts(), rule=LabelRule(cut="drop"))
+    (kept,) = label_questions(store, "main", [capital], LabelCounts())
+    (dropped,) = label_questions(store, "main", [capital], LabelCounts(), rule=LabelRule(cut="drop"))
     assert (kept.llm.mastery, dropped.llm.mastery) == (0.5, 1.0)
 
 
@@ -85,7 +85,7 @@ def test_a_greedy_answer_that_is_cut_is_not_counted_as_a_judge_s_abstention(
 ) -> None:
     store.put("main", [SampleSet("q1", "llm", (), Sample(-1, "Paris", 2, "length", -1.0), 20)])
     tally = LabelCounts()
-    assert not list(labels(store, "main", [capital], tally, rule=LabelRule(by="greedy", cut="drop")))
+    assert not list(label_questions(store, "main", [capital], tally, rule=LabelRule(by="greedy", cut="drop")))
     assert tally.counts["llm_too_few_whole_answers"] == 1 and not tally.counts["llm_judge_abstained"]
 
 
@@ -93,7 +93,7 @@ def test_yes_no_answers_without_a_verdict_are_counted_and_warned_of(store: Sampl
     asked = Question("q1", "Are both singers American?", ("yes",), "train", "made")
     store.put("main", [answered("Yes", "No", "singers", "singer", "Both are American.")])
     tally = LabelCounts()
-    (made,) = labels(store, "main", [asked], tally)
+    (made,) = label_questions(store, "main", [asked], tally)
     assert (made.llm.mastery, made.llm.n, made.llm.n_abstained) == (pytest.approx(2 / 3), 5, 2)
     assert (tally.counts["llm_yes_no_answers"], tally.counts["llm_yes_no_answers_without_verdict"]) == (5, 2)
     (line,) = tally.warnings(LabelRule())
@@ -107,7 +107,7 @@ def test_a_yes_no_question_with_one_verdict_gets_no_label_and_is_counted(
     asked = Question("q1", "Are both singers American?", ("yes",), "train", "made")
     store.put("main", [answered("Yes", "singers", "singer")])
     tally = LabelCounts()
-    assert not list(labels(store, "main", [asked], tally)) and tally.counts["llm_no_verdict"] == 1
+    assert not list(label_questions(store, "main", [asked], tally)) and tally.counts["llm_no_verdict"] == 1
 
 
 def test_a_judge_s_verdicts_grade_where_there_are_any(
@@ -116,9 +116,9 @@ def test_a_judge_s_verdicts_grade_where_there_are_any(
     store.put("main", [answered("Lutetia", "Rome", greedy="Lutetia")])
     path = tmp_path / "verdicts.jsonl"
     jsonl.write(path, [QuestionVerdicts("q1", {"lutetia": True, "rome": False})])
-    (judged,) = labels(store, "main", [capital], LabelCounts(), Aligned(QuestionVerdicts, path))
+    (judged,) = label_questions(store, "main", [capital], LabelCounts(), Aligned(QuestionVerdicts, path))
     assert judged.llm.mastery == 0.5 and judged.llm.greedy_correct is True
-    (ruled,) = labels(store, "main", [capital], LabelCounts())
+    (ruled,) = label_questions(store, "main", [capital], LabelCounts())
     assert ruled.llm.mastery == 0.0 and ruled.llm.greedy_correct is False
 
 
@@ -137,9 +137,9 @@ def test_certainty_on_the_paper_s_own_scale_needs_equal_numbers_of_answers(
 ) -> None:
     store.put("main", [answered("Paris", "Rome"), answered("Paris", "Rome", "Oslo", question="q9")])
     tally = LabelCounts()
-    list(labels(store, "main", [capital], tally))
+    list(label_questions(store, "main", [capital], tally))
     refuse_unequal(tally)  # one split: nothing to be unequal to
-    list(labels(store, "main", [capital, dev], tally))
+    list(label_questions(store, "main", [capital, dev], tally))
     assert tally.most_answers == {"train": 2, "dev": 3}
     with pytest.raises(UserError, match=r"differs between the questions \(train 2, dev 3\)"):
         refuse_unequal(tally)
@@ -156,9 +156,9 @@ def test_it_needs_them_inside_a_split_and_under_both_conditions_too(
     store.put("main", [more, *([answered("Paris", "Rome", question="q4")] if condition == "rag" else [])])
     asked = [dataclasses.replace(capital, id=f"q{i}") for i in (1, 2, 3, 4)]
     tally = LabelCounts()
-    list(labels(store, "main", asked[:3], tally))
+    list(label_questions(store, "main", asked[:3], tally))
     refuse_unequal(tally)
-    list(labels(store, "main", asked[3:], tally))
+    list(label_questions(store, "main", asked[3:], tally))
     with pytest.raises(UserError, match=r"\(train 2 to 3, 1 of \d unlike the rest\), so no tau fits"):
         refuse_unequal(tally)
 
@@ -175,7 +175,7 @@ def test_cut_and_thought_only_answers_are_left_out_and_counted_and_empty_ones_ar
 ) -> None:
     store.put("main", [silent(answered("Paris", "Paris", "Rome"), "eos", "length", "thought")])
     tally = LabelCounts()
-    (made,) = labels(store, "main", [capital], tally)
+    (made,) = label_questions(store, "main", [capital], tally)
     assert (made.llm.n, made.llm.mastery, made.llm.n_empty) == (4, 0.5, 1)  # two of Paris, Paris, Rome and ""
     assert (made.llm.n_cut, made.llm.n_thought_only, made.llm.greedy_correct) == (1, 1, None)
     assert (tally.counts["llm_answers_left_out_cut"], tally.counts["llm_answers_left_out_thought_only"]) == (1, 1)
@@ -190,7 +190,7 @@ def test_a_question_most_of_whose_answers_are_left_out_has_no_label(
 ) -> None:
     store.put("main", [silent(answered("Paris", "Paris"), "length", "length", "thought")])
     tally = LabelCounts()
-    assert not list(labels(store, "main", [capital], tally))  # its short thoughts alone would count
+    assert not list(label_questions(store, "main", [capital], tally))  # its short thoughts alone would count
     assert tally.counts["llm_too_few_whole_answers"] == 1
 
 
@@ -202,5 +202,5 @@ def test_left_out_answers_leave_certainty_its_common_scale(
     store.put("main", [silent(answered(*["Paris"] * 9, question="q9"), "length")])
     assert common_answers(store, "main") == 5
     dev = dataclasses.replace(capital, id="q9")
-    made = list(labels(store, "main", [capital, dev], LabelCounts(), rule=LabelRule(certainty_answers=5)))
+    made = list(label_questions(store, "main", [capital, dev], LabelCounts(), rule=LabelRule(certainty_answers=5)))
     assert [one.llm.certainty is not None for one in made] == [True, True]

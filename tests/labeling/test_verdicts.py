@@ -13,7 +13,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.judges import RuleJudge
 from kbtrain.labeling.label import indicators, label
-from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, count_verdicts, distinct_answers, judged
+from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts, count_verdicts, distinct_answers, judge_answers
 from kbtrain.records import Label, Question, SampleSet
 
 Answered = Callable[..., SampleSet]
@@ -26,7 +26,7 @@ def test_greedy_answers_are_judged_too_and_blank_ones_before_no_judge(
         store.begin("main", {})
         store.put("main", [answered("Rome", " \n", "rome!", greedy="Paris"), answered("A", "B", question="q2")])
         assert distinct_answers(store, "main", capital) == {"paris": "Paris", "rome": "Rome"}
-        made = list(judged(store, "main", [capital, choice], RuleJudge(), 1))
+        made = list(judge_answers(store, "main", [capital, choice], RuleJudge(), 1))
     assert made[1] == QuestionVerdicts("q2", {})  # multiple choice keeps its own rule
     assert count_verdicts(made, [capital, choice]) == {"answers": 2, "right": 1, "abstained": 0, "choice_questions": 1}
 
@@ -44,7 +44,7 @@ def test_questions_of_which_all_is_known_do_not_wait_for_one_another(
     with SampleStore(tmp_path / "s.db") as store:
         store.begin("main", {})
         store.put("main", [answered("Rome", question=f"q{i}") for i in range(5)])
-        made = judged(store, "main", asked(), RuleJudge(), 2, lambda question: {"rome": True, "oslo": None})
+        made = judge_answers(store, "main", asked(), RuleJudge(), 2, lambda question: {"rome": True, "oslo": None})
         assert next(made).right == {"rome": True, "oslo": None}  # as it was said, of another run's answer, too
         assert read == ["q0", "q1"]
         assert len(list(made)) == 4

@@ -9,7 +9,7 @@ import pytest
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.cost import Asking, GateTokens, Prices, Usage, bill, gate_bill, thousand_questions
+from kbtrain.evaluation.cost import GateCost, GateTokens, Prices, Usage, bill, gate_bill, thousand_questions
 
 PRICES = Prices(
     search=0.01,
@@ -24,7 +24,7 @@ USED = Usage(np.array([100.0, 100]), np.array([10.0, 30]), np.array([1000.0, 300
 
 
 def test_a_bill_worked_by_hand() -> None:
-    found = bill(USED, np.array([0.0, 1.0]), PRICES, Asking(0.2))
+    found = bill(USED, np.array([0.0, 1.0]), PRICES, GateCost(0.2))
     assert found.searches == pytest.approx(0.005)
     assert found.tokens == pytest.approx((1550 * 1.0 + 15 * 2.0) / 1e6)
     assert found.gate == pytest.approx(0.2 * 3.6 / 3600)
@@ -34,9 +34,9 @@ def test_a_bill_worked_by_hand() -> None:
 
 def test_a_thousand_questions_worked_by_hand() -> None:
     """One of two questions is searched for: 100 and 3,000 prompt tokens, 10 and 20 completion tokens."""
-    found = bill(USED, np.array([0.0, 1.0]), PRICES, Asking(0.2, GateTokens(50.0, 5.0)))
+    found = bill(USED, np.array([0.0, 1.0]), PRICES, GateCost(0.2, GateTokens(50.0, 5.0)))
     assert (found.searched, found.prompt_tokens, found.completion_tokens) == (0.5, 1600.0, 20.0)
-    text = thousand_questions(USED, np.array([0.0, 1.0]), PRICES, Asking(0.2))
+    text = thousand_questions(USED, np.array([0.0, 1.0]), PRICES, GateCost(0.2))
     # 0.25 s searching, 1.55 * 0.1 s reading, 0.015 * 10 s writing, 0.2 s for the gate; 5 + 1.55 + 0.03 + 0.2 USD
     assert text == (
         "A thousand questions: 500 searches, 1,550,000 prompt and 15,000 completion tokens, 755 ms a question, 6.78 "
@@ -52,60 +52,60 @@ def test_a_thousand_questions_worked_by_hand() -> None:
 
 def test_a_gate_that_asks_a_server_is_paid_by_tokens_and_not_by_the_machine() -> None:
     paid = GateTokens(read=500.0, generated=80.0)
-    found = bill(USED, np.array([0.0, 1.0]), PRICES, Asking(0.2, paid))
+    found = bill(USED, np.array([0.0, 1.0]), PRICES, GateCost(0.2, paid))
     assert found.gate == pytest.approx((500 * 1.0 + 80 * 2.0) / 1e6)
     assert found.money == pytest.approx(found.searches + found.tokens + found.gate)
-    assert found.seconds == bill(USED, np.array([0.0, 1.0]), PRICES, Asking(0.2)).seconds  # it is waited for
-    beside = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, PRICES, Asking(0.3, paid))
+    assert found.seconds == bill(USED, np.array([0.0, 1.0]), PRICES, GateCost(0.2)).seconds  # it is waited for
+    beside = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, PRICES, GateCost(0.3, paid))
     assert beside.break_even is not None
     always = bill(USED, np.ones(2), PRICES)
-    assert bill(USED, np.full(2, beside.break_even), PRICES, Asking(0.3, paid)).money == pytest.approx(always.money)
+    assert bill(USED, np.full(2, beside.break_even), PRICES, GateCost(0.3, paid)).money == pytest.approx(always.money)
 
 
 def test_a_pass_that_the_answer_goes_on_from_costs_where_a_search_follows() -> None:
     """0.4 s of two questions, one of them searched for: 0.2 s in the mean; the break-even ratio pays for its own."""
-    found = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, PRICES, Asking(2.0, within_answer=True))
+    found = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, PRICES, GateCost(2.0, within_answer=True))
     assert found.break_even is not None and 0 < found.break_even < 1
-    at_even = bill(USED, np.full(2, found.break_even), PRICES, Asking(4.0 * found.break_even))
+    at_even = bill(USED, np.full(2, found.break_even), PRICES, GateCost(4.0 * found.break_even))
     assert at_even.money == pytest.approx(bill(USED, np.ones(2), PRICES).money)
-    never = gate_bill("gate", USED, np.zeros(2), 0.5, PRICES, Asking(0.0, within_answer=True))
+    never = gate_bill("gate", USED, np.zeros(2), 0.5, PRICES, GateCost(0.0, within_answer=True))
     assert never.break_even == 1.0
 
 
 def test_a_gate_that_is_asked_after_the_search_saves_none() -> None:
     retrieve = np.array([0.0, 1.0])
-    before, after = (bill(USED, retrieve, PRICES, Asking(0.2, after_search=late)) for late in (False, True))
+    before, after = (bill(USED, retrieve, PRICES, GateCost(0.2, after_search=late)) for late in (False, True))
     assert after.searches == pytest.approx(PRICES.search) and before.searches == pytest.approx(PRICES.search / 2)
     assert (after.tokens, after.gate) == (before.tokens, before.gate)
     assert after.seconds - before.seconds == pytest.approx(PRICES.search_seconds / 2)
-    never = gate_bill("gate", USED, np.zeros(2), 0.5, PRICES, Asking(0.0, after_search=True))
+    never = gate_bill("gate", USED, np.zeros(2), 0.5, PRICES, GateCost(0.0, after_search=True))
     always = bill(USED, np.ones(2), PRICES)
     reading = bill(USED, np.zeros(2), PRICES).tokens
     assert never.saved == pytest.approx((always.tokens - reading) / always.money)  # the tokens of the passages alone
-    late = gate_bill("gate", USED, retrieve, 0.5, PRICES, Asking(0.003, after_search=True))
+    late = gate_bill("gate", USED, retrieve, 0.5, PRICES, GateCost(0.003, after_search=True))
     assert late.break_even == pytest.approx(1 - late.bill.gate / (always.tokens - reading))
 
 
 def test_at_the_break_even_ratio_the_gate_costs_as_much_as_all_rag() -> None:
-    found = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, PRICES, Asking(0.3))
+    found = gate_bill("gate", USED, np.array([1.0, 0.0]), 0.5, PRICES, GateCost(0.3))
     assert found.break_even is not None and found.break_even_seconds is not None
     always = bill(USED, np.ones(2), PRICES)
-    assert bill(USED, np.full(2, found.break_even), PRICES, Asking(0.3)).money == pytest.approx(always.money)
-    assert bill(USED, np.full(2, found.break_even_seconds), PRICES, Asking(0.3)).seconds == pytest.approx(
+    assert bill(USED, np.full(2, found.break_even), PRICES, GateCost(0.3)).money == pytest.approx(always.money)
+    assert bill(USED, np.full(2, found.break_even_seconds), PRICES, GateCost(0.3)).seconds == pytest.approx(
         always.seconds
     )
     assert found.saved == pytest.approx(1 - found.bill.money / always.money)
 
 
 def test_a_gate_slower_than_a_search_never_pays_in_time() -> None:
-    found = gate_bill("gate", USED, np.zeros(2), 0.5, PRICES, Asking(100.0))
+    found = gate_bill("gate", USED, np.zeros(2), 0.5, PRICES, GateCost(100.0))
     assert found.break_even_seconds is not None and found.break_even_seconds < 0
     assert found.saved_seconds is not None and found.saved_seconds < 0
 
 
 def test_where_retrieval_costs_nothing_there_is_no_break_even_and_it_says_so() -> None:
     free = PRICES.model_copy(update={"search": 0.0, "million_tokens_in": 0.0, "million_tokens_out": 0.0})
-    found = gate_bill("gate", USED, np.zeros(2), 0.5, free, Asking(0.1))
+    found = gate_bill("gate", USED, np.zeros(2), 0.5, free, GateCost(0.1))
     assert found.break_even is None and found.saved is None
     assert "nothing to save" in found.reasons["break_even"]
 

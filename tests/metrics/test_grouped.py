@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.groups import JudgedQuestions, quantile_groups, ranked_within, rows
+from kbtrain.evaluation.groups import JudgedQuestions, group_rows, quantile_groups, ranked_within
 
 LLM = np.array([1.0, 0, 0, 1, 1, 0])
 RAG = np.array([1.0, 1, 0, 0, 1, 1])
@@ -13,7 +13,7 @@ GATE = np.array([0.0, 1, 1, 1, 0, 0])
 
 
 def test_a_row_worked_by_hand() -> None:
-    first, second = rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["a", "a", "a", "b", "b", "b"])
+    first, second = group_rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["a", "a", "a", "b", "b", "b"])
     assert (first.group, first.n, first.llm_only, first.all_rag) == ("a", 3, pytest.approx(1 / 3), pytest.approx(2 / 3))
     cell = first.gates["gate"]
     assert (cell.ratio, cell.accuracy) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
@@ -24,29 +24,29 @@ def test_a_row_worked_by_hand() -> None:
 
 
 def test_questions_without_a_group_are_in_no_row_and_order_is_by_name() -> None:
-    found = rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["z", None, "a", None, "z", "a"])
+    found = group_rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["z", None, "a", None, "z", "a"])
     assert [(row.group, row.n) for row in found] == [("a", 2), ("z", 2)]
 
 
 def test_a_gate_that_never_retrieves_has_no_unknown_questions() -> None:
-    cell = rows(JudgedQuestions(LLM, RAG, {"never": np.zeros(6)}), ["a"] * 6)[0].gates["never"]
+    cell = group_rows(JudgedQuestions(LLM, RAG, {"never": np.zeros(6)}), ["a"] * 6)[0].gates["never"]
     assert (cell.known, cell.unknown, cell.gain.mean) == (0.5, None, 0.0)
 
 
 def test_the_mean_over_data_sets_counts_each_the_same() -> None:
-    *found, mean = rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["a", "a", "a", "a", "b", "b"], mean=True)
+    *found, mean = group_rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["a", "a", "a", "a", "b", "b"], mean=True)
     assert (mean.group, mean.n, len(found)) == ("mean", 6, 2)
     assert mean.llm_only == pytest.approx((0.5 + 0.5) / 2)
     assert mean.gates["gate"].accuracy == np.mean([row.gates["gate"].accuracy for row in found])
     assert mean.gates["gate"].unknown == found[0].gates["gate"].unknown  # the other one retrieves nothing
-    assert len(rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["a"] * 6, mean=True)) == 1
+    assert len(group_rows(JudgedQuestions(LLM, RAG, {"gate": GATE}), ["a"] * 6, mean=True)) == 1
 
 
 def test_the_means_interval_is_that_of_independent_data_sets() -> None:
     rng = np.random.default_rng(0)
     llm, rag, gate = (rng.integers(0, 2, 800).astype(float) for _ in range(3))
     groups = ["a", "b", "c", "d"] * 200
-    *found, mean = rows(JudgedQuestions(llm, rag, {"gate": gate}), groups, mean=True)
+    *found, mean = group_rows(JudgedQuestions(llm, rag, {"gate": gate}), groups, mean=True)
     widths = [row.gates["gate"].gain.high - row.gates["gate"].gain.low for row in [*found, mean]]
     assert widths[-1] == pytest.approx(np.sqrt(np.sum(np.square(widths[:-1]))) / 4, rel=0.1)
 
@@ -55,7 +55,7 @@ def test_intervals_draw_whole_clusters() -> None:
     rng = np.random.default_rng(0)
     llm, rag, gate = (np.repeat(rng.integers(0, 2, 50).astype(float), 8) for _ in range(3))
     alone, together = (
-        rows(JudgedQuestions(llm, rag, {"gate": gate}), ["a"] * 400, clusters=clusters)[0].gates["gate"].gain
+        group_rows(JudgedQuestions(llm, rag, {"gate": gate}), ["a"] * 400, clusters=clusters)[0].gates["gate"].gain
         for clusters in (None, [str(i // 8) for i in range(400)])
     )
     assert alone.mean == together.mean

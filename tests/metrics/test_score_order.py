@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.classify import complete, covered_by, of_data_set, score_areas
+from kbtrain.evaluation.classify import complete_scores, outcomes_of_data_set, outcomes_with_score, score_areas
 from kbtrain.evaluation.run_folder import read_score_files
 from kbtrain.io import jsonl
 from kbtrain.records import GateScore, Outcome, Question
@@ -32,21 +32,21 @@ def test_where_retrieval_changes_nothing_there_is_no_area():
 def test_a_score_of_some_questions_is_set_apart_and_can_choose_the_questions():
     made = outcomes(4)
     scores = {"all": {f"t{i}": float(i) for i in range(5)}, "some": {"t1": 0.5, "t3": 0.25}}
-    arrays, short = complete(made, scores)
+    arrays, short = complete_scores(made, scores)
     assert arrays["all"].tolist() == [0.0, 1.0, 2.0, 3.0] and short == {"some": 2}
-    part = covered_by(made, scores, "some")
-    arrays, short = complete(part, scores)
+    part = outcomes_with_score(made, scores, "some")
+    arrays, short = complete_scores(part, scores)
     assert [o.question_id for o in part] == ["t1", "t3"] and short == {}
     assert arrays["all"].tolist() == [1.0, 3.0] and arrays["some"].tolist() == [0.5, 0.25]
     with pytest.raises(UserError, match="no scores of gate 'sme'; did you mean 'some'"):
-        covered_by(made, scores, "sme")
+        outcomes_with_score(made, scores, "sme")
 
 
 def test_a_data_set_s_questions_and_a_name_that_none_has():
     questions = [Question(f"t{i}", "q", ("a",), "test", "nq" if i < 3 else "pop") for i in range(4)]
-    assert [o.question_id for o in of_data_set(outcomes(4), questions, "pop")] == ["t3"]
+    assert [o.question_id for o in outcomes_of_data_set(outcomes(4), questions, "pop")] == ["t3"]
     with pytest.raises(UserError, match="no question of data set 'popp'; did you mean 'pop'"):
-        of_data_set(outcomes(4), questions, "popp")
+        outcomes_of_data_set(outcomes(4), questions, "popp")
 
 
 def test_a_gate_in_two_files_is_one_line(tmp_path):

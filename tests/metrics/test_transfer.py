@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.transfer import TransferSet, carry, matrix
+from kbtrain.evaluation.transfer import TransferSet, carry_threshold, transfer_matrix
 
 
 def part(name: str, seed: int, offset: float = 0.0, n_dev: int = 300) -> TransferSet:
@@ -22,15 +22,15 @@ def part(name: str, seed: int, offset: float = 0.0, n_dev: int = 300) -> Transfe
 
 
 def test_a_threshold_holds_where_the_scores_are_alike() -> None:
-    found = carry("gate", part("a", 0), part("b", 1), "ratio", 0.4)
+    found = carry_threshold("gate", part("a", 0), part("b", 1), "ratio", 0.4)
     assert found.ratio == pytest.approx(0.4, abs=0.12)  # two samples of 300: 3 standard errors
-    assert carry("gate", part("a", 0), part("b", 1), "ratio", 0.1).ratio == pytest.approx(0.1, abs=0.08)
+    assert carry_threshold("gate", part("a", 0), part("b", 1), "ratio", 0.1).ratio == pytest.approx(0.1, abs=0.08)
     assert found.gain.above_zero
     assert not found.shift.alarming
 
 
 def test_a_shift_is_found_before_it_does_harm() -> None:
-    found = carry("gate", part("a", 0), part("b", 1, offset=0.5), "ratio", 0.4)
+    found = carry_threshold("gate", part("a", 0), part("b", 1, offset=0.5), "ratio", 0.4)
     assert found.ratio > 0.8
     assert found.shift.alarming
     assert found.shift.statistic == pytest.approx(0.5, abs=0.08)
@@ -38,13 +38,13 @@ def test_a_shift_is_found_before_it_does_harm() -> None:
 
 def test_the_figures_are_those_of_the_targets_own_decisions() -> None:
     source, target = part("a", 0), part("b", 1)
-    found = carry("gate", source, target, "best_accuracy")
+    found = carry_threshold("gate", source, target, "best_accuracy")
     retrieve = target.test_scores["gate"] > found.threshold
     assert found.accuracy == pytest.approx(np.where(retrieve, target.test_rag, target.test_llm).mean())
     assert (found.n_dev, found.n) == (300, 300)
 
 
 def test_the_matrix_has_every_pair_and_names_the_parts_without_dev() -> None:
-    found, without = matrix(["gate"], [part("a", 0), part("b", 1), part("c", 2, n_dev=0)], "ratio")
+    found, without = transfer_matrix(["gate"], [part("a", 0), part("b", 1), part("c", 2, n_dev=0)], "ratio")
     assert [(c.source, c.target) for c in found] == [(s, t) for s in "ab" for t in "abc"]
     assert without == ["c"]

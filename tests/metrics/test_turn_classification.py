@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score, roc_auc_score
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.turns import run_of
+from kbtrain.evaluation.turns import seed_scores
 from kbtrain.io.jsonl import write
 from kbtrain.metrics.registry import METRICS, Metric
 from kbtrain.metrics.significance import cluster_counts
@@ -92,7 +92,7 @@ def test_turns_without_a_score_are_named_as_they_are_called(tmp_path):
     write(tmp_path / "scores.jsonl", [GateScore("d:1", "rule", 0.5)])
     turns = [TurnExample(name, "d", "dev", 1, (), label=True) for name in ("d:1", "question7:1")]
     with pytest.raises(UserError, match=r"scores.jsonl: no score for 1 turn \(question7:1\); score dev and test"):
-        run_of(tmp_path / "scores.jsonl", {"dev": turns, "test": []})
+        seed_scores(tmp_path / "scores.jsonl", {"dev": turns, "test": []})
 
 
 def test_a_registered_metric_is_in_every_table_and_in_the_report(monkeypatch, tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.questions.base import Loaded, context
-from kbtrain.questions.collect import CollectCounts, PickRule, picked, write_questions
+from kbtrain.questions.collect import CollectCounts, PickRule, pick_questions, write_questions
 from kbtrain.records import Passage, Question, Split
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -23,7 +23,7 @@ QUESTIONS = [
 
 
 def ids(wanted: PickRule, questions: list[Loaded] = QUESTIONS, tally: CollectCounts | None = None) -> list[str]:
-    return [one.question.id for one in picked(lambda: iter(questions), wanted, tally or CollectCounts())]
+    return [one.question.id for one in pick_questions(lambda: iter(questions), wanted, tally or CollectCounts())]
 
 
 def test_the_first_ones_up_to_each_limit() -> None:
@@ -77,7 +77,7 @@ def test_a_draw_reads_its_source_twice_and_holds_no_questions() -> None:
         reads += 1
         yield from QUESTIONS
 
-    assert len(list(picked(stream, PickRule({"all": 3}, "random"), CollectCounts()))) == 3
+    assert len(list(pick_questions(stream, PickRule({"all": 3}, "random"), CollectCounts()))) == 3
     assert reads == 2
 
 

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.savings import Saving, Setting
+from kbtrain.evaluation.savings import Saving, ThresholdSaving
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.analysis import figures as analysis
-from kbtrain.report.curves import KINDS, LineLabel, accuracy_curve, leading, looks, name_ends, spread, tell
+from kbtrain.report.curves import KINDS, LineLabel, accuracy_curve, annotate, leaders, looks, name_ends, spread
 from kbtrain.report.figures import reliability
 from kbtrain.report.first_screen import sentences
 from kbtrain.report.palette import CONTRAST, FIRST, GROUNDS, contrast, distance, distinct, oklab
@@ -24,8 +24,8 @@ from kbtrain.show.svg import new_figure, render
 
 def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving:
     over, left_out = Delta(0.1, 0.05, 0.15), Delta(saved, 0.0, 1.0)
-    here = Setting(0.5, saved, accuracy, left_out, Delta(0.029, -0.02, 0.08), over)
-    other = Setting(0.4, saved, accuracy, left_out, Delta(0.03, -0.02, 0.08), over)
+    here = ThresholdSaving(0.5, saved, accuracy, left_out, Delta(0.029, -0.02, 0.08), over)
+    other = ThresholdSaving(0.4, saved, accuracy, left_out, Delta(0.03, -0.02, 0.08), over)
     return Saving(
         gate,
         0.02,
@@ -49,7 +49,7 @@ def test_the_label_stands_inside_the_figure_beside_its_dot(
     _, axes = new_figure(11.2, 4.9)
     axes.set_xlim(0, 100)
     axes.set_ylim(low, low + 4 if low > 90 else 100 if accuracy > 0.9 else 55)
-    tell(axes, saving_of := saving(saved, accuracy), "#0072b2", narrow=False)
+    annotate(axes, saving_of := saving(saved, accuracy), "#0072b2", narrow=False)
     (label,) = axes.texts
     assert (
         label.get_text()
@@ -141,8 +141,8 @@ def test_oklab_of_white_and_of_a_pure_red() -> None:
 def test_the_first_screen_shows_the_gate_named_and_the_best_of_each_other_kind() -> None:
     found = [saving(0.5, 0.4, gate) for gate in ("kbm_benefit", "kbm_mastery", "probe_benefit", "stack_benefit",
                                                  "features_benefit", "prompt")]  # fmt: skip
-    assert leading(found, "probe_mastery") == ["probe_mastery", "kbm_benefit", "stack_benefit", "features_benefit"]
-    assert len(leading(found, None)) == KINDS and leading([], None) == []
+    assert leaders(found, "probe_mastery") == ["probe_mastery", "kbm_benefit", "stack_benefit", "features_benefit"]
+    assert len(leaders(found, None)) == KINDS and leaders([], None) == []
 
 
 @pytest.mark.parametrize(

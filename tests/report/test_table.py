@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbtrain.report.tables import Column, Table, as_markdown, as_text, beside, format_cell
+from kbtrain.report.tables import Column, Table, add_columns, as_markdown, as_text, format_cell
 
 COLUMNS = [Column("set", "text"), Column("n", "count"), Column("A/E"), Column("gain", "points"), Column("p", "decimal")]
 TABLE = Table(
@@ -38,6 +38,6 @@ def test_json_keeps_raw_values() -> None:
 
 
 def test_further_columns_stand_at_the_right() -> None:
-    found = beside(TABLE, ["paper: A/E"], [[0.5], [None]])
+    found = add_columns(TABLE, ["paper: A/E"], [[0.5], [None]])
     assert [column.name for column in found.columns][-1] == "paper: A/E"
     assert [row[-1] for row in found.rows] == [0.5, None]

@@ -13,7 +13,7 @@ import pytest
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.records import Passage
-from kbtrain.retrieval.corpus import Chunking, chunked, read_passages, word_spans
+from kbtrain.retrieval.corpus import Chunking, cut_passages, read_passages, word_spans
 
 ROWS = [Passage("1", "Aaron", 'He said "Hi,\tyou".'), Passage("2", "", "中文 text")]
 
@@ -78,16 +78,16 @@ def test_a_corpus_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 def test_long_passages_are_cut_into_chunks_that_overlap() -> None:
     long = Passage("p", "T", " one two  three\nfour five six seven ")
-    made = list(chunked([long, Passage("q", "", "short one")], Chunking(4, overlap=1)))
+    made = list(cut_passages([long, Passage("q", "", "short one")], Chunking(4, overlap=1)))
     assert made == [
         Passage("p#0", "T", "one two  three\nfour"),
         Passage("p#1", "T", "four five six seven"),
         Passage("q", "", "short one"),
     ]
-    assert [p.text for p in chunked([long], Chunking(3))] == ["one two  three", "four five six", "seven"]
+    assert [p.text for p in cut_passages([long], Chunking(3))] == ["one two  three", "four five six", "seven"]
     assert [("我 ab,中")[a:b] for a, b in word_spans("我 ab,中")] == ["我", "ab,", "中"]
     with pytest.raises(UserError, match="chunks of 3 tokens cannot overlap by 3"):
-        list(chunked([long], Chunking(3, 3)))
+        list(cut_passages([long], Chunking(3, 3)))
 
 
 def test_chunks_by_a_models_tokens_are_stretches_of_the_text(tmp_path: Path) -> None:
@@ -97,10 +97,10 @@ def test_chunks_by_a_models_tokens_are_stretches_of_the_text(tmp_path: Path) -> 
     backend = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")  # a token a character
     PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>").save_pretrained(tmp_path)
-    made = list(chunked([Passage("p", "", "héllo wörld")], Chunking(4, 0, str(tmp_path))))
+    made = list(cut_passages([Passage("p", "", "héllo wörld")], Chunking(4, 0, str(tmp_path))))
     assert [p.text for p in made] == ["héll", "o wö", "rld"]
     with pytest.raises(UserError, match="cannot be opened"):
-        list(chunked([], Chunking(4, 0, str(tmp_path / "gone"))))
+        list(cut_passages([], Chunking(4, 0, str(tmp_path / "gone"))))
 
 
 def test_a_corpus_of_other_columns_is_mapped_and_numbered(tmp_path: Path) -> None:

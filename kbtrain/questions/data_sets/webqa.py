@@ -18,7 +18,7 @@ from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Passage, Question
 
 _NO_ANSWER = "no_answer"
-Found = list[tuple[Passage, tuple[str, ...]]]
+AnsweredPassages = list[tuple[Passage, tuple[str, ...]]]
 
 
 def webqa(file: DataFile) -> Iterator[Loaded]:
@@ -46,7 +46,7 @@ def _load_row(
     dataset: str,
     name: str,
     text: str,
-    answered_passages: Found,
+    answered_passages: AnsweredPassages,
     answers: tuple[str, ...] = (),
 ) -> Loaded:
     answers = answers or unique(answer for _, its_answers in answered_passages for answer in its_answers)
@@ -65,7 +65,7 @@ def _load_row(
     return Loaded(question, row.file, row.line, passages)
 
 
-def _evidences(row: SourceRecord) -> Found:
+def _evidences(row: SourceRecord) -> AnsweredPassages:
     inner = row.row("evidences")
     passages = []
     for name in inner.data:
@@ -75,8 +75,8 @@ def _evidences(row: SourceRecord) -> Found:
     return passages
 
 
-def _passages(row: SourceRecord, dataset: str) -> Found:
-    passages: Found = []
+def _passages(row: SourceRecord, dataset: str) -> AnsweredPassages:
+    passages: AnsweredPassages = []
     for inner in row.rows("passages"):
         if not inner.has("answer"):
             raise inner.wrong("answer", "text")
@@ -86,7 +86,7 @@ def _passages(row: SourceRecord, dataset: str) -> Found:
     return passages
 
 
-def _contest(row: SourceRecord) -> Found:
+def _contest(row: SourceRecord) -> AnsweredPassages:
     answer = row.gold_answer("answer")
     texts = [inner.text("passage_text") for inner in row.rows("passages")]
     return [

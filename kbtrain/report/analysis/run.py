@@ -15,7 +15,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.distribution import INDICATORS, Indicator, LabelStatistics
 from kbtrain.labeling.label import DEFAULT_RULE, LabelRule, indicators, label
-from kbtrain.labeling.label_stage import common_answers, right_of
+from kbtrain.labeling.label_stage import common_answers, verdicts_on
 from kbtrain.labeling.mastery import grade_answer
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.prompts.kbm import evidence_text
@@ -97,7 +97,7 @@ class RunAnalysis:
         parts: dict[str, RunAnalysis] = {}
         for question in questions:
             hits = None if evidence is None else evidence.record_of(question)
-            right = right_of(verdicts, question)
+            right = verdicts_on(verdicts, question)
             if self.split not in ("all", question.split):
                 continue
             stored = {c: row for c in CONDITIONS if (row := store.get(self.sampling_run, question.id, c)) is not None}
