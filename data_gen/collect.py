@@ -47,7 +47,9 @@ from kbtrain.runtime.progress import progress_bar
 
 class CollectConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder; it is made if it is not there")
-    dataset: str = Field("atlas", description="name of a data set; --list shows them")
+    dataset: str = Field(
+        "atlas", description="name of a data set (--list shows them); jsonl, csv or datasets for your own questions"
+    )
     path: Path | None = Field(None, description="its file, archive or folder; the atlas needs none")
     only: str | None = Field(None, description="of an archive or folder: files whose names match, like '*dev*'")
     split: Split | None = Field(None, description="train, dev or test; null: as the files say, else test")
@@ -61,7 +63,7 @@ class CollectConfig(Config):
     answer_as: AnswerAs = Field("letter", description="with options: letter, number (from 1), index (from 0), text")
     language: Language = Field("en", description="of jsonl, csv, datasets")
     subset: str | None = Field(None, description="configuration of a Hugging Face data set")
-    train: int | None = Field(None, ge=0, description="take at most so many training questions; null: all")
+    train: int | None = Field(None, ge=0, description="largest number of training questions; null: all")
     dev: int | None = Field(None, ge=0, description="the same for dev")
     test: int | None = Field(None, ge=0, description="the same for test")
     limit: int | None = Field(None, ge=0, description="the same for all splits together")

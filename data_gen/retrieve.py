@@ -61,7 +61,9 @@ class RetrieveConfig(Config):
     southeast_asian: SoutheastAsian = Field(
         "bigrams", description="Thai, Lao, Khmer, Burmese are cut into bigrams, or words by icu (kbtrain[icu])"
     )
-    chunk_tokens: int | None = Field(None, ge=1, description="longer passages are cut into chunks of so many tokens")
+    chunk_tokens: int | None = Field(
+        None, ge=1, description="longer passages are cut into chunks of this number of tokens"
+    )
     chunk_overlap: int = Field(0, ge=0, description="tokens that a chunk shares with the one before")
     chunk_tokenizer: str = Field("words", description="words, or a model's: embedded name, local folder or hub id")
     web: WebService | None = Field(None, description="the search service of retriever web: {url: ..., results: ...}")

@@ -1,27 +1,27 @@
-"""The command ``kbtrain``: everything an installed package needs outside of Python.
+"""Train, measure and serve gates: small models that decide whether a language model searches first.
 
 Examples:
-  kbtrain ls                                   stages, recipes, configurations and launch files
   kbtrain demo                                 the whole chain on a small model, 8 minutes or more
-  kbtrain run collect --dataset jsonl --path questions.jsonl --run runs/mine
+  kbtrain decide runs/demo/stack "What is the capital of France?"
+  kbtrain serve runs/demo/stack --model smollm2-135m-instruct
+  kbtrain run collect --dataset jsonl --path questions.jsonl --shares .5,.25,.25 --run runs/mine
+  kbtrain ls                                   stages, recipes, configurations and launch files
   kbtrain run train_kbm --launch zero2_4gpu --config kbm_qwen2_7b train=train.jsonl dev=dev.jsonl output=kbm
   kbtrain cp kbm_smollm2 mine.yaml             a copy to change; kbtrain check mine.yaml
   kbtrain models get smollm2-135m-instruct
   kbtrain compare runs/demo runs/demo-full
   kbtrain plan kbm_qwen2_7b --gpus 4 --gpu-memory 80 --examples 10000 --tokens 600 --rate 120
-  kbtrain check-server http://127.0.0.1:8000/v1 --output server.yaml
+  kbtrain check-server http://127.0.0.1:8001/v1 --output server.yaml
   kbtrain public data --run runs/public        gates on public questions, one model
   kbtrain public data --answers 4              the same with fewer answers to learn from
   kbtrain finish runs/mine                     from sampled answers to a gate, its threshold and a report
-  kbtrain decide runs/demo/probe "What is the capital of France?"
-  kbtrain serve runs/demo/draft_probe --model smollm2-135m-instruct
-  kbtrain mcp runs/demo/draft_probe            the gate and its run's index for agents, over standard input
-  kbtrain calibrate runs/demo/draft_probe --log decisions.jsonl --ratio 0.3
+  kbtrain mcp runs/mine/features               the gate and its run's index for agents, over standard input
+  kbtrain calibrate runs/mine/features --log decisions.jsonl --ratio 0.3
   kbtrain audit runs/mine/features --log decisions.jsonl --run runs/audit --n 60
   kbtrain audit runs/mine/features --run runs/audit --verdicts runs/audit/sheet.csv --apply
   kbtrain next runs/mine/features --log decisions.jsonl --n 50 --output next.jsonl
   kbtrain value runs/mine/features --log decisions.jsonl --threshold 0.4
-  kbtrain push runs/demo/draft_probe USER/NAME --dry-run
+  kbtrain push runs/mine/features USER/NAME --dry-run
   kbtrain env                                  versions and devices, for a report of a fault
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     Parsers = argparse._SubParsersAction["_Parser"]
 
 
-_KEY = "label by which a gate with several decides: mastery, certainty, benefit"
+_KEY = "label by which a gate with several decides: mastery, certainty, benefit, change"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -147,7 +147,7 @@ def _add_scripts(parsers: Parsers) -> None:
     run = _command(
         parsers,
         "run",
-        "run a stage or a recipe, as python SCRIPT would",
+        "run one step by its name: a stage (collect, retrieve, sample, ...) or a recipe (train_probe, ...)",
         usage="kbtrain run NAME|PATH [--launch NAME|PATH] [--config NAME|PATH] [--key value | key=value ...]",
         epilog="The keys of a script: kbtrain run NAME --help. With --launch, accelerate's --num_processes, "
         "--num_machines, --machine_rank, --main_process_ip and --main_process_port may stand among them.",
@@ -165,7 +165,7 @@ def _add_scripts(parsers: Parsers) -> None:
 
 
 def _add_demo(parsers: Parsers) -> None:
-    demo = _command(parsers, "demo", "the whole chain on a real model of 135 M weights, 8 to 60 minutes on 2 cores")
+    demo = _command(parsers, "demo", "the whole chain on a real model of 135 M weights, 8 to 20 minutes on 2 cores")
     size = demo.add_mutually_exclusive_group()
     size.add_argument("--full", dest="size", action="store_const", const="full", help="all questions: 35 to 120 min")
     size.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="36 questions: does it run here?")
@@ -435,7 +435,7 @@ def _add_plan(parsers: Parsers) -> None:
     plan.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs of all machines together (default: 1)")
     plan.add_argument("--gpu-memory", type=_finite, default=80, metavar="GIB", help="of one GPU (default: 80)")
     plan.add_argument("--train", metavar="FILE", help="training examples of the KBM: their number and lengths")
-    plan.add_argument("--examples", type=int, metavar="N", help="number of examples, where there is no file yet")
+    plan.add_argument("--examples", type=int, metavar="N", help="number of examples, if the file does not exist yet")
     plan.add_argument("--tokens", type=_finite, metavar="MEAN", help="their mean length (default: max_length)")
     plan.add_argument("--rate", metavar="TFLOPS", help="what one GPU reaches in training, or: measure (this CPU)")
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a key of the config")

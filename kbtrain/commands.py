@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, as_commands
 from kbtrain.runtime import scripts
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def demo(args: argparse.Namespace) -> None:
 def decide(args: argparse.Namespace) -> None:
     import json
 
-    from kbtrain.gates.decide import decisions, unpromised
+    from kbtrain.gates.decide import STDIN, decisions, unpromised
     from kbtrain.gates.registry import load_gate
 
     batches = _inputs(args)
@@ -132,10 +132,14 @@ def decide(args: argparse.Namespace) -> None:
         step(f"{gate.name}: its threshold promises: {gate.promise}")
     elif args.threshold is None and (warning := unpromised(gate)):
         step(warning)
+    n = 0
     for inputs in batches:
         for decided in decisions(gate, inputs, args.threshold):
             sys.stdout.write(json.dumps(decided, ensure_ascii=False) + "\n")
             sys.stdout.flush()
+            n += 1
+    if n == 0:
+        raise UserError(f"{args.file or STDIN}: no question in it")
 
 
 def _inputs(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
@@ -153,6 +157,8 @@ def _inputs(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
         return iter([read_questions_file(Path(args.file), args.field)])
     if sys.stdin is None:
         raise UserError(f"{STDIN}: closed; give texts or --file")
+    if sys.stdin.isatty():
+        step("reading questions from standard input, one a line; Ctrl-D ends")
     return (read_inputs(lines, STDIN, args.field, first) for first, lines in arriving(sys.stdin))
 
 
@@ -289,7 +295,7 @@ def _wait(message: str) -> None:
 
 def step(message: str) -> None:
     """One line of progress on stderr (stdout is for results)."""
-    sys.stderr.write(f"{message}\n")
+    sys.stderr.write(f"{as_commands(message)}\n")
     sys.stderr.flush()
 
 

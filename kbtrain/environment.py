@@ -30,7 +30,7 @@ MEANING = {
     "OMP_NUM_THREADS": "threads of a process on CPUs; without it the number of cores",
     "OMP_WAIT_POLICY": "whether idle threads of OpenMP wait actively",
     "GOMP_SPINCOUNT": "how long idle threads of GNU's OpenMP spin; kbtrain sets it where it is not set",
-    "DS_ACCELERATOR": "accelerator that DeepSpeed uses; cpu where there is no GPU",
+    "DS_ACCELERATOR": "accelerator that DeepSpeed uses; cpu without a GPU",
     "TOKENIZERS_PARALLELISM": "whether tokenizers use threads",
     "KBTRAIN_TEST_DATA": "folder of the public data that make evidence and some tests read",
     "KBTRAIN_URL": _LITELLM + "address of kbtrain serve",

@@ -63,7 +63,9 @@ class TrainProbeConfig(RecipeConfig, EngineConfig):
     labels: Labels = Field("soft", description="soft: the sampled shares; hard: True/False")
     method: Method = Field("ridge", description="ridge, logistic, or means (difference of class means)")
     average: int | None = Field(
-        None, ge=1, description="average the heads of so many layers, the best; null: 1, 2, 4 or 8 by cross-validation"
+        None,
+        ge=1,
+        description="average the heads of the best layers, this number of them; null: 1, 2, 4 or 8 by cross-validation",
     )
     layers: tuple[int, ...] | None = Field(None, min_length=1, description="layers to try, from 0; null: all")
     dtype: DtypeName = Field("auto", description="number format of scores; auto: fp32 on a CPU, else the model's own")

@@ -129,7 +129,8 @@ def test_messages_name_commands_that_an_installed_package_has() -> None:
             "x: no such file; run first: python data_gen/retrieve.py --run r1",
             "run first: kbtrain run retrieve --run r1",
         ),
-        ("run eval/end_to_end.py first", "run kbtrain run end_to_end first"),
+        ("run eval/end_to_end.py first", "run `kbtrain run end_to_end` first"),
+        ("run eval/score.py --run runs/x again", "run `kbtrain run score --run runs/x` again"),
         ("/home/me/eval/own.py: no such file", "/home/me/eval/own.py: no such file"),
     ):
         assert as_commands(text).endswith(shown)

@@ -24,7 +24,7 @@ def kind_to_fit(name: str) -> Kind:
     known = kinds()
     able = {one: kind for one, kind in known.items() if kind.fit}
     if name not in able:
-        hint = f"it has no fit; run {known[name].made_by}" if name in known else did_you_mean(name, able)
+        hint = f"it has a recipe of its own: {known[name].made_by}" if name in known else did_you_mean(name, able)
         raise UserError(f"key 'gate': '{name}' cannot be fitted here; {hint}")
     return able[name]
 

@@ -95,9 +95,9 @@ class ServerAbilities:
         """A line for each ability."""
         ends = [f"{name}: {self.refused.get(name, 'yes')}" for name in _PATHS]
         seeds = {
-            True: "same seed, same answer",
-            False: "ignored: stored answers stay, but could not be drawn again",
-            None: "unknown: all answers were alike",
+            True: "yes: the same seed gives the same answer",
+            False: "no: a seed does not repeat an answer; stored answers are kept",
+            None: "unknown: all test answers were the same",
         }[self.seeds]
         found = {
             "server": f"{self.url} ({self.owner}), model {self.model}",
@@ -111,7 +111,7 @@ class ServerAbilities:
         if self.states is not None:
             found["states"] = self.states
         if not self.dialect.greedy:
-            found["greedy"] = "temperature 0 is refused: the greedy answer is one more drawn answer"
+            found["greedy"] = "temperature 0 is refused: one more sampled answer takes the place of the greedy one"
         if fields := self._fields():
             found["fields"] = "; ".join(f"{key}: {json.dumps(value)}" for key, value in fields.items())
         words = [f"refused   {name}: {said}" for name, said in self.refused.items() if name not in _PATHS]
@@ -127,13 +127,15 @@ class ServerAbilities:
             return "one answer a request: as many requests as answers"
         if self.dialect.most is None:
             return f"{self.answers} answers in one request"
-        return f"{self.answers} answers in one request, of {self.samples} asked for: several requests a question"
+        return f"{self.answers} answers in one request ({self.samples} were requested): several requests a question"
 
     def _usage(self) -> str:
         if not self.usage:
             return "no: lengths of answers are estimated"
         shared = self.answers > 1 and not self.dialect.logprobs
-        return "yes" + (", for all answers of a reply together: shared out by their texts" if shared else "")
+        return "yes" + (
+            ", one count for all answers of a reply: divided by the lengths of their texts" if shared else ""
+        )
 
 
 class _Refused(Exception):
@@ -249,7 +251,7 @@ def check_server(
         try:
             return _check_fields(probe, model, samples, max_new_tokens)
         except _Refused as error:
-            raise UserError(f"{probe.where}: {error}, after it had answered; try again when it is well") from None
+            raise UserError(f"{probe.where}: it answered first, then failed: {error}; try again later") from None
 
 
 def _check_fields(probe: _Probe, wanted: str | None, samples: int, max_new_tokens: int) -> ServerAbilities:
@@ -503,8 +505,8 @@ def write_config(checked: ServerAbilities, path: Path) -> None:
     Raises :class:`UserError` for a file that is there.
     """
     text = f"# {checked.model} on a server, as kbtrain check-server found it: to sample, or to judge.\n"
-    text += f"#   python data_gen/sample.py --config {path.name} --run RUN\n"
-    text += f"#   python data_gen/judge.py --config {path.name} --run RUN --judge llm\n"
+    text += f"#   kbtrain run sample --config {path.name} --run RUN\n"
+    text += f"#   kbtrain run judge --config {path.name} --run RUN --judge llm\n"
     try:
         with path.open("x", encoding="utf-8") as out:
             out.write(as_typed(text) + yaml.safe_dump(checked.settings, sort_keys=False, allow_unicode=True))

@@ -22,7 +22,8 @@ class RemainingTime:
 
     Seconds of a batch = a * tokens read + b * tokens drawn + c * prompts, with a, b and c not below 0, fitted to all
     batches by least squares. Tokens of a prompt are estimated from its bytes; tokens of an answer that is left are the
-    mean under its condition so far.
+    mean under its condition so far. The first batches are no measure of the rest, so nothing is known before the
+    second batch and a twentieth of the prompts. A batch that takes longer than the mean raises the estimate.
     """
 
     def __init__(self, requests: Iterable[AnswerRequest], clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,6 +40,7 @@ class RemainingTime:
             self._left[request.question.id, request.condition] = tokens
             self._to_read += tokens
             self._to_draw[request.condition] += request.n + request.greedy
+        self._prompts = len(self._left)
 
     def start(self) -> None:
         """Begin to measure: the time before, such as opening the model, belongs to no batch."""
@@ -59,16 +61,25 @@ class RemainingTime:
         self._since = now
 
     def seconds(self) -> float | None:
-        """Seconds left; None before the first batch."""
+        """Seconds left; None as long as too little is finished."""
         finished = sum(self._finished.values())
-        if not finished:
+        if len(self._batches) < 2 or 20 * (self._prompts - len(self._left)) < self._prompts:
             return None
         overall = sum(self._drawn.values()) / finished
         drawn = sum(
             n * (self._drawn[c] / self._finished[c] if self._finished[c] else overall) for c, n in self._to_draw.items()
         )
         left = (self._to_read, drawn, len(self._left))
-        return sum(max(0.0, amount) * rate for amount, rate in zip(left, self._rates(), strict=True))
+        return self._slowed(sum(max(0.0, amount) * rate for amount, rate in zip(left, self._rates(), strict=True)))
+
+    def _slowed(self, seconds: float) -> float:
+        """The estimate at the last batch, corrected by the time since: counted down, then raised as work gets slower."""
+        measured = sum(batch[3] for batch in self._batches)
+        mean = measured / len(self._batches)
+        since = 0.0 if self._since is None else self._clock() - self._since
+        if since <= mean or not seconds or not measured:
+            return max(0.0, seconds - since)
+        return max(0.0, seconds * (measured + since) / (measured + mean) - mean)
 
     def _rates(self) -> list[float]:
         """Seconds of a token read, of a token drawn, and of a prompt."""

@@ -150,10 +150,9 @@ def summary_lines(counts: Mapping[str, int], k: int, target: Path) -> list[str]:
         if counts["gold_named"]
         else ""
     )
-    lines = [
-        f"{counts['questions']} questions, nothing found for {counts['without_hits']}, an answer in the hits "
-        f"for {counts['answer_found']} of {counts['answers_known']}{gold} -> {target}"
-    ]
+    known = counts["answers_known"]
+    answers = f", an answer in the hits for {counts['answer_found']} of {known}" if known else ""
+    lines = [f"{counts['questions']} questions, nothing found for {counts['without_hits']}{answers}{gold} -> {target}"]
     if counts.get("copies_skipped"):
         lines.append(f"{counts['copies_skipped']} copies of passages skipped: equal texts take one place")
     if counts["answers_known"] and counts["answer_found"] == 0:

@@ -70,5 +70,5 @@ def _one_line(
 ) -> str:
     """A warning in the form of errors; Python's own form adds a path and code, which only deprecations need."""
     if category is UserWarning:
-        return f"warning: {' '.join(str(message).split())}\n"
+        return f"warning: {as_commands(' '.join(str(message).split()))}\n"
     return _usual(message, category, filename, lineno, line)

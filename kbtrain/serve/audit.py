@@ -407,6 +407,9 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
             return [*lines, "not applied: the proposal has fewer right answers than now; --replace notes it anyway"]
         if old.promise and not guarantee:
             return [*lines, f"not applied: this promise would end: {old.promise}; --replace notes it anyway"]
+    if audit.apply and not audit.replace and not guarantee and new.mean <= 0 and new.low < 0:
+        gain = f"{points(new.mean)} points {points_interval(new)} against always searching"
+        return [*lines, f"not applied: no gain is expected ({gain}); judge more turns, or --replace notes it anyway"]
     if not audit.apply:
         return [*lines, "next: the same command with --apply notes the proposed threshold; --rollback takes it back"]
     return [*lines, _apply(audit, gate, old, proposal, value, scores)]

@@ -182,12 +182,12 @@ class ServeConfig(Config):
         if self.search_mapping and not self.search.startswith(("http://", "https://")):
             raise ValueError("key 'search_mapping': is for a search by HTTP (search: https://...{query})")
         if not is_loopback(self.host) and self.keys is None:
-            raise ValueError(f"key 'host': {self.host} can be reached by others; give a file of API keys: keys")
+            raise ValueError(f"key 'host': {self.host} can be reached by others; name a file of API keys (--keys FILE)")
         for origin in self.cors:
             if not _ORIGIN.fullmatch(origin):
                 raise ValueError(f"key 'cors': expected an origin such as https://chat.example, found {origin!r:.60}")
         if "*" in self.cors and self.keys is None:
-            raise ValueError("key 'cors': * lets every web page ask; give a file of API keys: keys")
+            raise ValueError("key 'cors': * lets every web page ask; name a file of API keys (--keys FILE)")
         return self
 
 

@@ -190,7 +190,7 @@ class LoadedGate:
         """The threshold above which a search gains more than this. Raises :class:`Refused` without an outlook."""
         outlook = self.gate.outlook
         if outlook is None:
-            message = f"gate '{self.gate.name}' has no map of what a search gains; run eval/end_to_end.py"
+            message = f"gate '{self.gate.name}' has no map of what a search gains; run `kbtrain run end_to_end`"
             raise Refused(400, "no_calibration", message, "x-kbtrain-price")
         return min(max(outlook.above(gain), -self._beyond), self._beyond)
 

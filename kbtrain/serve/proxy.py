@@ -130,7 +130,7 @@ class ProxiedRequest:
         needed, trace.searches = trace.searches, False
         trace.propensity = None  # the model decides if it searches
         if service.config.shadow:
-            trace.reason, trace.tool = "shadow" if needed else trace.reason, "kept"
+            trace.reason, trace.tool, trace.withheld = "shadow" if needed else trace.reason, "kept", needed
             return self.body
         changed, trace.tool = steer_tools(self.path, self.body, tools, needed, self.policy.tool or service.config.tool)
         return changed
@@ -150,7 +150,7 @@ class ProxiedRequest:
             return
         await self._decide()
         if trace.searches and (service.config.shadow or service.search is None):
-            trace.searches = False
+            trace.searches, trace.withheld = False, service.config.shadow
             if trace.reason != "gate-failed":  # a failure is reported in any case
                 trace.reason = "shadow" if service.config.shadow else "no-search"
         if trace.searches:

@@ -235,13 +235,18 @@ def open_search(config: ServeConfig) -> Search | None:
         except ValidationError as error:
             raise UserError(f"key 'search_mapping': {one_line(error)}") from None
         return HttpSearch(service)
+    check_search(name)
     if is_index(Path(name)):
         return VectorSearch(VectorIndex.open(Path(name)))
     if name == "atlas" or Path(name).exists():
         return _bm25(name)
-    if ":" in name:
-        return _function(name)
-    raise UserError(f"key 'search': {at(name)}: no such file or folder; see kbtrain serve --help")
+    return _function(name)
+
+
+def check_search(name: str) -> None:
+    """Raises :class:`UserError` for a file or folder that is missing, before anything is opened."""
+    if name not in ("auto", "none", "atlas") and ":" not in name and not Path(name).exists():
+        raise UserError(f"key 'search': {at(name)}: no such file or folder; see kbtrain serve --help")
 
 
 def automatic(config: ServeConfig) -> str | None:

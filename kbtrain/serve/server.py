@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 USAGE = """Put a gate in front of a model: an OpenAI-compatible server that searches only where it is needed.
 
 Examples:
-  kbtrain serve runs/demo/draft_probe --model smollm2-135m-instruct
+  kbtrain serve runs/demo/stack --model smollm2-135m-instruct
   kbtrain serve runs/mine/features --upstream http://127.0.0.1:8001/v1 --port 8080
   kbtrain serve runs/mine/features --config serve.yaml
 """
@@ -115,6 +115,8 @@ def startup_lines(service: Service) -> list[str]:
     if service.upstream is not None:
         lines.append(f"prompt: {_prompt_in_words(config, loaded)}")
         lines.append(f"search: {service.search.name if service.search else 'none'}; passages: {config.k}")
+    else:
+        lines.append("no model: this server only decides (/v1/gate); for answers add --upstream URL or --model NAME")
     if service.second is not None:
         second = service.second
         lines.append(f"after the search: {second.name}, threshold {second.threshold:.6g}: saves passages, no searches")

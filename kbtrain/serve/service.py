@@ -37,7 +37,7 @@ from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.policy import Aim
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.request_forms import FORMS, Placement, with_evidence
-from kbtrain.serve.search import Search, SearchCheck, find_within, open_search
+from kbtrain.serve.search import Search, SearchCheck, check_search, find_within, open_search
 from kbtrain.serve.upstream import HttpUpstream, Upstream, UpstreamCheck
 from kbtrain.serve.worker import Input
 from kbtrain.utterances.kinds import BY_THRESHOLD, UtteranceKind
@@ -69,6 +69,7 @@ class RequestTrace:
     request_id: str = ""  # clients report outcomes by it; empty without a log
     propensity: float | None = None  # probability of the action, where the server explores
     error_inside: bool = False  # the upstream's, in an answer of status 200
+    withheld: bool = False  # a search that shadow mode did not make
     began: float = field(default_factory=time.perf_counter)
 
     def explore(self, share: float) -> None:
@@ -118,6 +119,7 @@ class Service:
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
+        check_search(config.search)
         self.keys = Keys.read(config.keys)
         self.decider = Decider(config)
         self.decider.warm_up()
@@ -290,6 +292,7 @@ class Service:
             "retrieve": None if d is None or d.threshold is None else d.retrieve,
             "reason": trace.reason,
             "searched": trace.searches,
+            "would_search": trace.searches or trace.withheld,
             "propensity": trace.propensity,
             "passages": len(trace.hits),
             "saves": trace.saves,

@@ -50,7 +50,7 @@ def test_passages_of_other_questions_are_not_looked_through_for_answers(run_fold
     jsonl.write(questions, [replace(first, text="Who else?"), *others])
     done = script("analyse", "--runs", f"[{run_folder}]")
     assert done.returncode == 2, done.stdout
-    assert done.stderr == f"error: {evidence}: made from another questions.jsonl; run kbtrain run retrieve again\n"
+    assert done.stderr == f"error: {evidence}: made from another questions.jsonl; run `kbtrain run retrieve` again\n"
 
 
 def test_the_page_holds_both_models_and_its_numbers_are_those_of_the_store(two_models: Path, script: Script) -> None:
@@ -122,10 +122,10 @@ def test_a_run_without_answers_is_one_line(run_folder: Path, script: Script) -> 
     with SampleStore(run_folder / "samples.db") as store:
         store.begin("empty", {})
     done = script("analyse", "--runs", f"[{run_folder}]", "--sampling-runs", "[empty]")
-    assert done.returncode == 2 and "run 'empty' holds no answers; run kbtrain run sample" in done.stderr
+    assert done.returncode == 2 and "run 'empty' holds no answers; run `kbtrain run sample`" in done.stderr
     with contextlib.closing(sqlite3.connect(run_folder / "samples.db")) as store, store:
         store.execute("DELETE FROM runs")
     done = script("analyse", "--runs", f"[{run_folder}]")
-    assert done.returncode == 2 and "samples.db: no sampling run in it; run kbtrain run sample" in done.stderr
+    assert done.returncode == 2 and "samples.db: no sampling run in it; run `kbtrain run sample`" in done.stderr
     done = script("analyse", "--runs", f"[{run_folder}/gone]")
     assert done.returncode == 2 and "no such file" in done.stderr and "Traceback" not in done.stderr

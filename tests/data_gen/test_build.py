@@ -125,7 +125,7 @@ def test_labels_of_other_verdicts_are_made_again_before_examples_are(run_folder:
     note_change(verdicts)  # judged anew
     done = script("build", "--run", str(run_folder))
     assert done.returncode == 2, done.stdout
-    assert done.stderr.endswith("labels.jsonl: made from another verdicts.jsonl; run kbtrain run label again\n")
+    assert done.stderr.endswith("labels.jsonl: made from another verdicts.jsonl; run `kbtrain run label` again\n")
 
 
 @pytest.mark.parametrize("other", ["questions.jsonl", "samples.db"])

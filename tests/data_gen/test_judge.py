@@ -128,7 +128,9 @@ def test_verdicts_on_other_questions_are_told_and_made_again(run_folder: Path, s
     for stage in stages:
         done = script(*stage, "--verdicts")
         assert done.returncode == 2, done.stdout
-        assert done.stderr.endswith("verdicts.jsonl: made from another questions.jsonl; run kbtrain run judge again\n")
+        assert done.stderr.endswith(
+            "verdicts.jsonl: made from another questions.jsonl; run `kbtrain run judge` again\n"
+        )
         assert script(*stage).returncode == 0  # by the questions' own rules there is nothing to make again
     assert script("judge", "--run", str(run_folder), "--judge", "rules").returncode == 0
     assert all(script(*stage, "--verdicts").returncode == 0 for stage in stages)
@@ -360,7 +362,7 @@ def test_without_answers_no_model_is_loaded(tmp_path: Path, script: Script) -> N
         store.begin("main", {})
     done = script("judge", "--run", str(tmp_path), "--judge", "token", "--model", "./no/such/model")
     assert done.returncode == 2
-    assert done.stderr.endswith("samples.db: no answer of run 'main' to judge; run kbtrain run sample first\n")
+    assert done.stderr.endswith("samples.db: no answer of run 'main' to judge; run `kbtrain run sample` first\n")
 
 
 def test_long_answers_are_judged_by_the_claims_of_the_reference(tmp_path: Path, script: Script) -> None:

@@ -200,7 +200,7 @@ def test_passages_that_were_searched_for_other_questions_are_refused(run):
     jsonl.write(source, [dataclasses.replace(one, text=f"Who rules {one.id}?") for one in jsonl.read(Question, source)])
     done = sample(*arguments(run, run / "none"))
     assert done.returncode == 2 and not (run / "samples.db").exists()
-    assert done.stderr == f"error: {evidence}: made from another questions.jsonl; run kbtrain run retrieve again\n"
+    assert done.stderr == f"error: {evidence}: made from another questions.jsonl; run `kbtrain run retrieve` again\n"
 
 
 def test_broken_json_names_file_and_line(run, tiny_model):

@@ -179,7 +179,7 @@ def test_features_of_another_file_of_turns_are_refused(folder):
     write(folder / "turns.jsonl", [replace(one, label=not one.label) for one in turns])
     fit = ("recipes/fit_gate.py", "--gate", "structural", "--train", features, "--dev", features)
     for call in (("eval/score.py", "--run", folder, "--turns", features), (*fit, "--output", folder / "structural")):
-        told = "turns_features.jsonl: made from another turns.jsonl; run kbtrain run turn_features again"
+        told = "turns_features.jsonl: made from another turns.jsonl; run `kbtrain run turn_features` again"
         assert told in run(*call, fails=True)
 
 

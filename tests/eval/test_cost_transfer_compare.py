@@ -309,9 +309,11 @@ def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path], capsys: py
     (pair[1] / "results.json").write_text(json.dumps({**document, "schema": 7}))
     write_meta(pair[1] / "results.json", stage="end_to_end", config={}, inputs=[])
     assert command(["compare", str(pair[0]), str(pair[1])]) == 2
-    assert capsys.readouterr().err.endswith("results.json: schema is 7, expected 1; run kbtrain run end_to_end again\n")
+    assert capsys.readouterr().err.endswith(
+        "results.json: schema is 7, expected 1; run `kbtrain run end_to_end` again\n"
+    )
     assert command(["compare", str(pair[0]), "nowhere"]) == 2
-    assert capsys.readouterr().err == "error: nowhere/results.json: no such file; run kbtrain run end_to_end first\n"
+    assert capsys.readouterr().err == "error: nowhere/results.json: no such file; run `kbtrain run end_to_end` first\n"
 
 
 def test_one_page_compares_runs(script: Script, pair: tuple[Path, Path], tmp_path: Path) -> None:

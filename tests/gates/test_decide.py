@@ -269,6 +269,9 @@ def test_a_dash_is_standard_input_and_what_is_no_text_there_is_one_line(folder, 
         monkeypatch.setattr("sys.stdin", io.StringIO('"Who?"\nWhen?'))
         assert cli.main([*given, *more]) == 0
         assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["Who?", "When?"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    assert cli.main(given) == 2
+    assert "standard input: no question in it" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", None)
     assert cli.main(given) == 2
     assert "standard input: closed; give texts or --file" in capsys.readouterr().err

@@ -54,7 +54,8 @@ def test_the_estimate_is_near_where_the_share_of_questions_is_off_by_far() -> No
         now[0] += seconds_of(batch)
         passed, done = passed + seconds_of(batch), done + len(batch)
         remaining.add([answered(request) for request in batch])
-        if 2 <= number < len(all_batches):
+        assert (remaining.seconds() is None) == (number < 6)  # below a twentieth of the prompts
+        if 6 <= number < len(all_batches):
             ratio = (remaining.seconds() or 0.0) / (total - passed)
             assert 0.5 < ratio < 2 and (number < 45 or 0.8 < ratio < 1.25)  # 40 batches of many answers, then others
             by_count.append((1200 - done) * passed / done / (total - passed))
@@ -64,18 +65,24 @@ def test_the_estimate_is_near_where_the_share_of_questions_is_off_by_far() -> No
 
 def test_stored_questions_are_not_counted_and_none_is_left_at_the_end() -> None:
     now = [0.0]
-    some = requests()[:4]
+    some = requests()[:5]
     remaining = RemainingTime(some[2:], lambda: now[0])
     remaining.start()
-    now[0] += 6
-    remaining.add([answered(some[2])])
+    for request in some[2:4]:
+        now[0] += 6
+        remaining.add([answered(request)])
     left = remaining.seconds()
-    assert left is not None and left > 0
-    remaining.add([answered(some[3])])
+    assert left is not None and left > 1
+    now[0] += 1
+    assert remaining.seconds() == pytest.approx(left - 1)  # counted down
+    now[0] += 99
+    assert (remaining.seconds() or 0) > 3 * left  # a batch of 100 s: all is slower than it was
+    remaining.add([answered(some[4])])
     assert remaining.seconds() == pytest.approx(0)
 
 
 def test_batches_without_a_measured_second_give_no_negative_time() -> None:
     remaining = RemainingTime(requests()[:3], lambda: 5.0)
-    remaining.add([answered(requests()[0])])
+    for request in requests()[:2]:
+        remaining.add([answered(request)])
     assert remaining.seconds() == 0

@@ -153,8 +153,8 @@ def test_half_of_a_surrogate_pair_names_its_line(tmp_path: Path) -> None:
 
 def test_a_map_that_lacks_text_or_answers_is_answered_by_one_that_reads_the_row() -> None:
     for row, given, says in (
-        ({"ask": "b", "gold": "a"}, {"text": "ask"}, "'answer': missing; there is ask, gold; map yours: --columns "),
-        ({"prompt": "b", "answer": "a"}, {"answers": "answer"}, "'question': missing; there is prompt, answer; map"),
+        ({"ask": "b", "gold": "a"}, {"text": "ask"}, "'answers': missing; there is ask, gold; map yours: --columns "),
+        ({"prompt": "b", "answer": "a"}, {"answers": "answer"}, "'text': missing; there is prompt, answer; map"),
     ):
         with pytest.raises(UserError, match=rf"x\.csv:7: field {says}") as raised:
             question(row, **given)

@@ -153,7 +153,10 @@ def test_turns_of_a_dialogue_of_dev_that_has_no_name_are_left_out_wherever_a_gat
 
 
 def test_a_gate_that_cannot_be_fitted_here_names_what_makes_it(files):
-    for name, says in (("probe", "it has no fit; run kbtrain run train_probe"), ("lengt", "did you mean 'length'")):
+    for name, says in (
+        ("probe", "it has a recipe of its own: `kbtrain run train_probe`"),
+        ("lengt", "did you mean 'length'"),
+    ):
         done = here("recipes/fit_gate.py", *files, "--gate", name)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1) and says in done.stderr
 

@@ -346,7 +346,7 @@ def test_the_stage_embeds_a_run_folder_and_retrieve_searches_it(tmp_path, server
     found = list(jsonl.read(Evidence, run / "evidence.jsonl"))
     with VectorIndex.open(run / "vectors") as index:
         assert [e.hits for e in found] == index.search([e.query for e in found], 3)
-    assert "give kbtrain run embed the corpus" in scripts.here(*retrieve, "--corpus", "x.jsonl").stderr
+    assert "give `kbtrain run embed` the corpus" in scripts.here(*retrieve, "--corpus", "x.jsonl").stderr
     assert "name a folder, or a run folder" in scripts.here(*embed[:1], *embed[3:]).stderr
 
 

@@ -346,6 +346,7 @@ def test_shadow_decides_and_records_but_changes_nothing(gate, stub, corpus, tmp_
     assert stub.requests[0][2] == data
     row = json.loads(log.read_text())
     assert (row["mode"], row["retrieve"], row["passages"]) == ("shadow", True, 0)
+    assert (row["searched"], row["would_search"]) == (False, True)  # what was done, and would have been
 
 
 def test_shadow_mode_needs_no_threshold(stub, corpus, tmp_path):

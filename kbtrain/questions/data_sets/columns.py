@@ -40,10 +40,9 @@ AnswerAs = Literal["letter", "number", "index", "text"]
 def _our_fields(columns: dict[str, str | list[str]]) -> dict[str, str | list[str]]:
     unknown = next((name for name in columns if name not in FIELDS), None)
     if unknown is not None:
-        raise ValueError(
-            f"no field '{unknown}' of a question; {did_you_mean(unknown, FIELDS)}; "
-            "kbtrain's name comes first: {text: prompt}"
-        )
+        name = columns[unknown]
+        hint = f"write {{{name}: {unknown}}}" if name in FIELDS else did_you_mean(unknown, FIELDS)
+        raise ValueError(f"no field '{unknown}' of a question; {hint}; kbtrain's name comes first: {{text: prompt}}")
     return columns
 
 
@@ -117,7 +116,7 @@ def _check_needed(row: SourceRecord, native: SourceRecord, without_gold: bool) -
         columns = ", ".join(list(native.data)[:20])
         mapping = _map(native.data)
         none = ", or set --without-gold true" if "THEIR_ANSWERS" in mapping else ""
-        raise row.error(missing[0], f'missing; there is {columns}; map yours: --columns "{mapping}"{none}')
+        raise native.error(missing[0], f'missing; there is {columns}; map yours: --columns "{mapping}"{none}')
 
 
 def _map(data: Mapping[str, Any]) -> str:

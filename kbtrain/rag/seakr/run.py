@@ -41,7 +41,9 @@ class SeakrPipelineConfig(Config):
     seakr: Path | None = Field(None, description="gate folder of SeaKR; without it RUN/seakr")
     method: Method = Field("multi_hop", description="single_hop or multi_hop")
     split: Split = Field("test", description="questions to answer")
-    limit: int | None = Field(None, ge=1, description="answer so many of them; a smaller limit is a part of a larger")
+    limit: int | None = Field(
+        None, ge=1, description="answer at most this number; a smaller limit is a part of a larger"
+    )
     threshold: float | None = Field(None, description="search if U exceeds it; without it chosen on dev by ratio")
     ratio: float = Field(0.5, gt=0, lt=1, description="share of the dev questions' first thoughts above the threshold")
     threshold_questions: int = Field(40, ge=1, description="dev questions to choose the threshold on")
