@@ -150,8 +150,8 @@ def summary_lines(counts: Mapping[str, int], k: int, target: Path) -> list[str]:
         if counts["gold_named"]
         else ""
     )
-    known = counts["answers_known"]
-    answers = f", an answer in the hits for {counts['answer_found']} of {known}" if known else ""
+    n_known = counts["answers_known"]
+    answers = f", an answer in the hits for {counts['answer_found']} of {n_known}" if n_known else ""
     lines = [f"{counts['questions']} questions, nothing found for {counts['without_hits']}{answers}{gold} -> {target}"]
     if counts.get("copies_skipped"):
         lines.append(f"{counts['copies_skipped']} copies of passages skipped: equal texts take one place")
