@@ -46,7 +46,7 @@ from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language
 from kbtrain.records import Condition, GateScore, Split
 from kbtrain.runtime.progress import progress_bar
-from kbtrain.serve.value import explored_rows, left_out_text
+from kbtrain.serve.traffic import explored_rows, left_out_text
 
 ONE_ARM_KEYS = frozenset({"run", "path", "model", "shares", "one_arm", "max_weight"})
 ONE_ARM_SHARES = (0.5, 0.25, 0.25)

@@ -195,8 +195,7 @@ def calibrate(args: argparse.Namespace) -> None:
         raise UserError("command line: give --ratio SHARE, or --check")
     if args.ratio is not None and not 0 <= args.ratio <= 1:
         raise UserError("command line: --ratio: expected a share of searches, from 0 to 1")
-    changes = (args.check, args.replace, args.dry_run)
-    lines = calibrate_traffic(Path(args.folder), Path(args.log), args.ratio or 0.0, args.key, *changes)
+    lines = calibrate_traffic(Path(args.folder), Path(args.log), args.ratio, args.key, args.replace, args.dry_run)
     sys.stdout.write("\n".join(lines) + "\n")
 
 
@@ -236,8 +235,7 @@ def audit(args: argparse.Namespace) -> None:
 
 
 def choose_questions(args: argparse.Namespace) -> None:
-    from kbtrain.serve.audit import Audit
-    from kbtrain.serve.next_questions import next_lines
+    from kbtrain.serve.audit import Audit, next_lines
 
     log, turns = (None if path is None else Path(path) for path in (args.log, args.turns))
     source = Audit(Path(args.folder), Path(args.output), log, turns, args.field, args.key, args.n, args.seed)
@@ -245,7 +243,7 @@ def choose_questions(args: argparse.Namespace) -> None:
 
 
 def value(args: argparse.Namespace) -> None:
-    from kbtrain.serve.value import value_lines
+    from kbtrain.serve.traffic import value_lines
 
     others = [Path(folder) for folder in args.gate]
     lines = value_lines(Path(args.folder), Path(args.log), args.key, args.threshold, others)

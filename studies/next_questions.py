@@ -20,7 +20,7 @@ from pydantic import Field
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
 from kbtrain.runtime.progress import progress_bar
-from kbtrain.serve.next_questions import By, choose_next
+from kbtrain.serve.audit import By, choose_next
 
 
 class NextConfig(Config):

@@ -19,18 +19,21 @@ from typing import Any, Literal
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from kbtrain.answers.chinese import language_of
+from kbtrain.answers.words import words
+from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.audit import AuditFigures, JudgedTurns, audit_figures, best_threshold, draw_turns
 from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate
 from kbtrain.evaluation.cost import stored_usage, thousand_questions
 from kbtrain.evaluation.outcomes import grade
-from kbtrain.gate.card import Threshold, promise_text, read_gate_json, set_threshold
+from kbtrain.gate.card import Threshold, promise_text, set_threshold
 from kbtrain.gate.trained_on import question_hash
 from kbtrain.gates.decide import read_questions_file
-from kbtrain.gates.registry import load_gate
+from kbtrain.gates.registry import load_gate, read_card
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, meta_of, meta_path, read_meta, write_atomically, write_meta
@@ -50,6 +53,7 @@ from kbtrain.serve.traffic import check_one_gate, gate_rows, names_of
 from kbtrain.show.text_table import aligned
 
 Goal = Literal["best_accuracy", "max_loss"]
+By = Literal["random", "uncertainty", "diversity"]
 RUN = "main"  # sampling run of an audit
 LEAST = 20  # judged turns
 
@@ -86,7 +90,7 @@ class Audit:
 
 
 def audit_lines(audit: Audit) -> list[str]:
-    """Do the next step of an audit; lines that say what was done and what comes next. Raises :class:`UserError`."""
+    """Do the next step of an audit; lines about it and about the step after it. Raises :class:`UserError`."""
     lines = []
     if not path_exists(audit.run / "questions.jsonl"):
         lines = _draw(audit)
@@ -108,9 +112,9 @@ def audit_lines(audit: Audit) -> list[str]:
 
 
 def _draw(audit: Audit) -> list[str]:
-    gate, found, left_out = logged_turns(audit)
+    gate, turns, left_out = logged_turns(audit)
     rng = np.random.default_rng(audit.seed)
-    drawn = [found[place] for place in draw_turns(np.array([score for _, score in found]), audit.n, rng)]
+    drawn = [turns[place] for place in draw_turns(np.array([score for _, score in turns]), audit.n, rng)]
     gold = {} if audit.gold is None else _read_gold(audit.gold)
     questions = {}
     for text, _ in drawn:  # a question that was asked often may be drawn twice: it is judged once, and counts twice
@@ -119,7 +123,7 @@ def _draw(audit: Audit) -> list[str]:
         questions[name] = Question(
             name, text, answers, "test", "audit", language_of(text), gold="given" if answers else "none"
         )
-    counts = f"{gate}: {len(drawn)} of {len(found)} turns drawn, {len(questions)} different questions"
+    counts = f"{gate}: {len(drawn)} of {len(turns)} turns drawn, {len(questions)} different questions"
     if audit.gold is not None:
         counts += f", {sum(bool(question.answers) for question in questions.values())} with an accepted answer"
     line = f"{counts}; skipped: {', '.join(f'{n} {why}' for why, n in left_out.items()) or 'none'}"
@@ -129,7 +133,7 @@ def _draw(audit: Audit) -> list[str]:
     audit.run.mkdir(parents=True, exist_ok=True)
     jsonl.write(audit.run / "turns.jsonl", [AuditTurn(question_hash(text), score) for text, score in drawn])
     jsonl.write(audit.run / "questions.jsonl", questions.values())
-    extra = {"gate": gate, "turns": len(found), "drawn": len(drawn), "left_out": dict(left_out)}
+    extra = {"gate": gate, "turns": len(turns), "drawn": len(drawn), "left_out": dict(left_out)}
     options = {"folder": str(audit.folder), "n": audit.n, "seed": audit.seed}
     write_meta(audit.run / "turns.jsonl", stage="audit", config=options, inputs=[], extra=extra)
     write_meta(audit.run / "questions.jsonl", stage="audit", config=options, inputs=[], extra=extra)
@@ -142,12 +146,12 @@ def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[st
         raise UserError(
             f"{audit.run}: nothing drawn yet: give --log (a decision log), or --turns (a file of questions)"
         )
-    found, left_out, gates = list[tuple[str, float]](), Counter[str](), Counter[str]()
+    turns, left_out, gates = list[tuple[str, float]](), Counter[str](), Counter[str]()
     if audit.turns is not None:
         gate = load_gate(audit.folder, audit.key)
         texts = [text for text in read_questions_file(audit.turns, audit.field) if isinstance(text, str)]
-        found = list(zip(texts, gate.score(texts), strict=True)) if texts else []
-        gates[gate.name] += len(found)
+        turns = list(zip(texts, gate.score(texts), strict=True)) if texts else []
+        gates[gate.name] += len(turns)
     else:
         assert audit.log is not None
         for row in gate_rows(read_log(audit.log), names_of(audit.folder, audit.key), left_out):
@@ -156,24 +160,24 @@ def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[st
                 left_out["without the question's text (start the server with --log-text)"] += 1
             else:
                 gates[str(row["gate"]).partition("@")[0]] += 1
-                found.append((text, float(row["score"])))
+                turns.append((text, float(row["score"])))
     check_one_gate(gates, audit.log)
-    if len(found) < LEAST:
+    if len(turns) < LEAST:
         reasons = ", ".join(f"{n} {why}" for why, n in left_out.items())
-        what = f"{len(found)} turns to audit" + (f" ({reasons} skipped)" if reasons else "")
+        what = f"{len(turns)} turns to audit" + (f" ({reasons} skipped)" if reasons else "")
         raise UserError(f"{at(audit.turns or audit.log or audit.run)}: {what}; at least {LEAST} are needed")
-    return next(iter(gates)), found, left_out
+    return next(iter(gates)), turns, left_out
 
 
 def _read_gold(path: Path) -> dict[str, tuple[str, ...]]:
     """Accepted answers by the question's hash: columns ``question`` and ``answers`` (a text, or a list)."""
-    found = {}
+    gold = {}
     for row in any_rows(data_file(path)):
         value = row.data.get("answers")
         answers = row.gold_answers("answers") if isinstance(value, list) else (row.gold_answer("answers"),)
         if any(answers):
-            found[question_hash(row.text("question"))] = tuple(answer for answer in answers if answer)
-    return found
+            gold[question_hash(row.text("question"))] = tuple(answer for answer in answers if answer)
+    return gold
 
 
 _OF_A_RUN = frozenset({"run", "batch"})  # settings of a search that say nothing of what it finds
@@ -186,8 +190,8 @@ def answer_steps(audit: Audit) -> list[tuple[str, list[str]]]:
     settings of the answers are written to ``answer.yaml``.
     """
     source, run = audit.folder.parent, ["--run", str(audit.run)]
-    found, sampled = meta_of(source / "evidence.jsonl"), meta_of(source / "samples.db")
-    search = {name: value for name, value in found.get("config", {}).items() if value not in (None, {})}
+    retrieved, sampled = meta_of(source / "evidence.jsonl"), meta_of(source / "samples.db")
+    search = {name: value for name, value in retrieved.get("config", {}).items() if value not in (None, {})}
     if sampled.get("stage") != "sample" or search.get("retriever") not in ("bm25", "tfidf", "web"):
         return []
     if search["retriever"] != "web":
@@ -200,8 +204,8 @@ def answer_steps(audit: Audit) -> list[tuple[str, list[str]]]:
     ]
     settings = {
         name: sampled["config"][name]
-        for name, known in LLMConfig.model_fields.items()
-        if name in sampled["config"] and sampled["config"][name] != json.loads(to_json(known.get_default()))
+        for name, field in LLMConfig.model_fields.items()
+        if name in sampled["config"] and sampled["config"][name] != json.loads(to_json(field.get_default()))
     }
     settings |= {"model": sampled["config"]["model"], "prompts": sampled["config"].get("prompts", {})}
     config = audit.run / "answer.yaml"
@@ -214,10 +218,10 @@ def _answer_commands(audit: Audit) -> list[str]:
     steps = answer_steps(audit)
     folder, run = (shlex.quote(str(path)) for path in (audit.folder, audit.run))
     if steps:
-        own = [shlex.join(["kbtrain", "run", name, *words]) for name, words in steps]
+        commands = [shlex.join(["kbtrain", "run", name, *words]) for name, words in steps]
         return [
             "next: answer them with and without passages, as the gate's run folder was answered; --answer does it all:",
-            *(f"  {command}" for command in [*own, f"kbtrain audit {folder} --run {run}"]),
+            *(f"  {command}" for command in [*commands, f"kbtrain audit {folder} --run {run}"]),
         ]
     return [
         "next: answer them with and without passages, with the model and passages in use (--dry-run: the cost):",
@@ -233,10 +237,10 @@ def answers_cost(folder: Path, n: int, prices: Path = PRICES) -> str:
     if not (path_exists(run / "questions.jsonl") and path_exists(run / "samples.db")):
         return f"cost: {n} searches and {2 * n} answers; tokens are unknown, since {run} has no sampled answers"
     used = stored_usage(run, RUN, [question.id for question in jsonl.read(Question, run / "questions.jsonl")])
-    known = (used.llm_in > 0) & (used.rag_in > 0)
-    if not known.any():
+    counted = (used.llm_in > 0) & (used.rag_in > 0)
+    if not counted.any():
         return f"cost: {n} searches and {2 * n} answers; tokens are unknown: the answers of {run} have no counts"
-    read, written = (used.llm_in + used.rag_in)[known].mean(), (used.llm_out + used.rag_out)[known].mean()
+    read, written = (used.llm_in + used.rag_in)[counted].mean(), (used.llm_out + used.rag_out)[counted].mean()
     price = read_prices(prices)
     money = price.search + (read * price.million_tokens_in + written * price.million_tokens_out) / 1e6
     seconds = read * price.seconds_per_1000_tokens_in + written * price.seconds_per_1000_tokens_out
@@ -255,29 +259,30 @@ Verdicts = Mapping[str, tuple[float, float]]
 
 def read_answers(run: Path, questions: Sequence[Question]) -> tuple[Answers, list[str]]:
     """Stored answers of the questions that have both, and a line about the others."""
-    found: dict[str, tuple[SampleSet, SampleSet]] = {}
+    answers: dict[str, tuple[SampleSet, SampleSet]] = {}
     with SampleStore(run / "samples.db", read_only=True) as store:
         for question in questions:
             llm, rag = (store.get(RUN, question.id, condition) for condition in ("llm", "rag"))
             if llm is not None and rag is not None and llm.greedy is not None and rag.greedy is not None:
-                found[question.id] = (llm, rag)
-    missing = len(questions) - len(found)
-    if not found:
+                answers[question.id] = (llm, rag)
+    missing = len(questions) - len(answers)
+    if not answers:
         raise UserError(f"{run / 'samples.db'}: no question with an answer under llm and under rag; run sample again")
-    return found, [f"skipped: {missing} questions without both answers"] if missing else []
+    return answers, [f"skipped: {missing} questions without both answers"] if missing else []
 
 
 def gold_verdicts(run: Path, questions: Mapping[str, Question], answers: Answers) -> Verdicts:
     """Verdicts by the accepted answers: a judge's (``verdicts.jsonl`` of the run), else those of the grading rule."""
     path = run / "verdicts.jsonl"
-    by_judge = {one.question_id: one.right for one in jsonl.read(QuestionVerdicts, path)} if path_exists(path) else {}
-    found = {}
+    rows = jsonl.read(QuestionVerdicts, path) if path_exists(path) else ()
+    by_judge = {verdict.question_id: verdict.right for verdict in rows}
+    verdicts = {}
     for name, both in answers.items():
         if questions[name].answers:
-            right = [grade(questions[name], made, by_judge.get(name)).correct for made in both]
+            right = [grade(questions[name], answer, by_judge.get(name)).correct for answer in both]
             if None not in right:
-                found[name] = (float(bool(right[0])), float(bool(right[1])))
-    return found
+                verdicts[name] = (float(bool(right[0])), float(bool(right[1])))
+    return verdicts
 
 
 def _plain_first(name: str) -> bool:
@@ -290,7 +295,7 @@ def read_sheet(path: Path, answers: Answers) -> Verdicts:
 
     Raises :class:`UserError` with file, line and column.
     """
-    found = {}
+    verdicts = {}
     for row in any_rows(data_file(path)):
         name = row.identifier("id")
         cells = [row.data.get(column) for column in ("a_right", "b_right")]
@@ -298,22 +303,22 @@ def read_sheet(path: Path, answers: Answers) -> Verdicts:
             continue
         if name not in answers:
             raise row.error("id", f"no answered question {name!r:.40} in this audit")
-        if name in found:
+        if name in verdicts:
             raise row.error("id", f"duplicate {name!r:.40}")
         a, b = (float(row.flag(column)) for column in ("a_right", "b_right"))
-        found[name] = (a, b) if _plain_first(name) else (b, a)
-    if not found:
+        verdicts[name] = (a, b) if _plain_first(name) else (b, a)
+    if not verdicts:
         raise UserError(f"{at(path)}: no row has both verdicts; fill in a_right and b_right with 1 or 0")
-    return found
+    return verdicts
 
 
 def _write_sheets(audit: Audit, questions: Mapping[str, Question], answers: Answers) -> list[str]:
-    """The sheet as CSV and as a page, in random order: whoever judges a part of it judges a random part."""
+    """Write the sheet as CSV and as a page, in random order: a part of it is a random part."""
     names = sorted(answers)
     rows = []
     for place in np.random.default_rng(audit.seed).permutation(len(names)):
         name = names[place]
-        texts = [made.greedy.text if made.greedy else "" for made in answers[name]]
+        texts = [answer.greedy.text if answer.greedy else "" for answer in answers[name]]
         a, b = texts if _plain_first(name) else reversed(texts)
         rows.append({"id": name, "question": questions[name].text, "answer_a": a, "answer_b": b})
     sheet, page = audit.run / "sheet.csv", audit.run / "sheet.html"
@@ -351,13 +356,13 @@ def judged_turns(turns: Sequence[AuditTurn], truth: Verdicts, judge: Verdicts) -
 
     With a judge only turns that it labelled are taken: people's others have nothing to be compared with.
     """
-    kept = [turn for turn in turns if turn.question_id in (judge or truth)]
+    used = [turn for turn in turns if turn.question_id in (judge or truth)]
     nothing = (math.nan, math.nan)
-    people = np.array([truth.get(turn.question_id, nothing) for turn in kept]).reshape(-1, 2)
-    scores = np.array([turn.score for turn in kept])
+    people = np.array([truth.get(turn.question_id, nothing) for turn in used]).reshape(-1, 2)
+    scores = np.array([turn.score for turn in used])
     if not judge:
         return JudgedTurns(scores, people[:, 0], people[:, 1])
-    labels = np.array([judge[turn.question_id] for turn in kept]).reshape(-1, 2)
+    labels = np.array([judge[turn.question_id] for turn in used]).reshape(-1, 2)
     return JudgedTurns(scores, people[:, 0], people[:, 1], labels[:, 0], labels[:, 1])
 
 
@@ -369,12 +374,11 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
     if n < LEAST:
         raise UserError(f"{audit.run}: {n} judged turns; at least {LEAST} are needed")
     gate = str(read_meta(audit.run / "questions.jsonl")["gate"])
-    noted = read_gate_json(audit.folder).get("thresholds", {}).get(gate)
-    old = Threshold.model_validate(noted) if noted else None
+    old = read_card(audit.folder).thresholds.get(gate)
     value, rests_on, guarantee = _choose(audit, judged)
-    figures = [audit_figures(judged, one) for one in (*((old.threshold,) if old else ()), value)]
-    names = [f"at {one.threshold:.4g}, {what}" for one, what in zip(figures, ("now", "proposed")[-len(figures) :],
-                                                                    strict=True)]  # fmt: skip
+    figures = [audit_figures(judged, threshold) for threshold in (*((old.threshold,) if old else ()), value)]
+    words = ("now", "proposed")[-len(figures) :]
+    names = [f"at {row.threshold:.4g}, {word}" for row, word in zip(figures, words, strict=True)]
     source = "people" if audit.verdicts else "the judge" if audit.judge else "the accepted answers"
     with_judge = f", and {len(judged.scores)} by a judge that they correct" if judge else ""
     ids = [turn.question_id for turn in turns]
@@ -384,12 +388,12 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
         f"{gate}: {n} of {len(turns)} drawn turns judged by {source}{with_judge}",
         aligned(("share of the turns, in %", *names), _rows(figures)),
         f"proposed: {rests_on}",
-        *(f"{name}: {thousand_questions(used, (scores > one.threshold).astype(float), prices)}"
-          for name, one in zip(names, figures, strict=True)),
+        *(f"{name}: {thousand_questions(used, (scores > row.threshold).astype(float), prices)}"
+          for name, row in zip(names, figures, strict=True)),
     ]  # fmt: skip
     proposal = {
         "gate": gate, "judged": n, "drawn": len(turns), "by": source, "judge": len(judged.scores) if judge else 0,
-        "rests_on": rests_on, "guarantee": guarantee, "figures": [asdict(one) for one in figures],
+        "rests_on": rests_on, "guarantee": guarantee, "figures": [asdict(row) for row in figures],
     }  # fmt: skip
     if audit.dry_run:
         return [*lines, "dry run: nothing was written"]
@@ -421,13 +425,13 @@ def _choose(audit: Audit, judged: JudgedTurns) -> tuple[float, str, dict[str, An
         chosen = calibrate(judged.dev(), CalibrationGoal("max_loss", max_loss=audit.max_loss))
         guarantee = chosen.evidence["guarantee"]
         return chosen.threshold, f"the fewest searches with the promise: {promise_text(guarantee)}", guarantee
-    value, found = best_threshold(judged)
-    sure = "more" if found.low > 0 else "fewer" if found.high < 0 else "not certainly more or fewer"
+    value, gain = best_threshold(judged)
+    sure = "more" if gain.low > 0 else "fewer" if gain.high < 0 else "not certainly more or fewer"
     return (
         value,
         (
-            f"the most right answers on the judged turns; corrected for this choice {points(found.mean)} points "
-            f"{points_interval(found)} against always searching: {sure} right answers"
+            f"the most right answers on the judged turns; corrected for this choice {points(gain.mean)} points "
+            f"{points_interval(gain)} against always searching: {sure} right answers"
         ),
         None,
     )
@@ -438,14 +442,14 @@ def _rows(figures: Sequence[AuditFigures]) -> list[list[str]]:
         return "-" if of is None else f"{percent(of.mean)} {percent_interval(of)}"
 
     return [
-        ["searched", *(percent(one.searched) for one in figures)],
-        ["right, never searching", *(cell(one.never) for one in figures)],
-        ["right, always searching", *(cell(one.always) for one in figures)],
-        ["right, with the gate", *(cell(one.gate) for one in figures)],
-        ["gate minus always, points", *(f"{points(one.difference.mean)} {points_interval(one.difference)}"
-                                        for one in figures)],
-        ["needless, of the searched", *(cell(one.needless) for one in figures)],
-        ["missed, of the others", *(cell(one.missed) for one in figures)],
+        ["searched", *(percent(row.searched) for row in figures)],
+        ["right, never searching", *(cell(row.never) for row in figures)],
+        ["right, always searching", *(cell(row.always) for row in figures)],
+        ["right, with the gate", *(cell(row.gate) for row in figures)],
+        ["gate minus always, points", *(f"{points(row.difference.mean)} {points_interval(row.difference)}"
+                                        for row in figures)],
+        ["needless, of the searched", *(cell(row.needless) for row in figures)],
+        ["missed, of the others", *(cell(row.missed) for row in figures)],
     ]  # fmt: skip
 
 
@@ -467,5 +471,66 @@ def _apply(
     )  # fmt: skip
     set_threshold(audit.folder, gate, entry)
     lost = "; the promise of the previous threshold no longer holds" if old and old.promise else ""
-    shown = "none" if old is None else f"{old.threshold:.4g} ({old.rule})"
-    return f"{audit.folder}: threshold of {gate} was {shown}, is {value:.4g} ({rule}){lost}; reload the server (SIGHUP)"
+    was = "none" if old is None else f"{old.threshold:.4g} ({old.rule})"
+    return f"{audit.folder}: threshold of {gate} was {was}, is {value:.4g} ({rule}){lost}; reload the server (SIGHUP)"
+
+
+# Questions to label next
+
+
+def choose_next(
+    texts: Sequence[str], scores: Floats, n: int, by: By, threshold: float, rng: np.random.Generator
+) -> NDArray[np.intp]:
+    """Places of ``n`` questions: random ones, those with scores nearest to the threshold, or those least like each
+    other in their words (``diversity``).
+    """
+    shuffled = rng.permutation(len(scores))
+    if by == "uncertainty":
+        return shuffled[np.argsort(np.abs(scores[shuffled] - threshold), kind="stable")[:n]]
+    if by == "diversity":
+        return shuffled[farthest_first([texts[place] for place in shuffled], n)]
+    return shuffled[:n]
+
+
+def farthest_first(texts: Sequence[str], n: int) -> NDArray[np.intp]:
+    """Places of ``n`` texts, the first and then always the one least like all before it: cosine of word weights.
+
+    The greedy cover of Gonzalez (1985), which active learning calls a core set (Sener and Savarese 2018).
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    table = TfidfVectorizer(analyzer=words).fit_transform(texts)
+    likeness, chosen = np.full(len(texts), -1.0), [0]
+    while len(chosen) < min(n, len(texts)):
+        likeness = np.maximum(likeness, (table @ table[chosen[-1]].T).toarray()[:, 0])
+        likeness[chosen] = np.inf
+        chosen.append(int(np.argmin(likeness)))
+    return np.array(chosen)
+
+
+def next_lines(audit: Audit, by: By, output: Path) -> list[str]:
+    """Write the chosen questions, a JSON line each, with the rule that chose it; a line about them.
+
+    Beside a rule the same number of questions is drawn at random, to measure the rule's gain. Raises
+    :class:`UserError`.
+    """
+    if output.exists():
+        raise UserError(f"{output}: exists already; give another --output")
+    gate, turns, left_out = logged_turns(audit)
+    texts = list({question_hash(text): (text, score) for text, score in turns}.values())
+    chosen = read_card(audit.folder).thresholds.get(gate)
+    if chosen is None and by == "uncertainty":
+        raise UserError(f"{audit.folder}: gate '{gate}' has no threshold; note one, or remove --by uncertainty")
+    threshold = chosen.threshold if chosen else 0.0
+    rng, scores = np.random.default_rng(audit.seed), np.array([score for _, score in texts])
+    rules = {int(place): by for place in choose_next([text for text, _ in texts], scores, audit.n, by, threshold, rng)}
+    if by != "random":
+        rules |= {int(place): "random" for place in rng.permutation(len(texts))[: audit.n] if place not in rules}
+    rows = [{"question": texts[i][0], "chosen_by": rule, "score": texts[i][1]} for i, rule in rules.items()]
+    write_atomically(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    counts = ", ".join(f"{n} by {rule}" for rule, n in Counter(rules.values()).items())
+    reasons = ", ".join(f"{count} {why}" for why, count in left_out.items()) or "none"
+    return [
+        f"{gate}: {counts}, of {len(texts)} different questions; skipped: {reasons} -> {output}",
+        answers_cost(audit.folder, len(rows)),
+    ]

@@ -72,7 +72,6 @@ class _Tokens(Observer):
         self.ends = ends
 
     def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: Drawn) -> None:
-        """As in the base class."""
         (row,) = rows
         if self.ends(row):
             row.finish, row.feed = row.finish or "stop", []
@@ -117,7 +116,6 @@ class LocalModel:
         self._numbers = itertools.count(1)
 
     async def models(self, headers: Iterable[Header] = ()) -> list[Any]:
-        """The model's own name."""
         return [{"id": self.name, "object": "model", "created": 0, "owned_by": "local"}]
 
     async def close(self) -> None:
@@ -125,7 +123,6 @@ class LocalModel:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def check(self, path: str, body: Mapping[str, Any]) -> None:
-        """As :meth:`kbtrain.serve.upstream.Upstream.check`: fields, messages, and the prompt's length."""
         self._read(body)
 
     @contextlib.asynccontextmanager
@@ -294,8 +291,8 @@ def _number(body: Mapping[str, Any], name: str, default: float, low: float, high
 
 
 def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
-    given = body.get("stop") or []
-    stops = [given] if isinstance(given, str) else given
+    stops = body.get("stop") or []
+    stops = [stops] if isinstance(stops, str) else stops
     if (
         not isinstance(stops, list)
         or len(stops) > 16

@@ -24,8 +24,8 @@ from kbtrain.prompts.kbm import evidence_text
 from kbtrain.serve.chat import GatedMessage
 from kbtrain.serve.condense import resolve_follow_up
 from kbtrain.serve.decide import decide_without_gate
-from kbtrain.serve.draft_reuse import continue_draft
 from kbtrain.serve.exchange import ClientLeft, Exchange, Header, Upload
+from kbtrain.serve.gate_model import continue_draft
 from kbtrain.serve.policy import Policy
 from kbtrain.serve.problem import BadBody, Refused, read_object
 from kbtrain.serve.request_forms import FORMS, Body, search_tools, steer_tools, with_evidence

@@ -1,7 +1,9 @@
-"""A threshold from real traffic: the decision log of ``kbtrain serve`` to the score above which a share is searched.
+"""Thresholds from real traffic, and the value of other gates and thresholds, by the decision log of ``kbtrain serve``.
 
-Traffic has no labels, so the only goal is a share of searches; what it costs in accuracy stays that of the dev
-questions. Scores of another gate, or of another version of it, are counted and skipped.
+Traffic has no labels, so the only goal of a threshold is a share of searches; its accuracy is known on the dev
+questions alone. Scores of another gate, or of another version of it, are counted and skipped.
+
+Values need the log of a server that explores (``kbtrain serve --explore``) and verdicts on its answers.
 """
 
 from __future__ import annotations
@@ -11,37 +13,42 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kbtrain.arrays import Bools
 from kbtrain.errors import UserError
-from kbtrain.gate.card import Threshold, read_gate_json, set_threshold
+from kbtrain.gate.card import Threshold, set_threshold
+from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import Asked, question_shift, summed
-from kbtrain.gates.registry import read_card
+from kbtrain.gates.registry import load_gate, read_card
 from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores, shift
+from kbtrain.metrics.off_policy import FEWEST, Logged, PolicyValue, policy_value
+from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, choose
-from kbtrain.serve.decision_log import read_log
+from kbtrain.records import GateExample
+from kbtrain.serve.decision_log import read_log, read_outcomes
+from kbtrain.show.text_table import aligned
 
-LEAST = 50  # scores: fewer say little about a share
-UNSCORED, OTHER_GATES = "without a score", "of other gates or versions"  # why a row of a log is left out
+LEAST = 50  # scores, or decisions with a verdict: fewer say little about a share
+UNSCORED, OTHER_GATES = "without a score", "of other gates or versions"  # reasons why a row of a log is skipped
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Scores of one gate in a log, in their order; ``distinct``: the newest of each question; ``asked``: numbers of
-    each question once, as far as the rows have them; ``others``: rows of other gates, ``ungated``: without a finite
-    score.
+    """Scores of one gate in a log, in order; ``distinct``: the newest of each question; ``questions``: numbers of each
+    question once, as far as the rows have them; ``others``: rows of other gates, ``ungated``: without a finite score.
     """
 
     gate: str
     scores: tuple[float, ...]
     distinct: tuple[float, ...]
-    asked: tuple[Asked, ...]
+    questions: tuple[Asked, ...]
     first: float
     last: float
     others: int
@@ -51,8 +58,8 @@ class Traffic:
 def names_of(folder: Path, key: str | None = None) -> frozenset[str]:
     """Names under which a log holds the scores of this very gate."""
     mark = f"@{gate_identity(folder)}"
-    own = read_card(folder).names()
-    return frozenset(f"{name}{mark}" for name in own if key is None or name.endswith(f"_{key}"))
+    names = read_card(folder).names()
+    return frozenset(f"{name}{mark}" for name in names if key is None or name.endswith(f"_{key}"))
 
 
 def gate_rows(
@@ -85,54 +92,48 @@ def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
         scores.setdefault(row["gate"], []).append((float(row["score"]), float(row.get("time") or 0), *about))
     others, ungated = left_out[OTHER_GATES], left_out[UNSCORED]
     check_one_gate(scores, log)
-    found = next(iter(scores.values()), [])
-    if not found and not others:
+    newest = next(iter(scores.values()), [])
+    if not newest and not others:
         raise UserError(f"{log}: no row has a score; expected the decision log of kbtrain serve (--log FILE)")
-    if len(found) < LEAST:
+    if len(newest) < LEAST:
         raise UserError(
-            f"{log}: {len(found)} scores of this gate ({others} of other gates or versions, {ungated} ungated); at "
+            f"{log}: {len(newest)} scores of this gate ({others} of other gates or versions, {ungated} ungated); at "
             f"least {LEAST} are needed"
         )
-    times = [moment for _, moment, _, _ in found]
-    once = {hashed or str(place): (score, one) for place, (score, _, one, hashed) in enumerate(found)}
+    times = [moment for _, moment, _, _ in newest]
+    once = {hashed or str(place): (score, numbers) for place, (score, _, numbers, hashed) in enumerate(newest)}
     gate = next(iter(scores)).partition("@")[0]
-    asked = tuple(one for _, one in once.values() if isinstance(one, dict) and {"kind", "words"} <= set(one))
-    every, distinct = tuple(score for score, *_ in found), tuple(score for score, _ in once.values())
-    return Traffic(gate, every, distinct, asked, min(times), max(times), others, ungated)
+    questions = tuple(
+        numbers for _, numbers in once.values() if isinstance(numbers, dict) and {"kind", "words"} <= set(numbers)
+    )
+    every, distinct = tuple(score for score, *_ in newest), tuple(score for score, _ in once.values())
+    return Traffic(gate, every, distinct, questions, min(times), max(times), others, ungated)
 
 
 def calibrate_traffic(
-    folder: Path,
-    log: Path,
-    ratio: float,
-    key: str | None = None,
-    check: bool = False,
-    replace: bool = False,
-    dry_run: bool = False,
+    folder: Path, log: Path, ratio: float | None, key: str | None = None, replace: bool = False, dry_run: bool = False
 ) -> list[str]:
-    """Choose the threshold and note it in the folder, unless ``check`` or ``dry_run``; lines that say what was found.
+    """Choose the threshold for a share of searches and write it into the folder, unless ``dry_run``; lines about it.
 
-    Raises :class:`UserError`, also for a noted threshold with a guarantee, unless ``replace``.
+    ``ratio`` None: only compare the logged scores with those on dev. Raises :class:`UserError`, also for a threshold
+    with a guarantee, unless ``replace``.
     """
     traffic = read_traffic(folder, log, key)
-    noted = read_gate_json(folder).get("thresholds", {}).get(traffic.gate, {})
+    before = read_card(folder).thresholds.get(traffic.gate)
     days = max(0.0, traffic.last - traffic.first) / 86_400
     lines = [
         f"{traffic.gate}: {len(traffic.scores)} scores of {len(traffic.distinct)} questions in {days:.1f} days; "
         f"skipped: {traffic.others} of other gates, {traffic.ungated} ungated"
     ]
-    before = Threshold.model_validate(noted) if noted else None
     if before and before.dev_scores:
         entities = before.dev.get("questions", {}).get("entities")
         lines.append(shift(before.dev_scores, traffic.distinct, (entities, None)).line(traffic.gate))
-    if before and "questions" in before.dev and traffic.asked:
-        lines.append(question_shift(before.dev["questions"], traffic.asked).line(traffic.gate))
-    if noted:
-        share = float(np.mean(np.array(traffic.scores) > noted["threshold"]))
-        lines.append(
-            f"the threshold so far, {noted['threshold']:.4f} ({noted['rule']}), searches for {share:.1%} of them"
-        )
-    if check:
+    if before and "questions" in before.dev and traffic.questions:
+        lines.append(question_shift(before.dev["questions"], traffic.questions).line(traffic.gate))
+    if before:
+        share = float(np.mean(np.array(traffic.scores) > before.threshold))
+        lines.append(f"the threshold so far, {before.threshold:.4f} ({before.rule}), searches for {share:.1%} of them")
+    if ratio is None:
         return lines
     chosen = threshold_of(traffic.scores, ratio)
     result = f"retrieve if score > {chosen:.4f}: {float(np.mean(np.array(traffic.scores) > chosen)):.1%} of them"
@@ -140,9 +141,9 @@ def calibrate_traffic(
     if dry_run:
         lost = f"; --replace is needed, and this promise ends: {promise}" if promise else ""
         return [*lines, f"dry run: {result}{lost}"]
-    if promise and not replace:
+    if before and promise and not replace:
         raise UserError(
-            f"{folder}: gate '{traffic.gate}' has threshold {noted['threshold']:.4f}, which promises: {promise}; a "
+            f"{folder}: gate '{traffic.gate}' has threshold {before.threshold:.4f}, which promises: {promise}; a "
             "share of traffic promises nothing: give --replace to note it, or --check to compare"
         )
     _note(folder, log, traffic, chosen, ratio, before)
@@ -157,17 +158,16 @@ def calibrate_traffic(
 def roll_back(folder: Path, key: str | None = None) -> str:
     """Put back the threshold that the last audit or calibration from a log replaced.
 
-    Raises :class:`UserError` where there is none.
+    Raises :class:`UserError` without such a threshold.
     """
-    noted = read_gate_json(folder).get("thresholds", {})
     replaced = {
-        gate: entry["evidence"]["before"]
-        for gate, entry in noted.items()
-        if "before" in entry.get("evidence", {}) and (key is None or gate.endswith(f"_{key}"))
+        gate: threshold.evidence["before"]
+        for gate, threshold in read_card(folder).thresholds.items()
+        if "before" in threshold.evidence and (key is None or gate.endswith(f"_{key}"))
     }
     if len(replaced) != 1:
-        found = ", ".join(sorted(replaced)) or "none"
-        raise UserError(f"{folder}: thresholds of an audit or a calibration: {found}; expected one (--key chooses)")
+        gates = ", ".join(sorted(replaced)) or "none"
+        raise UserError(f"{folder}: thresholds of an audit or a calibration: {gates}; expected one (--key chooses)")
     ((gate, entry),) = replaced.items()
     if entry is None:
         raise UserError(f"{folder}: gate '{gate}' had no threshold before; note one: kbtrain run calibrate")
@@ -191,20 +191,149 @@ def first_before(before: Threshold | None) -> dict[str, Any] | None:
 
 
 def _note(folder: Path, log: Path, traffic: Traffic, chosen: float, ratio: float, before: Threshold | None) -> None:
-    """Beside the facts on dev's scores and questions; promise and figures belong to the threshold before."""
+    """Write the threshold with the facts on dev; promise and figures belong to the threshold before."""
     day = time.strftime("%Y-%m-%d", time.gmtime(traffic.last))
-    seen: dict[str, Any] = {"n": len(traffic.scores), "until": day, "scores": kept_scores(np.array(traffic.scores))}
+    evidence: dict[str, Any] = {"n": len(traffic.scores), "until": day, "scores": kept_scores(np.array(traffic.scores))}
     if len(traffic.distinct) < len(traffic.scores):
-        seen["distinct"] = kept_scores(np.array(traffic.distinct))
-    if traffic.asked:
-        seen["questions"] = summed(traffic.asked)
+        evidence["distinct"] = kept_scores(np.array(traffic.distinct))
+    if traffic.questions:
+        evidence["questions"] = summed(traffic.questions)
     of_dev = {"dev_scores": before.evidence["dev_scores"]} if before and "dev_scores" in before.evidence else {}
     entry = Threshold(
         threshold=chosen,
         rule=f"ratio {ratio:g} of logged traffic",
         dev_file_sha256=file_sha256(log),
         n_dev=len(traffic.scores),
-        evidence={**of_dev, "traffic": seen, "before": first_before(before)},
+        evidence={**of_dev, "traffic": evidence, "before": first_before(before)},
         dev=before.dev if before else {},
     )
     set_threshold(folder, traffic.gate, entry)
+
+
+SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)  # of searches, at which the gate is valued
+
+
+@dataclass(frozen=True)
+class ExploredLog:
+    """Decisions with a verdict, in their order, with the questions' texts where the log has them.
+
+    ``left_out``: other rows of the log, by reason.
+    """
+
+    gate: str
+    logged: Logged
+    texts: tuple[str | None, ...]
+    left_out: Counter[str]
+
+
+def read_explored(folder: Path, log: Path, key: str | None = None) -> ExploredLog:
+    """The gate's explored decisions. Raises :class:`UserError` for fewer than :data:`LEAST`."""
+    names, left_out = names_of(folder, key), Counter[str]()
+    explored = list(explored_rows(log, left_out, names))
+    gates = Counter(str(row["gate"]) for row, _ in explored)
+    rows = [(row["score"], bool(row.get("searched")), row["propensity"], right, row.get("question"))
+            for row, right in explored]  # fmt: skip
+    check_one_gate(gates, log)
+    if len(rows) < LEAST:
+        raise UserError(
+            f"{log}: {len(rows)} explored decisions with a verdict ({left_out_text(left_out)}); {LEAST} are needed: "
+            f"report {LEAST - len(rows)} more verdicts to /v1/outcomes, of decisions of a server with --explore"
+        )
+    columns = [np.array(column) for column in list(zip(*rows, strict=True))[:4]]
+    logged = Logged(columns[0].astype(float), columns[1].astype(bool), *(part.astype(float) for part in columns[2:]))
+    return ExploredLog(next(iter(gates)).partition("@")[0], logged, tuple(row[4] for row in rows), left_out)
+
+
+def explored_rows(
+    log: Path, left_out: Counter[str], names: frozenset[str] | None = None
+) -> Iterator[tuple[dict[str, Any], float]]:
+    """Decisions with a logged probability and a verdict, and that verdict; the others are counted by reason.
+
+    ``names``: of the gate whose decisions are taken; None: of all.
+    """
+    outcomes = read_outcomes(log)
+    unknown = set(outcomes)
+
+    def seen_rows() -> Iterator[dict[str, Any]]:
+        for row in read_log(log):
+            unknown.discard(row.get("id"))
+            yield row
+
+    for row in seen_rows() if names is None else gate_rows(seen_rows(), names, left_out):
+        propensity = row.get("propensity")
+        if propensity is None or not 0 < propensity < 1:
+            left_out["decided without exploration"] += 1
+        elif row.get("id") not in outcomes:
+            left_out["without a verdict"] += 1
+        else:
+            yield row, outcomes[row["id"]]
+    if unknown:
+        left_out["verdicts whose id the log does not have"] += len(unknown)
+
+
+def left_out_text(left_out: Counter[str]) -> str:
+    """Counts of rows by reason."""
+    return ", ".join(f"{n} {reason}" for reason, n in sorted(left_out.items())) or "no other rows"
+
+
+def value_lines(
+    folder: Path, log: Path, key: str | None = None, thresholds: Sequence[float] = (), others: Sequence[Path] = ()
+) -> list[str]:
+    """A table of policies with their estimated share of right answers. Raises :class:`UserError`."""
+    read = read_explored(folder, log, key)
+    if others:
+        read = _held_out(read, others, log)
+    scores = read.logged.scores
+    chosen = read_card(folder).thresholds.get(read.gate)
+    named = {"threshold noted": chosen.threshold} if chosen else {}
+    named |= {f"threshold {value:g}": value for value in thresholds}
+    named |= {f"{share:.0%} searched": float(np.quantile(scores, 1 - share)) for share in SHARES}
+    policies = {"never": np.zeros(len(scores), bool), "always": np.ones(len(scores), bool)}
+    policies |= {f"{read.gate}, {name}": scores > value for name, value in named.items()}
+    for other in others:
+        policies |= _of_gate(other, read)
+    rows = [_row(name, policy_value(read.logged, searches)) for name, searches in policies.items()]
+    head = ("policy", "searched", "right, self-normalised", "right, IPS", "right, doubly robust", "effective", "fewest")
+    return [
+        aligned(head, rows),
+        f"{len(scores)} explored decisions with a verdict; skipped: {left_out_text(read.left_out)}",
+        "right: share of right answers in %, with a 95 % interval; effective: sample size of the weighted decisions; "
+        f"fewest: decisions behind the least certain part (doubly robust needs {FEWEST}). IPS can exceed 100 %. "
+        "Use another threshold only where its self-normalised interval lies above that of the threshold in use.",
+        "a verdict is that of the answers it was given for: people who press a thumb are not all people",
+    ]
+
+
+def _held_out(read: ExploredLog, others: Sequence[Path], log: Path) -> ExploredLog:
+    """The decisions on questions that none of the other gates was trained on. Raises :class:`UserError`."""
+    texts = [text for text in read.texts if text is not None]
+    if len(texts) < len(read.texts):
+        raise UserError(f"{log}: {len(read.texts) - len(texts)} decisions without the question's text; --gate needs "
+                        "logs written with --log-text")  # fmt: skip
+    examples = [GateExample.ask(text) for text in texts]
+    trained = {example.id for folder in others for example in trained_among(folder, examples)}
+    stays = np.array([text not in trained for text in texts])
+    if not stays.all():
+        read.left_out["on which a gate of --gate was trained"] += int((~stays).sum())
+    if stays.sum() < LEAST:
+        raise UserError(f"{log}: {stays.sum()} decisions on questions that the gates of --gate were not trained on; at "
+                        f"least {LEAST} are needed")  # fmt: skip
+    part = Logged(*(getattr(read.logged, column.name)[stays] for column in fields(Logged)))
+    return ExploredLog(read.gate, part, tuple(text for text in texts if text not in trained), read.left_out)
+
+
+def _of_gate(folder: Path, read: ExploredLog) -> dict[str, Bools]:
+    """Policies of another gate: its noted threshold, and shares of searches with the threshold that gives each."""
+    gate = load_gate(folder)
+    scores = np.array(gate.score([str(text) for text in read.texts]))
+    values = {} if gate.threshold is None else {"noted": gate.threshold}
+    values |= {f"{share:.0%} searched": float(np.quantile(scores, 1 - share)) for share in SHARES}
+    return {f"{gate.name} of {folder}, {name}, {value:.4g}": scores > value for name, value in values.items()}
+
+
+def _row(name: str, value: PolicyValue) -> list[str]:
+    def cell(of: Delta | None) -> str:
+        return "-" if of is None else f"{100 * of.mean:.1f} [{100 * of.low:.1f}, {100 * of.high:.1f}]"
+
+    estimates = [cell(of) for of in (value.normalised, value.inverse, value.robust)]
+    return [name, f"{100 * value.searches:.1f}", *estimates, f"{value.effective:.0f}", f"{value.fewest}"]

@@ -41,7 +41,7 @@ from kbtrain.models.load import load_model, load_tokenizer
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt, encode
 from kbtrain.prompts.yes_no import yes_no_fingerprint
 from kbtrain.records import Evidence, GateExample, Question
-from kbtrain.serve.draft_reuse import continue_draft
+from kbtrain.serve.gate_model import continue_draft
 
 pytestmark = pytest.mark.skipif(not VLLM_PYTHON, reason="needs vLLM's own environment: make test-vllm")
 

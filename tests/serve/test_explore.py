@@ -16,7 +16,7 @@ from kbtrain.gates.handles import gate_identity
 from kbtrain.records import GateExample
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decision_log import read_log, read_outcomes
-from kbtrain.serve.value import value_lines
+from kbtrain.serve.traffic import value_lines
 from kbtrain.serve.wire import INSTRUCTIONS
 
 
