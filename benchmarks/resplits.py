@@ -46,7 +46,7 @@ def resplit_rows(config: ResplitsConfig) -> list[list[str]]:
     outcomes = [*run.dev.outcomes, *run.test.outcomes]
     scores = np.array([run.scores[config.gate][outcome.question_id] for outcome in outcomes])
     behind, labels = gate_sources(config.run, run.stored), read_labels(config.run / "labels.jsonl")[1]
-    train = training_of([config.gate], behind, labels, training_texts(config.run))[config.gate]
+    train = training_of([config.gate], behind, labels, training_texts(config.run), stored=run.scores)[config.gate]
     known, of_train = correctness(outcomes, "greedy"), float(train.gains.sum())
     rng, n_dev = np.random.default_rng(0), len(run.dev.outcomes)
     measured: dict[str, list[tuple[float, ...]]] = {

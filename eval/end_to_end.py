@@ -131,7 +131,7 @@ def main(config: EndToEndConfig) -> None:
     behind = gate_sources(config.run, scores_stored)
     gates = gate_inputs.in_report_order(add_noted(gates, behind, config.thresholds))
     kind = dev_kind(dev.outcomes, config.accuracy)
-    training = training_of([gate.name for gate in gates], behind, taught, trained, kind)
+    training = training_of([gate.name for gate in gates], behind, taught, trained, kind, scores_stored.by_gate)
     gates = [replace(gate, train=training[gate.name]) for gate in gates]
     if config.threshold_rule == "given" and all(gate.given is None for gate in gates):
         raise UserError("threshold rule 'given': no gate has a noted threshold; run eval/calibrate.py, or --thresholds")

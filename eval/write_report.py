@@ -90,7 +90,8 @@ def main(config: ReportConfig) -> None:
     scored = {g.gate: scores[g.gate] for g in gates}
     behind = gate_sources(config.run, scores_stored)
     settings = noted_settings(behind, gates)
-    training = training_of(scored, behind, read_labels(files[2])[1], training_texts(config.run), dev_kind(dev, kind))
+    taught = read_labels(files[2])[1]
+    training = training_of(scored, behind, taught, training_texts(config.run), dev_kind(dev, kind), scores)
     gate_savings = savings(dev, outcomes, scored, kind, seed=results.meta["seed"], clusters=clusters, settings=settings,
                     after_search=scores_stored.meta.get("after_search", {}),
                     training=training)  # fmt: skip

@@ -1,9 +1,10 @@
 """Gates fitted to five data sets used on the sixth: areas by kind of gate, and whether a back-off on shift pays.
 
-Reads what studies/evidence.py reads and keeps. For each answering model and data set: the area on its test questions of
-gates fitted to its own training questions, and of gates fitted to the other sets' (``features``, ``encoder``,
-``reader``: states of a small model; ``stack``: a regression on the three). Back-off: the stack, or ``features`` alone
-where the stack's scores shift (Kolmogorov-Smirnov, p < 0.01, against the held-out scores of the fitted sets).
+Reads what studies/evidence.py reads and keeps; writes OUT/set_shift.json, the tables of docs/lab/evidence.md. For each
+answering model and data set: the area on its test questions of gates fitted to its own training questions, and of gates
+fitted to the other sets' (``features``, ``encoder``, ``reader``: states of a small model; ``stack``: a regression on
+the three). Back-off: the stack, or ``features`` alone where the stack's scores shift (Kolmogorov-Smirnov, p < 0.01,
+against the held-out scores of the fitted sets).
 
 Examples:
   python studies/set_shift.py --corpus $KBTRAIN_TEST_DATA/passages.jsonl --path \\
@@ -12,40 +13,86 @@ Examples:
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from published import fits as ev
-from published.sheet import sheet_of
-from published.tables import models_of
+from published.sheet import Sheet, sheet_of
+from published.tables import as_dict, models_of
 from pydantic import Field
 
 from kbtrain.arrays import Floats
-from kbtrain.config import Config, run_script
+from kbtrain.config import Config, Paths, run_script
+from kbtrain.io.provenance import write_atomically
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import interval, resampled_areas
+from kbtrain.report.words import signed_range
 
 MEMBERS = ("features", "encoder", "reader")
+DRAWS = 1000
 COLUMNS = ("own stack", *MEMBERS, "stack", "back-off")
 
 
 class SetShiftConfig(Config):
-    path: tuple[Path, ...] = Field(min_length=1, description="JSON Lines files of questions and verdicts")
+    path: Paths = Field(min_length=1, description="JSON Lines files of questions and verdicts")
     corpus: Path = Field(description="passages (JSONL) whose words' frequencies the gate features reads")
+    model: str = Field("llama-3-8b-instruct", description="answering model that every question needs verdicts on")
     reader: str = Field("smollm2-135m-instruct", description="small language model that reads the question")
     encoder: str = Field("all-minilm-l6-v2", description="small encoder that reads the question")
     out: Path = Field(Path("runs/evidence"), description="folder of kept states and index")
 
+    def writes(self) -> tuple[Path, ...]:
+        return (self.out / "set_shift.json",)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An answering model and a data set: scores of its test questions by column, and the shift of the stack's."""
+
+    model: str
+    data_set: str
+    scores: dict[str, Floats]
+    none: Floats
+    one: Floats
+    distance: float
+    shifts: bool
+
 
 def main(config: SetShiftConfig) -> None:
+    sheet = sheet_of(config.path, config.corpus, config.reader, config.encoder, config.out, config.model)
+    cells = list(read_cells(sheet))
+    sets = list(dict.fromkeys(cell.data_set for cell in cells))
+    drawn = {name: np.array([cell_areas(sets.index(cell.data_set), cell, name) for cell in cells]) for name in COLUMNS}
+    models = np.array([cell.model for cell in cells])
+    rows = [[name, *(f"{drawn[column][models == name, 0].mean():.3f}" for column in COLUMNS)]
+            for name in dict.fromkeys(models.tolist())]  # fmt: skip
+    means = [interval(drawn[name].mean(axis=0)) for name in COLUMNS]
+    rows.append([f"all {len(cells)}", *(f"{one.mean:.3f} [{one.low:.3f}, {one.high:.3f}]" for one in means)])
+    single = [
+        [cell.model, cell.data_set, *(f"{drawn[name][i, 0]:.3f}" for name in COLUMNS), f"{cell.distance:.2f}"]
+        for i, cell in enumerate(cells)
+    ]
+    pairs = (("stack", "features"), ("back-off", "stack"), ("stack", "own stack"))
+    differences = [[f"{name} minus {other}", signed_range(as_dict(interval((drawn[name] - drawn[other]).mean(axis=0))))]
+                   for name, other in pairs]  # fmt: skip
+    tables = {
+        "set-shift": {"columns": ["answers of", *COLUMNS], "rows": rows},
+        "set-shift-cells": {"columns": ["answers of", "data set", *COLUMNS, "shift"], "rows": single},
+        "set-shift-differences": {"columns": ["", "area"], "rows": differences},
+    }
+    write_atomically(config.out / "set_shift.json", json.dumps({"tables": tables}, indent=1) + "\n")
+    for table in tables.values():
+        print("\n".join("| " + " | ".join(row) + " |" for row in (table["columns"], *table["rows"])), end="\n\n")
+    print(f"scores shift in {sum(cell.shifts for cell in cells)} of {len(cells)} cells")
+
+
+def read_cells(sheet: Sheet) -> Iterator[Cell]:
     from scipy.stats import ks_2samp
 
-    first = "llama-3-8b-instruct"
-    sheet = sheet_of(config.path, config.corpus, config.reader, config.encoder, config.out, first)
     sets = np.array(sheet.data_sets)
-    columns: dict[str, list[tuple[Floats, Floats, Floats]]] = {name: [] for name in COLUMNS}
-    shifted = 0
-    print("| answers of | data set | " + " | ".join(COLUMNS) + " | shift |\n|---|---|" + "--:|" * (len(COLUMNS) + 1))
     for model in models_of(sheet):
         none, one = (sheet.right(model, "published", name) for name in ("none", "one"))
         gains = one - none
@@ -56,36 +103,21 @@ def main(config: SetShiftConfig) -> None:
             for fitted, label in ((own, "own stack"), (others, "stack")):
                 groups = [sheet.groups[i] for i in fitted]
                 left_out = [ev.held_out(sheet.fits[member], fitted, gains[fitted], groups) for member in MEMBERS]
-                made = [sheet.fits[member](fitted, gains[fitted], test) for member in MEMBERS]
-                before, scores[label] = ev.stacked(left_out, made, gains[fitted], groups)
+                fits = [sheet.fits[member](fitted, gains[fitted], test) for member in MEMBERS]
+                before, scores[label] = ev.stacked(left_out, fits, gains[fitted], groups)
                 if label == "stack":
-                    scores |= dict(zip(MEMBERS, made, strict=True))
+                    scores |= dict(zip(MEMBERS, fits, strict=True))
             shift = ks_2samp(before, scores["stack"])
-            moved = shift.pvalue < 0.01
-            shifted += moved
+            moved = bool(shift.pvalue < 0.01)
             scores["back-off"] = scores["features"] if moved else scores["stack"]
-            areas = [normalised_area(scores[column], none[test], one[test]) or 0.0 for column in COLUMNS]
-            for column in COLUMNS:
-                columns[column].append((scores[column], none[test], one[test]))
-            print(
-                f"| {model} | {name} | " + " | ".join(f"{area:.3f}" for area in areas) + f" | {shift.statistic:.2f} |"
-            )
-    drawn = {
-        name: np.mean([cell_areas(number % 6, *cell) for number, cell in enumerate(cells)], axis=0)
-        for name, cells in columns.items()
-    }
-    means = [interval(drawn[name]) for name in COLUMNS]
-    print("| mean | | " + " | ".join(f"{one.mean:.3f} [{one.low:.3f}, {one.high:.3f}]" for one in means) + " | |")
-    for name, other in (("stack", "features"), ("back-off", "stack"), ("stack", "own stack")):
-        value = interval(drawn[name] - drawn[other])
-        print(f"{name} minus {other}: {value.mean:+.3f} [{value.low:+.3f}, {value.high:+.3f}]")
-    print(f"scores shift in {shifted} of {len(columns['stack'])} cells")
+            yield Cell(model, name, scores, none[test], one[test], float(shift.statistic), moved)
 
 
-def cell_areas(seed: int, scores: Floats, none: Floats, one: Floats) -> Floats:
+def cell_areas(seed: int, cell: Cell, column: str) -> Floats:
     """A cell's area as observed, then in resamples of its questions."""
-    seen = normalised_area(scores, none, one) or 0.0
-    return np.concatenate([[seen], resampled_areas([scores], none, one, 1000, seed)[:, 0]])
+    scores = cell.scores[column]
+    observed = normalised_area(scores, cell.none, cell.one) or 0.0
+    return np.concatenate([[observed], resampled_areas([scores], cell.none, cell.one, DRAWS, seed)[:, 0]])
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Score a run's questions by published gates that read the answering model: TARG, Probing-RAG, SEP and UAR.
 
 Reads RUN/examples and RUN/labels.jsonl; writes RUN/scores/GATE.jsonl, so that eval/end_to_end.py sets them beside the
-run's own gates: same questions, answers, dev part and threshold rules. Each follows its paper or its public code:
+run's own gates: same questions, answers, dev part and threshold rules. Training questions get held-out scores (five
+folds), which rule best_accuracy reads. Each gate follows its paper or its public code:
 
 - ``targ``: 20 greedy tokens without passages; mean second to first probability (margin), mean entropy, and the
   disagreement of 3 drafts at temperature 0.7 (arXiv 2511.09803, section 3.1 and table of defaults). Nothing is trained.
+  ``_10`` and ``_30``: drafts of 10 and 30 tokens. Its budget rule is rule ratio: on dev it searches for half.
 - ``probing_rag``: a network for every second layer from a third of the depth on reads the mean state of the draft
   (arXiv 2410.13339 and its code). Here the draft is the beginning of the answer, not a rationale, and answers without
   passages alone are trained on.
@@ -14,16 +16,18 @@ run's own gates: same questions, answers, dev part and threshold rules. Each fol
 
 Examples:
   python studies/white_box.py --run runs/demo
-  python eval/end_to_end.py --run runs/demo --threshold-rule best_accuracy
+  python eval/end_to_end.py --run runs/demo --threshold-rule best_accuracy --resample entities
+  python studies/white_box_table.py --run runs/demo --name white-box
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,24 +37,30 @@ from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import read_labels
-from kbtrain.gates.answering import first_rows
 from kbtrain.gates.probe.gate import Reader
 from kbtrain.gates.probe.head import fit_head, fit_layers
 from kbtrain.gates.score_file import score_path
 from kbtrain.gates.untrained.draft import signals
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
-from kbtrain.records import GREEDY, GateExample, GateScore, Label, Split
-from kbtrain.training.folds import groups_of
+from kbtrain.models.batching import BatchLimits, batches
+from kbtrain.records import GREEDY, GateExample, GateScore, Split
+from kbtrain.training.folds import folds, groups_of
+
+if TYPE_CHECKING:
+    from kbtrain.llm.sampler.token_uncertainty import Uncertainties
 
 TOKENS, DRAFTS, TEMPERATURE = 20, 3, 0.7  # TARG's defaults
+LENGTHS = {10: "_10", TOKENS: "", 30: "_30"}  # TARG's drafts in tokens, with the ends of their gates' names
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 States = NDArray[np.float32]
+Fit = Callable[[Sequence[GateExample], Floats, Sequence[GateExample]], Floats]  # training examples, target, scored
 
 
 class WhiteBoxConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder with examples and labels")
     model: str = Field("smollm2-135m-instruct", description="answering model of the run")
+    drawn: int = Field(DRAFTS, ge=0, description="drafts of TARG's variance; 0: without it")
 
     def writes(self) -> tuple[Path, ...]:
         return tuple(score_path(self.run, name) for name in ("targ", "probing_rag", "sep", "uar"))
@@ -62,33 +72,37 @@ def main(config: WhiteBoxConfig) -> None:
 
     started = time.monotonic()
     parts = {split: read_examples(config.run, split) for split in SPLITS}
-    labels = {label.question_id: label for label in read_labels(config.run / "labels.jsonl")[1]}
-    reader = Reader(*load_model(config.model, "fp32"), "draft", draft_tokens=TOKENS)
-    scored = [*parts["dev"], *parts["test"]]
-    taught = [e for e in parts["train"] if e.question_id in labels]
-    answered = [e for e in taught if labels[e.question_id].llm.greedy_correct is not None]
-    wrong = np.array([not labels[e.question_id].llm.greedy_correct for e in answered], dtype=np.float64)
-    read = {
-        id(e): states for e, states in zip([*taught, *scored], read_states(reader, [*taught, *scored]), strict=True)
-    }
-    width = reader.model.config.get_text_config().hidden_size
-    layers = range(reader.model.config.get_text_config().num_hidden_layers // 3,
-                   reader.model.config.get_text_config().num_hidden_layers, 2)  # fmt: skip
+    labels = {label.question_id: label.llm for label in read_labels(config.run / "labels.jsonl")[1]}
+    reader = Reader(*load_model(config.model, "fp32"))
+    taught = [example for example in parts["train"] if example.question_id in labels]
+    examples = [*taught, *parts["dev"], *parts["test"]]
+    shape = reader.model.config.get_text_config()
+    width, depth = shape.hidden_size, shape.num_hidden_layers
+    layers = [*range(depth // 3, depth, 2)]
+    drafts = read_drafts(reader, examples, max(LENGTHS), config.drawn, sorted({*layers, depth - 1}))
+    read = {e.id: draft.states for e, draft in zip(examples, drafts, strict=True)}
 
     def states(examples: Sequence[GateExample], layer: int, draft: bool) -> States:
         part = slice(width, 2 * width) if draft else slice(width)
-        return np.stack([read[id(e)][layer, part] for e in examples])
+        return np.stack([read[e.id][layer][part] for e in examples])
 
-    gates: dict[str, dict[str, Floats]] = {
-        "targ": targ(reader, scored),
-        "probing_rag": {"probing_rag": probing_rag(states, layers, answered, wrong, scored)},
-        "sep": {"sep": semantic_entropy_probe(states, layers, taught, labels, scored)},
-        "uar": {"uar": self_knowledge(reader, states, answered, wrong, scored)},
+    wrong = {e.id: float(not label.greedy_correct) for e in taught
+             if (label := labels[e.question_id]).greedy_correct is not None}  # fmt: skip
+    entropy = {e.id: (1 - label.certainty) * math.log(label.n) for e in taught
+               if (label := labels[e.question_id]).certainty is not None}  # fmt: skip
+    trained: dict[str, tuple[Fit, Mapping[str, float]]] = {
+        "probing_rag": (probing_rag(states, layers), wrong),
+        "sep": (semantic_entropy_probe(states, layers), entropy),
+        "uar": (self_knowledge(reader, states), wrong),
     }
+    gates = {"targ": targ(drafts)}
+    tokens = {n: mean_tokens(drafts, n) for n in LENGTHS}
+    for name, (fit, target) in trained.items():
+        gates[name] = {name: with_held_out(fit, target, taught, examples)}
     for file, scores in gates.items():
-        write_scores(config, file, scored, scores, tokens_spent(reader, file), started)
-    print(f"{', '.join(name for scores in gates.values() for name in scores)}: {len(taught)} training questions, "
-          f"{len(scored)} scored in {time.monotonic() - started:.0f} s -> {config.run}/scores")  # fmt: skip
+        write_scores(config, file, examples, scores, tokens, started)
+    print(f"{', '.join(name for scores in gates.values() for name in scores)}: {len(examples)} questions in "
+          f"{time.monotonic() - started:.0f} s -> {config.run}/scores")  # fmt: skip
 
 
 def read_examples(run: Path, split: Split) -> list[GateExample]:
@@ -99,42 +113,76 @@ def read_examples(run: Path, split: Split) -> list[GateExample]:
     return found
 
 
-def read_states(reader: Reader, examples: Sequence[GateExample]) -> list[States]:
-    """Each example's states (layers, 3 d): at the prompt's last token, the draft's mean, the draft's last token."""
-    return list(reader.read(reader.prompts(examples)))
+@dataclass(frozen=True)
+class Drafts:
+    """Drafts of one question: the greedy one's states by layer (prompt's last token, draft's mean, draft's last token)
+    and uncertainties, and the tokens of it and of the drawn ones."""
+
+    states: Mapping[int, States]
+    greedy: Uncertainties
+    tokens: list[list[int]]
+
+    def signals(self, n: int) -> dict[str, float]:
+        """Margin and entropy of the first ``n`` tokens."""
+        from kbtrain.llm.sampler.token_uncertainty import Uncertainties
+
+        noted = self.greedy
+        return signals(Uncertainties(noted.entropies[:n], noted.surprisals[:n], noted.ratios[:n]))
 
 
-def targ(reader: Reader, examples: Sequence[GateExample]) -> dict[str, Floats]:
-    """TARG's three scores."""
+def read_drafts(
+    reader: Reader, examples: Sequence[GateExample], tokens: int, drawn: int = 0, layers: Sequence[int] = (0,)
+) -> list[Drafts]:
+    """The greedy draft of each example, of at most ``tokens`` tokens, with ``drawn`` others at TARG's temperature.
+
+    States are read of the first :data:`TOKENS` tokens.
+    """
     from kbtrain.llm.base import Sampling
     from kbtrain.llm.sampler.rows import PromptRows
-    from kbtrain.llm.sampler.sampler import LockstepSampler
-
-    sampling = Sampling(max_new_tokens=TOKENS, temperature=TEMPERATURE)
-    sampler = LockstepSampler(reader.model, reader.tokenizer, sampling)
-    prompts = list(zip(examples, reader.prompts(examples), strict=True))
-    drawn = [
-        [row.tokens for row in first_rows(sampler, [PromptRows(e.id, "llm", tuple(ids), (n,)) for e, ids in prompts])]
-        for n in range(DRAFTS)
-    ]
-    found, _ = drafted_signals(reader, examples)
-    return found | {"targ_variance": np.array([disagreement(drafts) for drafts in zip(*drawn, strict=True)])}
-
-
-def drafted_signals(reader: Reader, examples: Sequence[GateExample]) -> tuple[dict[str, Floats], float]:
-    """Margin and entropy of each example's greedy draft, and the mean number of its tokens."""
-    from kbtrain.llm.base import Sampling
-    from kbtrain.llm.sampler.rows import PromptRows
-    from kbtrain.llm.sampler.sampler import LockstepSampler
+    from kbtrain.llm.sampler.sampler import BatchSampler
+    from kbtrain.llm.sampler.states_observer import StatesObserver
     from kbtrain.llm.sampler.token_uncertainty import TokenUncertainty
 
-    observer = TokenUncertainty()
-    sampler = LockstepSampler(reader.model, reader.tokenizer, Sampling(max_new_tokens=TOKENS)).observed(observer)
-    prompts = zip(examples, reader.prompts(examples), strict=True)
-    rows = first_rows(sampler, [PromptRows(e.id, "llm", tuple(ids), (GREEDY,)) for e, ids in prompts])
-    found = [signals(row.notes[observer]) for row in rows]
-    scores = {f"targ_{name}": np.array([one[f"draft_{name}"] for one in found]) for name in ("margin", "entropy")}
-    return scores, float(np.mean([len(row.tokens) for row in rows]))
+    sure, hidden = TokenUncertainty(), StatesObserver(TOKENS, layers, reads=lambda row: row.index == GREEDY)
+    sampling = Sampling(max_new_tokens=tokens, temperature=TEMPERATURE)
+    sampler = BatchSampler(reader.model, reader.tokenizer, sampling).observed(sure, hidden)
+    indices = (GREEDY, *range(drawn))
+    prompts = [PromptRows(e.id, "llm", tuple(ids), indices)
+               for e, ids in zip(examples, reader.prompts(examples), strict=True)]  # fmt: skip
+    found: dict[str, Drafts] = {}
+    for batch in batches(prompts, BatchLimits()):
+        for prompt, rows in zip(batch, sampler.draw(batch), strict=True):
+            states = dict(zip(layers, rows[0].notes[hidden].states(), strict=True))
+            found[prompt.question_id] = Drafts(states, rows[0].notes[sure], [row.tokens for row in rows])
+    return [found[e.id] for e in examples]
+
+
+def with_held_out(
+    fit: Fit, target: Mapping[str, float], taught: Sequence[GateExample], examples: Sequence[GateExample]
+) -> Floats:
+    """Scores of the examples by a fit to the training questions with a target; these by fits without their fold."""
+    known = [e for e in taught if e.id in target]
+    values = np.array([target[e.id] for e in known])
+    scores = dict(zip((e.id for e in examples), fit(known, values, examples), strict=True))
+    for part, rest in folds(groups_of(known), seed=0):
+        held = fit([known[i] for i in part], values[part], [known[i] for i in rest])
+        scores |= zip((known[i].id for i in rest), held, strict=True)
+    return np.array([scores[e.id] for e in examples])
+
+
+def targ(drafts: Sequence[Drafts]) -> dict[str, Floats]:
+    """TARG's three scores, margin and entropy for each length of the draft."""
+    scores = {
+        f"targ_{name}{end}": np.array([draft.signals(n)[f"draft_{name}"] for draft in drafts])
+        for n, end in LENGTHS.items() for name in ("margin", "entropy")
+    }  # fmt: skip
+    drawn = [[tokens[:TOKENS] for tokens in draft.tokens[1:]] for draft in drafts]
+    return scores | ({"targ_variance": np.array([disagreement(tokens) for tokens in drawn])} if drawn[0] else {})
+
+
+def mean_tokens(drafts: Sequence[Drafts], n: int) -> float:
+    """Mean number of tokens of greedy drafts of at most ``n``."""
+    return float(np.mean([min(len(draft.tokens[0]), n) for draft in drafts]))
 
 
 def disagreement(drafts: Sequence[Sequence[int]]) -> float:
@@ -145,52 +193,56 @@ def disagreement(drafts: Sequence[Sequence[int]]) -> float:
     return 1 - sum(most) / (steps * len(drafts)) if steps else 0.0
 
 
-def probing_rag(
-    states: Any, layers: Sequence[int], taught: Sequence[GateExample], wrong: Floats, scored: Sequence[GateExample]
-) -> Floats:
+def probing_rag(states: Any, layers: Sequence[int]) -> Fit:
     """Sum over the layers of p(wrong) - p(right)."""
-    import torch
-    from torch import nn
 
-    rng = np.random.default_rng(0)
-    n = int(min(wrong.sum(), (1 - wrong).sum()))
-    if not n:
-        raise UserError("probing_rag: the training questions' answers are all right or all wrong; nothing to learn")
-    balanced = np.concatenate([rng.permutation(np.flatnonzero(wrong == value))[:n] for value in (0, 1)])
-    target, total = torch.tensor(wrong[balanced], dtype=torch.long), np.zeros(len(scored))
-    for layer in layers:
-        torch.manual_seed(layer)
-        inner, outer = (torch.from_numpy(states(part, layer, True)) for part in (taught, scored))
-        inner, width = inner[balanced], inner.shape[1]
-        net = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 512), nn.SiLU(), nn.Dropout(0.1), nn.Linear(512, 512), nn.SiLU(),
-            nn.Dropout(0.1), nn.Linear(512, 2),
-        )  # fmt: skip
-        train(net, inner, target, torch.optim.AdamW(net.parameters(), lr=1e-4), batch=8, epochs=2, decay=0.995)
-        with torch.inference_mode():
-            chance = torch.softmax(net.eval()(outer), dim=1)
-        total += (chance[:, 1] - chance[:, 0]).numpy()
-    return total
+    def fit(taught: Sequence[GateExample], wrong: Floats, scored: Sequence[GateExample]) -> Floats:
+        import torch
+        from torch import nn
+
+        rng = np.random.default_rng(0)
+        n = int(min(wrong.sum(), (1 - wrong).sum()))
+        if not n:
+            raise UserError("probing_rag: the training questions' answers are all right or all wrong; nothing to learn")
+        balanced = np.concatenate([rng.permutation(np.flatnonzero(wrong == value))[:n] for value in (0, 1)])
+        target, total = torch.tensor(wrong[balanced], dtype=torch.long), np.zeros(len(scored))
+        for layer in layers:
+            torch.manual_seed(layer)
+            inner, outer = (torch.from_numpy(states(part, layer, True)) for part in (taught, scored))
+            inner, width = inner[balanced], inner.shape[1]
+            net = nn.Sequential(
+                nn.LayerNorm(width), nn.Linear(width, 512), nn.SiLU(), nn.Dropout(0.1), nn.Linear(512, 512), nn.SiLU(),
+                nn.Dropout(0.1), nn.Linear(512, 2),
+            )  # fmt: skip
+            train(net, inner, target, torch.optim.AdamW(net.parameters(), lr=1e-4), batch=8, epochs=2, decay=0.995)
+            with torch.inference_mode():
+                chance = torch.softmax(net.eval()(outer), dim=1)
+            total += (chance[:, 1] - chance[:, 0]).numpy()
+        return total
+
+    return fit
 
 
-def self_knowledge(
-    reader: Reader, states: Any, taught: Sequence[GateExample], wrong: Floats, scored: Sequence[GateExample]
-) -> Floats:
+def self_knowledge(reader: Reader, states: Any) -> Fit:
     """Logit of wrong minus logit of right, read from the last layer behind the final norm."""
-    import torch
-    from torch import nn
 
-    torch.manual_seed(0)
-    depth = reader.model.config.get_text_config().num_hidden_layers
-    norm = getattr(reader.model.get_decoder(), "norm", nn.Identity())
-    with torch.inference_mode():
-        inner, outer = (norm(torch.from_numpy(states(part, depth - 1, False))).float() for part in (taught, scored))
-    head = nn.Linear(inner.shape[1], 2, bias=False)
-    target = torch.tensor(wrong, dtype=torch.long)
-    train(head, inner.clone(), target, torch.optim.AdamW(head.parameters(), lr=5e-5), batch=32, epochs=10)
-    with torch.inference_mode():
-        logits = head(outer.clone())
-    return np.asarray((logits[:, 1] - logits[:, 0]).numpy(), dtype=np.float64)
+    def fit(taught: Sequence[GateExample], wrong: Floats, scored: Sequence[GateExample]) -> Floats:
+        import torch
+        from torch import nn
+
+        torch.manual_seed(0)
+        depth = reader.model.config.get_text_config().num_hidden_layers
+        norm = getattr(reader.model.get_decoder(), "norm", nn.Identity())
+        with torch.inference_mode():
+            inner, outer = (norm(torch.from_numpy(states(part, depth - 1, False))).float() for part in (taught, scored))
+        head = nn.Linear(inner.shape[1], 2, bias=False)
+        target = torch.tensor(wrong, dtype=torch.long)
+        train(head, inner.clone(), target, torch.optim.AdamW(head.parameters(), lr=5e-5), batch=32, epochs=10)
+        with torch.inference_mode():
+            logits = head(outer.clone())
+        return np.asarray((logits[:, 1] - logits[:, 0]).numpy(), dtype=np.float64)
+
+    return fit
 
 
 def train(net: Any, inputs: Any, target: Any, optimizer: Any, batch: int, epochs: int, decay: float = 1.0) -> None:
@@ -206,22 +258,17 @@ def train(net: Any, inputs: Any, target: Any, optimizer: Any, batch: int, epochs
             schedule.step()
 
 
-def semantic_entropy_probe(
-    states: Any,
-    layers: Sequence[int],
-    taught: Sequence[GateExample],
-    labels: Mapping[str, Label],
-    scored: Sequence[GateExample],
-) -> Floats:
+def semantic_entropy_probe(states: Any, layers: Sequence[int]) -> Fit:
     """Log odds of a high semantic entropy."""
-    certain = [(e, labels[e.question_id].llm) for e in taught]
-    known = [(e, (1 - one.certainty) * math.log(one.n)) for e, one in certain if one.certainty is not None]
-    examples, entropy = [e for e, _ in known], np.array([value for _, value in known])
-    high = (entropy > entropy_cut(entropy)).astype(np.float64)
-    read = lambda layer: states(examples, layer, False).astype(np.float64)  # noqa: E731
-    (fits,) = fit_layers("logistic", layers, read, [high], groups_of(examples))
-    head = fit_head("logistic", fits, None, read, high)
-    return head.predict(np.stack([states(scored, layer, False) for layer in head.layers], axis=1))
+
+    def fit(taught: Sequence[GateExample], entropy: Floats, scored: Sequence[GateExample]) -> Floats:
+        high = (entropy > entropy_cut(entropy)).astype(np.float64)
+        read = lambda layer: states(taught, layer, False).astype(np.float64)  # noqa: E731
+        (fits,) = fit_layers("logistic", layers, read, [high], groups_of(taught))
+        head = fit_head("logistic", fits, None, read, high)
+        return head.predict(np.stack([states(scored, layer, False) for layer in head.layers], axis=1))
+
+    return fit
 
 
 def entropy_cut(entropy: Floats) -> float:
@@ -234,19 +281,12 @@ def entropy_cut(entropy: Floats) -> float:
     return float(cuts[int(np.argmin(errors))])
 
 
-def tokens_spent(reader: Reader, file: str) -> dict[str, Any]:
-    """Requests and generated tokens of a question, and whether the plain answer goes on from them."""
-    mean = reader.spent["tokens"] / reader.spent["requests"]
-    drafted = mean if file in ("targ", "probing_rag") else 0.0
-    return {"requests": 1.0, "tokens": drafted}
-
-
 def write_scores(
     config: WhiteBoxConfig,
     file: str,
     examples: Sequence[GateExample],
     scores: Mapping[str, Floats],
-    spent: Mapping[str, float],
+    tokens: Mapping[int, float],
     started: float,
 ) -> None:
     """A score file of a run with its costs; the drafts of ``targ_variance`` are no beginnings of the answer."""
@@ -254,12 +294,17 @@ def write_scores(
     rows = [GateScore(e.question_id, gate, float(value)) for gate, values in scores.items()
             for e, value in zip(examples, values, strict=True)]  # fmt: skip
     jsonl.write(path, rows)
-    times = {gate: DRAFTS if gate == "targ_variance" else 1 for gate in scores}
-    each = {gate: {key: n * value for key, value in spent.items()} for gate, n in times.items()}
+    spent = {}
+    for gate in scores:
+        times = config.drawn if gate == "targ_variance" else 1
+        length = next((n for n, end in LENGTHS.items() if end and gate.endswith(end)), TOKENS)
+        drafted = file in ("targ", "probing_rag")
+        each = {"requests": float(times), "tokens": times * tokens[length] if drafted else 0.0}
+        spent[gate] = dict.fromkeys(("dev", "test"), each)
     inputs = [config.run / "labels.jsonl", *(config.run / "examples" / f"{split}.jsonl" for split in SPLITS)]
     extra = {
-        "spent_per_question": {gate: {split: each[gate] for split in ("dev", "test")} for gate in scores},
-        "within_answer": {gate: n == 1 for gate, n in times.items()},
+        "spent_per_question": spent,
+        "within_answer": {gate: gate != "targ_variance" for gate in scores},
     }
     write_meta(path, stage="white_box", config=config, inputs=inputs, extra=extra, started=started)
 

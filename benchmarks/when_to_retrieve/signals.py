@@ -78,25 +78,28 @@ def rarest_name(known: Frequencies, text: str) -> float:
 
 
 def model_signals(config: SignalsConfig, rows: Sequence[Judged]) -> list[str]:
-    from white_box import drafted_signals
+    from white_box import TOKENS, mean_tokens, read_drafts
 
     from kbtrain.gates.kbm.prompt import PromptGate
     from kbtrain.gates.probe.gate import Reader
     from kbtrain.models.load import load_model
 
     assert config.reader is not None
-    model, tokenizer = load_model(config.reader)
+    model, tokenizer = load_model(config.reader, "fp32")
     test = [row for row in rows if row.question.split == "test"]
     train = [row for row in rows if row.question.split == "train"]
     dev = [train[i] for i in np.random.default_rng(0).permutation(len(train))[:DEV]]
     needs = np.array(PromptGate(model, tokenizer).score_examples([example(row.question, None) for row in test]))
     write_scores(config.out / "prompt.jsonl", test, needs, needs > 0.5, 0.0)
     reader = Reader(model, tokenizer)
-    found, tokens = drafted_signals(reader, [example(row.question, None) for row in (*test, *dev)])
-    for name, values in found.items():
+    drafts = read_drafts(reader, [example(row.question, None) for row in (*test, *dev)], TOKENS)
+    names = ("margin", "entropy")
+    for name in names:
+        values = np.array([draft.signals(TOKENS)[f"draft_{name}"] for draft in drafts])
         own, others = values[: len(test)], values[len(test) :]
-        write_scores(config.out / f"{name}.jsonl", test, own, own > np.quantile(others, 1 - BUDGET), tokens)
-    return ["prompt", *found]
+        search = own > np.quantile(others, 1 - BUDGET)
+        write_scores(config.out / f"targ_{name}.jsonl", test, own, search, mean_tokens(drafts[: len(test)], TOKENS))
+    return ["prompt", *(f"targ_{name}" for name in names)]
 
 
 def write_scores(

@@ -14,6 +14,8 @@ from kbtrain.io import jsonl
 from kbtrain.metrics.thresholds import Training
 from kbtrain.records import Label, Question
 
+_NONE: Mapping[str, Mapping[str, float]] = {}
+
 
 def training_texts(run: Path) -> dict[str, str]:
     """Texts of a run's training questions by id."""
@@ -27,10 +29,12 @@ def training_of(
     labels: Iterable[Label],
     texts: Mapping[str, str],
     kind: AccuracyKind = "greedy",
+    stored: Mapping[str, Mapping[str, float]] = _NONE,
 ) -> dict[str, Training]:
     """The training questions of each gate that are among ``texts`` (by id) and have a verdict on both answers.
 
-    ``behind``: the folder of a gate, where its held-out scores are; without them a gate has gains alone.
+    ``behind``: the folder of a gate, where its held-out scores are; ``stored``: scores by gate and question id, read
+    for a gate without a folder. Without either a gate has gains alone.
     """
     gains = {
         question_hash(texts[label.question_id]): gain
@@ -42,7 +46,8 @@ def training_of(
     plain, by_gate = Training(np.array(list(gains.values()))), {}
     for gate in gates:
         source = behind.get(gate)
-        scores = held_out.get(source.folder, {}).get(source.name, {}) if source else {}
+        by_text = {question_hash(texts[name]): value for name, value in stored.get(gate, {}).items() if name in texts}
+        scores = held_out.get(source.folder, {}).get(source.name, {}) if source else by_text
         shared = [question for question in gains if question in scores]
         columns = (np.array([of[question] for question in shared]) for of in (gains, scores))
         by_gate[gate] = Training(*columns) if shared else plain

@@ -12,6 +12,8 @@ from support import scripts
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
+from kbtrain.gates.untrained.draft import Draft, DraftCard
+from kbtrain.models.load import load_model
 
 FOLDER = "benchmarks/when_to_retrieve"
 SETS = ("nq", "hotpotqa")
@@ -139,3 +141,30 @@ def test_rows_are_built_from_commits_of_files_like_the_public_ones(
     assert test["seakr"] == {"eigen_score": -2.5} and "seakr" not in train
     with pytest.raises(UserError, match=r"of commit HEAD is missing \(.*\); clone the repository"):
         module.main(build(module.OutcomeRowsConfig, None, {**config, "adarague": tmp_path}))
+
+
+def test_signals_of_a_small_model_are_those_of_the_gates_and_the_budget_is_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, model = scripts.load(f"{FOLDER}/signals.py"), "smollm2-135m-instruct"
+    questions = [("train", "Who wrote Hamlet?"), ("train", "Which river flows through Rome?"),
+                 ("test", "What is the capital of France?"), ("test", "Who was the 9th mayor of Nyk?")]  # fmt: skip
+    asked = [{**row("nq", split, i), "id": f"q{i}", "question": text} for i, (split, text) in enumerate(questions)]
+    (tmp_path / "few.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    config = {"rows": tmp_path / "few.jsonl", "reader": model, "out": tmp_path / "signals"}
+    opened = load_model(model, "fp32")
+    monkeypatch.setattr("kbtrain.models.load.load_model", lambda *_: opened)
+    module.main(build(module.SignalsConfig, None, config))
+    found = {path.stem: [json.loads(line) for line in path.read_text().splitlines()]
+             for path in (tmp_path / "signals").iterdir()}  # fmt: skip
+    assert set(found) == {"prompt", "targ_margin", "targ_entropy"}
+    assert all([line["id"] for line in lines] == ["q2", "q3"] for lines in found.values())
+    assert all(line["search"] == (line["score"] > 0.5) for line in found["prompt"])
+    card = DraftCard(signal="draft_margin", tokens=20, base_model=model, dtype="fp32", prompt_fingerprint="x")
+    gate = Draft(*opened, card)
+    margins = gate.score_all([text for _, text in questions])["draft_margin"]
+    assert [line["score"] for line in found["targ_margin"]] == pytest.approx(margins[2:], abs=1e-5)
+    budget = np.median(margins[:2])  # half of the train questions lie above it
+    assert [line["search"] for line in found["targ_margin"]] == [int(margin > budget) for margin in margins[2:]]
+    mean = sum(len(draft.entropies) for draft in gate.drafts(gate.examples([t for _, t in questions[2:]]), 20)) / 2
+    assert {line["tokens"] for line in found["targ_entropy"]} == {mean}

@@ -33,5 +33,9 @@ def test_gains_are_of_both_verdicts_and_scores_of_the_question_s_text(tmp_path: 
     found = training_of(["mine", "other"], {"mine": source}, labels, texts)
     assert (found["mine"].gains.tolist(), found["mine"].scores.tolist()) == ([-1.0, 0.0], [0.5, 0.5])
     assert (found["other"].gains.tolist(), found["other"].scores.tolist()) == ([1.0, -1.0, 0.0], [])
+    stored = {"other": {"a": 0.25, "b": 0.75, "t": 0.5}, "mine": {"a": 1.0}}  # a gate with a folder reads that alone
+    beside = training_of(["mine", "other"], {"mine": source}, labels, texts, stored=stored)
+    assert (beside["other"].gains.tolist(), beside["other"].scores.tolist()) == ([1.0, -1.0], [0.25, 0.75])
+    assert beside["mine"].scores.tolist() == [0.5, 0.5]
     sampled = training_of(["other"], {}, labels, texts, "expected")["other"]
     assert sampled.gains.tolist() == pytest.approx([0.25] * 4)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import threshold_margin
 
 from kbtrain.config import build
+from kbtrain.metrics.thresholds import Training
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -27,6 +29,12 @@ def test_no_rule_misses_where_a_search_always_helps(tmp_path: Path, nested: bool
     threshold_margin.main(build(threshold_margin.ThresholdMarginConfig, None, config))
     tables = json.loads((tmp_path / f"margin{'-nested' if nested else ''}.json").read_text())["tables"]
     mean = tables["margin-nested" if nested else "margin"]["rows"][0]
-    assert mean == ["mean", *["0.0 %"] * 8]
+    assert mean == ["mean", *["0.0 %"] * 9]
     (cell,) = tables["margin-cells-nested" if nested else "margin-cells"]["rows"]
     assert cell[:3] == ["m", "nq", "+100.0"]
+
+
+def test_half_is_searched_for_where_never_and_always_are_level() -> None:
+    scores, none = np.arange(4.0), Training()
+    assert threshold_margin.half_where_level(scores, np.array([1.0, 0.0, 0.0, -1.0]), none) == 1.5
+    assert threshold_margin.half_where_level(scores, np.ones(4), none) < 0  # a search always helps

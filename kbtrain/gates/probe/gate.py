@@ -42,7 +42,7 @@ WEIGHTS = "probe.safetensors"
 _PARTS = ("weight", "layers", "intercept")  # tensors of a head
 STATES = "states"  # of a run folder: states by condition, see :func:`state_folder`
 Asked = Literal["llm", "rag", "draft"]
-DRAFT_TOKENS = 16  # as of the gate ``draft``: TARG's longest (arXiv 2511.09803)
+DRAFT_TOKENS = 16  # as of the gate ``draft``; TARG (arXiv 2511.09803) tries 10, 20 and 30, by default 20
 MAX_DRAFTED = 2048  # tokens of a prompt behind which is drafted
 
 
