@@ -20,8 +20,8 @@ from typing import Literal
 from kbtrain.errors import UserError
 from kbtrain.io.provenance import meta_path
 from kbtrain.models import embedded
-from kbtrain.runtime import stage_process
 from kbtrain.runtime.scripts import find, launch_command
+from kbtrain.runtime.stage_process import ProcessResult, run_to_end
 
 Size = Literal["tiny", "demo", "full"]
 Say = Callable[[str], None]
@@ -33,8 +33,8 @@ CLOSING = 7  # lines of the block that the report's stage ends with
 
 @dataclass(frozen=True)
 class ChainStep:
-    """One stage; ``minutes``: about, on 2 cores. ``launch``: launch file of a training; ``later``: arguments that are
-    known when the stages before are done.
+    """One stage; ``minutes``: about, on 2 cores. ``launch``: launch file of a training; ``later``: arguments that
+    follow from the results of earlier stages.
     """
 
     script: str
@@ -45,20 +45,14 @@ class ChainStep:
     later: Callable[[], tuple[str, ...]] | None = None
 
     def command(self) -> list[str]:
-        script, arguments = self._command()
+        script = find(self.script, "stages", "recipes", what="script")
+        arguments = (*self.arguments, *(self.later() if self.later else ()))
         if self.launch:
             return launch_command(script, find(self.launch, "launch", what="launch file"), arguments)
         return [sys.executable, str(script), *arguments]
 
-    def run(self, forks: bool) -> stage_process.Ended:
-        """Run it to its end; with ``forks`` as a fork of a process that has imported what stages import, if it can."""
-        if forks and self.launch is None and stage_process.can_fork():
-            return stage_process.forked(*self._command())
-        return stage_process.fresh(self.command())
-
-    def _command(self) -> tuple[Path, tuple[str, ...]]:
-        script = find(self.script, "stages", "recipes", what="script")
-        return script, (*self.arguments, *(self.later() if self.later else ()))
+    def run(self) -> ProcessResult:
+        return run_to_end(self.command())
 
 
 @dataclass(frozen=True)
@@ -157,69 +151,50 @@ def _figure_8(run: Path) -> list[ChainStep]:
 
 
 def own_chain(run: Path) -> list[ChainStep]:
-    """From sampled answers of one's own questions to a gate and its report, without a model: seconds on any machine."""
+    """From sampled answers of one's own questions to a gate and its report, without a model: seconds on any machine.
+
+    Without accepted answers the gate skips searches that change no answer.
+    """
     here = ("--run", str(run))
-
-    def keys(tau: float | None) -> tuple[str, ...]:
-        return "--keys", "[mastery]" if tau is None else "[mastery, benefit]"
-
-    def targets(tau: float | None) -> tuple[str, ...]:
-        # benefit says more of whether a search pays (docs/lab/demo.md); not every model's answers differ with passages
-        of_benefit = ("--benefit-greedy", f"{_GREEDY:g}", "--benefit-tail", "0.05", "--tau-benefit", repr(tau))
-        return (*keys(tau), *(() if tau is None else of_benefit))
-
-    if without_gold(run):
-        return _change_chain(run)
-    halves = ("--tau-mastery", "middle", "--tau-certainty", "middle")
-    one_each = ("--tau-mastery", "middle", "--by", "greedy")  # one answer has no certainty
     data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
-    gate = _features_folder(run)
-    return [
-        ChainStep("label", "what the model masters", 0.1, here, later=lambda: one_each if greedy_only(run) else halves),
-        ChainStep("build", "training examples", 0.1, here, later=lambda: targets(benefit_tau(run))),
-        ChainStep(
-            "train_features",
-            "a gate from the questions' form and words",
-            0.1,
-            (*data, *gate),
-            later=lambda: keys(benefit_tau(run)),
-        ),
-        ChainStep("score", "every gate's score of every question", 0.1, here),
-        ChainStep("end_to_end", "accuracy against searches", 0.1, (*here, "--threshold-rule", "best_accuracy")),
-        ChainStep("write_report", "the report", 0.1, here),
-    ]
-
-
-def _features_folder(run: Path) -> tuple[str, ...]:
-    """Index and output of the gate: a search of the user's own leaves no index, and the gate reads the form alone."""
+    # a search of the user's own leaves no index, and the gate reads the questions' form alone
     index = ("--index", f"{run}/bm25") if (run / "bm25").exists() else ()
-    return (*index, "--output", f"{run}/features")
-
-
-def _change_chain(run: Path) -> list[ChainStep]:
-    """As :func:`own_chain`, where there are no accepted answers: the gate skips searches that change no answer."""
-    here, keys = ("--run", str(run)), ("--keys", "[change]")
-    data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
-    gate = _features_folder(run)
-    middle = ("--tau-change", "middle")
-    return [
-        ChainStep(
-            "label",
-            "what passages change",
-            0.1,
-            (*here, *middle),
+    if without_gold(run):
+        keys: Callable[[], tuple[str, ...]] = lambda: ("--keys", "[change]")  # noqa: E731
+        targets = keys
+        label = ChainStep(
+            "label", "what passages change", 0.1, (*here, "--tau-change", "middle"),
             later=lambda: ("--by", "greedy") if greedy_only(run) else ("--tau-certainty", "middle"),
-        ),
-        ChainStep("build", "training examples", 0.1, (*here, *keys)),
-        ChainStep("train_features", "a gate from the questions' form and words", 0.1, (*data, *gate, *keys)),
-        ChainStep("score", "every gate's score of every question", 0.1, here),
-        ChainStep(
-            "fidelity",
-            "searches skipped against answers that differ",
-            0.1,
-            here,
+        )  # fmt: skip
+        figures = ChainStep(
+            "fidelity", "searches skipped against answers that differ", 0.1, here,
             later=lambda: ("--max-change", f"{attainable_change(run):g}"),
-        ),
+        )  # fmt: skip
+    else:
+        keys = lambda: ("--keys", "[mastery]" if benefit_tau(run) is None else "[mastery, benefit]")  # noqa: E731
+
+        def targets() -> tuple[str, ...]:
+            # benefit says more of whether a search pays (docs/lab/demo.md); not all models' answers differ with
+            # passages
+            tau = benefit_tau(run)
+            of_benefit = ("--benefit-greedy", f"{_GREEDY:g}", "--benefit-tail", "0.05", "--tau-benefit", repr(tau))
+            return (*keys(), *(() if tau is None else of_benefit))
+
+        halves = ("--tau-mastery", "middle", "--tau-certainty", "middle")
+        one_each = ("--tau-mastery", "middle", "--by", "greedy")  # one answer has no certainty
+        label = ChainStep(
+            "label", "what the model masters", 0.1, here, later=lambda: one_each if greedy_only(run) else halves
+        )
+        figures = ChainStep(
+            "end_to_end", "accuracy against searches", 0.1, (*here, "--threshold-rule", "best_accuracy")
+        )
+    gate = (*data, *index, "--output", f"{run}/features")
+    return [
+        label,
+        ChainStep("build", "training examples", 0.1, here, later=targets),
+        ChainStep("train_features", "a gate from the questions' form and words", 0.1, gate, later=keys),
+        ChainStep("score", "every gate's score of every question", 0.1, here),
+        figures,
         ChainStep("write_report", "the report", 0.1, here),
     ]
 
@@ -301,11 +276,11 @@ def finish_own(run: Path, say: Say) -> None:
 def run_demo(size: Size, say: Say) -> None:
     """Run the chain in the current folder. Raises :class:`UserError`, or SystemExit where a stage failed.
 
-    Of each stage its bar and its last line are shown; all it writes stands in ``chain.log`` of the run folder. The
-    last stage's closing block is shown whole.
+    Of each stage its bar and its last line are shown; ``chain.log`` of the run folder has its whole output. The last
+    stage's closing block is shown whole.
     """
     embedded.path_of(MODEL, say)
-    follow(chain(size), run_folder(size), say, forks=True)
+    follow(chain(size), run_folder(size), say)
 
 
 _PUBLIC = {  # run folder -> (data set, its file in the folder of data)
@@ -425,7 +400,7 @@ def run_public(public: PublicRun, say: Say) -> None:
     for name in (*(file for _, file in public.sets().values()), "passages.jsonl"):
         if not (public.data / name).exists():
             raise UserError(f"{public.data / name}: not there; docs/lab/public.md says where each file comes from")
-    follow(public_chain(public), public.run, say, forks=True)
+    follow(public_chain(public), public.run, say)
 
 
 def follow(
@@ -434,12 +409,10 @@ def follow(
     say: Say,
     result: str = "report.html",
     closing: Callable[[Path], list[str]] | None = None,
-    forks: bool = False,
 ) -> None:
-    """Run the steps one after the other, as :func:`run_demo` says.
+    """Run the steps one after the other, as described at :func:`run_demo`.
 
-    ``closing``: the last lines, of the file ``result``; else the last ones of the last step. ``forks`` as in
-    :meth:`Step.run`: for chains whose stages need a model.
+    ``closing``: the last lines, of the file ``result``; else the last ones of the last step.
     """
     started = time.monotonic()
     say(f"{len(steps)} stages, {_about(sum(step.minutes for step in steps))} on 2 cores -> {run.resolve()}")
@@ -448,13 +421,13 @@ def follow(
     with (run / "chain.log").open("w", encoding="utf-8") as log:
         for number, step in enumerate(steps, 1):
             say(f"[{number}/{len(steps)}] {step.script}: {step.does} ({_about(step.minutes)})")
-            done = step.run(forks)
-            log.write(f"[{number}/{len(steps)}] {step.script}\n{done.said}")
+            process = step.run()
+            log.write(f"[{number}/{len(steps)}] {step.script}\n{process.output}")
             log.flush()
-            lines = done.said.splitlines()
-            if done.code != 0:  # the stage has said why
-                sys.stdout.write(done.said)
-                raise SystemExit(done.code if done.code > 0 else 128 - done.code)
+            lines = process.output.splitlines()
+            if process.code != 0:  # the stage has reported its error
+                sys.stdout.write(process.output)
+                raise SystemExit(process.code if process.code > 0 else 128 - process.code)
             if number < len(steps) or closing:
                 say("\n".join(f"       {line}" for line in lines[-1:]))
     report = (run / result).resolve()

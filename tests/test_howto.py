@@ -26,7 +26,7 @@ from kbtrain.metrics.thresholds import _least
 from kbtrain.questions.collect import LEAST_DEV
 from kbtrain.records import Evidence, Question
 from kbtrain.retrieval.web import WebSearch, WebService
-from kbtrain.runtime import stage_process
+from kbtrain.runtime.stage_process import ProcessResult
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SEARCH = (DOCS / "howto" / "own-retriever.md").read_text(encoding="utf-8")
@@ -86,10 +86,10 @@ def test_a_run_with_an_own_search_is_finished_without_an_index(
         done = here(f"data_gen/{name}.py", "--run", run, *arguments)
         assert done.returncode == 0, done.stderr
 
-    def run_step(step: ChainStep, forks: bool) -> stage_process.Ended:
+    def run_step(step: ChainStep) -> ProcessResult:
         script, *words = step.command()[1:]
         done = here(str(Path(script).relative_to(ROOT)), *words)
-        return stage_process.Ended(done.returncode, done.stdout + done.stderr)
+        return ProcessResult(done.returncode, done.stdout + done.stderr)
 
     monkeypatch.setattr(ChainStep, "run", run_step)
     finish_own(run, lambda line: None)

@@ -43,7 +43,7 @@ from kbtrain.models.files_read import hashes_of
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import GateExample, Outcome
-from kbtrain.runtime.stage_process import fresh
+from kbtrain.runtime.stage_process import run_to_end
 from kbtrain.training.data import need
 from kbtrain.training.folds import groups_of
 
@@ -207,7 +207,7 @@ class KBMLearner:
 
         def train(examples: Path, output: Path) -> None:
             command = [sys.executable, str(recipe), *options, "--train", str(examples), "--output", str(output)]
-            done = fresh(command, capture_errors=True)
+            done = run_to_end(command, capture_errors=True)
             if done.code:
                 last = (done.errors.strip() or "no message").splitlines()[-1].removeprefix("error: ")
                 raise UserError(f"gate 'kbm' of {output.parent}: its training ended ({last:.300})")

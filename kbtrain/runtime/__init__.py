@@ -1,1 +1,1 @@
-"""The process: scripts, cores, exit codes, progress, forks, the garbage collector."""
+"""The process: scripts, cores, exit codes, progress, stages, the garbage collector."""

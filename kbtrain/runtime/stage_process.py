@@ -1,52 +1,30 @@
-"""Processes of a chain's stages: fresh ones, or forks of one that has imported torch and transformers.
-
-Each stage imports for 2 to 5 seconds else, which is more than the work of most. The forks are multiprocessing's, of its
-fork server. Where forks of a process that has loaded such libraries are not safe stages begin afresh: on macOS, and
-beside a GPU, which an import may open (bitsandbytes asks for its capability), and which no fork can open again.
-
-A stage ends with the process that started it: at SIGTERM, SIGHUP and Ctrl-C.
-"""
+"""Processes of a chain's stages, which end with the process that started them: at SIGTERM, SIGHUP and Ctrl-C."""
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from pathlib import Path
 
-from kbtrain.runtime import scripts
-
-PRELOADED = "kbtrain.runtime.preloaded"
 _GRACE = 2.0  # seconds that an interrupted stage has to end by itself
-_GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA's, AMD's, those of a Windows that Linux runs in
-
-
-def can_fork(devices: Path = Path("/dev")) -> bool:
-    """True on a Linux without a GPU."""
-    return sys.platform == "linux" and not any(found for name in _GPUS for found in devices.glob(name))
 
 
 @dataclass(frozen=True)
-class Ended:
-    """``code``: exit code, of a process that was killed the signal's number, negative; ``said``: its output.
-
-    ``errors``: its stderr, where it was captured.
+class ProcessResult:
+    """``code``: the exit code; negative, the number of the signal that killed the process. ``errors``: captured stderr.
     """
 
     code: int
-    said: str
+    output: str
     errors: str = ""
 
 
-def fresh(command: Sequence[str], capture_errors: bool = False) -> Ended:
+def run_to_end(command: Sequence[str], capture_errors: bool = False) -> ProcessResult:
     """Run a command to its end; it ends with this process."""
     with _signals_as_exceptions():
         process = subprocess.Popen(
@@ -58,37 +36,8 @@ def fresh(command: Sequence[str], capture_errors: bool = False) -> Ended:
             start_new_session=True,
         )
         with _ending(process.pid, process.poll):
-            said, errors = process.communicate()
-    return Ended(process.returncode, said, errors or "")
-
-
-def forked(script: Path, arguments: Sequence[str]) -> Ended:
-    """As ``fresh([sys.executable, script, *arguments])``, with :mod:`kbtrain.runtime.preloaded`'s libraries loaded."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([PRELOADED])
-    reader, writer = context.Pipe(duplex=False)
-    errors = Connection(os.dup(2), readable=False)  # a connection is what carries a stream to another process
-    process = context.Process(target=_stage, args=(script, tuple(arguments), writer, errors))
-    with _signals_as_exceptions():
-        process.start()
-        writer.close()
-        errors.close()
-        try:
-            with _ending(process.pid or 0, process.is_alive):
-                with reader, os.fdopen(os.dup(reader.fileno()), encoding="utf-8", errors="replace") as output:
-                    said = output.read()
-                process.join()
-        finally:
-            process.kill()  # interrupted before it had a session
-    return Ended(process.exitcode or 0, said)
-
-
-def _stage(script: Path, arguments: Sequence[str], output: Connection, errors: Connection) -> None:
-    os.setsid()
-    for connection, number in ((output, 1), (errors, 2)):
-        os.dup2(connection.fileno(), number)
-        connection.close()
-    scripts.run(script, arguments)
+            output, errors = process.communicate()
+    return ProcessResult(process.returncode, output, errors or "")
 
 
 @contextlib.contextmanager
@@ -98,15 +47,15 @@ def _signals_as_exceptions() -> Iterator[None]:
     def end(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    taken = []
+    handled = []
     if threading.current_thread() is threading.main_thread():
-        taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
-    for number in taken:
+        handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in handled:
         signal.signal(number, end)
     try:
         yield
     finally:
-        for number in taken:
+        for number in handled:
             signal.signal(number, signal.SIG_DFL)
 
 

@@ -23,7 +23,7 @@ from kbtrain.metrics.ranking import normalised_area
 from kbtrain.records import GateExample, Label, Passage, Question
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.retrieval.tokens import Tokens
-from kbtrain.runtime.stage_process import Ended
+from kbtrain.runtime.stage_process import ProcessResult
 from kbtrain.training.data import Labelled
 
 
@@ -127,10 +127,10 @@ def test_a_kbm_is_trained_once_a_draw_and_its_scores_are_kept(labelled_run, scri
     def here(command, capture_errors):
         trained.append(command)
         Recipe("kbm")(command[2:])
-        return Ended(0, "")
+        return ProcessResult(0, "")
 
     module = script("learning_curve")
-    monkeypatch.setattr("kbtrain.evaluation.learning_curve.fresh", here)
+    monkeypatch.setattr("kbtrain.evaluation.learning_curve.run_to_end", here)
     given = {"run": labelled_run, "gates": ("kbm",), "sizes": (30,), "draws": 1, "kbm_config": str(settings)}
     config = build(module.LearningCurveConfig, None, {**given, "device": "cpu"})
     module.main(config)
@@ -181,8 +181,8 @@ def test_a_kbm_is_trained_anew_when_its_base_models_files_are_others(labelled_ru
 
 def test_a_training_that_fails_is_one_line(labelled_run, script, monkeypatch):
     module = script("learning_curve")
-    ended = Ended(2, "", "noise\nerror: key 'model': no such folder\n")
-    monkeypatch.setattr("kbtrain.evaluation.learning_curve.fresh", lambda command, capture_errors: ended)
+    ended = ProcessResult(2, "", "noise\nerror: key 'model': no such folder\n")
+    monkeypatch.setattr("kbtrain.evaluation.learning_curve.run_to_end", lambda command, capture_errors: ended)
     jsonl.write(labelled_run / "examples" / "dev.jsonl", [])
     config = build(module.LearningCurveConfig, None, {"run": labelled_run, "gates": ("kbm",), "sizes": (30,)})
     with pytest.raises(UserError, match=r"gate 'kbm' of .*: its training ended \(key 'model': no such folder\)"):
