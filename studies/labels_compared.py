@@ -1,17 +1,20 @@
-"""The gate features fitted to each label of a run folder: area and right answers on its test questions.
+"""The gate features fitted to each label of a run folder, compared at equal searches on its test questions.
 
-Change needs no accepted answers; the other labels show what they are worth. The threshold of each gate searches for
-half of the dev questions. No model is loaded; seconds.
+Change needs no accepted answers. Each gate searches for the upper half of the test questions' scores. A label that the
+run lacks is skipped. No model is loaded; seconds. Imported answers serve too: `kbtrain run import_answers`,
+`retrieve`, `label --by greedy`, `build --keys "[mastery, benefit, change]"`.
 
 Examples:
-  python studies/labels_compared.py --run runs/demo
+  python studies/labels_compared.py --run runs/demo --target tables.json
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
+from published.fits import DRAWS, SEED, at_decisions
 from published.run_verdicts import RunVerdicts
 from pydantic import Field
 
@@ -19,19 +22,24 @@ from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.metrics.significance import delta, interval, resampled_areas, resampled_means
+from kbtrain.io.provenance import write_atomically
+from kbtrain.metrics.significance import Delta, interval, resampled_areas
 from kbtrain.metrics.thresholds import control, unchanged
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import GateExample
 from kbtrain.training.data import need
 
 KEYS: tuple[Key, ...] = ("benefit", "mastery", "certainty", "change")
-DRAWS, SEED = 2000, 20_246
 LIMITS = (0.05, 0.1, 0.2)
+COLUMNS = ["label", "area", "right answers, %", "against always searching, points", "against random searches, points"]
 
 
 class LabelsConfig(Config):
-    run: Path = Field(description="run folder with examples of all four labels, both answers, and its BM25 index")
+    run: Path = Field(description="run folder with examples, both answers, and its BM25 index")
+    target: Path | None = Field(None, description="file for the table, which `make figures TABLES=FILE` stores")
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.target,) if self.target else ()
 
 
 def main(config: LabelsConfig) -> None:
@@ -43,33 +51,40 @@ def main(config: LabelsConfig) -> None:
     }
     dev = [place for place in data.pool if data.questions[place].split == "dev"]
     llm, rag = data.llm[data.test], data.rag[data.test]
-    print(f"{len(data.test)} test questions: never {llm.mean():.1%}, always searching {rag.mean():.1%} right")
-    print(
-        "| label | area | searched | right | against always, points | by random searches |\n|---|--:|--:|--:|--:|--:|"
-    )
+    rows, promises, fitted = [], list[str](), 0
     for key in KEYS:
         known = {
             place: value
             for place in data.pool
             if data.questions[place].split == "train"
-            and (value := need(examples[data.questions[place].id], key, "soft")) is not None
+            and (example := examples.get(data.questions[place].id)) is not None  # it has all labels
+            and (value := need(example, key, "soft")) is not None
         }
+        if not known:
+            print(f"{key}: no labels")
+            continue
+        fitted = len(known)
         scores = data.scores(list(known), 2 * np.array(list(known.values())) - 1, [*dev, *data.test])
         of_dev, of_test = scores[: len(dev)], scores[len(dev) :]
-        searched = of_test > np.median(of_dev)
-        lost = np.where(searched, 0.0, llm - rag)
-        points = delta(lost.mean(), resampled_means(lost[:, None], DRAWS, SEED)[:, 0])
+        half = at_decisions((of_test > np.median(of_test)).astype(float), llm, rag)
         drawn = resampled_areas([of_test], llm, rag, DRAWS, SEED)[:, 0]
         area = interval(np.concatenate([[data.area(of_test)], drawn]))
-        chance = llm.mean() + searched.mean() * (rag.mean() - llm.mean())
-        print(
-            f"| {key} | {area.mean:.2f} [{area.low:.2f}, {area.high:.2f}] | {searched.mean():.1%} | "
-            f"{np.where(searched, rag, llm).mean():.1%} | {100 * points.mean:+.1f} "
-            f"[{100 * points.low:+.1f}, {100 * points.high:+.1f}] | {chance:.1%} |"
+        compared = [points(value) for value in (half.minus_always, half.minus_random)]
+        rows.append(
+            [key, f"{area.mean:.2f} [{area.low:.2f}, {area.high:.2f}]", f"{100 * half.accuracy:.1f}", *compared]
         )
         if key == "change":
             promises = promise_lines(of_dev, data.changed[dev], of_test, data.changed[data.test])
-    print("\n".join(promises))
+    print(f"{len(data.test)} test questions: never {llm.mean():.1%}, always searching {rag.mean():.1%} right; "
+          f"fitted to {fitted} training questions")  # fmt: skip
+    print("\n".join([*(" | ".join(row) for row in [COLUMNS, *rows]), *promises]))
+    if config.target:
+        table = {f"labels-{config.run.name}": {"columns": COLUMNS, "rows": rows}}
+        write_atomically(config.target, json.dumps({"tables": table}, indent=1) + "\n")
+
+
+def points(value: Delta) -> str:
+    return f"{100 * value.mean:+.1f} [{100 * value.low:+.1f}, {100 * value.high:+.1f}]"
 
 
 def promise_lines(of_dev: Floats, dev: Floats, of_test: Floats, test: Floats) -> list[str]:

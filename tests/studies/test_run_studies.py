@@ -62,20 +62,23 @@ def test_each_label_s_gate_has_a_row(run, capsys):
         if question.split == "train":
             split, code = ("train" if i % 4 < 3 else "dev"), "code" in question.text
             made = GateExample(question.id, question.id, split, question.text, "en", None, soft_mastery=float(not code))
-            more = {"soft_benefit": float(code), "soft_certainty": float(i % 3 == 0), "soft_change": float(not code)}
+            more = {"soft_benefit": float(code), "soft_change": float(not code)}
             examples[split].append(replace(made, **more))
+    examples["train"].pop()  # a question without an example is skipped
     for split, rows in examples.items():
         jsonl.write(run / "examples" / f"{split}.jsonl", rows)
     questions = list(jsonl.read(Question, run / "questions.jsonl"))
     dev = {example.question_id for example in examples["dev"]}
     jsonl.write(run / "questions.jsonl", [replace(one, split="dev") if one.id in dev else one for one in questions])
-    study = scripts.load("studies/labels_compared.py")
-    study.main(build(study.LabelsConfig, None, {"run": run}))
-    head, *_, benefit, mastery, certainty, change, share, few, _, _ = capsys.readouterr().out.splitlines()
+    study, target = scripts.load("studies/labels_compared.py"), run / "tables.json"
+    study.main(build(study.LabelsConfig, None, {"run": run, "target": target}))
+    missing, head, *_, share, few, _, _ = capsys.readouterr().out.splitlines()
+    assert missing == "certainty: no labels" and head.endswith("; fitted to 79 training questions")
     assert share == "a search changes 100.0% of the test answers" and "calibration questions are too few" in few
-    assert head.startswith("40 test questions: never ")
-    assert benefit.startswith("| benefit | 1.00 [") and mastery.startswith("| mastery | 1.00 [")
-    assert change.startswith("| change | -1.00 [") and certainty.startswith("| certainty | ")  # the reverse of benefit
+    rows = {row[0]: row[1:] for row in json.loads(target.read_text())["tables"][f"labels-{run.name}"]["rows"]}
+    assert list(rows) == ["benefit", "mastery", "change"]
+    assert [rows[key][0].split(" ")[0] for key in rows] == ["1.00", "1.00", "-1.00"]  # change: the reverse of benefit
+    assert float(rows["change"][1]) < 15 and float(rows["benefit"][1]) > 85
 
 
 def test_a_run_without_both_answers_is_one_line(run, tmp_path):
