@@ -74,7 +74,9 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
     )
     shard: str | None = Field(None, description="draw part i of n only, as i/n, counted from 1; null: all")
     keep_states: bool = Field(False, description="keep the states that a probe and a draft probe read, in RUN/states")
-
+    allow_few: bool = Field(
+        False, description="sample though no accepted answers and fewer than 20 train or 11 dev questions are there"
+    )
     allow_empty: bool = Field(
         False,
         description="continue though over a fifth of the answers are empty, cut early, or thoughts alone",
@@ -118,8 +120,8 @@ def main(config: SampleConfig) -> None:
     from kbtrain.questions.collect import lacking_for_change
 
     drawn = {split: n for split, n in counts.items() if split in config.samples}
-    if (few := lacking_for_change(drawn)) and without_gold(config.run):
-        raise UserError(f"{at(questions)}: {few}; collect more before the answers are paid for")
+    if not config.allow_few and (few := lacking_for_change(drawn)) and without_gold(config.run):
+        raise UserError(f"{at(questions)}: {few}; collect more before the answers are paid for, or set --allow-few")
     prompts = read_prompts(config.prompts)
     plan = SamplingPlan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, prompts)
     total = plan.n_requests(counts)

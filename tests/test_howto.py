@@ -117,7 +117,9 @@ def test_too_few_questions_without_gold_are_refused_before_answers_are_paid_for(
     jsonl.write(run / "evidence.jsonl", [Evidence(one.id, "web", one.text, (), None, None) for one in questions])
     write_meta(run / "evidence.jsonl", stage="retrieve", config={}, inputs=[run / "questions.jsonl"])
     done = here("data_gen/sample.py", "--run", run, "--model", "smollm2-135m-instruct")
-    assert done.returncode == 2 and re.search(f"questions.jsonl: {few}", done.stderr)
+    assert done.returncode == 2 and re.search(f"questions.jsonl: {few}.*or set --allow-few", done.stderr)
+    done = here("data_gen/sample.py", "--run", run, "--model", "smollm2-135m-instruct", "--allow-few", "--dry-run")
+    assert done.returncode == 0 and "38 questions, 76 question-conditions" in done.stdout
     assert not (run / "samples.db").exists()
     for share, n in LEAST_DEV.items():
         assert _least("answers_changed", share, 0.1) == n
