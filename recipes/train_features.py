@@ -36,8 +36,7 @@ class TrainFeaturesConfig(KeyedFitConfig):
     """Settings of this script."""
 
     index: Path | None = Field(
-        None,
-        description="folder of the BM25 index, whose document frequencies are kept; null: it reads the form alone",
+        None, description="folder of the BM25 index, whose document frequencies are kept; null: it reads the form alone"
     )
     evidence: Path | None = Field(
         None, description="evidence.jsonl of these questions; the gate is asked after a search"

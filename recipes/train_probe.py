@@ -93,15 +93,7 @@ def main(config: TrainProbeConfig) -> None:
     if not recipe.claim(CARD):
         return None
     from kbtrain.distributed.states import RayStates, ReadModel
-    from kbtrain.gates.probe.gate import (
-        DraftProbe,
-        DraftProbeCard,
-        Probe,
-        ProbeCard,
-        Reader,
-        dtype_in_use,
-        state_facts,
-    )
+    from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, Probe, ProbeCard, Reader, dtype_in_use, state_facts
     from kbtrain.gates.probe.states import StateStore, prompt_key, read_all, stored_dtype
     from kbtrain.gates.probe.train import ProbeEnding, fit
     from kbtrain.models.adapters import base_fingerprint

@@ -53,11 +53,7 @@ def open_base_model(
 
 
 def open_answering(
-    card: AnsweringCard,
-    folder: Path | str,
-    fingerprint: Fingerprint,
-    dtype: str,
-    device: str,
+    card: AnsweringCard, folder: Path | str, fingerprint: Fingerprint, dtype: str, device: str
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer; ``dtype`` auto: the card's. Raises :class:`UserError` for prompts of another fingerprint."""
     model, tokenizer = open_base_model(card, folder, dtype, device)

@@ -24,7 +24,6 @@ class Always(Gate):
     reads: frozenset[Reads] = frozenset({"question", "turn"})
 
     def score_examples(self, examples: Sequence[Example]) -> list[float]:
-        """One score per example."""
         return [1.0] * len(examples)
 
 
@@ -35,7 +34,6 @@ class Never(Gate):
     reads: frozenset[Reads] = frozenset({"question", "turn"})
 
     def score_examples(self, examples: Sequence[Example]) -> list[float]:
-        """One score per example."""
         return [0.0] * len(examples)
 
 
@@ -51,7 +49,6 @@ class Random(Gate):
         self.seed = seed
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example."""
         return [self._uniform(example.question_id) for example in examples]
 
     def _uniform(self, question_id: str) -> float:
@@ -91,7 +88,6 @@ class RelationOnly(Gate):
         self.overall, self.means = _mean_benefits(self.name, ((label, label.relation) for label in labels))
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example."""
         return [self.means.get(example.relation or "", self.overall) for example in examples]
 
 
@@ -108,7 +104,6 @@ class FormOnly(Gate):
         self.overall, self.means = _mean_benefits(self.name, known)
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example."""
         return [self.means.get(question_form(example.question), self.overall) for example in examples]
 
 

@@ -26,7 +26,7 @@ from kbtrain.llm.server_errors import PromptRefusal, read_error
 from kbtrain.llm.server_models import find_model, read_models
 from kbtrain.llm.server_requests import NoReply, ask_once, post, tls
 from kbtrain.llm.thought_tokens import ThoughtTokens
-from kbtrain.prompts.kbm import answer_fingerprint, encode
+from kbtrain.prompts.kbm import answer_fingerprint, chat_messages, encode
 from kbtrain.records import GREEDY, Sample, SampleSet
 from kbtrain.runtime.event_loop import EventLoop
 
@@ -111,7 +111,6 @@ class OpenAILLM:
         return cls(name, tokenizer, sampling, replace(server, neutral=neutral))
 
     def facts(self) -> dict[str, Any]:
-        """As :meth:`kbtrain.llm.base.LLM.facts`."""
         return {"device": "server", "prompts": answer_fingerprint(self.tokenizer)}
 
     def answer(
@@ -291,10 +290,7 @@ class OpenAILLM:
         """The field that holds a prompt: messages, or token ids."""
         if self.tokenizer is not None:
             return {"prompt": encode(self.tokenizer, text, system)}
-        messages = [{"role": "user", "content": text}]
-        if system is not None:
-            messages.insert(0, {"role": "system", "content": system})
-        return {"messages": messages}
+        return {"messages": chat_messages(text, system)}
 
 
 def _fields_of(body: Mapping[str, Any]) -> str:

@@ -23,7 +23,6 @@ class ScriptedLLM:
         self._reply = reply or self._hashed
 
     def facts(self) -> dict[str, Any]:
-        """As :meth:`kbtrain.llm.base.LLM.facts`."""
         return {"prompts": answer_fingerprint(None)}
 
     def answer(

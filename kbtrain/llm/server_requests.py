@@ -29,10 +29,7 @@ from kbtrain.llm.server_errors import (
 from kbtrain.net.servers import LARGEST, LONGEST_ASKED, Retry, retry_after, split_query
 from kbtrain.runtime.event_loop import run
 
-HINTS = {
-    401: "; set the key (see server_key_env)",
-    403: "; is the key allowed to use this model?",
-}
+HINTS = {401: "; set the key (see server_key_env)", 403: "; is the key allowed to use this model?"}
 NO_QUOTA = "the account has no quota left: add credit or take another key"
 NOT_FOUND = {  # a server that lacks an endpoint and one that lacks a model say the same
     "chat/completions": "; check server_url and server_model, or set server_endpoint: completions",

@@ -71,7 +71,6 @@ class TransformersLLM:
         return cls(name, model, tokenizer, sampling, limits)
 
     def facts(self) -> dict[str, Any]:
-        """As :meth:`kbtrain.llm.base.LLM.facts`."""
         return {
             "dtype": name_of(self.model.dtype),
             "device": self.model.device.type,

@@ -71,7 +71,6 @@ class VllmLLM:
             raise UserError(f"model '{name}': vLLM cannot open it ({first}); its own log above says more") from None
 
     def facts(self) -> dict[str, Any]:
-        """As :meth:`kbtrain.llm.base.LLM.facts`."""
         import torch
 
         return {

@@ -99,10 +99,7 @@ def load_nf4(model: str, device: str, compute: torch.dtype) -> tuple[PreTrainedM
 
     path, place = resolve(model), choose_device(device)
     settings = BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=compute,
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
     )
     if place == "cuda":
         place = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # each process its own GPU

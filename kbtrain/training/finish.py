@@ -188,9 +188,7 @@ class ExampleGate(Protocol):
         """The name scores are stored under."""
         ...
 
-    def score(self, examples: Sequence[Any]) -> list[float]:
-        """One score per example."""
-        ...
+    def score(self, examples: Sequence[Any]) -> list[float]: ...
 
 
 @dataclass(frozen=True)
@@ -350,17 +348,14 @@ class ClassifierEnding(Ending):
         )
 
     def write(self, folder: Path) -> None:
-        """As in the base class."""
         self.gate.save_beside(folder)
         self.card.write(folder)
 
     def difference(self, folder: Path) -> float:
-        """As in the base class."""
         again = type(self.gate).load(folder, device=str(self.gate.model.device))
         return largest_difference(self.dev.scores, again.score(self.dev.examples))
 
     def readme(self, worst: float) -> str:
-        """As in the base class."""
         return _classifier_card(self.card, self.dev).text(worst)
 
 

@@ -135,18 +135,15 @@ class KeyedEnding(Ending):
         self.card = fit.card.model_copy(update={"thresholds": thresholds, **about})
 
     def write(self, folder: Path) -> None:
-        """As in the base class."""
         self.fit.write(folder)
         write_held_out(folder, self.fit.held_out)
         self.card.write(folder)
 
     def difference(self, folder: Path) -> float:
-        """As in the base class."""
         again = self.fit.again(folder)
         return max(largest_difference(self.fit.dev[name], again[name]) for name in self.card.names())
 
     def readme(self, worst: float) -> str:
-        """As in the base class."""
         return _model_card(self.card, self.fit, self.dev).text(worst)
 
 
@@ -195,7 +192,6 @@ class SingleEnding(Ending):
         self.page = _single_card(config, gate, gate.card, chosen, self.run, self.dev)
 
     def write(self, folder: Path) -> None:
-        """As in the base class."""
         if hasattr(self.gate, "save_beside"):
             self.gate.save_beside(folder)
         self.card.write(folder)
@@ -210,7 +206,6 @@ class SingleEnding(Ending):
         )
 
     def readme(self, worst: float) -> str:
-        """As in the base class."""
         return self.page.text(worst)
 
 

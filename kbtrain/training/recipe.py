@@ -69,11 +69,7 @@ class Recipe:
             sys.stdout.flush()
 
     def claim(
-        self,
-        *last_files: str,
-        dev: Path | None = None,
-        late: Callable[[str], str] = lambda device: "",
-        **facts: object,
+        self, *last_files: str, dev: Path | None = None, late: Callable[[str], str] = lambda device: "", **facts: object
     ) -> bool:
         """Join the other ranks and bind the output folder to this training; False (and said) if it is finished.
 

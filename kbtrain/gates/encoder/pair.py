@@ -128,7 +128,6 @@ class PairEnding(Ending):
         self.trained_on = f"average of {' and '.join(self.names)}"
 
     def write(self, folder: Path) -> None:
-        """As in the base class, into the folder that has the members."""
         set_threshold(folder, self.gate.name, self.dev.threshold)
 
     def difference(self, folder: Path) -> float:
@@ -136,7 +135,6 @@ class PairEnding(Ending):
         return 0.0
 
     def readme(self, worst: float) -> str:
-        """As in the base class."""
         return _model_card(self.names, self.dev, self.run).text(worst)
 
     def save(self) -> float:

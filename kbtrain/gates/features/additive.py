@@ -94,11 +94,7 @@ def share_log_odds(need: Sequence[float]) -> float:
 
 @one_thread()
 def fit_additive(
-    rows: Sequence[Row],
-    need: Sequence[float],
-    n_knots: int = KNOTS,
-    seed: int = 0,
-    groups: Sequence[int] | None = None,
+    rows: Sequence[Row], need: Sequence[float], n_knots: int = KNOTS, seed: int = 0, groups: Sequence[int] | None = None
 ) -> Additive:
     """``need``: probability in [0, 1] of each row that retrieval is needed. Features that never vary are skipped.
 
@@ -127,11 +123,7 @@ def fit_additive(
 
 
 def held_out_log_odds(
-    rows: Sequence[Row],
-    need: Sequence[float],
-    n_knots: int = KNOTS,
-    seed: int = 0,
-    groups: Sequence[int] | None = None,
+    rows: Sequence[Row], need: Sequence[float], n_knots: int = KNOTS, seed: int = 0, groups: Sequence[int] | None = None
 ) -> list[float]:
     """Log odds of each row by a regression fitted, penalty and knots included, to the rows of the other folds.
 

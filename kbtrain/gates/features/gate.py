@@ -99,12 +99,10 @@ class Features(KeyedGate):
         self.frequencies.save(folder)
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example."""
         rows = self.rows(examples)
         return [logistic(value) for value in self.card.models[self.key].log_odds(rows)]
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        """The scores of every key."""
         rows = self.rows(cast("list[GateExample]", self.examples(inputs)))
         return {
             f"{self.prefix}_{key}": [logistic(value) for value in self.card.models[key].log_odds(rows)]

@@ -83,11 +83,7 @@ class KBM(KeyedGate):
 
     @classmethod
     def load(
-        cls,
-        folder: Path | str,
-        dtype: str = "auto",
-        device: str = "auto",
-        tokens_per_batch: int = TOKENS_PER_BATCH,
+        cls, folder: Path | str, dtype: str = "auto", device: str = "auto", tokens_per_batch: int = TOKENS_PER_BATCH
     ) -> KBM:
         """Open a gate's folder; ``dtype`` auto: as saved. Raises :class:`UserError` if its prompts are not ours."""
         from kbtrain.models.load import load_tokenizer
@@ -107,7 +103,6 @@ class KBM(KeyedGate):
         return needs(self.key, self.probabilities(examples)[self.key])
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        """The scores of every key, from one pass."""
         found = self.probabilities(cast("list[GateExample]", self.examples(inputs)))
         return {f"kbm_{key}": needs(key, found[key]) for key in self.keys}
 

@@ -38,5 +38,4 @@ class PromptGate(Gate):
         return cls(*load_model(model, dtype, device))
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example."""
         return self.scorer.probabilities(examples)["need"]

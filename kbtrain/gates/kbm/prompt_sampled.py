@@ -46,7 +46,6 @@ class SampledPrompt(Gate):
         self.requests = requests
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example."""
         questions = [_need(example, place) for place, example in enumerate(examples)]
         asked = [AnswerRequest(question, "llm", None, self.n, greedy=False) for question in questions]
         said = {one.question_id: one for group in self.llm.answer(asked) for one in group}

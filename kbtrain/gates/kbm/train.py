@@ -30,13 +30,7 @@ from kbtrain.training.answer_trainer import AnswerLoss, AnswerTrainer, answer_lo
 from kbtrain.training.checks import estimate, open_without_weights
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
-from kbtrain.training.finish import (
-    COMPARED,
-    Ending,
-    intervals_of_keys,
-    largest_difference,
-    steps_of,
-)
+from kbtrain.training.finish import COMPARED, Ending, intervals_of_keys, largest_difference, steps_of
 from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
 from kbtrain.training.processes import extra_batches
 from kbtrain.training.recipe import OnLog
@@ -242,7 +236,6 @@ class KBMEnding(Ending):
         self.of_dev: dict[Target, list[float]] = {}
 
     def write(self, folder: Path) -> None:
-        """As in the base class; scores as a gate does, no longer as a model in training."""
         card = self.card
         plain = write_gate(folder, self.model, self.tokenizer, card).eval()
         kbm = KBM(plain, self.tokenizer, card.keys, card.max_length, prompt=card.asked_by)
@@ -251,11 +244,9 @@ class KBMEnding(Ending):
         self.figures = dev_metrics(self.examples, self.of_dev, card.labels) if self.examples else {}
 
     def difference(self, folder: Path) -> float:
-        """As in the base class."""
         return reload_difference(folder, self.kept, self.compared_examples, str(self.model.device))
 
     def readme(self, worst: float) -> str:
-        """As in the base class."""
         return _model_card(self.card, self.examples, self.of_dev, len(self.compared_examples)).text(worst)
 
 

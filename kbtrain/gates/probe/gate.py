@@ -280,11 +280,9 @@ class Probe(KeyedGate):
         return cls(reader, heads, card.method, card, card.best_key())
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example, by :attr:`key`."""
         return self._scores(examples, [self.key])[self.name]
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        """The scores of every key, from one pass."""
         return self._scores(cast("list[GateExample]", self.examples(inputs)), self.keys)
 
     def _scores(self, examples: Sequence[GateExample], keys: Sequence[Target]) -> dict[str, list[float]]:

@@ -150,7 +150,6 @@ class ProbeEnding(Ending):
         self.trained_on, self.questions = f"{len(data.train)} examples", data.train
 
     def write(self, folder: Path) -> None:
-        """As in the base class."""
         save_heads(folder / WEIGHTS, self.gate.heads)
         write_atomically(folder / FIGURE, layer_figure(self.card))
         write_reference(folder, self.gate, self.examples[:N_REFERENCE])
@@ -159,12 +158,10 @@ class ProbeEnding(Ending):
         self.card.write(folder)
 
     def difference(self, folder: Path) -> float:
-        """As in the base class."""
         again = type(self.gate).load(folder, device=str(self.gate.reader.model.device)).score_all(self.examples)
         return max(largest_difference(self.kept[name], again[name]) for name in self.kept)
 
     def readme(self, worst: float) -> str:
-        """As in the base class."""
         return _model_card(self.card, self.gate, self.intervals, len(self.examples)).text(worst)
 
 

@@ -183,7 +183,6 @@ class RagateMHA(Gate):
         self.reader.tokenizer.save_pretrained(folder)
 
     def score_examples(self, examples: Sequence[Example]) -> list[float]:
-        """One score per example, in their order."""
         rows = [self.reader.encode(example) for example in examples]
         self.cut += sum(row.cut for row in rows)
         scores = [0.0] * len(rows)

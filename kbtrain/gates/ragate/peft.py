@@ -17,12 +17,7 @@ from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
 from kbtrain.gates.true_false.template import PromptTemplate
 from kbtrain.models.adapters import check_base_of_adapter, open_beside
 from kbtrain.prompts.kbm import fingerprint
-from kbtrain.prompts.ragate import (
-    PeftFeature,
-    ragate_peft_answer,
-    ragate_peft_fingerprint,
-    ragate_peft_prompt,
-)
+from kbtrain.prompts.ragate import PeftFeature, ragate_peft_answer, ragate_peft_fingerprint, ragate_peft_prompt
 from kbtrain.records import GateExample, TurnExample
 
 if TYPE_CHECKING:

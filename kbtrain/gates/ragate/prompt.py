@@ -115,7 +115,6 @@ class RagatePrompt(Gate):
         return f"ragate_prompt_{self.shots}"
 
     def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
-        """One score per turn, in their order."""
         return self.scorer.probabilities([self.prompts.prompt_example(example) for example in examples])["need"]
 
     def _render(self, turn: TurnExample, context: str) -> GateExample:

@@ -25,12 +25,7 @@ from kbtrain.training.answer_rows import TrainingRow
 from kbtrain.training.checks import check_base, count_steps
 from kbtrain.training.config import HeldOutConfig
 from kbtrain.training.data import ClassifierData, label_rule, read_classifier_data
-from kbtrain.training.finish import (
-    DevScores,
-    Ending,
-    largest_difference,
-    steps_of,
-)
+from kbtrain.training.finish import DevScores, Ending, largest_difference, steps_of
 from kbtrain.training.model_card import ModelCard
 
 if TYPE_CHECKING:
@@ -168,7 +163,6 @@ class PeftEnding(Ending):
         self.card = card.model_copy(update=about)
 
     def write(self, folder: Path) -> None:
-        """As in the base class."""
         model, tokenizer = self.gate.scorer.model, self.gate.prompts.encoder.tokenizer
         save_adapter(model, folder / ADAPTER)
         tokenizer.save_pretrained(folder)
@@ -177,12 +171,10 @@ class PeftEnding(Ending):
             write_merged(folder / MERGED, self.card, folder / ADAPTER, model.device.type, tokenizer)
 
     def difference(self, folder: Path) -> float:
-        """As in the base class."""
         again = RagatePeft.load(folder, device=self.gate.scorer.model.device.type)
         return largest_difference(self.dev.scores, again.score(self.dev_turns))
 
     def readme(self, worst: float) -> str:
-        """As in the base class."""
         return _model_card(self.card, self.dev).text(worst)
 
 

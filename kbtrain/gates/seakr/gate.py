@@ -152,11 +152,9 @@ class SeaKR(Gate):
         return self.engine.settings.signal
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example."""
         return [thought.uncertainty for thought in self.think(examples)]
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        """The scores of every signal, from the same samples."""
         thoughts = self.think(cast("list[GateExample]", self.examples(inputs)))
         return {name: [thought.signals[name] for thought in thoughts] for name in SIGNALS}
 

@@ -88,11 +88,9 @@ class Stack(Combination, KeyedGate):
         self.key: Target = card.keys[0] if key is None else key
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example."""
         return self.card.of_members(self.member_scores(examples))[self.name]
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        """The scores of every key, from one pass of each member."""
         return self.card.of_members(self.member_scores(self.examples(inputs)))
 
     @classmethod

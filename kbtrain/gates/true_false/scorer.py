@@ -131,10 +131,7 @@ def like_lengths(rows: Sequence[Encoded], tokens_per_batch: int) -> list[list[in
     return like_length(lengths, tokens_per_batch, [row.tree for row in rows])
 
 
-_PROBES = (
-    GateExample("1", "1", "test", "Who?", "en", None),
-    GateExample("2", "2", "test", "an", "en", "It is."),
-)
+_PROBES = (GateExample("1", "1", "test", "Who?", "en", None), GateExample("2", "2", "test", "an", "en", "It is."))
 
 
 class PrefixCache:

@@ -97,7 +97,6 @@ class DialogueStateGate(Gate):
         return cls(DialogueStateCard(intercept=intercept, weights=weights, run=facts))
 
     def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
-        """One score per turn, in their order."""
         return [logistic(self.log_odds(example)) for example in examples]
 
     def log_odds(self, example: TurnExample) -> float:

@@ -96,7 +96,6 @@ class StructuralGate(Gate):
         return cls(card)
 
     def score_examples(self, examples: Sequence[TurnExample]) -> list[float]:
-        """One score per turn, in their order."""
         return [self._score(structure(example)) for example in examples]
 
     def _score(self, values: list[float]) -> float:

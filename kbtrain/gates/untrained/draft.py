@@ -89,7 +89,6 @@ class Draft(UntrainedGate):
         return [signals(draft)[self.name] for draft in self.drafts(examples, tokens)]
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        """The scores of every signal, from one draft."""
         found = [signals(d) for d in self.drafts(cast("list[GateExample]", self.examples(inputs)), self.card.tokens)]
         return {name: [one[name] for one in found] for name in SIGNALS}
 

@@ -72,11 +72,9 @@ class PYes(UntrainedGate):
         return None if self.name == "question_perplexity" else "probability"
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        """One score per example."""
         return self._scores(examples)[self.name]
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        """The scores of every signal, from one pass."""
         return self._scores(cast("list[GateExample]", self.examples(inputs)))
 
     def _scores(self, examples: Sequence[GateExample]) -> dict[str, list[float]]:

@@ -21,7 +21,7 @@ from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate
 from kbtrain.gates.untrained.draft import TOKENS
 from kbtrain.llm.dialect import Dialect
 from kbtrain.net.servers import LONGEST_ASKED
-from kbtrain.prompts.kbm import encode
+from kbtrain.prompts.kbm import chat_messages, encode
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_text, asked_whole
 from kbtrain.prompts.yes_no import NO, YES, can_you_answer, yes_no_fingerprint
 from kbtrain.records import Example, GateExample
@@ -113,7 +113,6 @@ class ServerGate(UntrainedGate):
         return self._ask(examples, self.name == SAID, self.name != SAID, tokens)[self.name]
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        """The scores of every signal, from two requests an example."""
         return self._ask(cast("list[GateExample]", self.examples(inputs)), True, True, self.card.tokens)
 
     def _ask(self, examples: Sequence[GateExample], say: bool, draft: bool, tokens: int) -> dict[str, list[float]]:
@@ -138,10 +137,7 @@ class ServerGate(UntrainedGate):
         if self.card.dialect.greedy:
             body["temperature"] = 0.0
         if self.llm.tokenizer is None:
-            messages = [{"role": "user", "content": prompt}]
-            if system is not None:
-                messages.insert(0, {"role": "system", "content": system})
-            return {**body, "messages": messages, "logprobs": True, "top_logprobs": self.card.top}
+            return {**body, "messages": chat_messages(prompt, system), "logprobs": True, "top_logprobs": self.card.top}
         return {**body, "prompt": encode(self.llm.tokenizer, prompt, system), "logprobs": self.card.top}
 
     async def _replies(self, bodies: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Top]]:
