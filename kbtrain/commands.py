@@ -124,10 +124,12 @@ def decide(args: argparse.Namespace) -> None:
     import json
 
     from kbtrain.gates.decide import STDIN, decisions, unpromised
-    from kbtrain.gates.registry import load_gate
+    from kbtrain.gates.registry import load_gate, verify_weights
 
     batches = _inputs(args)
-    gate = load_gate(args.folder, args.key, args.dtype, args.device, args.verify, args.revision)
+    if args.verify:
+        verify_weights(args.folder, args.revision)
+    gate = load_gate(args.folder, args.key, args.dtype, args.device, args.revision)
     if args.threshold is None and gate.promise:
         step(f"{gate.name}: its threshold promises: {gate.promise}")
     elif args.threshold is None and (warning := unpromised(gate)):
@@ -304,7 +306,7 @@ def plan(args: argparse.Namespace) -> None:
 def plan_command(args: argparse.Namespace) -> str:
     """Text of ``kbtrain plan``. Raises :class:`UserError`."""
     from kbtrain.training.plan.plan import read_planned
-    from kbtrain.training.plan.text import text_plan
+    from kbtrain.training.plan.text import Workload, text_plan
 
     if args.gpus < 1 or args.gpu_memory <= 0:
         raise UserError("command line: --gpus and --gpu-memory must be above 0")
@@ -314,7 +316,7 @@ def plan_command(args: argparse.Namespace) -> str:
         examples, tokens = lengths(read_planned(path, changes), Path(args.train))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of other packages, about each other
-        return text_plan(path, args.gpus, args.gpu_memory, changes, examples, tokens, _rate(args.rate))
+        return text_plan(path, args.gpus, args.gpu_memory, changes, Workload(examples, tokens, _rate(args.rate)))
 
 
 def _change(text: str) -> tuple[str, Any]:

@@ -105,7 +105,7 @@ def train(
     model, tokenizer = open_trainable(config.model, "full", recipe.device, compute, None, config.gradient_checkpointing)
     arguments = training_arguments(config, compute, recipe.device, has_dev=bool(data.dev))
     n = len(data.train)
-    trainer = DialogueTrainer(model, tokenizer, arguments, rows[:n], rows[n:], recipe.bar())
+    trainer = DialogueTrainer(model, tokenizer, arguments, rows[:n], rows[n:])
     recipe.train_to_end(trainer)
     return trainer, tokenizer, {"compute": compute, **asdict(cut)}
 

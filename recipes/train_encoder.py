@@ -101,15 +101,14 @@ def train(
     compute = recipe.compute(lambda: compute_dtype(config.dtype, recipe.device, model))
     reader = EncoderInput(tokenizer, config.max_length, config.features)
     gate = EncoderGate(model, reader, base=base)
+    rates = Rates(config.learning_rate, config.layer_decay, config.head_learning_rate)
     trainer = ClassifierTrainer(
         with_adapter(model, config.lora_rank, config.lora_alpha) if config.method == "lora" else model,
         classifier_arguments(config, compute, recipe.device),
         encoder_rows(reader, data, acts, offsets),
         ClassifierCollator(reader.pad_id, has_segments(model), len(acts)),
-        Objective(weights, 1, config.label_smoothing, config.act_weight),
+        Objective(weights, 1, config.label_smoothing, config.act_weight, rates),
         dev_metrics(gate, data),
-        Rates(config.learning_rate, config.layer_decay, config.head_learning_rate),
-        recipe.bar(),
     )
     recipe.train_to_end(trainer)
     return gate, trainer, training_facts(compute, acts, weights, base)

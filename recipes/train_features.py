@@ -22,7 +22,7 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import run_script
-from kbtrain.gates.features.additive import KNOTS, Additive
+from kbtrain.gates.features.additive import KNOTS, Additive, CurveSettings
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features, held_out_scores
 from kbtrain.prompts.kbm import Key
@@ -54,13 +54,14 @@ def main(config: TrainFeaturesConfig) -> None:
         data = with_evidence(data, config.evidence)
     frequencies = Frequencies.of_index(config.index, config.least_passages) if config.index else Frequencies.none()
     after_search = config.evidence is not None
-    gate = Features.fit(frequencies, data.train, config.labels, after_search, config.knots, config.seed)
+    curves = CurveSettings(config.knots, config.seed)
+    gate = Features.fit(frequencies, data.train, config.labels, after_search, curves)
     fit = KeyedFit(
         card=gate.card,
         write=frequencies.save,
         dev=gate.score_all(data.questions("dev")),
         again=lambda folder: Features.load(folder).score_all(data.questions("dev")),
-        held_out=held_out_scores(gate, data.train, config.knots, config.seed),
+        held_out=held_out_scores(gate, data.train, curves),
         trained_on=data.questions(),
         what="Says whether a question needs retrieval, from its form"
         + (" and from how often its words stand in the corpus" if config.index else "")

@@ -53,10 +53,9 @@ def main(config: TrainKBMConfig) -> None:
     check_dev(data, config.keys, config.labels, config.select, config.dev)
     if config.dry_run:
         from kbtrain.gates.kbm.train import dry_run
+        from kbtrain.training.plan.plan import as_plan
 
-        rows_a_step = config.device_batch_size * config.gradient_accumulation_steps
-        shape = (config.keys, config.labels, config.max_length, config.epochs, rows_a_step)
-        return recipe.show(dry_run(config.model, data, *shape, config.adapter(), config.prompt))
+        return recipe.show(dry_run(as_plan(config), data, config.labels))
     if not recipe.claim(CARD):
         return None
     trainer, compute = train(recipe, config, data)
@@ -87,10 +86,10 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
     compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
     check_fits(as_plan(config), recipe.device, max(len(row.ids) for row in rows), recipe.processes)
     model, tokenizer = open_model(config, recipe.device, compute)
-    kbm = KBM(model, tokenizer, config.keys, config.max_length, prompt=config.prompt)
+    kbm = KBM(model, tokenizer, config.keys, config.max_length, config.prompt)
     arguments = training_arguments(config, compute, recipe.device, bool(data.dev))
     # Cross-entropy of the answer's tokens alone; a soft label weighs True against False. A mean over the step's tokens.
-    trainer = KBMTrainer(kbm, arguments, rows, data.dev, config.labels, recipe.bar(), loss=answer_loss)
+    trainer = KBMTrainer(kbm, arguments, rows, data.dev, config.labels, answer_loss)
     recipe.train_to_end(trainer)
     return trainer, compute
 

@@ -95,7 +95,7 @@ def main(config: TrainProbeConfig) -> None:
     from kbtrain.distributed.states import RayStates, ReadModel
     from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, Probe, ProbeCard, Reader, dtype_in_use, state_facts
     from kbtrain.gates.probe.states import StateStore, prompt_key, read_all, stored_dtype
-    from kbtrain.gates.probe.train import ProbeEnding, fit
+    from kbtrain.gates.probe.train import HeadSettings, ProbeEnding, fit
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.load import load_model, name_of
     from kbtrain.prompts.own import asked_fingerprint
@@ -116,8 +116,8 @@ def main(config: TrainProbeConfig) -> None:
     states = store.extract(extractor.model, prompts, extractor.read)
     read_all(states if cluster is None else cluster.extract(store, read, prompts), len(taught))
     with progress_bar(total=len(config.keys), desc="heads", unit="heads") as bar:
-        shape = (config.keys, config.labels, config.method, config.average, config.layers)
-        heads = fit(reader, store, taught, *shape, done=bar.update)
+        settings = HeadSettings(config.keys, config.labels, config.method, config.average, config.layers)
+        heads = fit(reader, store, taught, settings, bar.update)
     gate = (DraftProbe if draft else Probe)(
         reader, {key: head_fit.head for key, head_fit in heads.items()}, config.method
     )

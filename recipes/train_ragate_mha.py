@@ -69,9 +69,8 @@ def train(recipe: Recipe, config: TrainRagateMHAConfig, data: ClassifierData) ->
         ClassifierCollator(gate.model.config.pad_token_id),
         Objective(class_weights(data.train, config.class_weight), 2),
         dev_metrics(gate, data),
-        on_log=recipe.bar(dev_lines=False),
     )
-    recipe.train_to_end(trainer)
+    recipe.train_to_end(trainer, dev_lines=False)
     return gate, trainer
 
 

@@ -64,9 +64,9 @@ def main(config: TrainRagatePeftConfig) -> None:
     held_out = held_out_examples(config.test)  # a wrong file is an error before the training, not after it
     test = check_turns(held_out, config.test, config.features) if config.test else []
     if config.dry_run:
-        shape = (config.device_batch_size * config.gradient_accumulation_steps, config.epochs)
-        base = (config.model, config.method, config.dtype, config.device)
-        return recipe.show(dry_run(base, config.features, config.max_length, data, *shape))
+        from kbtrain.training.plan.plan import as_plan
+
+        return recipe.show(dry_run(as_plan(config), config.features, data))
     if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return None
     trainer, compute = train(recipe, config, data, test)
@@ -108,7 +108,7 @@ def train(
     gate = RagatePeft(model, tokenizer, config.features, config.max_length)
     arguments = peft_arguments(arguments, config.select, recipe.device)
     # Cross-entropy of the one token that reads True or False: a mean over the step's turns.
-    trainer = RagatePeftTrainer(gate, arguments, rows, turns_of(data.dev), "hard", recipe.bar(), loss=answer_loss)
+    trainer = RagatePeftTrainer(gate, arguments, rows, turns_of(data.dev), "hard", answer_loss)
     trainer.turns_truncated = turns_truncated
     recipe.train_to_end(trainer)
     return trainer, compute

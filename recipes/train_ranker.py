@@ -101,7 +101,6 @@ def train(
         ClassifierCollator(pad_id(tokenizer), has_segments(model)),
         Objective((0.5, 0.5)),
         lambda: recall(dev, candidates, lambda example, hits, k: ranker.best(example.context, hits, k)),
-        on_log=recipe.bar(),
     )
     recipe.train_to_end(trainer)
     ranker.model = trainer.plain_model()

@@ -31,6 +31,7 @@ from kbtrain.gates.features.gate import feature_rows
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.probe.gate import Asked, DraftProbe, Probe, Reader, state_facts
 from kbtrain.gates.probe.states import StateStore, prompt_key
+from kbtrain.gates.probe.train import HeadSettings
 from kbtrain.gates.probe.train import fit as fit_probe
 from kbtrain.gates.stack import linear
 from kbtrain.io import jsonl
@@ -166,7 +167,7 @@ class ProbeLearner:
     def fit(self, train: Sequence[GateExample], key: Key) -> FittedScores:
         """See :class:`Learner`."""
         needs(train, key)
-        fitted = fit_probe(self.reader, self.store, train, (key,), "soft", "ridge", self.average)
+        fitted = fit_probe(self.reader, self.store, train, HeadSettings((key,), average=self.average))
         gate = self.gate(self.reader, {key: fitted[key].head}, "ridge")
         held_out = dict(fitted[key].left_out)
         left_out = tuple(held_out[question_hash(example.question)] for example in train)

@@ -186,11 +186,10 @@ def load_gate(
     key: str | None = None,
     dtype: str = "auto",
     device: str = "auto",
-    verify: bool = False,
     revision: str | None = None,
     states: StatesServer | None = None,
 ) -> Gate:
-    """Open any gate's folder. ``dtype`` auto: as it was saved. ``verify``: hash its weights even if none looks changed.
+    """Open any gate's folder. ``dtype`` auto: as it was saved.
 
     ``USER/NAME`` that names no folder here is a gate on the hub (:mod:`kbtrain.gate.hub`), ``revision`` a branch, tag
     or commit of it. ``key`` chooses what a gate with several labels decides by: mastery, certainty or benefit; None:
@@ -204,13 +203,19 @@ def load_gate(
         raise UserError(f"key '{key}': a gate of kind '{name}' has no keys; leave it out")
     card = kind.card.read(folder, name)
     check_parts(Path(folder), card)
-    card.check_weights(folder, verify)
+    card.check_weights(folder)
     try:
         served = kind.open_served if states is not None else None
         gate = served(Path(folder), states) if served and states else kind.open(Path(folder), dtype, device)
     except UserError as error:  # of a model, a server or a tokenizer that does not know whose gate it is
         raise error if str(folder) in str(error) else UserError(f"{at(folder)}: {error}") from None
     return gate if key is None else cast(KeyedGate, gate).gate(key)  # type: ignore[arg-type]  # refuses unknown keys
+
+
+def verify_weights(folder: Path | str, revision: str | None = None) -> None:
+    """Hash a gate's weights even if none looks changed. Raises :class:`UserError` for other weights than the card's."""
+    place = folder_of(folder, revision)
+    read_card(place).check_weights(place, full=True)
 
 
 def _check_arguments(folder: object, key: object, dtype: object, device: object, revision: object) -> None:

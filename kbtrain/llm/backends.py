@@ -13,6 +13,7 @@ from kbtrain.config import Config, build, read_yaml
 from kbtrain.errors import did_you_mean
 from kbtrain.llm.base import LLM, Sampling
 from kbtrain.llm.dialect import Dialect, KeyHeader, LimitName
+from kbtrain.models.batching import BatchLimits
 from kbtrain.models.files_read import digest
 from kbtrain.net.credentials import check_url, hide_values
 from kbtrain.net.servers import LONGEST_ASKED
@@ -39,19 +40,16 @@ class Backend:
 
 def _open_transformers(config: LLMConfig) -> LLM:
     from kbtrain.llm.transformers_llm import TransformersLLM
-    from kbtrain.models.batching import BatchLimits
 
-    limits = BatchLimits(config.batch_rows, config.batch_prompt_tokens, config.window)
-    return TransformersLLM.load(config.model, config.sampling(), config.dtype, config.device, limits)
+    return TransformersLLM.load(config.model, config.sampling(), config.dtype, config.device, config.limits())
 
 
 def _open_vllm(config: LLMConfig) -> LLM:
     from kbtrain.llm.vllm_llm import VllmLLM
 
     return VllmLLM.load(
-        config.model, config.sampling(), config.dtype, config.tensor_parallel, config.batch_rows, config.window,
-        config.vllm_extra,
-    )  # fmt: skip
+        config.model, config.sampling(), config.limits(), config.dtype, config.tensor_parallel, config.vllm_extra
+    )
 
 
 def _open_server(config: LLMConfig) -> LLM:
@@ -211,6 +209,10 @@ class LLMConfig(Config):
     def sampling(self) -> Sampling:
         """Settings of the sampling."""
         return Sampling(**self.model_dump(include=set(Sampling.__dataclass_fields__)))
+
+    def limits(self) -> BatchLimits:
+        """Upper bounds of a batch."""
+        return BatchLimits(self.batch_rows, self.batch_prompt_tokens, self.window)
 
     def run_settings(self) -> dict[str, Any]:
         """The keys that change answers, as JSON values: a run that is continued must have the same.

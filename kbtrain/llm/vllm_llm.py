@@ -12,7 +12,7 @@ from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids, request_seed
 from kbtrain.llm.served_states import ServedStates, line_break_tokens, read_states, state_request
 from kbtrain.llm.thought_tokens import ThoughtTokens
-from kbtrain.models.batching import windows
+from kbtrain.models.batching import BatchLimits, windows
 from kbtrain.models.load import load_tokenizer, name_of, resolve
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GREEDY, Finish, Sample, SampleSet
@@ -45,10 +45,9 @@ class VllmLLM:
         cls,
         name: str,
         sampling: Sampling,
+        limits: BatchLimits,
         dtype: str = "auto",
         tensor_parallel: int = 1,
-        rows: int = 248,
-        window: int = 256,
         extra: Mapping[str, Any] | None = None,
     ) -> VllmLLM:
         """Open a model by embedded name, folder or hub id; ``extra`` are more arguments of ``vllm.LLM``."""
@@ -60,12 +59,12 @@ class VllmLLM:
             raise UserError(f"key 'dtype': unknown '{dtype}'; valid: {', '.join(DTYPES)}")
         arguments = {
             "model": resolve(name), "dtype": DTYPES[dtype], "tensor_parallel_size": tensor_parallel,
-            "max_num_seqs": rows, "max_model_len": sampling.max_prompt_tokens + sampling.max_output_tokens,
+            "max_num_seqs": limits.rows, "max_model_len": sampling.max_prompt_tokens + sampling.max_output_tokens,
             "enable_prefix_caching": True, "generation_config": "vllm", "logprobs_mode": "processed_logprobs",
             "disable_log_stats": True, "seed": request_seed(sampling.seed, "", "llm") % 2**32, **(extra or {}),
         }  # fmt: skip
         try:
-            return cls(name, vllm.LLM(**arguments), sampling, window)
+            return cls(name, vllm.LLM(**arguments), sampling, limits.window)
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             first = str(error).strip().splitlines()[0][:200]
             raise UserError(f"model '{name}': vLLM cannot open it ({first}); its own log above says more") from None

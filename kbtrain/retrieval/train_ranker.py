@@ -85,9 +85,7 @@ class RankerEnding(Ending):
 
     def save(self) -> float:
         """As in the base class; ``ranks.json`` marks the folder as whole."""
-        worst = save_checked(
-            self.config.output, self.write, self.difference, self.tolerance, self.readme, RANKER, self.note
-        )
+        worst = save_checked(self, RANKER)
         write_atomically(self.config.output / RANKS, json.dumps(self.ranks, indent=1) + "\n")
         return worst
 

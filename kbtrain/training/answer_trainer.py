@@ -20,7 +20,6 @@ from kbtrain.kernels.training_attention import Span, attention_for_training, pac
 from kbtrain.training.answer_rows import IGNORE, Collator, TrainingRow
 from kbtrain.training.base_trainer import BaseTrainer
 from kbtrain.training.processes import gathered, is_zero3, put_into
-from kbtrain.training.recipe import OnLog
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,12 +48,10 @@ class AnswerTrainer(BaseTrainer):
         args: TrainingArguments,
         rows: Sequence[TrainingRow],
         dev: Sequence[Any],
-        on_log: OnLog = lambda step, steps, logs: None,
         loss: AnswerLoss = answer_loss,
     ) -> None:
         pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         super().__init__(
-            on_log=on_log,
             model=model,
             args=args,
             data_collator=Collator(cast("int", pad), packs(model, max((len(row.ids) for row in rows), default=0))),

@@ -20,8 +20,9 @@ from kbtrain.errors import UserError
 from kbtrain.io.files import errors_of
 from kbtrain.kernels.memory import FreedMemory, give_back, keep_freed_memory
 from kbtrain.models.weights import check_finite
-from kbtrain.training.recipe import OnLog
 from kbtrain.training.run import mark_complete, rotate
+
+OnLog = Callable[[int, int, Mapping[str, float]], None]  # step, all steps, what was logged at it
 
 
 def epoch_order(lengths: Sequence[int], group: int, seed: int, epoch: int) -> list[int]:
@@ -59,7 +60,9 @@ class LikeLengthSampler:
         return iter(epoch_order(self.lengths, self.group, self.seed, self.epoch()))
 
 
-class _OnLog(TrainerCallback):
+class LogCallback(TrainerCallback):
+    """Calls ``on_log`` with every step's loss and with dev's figures."""
+
     def __init__(self, on_log: OnLog) -> None:
         self.call = on_log
 
@@ -87,12 +90,11 @@ class _GiveBack(TrainerCallback):
 
 
 class BaseTrainer(Trainer):
-    """``rows`` are the training examples, each with its token ``ids``; ``on_log`` is called with every step's loss
-    and with dev's figures, and nothing else is printed."""
+    """``rows`` are the training examples, each with its token ``ids``. It prints nothing."""
 
     rows: Sequence[Any]
 
-    def __init__(self, *, on_log: OnLog = lambda step, steps, logs: None, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         if not torch.cuda.is_available():
             keep_freed_memory()  # else a step on a CPU waits longer for zeroed pages than it computes
         # On Hopper, from torch 2.11 on, cuDNN's attention is the default, and its gradients are no numbers where a mask
@@ -101,7 +103,6 @@ class BaseTrainer(Trainer):
         super().__init__(**kwargs)
         if not torch.cuda.is_available():
             self.add_callback(_GiveBack())
-        self.add_callback(_OnLog(on_log))
         for printing in (PrinterCallback, ProgressCallback):
             self.remove_callback(printing)
 

@@ -19,7 +19,6 @@ from kbtrain.errors import UserError
 from kbtrain.models.batching import padded
 from kbtrain.training.base_trainer import BaseTrainer
 from kbtrain.training.processes import is_zero3, names_optimizer
-from kbtrain.training.recipe import OnLog
 
 
 @dataclass(frozen=True)
@@ -143,19 +142,23 @@ def parameter_groups(model: nn.Module, rates: Rates, weight_decay: float) -> lis
 
 @dataclass(frozen=True)
 class Objective:
-    """``classes``: logits of the decision, 1 or 2; the model's further ones are for the auxiliary targets."""
+    """``classes``: logits of the decision, 1 or 2; the model's further ones are for the auxiliary targets.
+
+    ``rates`` None: all layers learn at one rate.
+    """
 
     weights: tuple[float, float]
     classes: int = 1
     smoothing: float = 0.0
     auxiliary_weight: float = 0.0
+    rates: Rates | None = None
 
 
 class ClassifierTrainer(BaseTrainer):
     """``measure`` gives the dev figures of the model being trained; every rank measures all of dev.
 
     Raises :class:`UserError` under ZeRO-3, whose split weights the first rank cannot save alone, and where an optimizer
-    of DeepSpeed's own would ignore ``rates``.
+    of DeepSpeed's own would ignore the objective's rates.
     """
 
     def __init__(
@@ -166,12 +169,9 @@ class ClassifierTrainer(BaseTrainer):
         collator: ClassifierCollator,
         objective: Objective,
         measure: Callable[[], Mapping[str, float]],
-        rates: Rates | None = None,
-        on_log: OnLog = lambda step, steps, logs: None,
     ) -> None:
-        self.rates = rates
+        rates = objective.rates
         super().__init__(
-            on_log=on_log,
             model=model,
             args=args,
             data_collator=collator,
@@ -188,10 +188,11 @@ class ClassifierTrainer(BaseTrainer):
         self.model_accepts_loss_kwargs = False  # the loss is a batch's mean: Trainer divides by the batches of a step
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """AdamW, with a rate for each layer according to ``rates``."""
-        if self.rates is None or self.optimizer is not None:
+        """AdamW, with a rate for each layer where the objective has rates."""
+        rates = self.objective.rates
+        if rates is None or self.optimizer is not None:
             return super().create_optimizer()
-        groups = parameter_groups(cast("nn.Module", self.model), self.rates, self.args.weight_decay)
+        groups = parameter_groups(cast("nn.Module", self.model), rates, self.args.weight_decay)
         betas = (self.args.adam_beta1, self.args.adam_beta2)
         self.optimizer = torch.optim.AdamW(groups, lr=self.args.learning_rate, betas=betas)
         return self.optimizer

@@ -34,42 +34,29 @@ if TYPE_CHECKING:
 
 SCORES = "scores.jsonl"
 COMPARED = 32  # examples whose scores are compared when a gate is opened again, where each costs a model's pass
-Note = Callable[[Path], None]  # writes into a gate's folder what it was trained on
 
 
-def save_checked(
-    output: Path,
-    write: Callable[[Path], None],
-    difference: Callable[[Path], float],
-    tolerance: float,
-    readme: Callable[[float], str],
-    last: str = CARD,
-    note: Note | None = None,
-) -> float:
-    """Put a trained model into ``output``, if the folder opened again scores as the model in memory.
+def save_checked(ending: Ending, last: str) -> float:
+    """Put a trained model into the output folder, if the folder opened again scores as the model in memory.
 
-    ``write(folder)`` writes weights, tokenizer and the file ``last`` into an empty folder; ``difference(folder)``
-    opens that and gives the largest difference of a score, which is returned; ``readme`` makes the model card of it.
-    ``note`` adds to the folder what the model was trained on: no gate is there without.
-    ``last`` is moved last of all: a folder that has it is whole. Calibrated thresholds noted in ``output`` stay where
-    the very same gate was fitted again.
-
-    Raises :class:`UserError` above ``tolerance``, and leaves ``output`` as it was.
+    Returns the largest difference of a score. The file ``last`` is moved last of all: a folder that has it is whole.
+    Calibrated thresholds noted in the output folder stay where the very same gate was fitted again. Raises
+    :class:`UserError` above the ending's tolerance, and leaves the output folder as it was.
     """
+    output = ending.config.output
     staging = output / "saving"
     shutil.rmtree(staging, ignore_errors=True)
     with errors_of(output):
         staging.mkdir(parents=True)
-        write(staging)
-        if note:
-            note(staging)
-    worst = float(difference(staging))
-    if not worst <= tolerance:
+        ending.write(staging)
+        ending.note(staging)  # no gate is ever in a folder without the note of its questions
+    worst = float(ending.difference(staging))
+    if not worst <= ending.tolerance:
         raise UserError(
             f"{staging}: what was saved scores differently from the trained one (by up to {worst:.2g}); "
             "nothing was put into the output folder"
         )
-    write_atomically(staging / "README.md", readme(worst))
+    write_atomically(staging / "README.md", ending.readme(worst))
     for name, threshold in kept_thresholds(read_json(staging / CARD), output).items() if last == CARD else ():
         if threshold.evidence:
             set_threshold(staging, name, threshold)
@@ -130,9 +117,7 @@ class Ending(ABC):
 
     def save(self) -> float:
         """Put the model into the output folder; returns the difference on opening it again."""
-        return save_checked(
-            self.config.output, self.write, self.difference, self.tolerance, self.readme, self.last, self.note
-        )
+        return save_checked(self, self.last)
 
     def finish(self) -> str:
         """Save, write run files, meta data and scores, drop the checkpoints; returns the sentence to be said."""

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from tqdm import tqdm
     from transformers import Trainer
 
+    from kbtrain.training.base_trainer import OnLog
     from kbtrain.training.config import RecipeConfig
-
-OnLog = Callable[[int, int, Mapping[str, float]], None]  # step, all steps, what was logged at it
 
 
 class Recipe:
@@ -136,11 +135,16 @@ class Recipe:
 
         return on_log
 
-    def train_to_end(self, trainer: Trainer) -> None:
-        """Train, from the last complete checkpoint if there is one; incomplete ones are deleted, and said.
+    def train_to_end(self, trainer: Trainer, dev_lines: bool = True) -> None:
+        """Train with a bar, from the last complete checkpoint if there is one; a message names deleted incomplete ones.
+
+        ``dev_lines`` as in :meth:`bar`.
 
         Raises :class:`UserError` for a checkpoint with code in it, and for one of another number of processes.
         """
+        from kbtrain.training.base_trainer import LogCallback
+
+        trainer.add_callback(LogCallback(self.bar(dev_lines)))
         checkpoint, broken = last_good(self.config.output / "checkpoints")
         self.wait()  # all have looked before one of them deletes
         for path in broken:

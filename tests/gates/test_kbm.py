@@ -15,6 +15,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import PromptGate
+from kbtrain.gates.registry import verify_weights
 from kbtrain.gates.true_false.forward import tree_mask, tree_positions, value_probabilities
 from kbtrain.gates.true_false.scorer import like_lengths, marginals
 from kbtrain.gates.true_false.template import Encoded, build_tree
@@ -94,7 +95,9 @@ def test_probabilities_are_summed_over_the_values_before():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_score_does_not_depend_on_its_batch(kind, tokenizer):
     model = make_model(kind, len(tokenizer))
-    together = KBM(model, tokenizer, KEYS, 4000, tokens_per_batch=10**5).probabilities(EXAMPLES)
+    kbm = KBM(model, tokenizer, KEYS, 4000)
+    kbm.scorer.tokens_per_batch = 10**5
+    together = kbm.probabilities(EXAMPLES)
     alone = [KBM(model, tokenizer, KEYS, 4000).probabilities([e]) for e in EXAMPLES]
     for key in KEYS:
         assert together[key] == pytest.approx([one[key][0] for one in alone], abs=1e-5)
@@ -106,7 +109,8 @@ def test_a_score_does_not_depend_on_its_batch(kind, tokenizer):
 def test_what_all_prompts_begin_with_is_computed_once_and_scores_are_the_same(kind, attention, tokenizer):
     model = make_model(kind, len(tokenizer)).eval()
     model.set_attn_implementation(attention)
-    kbm = KBM(model, tokenizer, KEYS, 4000, tokens_per_batch=10**5)
+    kbm = KBM(model, tokenizer, KEYS, 4000)
+    kbm.scorer.tokens_per_batch = 10**5
     rows = [kbm.scorer.encoder.encode(e) for e in EXAMPLES]
     fed = []
     watch = model.register_forward_pre_hook(lambda _, a, k: fed.append(k["input_ids"].shape[1]), with_kwargs=True)
@@ -216,7 +220,8 @@ def test_the_prompt_baseline_is_the_probability_of_need_true(tokenizer):
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_halved(tokenizer, monkeypatch):
-    kbm = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS, 4000, tokens_per_batch=10**6)
+    kbm = KBM(make_model(vocabulary=len(tokenizer)), tokenizer, KEYS, 4000)
+    kbm.scorer.tokens_per_batch = 10**6
     expected = kbm.probabilities(EXAMPLES)
     sizes = []
 
@@ -275,7 +280,7 @@ def test_weights_of_another_training_are_refused_and_unchanged_ones_are_not_read
         monkeypatch.setattr(f"kbtrain.{module}.file_sha256", counted)
     kbtrain.load_gate(folder)
     assert hashed == []
-    kbtrain.load_gate(folder, verify=True)
+    verify_weights(folder)
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(hashed) and len(set(hashed)) == len(hashed)
     before = (folder / "model.safetensors").stat()
     make_model(vocabulary=len(tokenizer), seed=1).save_pretrained(folder)
@@ -285,7 +290,7 @@ def test_weights_of_another_training_are_refused_and_unchanged_ones_are_not_read
     os.utime(folder / "model.safetensors", ns=(before.st_atime_ns, before.st_mtime_ns))
     kbtrain.load_gate(folder)  # made to look unchanged: seen on request only
     with pytest.raises(UserError, match="not the weights that gate"):
-        kbtrain.load_gate(folder, verify=True)
+        verify_weights(folder)
 
 
 def test_load_gate_opens_a_folder_and_scores_the_same(folder, tokenizer):

@@ -16,8 +16,8 @@ from kbtrain.gates.probe.gate import WEIGHTS, Reader, state_facts, state_folder
 from kbtrain.gates.probe.head import PENALTIES, check_labels, fit_head, left_out, scaled
 from kbtrain.gates.probe.head import fit_layers as fit_layers_of_labels
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states, stored_dtype
+from kbtrain.gates.probe.train import HeadSettings, used_examples
 from kbtrain.gates.probe.train import fit as fit_heads
-from kbtrain.gates.probe.train import used_examples
 from kbtrain.io.jsonl import write
 from kbtrain.io.provenance import SCHEMA
 from kbtrain.llm.base import AnswerRequest, prompt_ids
@@ -252,7 +252,7 @@ def test_training_holds_out_an_entity_s_questions_together(reader, tmp_path):
     store.add(prompts, states.astype(np.float32))
 
     def held_out(examples):
-        fitted = fit_heads(reader, store, examples, ["mastery"], "soft", "ridge", 1)["mastery"]
+        fitted = fit_heads(reader, store, examples, HeadSettings(["mastery"], average=1))["mastery"]
         return np.corrcoef([score for _, score in fitted.left_out], 1 - soft)[0, 1], fitted.layers[0].held_out
 
     alone = held_out([replace(e, entities=()) for e in rows])

@@ -20,7 +20,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.probe.gate import DRAFT_TOKENS, Reader, draft_facts, state_facts, state_folder
 from kbtrain.gates.probe.sampled_states import KeptStates
 from kbtrain.gates.probe.states import StateStore, prompt_key
-from kbtrain.gates.probe.train import fit
+from kbtrain.gates.probe.train import HeadSettings, fit
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.base import Sampling
@@ -235,7 +235,9 @@ def fitted_scores(home, folder, condition):
     opened = Reader(model, tokenizer, condition)
     facts = state_facts(base_fingerprint(str(folder)), "fp32", str(folder)) | opened.facts
     store = StateStore(state_folder(home, condition), facts)
-    found = fit(opened, store, [labelled(i) for i in range(N_QUESTIONS)], ["mastery"], "soft", "ridge", 1)["mastery"]
+    found = fit(opened, store, [labelled(i) for i in range(N_QUESTIONS)], HeadSettings(["mastery"], average=1))[
+        "mastery"
+    ]
     return found.head.weight.tobytes(), found.head.intercept, found.left_out
 
 

@@ -3,6 +3,7 @@
 import json
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from kbtrain.io.jsonl import write
 from kbtrain.models.adapters import Adapter
 from kbtrain.models.shapes import config_of, parameters_of
 from kbtrain.training.plan.memory import Batch, Weights, activations, needs
-from kbtrain.training.plan.plan import make_plan, on_cpu, read_planned, ways_to_fit, work
+from kbtrain.training.plan.plan import make_plan, on_cpu, planned_work, read_planned, ways_to_fit
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "recipes" / "configs"
@@ -96,10 +97,15 @@ def test_checkpointing_keeps_a_layers_input_only():
 
 def test_operations_worked_by_hand():
     config = make_model("llama", 100, num_hidden_layers=2).config  # 32 wide, head and embedding of 3,200 weights
-    full = work(config, 10_000, 50, 20, 2, 16, full=True, checkpointing=False)
+
+    def plan(weights: Weights, checkpointing: bool) -> SimpleNamespace:
+        batch = {"device_batch_size": 4, "gradient_accumulation_steps": 2, "gradient_checkpointing": checkpointing}
+        return SimpleNamespace(config=SimpleNamespace(epochs=2, **batch), shape=config, weights=weights, devices=2)
+
+    full = planned_work(plan(Weights(0, 10_000), False), 50, 20)
     assert (full.steps, full.tokens) == (8, 2000)
     assert full.operations == 6 * (10_000 - 6400) * 2000 + 3 * 2 * 20 * 32 * 2 * 2000
-    adapters = work(config, 10_000, 50, 20, 2, 16, full=False, checkpointing=True)
+    adapters = planned_work(plan(Weights(10_000, 10), True), 50, 20)
     assert adapters.operations == 6 * (10_000 - 6400) * 2000 + 4 * 2 * 20 * 32 * 2 * 2000
     assert full.hours(1e6, 4) == pytest.approx(full.operations / 4e6 / 3600)
 

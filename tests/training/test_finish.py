@@ -2,6 +2,7 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,12 +22,20 @@ def readme(worst):
     return f"differs by {worst:.1e}"
 
 
+def ending(folder, write=write, difference=0.0, readme=readme):
+    """An ending with these parts."""
+    return SimpleNamespace(
+        config=SimpleNamespace(output=folder), write=write, difference=lambda saved: difference, tolerance=1e-6,
+        readme=readme, note=lambda saved: None,
+    )  # fmt: skip
+
+
 def test_the_card_arrives_last_and_older_files_are_replaced(tmp_path, monkeypatch):
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "weights").write_text("old")
     moved, replace = [], os.replace
     monkeypatch.setattr(os, "replace", lambda source, target: (moved.append(target.name), replace(source, target)))
-    assert save_checked(tmp_path, write, lambda folder: 1e-7, 1e-6, readme) == 1e-7
+    assert save_checked(ending(tmp_path, difference=1e-7), "gate.json") == 1e-7
     assert moved[-1] == "gate.json" and set(moved) == {"adapter", "gate.json", "README.md"}
     assert (tmp_path / "adapter" / "weights").read_text() == "new"
     assert (tmp_path / "README.md").read_text() == "differs by 1.0e-07"
@@ -36,9 +45,9 @@ def test_the_card_arrives_last_and_older_files_are_replaced(tmp_path, monkeypatc
 @pytest.mark.parametrize("difference", [2e-6, float("nan")])
 def test_another_score_than_the_trained_model_s_leaves_the_folder_as_it_was(tmp_path, difference):
     with pytest.raises(UserError, match=r"scores differently from the trained one \(by up to"):
-        save_checked(tmp_path, write, lambda folder: difference, 1e-6, readme)
+        save_checked(ending(tmp_path, difference=difference), "gate.json")
     assert os.listdir(tmp_path) == ["saving"]
-    assert save_checked(tmp_path, write, lambda folder: 0.0, 1e-6, readme) == 0  # what was left is no hindrance
+    assert save_checked(ending(tmp_path), "gate.json") == 0  # what was left is no hindrance
     assert set(os.listdir(tmp_path)) == {"adapter", "gate.json", "README.md"}
 
 
@@ -48,7 +57,8 @@ def test_a_calibrated_threshold_outlives_another_fit_of_the_very_same_gate(tmp_p
             made = {"kind": "a", "weight": weight, "run": {"seconds": run}, "thresholds": {"a": chosen["best_f1"]}}
             (folder / "gate.json").write_text(json.dumps(made))
 
-        save_checked(tmp_path, card, lambda folder: 0.0, 1e-6, lambda worst: "# A\n\n## Threshold\nby dev\n\n## Run\n")
+        page = "# A\n\n## Threshold\nby dev\n\n## Run\n"
+        save_checked(ending(tmp_path, card, readme=lambda worst: page), "gate.json")
         found = json.loads((tmp_path / "gate.json").read_text())["thresholds"]["a"]["threshold"]
         return found, (tmp_path / "README.md").read_text().split("\n")[3]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
@@ -23,6 +23,13 @@ LEAST = 20  # training questions; below it a cross-validation is noise
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # C of the logistic regression: the inverse of the penalty
 KNOTS = 5
 GRAM, BUCKETS = "gram_", 256  # features "gram_0" to "gram_255": a row has those that are not 0
+
+
+class CurveSettings(NamedTuple):
+    """Knots of each feature's curve, and the seed of the folds."""
+
+    knots: int = KNOTS
+    seed: int = 0
 
 
 class NothingToLearn(UserError):

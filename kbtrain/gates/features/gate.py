@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, cast
 from kbtrain.gate.card import KeyedCard, Stage
 from kbtrain.gate.gate import KeyedGate, logistic
 from kbtrain.gate.trained_on import HeldOut, held_out_rows
-from kbtrain.gates.features.additive import KNOTS, Additive, Row, check_need, fit_additive, held_out_log_odds
+from kbtrain.gates.features.additive import Additive, CurveSettings, Row, check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.question import question_features, spelling_features
@@ -62,8 +62,7 @@ class Features(KeyedGate):
         data: Mapping[Target, Sequence[Labelled]],
         labels: Labels = "soft",
         after_search: bool = False,
-        knots: int = KNOTS,
-        seed: int = 0,
+        curves: CurveSettings = CurveSettings(),  # noqa: B008 - it cannot be changed
         spelling: bool = True,
     ) -> Features:
         """A gate with a model for each key of ``data``. ``spelling``: the gate reads the character n-grams of
@@ -77,7 +76,7 @@ class Features(KeyedGate):
             check_need(need, f"key '{key}'")
             questions = questions_of(part)
             rows = feature_rows(frequencies, questions, after_search, spelling=spelling)
-            models[key] = fit_additive(rows, need, knots, seed, groups_of(questions))
+            models[key] = fit_additive(rows, need, *curves, groups_of(questions))
         card = FeaturesCard(
             keys=tuple(data), labels=labels, after_search=after_search, name_rule="cased", models=models
         )
@@ -142,14 +141,14 @@ def feature_rows(
 
 
 def held_out_scores(
-    gate: Features, data: Mapping[Target, Sequence[Labelled]], knots: int, seed: int
+    gate: Features, data: Mapping[Target, Sequence[Labelled]], curves: CurveSettings
 ) -> dict[str, list[HeldOut]]:
     """Score of each training question by a gate fitted without its fold, by the scores' names."""
     found = {}
     for key, part in data.items():
         questions = questions_of(part)
         rows = gate.rows(questions)
-        odds = held_out_log_odds(rows, [row.need for row in part], knots, seed, groups_of(questions))
+        odds = held_out_log_odds(rows, [row.need for row in part], *curves, groups_of(questions))
         found[f"{gate.prefix}_{key}"] = held_out_rows(questions, odds)
     return found
 

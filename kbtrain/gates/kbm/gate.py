@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from kbtrain.gate.card import ADAPTER, CARD, KeyedCard, Pass
 from kbtrain.gate.gate import KeyedGate
-from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
+from kbtrain.gates.true_false.scorer import Scorer
 from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.models.adapters import check_base_of_adapter, compute_of, open_beside, open_merged
 from kbtrain.prompts.kbm import KBMPrompt, Key, kbm_fingerprint, kbm_prompt
@@ -70,29 +70,24 @@ class KBM(KeyedGate):
         tokenizer: PreTrainedTokenizerBase,
         keys: Sequence[Key],
         max_length: int,
-        tokens_per_batch: int = TOKENS_PER_BATCH,
-        card: KBMCard | None = None,
-        key: Target | None = None,
         prompt: KBMPrompt = "paper",
+        card: KBMCard | None = None,
     ) -> None:
         self.keys: tuple[Key, ...] = tuple(keys)
-        self.key: Target = self.keys[0] if key is None else key
+        self.key: Target = self.keys[0] if card is None else card.best_key()
         self.card: KBMCard | None = card
-        self.scorer = Scorer(model, Encoder(tokenizer, kbm_template(keys, prompt), max_length), tokens_per_batch)
+        self.scorer = Scorer(model, Encoder(tokenizer, kbm_template(keys, prompt), max_length))
         self.spent = self.scorer.spent
 
     @classmethod
-    def load(
-        cls, folder: Path | str, dtype: str = "auto", device: str = "auto", tokens_per_batch: int = TOKENS_PER_BATCH
-    ) -> KBM:
-        """Open a gate's folder; ``dtype`` auto: as saved. Raises :class:`UserError` if its prompts are not ours."""
+    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> KBM:
+        """Open a gate's folder; ``dtype`` auto: as saved. Raises :class:`UserError` for other prompts."""
         from kbtrain.models.load import load_tokenizer
 
         card = KBMCard.read(folder)
         card.check_prompts(kbm_fingerprint(load_tokenizer(str(folder)), card.keys, card.asked_by), folder)
         model, tokenizer = _open(Path(folder), card, card.dtype if dtype == "auto" else dtype, device)
-        read = (card.keys, card.max_length, tokens_per_batch)
-        return cls(model, tokenizer, *read, card, card.best_key(), card.asked_by)
+        return cls(model, tokenizer, card.keys, card.max_length, card.asked_by, card)
 
     def probabilities(self, examples: Sequence[GateExample]) -> dict[Target, list[float]]:
         """p(True) of each key in [0, 1] in the order of the examples, summed over the keys before it."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
+from kbtrain.gates.true_false.scorer import Scorer
 from kbtrain.gates.true_false.template import NEED_TEMPLATE, Encoder
 from kbtrain.records import GateExample
 
@@ -25,9 +25,8 @@ class PromptGate(Gate):
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         max_length: int = 2048,
-        tokens_per_batch: int = TOKENS_PER_BATCH,
     ) -> None:
-        self.scorer = Scorer(model, Encoder(tokenizer, NEED_TEMPLATE, max_length), tokens_per_batch)
+        self.scorer = Scorer(model, Encoder(tokenizer, NEED_TEMPLATE, max_length))
         self.spent = self.scorer.spent
 
     @classmethod

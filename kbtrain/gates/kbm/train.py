@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from kbtrain.metrics.classification import log_loss
 from kbtrain.metrics.ranking import auroc
 from kbtrain.models.adapters import adapters_in_fp32, cast_weights, open_merged, save_adapter
 from kbtrain.models.load import NAMES
-from kbtrain.prompts.kbm import KBMPrompt, Key
 from kbtrain.records import GateExample, Target
 from kbtrain.training.answer_rows import IGNORE, TrainingRow
 from kbtrain.training.answer_trainer import AnswerLoss, AnswerTrainer, answer_loss
@@ -32,8 +31,8 @@ from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
 from kbtrain.training.finish import COMPARED, Ending, intervals_of_keys, largest_difference, steps_of
 from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
+from kbtrain.training.plan.plan import PlannedTraining
 from kbtrain.training.processes import extra_batches
-from kbtrain.training.recipe import OnLog
 
 
 def dev_metrics(
@@ -62,25 +61,16 @@ def dev_metrics(
     return found
 
 
-def dry_run(
-    model: str,
-    data: TrainingData,
-    keys: Sequence[Key],
-    labels: Labels,
-    max_length: int,
-    epochs: float,
-    rows_a_device: int,
-    adapt: Callable[[Any], Any] | None = None,
-    prompt: KBMPrompt = "paper",
-) -> str:
+def dry_run(config: PlannedTraining, data: TrainingData, labels: Labels) -> str:
     """Two examples as the model reads them (the answer in double brackets), then one line of figures.
 
-    ``adapt`` adds adapters. Raises :class:`~kbtrain.errors.UserError` for an unknown model or a question too long.
+    Raises :class:`~kbtrain.errors.UserError` for an unknown model or a question too long.
     """
-    empty, tokenizer = open_without_weights(model)
-    if adapt:
-        empty = adapt(empty)
-    encoder = Encoder(tokenizer, kbm_template(keys, prompt), max_length)
+    empty, tokenizer = open_without_weights(config.model)
+    if adapter := config.adapter():
+        empty = adapter(empty)
+    keys, rows_a_device = config.keys, config.device_batch_size * config.gradient_accumulation_steps
+    encoder = Encoder(tokenizer, kbm_template(keys, config.prompt), config.max_length)
     encoded = [encoder.encode(e) for e in data.train]
     lines = []
     for example, made in list(zip(data.train, encoded, strict=True))[:2]:
@@ -89,7 +79,7 @@ def dry_run(
     world = int(os.environ.get("WORLD_SIZE", "1"))
     parameters = sum(p.numel() for p in empty.parameters())
     trained = sum(p.numel() for p in empty.parameters() if p.requires_grad)
-    found = estimate([e.length for e in encoded], epochs, rows_a_device * world, parameters, trained, world)
+    found = estimate([e.length for e in encoded], config.epochs, rows_a_device * world, parameters, trained, world)
     lines.append(
         f"dry run: {len(encoded)} examples of {found.shortest}-{found.longest} tokens (median {found.median}), "
         f"{sum(e.cut for e in encoded)} reference tokens cut, {data.unlabelled} without a label skipped; "
@@ -131,10 +121,9 @@ class KBMTrainer(AnswerTrainer):
         rows: Sequence[TrainingRow],
         dev: Sequence[GateExample],
         labels: Labels,
-        on_log: OnLog = lambda step, steps, logs: None,
         loss: AnswerLoss = answer_loss,
     ) -> None:
-        super().__init__(kbm.scorer.model, kbm.scorer.encoder.tokenizer, args, rows, dev, on_log, loss)
+        super().__init__(kbm.scorer.model, kbm.scorer.encoder.tokenizer, args, rows, dev, loss)
         self.kbm = kbm
         self.labels = labels
 
@@ -238,7 +227,7 @@ class KBMEnding(Ending):
     def write(self, folder: Path) -> None:
         card = self.card
         plain = write_gate(folder, self.model, self.tokenizer, card).eval()
-        kbm = KBM(plain, self.tokenizer, card.keys, card.max_length, prompt=card.asked_by)
+        kbm = KBM(plain, self.tokenizer, card.keys, card.max_length, card.asked_by)
         self.of_dev = kbm.probabilities(self.examples)
         self.kept = kbm.probabilities(self.compared_examples)
         self.figures = dev_metrics(self.examples, self.of_dev, card.labels) if self.examples else {}

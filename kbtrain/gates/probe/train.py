@@ -56,23 +56,31 @@ def used_examples(examples: Sequence[GateExample], condition: str) -> list[GateE
     return [e for e in examples if (e.reference is None) == (condition != "rag")]
 
 
+@dataclass(frozen=True)
+class HeadSettings:
+    """``average``: number of averaged layers, None: by cross-validation; ``layers`` to try, None: all."""
+
+    keys: Sequence[Target]
+    labels: Labels = "soft"
+    method: Method = "ridge"
+    average: int | None = None
+    layers: Sequence[int] | None = None
+
+
 def fit(
     reader: Reader,
     store: StateStore,
     examples: Sequence[GateExample],
-    keys: Sequence[Target],
-    labels: Labels,
-    method: Method,
-    n_layers: int | None,
-    layers: Sequence[int] | None = None,
+    settings: HeadSettings,
     done: Callable[[], object] = lambda: None,
 ) -> dict[Target, FittedHead]:
-    """A head for each key, from stored states. ``layers``: those to be tried, None: all; ``done`` after each key.
+    """A head for each key, from stored states; ``done`` is called after each key.
 
     Raises :class:`UserError` for a layer that the model lacks, for too few questions, and for one class alone.
     """
     depth = int(reader.model.config.get_text_config().num_hidden_layers)
-    tried = list(range(depth)) if layers is None else list(layers)
+    keys, labels, method = settings.keys, settings.labels, settings.method
+    tried = list(range(depth)) if settings.layers is None else list(settings.layers)
     unknown = [layer for layer in tried if not 0 <= layer < depth]
     if unknown:
         raise UserError(f"key 'layers': {unknown[0]} is not in 0 to {depth - 1}, the layers of this model")
@@ -89,9 +97,9 @@ def fit(
         truth = [np.array([_label(e, key, labels) for e in used]) for key in together]
         groups, hashes = groups_of(used), [question_hash(e.question) for e in used]
         every = fit_layers(method, tried, read, truth, groups)
-        held_out = left_out(method, tried, n_layers, read, truth, groups)
+        held_out = left_out(method, tried, settings.average, read, truth, groups)
         for key, fits, values, predicted in zip(together, every, truth, held_out, strict=True):
-            head = fit_head(method, fits, n_layers, read, values)
+            head = fit_head(method, fits, settings.average, read, values)
             figures = tuple(_figures(fit_, used, key, head) for fit_ in fits)
             scores = as_scores(predicted.tolist(), key, method)
             fitted[key] = FittedHead(head, figures, tuple(zip(hashes, scores, strict=True)))

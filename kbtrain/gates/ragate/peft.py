@@ -13,7 +13,7 @@ from kbtrain.gate.card import ADAPTER, CARD, GateCard
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.encoder.input import require_feature
 from kbtrain.gates.ragate.prompt import TurnPrompts
-from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
+from kbtrain.gates.true_false.scorer import Scorer
 from kbtrain.gates.true_false.template import PromptTemplate
 from kbtrain.models.adapters import check_base_of_adapter, open_beside
 from kbtrain.prompts.kbm import fingerprint
@@ -78,8 +78,8 @@ def peft_fingerprint(tokenizer: PreTrainedTokenizerBase, features: Sequence[Peft
 class TurnScorer(Scorer):
     """A :class:`~kbtrain.gates.true_false.scorer.Scorer` of turns."""
 
-    def __init__(self, model: PreTrainedModel, prompts: TurnPrompts, tokens_per_batch: int) -> None:
-        super().__init__(model, prompts.encoder, tokens_per_batch)
+    def __init__(self, model: PreTrainedModel, prompts: TurnPrompts) -> None:
+        super().__init__(model, prompts.encoder)
         self.prompts = prompts
 
     def probabilities(self, examples: Sequence[Any]) -> dict[str, list[float]]:
@@ -105,11 +105,10 @@ class RagatePeft(Gate):
         tokenizer: PreTrainedTokenizerBase,
         features: Sequence[PeftFeature],
         max_length: int,
-        tokens_per_batch: int = TOKENS_PER_BATCH,
         card: RagatePeftCard | None = None,
     ) -> None:
         self.prompts = peft_prompts(tokenizer, features, max_length)
-        self.scorer = TurnScorer(model, self.prompts, tokens_per_batch)
+        self.scorer = TurnScorer(model, self.prompts)
         self.card: RagatePeftCard | None = card
         self.needs_evidence = "know" in features
 

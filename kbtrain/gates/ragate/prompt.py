@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.encoder.input import knowledge_text
-from kbtrain.gates.true_false.scorer import TOKENS_PER_BATCH, Scorer
+from kbtrain.gates.true_false.scorer import Scorer
 from kbtrain.gates.true_false.template import Encoded, Encoder, PromptTemplate
 from kbtrain.prompts.kbm import encode
 from kbtrain.prompts.ragate import Shots, context_text, first_kept, ragate_prompt, turn_text
@@ -84,7 +84,6 @@ class RagatePrompt(Gate):
         shots: Shots = "zero_shot",
         with_knowledge: bool = False,
         max_length: int = 2048,
-        tokens_per_batch: int = TOKENS_PER_BATCH,
     ) -> None:
         self.shots: Shots = shots
         self.needs_evidence = with_knowledge
@@ -95,7 +94,7 @@ class RagatePrompt(Gate):
             lambda values: f"{gap}{values[0]}",
         )
         self.prompts = TurnPrompts(tokenizer, template, max_length, self._render)
-        self.scorer = Scorer(model, self.prompts.encoder, tokens_per_batch)
+        self.scorer = Scorer(model, self.prompts.encoder)
 
     @property
     def cut(self) -> int:

@@ -27,6 +27,7 @@ from kbtrain.training.config import HeldOutConfig
 from kbtrain.training.data import ClassifierData, label_rule, read_classifier_data
 from kbtrain.training.finish import DevScores, Ending, largest_difference, steps_of
 from kbtrain.training.model_card import ModelCard
+from kbtrain.training.plan.plan import PlannedTraining
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, TrainerState
@@ -200,22 +201,12 @@ def _model_card(card: RagatePeftCard, dev: DevScores) -> ModelCard:
     )
 
 
-def dry_run(
-    base: tuple[str, str, str, str],
-    features: Sequence[PeftFeature],
-    max_length: int,
-    data: ClassifierData,
-    rows_a_step: int,
-    epochs: float,
-) -> str:
-    """The first row as the model reads it (the answer in double brackets), then one line of figures; no weights.
-
-    ``base``: model, method, dtype and device as configured; ``rows_a_step`` of one process.
-    """
-    model, method, dtype, device = base
-    tokenizer = check_base(model, method, dtype, "cpu" if device == "cpu" else "auto")
-    prompts = peft_prompts(tokenizer, features, max_length)
-    rows_a_step *= int(os.environ.get("WORLD_SIZE", "1"))
+def dry_run(config: PlannedTraining, features: Sequence[PeftFeature], data: ClassifierData) -> str:
+    """The first row as the model reads it (the answer in double brackets), then one line of figures; no weights."""
+    tokenizer = check_base(config.model, config.method, config.dtype, "cpu" if config.device == "cpu" else "auto")
+    prompts = peft_prompts(tokenizer, features, config.max_length)
+    rows_a_device = config.device_batch_size * config.gradient_accumulation_steps
+    rows_a_step = rows_a_device * int(os.environ.get("WORLD_SIZE", "1"))
     rows = [turn_row(prompts, turn) for turn in turns_of(data.train)]
     ids, decode = list(rows[0].ids), prompts.encoder.tokenizer.decode
     lengths = sorted(len(row.ids) for row in rows)
@@ -223,5 +214,5 @@ def dry_run(
         f"{decode(ids[:-1])}[[{decode(ids[-1:])}]]\ndry run: {len(rows)} turns, "
         f"{sum(row.need > 0.5 for row in data.train)} positive, of {lengths[0]}-{lengths[-1]} tokens (median "
         f"{lengths[len(lengths) // 2]}), {prompts.n_truncated} old turns skipped; "
-        f"{count_steps(len(rows), rows_a_step, epochs)} steps of {rows_a_step} rows"
+        f"{count_steps(len(rows), rows_a_step, config.epochs)} steps of {rows_a_step} rows"
     )

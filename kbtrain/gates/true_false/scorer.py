@@ -27,7 +27,7 @@ TOKENS_PER_BATCH = 4096  # rows x (longest prompt + tree): bounds memory, and is
 class Scorer:
     """p(True) of each key of a form, by a causal language model. ``spent`` counts ``prompt_tokens``."""
 
-    def __init__(self, model: PreTrainedModel, encoder: Encoder, tokens_per_batch: int = TOKENS_PER_BATCH) -> None:
+    def __init__(self, model: PreTrainedModel, encoder: Encoder) -> None:
         from kbtrain.gates.true_false.forward import check_model
         from kbtrain.kernels.memory import FreedMemory, keep_freed_memory
 
@@ -39,7 +39,7 @@ class Scorer:
         self.model = model
         self.encoder = encoder
         self._forget()
-        self.tokens_per_batch = tokens_per_batch
+        self.tokens_per_batch = TOKENS_PER_BATCH
         self.spent: Counter[str] = Counter()
 
     def probabilities(self, examples: Sequence[GateExample]) -> dict[str, list[float]]:

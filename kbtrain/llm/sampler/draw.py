@@ -16,8 +16,12 @@ import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from kbtrain.llm.base import Sampling
 
 _ROWS = 16  # rows worked on at a time, so that their float32 copies stay in the processor's cache
 _ROWS_ON_GPU = 256  # a GPU waits for Python between small kernels; so many rows' copies take little of its memory
@@ -162,23 +166,17 @@ def top(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def draw_top(
-    logits: torch.Tensor,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    uniforms: torch.Tensor,
-    greedy: torch.Tensor,
-    source: Sequence[int],
+    logits: torch.Tensor, sampling: Sampling, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]
 ) -> Drawn:
-    """As ``draw(filtered(...))`` of :mod:`kbtrain.llm.sampler.draw` for ``top_k`` > 0: same tokens, to rounding.
+    """As ``draw(filtered(...))`` for a sampling with ``top_k`` > 0: same tokens, to rounding.
 
     Of tokens that tie at rank k, ``filtered`` keeps all and this keeps k.
     """
-    values, ids = top(logits, top_k)
-    scores = values.double() / temperature
+    values, ids = top(logits, sampling.top_k)
+    scores = values.double() / sampling.temperature
     weights = torch.exp(scores - scores[:, :1])
     before = weights.cumsum(-1) - weights
-    weights = torch.where(before < top_p * weights.sum(-1, keepdim=True), weights, 0.0)
+    weights = torch.where(before < sampling.top_p * weights.sum(-1, keepdim=True), weights, 0.0)
     best = ids[:, 0]
     ids, order = ids.sort(dim=-1)  # by token id, the order in which ``draw`` sums
     weights = weights.gather(-1, order)

@@ -135,7 +135,6 @@ def shared_prefix_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
-    softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """transformers' attention function, with the weights (rows, heads, 1, places) of the layer ``Prefix.weighed``.
@@ -148,7 +147,7 @@ def shared_prefix_attention(
     scale = size**-0.5 if scaling is None else scaling
     scaled = (query * scale).view(rows, key.shape[1], -1, size)  # the heads that share a kv head side by side
     scores = _scores(scaled, prefix.keys[module.layer_idx], key, prefix.layout)
-    if softcap is not None:
+    if (softcap := kwargs.get("softcap")) is not None:
         scores.div_(softcap).tanh_().mul_(softcap)
     length = scores.shape[-1] - key.shape[2]
     if prefix.bias is not None:

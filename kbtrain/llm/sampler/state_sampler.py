@@ -86,9 +86,8 @@ class StateSampler(LockstepSampler):
         self, logits: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]
     ) -> Drawn:
         """Faster with a top-k filter. Of tokens that tie at rank k it keeps k, so its samples are its own in bf16."""
-        s = self.sampling
-        if 0 < s.top_k < logits.shape[-1]:
-            return draw_top(logits, s.temperature, s.top_k, s.top_p, uniforms, greedy, source)
+        if 0 < self.sampling.top_k < logits.shape[-1]:
+            return draw_top(logits, self.sampling, uniforms, greedy, source)
         return super()._draw_tokens(logits, uniforms, greedy, source)
 
     def sample_with_states(self, prompts: Sequence[PromptRows]) -> list[list[AnswerWithStates]]:

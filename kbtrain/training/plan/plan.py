@@ -6,7 +6,6 @@ It is made from the keys of a recipe's YAML file that decide what a training nee
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import build
 from kbtrain.models.shapes import config_of, parameters_of
 from kbtrain.prompts.kbm import PAPER_KEYS, KBMPrompt, Key
+from kbtrain.training.checks import count_steps
 from kbtrain.training.config import LanguageModelConfig, TrainingConfig
 from kbtrain.training.plan.memory import (
     CONTEXT,
@@ -79,33 +79,6 @@ class Work:
         return self.operations / (rate * devices) / 3600
 
 
-def work(
-    config: Any,
-    parameters: int,
-    examples: int,
-    mean_tokens: float,
-    epochs: float,
-    rows_a_step: int,
-    *,
-    full: bool,
-    checkpointing: bool,
-) -> Work:
-    """Two operations a weight and token forward, two for the gradient of the input, two for that of the weight.
-
-    Frozen weights have no gradient of their own; checkpointing computes forward twice. Attention's products are
-    counted over half the square (causal); embedding and output layer are not (a few positions have logits).
-    """
-    text = config.get_text_config()
-    outside = text.vocab_size * text.hidden_size * (1 if text.tie_word_embeddings else 2)
-    tokens = round(examples * mean_tokens * epochs)
-    passes = (2 if full else 1) + 1 + int(checkpointing)
-    linear = 2.0 * (parameters - outside) * tokens
-    heads = text.num_attention_heads * (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
-    attention = 2.0 * mean_tokens * heads * text.num_hidden_layers * tokens
-    steps = math.ceil(math.ceil(examples / rows_a_step) * epochs)
-    return Work(examples, steps, tokens, passes * linear + (3 + int(checkpointing)) * attention)
-
-
 ANSWER = 32  # tokens of an answer: figure 14's has about 20, RAGate's 1
 
 
@@ -144,6 +117,27 @@ def make_plan(config: PlannedTraining, devices: int, context: float = CONTEXT, l
         memory.append(needs(layout, weights, devices, total, context))
     assert found is not None
     return Plan(config, shape, weights, devices, found, tuple(memory))
+
+
+def planned_work(plan: Plan, examples: int, mean_tokens: float) -> Work:
+    """Work of a training on so many examples of that mean length.
+
+    Two operations a weight and token forward, two for the gradient of the input, two for that of the weight.
+
+    Frozen weights have no gradient of their own; checkpointing computes forward twice. Attention's products are
+    counted over half the square (causal); embedding and output layer are not (a few positions have logits).
+    """
+    config, weights, checkpointing = plan.config, plan.weights, int(plan.config.gradient_checkpointing)
+    text = plan.shape.get_text_config()
+    outside = text.vocab_size * text.hidden_size * (1 if text.tie_word_embeddings else 2)
+    tokens = round(examples * mean_tokens * config.epochs)
+    passes = (2 if weights.full else 1) + 1 + checkpointing
+    linear = 2.0 * ((weights.frozen or weights.trained) - outside) * tokens
+    heads = text.num_attention_heads * (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
+    attention = 2.0 * mean_tokens * heads * text.num_hidden_layers * tokens
+    rows_a_step = config.device_batch_size * config.gradient_accumulation_steps * plan.devices
+    steps = count_steps(examples, rows_a_step, config.epochs)
+    return Work(examples, steps, tokens, passes * linear + (3 + checkpointing) * attention)
 
 
 def batch_of(config: PlannedTraining, layout: Layout) -> Batch:

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from kbtrain.errors import UserError
 from kbtrain.show.text_table import aligned
 from kbtrain.training.plan.memory import LAYOUTS, Layout
-from kbtrain.training.plan.plan import Plan, Work, make_plan, read_planned, ways_to_fit, work
+from kbtrain.training.plan.plan import Plan, make_plan, planned_work, read_planned, ways_to_fit
 
 _GIB = 2**30
 
 
-def text_plan(
-    path: Path,
-    gpus: int,
-    gpu_memory: float,
-    changes: dict[str, object] | None = None,
-    examples: int | None = None,
-    tokens: float | None = None,
-    rate: float | None = None,
-) -> str:
-    """``gpu_memory`` in GiB; ``examples`` and their mean ``tokens`` give steps; ``rate`` in TFLOP/s a GPU
-    gives hours. Raises :class:`UserError`."""
-    config = read_planned(path, changes)
-    plan = make_plan(config, gpus)
-    parts = [_head(plan, path, gpu_memory), _table(plan, gpu_memory), _work(plan, examples, tokens, rate)]
-    parts.append(_advice(plan, gpu_memory))
+class Workload(NamedTuple):
+    """``examples`` and their mean ``tokens`` give steps; ``rate`` in TFLOP/s a GPU gives hours."""
+
+    examples: int | None = None
+    tokens: float | None = None
+    rate: float | None = None
+
+
+def text_plan(path: Path, gpus: int, gpu_memory: float, changes: dict[str, Any], workload: Workload) -> str:
+    """A recipe's plan; ``gpu_memory`` in GiB. Raises :class:`UserError`."""
+    plan = make_plan(read_planned(path, changes), gpus)
+    parts = [_head(plan, path, gpu_memory), _table(plan, gpu_memory), _work(plan, workload), _advice(plan, gpu_memory)]
     return "\n\n".join(parts)
 
 
@@ -62,27 +60,15 @@ def _table(plan: Plan, gpu_memory: float) -> str:
     return f"{aligned(head, rows)}\n{note}"
 
 
-def _work(plan: Plan, examples: int | None, tokens: float | None, rate: float | None) -> str:
-    found = _planned_work(plan, examples, tokens)
-    if found is None:
+def _work(plan: Plan, workload: Workload) -> str:
+    examples, tokens, rate = workload
+    if examples is None:
         return "steps and time: give --train FILE, or --examples N and --tokens MEAN"
-    line = f"{found.examples:,} examples: {found.steps:,} steps, {found.tokens:,} tokens, "
-    line += f"{found.operations:.2g} operations"
+    work = planned_work(plan, examples, float(plan.config.max_length if tokens is None else tokens))
+    line = f"{work.examples:,} examples: {work.steps:,} steps, {work.tokens:,} tokens, {work.operations:.2g} operations"
     if rate is None:
         return line + "; give --rate TFLOPS (what a GPU reaches in training) for the time"
-    return line + f"; {found.hours(rate * 1e12, plan.devices):.1f} hours at {rate:g} TFLOP/s a GPU"
-
-
-def _planned_work(plan: Plan, examples: int | None, tokens: float | None) -> Work | None:
-    if examples is None:
-        return None
-    c, w = plan.config, plan.weights
-    mean = float(c.max_length if tokens is None else tokens)
-    rows = c.device_batch_size * c.gradient_accumulation_steps * plan.devices
-    return work(
-        plan.shape, w.frozen or w.trained, examples, mean, c.epochs, rows,
-        full=w.full, checkpointing=c.gradient_checkpointing,
-    )  # fmt: skip
+    return line + f"; {work.hours(rate * 1e12, plan.devices):.1f} hours at {rate:g} TFLOP/s a GPU"
 
 
 def _advice(plan: Plan, gpu_memory: float) -> str:

@@ -208,7 +208,8 @@ def test_drawing_from_the_top_is_drawing_from_all_that_is_filtered():
     greedy = torch.tensor([i % 10 == 0 for i in range(200)])
     for temperature, top_k, top_p in [(1.0, 50, 0.9), (0.7, 5, 1.0), (1.0, 1, 0.5), (2.0, 100, 0.3)]:
         whole = draw(filtered(logits, temperature, top_k, top_p), uniforms, greedy, source)
-        ours = draw_top(logits, temperature, top_k, top_p, uniforms, greedy, source)
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+        ours = draw_top(logits, sampling, uniforms, greedy, source)
         assert torch.equal(whole.tokens, ours.tokens)
         torch.testing.assert_close(whole.logprobs, ours.logprobs, atol=1e-5, rtol=1e-5)
 
