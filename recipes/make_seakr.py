@@ -69,7 +69,7 @@ def main(config: MakeSeakrConfig) -> None:
     from kbtrain.models.load import load_model, name_of
 
     model, tokenizer = load_model(config.model, config.dtype, config.device)
-    gate = SeaKR(model, tokenizer, config.settings(), own=prompts)
+    gate = SeaKR(model, tokenizer, config.settings(), templates=prompts)
     thoughts = gate.think(examples)
     settings = gate.engine.settings
     measured = measured_scale(thoughts, settings)

@@ -174,20 +174,22 @@ class Threshold(BaseModel):
 
     @property
     def promise(self) -> str:
-        """The guarantee of the threshold in words; empty where there is none."""
-        kept = self.evidence.get("guarantee")
-        return promise_text(kept) if kept else ""
+        """The guarantee of the threshold in words; empty without one."""
+        guarantee = self.evidence.get("guarantee")
+        return promise_text(guarantee) if guarantee else ""
 
     def line(self, gate: str) -> str:
         """A point of a list: the threshold, its rule, its promise if any, and its effect on dev as far as noted."""
-        seen = self.evidence
-        known = {"retrieval_ratio", "accuracy"} <= set(seen)
-        shares = f": {seen['retrieval_ratio']:.1%} retrieved, accuracy {seen['accuracy']:.3f}" if known else ""
-        if {"retrieval_ratio", "changed"} <= set(seen):
-            skipped = 1 - seen["retrieval_ratio"]
-            shares = f": {skipped:.1%} of the searches skipped, {seen['changed']:.1%} of the answers differ"
+        evidence = self.evidence
+        has_shares = {"retrieval_ratio", "accuracy"} <= set(evidence)
+        shares = (
+            f": {evidence['retrieval_ratio']:.1%} retrieved, accuracy {evidence['accuracy']:.3f}" if has_shares else ""
+        )
+        if {"retrieval_ratio", "changed"} <= set(evidence):
+            skipped = 1 - evidence["retrieval_ratio"]
+            shares = f": {skipped:.1%} of the searches skipped, {evidence['changed']:.1%} of the answers differ"
         promise = f"; promised: {self.promise}" if self.promise else ""
-        where = "logged" if "traffic" in seen else "dev"
+        where = "logged" if "traffic" in evidence else "dev"
         tested = "" if self.test is None else f"; {self.test.line()}"
         return (
             f"- `{gate}`: retrieve if score > {self.threshold:.6g} (rule {self.rule}, {self.n_dev} {where} questions"
@@ -248,10 +250,10 @@ class GateCard(BaseModel):
         """Rule by which passages showed their titles in the answers that the labels are about; "missing" where none is
         noted. Raises :class:`UserError` for a rule that there is not.
         """
-        found: Titles = self.label_rule.get("titles", "missing")
-        if found not in get_args(Titles):
-            raise UserError(f"field 'titles' of label_rule: no rule '{found!s:.60}'")
-        return found
+        rule: Titles = self.label_rule.get("titles", "missing")
+        if rule not in get_args(Titles):
+            raise UserError(f"field 'titles' of label_rule: no rule '{rule!s:.60}'")
+        return rule
 
     @classmethod
     def read(cls, folder: Path | str, kind: str | None = None) -> Self:
@@ -282,15 +284,15 @@ class GateCard(BaseModel):
     def check_weights(self, folder: Path | str, full: bool = False) -> None:
         """Raise :class:`UserError` unless weights, configuration and tokenizer are the files that the card names.
 
-        A file whose size and time are as they were noted at its making is not read again, unless ``full``. Folders made
-        before files were named pass, and in those of before others than weights were, these.
+        A file whose size and time are as they were noted at its making is not read again, unless ``full``. A folder
+        whose card names weights alone passes with any other files.
         """
-        noted = {} if full else saved_files(Path(folder))
+        saved = {} if full else saved_files(Path(folder))
         for name, sha256 in self.weights_sha256.items():
             path = Path(folder) / name
             if not path.is_file():
                 raise UserError(f"{at(path)}: no such file; {CARD} names it, so the folder is not whole")
-            if (file_sha256(path) if full else noted_sha256(path, noted.get(name))) != sha256:
+            if (file_sha256(path) if full else noted_sha256(path, saved.get(name))) != sha256:
                 what = "weights" if path.suffix == ".safetensors" else "file"
                 raise UserError(f"{at(path)}: not the {what} that {CARD} names; copy the folder again, or train again")
         if all(name.endswith(".safetensors") for name in self.weights_sha256):
@@ -425,18 +427,18 @@ def hash_weights(folder: Path) -> dict[str, str]:
 
 def _scored_by(folder: Path) -> list[Path]:
     """Weights, configuration and tokenizer."""
-    found = sorted(path for path in folder.rglob("*") if path.suffix in _WEIGHTS or path.name in _BESIDE_WEIGHTS)
-    return [path for path in found if not path.relative_to(folder).parts[0].startswith("checkpoint")]
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in _WEIGHTS or path.name in _BESIDE_WEIGHTS)
+    return [path for path in paths if not path.relative_to(folder).parts[0].startswith("checkpoint")]
 
 
 def saved_files(folder: Path) -> Noted:
     """Files of a gate's folder as its training noted them; empty where it did not."""
-    noted = meta_of(folder / CARD).get(SAVED)
-    return noted if isinstance(noted, dict) else {}
+    saved = meta_of(folder / CARD).get(SAVED)
+    return saved if isinstance(saved, dict) else {}
 
 
 def read_gate_json(folder: Path | str) -> dict[str, Any]:
-    """Any gate's ``gate.json``, of any kind. Raises :class:`UserError` if there is none or it is broken."""
+    """Any gate's ``gate.json``, of any kind. Raises :class:`UserError` if it is missing or broken."""
     path = Path(folder) / CARD
     if not path.exists():
         raise UserError(_no_card(path))
@@ -458,8 +460,8 @@ def _no_card(path: Path) -> str:
 
 
 def _gates_in(folder: Path) -> str:
-    found = sorted(card.parent for pattern in ("*", "gates/*") for card in folder.glob(f"{pattern}/{CARD}"))
-    return ", ".join(map(str, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
+    folders = sorted(card.parent for pattern in ("*", "gates/*") for card in folder.glob(f"{pattern}/{CARD}"))
+    return ", ".join(map(str, folders[:_SHOWN])) + (", ..." if len(folders) > _SHOWN else "")
 
 
 def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
@@ -469,11 +471,13 @@ def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
     """
     with writing(Path(folder) / CARD):  # read and written again: another process's threshold would be lost
         data = read_gate_json(folder)
-        known = _thresholds(data, Path(folder) / CARD)
-        if threshold.outlook is None and gate in known:  # it is of the scores: another threshold changes none of it
-            threshold = threshold.model_copy(update={"outlook": known[gate].outlook})
-        known[gate] = threshold
-        data["thresholds"] = {name: one.model_dump(mode="json") for name, one in known.items()}
+        thresholds = _thresholds(data, Path(folder) / CARD)
+        if (
+            threshold.outlook is None and gate in thresholds
+        ):  # it is of the scores: another threshold changes none of it
+            threshold = threshold.model_copy(update={"outlook": thresholds[gate].outlook})
+        thresholds[gate] = threshold
+        data["thresholds"] = {name: item.model_dump(mode="json") for name, item in thresholds.items()}
         _write_noted(Path(folder), data)
 
 
@@ -487,25 +491,27 @@ def set_best(folder: Path | str, best: BestKey) -> None:
 
 def _write_noted(folder: Path, data: dict[str, Any]) -> None:
     """Write ``gate.json``, and the section on thresholds of the README, if there is one."""
-    readme, known = folder / README, _thresholds(data, folder / CARD)
+    readme, thresholds = folder / README, _thresholds(data, folder / CARD)
     text = (
-        with_thresholds(read_text(readme), known, (data.get("best") or {}).get("key")) if path_exists(readme) else None
+        with_thresholds(read_text(readme), thresholds, (data.get("best") or {}).get("key"))
+        if path_exists(readme)
+        else None
     )
     write_atomically(folder / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
     if text is not None:
         write_atomically(readme, text)
 
 
-def kept_thresholds(made: Mapping[str, Any], folder: Path) -> dict[str, Threshold]:
-    """Thresholds noted in a folder where its card tells of the very gate that was ``made`` (a card's JSON) again: equal
+def kept_thresholds(card: Mapping[str, Any], folder: Path) -> dict[str, Threshold]:
+    """Thresholds noted in a folder where its card tells of the very gate that was ``card`` (a card's JSON) again: equal
     but for run and package versions. Empty for another gate, and without a card."""
     try:
         before = read_gate_json(folder)
-        known = _thresholds(before, folder / CARD)
+        thresholds = _thresholds(before, folder / CARD)
     except UserError:
         return {}
-    fields = {*made, *before} - {"thresholds", "best", "run", "versions"}
-    return known if all(made.get(name) == before.get(name) for name in fields) else {}
+    fields = {*card, *before} - {"thresholds", "best", "run", "versions"}
+    return thresholds if all(card.get(name) == before.get(name) for name in fields) else {}
 
 
 def _thresholds(data: Mapping[str, Any], path: Path) -> dict[str, Threshold]:
@@ -520,10 +526,10 @@ def with_thresholds(readme: str, thresholds: Mapping[str, Threshold], best: str 
     "Run", or at the end.
     """
     marks = {name: "; this key decides where none is given" for name in thresholds if name.endswith(f"_{best}")}
-    lines = [one.line(name) + marks.get(name, "") for name, one in thresholds.items()]
+    lines = [threshold.line(name) + marks.get(name, "") for name, threshold in thresholds.items()]
     section = "\n".join([THRESHOLD_HEADING, *lines])
     if re.search(rf"^{THRESHOLD_HEADING}$", readme, flags=re.M):
-        made = re.sub(rf"^{THRESHOLD_HEADING}\n.*?(?=\n+## |\Z)", lambda _: section, readme, flags=re.M | re.S)
-        return made.rstrip() + "\n"
+        text = re.sub(rf"^{THRESHOLD_HEADING}\n.*?(?=\n+## |\Z)", lambda _: section, readme, flags=re.M | re.S)
+        return text.rstrip() + "\n"
     before, run, after = readme.partition("\n## Run\n")
     return f"{before.rstrip()}\n\n{section}\n{run}{after}".rstrip() + "\n"

@@ -86,7 +86,7 @@ class Gate(ABC):
 
     @property
     def promise(self) -> str:
-        """The promise of its own threshold for new questions, in words; empty where there is none."""
+        """The promise of its own threshold for new questions, in words; empty without one."""
         chosen = self.card.thresholds.get(self.name) if self.card else None
         return chosen.promise if chosen else ""
 
@@ -115,20 +115,20 @@ class Gate(ABC):
         """One decision per text or example. ``threshold`` None: the gate's own.
 
         Small talk, instructions about a text and sums are never searched for (:mod:`kbtrain.utterances.kinds`).
-        Raises :class:`UserError` if there is none, and for gates that need retrieved text.
+        Raises :class:`UserError` without a threshold, and for gates that need retrieved text.
         """
-        chosen, given = self.threshold_or(threshold), self._as_list(inputs)
-        if self.needs_evidence and any(isinstance(value, str) for value in given):
+        chosen, values = self.threshold_or(threshold), self._as_list(inputs)
+        if self.needs_evidence and any(isinstance(value, str) for value in values):
             raise UserError(f"gate '{self.name}': needs retrieved text; a bare question is not enough")
         certain = self.unit == "probability"
         return [
             Decision(score, self.probability(score), chosen, *decide_by(score, chosen, input_kind(value), certain))
-            for score, value in zip(self.score(given), given, strict=True)
+            for score, value in zip(self.score(values), values, strict=True)
         ]
 
-    def threshold_or(self, given: float | None) -> float:
+    def threshold_or(self, threshold: float | None) -> float:
         """The threshold that is given, else the gate's own. Raises :class:`UserError` for none, and for no number."""
-        chosen: Any = self.threshold if given is None else given  # of callers without types: anything
+        chosen: Any = self.threshold if threshold is None else threshold  # of callers without types: anything
         if chosen is None:
             raise UserError(
                 f"gate '{self.name}': no threshold in its {CARD}; choose one on dev questions (eval/calibrate.py), or "
@@ -167,10 +167,10 @@ class Gate(ABC):
         kinds: dict[Reads, type[Example]] = {"question": GateExample, "turn": TurnExample}
         if isinstance(value, tuple(kinds[reads] for reads in self.reads)):
             return value  # type: ignore[return-value]  # isinstance of a tuple made at run time
-        wanted = " or ".join(kinds[reads].__name__ for reads in sorted(self.reads))
+        expected = " or ".join(kinds[reads].__name__ for reads in sorted(self.reads))
         texts = "texts or " if "question" in self.reads else ""
         raise UserError(
-            f"gate '{self.name}': reads {texts}records {wanted} (kbtrain.records), found {type(value).__name__} "
+            f"gate '{self.name}': reads {texts}records {expected} (kbtrain.records), found {type(value).__name__} "
             f"at place {place}"
         )
 

@@ -77,16 +77,16 @@ def fetch_gate(
 
     check_name(name)
     with hub_errors(name, revision), quiet():
-        given = token()
-        _check_listed(name, _list_files(name, revision, given))
+        hub_token = token()
+        _check_listed(name, _list_files(name, revision, hub_token))
         patterns = [pattern for file in (*FILES, *more) for pattern in (file, f"*/{file}")]
-        folder = Path(snapshot_download(name, revision=revision, token=given, allow_patterns=patterns))
+        folder = Path(snapshot_download(name, revision=revision, token=hub_token, allow_patterns=patterns))
     for card in folder.rglob(CARD):
         check(card.parent)
     return folder
 
 
-def _list_files(name: str, revision: str | None, given: str | None) -> list[str]:
+def _list_files(name: str, revision: str | None, hub_token: str | None) -> list[str]:
     """Files of a repository; none where the hub cannot be asked, as the cache may hold what is wanted."""
     import httpx2
     from huggingface_hub import HfApi
@@ -94,7 +94,7 @@ def _list_files(name: str, revision: str | None, given: str | None) -> list[str]
 
     try:
         # asked once; a tree would be asked for again and again, half a minute long, before the cache is looked at
-        siblings = HfApi(token=given).model_info(name, revision=revision).siblings
+        siblings = HfApi(token=hub_token).model_info(name, revision=revision).siblings
         return [sibling.rfilename for sibling in siblings or ()]
     except HfHubHTTPError as error:
         if error.response.status_code < 500:
@@ -105,10 +105,10 @@ def _list_files(name: str, revision: str | None, given: str | None) -> list[str]
 
 
 def _check_listed(name: str, files: Iterable[str]) -> None:
-    found = sorted(files)
-    if pickle := pickle_in(found):
+    names = sorted(files)
+    if pickle := pickle_in(names):
         raise UserError(f"{name}: {pickle} is a pickle, which can run code; kbtrain reads safetensors only")
-    if found and CARD not in found:
+    if names and CARD not in names:
         raise UserError(f"{name}: no {CARD} in it, so it holds no gate of kbtrain")
 
 
@@ -121,24 +121,24 @@ def token() -> str | None:
     """The hub's token from ``HF_TOKEN``, else of its own login; it is struck from every message from now on."""
     from huggingface_hub import get_token
 
-    given = key_from_environment(TOKEN) or get_token()
-    if given:
-        never_show(given)
-    return given
+    hub_token = key_from_environment(TOKEN) or get_token()
+    if hub_token:
+        never_show(hub_token)
+    return hub_token
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Suppress the client's bars and its advice to log in."""
     utils: Any = import_module("huggingface_hub.utils")  # its types name only a part of it
-    level, shown = utils.logging.get_verbosity(), not utils.are_progress_bars_disabled()
+    level, has_bars = utils.logging.get_verbosity(), not utils.are_progress_bars_disabled()
     utils.logging.set_verbosity_error()
     utils.disable_progress_bars()
     try:
         yield
     finally:
         utils.logging.set_verbosity(level)
-        if shown:
+        if has_bars:
             utils.enable_progress_bars()
 
 

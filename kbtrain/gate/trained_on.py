@@ -35,8 +35,8 @@ def example_hash(example: Example) -> str:
     """
     if isinstance(example, GateExample):
         return question_hash(example.question)
-    said = (f"{utterance.speaker} {utterance.text}" for utterance in example.context)
-    return question_hash("\n".join([example.dialogue_id, *said]))
+    utterances = (f"{utterance.speaker} {utterance.text}" for utterance in example.context)
+    return question_hash("\n".join([example.dialogue_id, *utterances]))
 
 
 def entity_hashes(example: Example) -> frozenset[str]:
@@ -48,7 +48,7 @@ def entity_hashes(example: Example) -> frozenset[str]:
     if isinstance(example, GateExample):
         names = tuple(normalise(name) for name in example.entities if not is_empty(name))
     else:
-        names = ("\n".join([example.dialogue_id, *(said.text for said in example.context[:1])]),)
+        names = ("\n".join([example.dialogue_id, *(utterance.text for utterance in example.context[:1])]),)
     return frozenset(hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16] for name in names)
 
 
@@ -73,14 +73,14 @@ def write_trained_on(folder: Path, examples: Iterable[Example], others: Iterable
     ``others``: folders of gates that it is made of, whose questions count as well. Notes of a training before go.
     """
     rows, folders = list(examples), list(others)
-    found = {
+    by_file = {
         TRAINED_ON: {example_hash(row) for row in rows},
-        TRAINED_ENTITIES: {one for row in rows for one in entity_hashes(row)},
+        TRAINED_ENTITIES: {digest for row in rows for digest in entity_hashes(row)},
     }
-    for name, hashes in found.items():
-        hashes |= {one for other in folders for one in _noted_hashes(other, name)}
+    for name, hashes in by_file.items():
+        hashes |= {digest for other in folders for digest in _noted_hashes(other, name)}
         if hashes:
-            write_atomically(folder / name, "".join(f"{one}\n" for one in sorted(hashes)))
+            write_atomically(folder / name, "".join(f"{digest}\n" for digest in sorted(hashes)))
         else:
             (folder / name).unlink(missing_ok=True)
 
@@ -98,7 +98,7 @@ def sharing_entities(folder: Path | str, examples: Iterable[Example]) -> list[Ex
 
 
 def _noted_hashes(folder: Path | str, name: str) -> set[str]:
-    return {one for path in Path(folder).rglob(name) for one in read_text(path).split()}
+    return {digest for path in Path(folder).rglob(name) for digest in read_text(path).split()}
 
 
 HeldOut = tuple[str, float]  # a question's hash and a score of it
@@ -111,13 +111,15 @@ def held_out_rows(questions: Sequence[GateExample], log_odds: Sequence[float]) -
 
 def write_held_out(folder: Path, scores: Mapping[str, Iterable[HeldOut]]) -> None:
     """Keep scores of training questions, by name, that gates fitted without these questions gave them."""
-    jsonl.write(folder / HELD_OUT, (GateScore(one, name, value) for name in scores for one, value in scores[name]))
+    jsonl.write(
+        folder / HELD_OUT, (GateScore(digest, name, value) for name in scores for digest, value in scores[name])
+    )
 
 
 def read_held_out(folder: Path | str) -> dict[str, dict[str, float]]:
     """The scores that :func:`write_held_out` kept, by name and question's hash; empty where there are none."""
-    found: dict[str, dict[str, float]] = {}
+    by_name: dict[str, dict[str, float]] = {}
     path = Path(folder) / HELD_OUT
     for row in jsonl.read(GateScore, path) if path_exists(path) else ():
-        found.setdefault(row.gate, {})[row.question_id] = row.score
-    return found
+        by_name.setdefault(row.gate, {})[row.question_id] = row.score
+    return by_name

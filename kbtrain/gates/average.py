@@ -34,7 +34,7 @@ class AverageCard(GateCard):
 
     def of_members(self, scores: Sequence[ByName]) -> dict[str, list[float]]:
         """The score from those of each member, of which each has one. Raises :class:`UserError` as the gate does."""
-        named = [one for of in scores for one in of.items()]
+        named = [pair for of in scores for pair in of.items()]
         return {self.kind: mean_log_odds([of for _, of in named], [name for name, _ in named])}
 
 
@@ -69,11 +69,11 @@ class AverageGate(Combination):
         gates = [open_member(member) for member in members]
         card = AverageCard(members=tuple(Path(os.path.relpath(member, folder)).as_posix() for member in members))
         Path(folder).mkdir(parents=True, exist_ok=True)
-        made = cls(gates, card)
+        gate_of_members = cls(gates, card)
         names = ", ".join(f"`{gate.name}`" for gate in gates)
         what = f"The mean of the log odds of {names}. Score: p(retrieval needed) in [0, 1]; members lie beside it."
-        write_made(Path(folder), card, what, turns="question" not in made.reads)
-        return made
+        write_made(Path(folder), card, what, turns="question" not in gate_of_members.reads)
+        return gate_of_members
 
     @classmethod
     def load(cls, folder: Path | str, open_member: OpenMember) -> AverageGate:

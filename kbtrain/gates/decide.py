@@ -61,15 +61,20 @@ def _of_rows(file: DataFile, field: str | None) -> Iterator[str]:
     for row in any_rows(file):
         name = next((name for name in names if row.has(name)), None)
         if name is None:
-            wanted, there = " or ".join(f"'{name}'" for name in names), ", ".join(row.data)
-            raise UserError(f"{at(row.file, 1)}: no column {wanted}; there is {there}: name it by --field")
+            expected, columns = " or ".join(f"'{name}'" for name in names), ", ".join(row.data)
+            raise UserError(f"{at(row.file, 1)}: no column {expected}; there is {columns}: name it by --field")
         yield row.text(name)
 
 
 def unpromised(gate: Gate) -> str:
     """A warning of a gate for ``change`` whose threshold rests on no promise; empty for any other gate."""
-    noted = gate.card.thresholds.get(gate.name) if gate.card else None
-    if noted is None or noted.promise or "traffic" in noted.evidence or getattr(gate, "key", None) != "change":
+    threshold = gate.card.thresholds.get(gate.name) if gate.card else None
+    if (
+        threshold is None
+        or threshold.promise
+        or "traffic" in threshold.evidence
+        or getattr(gate, "key", None) != "change"
+    ):
         return ""
     return (
         f"warning: the threshold of {gate.name} promises nothing about changed answers; choose one: "
@@ -88,10 +93,10 @@ def _not_empty(text: str, place: str) -> str:
 def _of_text(text: str) -> str:
     """The text of a line: that in its quotation marks where the whole line is a JSON text."""
     try:
-        found = loads(text) if text.startswith('"') else text
+        value = loads(text) if text.startswith('"') else text
     except ValueError:  # a question that begins with a quotation
         return text
-    return found if isinstance(found, str) else text
+    return value if isinstance(value, str) else text
 
 
 def _of_object(text: str, where: Path | str, number: int, field: str | None) -> str | Example:
@@ -102,10 +107,12 @@ def _of_object(text: str, where: Path | str, number: int, field: str | None) -> 
         return jsonl.record(GateExample, data, where, number)
     names = (field,) if field is not None else _FIELDS
     name = next((name for name in names if name in data), names[0])
-    if isinstance(found := data.get(name), str):
-        return _not_empty(found, at(where, number, name))
-    there, wanted = ", ".join(list(data)[:20]) or "nothing", " or ".join(f"'{name}'" for name in names)
-    raise UserError(f"{at(where, number)}: no field {wanted} with a text in it; there is {there}: name it by --field")
+    if isinstance(value := data.get(name), str):
+        return _not_empty(value, at(where, number, name))
+    fields, expected = ", ".join(list(data)[:20]) or "nothing", " or ".join(f"'{name}'" for name in names)
+    raise UserError(
+        f"{at(where, number)}: no field {expected} with a text in it; there is {fields}: name it by --field"
+    )
 
 
 def arriving(stream: IO[str]) -> Iterator[tuple[int, list[str]]]:
@@ -120,8 +127,8 @@ def arriving(stream: IO[str]) -> Iterator[tuple[int, list[str]]]:
         yield 1, list(stream)
         return
     number, rest = 1, b""
-    while found := os.read(source, _AT_ONCE):
-        *whole, rest = (rest + found).split(b"\n")
+    while chunk := os.read(source, _AT_ONCE):
+        *whole, rest = (rest + chunk).split(b"\n")
         if whole:
             yield number, [_decoded(line, number + place) for place, line in enumerate(whole)]
             number += len(whole)

@@ -21,10 +21,14 @@ from kbtrain.training.model_card import write_made
 
 def kind_to_fit(name: str) -> Kind:
     """The kind of that name. Raises :class:`UserError` for one without a fit."""
-    known = kinds()
-    able = {one: kind for one, kind in known.items() if kind.fit}
+    registered = kinds()
+    able = {kind_name: kind for kind_name, kind in registered.items() if kind.fit}
     if name not in able:
-        hint = f"it has a recipe of its own: {known[name].made_by}" if name in known else did_you_mean(name, able)
+        hint = (
+            f"it has a recipe of its own: {registered[name].made_by}"
+            if name in registered
+            else did_you_mean(name, able)
+        )
         raise UserError(f"key 'gate': '{name}' cannot be fitted here; {hint}")
     return able[name]
 
@@ -34,10 +38,10 @@ def names_to_fit() -> str:
     return ", ".join(sorted(name for name, kind in GATES.items() if kind.fit))
 
 
-def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled], kept: KeptFeatures | None) -> Gate:
+def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled], stored_features: KeptFeatures | None) -> Gate:
     """A gate of the kind, fitted to labels of that key. Raises :class:`UserError` for one without a card."""
     examples, need = [row.example for row in rows], [row.need for row in rows]
-    features = () if kept is None else (kept.features_of(examples),)
+    features = () if stored_features is None else (stored_features.features_of(examples),)
     named = {"key": key} if issubclass(kind.card, KeyedCard) else {}
     gate = kind.fit(examples, need, *features, **named) if kind.fit else None
     if gate is None or gate.card is None:
@@ -45,16 +49,16 @@ def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled], kept: Ke
     return gate
 
 
-def best_key(tried: Mapping[Key, FittedGate], kept: KeptFeatures | None) -> tuple[Key, dict[str, float]]:
+def best_key(tried: Mapping[Key, FittedGate], stored_features: KeptFeatures | None) -> tuple[Key, dict[str, float]]:
     """The key whose gate ranks dev best, and each one's AUROC.
 
     All are measured on the same labels: benefit's (a search was needed), without accepted answers change's, and on
     their own only where both are missing.
     """
     areas = {}
-    for key, one in tried.items():
-        rows = tried.get("benefit", tried.get("change", one)).dev
-        scores = by_kept(one.gate, kept).score([row.example for row in rows])
+    for key, fitted in tried.items():
+        rows = tried.get("benefit", tried.get("change", fitted)).dev
+        scores = by_kept(fitted.gate, stored_features).score([row.example for row in rows])
         areas[key] = classifier_metrics([row.is_needed for row in rows], scores).get("auroc", 0.5)
     return max(areas, key=lambda key: areas[key]), {str(key): area for key, area in areas.items()}
 
@@ -72,9 +76,9 @@ def fit_and_write(name: str, train: Sequence[TurnExample], folder: Path) -> Gate
     kind = kinds()[name]
     if kind.fit is None:
         raise UserError(f"gate '{name}': not fitted here; {kind.made_by} makes it")
-    known = [turn for turn in train if turn.label is not None]
-    features = () if kind.features is None else (kind.features(known),)
-    gate = kind.fit(known, [float(bool(turn.label)) for turn in known], *features)
+    labelled = [turn for turn in train if turn.label is not None]
+    features = () if kind.features is None else (kind.features(labelled),)
+    gate = kind.fit(labelled, [float(bool(turn.label)) for turn in labelled], *features)
     if gate.card is None:
         raise UserError(f"gate '{name}': its fit() gives no card to write")
     what = " ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split())

@@ -61,32 +61,32 @@ class GateHandle:
 
     def scores(self, gate: Gate, examples: Sequence[Example]) -> dict[str, list[float]]:
         """The opened gate's scores by :attr:`names`; a question whose scores are all held out is not asked about."""
-        known = [
+        all_held_out = [
             bool(self.held_out) and all(_hash(e) in self.held_out.get(n, ()) for n in self.names) for e in examples
         ]
-        asked = [example for example, held_out in zip(examples, known, strict=True) if not held_out]
-        fresh = gate.score_all(asked) if asked else {}
-        own = {}
+        to_score = [example for example, held_out in zip(examples, all_held_out, strict=True) if not held_out]
+        fresh = gate.score_all(to_score) if to_score else {}
+        scores_by_name = {}
         for name in fresh or self.names:
             values = iter(fresh.get(name, ()))
-            own[name] = [math.nan if held_out else next(values) for held_out in known]
-        return self.name_scores(own, examples)
+            scores_by_name[name] = [math.nan if held_out else next(values) for held_out in all_held_out]
+        return self.name_scores(scores_by_name, examples)
 
-    def name_scores(self, own: Mapping[str, list[float]], examples: Sequence[Example]) -> dict[str, list[float]]:
-        """The gate's ``own`` scores by :attr:`names`, held-out ones where the gate was fitted to the question."""
-        found = {self.stored.get(name, name): values for name, values in own.items()}
+    def name_scores(self, scores: Mapping[str, list[float]], examples: Sequence[Example]) -> dict[str, list[float]]:
+        """The gate's ``scores`` scores by :attr:`names`, held-out ones where the gate was fitted to the question."""
+        renamed = {self.stored.get(name, name): values for name, values in scores.items()}
         if not self.held_out:
-            return found
+            return renamed
         hashes = [_hash(e) for e in examples]
         return {
-            name: [self.held_out.get(name, {}).get(one, value) for one, value in zip(hashes, values, strict=True)]
-            for name, values in found.items()
+            name: [self.held_out.get(name, {}).get(digest, value) for digest, value in zip(hashes, values, strict=True)]
+            for name, values in renamed.items()
         }
 
     def has_held_out(self, examples: Sequence[Example]) -> bool:
         """True if a score of one of these is held out: not what the gate itself says."""
-        known = {one for scores in self.held_out.values() for one in scores}
-        return bool(known) and any(_hash(e) in known for e in examples)
+        digests = {digest for scores in self.held_out.values() for digest in scores}
+        return bool(digests) and any(_hash(e) in digests for e in examples)
 
 
 def _hash(example: Example) -> str:
@@ -106,25 +106,29 @@ def handle(
     kind_name, kind = kind_of(folder)
     card = kind.card.read(folder, kind_name)
     check_parts(folder, card)
-    given = card.names()
+    card_names = card.names()
     model = None if states is None else model_read(folder)
     served = None if states is None or model is None else read_llm_config(Path(states))
-    own = name or folder.resolve().name
-    stored = {} if own in GATES or own == kind_name else {one: _renamed(one, kind_name, own) for one in given}
-    if len(given) == 1 and stored:
-        stored = {given[0]: own}
+    gate_name = name or folder.resolve().name
+    stored = (
+        {}
+        if gate_name in GATES or gate_name == kind_name
+        else {score: _renamed(score, kind_name, gate_name) for score in card_names}
+    )
+    if len(card_names) == 1 and stored:
+        stored = {card_names[0]: gate_name}
     return GateHandle(
-        tuple(stored.get(one, one) for one in given),
+        tuple(stored.get(score, score) for score in card_names),
         identity_of(_content(folder) + (f":states of {served.served_name}" if served else "")),
         lambda: load_gate(
             folder, dtype=dtype, device=device, states=connect_states(served, model) if served and model else None
         ),
         Opening(str(folder), dtype, device, name=name, states=states),
-        own,
+        gate_name,
         kind.reads,
         stored,
         card.stage,
-        {stored.get(one, one): scores for one, scores in read_held_out(folder).items()},
+        {stored.get(score, score): scores for score, scores in read_held_out(folder).items()},
         lambda example: passes_of(folder, card, example),
         card.within_answer,
         _asks_server(folder, card),
@@ -135,22 +139,22 @@ def handle(
 def _models(folder: Path, card: GateCard) -> set[str]:
     """The gate's own folder, which holds configuration and tokenizer, its base model, and those of its parts."""
     opened_here = card.base_model and not kind_named(card.kind).server
-    own = {str(folder), *([card.base_model] if card.base_model and opened_here else [])}
-    return own.union(*(_models(folder / part, read_card(folder / part)) for part in card.parts()))
+    models = {str(folder), *([card.base_model] if card.base_model and opened_here else [])}
+    return models.union(*(_models(folder / part, read_card(folder / part)) for part in card.parts()))
 
 
 def _asks_server(folder: Path, card: GateCard) -> bool:
     """True for a gate of a server, and for one made of such and of gates without a model: its tokens are its price.
     Beside a member whose model runs here its seconds are.
     """
-    kinds = {(kind_named(one.kind).server, one.base_model is not None) for one in _single(folder, card)}
+    kinds = {(kind_named(single.kind).server, single.base_model is not None) for single in _single(folder, card)}
     return any(asks for asks, _ in kinds) and (False, True) not in kinds
 
 
 def _single(folder: Path, card: GateCard) -> list[GateCard]:
     """The cards of the gates that a gate is made of in the end; its own where it is made of none."""
     parts = [_single(folder / part, read_card(folder / part)) for part in card.parts()]
-    return [one for part in parts for one in part] or [card]
+    return [single for part in parts for single in part] or [card]
 
 
 def check_bases(folder: Path) -> None:
@@ -169,7 +173,11 @@ def passes_of(folder: Path, card: GateCard, example: Example) -> list[Pass]:
     """Prompts of a score of one example by a folder's gate and by those that it is made of."""
     if not card.parts():
         return card.passes(example)
-    return [one for part in card.parts() for one in passes_of(folder / part, read_card(folder / part), example)]
+    return [
+        prompt_pass
+        for part in card.parts()
+        for prompt_pass in passes_of(folder / part, read_card(folder / part), example)
+    ]
 
 
 def _renamed(name: str, kind: str, folder: str) -> str:
@@ -192,10 +200,10 @@ def _content(folder: Path) -> str:
     card = read_card(folder)
     held_out = [file_sha256(path) for path in (folder / HELD_OUT,) if path_exists(path)]
     if card.parts():
-        own = [] if kind_named(card.kind).one_score else [card.depends(), *held_out]
-        return ":".join([*(_content(folder / part) for part in card.parts()), *own])
-    weights, noted = sorted(folder.rglob("*.safetensors")), saved_files(folder)
-    hashes = (noted_sha256(path, noted.get(path.relative_to(folder).as_posix())) for path in weights)
+        parts = [] if kind_named(card.kind).one_score else [card.depends(), *held_out]
+        return ":".join([*(_content(folder / part) for part in card.parts()), *parts])
+    weights, saved = sorted(folder.rglob("*.safetensors")), saved_files(folder)
+    hashes = (noted_sha256(path, saved.get(path.relative_to(folder).as_posix())) for path in weights)
     return ":".join([card.depends(), *hashes, *held_out])
 
 
@@ -227,9 +235,11 @@ def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
         return SampledPrompt(open_llm(of_replies(config)), n, 1 if together else n)
 
     def passes(example: GateExample) -> list[Pass]:
-        (one,) = need_passes(example)
+        (single_pass,) = need_passes(example)
         return (
-            [Pass(one.prompt, config.max_new_tokens * n)] if together else [Pass(one.prompt, config.max_new_tokens)] * n
+            [Pass(single_pass.prompt, config.max_new_tokens * n)]
+            if together
+            else [Pass(single_pass.prompt, config.max_new_tokens)] * n
         )
 
     return GateHandle(

@@ -22,7 +22,7 @@ def score_late_test(config: HeldOutConfig, device: str) -> str:
     killed = being_replaced(path)
     stored = {row.question_id: row.score for row in jsonl.read(GateScore, path)}
     done = config.test is None or (
-        file_sha256(config.test) in read_meta(path)["inputs"].values() and all(one.id in stored for one in test)
+        file_sha256(config.test) in read_meta(path)["inputs"].values() and all(item.id in stored for item in test)
     )
     if done and not killed:
         return ""
@@ -30,6 +30,6 @@ def score_late_test(config: HeldOutConfig, device: str) -> str:
     dev = [example for example in read_examples(config.dev) if example.split == "dev" and example.id in stored]
     of_dev = gate.score(dev) if killed else [stored[example.id] for example in dev]
     scores = [*of_dev, *(gate.score(test) if test else [])]
-    inputs = list(dict.fromkeys(one for one in (config.dev, config.test) if one))
+    inputs = list(dict.fromkeys(item for item in (config.dev, config.test) if item))
     write_scores(config.output, gate.name, [*dev, *test], scores, inputs, seed=config.seed)
     return f"its {len(test)} test examples are scored now" if test else "its scores are whole again"

@@ -1,7 +1,7 @@
-"""Thresholds noted in gate folders: the folder that a score file names, and what may take the place of what.
+"""Write thresholds into gate folders; rules for overwriting one.
 
-``eval/calibrate.py`` and ``eval/end_to_end.py`` both choose thresholds; whichever notes one does it here. A threshold
-goes into the folder of the very gate that made the scores, under the gate's own name for them.
+``eval/calibrate.py`` and ``eval/end_to_end.py`` both choose thresholds. A threshold goes into the folder of the very
+gate that made the scores, under the gate's own name for them.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def sources_of(gate: GateHandle, run: Path) -> dict[str, dict[str, str]]:
     if gate.opening is None or gate.opening.prompt is not None:
         return {}
     folder = Path(gate.opening.model).resolve()
-    own = {stored: name for name, stored in gate.stored.items()}
+    names = {stored: name for name, stored in gate.stored.items()}
     place = folder.relative_to(run.resolve()) if folder.is_relative_to(run.resolve()) else folder
-    noted = {"folder": str(place), "identity": gate_identity(folder)}
-    return {name: {**noted, "name": own.get(name, name)} for name in gate.names}
+    facts = {"folder": str(place), "identity": gate_identity(folder)}
+    return {name: {**facts, "name": names.get(name, name)} for name in gate.names}
 
 
 def source_of(run: Path, meta: Mapping[str, Any], gate: str) -> Source | None:
     """The gate behind stored scores, by their meta data (see ``StoredScores``); None where those do not say."""
-    noted = meta.get("gates", {}).get(gate, {})
-    if not {"folder", "name"} <= set(noted):
+    facts = meta.get("gates", {}).get(gate, {})
+    if not {"folder", "name"} <= set(facts):
         return None
-    return Source(run / noted["folder"], noted["name"], noted.get("identity", ""))
+    return Source(run / facts["folder"], facts["name"], facts.get("identity", ""))
 
 
 def holds_another(source: Source) -> bool:
@@ -77,7 +77,7 @@ class Noted:
         if self.old is None or (self.old.threshold, self.old.rule) == (self.chosen.threshold, self.chosen.rule):
             return ""
         digits = ".4f" if f"{self.old.threshold:.4f}" != f"{self.chosen.threshold:.4f}" else ".9g"
-        old, new = (f"{one.threshold:{digits}} ({one.rule})" for one in (self.old, self.chosen))
+        old, new = (f"{threshold.threshold:{digits}} ({threshold.rule})" for threshold in (self.old, self.chosen))
         if self.kept:
             return (
                 f"{gate}: {folder} keeps its calibrated threshold {old}, not {new}; --replace-thresholds notes this one"
@@ -96,18 +96,18 @@ def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> N
     With ``replace`` none stays. Else a calibrated one stays unless the new one is calibrated too, and one with a
     guarantee unless the new one has one. One that is given again (rule ``given``) stays with what is known of it.
     """
-    found = read_gate_json(folder).get("thresholds", {}).get(name)
-    old = None if found is None else Threshold.model_validate(found)
+    stored = read_gate_json(folder).get("thresholds", {}).get(name)
+    old = None if stored is None else Threshold.model_validate(stored)
     if old is not None and chosen.rule == "given" and not chosen.evidence and chosen.threshold == old.threshold:
         _update(folder, name, old, chosen, "test", "outlook")
         return Noted(old, True, old)
     calibrated = old is not None and bool(old.evidence) and not chosen.evidence
-    kept = old is not None and not replace and (calibrated or (guaranteed(old) and not guaranteed(chosen)))
-    if not kept:
+    stays = old is not None and not replace and (calibrated or (guaranteed(old) and not guaranteed(chosen)))
+    if not stays:
         set_threshold(folder, name, chosen)
     elif old is not None:
         _update(folder, name, old, chosen, "outlook")
-    return Noted(chosen, kept, old)
+    return Noted(chosen, stays, old)
 
 
 def _update(folder: Path, name: str, old: Threshold, chosen: Threshold, *fields: str) -> None:
@@ -119,10 +119,10 @@ def _update(folder: Path, name: str, old: Threshold, chosen: Threshold, *fields:
 
 def note_calibrated(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> Noted:
     """As :func:`note`. Raises :class:`UserError` where a guarantee would be lost."""
-    noted = note(folder, name, chosen, replace)
-    if noted.kept and noted.old is not None:
+    outcome = note(folder, name, chosen, replace)
+    if outcome.kept and outcome.old is not None:
         raise UserError(
-            f"{folder}: gate '{name}' has threshold {noted.old.threshold:.4f} with a guarantee ({noted.old.rule}); "
+            f"{folder}: gate '{name}' has threshold {outcome.old.threshold:.4f} with a guarantee ({outcome.old.rule}); "
             "give --replace to note one without"
         )
-    return noted
+    return outcome

@@ -43,7 +43,7 @@ def question_numbers(text: str, vocabulary: frozenset[str] = frozenset()) -> dic
     read = text[:LONGEST]
     words = _WORD.findall(read)
     common = _common(words)
-    found: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         "characters": len(text),
         "words": len(words),
         "names": len(names(read, cased=False)),  # as in the numbers that folders and logs keep
@@ -51,8 +51,8 @@ def question_numbers(text: str, vocabulary: frozenset[str] = frozenset()) -> dic
         "kind": next((kind for kind, pattern in KINDS.items() if pattern.search(read)), "other"),
     }
     if vocabulary and common:
-        found["new_words"] = round(sum(_hash(word) not in vocabulary for word in common) / len(common), 4)
-    return found
+        numbers["new_words"] = round(sum(_hash(word) not in vocabulary for word in common) / len(common), 4)
+    return numbers
 
 
 def dev_questions(texts: Sequence[str], entities: int | None = None) -> dict[str, Any]:
@@ -124,11 +124,11 @@ class QuestionShift:
         """The finding in one line; it begins with "warning" if it is alarming."""
         if not self.alarming:
             return f"{gate}: {self.n_new} new questions are of the kind of the dev questions (p = {self.p_value:.2g})"
-        found = sorted((p, name) for name, p in self.p_values.items() if p < ALARM)
-        said = "; ".join(f"{self.changes[name]}, p = {p:.1e}" for p, name in found)
+        alarms = sorted((p, name) for name, p in self.p_values.items() if p < ALARM)
+        findings = "; ".join(f"{self.changes[name]}, p = {p:.1e}" for p, name in alarms)
         return (
             f"warning: {self.n_new} new questions are of another kind than the {self.n_dev} dev questions of '{gate}' "
-            f"({said}); its labels say little about them: train it on questions of the new kind"
+            f"({findings}); its labels say little about them: train it on questions of the new kind"
         )
 
 
@@ -158,7 +158,7 @@ def _p_of_kinds(before: Mapping[str, int], now: Mapping[str, int], weight: float
     from scipy.stats import chi2_contingency
 
     kinds = sorted({*before, *now})
-    table = np.array([[one.get(kind, 0) for kind in kinds] for one in (before, now)], dtype=np.float64)
+    table = np.array([[counts.get(kind, 0) for kind in kinds] for counts in (before, now)], dtype=np.float64)
     table[0] *= weight
     if not table.sum(axis=1).all():
         return None
@@ -170,6 +170,6 @@ def _p_of_kinds(before: Mapping[str, int], now: Mapping[str, int], weight: float
 
 def _changed_kind(before: Mapping[str, int], now: Mapping[str, int]) -> str:
     """The kind whose share changed most."""
-    old, new = (sum(one.values()) for one in (before, now))
+    old, new = (sum(counts.values()) for counts in (before, now))
     kind = max(sorted({*before, *now}), key=lambda name: abs(before.get(name, 0) / old - now.get(name, 0) / new))
     return f"kind '{kind}' {before.get(kind, 0) / old:.0%} on dev, {now.get(kind, 0) / new:.0%} now"

@@ -137,7 +137,7 @@ TABLE_ORDER = (
 
 def kinds() -> dict[str, Kind]:
     """All kinds by name, those of other packages included. Raises :class:`UserError` for one that cannot be loaded."""
-    found = dict(GATES)
+    by_name = dict(GATES)
     for point in entry_points(group=GROUP):
         if point.name in GATES:
             raise UserError(f"entry point '{point.name}' of group {GROUP}: kbtrain has a gate of that name; rename it")
@@ -150,8 +150,8 @@ def kinds() -> dict[str, Kind]:
                 f"entry point '{point.name}' of group {GROUP}: expected a kbtrain.gates.kind.Kind, found "
                 f"{type(kind).__name__}"
             )
-        found[point.name] = kind
-    return found
+        by_name[point.name] = kind
+    return by_name
 
 
 def package_of(kind: str) -> str | None:
@@ -234,19 +234,19 @@ def check_parts(folder: Path, card: GateCard, above: tuple[Path, ...] = ()) -> N
 
     Parts lie in its folder or beside it: a folder from elsewhere cannot make other files of this machine be opened.
     """
-    own = folder.resolve()
+    place = folder.resolve()
     for part in card.parts():
         if not part.isprintable() or len(part) > _LONGEST_NAME:
             raise UserError(f"{at(folder / CARD)}: part '{part[:40]}' is not a folder's name; remove it")
         try:
-            target = (own / part).resolve()
+            target = (place / part).resolve()
         except (OSError, RuntimeError):
             raise UserError(f"{at(folder / CARD)}: part '{part}' is a link that leads nowhere; take it out") from None
-        if Path(part).is_absolute() or not target.is_relative_to(own.parent) or target == own.parent:
+        if Path(part).is_absolute() or not target.is_relative_to(place.parent) or target == place.parent:
             raise UserError(f"{at(folder / CARD)}: part '{part}' lies neither in nor beside this folder; copy it there")
-        if target in (own, *above):
+        if target in (place, *above):
             raise UserError(f"{at(folder / CARD)}: part '{part}' leads back to the gate itself; take it out")
-        check_parts(target, read_card(target), (own, *above))
+        check_parts(target, read_card(target), (place, *above))
 
 
 def folder_of(place: Path | str, revision: str | None = None) -> Path:

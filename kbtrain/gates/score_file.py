@@ -90,21 +90,21 @@ class ScoreFile:
 
     def __init__(self, path: Path, inputs: Mapping[str, Any]) -> None:
         self.path = path
-        wanted = {name: str(value) for name, value in inputs.items()}
+        expected = {name: str(value) for name, value in inputs.items()}
         check_regular_or_absent(path)
-        stored = stored_inputs(path, wanted)
+        stored = stored_inputs(path, expected)
         self.restarted = path_exists(path) and stored is None
         if stored is not None and not provenance.unchanged(path, appended=True):
             raise UserError(f"{path}: was changed since it was scored; delete it to score again")
         self._scores_path = beside(path, ".new") if self.restarted else path
         if self.restarted:
-            stored = stored_inputs(self._scores_path, wanted)
+            stored = stored_inputs(self._scores_path, expected)
         if stored is None:
             for file in (provenance.meta_path(self._scores_path), _costs(self._scores_path), _key(self._scores_path)):
                 file.unlink(missing_ok=True)  # of a file that is gone
-        elif stored != {**stored, **wanted}:  # another split's examples: noted with the others
-            _write_key(self._scores_path, {**stored, **wanted})
-        self._scores = Records(self._scores_path, {**(stored or {}), **wanted}, growing=True)
+        elif stored != {**stored, **expected}:  # another split's examples: noted with the others
+            _write_key(self._scores_path, {**stored, **expected})
+        self._scores = Records(self._scores_path, {**(stored or {}), **expected}, growing=True)
         self.done = {(record.gate, record.question_id) for record in jsonl.read(GateScore, self._scores_path)}
         costs = _costs(self._scores_path)
         costs.touch()
@@ -176,21 +176,21 @@ def _write_key(path: Path, inputs: Mapping[str, str]) -> None:
     provenance.write_atomically(_key(path), json.dumps(dict(inputs), sort_keys=True))
 
 
-def stored_inputs(path: Path, wanted: Mapping[str, str]) -> dict[str, str] | None:
+def stored_inputs(path: Path, expected: Mapping[str, str]) -> dict[str, str] | None:
     """Inputs of the scores stored in ``path``; None where there are none, or those of other inputs, and for a finished
     file of which a part is gone: what is left may not be whole."""
     if not (path_exists(path) and path_exists(_key(path))):
         return None
     stored = jsonl.read_json(_key(path))
     whole = path.stat().st_size >= (provenance.meta_of(path).get("bytes") or 0)
-    return stored if whole and _agree(stored, wanted) else None
+    return stored if whole and _agree(stored, expected) else None
 
 
-def _agree(stored: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+def _agree(stored: Mapping[str, str], expected: Mapping[str, str]) -> bool:
     """Nothing that both depend on is different; a split that one of them lacks does not differ, nor do files of
     models that were not noted then, or are not here now.
     """
-    for name, before, now in differing(stored, wanted):
+    for name, before, now in differing(stored, expected):
         lacking = ABSENT in (before, now) and (name.endswith(".jsonl") or name in (MODEL_FILES, FILES_HERE))
         if not lacking:
             return False
@@ -202,18 +202,18 @@ def files_of_models(path: Path, models: Sequence[str]) -> dict[str, str]:
 
     Whether a folder was moved does not matter: the models' names are skipped.
     """
-    here = [model for model in models if folder_of(model) is not None]
-    found = [{name: one["sha256"] for name, one in files.items()} for files in noted_models(path, here).values()]
-    if not here:
+    local = [model for model in models if folder_of(model) is not None]
+    hashes = [{name: entry["sha256"] for name, entry in files.items()} for files in noted_models(path, local).values()]
+    if not local:
         return {}
-    return {MODEL_FILES if len(here) == len(models) else FILES_HERE: str(sorted(map(str, found)))}
+    return {MODEL_FILES if len(local) == len(models) else FILES_HERE: str(sorted(map(str, hashes)))}
 
 
 def noted_models(path: Path, models: Sequence[str]) -> dict[str, Noted]:
     """By each model's name its files; those that have not changed since the meta data of ``path`` are not read."""
     before = provenance.meta_of(path).get(MODEL_FILES)
-    noted = before if isinstance(before, dict) else {}
-    return {model: note(model, noted.get(model)) for model in models}
+    known_files = before if isinstance(before, dict) else {}
+    return {model: note(model, known_files.get(model)) for model in models}
 
 
 def is_finished(run: Path, gate: GateHandle) -> bool:

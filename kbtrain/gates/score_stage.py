@@ -25,14 +25,14 @@ from kbtrain.records import Example, GateExample, GateScore, Split, TurnExample
 
 
 def plain_examples(path: Path, split: Split) -> list[GateExample]:
-    """The examples without a reference of one split. Raises :class:`UserError` if there is none."""
-    found = [e for e in jsonl.read(GateExample, path) if e.reference is None]
-    wrong = next((e for e in found if e.split != split), None)
+    """The examples without a reference of one split. Raises :class:`UserError` without any."""
+    examples = [e for e in jsonl.read(GateExample, path) if e.reference is None]
+    wrong = next((e for e in examples if e.split != split), None)
     if wrong is not None:
         raise UserError(f"{path}: example '{wrong.id}' is of split '{wrong.split}', expected '{split}'")
-    if not found:
+    if not examples:
         raise UserError(f"{path}: no example without a reference to score; run data_gen/build.py first")
-    return found
+    return examples
 
 
 @dataclass(frozen=True)
@@ -81,20 +81,20 @@ def examples_left(
 
 def price_of_scores(gate: GateHandle, rows: Sequence[Example], measured: int, price: Price) -> list[str]:
     """Requests, tokens, money and time of scoring the rows, a line each; time by ``measured`` rows (0: none)."""
-    passes = [one for row in rows for one in gate.passes(row)]
-    taken = measured_scores(gate, rows[:: max(1, len(rows) // measured)][:measured]) if measured else None
-    tokens_in = round(sum(tokens_of(one.prompt) for one in passes))
-    most = sum(one.tokens for one in passes)
-    found = Forecast(len(rows), len(passes), len(rows), tokens_in, most, gate.server, taken)
-    return found.lines(price, "examples", "scores")
+    passes = [prompt_pass for row in rows for prompt_pass in gate.passes(row)]
+    measurement = measured_scores(gate, rows[:: max(1, len(rows) // measured)][:measured]) if measured else None
+    tokens_in = round(sum(tokens_of(prompt_pass.prompt) for prompt_pass in passes))
+    most = sum(prompt_pass.tokens for prompt_pass in passes)
+    forecast = Forecast(len(rows), len(passes), len(rows), tokens_in, most, gate.server, measurement)
+    return forecast.lines(price, "examples", "scores")
 
 
 def measured_scores(gate: GateHandle, some: Sequence[Example]) -> Measurement:
     """Score a few examples and throw the scores away; opening the gate is not counted."""
     opened = gate.open()
-    begun, before = time.perf_counter(), opened.spent["tokens"]
+    start, before = time.perf_counter(), opened.spent["tokens"]
     gate.scores(opened, some)
-    return Measurement(len(some), len(some), time.perf_counter() - begun, opened.spent["tokens"] - before)
+    return Measurement(len(some), len(some), time.perf_counter() - start, opened.spent["tokens"] - before)
 
 
 def score_chunks(file: ScoreFile, gate: GateHandle, chunks: Sequence[Chunk], engine: Engine) -> Iterator[int]:
@@ -115,11 +115,11 @@ def local(gate: GateHandle, chunks: Sequence[Chunk]) -> Iterator[ScoredChunk]:
 def scored_chunk(gate: GateHandle, opened: Gate, chunk: Chunk) -> ScoredChunk:
     """One chunk by an opened gate, timed."""
     begin, before = time.perf_counter(), Counter(opened.spent)
-    found = gate.scores(opened, chunk.examples)
+    values = gate.scores(opened, chunk.examples)
     seconds, after = time.perf_counter() - begin, opened.spent
     spent = {name: after[name] - before[name] for name in after}  # 0 stays: no request is less than the usual one
     names = gate.names
-    scores = [GateScore(scored_id(e), n, found[n][i]) for n in names for i, e in enumerate(chunk.examples)]
+    scores = [GateScore(scored_id(e), n, values[n][i]) for n in names for i, e in enumerate(chunk.examples)]
     return ScoredChunk(tuple(scores), Timing(names, chunk.split, len(chunk.examples), seconds, spent, device()))
 
 
@@ -132,16 +132,16 @@ def found_gates(run: Path, dtype: str = "auto", device: str = "auto", states: st
 
 def note_best_f1(folder: Path, gate: GateHandle, scores: Path, dev: Sequence[Example], dev_file: Path) -> None:
     """Note the threshold of the best F1 on labelled dev turns in a gate's card; one that is there stays."""
-    known = [turn for turn in dev if isinstance(turn, TurnExample) and turn.label is not None]
+    labelled = [turn for turn in dev if isinstance(turn, TurnExample) and turn.label is not None]
     card = read_card(folder)
     name = card.names()[0]
-    if not known or name in card.thresholds:
+    if not labelled or name in card.thresholds:
         return
     from kbtrain.metrics.dev import best_f1_threshold
 
     by_id = {row.question_id: row.score for row in jsonl.read(GateScore, scores) if row.gate == gate.names[0]}
-    best = best_f1_threshold([float(bool(turn.label)) for turn in known], [by_id[turn.id] for turn in known])
+    best = best_f1_threshold([float(bool(turn.label)) for turn in labelled], [by_id[turn.id] for turn in labelled])
     chosen = Threshold(
-        threshold=best.value, rule="best_f1", dev_file_sha256=provenance.file_sha256(dev_file), n_dev=len(known)
+        threshold=best.value, rule="best_f1", dev_file_sha256=provenance.file_sha256(dev_file), n_dev=len(labelled)
     )
     set_threshold(folder, name, chosen)

@@ -29,7 +29,7 @@ class Allowed:
     entities: bool = False
 
 
-def seen_in_training(gate: GateHandle, asked: BySplit, reads: Reads, allowed: Allowed) -> Counts:
+def seen_in_training(gate: GateHandle, by_split: BySplit, reads: Reads, allowed: Allowed) -> Counts:
     """For each split how many questions the gate was trained on, and how many others share an entity with these.
 
     Of training questions that are scored only the first count: those beside them share their entities by right.
@@ -39,13 +39,13 @@ def seen_in_training(gate: GateHandle, asked: BySplit, reads: Reads, allowed: Al
         return {}
     folder = Path(gate.opening.model)
     parts = [folder / part for part in read_card(folder).parts()]
-    own, of_parts = _held_out(gate)
-    found: Counts = {}
-    for split, rows in asked.items():
-        same = [row for row in trained_among(folder, rows) if example_hash(row) not in own]
-        same += [row for one in parts for row in trained_among(one, rows) if example_hash(row) not in of_parts]
-        near = [row for row in sharing_entities(folder, rows) if example_hash(row) not in own]
-        near += [row for one in parts for row in sharing_entities(one, rows)]  # no fold of the whole leaves these out
+    held_out, of_parts = _held_out(gate)
+    counts: Counts = {}
+    for split, rows in by_split.items():
+        same = [row for row in trained_among(folder, rows) if example_hash(row) not in held_out]
+        same += [row for part in parts for row in trained_among(part, rows) if example_hash(row) not in of_parts]
+        near = [row for row in sharing_entities(folder, rows) if example_hash(row) not in held_out]
+        near += [row for part in parts for row in sharing_entities(part, rows)]  # no fold of the whole leaves these out
         near = [] if split == "train" else near
         same = _once(rows, same)
         near = _apart(_once(rows, near), same)
@@ -61,8 +61,8 @@ def seen_in_training(gate: GateHandle, asked: BySplit, reads: Reads, allowed: Al
                 "leave them out of the run, or set allow_entities to score and count them"
             )
         if same or near:
-            found[split] = {"questions": len(same), "entities": len(near)}
-    return found
+            counts[split] = {"questions": len(same), "entities": len(near)}
+    return counts
 
 
 def _held_out(gate: GateHandle) -> tuple[set[str], set[str]]:
@@ -71,8 +71,8 @@ def _held_out(gate: GateHandle) -> tuple[set[str], set[str]]:
     Where the gate keeps held-out scores under all of its names, a name that lacks a question was not fitted to it. The
     parts may have been, under another of their names: only a score that is kept is without them.
     """
-    kept = [{*gate.held_out.get(name, ())} for name in gate.names]
-    return (set.union(*kept) if all(kept) else set()), set.intersection(*kept)
+    hashes = [{*gate.held_out.get(name, ())} for name in gate.names]
+    return (set.union(*hashes) if all(hashes) else set()), set.intersection(*hashes)
 
 
 def seen_messages(gate: str, counts: Counts, reads: Reads) -> list[str]:
@@ -83,12 +83,12 @@ def seen_messages(gate: str, counts: Counts, reads: Reads) -> list[str]:
     ]
 
 
-def dev_in_test(asked: BySplit, reads: Reads, allowed: Allowed, where: Path) -> list[str]:
+def dev_in_test(by_split: BySplit, reads: Reads, allowed: Allowed, where: Path) -> list[str]:
     """Lines on dev questions that are test questions too, or share an entity with them: dev chooses the thresholds that
     test judges. Raises :class:`UserError` for what is not allowed."""
-    dev, test = asked.get("dev", ()), asked.get("test", ())
+    dev, test = by_split.get("dev", ()), by_split.get("test", ())
     hashes = {example_hash(row) for row in test}
-    entities = {one for row in test for one in entity_hashes(row)}
+    entities = {entity for row in test for entity in entity_hashes(row)}
     same = [row for row in dev if example_hash(row) in hashes]
     near = _apart([row for row in dev if not entities.isdisjoint(entity_hashes(row))], same)
     lines = []
@@ -110,11 +110,11 @@ def _units(reads: Reads) -> str:
     return "entities" if reads == "question" else "dialogues"
 
 
-def _once(rows: Sequence[Example], wanted: Sequence[Example]) -> list[Example]:
-    ids = {row.id for row in wanted}
+def _once(rows: Sequence[Example], chosen: Sequence[Example]) -> list[Example]:
+    ids = {row.id for row in chosen}
     return [row for row in rows if row.id in ids]
 
 
-def _apart(rows: Sequence[Example], taken: Sequence[Example]) -> list[Example]:
-    ids = {row.id for row in taken}
+def _apart(rows: Sequence[Example], excluded: Sequence[Example]) -> list[Example]:
+    ids = {row.id for row in excluded}
     return [row for row in rows if row.id not in ids]

@@ -57,7 +57,7 @@ class Random(Gate):
 
 
 class Oracle(Gate):
-    """Score = what retrieval gains (greedy answers): 1 mended by it, 0 no difference, -1 broken by it.
+    """Score = what retrieval gains (greedy answers): 1 corrected by it, 0 no difference, -1 broken by it.
 
     With a threshold in [0, 1), no gate is more accurate, and none that is as accurate retrieves less.
     """
@@ -100,8 +100,8 @@ class FormOnly(Gate):
 
     def __init__(self, labels: Iterable[Label], texts: Mapping[str, str]) -> None:
         """``texts``: the training questions by id. Raises as :class:`RelationOnly`."""
-        known = ((label, question_form(texts[label.question_id])) for label in labels if label.question_id in texts)
-        self.overall, self.means = _mean_benefits(self.name, known)
+        with_form = ((label, question_form(texts[label.question_id])) for label in labels if label.question_id in texts)
+        self.overall, self.means = _mean_benefits(self.name, with_form)
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         return [self.means.get(question_form(example.question), self.overall) for example in examples]
@@ -135,7 +135,9 @@ class RetrieverScore(Gate):
 
     def __init__(self, name: str, evidence: Iterable[Evidence]) -> None:
         self._name = name
-        self._scores = {one.question_id: RETRIEVER_SCORES[name](one.hits) for one in evidence}
+        self._scores = {
+            hits_of_question.question_id: RETRIEVER_SCORES[name](hits_of_question.hits) for hits_of_question in evidence
+        }
         self._none = min((score for score in self._scores.values() if score > -math.inf), default=0.0) - 1
 
     @property

@@ -60,11 +60,11 @@ class Artifact:
         if not self.path.exists():
             return "missing"
         meta = meta_of(self.path)
-        noted, now = (meta.get("config"), self._settings()) if self.key is None else (meta.get("key"), plain(self.key))
-        if meta.get("stage") != self.stage or not isinstance(noted, dict):
+        stored, now = (meta.get("config"), self._settings()) if self.key is None else (meta.get("key"), plain(self.key))
+        if meta.get("stage") != self.stage or not isinstance(stored, dict):
             return f"not made by {self.stage}"
         defaults = defaults_of(self.config) if self.key is None and isinstance(self.config, BaseModel) else {}
-        old, new = ({key: side[key] for key in side if key not in ignored} for side in ({**defaults, **noted}, now))
+        old, new = ({key: side[key] for key in side if key not in ignored} for side in ({**defaults, **stored}, now))
         if others := differing(old, new):
             return f"made with {change_message(*others[0])}"
         if self.key is None and {file_sha256(path) for path in self.inputs} != set(meta["inputs"].values()):
@@ -176,9 +176,13 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[s
     A setting that is missing (:data:`ABSENT`) equals null. A model's files that one side lacks (not noted then, or not
     here now) do not differ.
     """
-    one, other = (flat({name: side[name] for name in side if name != MODEL_FILES}) for side in (before, now))
-    names = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
-    settings = [(name, one.get(name, ABSENT), other.get(name, ABSENT)) for name in names]
+    old_settings, new_settings = (
+        flat({name: side[name] for name in side if name != MODEL_FILES}) for side in (before, now)
+    )
+    names = [
+        name for name in sorted({*old_settings, *new_settings}) if old_settings.get(name) != new_settings.get(name)
+    ]
+    settings = [(name, old_settings.get(name, ABSENT), new_settings.get(name, ABSENT)) for name in names]
     old, new = before.get(MODEL_FILES), now.get(MODEL_FILES)
     if old and new and old != new:
         was, files = (side if isinstance(side, Mapping) else {"": side} for side in (old, new))

@@ -67,8 +67,8 @@ _CUT_SHORT = re.compile(r"\d+ requested and \d+ written|PytorchStreamWriter fail
 
 def problem(error: OSError) -> str:
     """The system's refusal in words, and its remedy."""
-    known = _PROBLEMS.get(error.errno or 0)
-    return known or f"cannot be used ({error.strerror or error})"
+    words = _PROBLEMS.get(error.errno or 0)
+    return words or f"cannot be used ({error.strerror or error})"
 
 
 def not_there(path: Path | str) -> str:
@@ -87,31 +87,31 @@ def maker(file: Path) -> str | None:
 
 @contextlib.contextmanager
 def errors_of(path: Path | str | None = None) -> Iterator[None]:
-    """Turn what the system says about ``path`` into :class:`UserError`, whichever library passes it on.
+    """Turn what the system says about ``path`` into :class:`UserError`, from any library that passes it on.
 
     None: a whole program, for what no writer named its own file for; then the error names it, or nothing: what names
     none and is not in the list above is a fault of the program.
     """
     try:
         yield
-    except Exception as error:  # each library has a class of its own for what the system says; all others go on
+    except Exception as error:  # each library has a class of its own for what the system says; all others pass
         refused = _refusal(error)
         other = refused.filename if refused else None  # of a file that is read on the way
         if refused is None or (path is None and refused.errno not in _PROBLEMS and not isinstance(other, str)):
             raise
         named = isinstance(other, str) and (path is None or not other.endswith(_PARTIAL))
         place = other if named else path
-        said = not_there(place) if place and refused.errno == errno.ENOENT else problem(refused)
-        raise UserError(f"{at(place)}: {said}" if place else said) from None
+        message = not_there(place) if place and refused.errno == errno.ENOENT else problem(refused)
+        raise UserError(f"{at(place)}: {message}" if place else message) from None
 
 
 def _refusal(error: Exception) -> OSError | None:
     """The system's refusal that an error is, or tells of in words; None: no file is the cause."""
     if isinstance(error, OSError) and error.errno is not None:
         return None if isinstance(error, ConnectionError | TimeoutError) else error
-    found = _NUMBER.search(str(error))
-    if found:
-        return OSError(int(found[1]), os.strerror(int(found[1])))
+    match = _NUMBER.search(str(error))
+    if match:
+        return OSError(int(match[1]), os.strerror(int(match[1])))
     if isinstance(error, OSError | RuntimeError) and _CUT_SHORT.search(str(error)):  # numpy's and torch's own words
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return None
@@ -177,15 +177,15 @@ def written_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def plain_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object without duplicate keys whose numbers are finite; the last of two would win in silence."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise BadField(next(key for key in found if keys.count(key) > 1), "duplicate")
+        raise BadField(next(key for key in values if keys.count(key) > 1), "duplicate")
     for key, value in pairs:
         for number in value if isinstance(value, list) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise BadField(key, f"expected a finite number, found {number}")
-    return found
+    return values
 
 
 _WRITTEN, _PLAIN = (json.JSONDecoder(object_pairs_hook=hook) for hook in (written_object, plain_object))
@@ -227,7 +227,7 @@ def cut_torn_line(path: Path | str) -> int:
     return size
 
 
-def put_in_place(made: Path, target: Path) -> None:
+def put_in_place(source: Path, target: Path) -> None:
     """Give what was made the name ``target``, in the place of an older file or folder there.
 
     Nothing else in the project renames. Raises :class:`UserError` for a target that is neither file nor folder, and
@@ -235,7 +235,7 @@ def put_in_place(made: Path, target: Path) -> None:
     """
     check_replaceable(target)
     with errors_of(target):
-        os.replace(made, target)
+        os.replace(source, target)
 
 
 def check_replaceable(target: Path) -> None:
@@ -297,7 +297,7 @@ def _claimed(partial: Path) -> int:
 def remove_partials(folder: Path, inside: bool = False) -> None:
     """Remove what killed processes left half written in a folder; with ``inside`` also in its folders.
 
-    A live process, on whichever machine, holds a lock on its file.
+    A live process, on any machine, holds a lock on its file.
     """
     for place, folders, names in os.walk(folder):
         for name in filter(_OWN_PARTIAL.search, names):
@@ -331,7 +331,7 @@ def writing(*targets: Path, what: str = "it", instead: str = "wait for it", key:
 @contextlib.contextmanager
 def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
     target = _absolute(target)
-    lock, made = target.with_name(f".{target.name}{key}.lock"), _missing_folders(target.parent)
+    lock, new_folders = target.with_name(f".{target.name}{key}.lock"), _missing_folders(target.parent)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         file, since = _acquired(lock), ""
@@ -356,7 +356,7 @@ def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
             lock.unlink()
         fcntl.flock(file, fcntl.LOCK_UN)  # a child that inherited the file would hold it on
         os.close(file)
-        for folder in made:
+        for folder in new_folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # made for the lock alone
 
@@ -409,8 +409,8 @@ def _read(lock: Path) -> str:
 
 def _missing_folders(folder: Path) -> list[Path]:
     """The folders that are not there, the innermost first."""
-    found = []
+    missing = []
     while not folder.exists() and folder != folder.parent:
-        found.append(folder)
+        missing.append(folder)
         folder = folder.parent
-    return found
+    return missing

@@ -72,15 +72,15 @@ def record(kind: type[R], data: Any, path: Path | str, number: int) -> R:
     if None in data.values():
         optional = _optional(cast(Any, kind))
         data = {key: value for key, value in data.items() if value is not None or key not in optional}
-    known = _names(cast(Any, kind))
+    names = _names(cast(Any, kind))
     for key in data:
-        if key not in known:
-            raise UserError(f"{at(path, number, key)}: unknown field; {did_you_mean(key, known)}")
+        if key not in names:
+            raise UserError(f"{at(path, number, key)}: unknown field; {did_you_mean(key, names)}")
     try:
-        found: R = _adapter(cast(Any, kind)).validate_python(data)
+        parsed: R = _adapter(cast(Any, kind)).validate_python(data)
     except ValidationError as error:
         raise UserError(f"{at(path, number)}: {one_line(error)}") from None
-    return found
+    return parsed
 
 
 @functools.cache

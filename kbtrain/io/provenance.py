@@ -44,7 +44,7 @@ def write_meta(
     """Write ``<path>.meta.json`` atomically for a finished file or folder.
 
     ``started`` is ``time.monotonic()`` at the stage's begin (``wall_seconds`` is null without it); ``extra`` adds keys
-    of the stage (seeds, model, counts) or replaces ours (``device``). Raises :class:`UserError` if an input is missing.
+    of the stage (seeds, model, counts) or replaces keys (``device``). Raises :class:`UserError` if an input is missing.
     """
     path = Path(path)
     meta: dict[str, Any] = {
@@ -126,13 +126,13 @@ def unchanged(path: Path, appended: bool = False) -> bool:
     path = Path(path)
     if not path_exists(meta_path(path)):
         return True
-    meta, found = read_meta(path), stamp(path)
+    meta, current = read_meta(path), stamp(path)
     size = meta.get("bytes")
-    if size is None or found["bytes"] is None:
+    if size is None or current["bytes"] is None:
         return bool(_content(path, meta.get("files"))["sha256"] == meta.get("sha256"))
-    if found["bytes"] == size and found["modified_ns"] == meta.get("modified_ns"):
+    if current["bytes"] == size and current["modified_ns"] == meta.get("modified_ns"):
         return True
-    if found["bytes"] < size or (found["bytes"] > size and not appended):
+    if current["bytes"] < size or (current["bytes"] > size and not appended):
         return False
     with errors_of(path), open(path, "rb") as file:
         return hashlib.sha256(file.read(size)).hexdigest() == meta.get("sha256")
@@ -162,9 +162,9 @@ def check_current(path: Path, *sources: Path, command: str | None = None) -> Non
         keep = f"run that again, or delete {meta_path(path).name} to keep the change"
         remedy = f"run {command} again" if command else keep
         raise UserError(f"{at(path)}: was changed since {stage} made it; {remedy}")
-    noted = meta_of(path).get("inputs", {}) if sources else {}
+    inputs = meta_of(path).get("inputs", {}) if sources else {}
     for source in sources:
-        sha256 = noted.get(source.name, noted.get(str(source)))  # of two files of one name by their paths
+        sha256 = inputs.get(source.name, inputs.get(str(source)))  # of two files of one name by their paths
         if sha256 is not None and path_exists(source) and known_sha256(source) != sha256:
             stage = command or maker(path) or read_meta(path).get("stage", "the stage that writes it")
             raise UserError(f"{at(path)}: made from another {source.name}; run {stage} again")
@@ -173,37 +173,37 @@ def check_current(path: Path, *sources: Path, command: str | None = None) -> Non
 def known_sha256(path: Path) -> str:
     """As :func:`file_sha256`, from the meta data where size and time are as they were noted."""
     if path_exists(meta_path(path)):
-        meta, found = read_meta(path), stamp(path)
-        noted = meta.get("sha256")
-        same = all(meta.get(name) == value for name, value in found.items())
-        if isinstance(noted, str) and found["bytes"] is not None and same:
-            return noted
+        meta, current = read_meta(path), stamp(path)
+        stored = meta.get("sha256")
+        same = all(meta.get(name) == value for name, value in current.items())
+        if isinstance(stored, str) and current["bytes"] is not None and same:
+            return stored
     return file_sha256(path)
 
 
 def stamp(path: Path) -> dict[str, int | None]:
     """Size and time of a file by which a change is seen at once; None for a folder."""
-    found = os.stat(path)
-    if stat.S_ISDIR(found.st_mode):
+    status = os.stat(path)
+    if stat.S_ISDIR(status.st_mode):
         return {"bytes": None, "modified_ns": None}
-    return {"bytes": found.st_size, "modified_ns": found.st_mtime_ns}
+    return {"bytes": status.st_size, "modified_ns": status.st_mtime_ns}
 
 
 Noted = dict[str, dict[str, Any]]  # by a file's name its size, time and SHA-256
 _known: dict[tuple[str, int | None, int | None], str] = {}  # one model serves several gates of a stage
 
 
-def note_files(files: Mapping[str, Path], noted: Any = None) -> Noted:
-    """Size, time and SHA-256 of each file; the hash is taken from ``noted`` where the others are the same."""
-    before = noted if isinstance(noted, Mapping) else {}
+def note_files(files: Mapping[str, Path], known_files: Any = None) -> Noted:
+    """Size, time and SHA-256 of each file; the hash is taken from ``known_files`` where the others are the same."""
+    before = known_files if isinstance(known_files, Mapping) else {}
     return {name: {**stamp(path), "sha256": noted_sha256(path, before.get(name))} for name, path in files.items()}
 
 
-def noted_sha256(path: Path, noted: Any) -> str:
-    """SHA-256 of a file: as ``noted`` where size and time are the same, else read, once in a process."""
+def noted_sha256(path: Path, entry: Any) -> str:
+    """SHA-256 of a file: as ``entry`` where size and time are the same, else read, once in a process."""
     now = stamp(path)
-    if isinstance(noted, Mapping) and isinstance(noted.get("sha256"), str) and noted == {**noted, **now}:
-        return str(noted["sha256"])
+    if isinstance(entry, Mapping) and isinstance(entry.get("sha256"), str) and entry == {**entry, **now}:
+        return str(entry["sha256"])
     key = (str(path.resolve()), now["bytes"], now["modified_ns"])
     if key not in _known:
         _known[key] = file_sha256(path)
@@ -236,11 +236,11 @@ def _folder_sha256(files: Noted) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _content(path: Path, noted: Any = None) -> dict[str, Any]:
-    """Hash, size and time of a file; of a folder its hash and its files, whose hashes are taken from ``noted``."""
+def _content(path: Path, known_files: Any = None) -> dict[str, Any]:
+    """Hash, size and time of a file; of a folder its hash and its files, with hashes from ``known_files``."""
     if not path.is_dir():
         return {"sha256": file_sha256(path), **stamp(path)}
-    files = note_files(_files(path), noted)
+    files = note_files(_files(path), known_files)
     return {"sha256": _folder_sha256(files), **stamp(path), "files": files}
 
 
@@ -252,8 +252,8 @@ def write_atomically(path: Path, text: str) -> None:
 
 def package_versions() -> dict[str, str]:
     """Versions of the packages that can change a result, as far as they are installed."""
-    found = {name: _version(name) for name in PACKAGES}
-    return {name: version for name, version in found.items() if version is not None}
+    versions = {name: _version(name) for name in PACKAGES}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 @functools.cache  # a process keeps what it imported

@@ -102,10 +102,10 @@ def check(db: sqlite3.Connection, path: Path) -> None:
             f"{at(path)}: store of version {version}, this kbtrain reads {VERSION}; "
             "use the kbtrain that wrote it or sample into a new file"
         )
-    found = {name: (kind, text or "") for kind, name, text in db.execute("SELECT type, name, sql FROM sqlite_master")}
+    tables = {name: (kind, text or "") for kind, name, text in db.execute("SELECT type, name, sql FROM sqlite_master")}
     for table in TABLES:
         name = table.split()[2]
-        kind, text = found.get(name, ("", ""))
+        kind, text = tables.get(name, ("", ""))
         if kind != "table" or text.split() != table.split():
             raise UserError(f"{at(path)}: table '{name}' is missing or another one: {_DAMAGED}")
 
@@ -125,10 +125,10 @@ def check_noted(path: Path, read_only: bool) -> None:
         if read_only:
             raise
         return  # of the stage that is about to write it
-    found = stamp(path)
-    if (found["bytes"] or 0) > HASHED and all(meta.get(key) == value for key, value in found.items()):
+    current = stamp(path)
+    if (current["bytes"] or 0) > HASHED and all(meta.get(key) == value for key, value in current.items()):
         return
-    if meta.get("sha256") != _hash(path, tuple(found.values())):
+    if meta.get("sha256") != _hash(path, tuple(current.values())):
         name = meta_path(path).name
         raise UserError(
             f"{at(path)}: its bytes are others than {name} notes; restore a copy, or delete both and sample again; to "
@@ -208,17 +208,17 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         A run is bound to it by its first stored answer: a first attempt that failed binds nothing. Secrets are struck
         from it.
         """
-        wanted = json.loads(strike(json.dumps(dict(meta))))
+        settings = json.loads(strike(json.dumps(dict(meta))))
         self._check_counted(run)
         with self._transaction() as db:
-            text = json.dumps(wanted, ensure_ascii=False)
+            text = json.dumps(settings, ensure_ascii=False)
             unanswered = "NOT EXISTS (SELECT 1 FROM questions JOIN sets USING (question) WHERE run = runs.run)"
             db.execute(
                 "INSERT INTO runs (name, meta, n_sets, digest) VALUES (?, ?, 0, ?) ON CONFLICT (name) "  # noqa: S608
                 f"DO UPDATE SET meta = excluded.meta, digest = excluded.digest WHERE {unanswered}",
                 (run, text, _digest_of_run(run, text, 0, 0)),
             )
-        for setting in differing(self.run_meta(run), wanted):
+        for setting in differing(self.run_meta(run), settings):
             other = change_message(*setting)
             raise UserError(f"{at(self.path)}: run '{run}' was begun with {other}; set it back or name a new run")
 
@@ -227,8 +227,8 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         self._check_counted(run)
         row = self._fetch("SELECT meta FROM runs WHERE name = ?", (run,))
         if not row:
-            known = ", ".join(self.runs()) or "none yet"
-            raise UserError(f"{at(self.path)}: no run '{run}'; runs in it: {known}")
+            names = ", ".join(self.runs()) or "none yet"
+            raise UserError(f"{at(self.path)}: no run '{run}'; runs in it: {names}")
         try:
             meta = files.loads(str(row[0][0]))
         except ValueError:
@@ -271,19 +271,19 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
             return
         query = """SELECT meta, n_sets, runs.digest, id, condition FROM runs LEFT JOIN questions USING (run)
             LEFT JOIN sets USING (question) WHERE name = ?"""  # in one statement: a writer may add to them
-        found, keys, first = 0, 0, None
+        n_found, keys, first = 0, 0, None
         with user_errors(self.path):
             for first in self._db.execute(query, (run,)):
                 if first[-1] is not None:
-                    found, keys = found + 1, _sum(keys, *first[-2:])
+                    n_found, keys = n_found + 1, _sum(keys, *first[-2:])
         if first is None:
             return
-        meta, n_sets, noted = first[:3]
-        whole = isinstance(meta, str) and isinstance(n_sets, int) and isinstance(noted, str)
-        if not whole or noted != _digest_of_run(run, meta, n_sets, _sum_of(noted)):
+        meta, n_sets, digest = first[:3]
+        whole = isinstance(meta, str) and isinstance(n_sets, int) and isinstance(digest, str)
+        if not whole or digest != _digest_of_run(run, meta, n_sets, _sum_of(digest)):
             raise UserError(f"{at(self.path)}: meta data of run '{run}' are not those it was begun with: {_DAMAGED}")
-        if (found, keys) != (n_sets, _sum_of(noted)):
-            what = f"{found} of {n_sets}" if found != n_sets else "other than the stored"
+        if (n_found, keys) != (n_sets, _sum_of(digest)):
+            what = f"{n_found} of {n_sets}" if n_found != n_sets else "other than the stored"
             raise UserError(f"{at(self.path)}: {what} sets of answers of run '{run}' are in it: {_DAMAGED}")
         self._counted.add(run)
 
@@ -310,7 +310,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         return int(self._fetch(query, (run,))[0][0])
 
     def first_refusal(self, run: str) -> str:
-        """Question, condition and reason of the first refusal stored; empty where there is none."""
+        """Question, condition and reason of the first refusal stored; empty without one."""
         query = """SELECT id, condition, text FROM questions CROSS JOIN samples USING (question)
             WHERE run = (SELECT run FROM runs WHERE name = ?) AND idx = ? ORDER BY question LIMIT 1"""
         rows = self._fetch(query, (run, REFUSED))
@@ -318,12 +318,12 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def check_whole(self, run: str) -> None:
         """Raise :class:`UserError` where sampled answers are gone, or are more than their sets count."""
-        wanted = sum(size * n for size, n in self.set_sizes(run).items())
+        expected = sum(size * n for size, n in self.set_sizes(run).items())
         query = """SELECT count(*) FROM questions CROSS JOIN samples USING (question)
             WHERE run = (SELECT run FROM runs WHERE name = ?) AND idx >= 0"""
-        ((found,),) = self._fetch(query, (run,))
-        if found != wanted:
-            raise UserError(f"{at(self.path)}: {found} of {wanted} answers of run '{run}' are in it: {_DAMAGED}")
+        ((stored,),) = self._fetch(query, (run,))
+        if stored != expected:
+            raise UserError(f"{at(self.path)}: {stored} of {expected} answers of run '{run}' are in it: {_DAMAGED}")
 
     def put(self, run: str, sets: Sequence[SampleSet]) -> None:
         """Store finished question-conditions in one transaction, durable when this returns.
@@ -331,19 +331,19 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         Raises ``ValueError`` for one that is already stored or has no answer at all (then none of ``sets`` is
         stored), and :class:`UserError` when the disk is full.
         """
-        for made in sets:
-            _check(made)
+        for sample_set in sets:
+            _check(sample_set)
         with files.errors_of(self.path):
             meta_path(self.path).unlink(missing_ok=True)  # what it notes is over; the stage writes another at its end
         with self._transaction() as db:
             row = db.execute("SELECT * FROM runs WHERE name = ?", (run,)).fetchone()
             if row is None:
                 raise ValueError(f"run {run!r} was not begun")
-            for made in sets:
-                self._insert(db, row[0], made)
+            for sample_set in sets:
+                self._insert(db, row[0], sample_set)
             n_sets, keys = row[3] + len(sets), _sum_of(row[4])
-            for made in sets:
-                keys = _sum(keys, made.question_id, made.condition)
+            for sample_set in sets:
+                keys = _sum(keys, sample_set.question_id, sample_set.condition)
             now = (n_sets, _digest_of_run(run, row[2], n_sets, keys), row[0])
             db.execute("UPDATE runs SET n_sets = ?, digest = ? WHERE run = ?", now)
 
@@ -371,7 +371,7 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
 
     def _sample_set(self, rows: Sequence[tuple[Any, ...]]) -> SampleSet:
         """Raises :class:`UserError` unless all answers are there as they were stored."""
-        question_id, condition, prompt_tokens, evidence_cut, n_samples, *_, noted = rows[0]
+        question_id, condition, prompt_tokens, evidence_cut, n_samples, *_, digest = rows[0]
         samples = [Sample(*row[5:-1]) for row in rows if row[5] is not None]
         refused = samples.pop(0).text if samples and samples[0].index == REFUSED else None
         greedy = samples.pop(0) if samples and samples[0].index == GREEDY else None
@@ -384,13 +384,13 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
                 f"{at(self.path)}: {len(samples)} of the {n_samples} answers to question '{question_id}' under "
                 f"'{condition}' can be read: {_DAMAGED}"
             )
-        found = SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut, refused)
-        if noted != _digest_of(found):
+        sample_set = SampleSet(question_id, condition, tuple(samples), greedy, prompt_tokens, evidence_cut, refused)
+        if digest != _digest_of(sample_set):
             raise UserError(
                 f"{at(self.path)}: answers to question '{question_id}' under '{condition}' are not those that were "
                 f"stored: {_DAMAGED}"
             )
-        return found
+        return sample_set
 
     def close(self) -> None:
         """Close the file; a writer folds the write-ahead log into it.
@@ -417,17 +417,23 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         db.execute("PRAGMA synchronous = FULL")  # the default of WAL mode in some builds loses the last puts
         return db
 
-    def _insert(self, db: sqlite3.Connection, run: int, made: SampleSet) -> None:
-        db.execute("INSERT OR IGNORE INTO questions (run, id) VALUES (?, ?)", (run, made.question_id))
+    def _insert(self, db: sqlite3.Connection, run: int, sample_set: SampleSet) -> None:
+        db.execute("INSERT OR IGNORE INTO questions (run, id) VALUES (?, ?)", (run, sample_set.question_id))
         find = "SELECT question FROM questions WHERE run = ? AND id = ?"
-        key = (db.execute(find, (run, made.question_id)).fetchone()[0], made.condition)
-        rows = [(*key, a.index, a.text, a.n_tokens, a.finish, a.logprob) for a in _rows_of(made)]
+        key = (db.execute(find, (run, sample_set.question_id)).fetchone()[0], sample_set.condition)
+        rows = [(*key, a.index, a.text, a.n_tokens, a.finish, a.logprob) for a in _rows_of(sample_set)]
         try:
-            row = (*key, len(made.samples), made.prompt_tokens, made.evidence_cut, _digest_of(made))
+            row = (
+                *key,
+                len(sample_set.samples),
+                sample_set.prompt_tokens,
+                sample_set.evidence_cut,
+                _digest_of(sample_set),
+            )
             db.execute("INSERT INTO sets VALUES (?, ?, ?, ?, ?, ?)", row)
             db.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         except sqlite3.IntegrityError as error:
-            place = f"{made.question_id!r} under {made.condition!r}"
+            place = f"{sample_set.question_id!r} under {sample_set.condition!r}"
             raise ValueError(f"cannot store {place}: already there or not a number ({error})") from None
 
     def _fetch(self, query: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -455,17 +461,17 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
                     self._db.execute("ROLLBACK")
 
 
-def _check(made: SampleSet) -> None:
+def _check(sample_set: SampleSet) -> None:
     """Refuse what could not be read back as it was."""
-    place = f"{made.question_id!r} under {made.condition!r}"
-    if [sample.index for sample in made.samples] != list(range(len(made.samples))):
+    place = f"{sample_set.question_id!r} under {sample_set.condition!r}"
+    if [sample.index for sample in sample_set.samples] != list(range(len(sample_set.samples))):
         raise ValueError(f"samples of {place} are not numbered 0, 1, 2, ...")
-    if made.greedy is not None and made.greedy.index != GREEDY:
-        raise ValueError(f"greedy answer of {place} has index {made.greedy.index}, not {GREEDY}")
-    answered = made.greedy is not None or bool(made.samples)
-    if answered and made.refused is not None:
+    if sample_set.greedy is not None and sample_set.greedy.index != GREEDY:
+        raise ValueError(f"greedy answer of {place} has index {sample_set.greedy.index}, not {GREEDY}")
+    answered = sample_set.greedy is not None or bool(sample_set.samples)
+    if answered and sample_set.refused is not None:
         raise ValueError(f"{place} has answers and a refusal")
-    if not answered and made.refused is None:
+    if not answered and sample_set.refused is None:
         raise ValueError(f"{place} has neither samples nor a greedy answer")
 
 
@@ -482,15 +488,23 @@ def _is_whole(sample: Sample) -> bool:
     )
 
 
-def _rows_of(made: SampleSet) -> tuple[Sample, ...]:
+def _rows_of(sample_set: SampleSet) -> tuple[Sample, ...]:
     """The answers as rows, the greedy one before the samples; of a refusal its reason alone."""
-    return made.answers() if made.refused is None else (Sample(REFUSED, made.refused, 0, _REFUSED, 0.0),)
+    return (
+        sample_set.answers() if sample_set.refused is None else (Sample(REFUSED, sample_set.refused, 0, _REFUSED, 0.0),)
+    )
 
 
-def _digest_of(made: SampleSet) -> str:
-    """Digest of a question-condition as SQLite gives it back: numbers of REAL columns are floats, none of them -0.0."""
-    answers = [(a.index, a.text, a.n_tokens, a.finish, a.logprob + 0.0) for a in _rows_of(made)]
-    return _digest(made.question_id, made.condition, int(made.prompt_tokens), int(made.evidence_cut), answers)
+def _digest_of(sample_set: SampleSet) -> str:
+    """Digest of a question-condition as SQLite gives it back: numbers of REAL columns are floats, never -0.0."""
+    answers = [(a.index, a.text, a.n_tokens, a.finish, a.logprob + 0.0) for a in _rows_of(sample_set)]
+    return _digest(
+        sample_set.question_id,
+        sample_set.condition,
+        int(sample_set.prompt_tokens),
+        int(sample_set.evidence_cut),
+        answers,
+    )
 
 
 def _digest_of_run(name: str, meta: str, n_sets: int, keys: int) -> str:
@@ -552,12 +566,12 @@ def _write_parquet(target: Path, sets: Iterator[SampleSet]) -> int:
 
 
 def _answers(sets: Iterator[SampleSet]) -> Iterator[dict[str, Any]]:
-    for made in sets:
-        for answer in _rows_of(made):
+    for sample_set in sets:
+        for answer in _rows_of(sample_set):
             yield {
-                "question_id": made.question_id,
-                "condition": made.condition,
+                "question_id": sample_set.question_id,
+                "condition": sample_set.condition,
                 **vars(answer),
-                "prompt_tokens": made.prompt_tokens,
-                "evidence_cut": made.evidence_cut,
+                "prompt_tokens": sample_set.prompt_tokens,
+                "evidence_cut": sample_set.evidence_cut,
             }

@@ -37,7 +37,7 @@ def check_same(file: Artifact, places: frozenset[str], held: str) -> None:
 
 def check_passages_replaceable(evidence: Artifact) -> None:
     """Raise :class:`UserError` where other passages would take the place of those that stored answers were drawn with:
-    their sampling run could not go on, and what a web search found may be gone for good."""
+    their sampling run could not resume, and a web search's results may be gone for good."""
     if path_exists(evidence.path) and (store := _store_of(evidence.path, "evidence")):
         held = f"{store.name} holds answers that were drawn with these passages"
         raise UserError(f"{at(evidence.path)}: {held}, which were {evidence.why_not()}; {_REMEDY}")

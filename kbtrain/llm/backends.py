@@ -221,9 +221,9 @@ class LLMConfig(Config):
         that those stores can be continued.
         """
         dumped = self.model_dump(mode="json")
-        kept = {key: dumped[key] for key in ("model", "batch_rows", "batch_prompt_tokens")}
-        kept["sampling"] = {key: dumped[key] for key in Sampling.__dataclass_fields__ if key not in _LATER}
-        return kept | {key: dumped[key] for key, default in later_defaults().items() if dumped[key] != default}
+        settings = {key: dumped[key] for key in ("model", "batch_rows", "batch_prompt_tokens")}
+        settings["sampling"] = {key: dumped[key] for key in Sampling.__dataclass_fields__ if key not in _LATER}
+        return settings | {key: dumped[key] for key, default in later_defaults().items() if dumped[key] != default}
 
     def depends(self) -> dict[str, Any]:
         """All that answers depend on, as JSON values: :meth:`run_settings`, and the model's files if they are here."""

@@ -69,7 +69,7 @@ class ServerAbilities:
     def settings(self) -> dict[str, Any]:
         """Keys of a sampling configuration."""
         n = True if self.dialect.most is None else False if self.dialect.most == 1 else self.dialect.most
-        found: dict[str, Any] = {
+        keys: dict[str, Any] = {
             "backend": "openai",
             "model": self.model,
             "server_url": self.url,
@@ -78,18 +78,18 @@ class ServerAbilities:
             "server_logprobs": self.dialect.logprobs,
         }
         if self.key_env != "OPENAI_API_KEY":
-            found["server_key_env"] = self.key_env
-        return found | self._fields()
+            keys["server_key_env"] = self.key_env
+        return keys | self._fields()
 
     def _fields(self) -> dict[str, Any]:
         """Keys that are not at their defaults."""
         dialect = self.dialect.model_dump(exclude={"most", "logprobs"}, exclude_defaults=True)
-        found = {f"server_{key}": value for key, value in dialect.items()}
+        keys = {f"server_{key}": value for key, value in dialect.items()}
         if self.length != _DEFAULTS["max_new_tokens"]:
-            found["max_new_tokens"] = self.length
+            keys["max_new_tokens"] = self.length
         if self.room is not None and self.room < _DEFAULTS["max_prompt_tokens"]:
-            found["max_prompt_tokens"] = self.room
-        return found | dict(self.thoughts.settings)
+            keys["max_prompt_tokens"] = self.room
+        return keys | dict(self.thoughts.settings)
 
     def lines(self) -> list[str]:
         """A line for each ability."""
@@ -99,7 +99,7 @@ class ServerAbilities:
             False: "no: a seed does not repeat an answer; stored answers are kept",
             None: "unknown: all test answers were the same",
         }[self.seeds]
-        found = {
+        abilities = {
             "server": f"{self.url} ({self.owner}), model {self.model}",
             "endpoint": f"{'; '.join(ends)} -> server_endpoint: {self.endpoint}",
             "n": self._answers(),
@@ -109,13 +109,17 @@ class ServerAbilities:
             "thoughts": self.thoughts.line(),
         }
         if self.states is not None:
-            found["states"] = self.states
+            abilities["states"] = self.states
         if not self.dialect.greedy:
-            found["greedy"] = "temperature 0 is refused: one more sampled answer takes the place of the greedy one"
+            abilities["greedy"] = "temperature 0 is refused: one more sampled answer takes the place of the greedy one"
         if fields := self._fields():
-            found["fields"] = "; ".join(f"{key}: {json.dumps(value)}" for key, value in fields.items())
-        words = [f"refused   {name}: {said}" for name, said in self.refused.items() if name not in _PATHS]
-        return [*(f"{name:<9} {text}" for name, text in found.items()), *words]
+            abilities["fields"] = "; ".join(f"{key}: {json.dumps(value)}" for key, value in fields.items())
+        words = [
+            f"refused   {name}: {words_of_server}"
+            for name, words_of_server in self.refused.items()
+            if name not in _PATHS
+        ]
+        return [*(f"{name:<9} {text}" for name, text in abilities.items()), *words]
 
     def server(self, seconds: float) -> Server:
         """The server as a client that reads states asks it, each request for at most ``seconds``."""
@@ -173,8 +177,8 @@ class _Probe:
                 headers = key_headers(self.key_env, self.header)
                 reply, text = ask_once(self.url, method, path, headers, self.seconds, body)
             except NoReply as error:
-                told = f"{self.where}: no connection ({error}); is it running, is the address right?"
-                raise UserError(told) from None
+                message = f"{self.where}: no connection ({error}); is it running, is the address right?"
+                raise UserError(message) from None
             failure = _failure(reply.status_code, text)
             if failure is None:
                 return text
@@ -193,8 +197,8 @@ class _Probe:
             if failure.status not in PASSING or failed == _WAITS.tries:
                 raise _Refused(failure)
             patience = min(_WAITS.patience, self.seconds)
-            asked = retry_after(reply.headers.get("retry-after"), patience)
-            time.sleep(_WAITS.seconds(failed, min(failure.wait or 0.0, patience) if asked is None else asked))
+            asked_wait = retry_after(reply.headers.get("retry-after"), patience)
+            time.sleep(_WAITS.seconds(failed, min(failure.wait or 0.0, patience) if asked_wait is None else asked_wait))
 
     def models(self) -> list[ListedModel]:
         """The server's models; empty where it lists none. Raises :class:`UserError` as :meth:`send`."""
@@ -209,11 +213,11 @@ class _Probe:
         """The JSON of a reply with an answer in it. Raises :class:`_Refused` for one without."""
         text = self.send("POST", _PATHS[endpoint], body)
         try:
-            found, _ = whole_json(strike_all(json.loads(text)))  # what is found is shown and written: text alone can be
+            reply, _ = whole_json(strike_all(json.loads(text)))  # what is found is shown and written: text alone can be
         except (ValueError, RecursionError):
             raise self._foreign() from None
-        if isinstance(found, dict) and isinstance(found.get("choices"), list) and found["choices"]:
-            return found
+        if isinstance(reply, dict) and isinstance(reply.get("choices"), list) and reply["choices"]:
+            return reply
         raise _Refused(ServerError(200, read_error(200, text).message[:100] or "a reply without choices"))
 
     def _foreign(self) -> UserError:
@@ -254,8 +258,8 @@ def check_server(
             raise UserError(f"{probe.where}: it answered first, then failed: {error}; try again later") from None
 
 
-def _check_fields(probe: _Probe, wanted: str | None, samples: int, max_new_tokens: int) -> ServerAbilities:
-    model = _model(probe, wanted)
+def _check_fields(probe: _Probe, model_name: str | None, samples: int, max_new_tokens: int) -> ServerAbilities:
+    model = _model(probe, model_name)
     endpoint, fields, refused, reply = _endpoint(probe, model)
     limit: LimitName = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
     greedy, length = _greedy(probe, endpoint, fields, limit, max_new_tokens, refused)
@@ -266,8 +270,8 @@ def _check_fields(probe: _Probe, wanted: str | None, samples: int, max_new_token
     states = _states(probe, model) if model.owner == "vllm" else None
     usage = isinstance((reply.get("usage") or {}).get("completion_tokens"), int)
     answers = _answers(probe, endpoint, fields, samples)
-    asked = {*_sampling_fields(model), limit} - {"max_tokens" if limit != "max_tokens" else ""}
-    extra: dict[str, Any] = {**{key: None for key in asked if key not in fields}, **thoughts.extra}
+    tried_fields = {*_sampling_fields(model), limit} - {"max_tokens" if limit != "max_tokens" else ""}
+    extra: dict[str, Any] = {**{key: None for key in tried_fields if key not in fields}, **thoughts.extra}
     most = length + thoughts.settings.get("max_thought_tokens", 0)
     room = None if model.context is None else max(32, model.context - most - _TEMPLATE)
     dialect = Dialect(
@@ -290,9 +294,9 @@ class _Asker:
     def __call__(self, change: Mapping[str, Any]) -> dict[str, Any] | None:
         """The reply; None where the endpoint refuses a field. A limit or a stop string that it refuses stays out."""
         self._n += 1
-        known = {key: value for key, value in change.items() if key in self._fields or key not in _OPTIONAL}
+        changes = {key: value for key, value in change.items() if key in self._fields or key not in _OPTIONAL}
         seed = {"seed": self._fields["seed"] + self._n} if "seed" in self._fields else {}
-        body = {key: value for key, value in {**self._fields, **seed, **known}.items() if value is not None}
+        body = {key: value for key, value in {**self._fields, **seed, **changes}.items() if value is not None}
         long = any((body.get(key) or 0) >= ROOM for key in ("max_tokens", "max_completion_tokens"))
         self._probe.seconds = self._seconds * (_LONG if long else 1)  # a thought comes in one piece, after minutes
         try:
@@ -305,27 +309,27 @@ class _Asker:
             self._probe.seconds = self._seconds
 
 
-def _model(probe: _Probe, wanted: str | None) -> ListedModel:
+def _model(probe: _Probe, name: str | None) -> ListedModel:
     """The model to be asked."""
     listed = probe.models()
     deployed = re.search(r"/deployments/([^/?]+)", probe.url)  # Azure's older addresses name the model themselves
-    if wanted is None and deployed and not listed:
+    if name is None and deployed and not listed:
         return ListedModel(deployed[1])
-    if wanted is not None:
+    if name is not None:
         if not listed:
-            return ListedModel(wanted)
-        found = find_model(wanted, listed)
-        if found is None:
-            hint = did_you_mean(wanted, [model.name for model in listed])
-            raise UserError(f"--model {wanted}: the server has none of that name; {hint}")
-        return found
+            return ListedModel(name)
+        model = find_model(name, listed)
+        if model is None:
+            hint = did_you_mean(name, [model.name for model in listed])
+            raise UserError(f"--model {name}: the server has none of that name; {hint}")
+        return model
     names = [model for model in listed if not is_pattern(model.name)]
     if len(names) == 1:
         return names[0]
     if not names:
         raise UserError(f"{probe.where}: lists no models; name one by --model (does the address end in /v1?)")
-    shown = ", ".join(sorted(model.name for model in names)[:10]) + (", ..." if len(names) > 10 else "")
-    raise UserError(f"{probe.where}: has {len(names)} models; choose one by --model: {shown}")
+    listed_names = ", ".join(sorted(model.name for model in names)[:10]) + (", ..." if len(names) > 10 else "")
+    raise UserError(f"{probe.where}: has {len(names)} models; choose one by --model: {listed_names}")
 
 
 def _sampling_fields(model: ListedModel) -> dict[str, Any]:
@@ -343,22 +347,22 @@ def _endpoint(probe: _Probe, model: ListedModel) -> tuple[Endpoint, dict[str, An
     """The first endpoint that answers (chat before completions), the fields that it takes, the words on what was
     refused, and a reply."""
     refused: dict[str, str] = {}
-    found: tuple[Endpoint, dict[str, Any], dict[str, Any]] | None = None
+    first: tuple[Endpoint, dict[str, Any], dict[str, Any]] | None = None
     for endpoint in _PATHS:
         try:
-            if found is None:
-                found = (endpoint, *_fields(probe, endpoint, model, refused))
+            if first is None:
+                first = (endpoint, *_fields(probe, endpoint, model, refused))
             else:
                 probe.answer(endpoint, {**_prompt(endpoint, model), "max_tokens": _TOKENS})
         except _Refused as error:
             refused[endpoint] = str(error)
-    if found is None:
-        said = "; ".join(f"{name}: {text}" for name, text in refused.items() if name in _PATHS)
-        other = ", does it want other fields" if re.search(r"status (400|422)", said) else ""
+    if first is None:
+        refusals = "; ".join(f"{name}: {text}" for name, text in refused.items() if name in _PATHS)
+        other = ", does it want other fields" if re.search(r"status (400|422)", refusals) else ""
         raise UserError(
-            f"{probe.where}: answers neither chat nor completions ({said}); are address and model right{other}?"
+            f"{probe.where}: answers neither chat nor completions ({refusals}); are address and model right{other}?"
         )
-    return found[0], found[1], refused, found[2]
+    return first[0], first[1], refused, first[2]
 
 
 def _fields(
@@ -368,14 +372,14 @@ def _fields(
 
     Raises :class:`_Refused` where it takes none.
     """
-    prompt, wanted = _prompt(endpoint, model), _sampling_fields(model)
+    prompt, optional = _prompt(endpoint, model), _sampling_fields(model)
     try:
-        return {**prompt, **wanted}, probe.answer(endpoint, {**prompt, **wanted})
+        return {**prompt, **optional}, probe.answer(endpoint, {**prompt, **optional})
     except _Refused as error:
         if error.status not in _OF_FIELDS:
             raise
     fields, reply, words = _limit(probe, endpoint, prompt)
-    for key, value in wanted.items():
+    for key, value in optional.items():
         if key == "max_tokens":
             continue
         try:

@@ -57,9 +57,14 @@ def check_thoughts(ask: Ask, limit: str, length: int, chat: bool = True, context
     settings: dict[str, Any] = {}
     words = "the model does not think before it answers"
     replies = (ask(whole) for _ in range(_TRIES))
-    reply = next((one for one in replies if one is None or _is_thinking(one) or not _silence(one)), None)
+    reply = next(
+        (candidate for candidate in replies if candidate is None or _is_thinking(candidate) or not _silence(candidate)),
+        None,
+    )
     if reply is not None and _is_thinking(reply):
-        fields = next((one for one in NOT_TO_THINK if chat and _is_answered(ask({**one, **whole}))), None)
+        fields = next(
+            (candidate for candidate in NOT_TO_THINK if chat and _is_answered(ask({**candidate, **whole}))), None
+        )
         if fields is not None:
             extra, words = dict(fields), "the model thinks unless asked not to, which it is"
         else:
@@ -69,24 +74,24 @@ def check_thoughts(ask: Ask, limit: str, length: int, chat: bool = True, context
     final = {**extra, limit: length + settings.get("max_thought_tokens", 0), **({"stop": None} if settings else {})}
     opened = bool(settings.get("server_thought_opened"))
     for _ in range(LOOKS):
-        made = ask(final)
-        if made is not None and "stop" not in final and _silence(made):
+        answer = ask(final)
+        if answer is not None and "stop" not in final and _silence(answer):
             unstopped = ask({**final, "stop": None})
             if _is_answered(unstopped):
-                made, extra["stop"], final["stop"] = unstopped, None, None
+                answer, extra["stop"], final["stop"] = unstopped, None, None
                 words += "; a line's end comes before the answer: stop strings are applied here, not by the server"
-        if made is not None:
-            silent.add([_sample(made, opened)])
+        if answer is not None:
+            silent.add([_sample(answer, opened)])
     return CheckedThoughts(extra, settings, silent, words)
 
 
 def _budget(reply: Mapping[str, Any], context: int | None) -> dict[str, Any]:
     """Keys for a model that cannot be kept from thinking, by the length of one of its outputs."""
     used = (reply.get("usage") or {}).get("completion_tokens")
-    found = _read(reply)
-    wanted = ROOM if found.finish == "length" or not isinstance(used, int) else used
+    answer = _read(reply)
+    measured = ROOM if answer.finish == "length" or not isinstance(used, int) else used
     tokens = _LEAST_BUDGET
-    while tokens < _SPARE * wanted:
+    while tokens < _SPARE * measured:
         tokens *= 2
     opened = {"server_thought_opened": True} if is_opened_by_prompt(reply["choices"][0]) else {}
     most = tokens if context is None else max(1, context // 2)
@@ -98,8 +103,8 @@ def _read(reply: Mapping[str, Any], opened: bool = False) -> ReadAnswer:
 
 
 def _sample(reply: Mapping[str, Any], opened: bool = False) -> Sample:
-    found = _read(reply, opened)
-    return Sample(0, found.text, 0, found.finish, 0.0)
+    answer = _read(reply, opened)
+    return Sample(0, answer.text, 0, answer.finish, 0.0)
 
 
 def _silence(reply: Mapping[str, Any]) -> bool:

@@ -65,30 +65,30 @@ class Forecast:
             return (self.tokens_in * price.tokens_in + out * price.tokens_out) / 1e6
         return None if self.seconds is None else self.seconds / _SECONDS_AN_HOUR * price.hour
 
-    def lines(self, price: Price, unit: str = "question-conditions", made: str = "answers") -> list[str]:
-        """Requests, tokens, money and time, a line each. ``unit`` of a measurement; ``made``: what comes out."""
+    def lines(self, price: Price, unit: str = "question-conditions", results: str = "answers") -> list[str]:
+        """Requests, tokens, money and time, a line each. ``unit`` of a measurement; ``results``: what comes out."""
         per = round(self.tokens_in / self.requests) if self.requests else 0
         out = f"at most {self.tokens_most:,}" if self.tokens_out is None else f"about {self.tokens_out:,}"
         out = out if self.tokens_most else "none"
         what = f"{self.requests:,} HTTP requests" if self.server else f"{self.requests:,} prompts"
-        found = [f"requests  {what}, {self.answers:,} {made}",
+        rows = [f"requests  {what}, {self.answers:,} {results}",
                  f"tokens    in about {self.tokens_in:,} ({per:,} each, by their bytes), out {out}"]  # fmt: skip
-        found = found if self.requests or not self.answers else ["requests  none, and no tokens: without a model"]
+        rows = rows if self.requests or not self.answers else ["requests  none, and no tokens: without a model"]
         money = self.money(price)
         if money is not None:
             most = "at most " if self.server and self.tokens_out is None else "about "
-            digits = 4 if 0.00005 <= money < 0.1 else 2  # a few cents' worth is no 0.00
-            found.append(
+            digits = 4 if 0.00005 <= money < 0.1 else 2  # a few cents do not show as 0.00
+            rows.append(
                 f"money     {most}{price.currency} {money:,.{digits}f} by {price.source} (put your own prices in)"
             )
         if self.measured is None or self.seconds is None:
-            found.append(f"time      not measured; --measure 8 draws 8 of the {unit} and tells")
+            rows.append(f"time      not measured; --measure 8 draws 8 of the {unit} and tells")
         else:
             took = f"{self.measured.prompts} of them took {self.measured.seconds:.1f} s"
-            found.append(f"time      about {duration(self.seconds)}: {took}")
+            rows.append(f"time      about {duration(self.seconds)}: {took}")
         if self.measured is not None and self.measured.silent is not None:
-            found.append(f"answers   measured {self.measured.silent.line()}")
-        return found
+            rows.append(f"answers   measured {self.measured.silent.line()}")
+        return rows
 
 
 def duration(seconds: float) -> str:
@@ -113,10 +113,12 @@ def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]],
         each = math.ceil(request.n / (most or request.n or 1)) + request.greedy if server else 1
         sent += each
         read += each * tokens_of((request.system or "") + request.text(request.evidence))
-    found = Forecast(prompts.total(), sent, answers, round(read), answers * config.sampling().max_output_tokens, server)
+    counted = Forecast(
+        prompts.total(), sent, answers, round(read), answers * config.sampling().max_output_tokens, server
+    )
     if not measure or not prompts:
-        return found
-    return Forecast(**{**found.__dict__, "measured": time_requests(config, _spread(requests(), prompts, measure))})
+        return counted
+    return Forecast(**{**counted.__dict__, "measured": time_requests(config, _spread(requests(), prompts, measure))})
 
 
 def _spread(requests: Iterable[AnswerRequest], counts: Mapping[str, int], measure: int) -> list[AnswerRequest]:
@@ -125,28 +127,30 @@ def _spread(requests: Iterable[AnswerRequest], counts: Mapping[str, int], measur
     Conditions alternate in the stream, and splits may: what stands at even distances may all be without passages.
     """
     total = sum(counts.values())
-    wanted = min(measure, total)
-    exact = {condition: wanted * n / total for condition, n in counts.items()}
+    size = min(measure, total)
+    exact = {condition: size * n / total for condition, n in counts.items()}
     shares = {condition: int(share) for condition, share in exact.items()}
-    for condition in sorted(exact, key=lambda one: shares[one] - exact[one])[: wanted - sum(shares.values())]:
+    for condition in sorted(exact, key=lambda condition: shares[condition] - exact[condition])[
+        : size - sum(shares.values())
+    ]:
         shares[condition] += 1
     draw = random.Random(0)
     places = {condition: set(draw.sample(range(n), shares[condition])) for condition, n in counts.items()}
-    seen, chosen = Counter[str](), []
+    passed, chosen = Counter[str](), []
     for request in requests:
-        if seen[request.condition] in places[request.condition]:
+        if passed[request.condition] in places[request.condition]:
             chosen.append(request)
-        seen[request.condition] += 1
+        passed[request.condition] += 1
     return chosen
 
 
 def time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measurement:
     """Draw the answers of a few requests and throw them away; opening the model is not counted."""
     llm = open_llm(config)
-    begun = time.perf_counter()
-    sets = [made for group in llm.answer(chosen) for made in group]
-    seconds = time.perf_counter() - begun
-    samples = [sample for made in sets for sample in made.answers()]
+    start = time.perf_counter()
+    sets = [sample_set for group in llm.answer(chosen) for sample_set in group]
+    seconds = time.perf_counter() - start
+    samples = [sample for sample_set in sets for sample in sample_set.answers()]
     silent = SilentAnswers()
     silent.add(samples)
     return Measurement(len(sets), len(samples), seconds, sum(sample.n_tokens for sample in samples), silent)

@@ -58,22 +58,22 @@ class StateTap:
     @contextmanager
     def reading(self) -> Iterator[StatesReading]:
         """Context in which each forward pass of the model replaces the content of the reading."""
-        found = StatesReading()
+        newest = StatesReading()
 
         def of_mlp(module: Any, args: Any, output: Any) -> None:
-            found.mlp = _last(output)
+            newest.mlp = _last(output)
 
         def of_block(module: Any, args: Any, output: Any) -> None:
-            found.residual = _last(output)
+            newest.residual = _last(output)
 
         def of_attention(module: Any, args: Any, output: Any) -> None:
             weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
-            found.attention = attention_entropy(weights) if isinstance(weights, torch.Tensor) else None
+            newest.attention = attention_entropy(weights) if isinstance(weights, torch.Tensor) else None
 
         handles = [self._mlp.register_forward_hook(of_mlp), self._block.register_forward_hook(of_block)]
         handles += [] if self._attention is None else [self._attention.register_forward_hook(of_attention)]
         try:
-            yield found
+            yield newest
         finally:
             for handle in handles:
                 handle.remove()
@@ -116,7 +116,7 @@ def last_states(model: PreTrainedModel, layers: Sequence[int], last: Sequence[in
         parts.append(states[rows, places].clone() if together else states[:, -1].clone())
 
     handles = [
-        blocks[layer].register_forward_hook(lambda module, given, output, parts=parts: keep(parts, output))
+        blocks[layer].register_forward_hook(lambda module, args, output, parts=parts: keep(parts, output))
         for layer, parts in zip(layers, reading.parts, strict=True)
     ]
     try:
@@ -135,8 +135,8 @@ def attention_entropy(weights: torch.Tensor) -> torch.Tensor:
     last = weights[:, :, -1].float()
     shares = last / last.sum(-1, keepdim=True)
     n = (shares > 0).sum(-1).clamp(min=2).float()
-    found: torch.Tensor = (torch.special.entr(shares).sum(-1) / n.log()).mean(-1)
-    return found
+    spread: torch.Tensor = (torch.special.entr(shares).sum(-1) / n.log()).mean(-1)
+    return spread
 
 
 def attention_of(block: torch.nn.Module) -> torch.nn.Module | None:
@@ -151,7 +151,7 @@ def middle(n_layers: int) -> int:
 
 
 def decoder_layers(model: PreTrainedModel) -> torch.nn.ModuleList:
-    """The list of a decoder's layers, as many as in its config. Raises :class:`UserError` if there is none."""
+    """The list of a decoder's layers, as many as in its config. Raises :class:`UserError` without one."""
     count = model.config.get_text_config().num_hidden_layers
     for module in model.modules():
         if isinstance(module, torch.nn.ModuleList) and len(module) == count and any(map(_is_block, module)):

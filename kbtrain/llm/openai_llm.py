@@ -178,8 +178,8 @@ class OpenAILLM:
         if not request.greedy:
             return None, 0
         how = {"temperature": 0.0} if self.server.dialect.greedy else self._how(request, GREEDY)
-        found, token_count = await self._draw(client, {**prompt, **how}, GREEDY, 1)
-        return found[0], token_count
+        samples_drawn, token_count = await self._draw(client, {**prompt, **how}, GREEDY, 1)
+        return samples_drawn[0], token_count
 
     async def _draw_samples(
         self, client: httpx2.AsyncClient, request: AnswerRequest, prompt: Mapping[str, Any]
@@ -190,15 +190,15 @@ class OpenAILLM:
         while missing := [i for i in range(request.n) if i not in drawn]:
             parts = list(parts_of(missing, most))
             draws = (self._draw(client, {**prompt, **self._how(request, i)}, i, n) for i, n in parts)
-            for (_, n), found in zip(parts, await asyncio.gather(*draws, return_exceptions=True), strict=True):
-                if isinstance(found, PromptRefusal) and found.kind == "other" and n > self._accepted:
+            for (_, n), outcome in zip(parts, await asyncio.gather(*draws, return_exceptions=True), strict=True):
+                if isinstance(outcome, PromptRefusal) and outcome.kind == "other" and n > self._accepted:
                     most = min(most, max(1, n // 2))  # the number of answers may be what it refuses
-                elif isinstance(found, BaseException):
-                    raise found
+                elif isinstance(outcome, BaseException):
+                    raise outcome
                 else:
-                    drawn |= {sample.index: sample for sample in found[0]}
-                    token_count = found[1]
-                    most = min(most, len(found[0])) if len(found[0]) < n else most
+                    drawn |= {sample.index: sample for sample in outcome[0]}
+                    token_count = outcome[1]
+                    most = min(most, len(outcome[0])) if len(outcome[0]) < n else most
         self._most = min(self._most, most)
         return tuple(drawn[i] for i in range(request.n)), token_count
 
@@ -225,10 +225,10 @@ class OpenAILLM:
         self._n_opened += sum(is_opened_by_prompt(choice) for choice in reply["choices"])
         split = split_thought if self._thoughts is None else self._thoughts.split
         how = OutputRules(self.sampling.stop, opened, split)
-        made = samples(reply, first, n, how, self.tokenizer)
+        drawn = samples(reply, first, n, how, self.tokenizer)
         self._unusable += unusable_parts(reply, self.server.dialect.logprobs)
-        self._accepted = max(self._accepted, len(made))
-        return made, token_count(reply, "prompt_tokens") or 0
+        self._accepted = max(self._accepted, len(drawn))
+        return drawn, token_count(reply, "prompt_tokens") or 0
 
     async def _reply(self, client: httpx2.AsyncClient, body: Mapping[str, Any]) -> dict[str, Any]:
         assert self._gate is not None
@@ -327,7 +327,7 @@ def _server_kind(server: Server) -> tuple[str, str | None]:
     model = find_model(server.model, listed)
     kind = model.owner if model else listed[0].owner if listed else "unknown"
     if kind == "vllm" and model is None:
-        hint = did_you_mean(server.model, [one.name for one in listed])
+        hint = did_you_mean(server.model, [listed_model.name for listed_model in listed])
         raise UserError(f"key 'server_model': {where} has no model '{server.model}'; {hint}")
     return kind, None if model is None else model.root
 

@@ -39,13 +39,13 @@ class Amount:
     @classmethod
     def read(cls, text: str, currency: str, key: str) -> Amount:
         """``2.5 USD``, ``3000 tokens``, ``800 ms``. Raises :class:`UserError`."""
-        found = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e-?[0-9]+)?|\.[0-9]+)\s*([A-Za-z]+|[^\w\s])\s*", text)
+        match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e-?[0-9]+)?|\.[0-9]+)\s*([A-Za-z]+|[^\w\s])\s*", text)
         units: dict[str, Literal["money", "tokens", "ms"]] = {currency.lower(): "money", "tokens": "tokens", "ms": "ms"}
-        unit = None if found is None else units.get(found[2].lower())
-        if found is None or unit is None:
-            wanted = f"2.5 {currency}, 3000 tokens or 800 ms"
-            raise UserError(f"key '{key}': expected an amount such as {wanted}, found {text!r:.40}")
-        return cls(float(found[1].replace(",", "").replace("_", "")), unit)
+        unit = None if match is None else units.get(match[2].lower())
+        if match is None or unit is None:
+            expected = f"2.5 {currency}, 3000 tokens or 800 ms"
+            raise UserError(f"key '{key}': expected an amount such as {expected}, found {text!r:.40}")
+        return cls(float(match[1].replace(",", "").replace("_", "")), unit)
 
 
 def search_cost(prices: Prices, tokens: float | None, unit: Literal["money", "tokens", "ms"]) -> float:

@@ -49,13 +49,13 @@ class RemainingTime:
     def add(self, sets: Sequence[SampleSet]) -> None:
         """Count a finished batch; its seconds are those since the last one."""
         now, read, drawn = self._clock(), 0.0, 0
-        for made in sets:
-            answers = made.answers()
+        for sample_set in sets:
+            answers = sample_set.answers()
             tokens = sum(answer.n_tokens for answer in answers)
-            read, drawn = read + self._left.pop((made.question_id, made.condition), 0.0), drawn + tokens
-            self._drawn[made.condition] += tokens
-            self._finished[made.condition] += len(answers)
-            self._to_draw[made.condition] -= len(answers)
+            read, drawn = read + self._left.pop((sample_set.question_id, sample_set.condition), 0.0), drawn + tokens
+            self._drawn[sample_set.condition] += tokens
+            self._finished[sample_set.condition] += len(answers)
+            self._to_draw[sample_set.condition] -= len(answers)
         self._to_read -= read
         self._batches.append((read, drawn, len(sets), 0.0 if self._since is None else now - self._since))
         self._since = now
@@ -93,5 +93,5 @@ class RemainingTime:
         weight = np.sqrt(_PRIOR)
         rows = np.vstack([causes / scale, weight * np.eye(3)])
         shares, _ = nnls(rows, np.concatenate([seconds, weight * np.full(3, seconds.mean() / 3)]))
-        found: list[float] = (shares / scale).tolist()
-        return found
+        rates: list[float] = (shares / scale).tolist()
+        return rates

@@ -43,7 +43,7 @@ def _of_parts(parts: Sequence[Mapping[str, Any]]) -> Output:
     thought = ""
     for part in parts:
         inner = part.get("thinking") if part.get("type") == "thinking" else None
-        thought += inner if isinstance(inner, str) else "".join(_as_text(one.get("text")) for one in inner or ())
+        thought += inner if isinstance(inner, str) else "".join(_as_text(piece.get("text")) for piece in inner or ())
     return Output(text, thought)
 
 
@@ -85,9 +85,9 @@ def read_choice(choice: Mapping[str, Any], how: OutputRules) -> ReadAnswer:
 
 def is_stopped_early(choice: Mapping[str, Any], how: OutputRules) -> bool:
     """True if a stop string may have ended the output before its answer began: in the thought, or at a blank line."""
-    found = read_choice(choice, how)
+    answer = read_choice(choice, how)
     ended_by_itself = "stop_reason" in choice and not isinstance(choice["stop_reason"], str)  # vLLM names what ended it
-    return silence(Sample(0, found.text, 0, found.finish, 0.0)) in ("empty", "thought_only") and not ended_by_itself
+    return silence(Sample(0, answer.text, 0, answer.finish, 0.0)) in ("empty", "thought_only") and not ended_by_itself
 
 
 def is_opened_by_prompt(choice: Mapping[str, Any]) -> bool:

@@ -47,19 +47,19 @@ def samples(
         used = token_count(reply, "completion_tokens")
         outputs = [read_output(choice) for choice in choices]
         lengths = _lengths([output.thought + output.text for output in outputs], used)
-        made = []
+        numbered = []
         for i, choice in enumerate(choices[:n]):
-            found = usable_logprobs(choice)
+            logprobs = usable_logprobs(choice)
             answer, whole = read_choice(choice, how), outputs[i].thought + outputs[i].text
-            if found or (found is not None and not whole):  # some servers give none of a thought's tokens
-                count = len(found)
+            if logprobs or (logprobs is not None and not whole):  # some servers give none of a thought's tokens
+                count = len(logprobs)
             elif tokenizer is not None and (used is None or len(choices) > 1):
                 count = len(tokenizer(whole, add_special_tokens=False)["input_ids"]) + (answer.finish != "length")
             else:
                 count = lengths[i]
             index = GREEDY if first == GREEDY else first + i
-            made.append(Sample(index, whole_text(answer.text)[0], count, answer.finish, math.fsum(found or ())))
-        return made
+            numbered.append(Sample(index, whole_text(answer.text)[0], count, answer.finish, math.fsum(logprobs or ())))
+        return numbered
 
 
 def unusable_parts(reply: Mapping[str, Any], logprobs: bool) -> Counter[str]:
@@ -76,7 +76,7 @@ _COUNTS = ("prompt_tokens", "completion_tokens")
 
 
 def _is_count(usage: Mapping[str, Any], key: str) -> bool:
-    """True for a number of tokens that a reply can have, and where there is none."""
+    """True for a number of tokens that a reply can have, and for a missing one."""
     value = usage.get(key)
     return value is None or (type(value) in (int, float) and 0 <= value <= LARGEST)
 
@@ -107,10 +107,10 @@ def usable_logprobs(choice: Mapping[str, Any]) -> list[float] | None:
 
     An empty list beside a text counts as none; of an output that is a thought alone it is as some servers give it.
     """
-    given = choice.get("logprobs")
-    if not isinstance(given, Mapping):
+    stated = choice.get("logprobs")
+    if not isinstance(stated, Mapping):
         return None
-    values, tokens = given.get("token_logprobs"), given.get("content")
+    values, tokens = stated.get("token_logprobs"), stated.get("content")
     if values is None and isinstance(tokens, list):
         values = [token.get("logprob") if isinstance(token, Mapping) else None for token in tokens]
     if not isinstance(values, list) or any(type(value) not in (int, float) for value in values):
@@ -127,12 +127,16 @@ def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
     without any, or that does not follow OpenAI's protocol.
     """
     with protocol():
-        given = reply["choices"][0].get("logprobs")
-        content = given.get("content") if isinstance(given, Mapping) else None
-        tops = given.get("top_logprobs") if isinstance(given, Mapping) else None
+        stated = reply["choices"][0].get("logprobs")
+        content = stated.get("content") if isinstance(stated, Mapping) else None
+        tops = stated.get("top_logprobs") if isinstance(stated, Mapping) else None
         if content is not None:
             tops = [token.get("top_logprobs") for token in content]
-            pairs = [[(str(one["token"]), one.get("logprob")) for one in top] for top in tops if top is not None]
+            pairs = [
+                [(str(alternative["token"]), alternative.get("logprob")) for alternative in top]
+                for top in tops
+                if top is not None
+            ]
         elif tops is not None:
             pairs = [[(str(token), value) for token, value in top.items()] for top in tops if top is not None]
         if tops is None or (tops and not pairs):
@@ -140,7 +144,7 @@ def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
                 "server: gives no top log-probabilities, from which this gate reads; `kbtrain check-server` shows what "
                 "a server gives"
             )
-        made = [[(token, float(value)) for token, value in top if value is not None] for top in pairs]
-        if any(math.isnan(value) or value > _HIGHEST for top in made for _, value in top):
+        by_place = [[(token, float(value)) for token, value in top if value is not None] for top in pairs]
+        if any(math.isnan(value) or value > _HIGHEST for top in by_place for _, value in top):
             raise ValueError("a log-probability above 0 or not a number")
-        return [[(token, value) for token, value in top if value > -math.inf] for top in made]
+        return [[(token, value) for token, value in top if value > -math.inf] for top in by_place]

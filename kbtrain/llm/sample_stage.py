@@ -48,11 +48,11 @@ class SamplingPlan:
 
     def requests(self) -> Iterator[AnswerRequest]:
         """Every request, in the order of the question file; memory does not grow with it."""
-        seen: Counter[Split] = Counter()
+        n_questions: Counter[Split] = Counter()
         for question, evidence in _pairs(self.questions, self.evidence):
-            seen[question.split] += 1
+            n_questions[question.split] += 1
             for condition in self.conditions:
-                if condition != "mask" or seen[question.split] <= self._mask_limit(question.split):
+                if condition != "mask" or n_questions[question.split] <= self._mask_limit(question.split):
                     text = _text(question, evidence, condition)
                     n = self.samples.get(question.split, 0)
                     yield AnswerRequest(question, condition, text, n, prompts=self.prompts)
@@ -75,13 +75,13 @@ def check_files(questions: Path, evidence: Path) -> Counter[Split]:
     Raises :class:`UserError` for a broken or repeated record and for evidence of another question.
     """
     counts: Counter[Split] = Counter()
-    seen: set[str] = set()
+    ids: set[str] = set()
     for question, _ in _pairs(questions, evidence):
-        if question.id in seen:
+        if question.id in ids:
             raise UserError(f"{at(questions)}: field 'id': duplicate '{question.id}'")
         if (not question.answers and question.gold == "given") or any(map(is_empty, question.answers)):
             raise UserError(f"{at(questions)}: field 'answers': question '{question.id}' has an empty answer or none")
-        seen.add(question.id)
+        ids.add(question.id)
         counts[question.split] += 1
     if not counts:
         raise UserError(f"{at(questions)}: no questions in it")
@@ -90,16 +90,18 @@ def check_files(questions: Path, evidence: Path) -> Counter[Split]:
 
 def mask_leaks(evidence: Path) -> int:
     """Number of questions whose evidence shows an accepted answer after masking."""
-    return sum(bool(found.mask_leak) for found in jsonl.read(Evidence, evidence))
+    return sum(bool(evidence_of_question.mask_leak) for evidence_of_question in jsonl.read(Evidence, evidence))
 
 
 def _pairs(questions: Path, evidence: Path) -> Iterator[tuple[Question, Evidence]]:
     both = itertools.zip_longest(jsonl.read(Question, questions), jsonl.read(Evidence, evidence))
-    for number, (question, found) in enumerate(both, 1):
-        if question is None or found is None or question.id != found.question_id:
-            wanted, got = (question and question.id), (found and found.question_id)
-            raise UserError(f"{at(evidence, number)}: evidence of {got!r} where {wanted!r} is due; run retrieve again")
-        yield question, found
+    for number, (question, evidence_of_question) in enumerate(both, 1):
+        if question is None or evidence_of_question is None or question.id != evidence_of_question.question_id:
+            expected, got = (question and question.id), (evidence_of_question and evidence_of_question.question_id)
+            raise UserError(
+                f"{at(evidence, number)}: evidence of {got!r} where {expected!r} is due; run retrieve again"
+            )
+        yield question, evidence_of_question
 
 
 def _text(question: Question, evidence: Evidence, condition: Condition) -> str | None:
@@ -174,16 +176,18 @@ class SamplingJob:
 
     @classmethod
     def from_config(
-        cls, config: LLMConfig, run: str, plan: SamplingPlan, shard: Shard, total: int, noted: Any = None
+        cls, config: LLMConfig, run: str, plan: SamplingPlan, shard: Shard, total: int, noted_files: Any = None
     ) -> SamplingJob:
-        """The job with its settings; ``total`` counts the question-conditions of all shards. ``noted``: the model's
-        files as an earlier start noted them (:mod:`kbtrain.models.files_read`)."""
+        """The job with its settings; ``total`` counts the question-conditions of all shards.
+
+        ``noted_files``: the model's files as an earlier start noted them (:mod:`kbtrain.models.files_read`).
+        """
         share = shard.n_requests(total, config.window)
         files = {"questions": file_sha256(plan.questions), "evidence": file_sha256(plan.evidence)}
         settings = {**config.run_settings(), "samples": dict(plan.samples), **files}
         if plan.prompts is not None:
             settings["own_prompts"] = plan.prompts.as_record()
-        if config.kind.model_files and (files := hashes_of(config.model, noted)):
+        if config.kind.model_files and (files := hashes_of(config.model, noted_files)):
             settings[MODEL_FILES] = files
         if not shard.is_whole:
             settings |= {"shard": f"{shard.index}/{shard.count}", "n_expected": share}
@@ -202,14 +206,14 @@ class SamplingJob:
         store.begin(self.run, {**stored, **defaults, **self._settings(store)})
         store.check_whole(self.run)
         done = store.done(self.run)
-        asked = itertools.chain.from_iterable(self.shard.windows(self.plan.requests(), self.config.window))
-        return sum((request.question.id, request.condition) in done for request in asked) if done else 0
+        requests = itertools.chain.from_iterable(self.shard.windows(self.plan.requests(), self.config.window))
+        return sum((request.question.id, request.condition) in done for request in requests) if done else 0
 
     def _settings(self, store: SampleStore) -> dict[str, Any]:
         """The settings, the numbers of answers as stored where they differ in splits of none alone, which may be left
         out."""
-        there = sum(store.counts(self.run).values()) > 0 if self.run in store.runs() else False
-        stored = store.run_meta(self.run) if there else dict(self.settings)
+        has_answers = sum(store.counts(self.run).values()) > 0 if self.run in store.runs() else False
+        stored = store.run_meta(self.run) if has_answers else dict(self.settings)
         settings = dict(self.settings)
         if _some_of(stored.get("samples")) == _some_of(settings["samples"]):
             settings["samples"] = stored["samples"]
@@ -239,24 +243,24 @@ class SamplingJob:
         place, silent = f"{at(store.path)}: run '{self.run}'", silent or SilentAnswers()
         if not allow_empty:
             silent.check(place, LEAST)
-        begun: dict[str, Any] | None = None
+        noted_facts: dict[str, Any] | None = None
         if config.dtype == "auto" and self.run in store.runs():
             # a begun run keeps its number format: 'auto' could mean another one on another machine
             config = config.model_copy(update={"dtype": store.run_meta(self.run).get("dtype", "auto")})
         windows = self.shard.windows(self.plan.requests(), config.window)
         for facts, sets in engine(config, windows, done):
-            if facts != begun:  # an engine of many machines tells the facts of each
+            if facts != noted_facts:  # an engine of many machines tells the facts of each
                 store.begin(self.run, {**self._settings(store), **facts})
-                begun = facts
+                noted_facts = facts
             if remaining is not None:
                 remaining.add(sets) if sets else remaining.start()
             if sets:
                 store.put(self.run, sets)
                 yield len(sets)
-                silent.add(sample for made in sets for sample in made.answers())
+                silent.add(sample for sample_set in sets for sample in sample_set.answers())
                 if not allow_empty:
                     silent.check(place, LEAST)
-                if any(one.refused is not None for one in sets):
+                if any(sample_set.refused is not None for sample_set in sets):
                     check_refusals(store, self)
 
 

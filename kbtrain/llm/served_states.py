@@ -81,22 +81,22 @@ def _generated_tokens(reply: Mapping[str, Any]) -> list[int]:
     return [int(i) for i in ids] if isinstance(ids, list) else []
 
 
-def read_states(given: Any, prompt: Sequence[int], generated: Sequence[int]) -> ServedStates:
+def read_states(field: Any, prompt: Sequence[int], generated: Sequence[int]) -> ServedStates:
     """States in vLLM's ``kv_transfer_params`` of a prompt and its ``generated`` tokens. Raises :class:`UserError`."""
-    given = states_field(given)
+    field = states_field(field)
     try:
-        if given["prompt_tokens"] != len(prompt):
-            raise UserError(f"the upstream read {given['prompt_tokens']} prompt tokens, {len(prompt)} were sent")
-        layers, width = tuple(int(layer) for layer in given["layers"]), int(given["width"])
+        if field["prompt_tokens"] != len(prompt):
+            raise UserError(f"the upstream read {field['prompt_tokens']} prompt tokens, {len(prompt)} were sent")
+        layers, width = tuple(int(layer) for layer in field["layers"]), int(field["width"])
         read = functools.partial(_array, layers=len(layers), width=width)
-        at_prompt = read(given["prompt"])
-        drafted = "draft_mean" in given
+        at_prompt = read(field["prompt"])
+        drafted = "draft_mean" in field
         return ServedStates(
             layers,
             at_prompt,
-            read(given["draft_mean"]) if drafted else at_prompt,
-            read(given["draft_last"]) if drafted else at_prompt,
-            int(given["draft_tokens"]),
+            read(field["draft_mean"]) if drafted else at_prompt,
+            read(field["draft_last"]) if drafted else at_prompt,
+            int(field["draft_tokens"]),
             tuple(int(token) for token in generated),
         )
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
@@ -107,12 +107,12 @@ def read_states(given: Any, prompt: Sequence[int], generated: Sequence[int]) -> 
 
 def states_field(transfer: Any) -> Mapping[str, Any]:
     """Our field of ``kv_transfer_params``. Raises :class:`UserError` for a reply without states."""
-    given = transfer.get(FIELD) if isinstance(transfer, Mapping) else None
-    if not isinstance(given, Mapping):
+    field = transfer.get(FIELD) if isinstance(transfer, Mapping) else None
+    if not isinstance(field, Mapping):
         raise UserError(f"the upstream returns no hidden states; {HOW}")
-    if "error" in given:
-        raise UserError(f"the upstream returns no hidden states: {given['error']!s:.100}")
-    return given
+    if "error" in field:
+        raise UserError(f"the upstream returns no hidden states: {field['error']!s:.100}")
+    return field
 
 
 def _array(text: str, layers: int, width: int) -> States:
@@ -141,12 +141,12 @@ def read_answers(reply: Mapping[str, Any], end_token: int | None) -> list[Served
     ends: list[States | None] = [None] * len(choices)
     layers: tuple[int, ...] = ()
     if end_token is not None:
-        given = states_field(reply.get("kv_transfer_params"))
-        if given.get("end_token") != end_token:
-            raise UserError(f"the upstream reads end states at token {given.get('end_token')}, not {end_token}; {HOW}")
+        field = states_field(reply.get("kv_transfer_params"))
+        if field.get("end_token") != end_token:
+            raise UserError(f"the upstream reads end states at token {field.get('end_token')}, not {end_token}; {HOW}")
         try:
-            layers, width = tuple(map(int, given["layers"])), int(given["width"])
-            rows = np.frombuffer(base64.b64decode(given["ends"], validate=True), "<f4")
+            layers, width = tuple(map(int, field["layers"])), int(field["width"])
+            rows = np.frombuffer(base64.b64decode(field["ends"], validate=True), "<f4")
             ends = [row if np.isfinite(row).all() else None for row in rows.reshape(len(choices), len(layers), width)]
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             raise UserError(
@@ -196,13 +196,13 @@ class StatesServer:
         ids = None if isinstance(reply, PromptRefusal) else reply.get("prompt_token_ids")
         return [int(i) for i in ids] if isinstance(ids, list) and all(isinstance(i, int) for i in ids) else None
 
-    def check_prompts(self, own: OwnPrompts | None) -> bool:
-        """:meth:`check_template` of the plain prompt; ``own``: the product's templates."""
+    def check_prompts(self, templates: OwnPrompts | None) -> bool:
+        """:meth:`check_template` of the plain prompt; ``templates``: the product's templates."""
         example = GateExample.ask("What is the capital of France?")
-        return self.check_template(asked_text(example, None, own), own.system if own else None)
+        return self.check_template(asked_text(example, None, templates), templates.system if templates else None)
 
     def check_template(self, text: str, system: str | None = None) -> bool:
-        """True if the server's chat template gives the tokens of ours for a message; False where it returns no tokens.
+        """True if the server's chat template gives the local tokens for a message; False where it returns no tokens.
 
         Raises :class:`UserError` where they differ: states and labels are then of another prompt than the answer's.
         """
@@ -211,14 +211,14 @@ class StatesServer:
             return served is not None
         place = next((i for i, pair in enumerate(zip(ids, served, strict=False)) if pair[0] != pair[1]), None)
         place = min(len(ids), len(served)) if place is None else place
-        here, there = (self.tokenizer.decode(tokens[place : place + 8]) for tokens in (ids, served))
+        local_text, served_text = (self.tokenizer.decode(tokens[place : place + 8]) for tokens in (ids, served))
         options = {name: value for name, value in TEMPLATE_OPTIONS.items() if name != "add_generation_prompt"}
         how = f"start it with the chat template and the tokenizer of '{self.tokenizer.name_or_path}'"
         if self.chat_tokens(text, system, **options) == ids:
             how = f"start it with --default-chat-template-kwargs '{json.dumps(options)}'"
         raise UserError(
             f"server {self.server.base}: its chat template gives other tokens than the local one from token {place} on "
-            f"({here!r:.60} here, {there!r:.60} there); {how}"
+            f"({local_text!r:.60} here, {served_text!r:.60} there); {how}"
         )
 
     def read(self, prompts: Sequence[Sequence[int]], draft_tokens: int = 0) -> list[ServedStates]:

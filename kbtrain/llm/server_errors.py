@@ -72,7 +72,7 @@ class ServerError:
 
     @property
     def text(self) -> str:
-        """Status and message, as an error of ours shows them."""
+        """Status and message, as a UserError shows them."""
         return f"status {self.status} ({self.message})"
 
     @property
@@ -85,10 +85,10 @@ class ServerError:
     @property
     def refusal(self) -> RefusalKind | None:
         """Kind of refusal of the prompt; None where the error is not about the prompt."""
-        told = self.status in OF_REQUEST
-        if self.codes & _FILTER_CODES or (told and _FILTER.search(self.message)):
+        of_request = self.status in OF_REQUEST
+        if self.codes & _FILTER_CODES or (of_request and _FILTER.search(self.message)):
             return "content_filter"
-        if self.codes & _LENGTH_CODES or self.status == 413 or (told and _LENGTH.search(self.message)):
+        if self.codes & _LENGTH_CODES or self.status == 413 or (of_request and _LENGTH.search(self.message)):
             return "context_length"
         if _IMAGE.search(self.message):
             return "other"
@@ -117,7 +117,7 @@ def holds_error(reply: Mapping[str, Any]) -> bool:
 
 
 def refused_answer(reply: Mapping[str, Any]) -> str | None:
-    """The finish reason of an answer that a content filter removed or cut; None where there is none."""
+    """The finish reason of an answer that a content filter removed or cut; None without one."""
     choices = reply.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         reason = choice.get("finish_reason") if isinstance(choice, dict) else None
@@ -127,7 +127,7 @@ def refused_answer(reply: Mapping[str, Any]) -> str | None:
 
 
 def failed_answer(reply: Mapping[str, Any]) -> str | None:
-    """The error of a choice that its provider broke off (finish reason ``error``); None where there is none."""
+    """The error of a choice that its provider broke off (finish reason ``error``); None without one."""
     choices = reply.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and (choice.get("error") or choice.get("finish_reason") == "error"):
@@ -135,39 +135,39 @@ def failed_answer(reply: Mapping[str, Any]) -> str | None:
     return None
 
 
-def error_message(said: Any) -> str:
+def error_message(value: Any) -> str:
     """A server's error message in one short line, from its reply's JSON or text; empty where it says nothing."""
     for _ in range(8):
-        if isinstance(said, list) and said:
-            said = said[0]
-        elif isinstance(said, dict):
-            inner = next((said[key] for key in ("error", "message", "detail", "msg") if said.get(key)), None)
+        if isinstance(value, list) and value:
+            value = value[0]
+        elif isinstance(value, dict):
+            inner = next((value[key] for key in ("error", "message", "detail", "msg") if value.get(key)), None)
             if inner is None:
                 break
-            place = said.get("loc")
+            place = value.get("loc")
             if isinstance(place, list) and place and isinstance(inner, str):
                 inner = f"{place[-1]}: {inner}"
-            said = inner
-        elif isinstance(said, str) and said.startswith("{"):  # JSON inside a message, as Mistral sends it
+            value = inner
+        elif isinstance(value, str) and value.startswith("{"):  # JSON inside a message, as Mistral sends it
             try:
-                said = json.loads(said)
+                value = json.loads(value)
             except (ValueError, RecursionError):
                 break
         else:
             break
-    return " ".join(str(said).split())[:200] if said else ""
+    return " ".join(str(value).split())[:200] if value else ""
 
 
-def _codes(said: Any, depth: int) -> Iterator[Any]:
+def _codes(value: Any, depth: int) -> Iterator[Any]:
     """Values of ``code``, ``type`` and ``status`` in an error, and in the errors and reasons inside it."""
     if depth > 4:
         return
-    if isinstance(said, list):
-        for one in said[:4]:
-            yield from _codes(one, depth + 1)
-    elif isinstance(said, dict):
+    if isinstance(value, list):
+        for item in value[:4]:
+            yield from _codes(item, depth + 1)
+    elif isinstance(value, dict):
         for key in ("code", "type", "status", "error_type"):
-            if isinstance(said.get(key), str | int):
-                yield said[key]
+            if isinstance(value.get(key), str | int):
+                yield value[key]
         for key in ("error", "innererror", "detail", "message", "metadata"):
-            yield from _codes(said.get(key), depth + 1)
+            yield from _codes(value.get(key), depth + 1)

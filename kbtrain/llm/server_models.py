@@ -52,22 +52,22 @@ def _read_model(row: Mapping[str, Any]) -> ListedModel:
     )
 
 
-def find_model(wanted: str, listed: Sequence[ListedModel]) -> ListedModel | None:
-    """The listed model that ``wanted`` means, under the name to ask for; None where the list has none.
+def find_model(name: str, listed: Sequence[ListedModel]) -> ListedModel | None:
+    """The listed model that ``name`` means, under the name to ask for; None where the list has none.
 
     ``NAME`` is also ``models/NAME`` (Gemini) and ``NAME:latest`` (Ollama). ``NAME:variant`` (OpenRouter) and a pattern
     such as ``*`` or ``openai/*`` (LiteLLM) leave the name as it is.
     """
-    exact = next((model for model in listed if model.name == wanted), None)
+    exact = next((model for model in listed if model.name == name), None)
     if exact is not None:
         return exact
-    alike = next((model for model in listed if _bare_name(model.name) == _bare_name(wanted)), None)
+    alike = next((model for model in listed if _bare_name(model.name) == _bare_name(name)), None)
     if alike is not None:
         return alike
-    base = wanted.partition(":")[0]
+    base = name.partition(":")[0]
     for model in listed:
-        if model.name == base or (is_pattern(model.name) and fnmatch.fnmatchcase(wanted, model.name)):
-            return ListedModel(wanted, model.owner, model.root, model.context)
+        if model.name == base or (is_pattern(model.name) and fnmatch.fnmatchcase(name, model.name)):
+            return ListedModel(name, model.owner, model.root, model.context)
     return None
 
 

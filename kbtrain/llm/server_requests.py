@@ -44,9 +44,9 @@ class NoReply(Exception):
     ``is_empty``: the reply is well-formed and has no answer in it.
     """
 
-    def __init__(self, why: str, asked: float | None = None, is_empty: bool = False) -> None:
+    def __init__(self, why: str, wait: float | None = None, is_empty: bool = False) -> None:
         super().__init__(why)
-        self.asked = asked
+        self.asked = wait
         self.is_empty = is_empty
 
 
@@ -76,8 +76,8 @@ async def post(
 async def _post_once(client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], holds: str) -> dict[str, Any]:
     response, text = await exchange(client, "POST", path, body)
     if response.status_code != 200:
-        asked = retry_after(response.headers.get("retry-after"), LONGEST_ASKED)
-        raise _failure(client, path, read_error(response.status_code, text), asked)
+        wait = retry_after(response.headers.get("retry-after"), LONGEST_ASKED)
+        raise _failure(client, path, read_error(response.status_code, text), wait)
     try:
         reply = strike_all(json.loads(text))  # a server may echo its caller's headers
     except (ValueError, RecursionError):
@@ -95,15 +95,15 @@ async def _post_once(client: httpx2.AsyncClient, path: str, body: Mapping[str, A
     return reply
 
 
-def _failure(client: httpx2.AsyncClient, path: str, error: ServerError, asked: float | None) -> Exception:
-    """The exception that a server's error stands for; ``asked``: its ``Retry-After``."""
+def _failure(client: httpx2.AsyncClient, path: str, error: ServerError, wait: float | None) -> Exception:
+    """The exception that a server's error stands for; ``wait``: its ``Retry-After``."""
     if error.is_quota:
         return UserError(f"server {client.base_url}: {error.text}; {NO_QUOTA}, then run the same command again")
     kind = error.refusal
     if kind is not None:
         return PromptRefusal(kind, error.text)
     if error.status in PASSING:
-        return NoReply(error.text, error.wait if asked is None else asked)
+        return NoReply(error.text, error.wait if wait is None else wait)
     hint = NOT_FOUND[path] if error.status == 404 else HINTS.get(error.status, "")
     return UserError(f"server {client.base_url}: {error.text}{hint}")
 

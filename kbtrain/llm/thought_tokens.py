@@ -38,8 +38,8 @@ class ThoughtTokens:
 
     def is_thinking(self, tokens: Sequence[int], opened: bool) -> bool:
         """True if an output is surely in its thought, without decoding it; False where that is not known."""
-        begun = opened or (bool(tokens) and tokens[0] in self.opening)
-        return begun and bool(self.closing) and self.closing.isdisjoint(tokens)
+        is_open = opened or (bool(tokens) and tokens[0] in self.opening)
+        return is_open and bool(self.closing) and self.closing.isdisjoint(tokens)
 
     def decode(self, tokens: Sequence[int], opened: bool) -> SplitText:
         """Thought and answer of an output. The answer has no special tokens."""

@@ -56,9 +56,11 @@ class TransformersLLM:
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.limits = limits or BatchLimits()
-        self.shared_prefix, self.window, told = sharing(model, sampling.max_prompt_tokens, sampling.max_output_tokens)
-        if told:
-            warnings.warn(f"{name}: {told}", stacklevel=2)
+        self.shared_prefix, self.window, warning = sharing(
+            model, sampling.max_prompt_tokens, sampling.max_output_tokens
+        )
+        if warning:
+            warnings.warn(f"{name}: {warning}", stacklevel=2)
         self._sampler = BatchSampler(model, tokenizer, sampling, self.shared_prefix, self.window)
         self._replicas: list[BatchSampler] = []
 
@@ -107,10 +109,10 @@ class TransformersLLM:
     def _ready_samplers(self) -> list[BatchSampler]:
         """As many as work at once: one, where the prompts of two batches would take much of the machine's memory."""
         room = self.limits.prompt_tokens * _token_bytes(self.model)
-        wanted = n_parallel(self.model) - 1 if room <= _SHARE * machine_memory() else 0
-        while len(self._replicas) < wanted:
+        n_replicas = n_parallel(self.model) - 1 if room <= _SHARE * machine_memory() else 0
+        while len(self._replicas) < n_replicas:
             self._replicas.append(self._sampler.replica())
-        return [self._sampler, *self._replicas[:wanted]]
+        return [self._sampler, *self._replicas[:n_replicas]]
 
     def _warn_if_short(self, at_once: int) -> None:
         """One line before the work starts: a system that has no memory left kills without a word."""
@@ -131,8 +133,10 @@ class TransformersLLM:
 
     def _answers(self, sampler: BatchSampler, batch: _Batch) -> list[SampleSet]:
         """Answers of a batch that are still missing; the batch is drawn whole."""
-        found = zip(batch.prompts, self._draw_batch(sampler, batch.prompts), strict=True)
-        return [_sample_set(p, made, batch.cut) for p, made in found if (p.question_id, p.condition) in batch.missing]
+        drawn = zip(batch.prompts, self._draw_batch(sampler, batch.prompts), strict=True)
+        return [
+            _sample_set(p, answers, batch.cut) for p, answers in drawn if (p.question_id, p.condition) in batch.missing
+        ]
 
     def _prompt(self, request: AnswerRequest) -> tuple[PromptRows, int]:
         """The rows to draw, and how many tokens of evidence were cut from the tail to fit the prompt's room."""
@@ -160,8 +164,8 @@ class TransformersLLM:
             raise UserError(f"question '{prompt.question_id}': not enough memory for one answer; shorten the prompt")
         half = len(prompt.indices) // 2
         parts = (prompt.indices[:half], prompt.indices[half:])
-        found = [self._draw_batch(sampler, [dataclasses.replace(prompt, indices=part)])[0][1] for part in parts]
-        return len(prompt.ids), found[0] + found[1]
+        halves = [self._draw_batch(sampler, [dataclasses.replace(prompt, indices=part)])[0][1] for part in parts]
+        return len(prompt.ids), halves[0] + halves[1]
 
 
 def batch_bytes(model: PreTrainedModel, limits: BatchLimits, sampling: Sampling) -> float:
@@ -187,8 +191,10 @@ def _token_bytes(model: PreTrainedModel) -> int:
     return int(2 * config.num_hidden_layers * heads * size * model.dtype.itemsize)
 
 
-def _sample_set(prompt: PromptRows, found: tuple[int, list[Sample]], cut: Mapping[tuple[str, str], int]) -> SampleSet:
-    n_tokens, samples = found
+def _sample_set(
+    prompt: PromptRows, drawn_samples: tuple[int, list[Sample]], cut: Mapping[tuple[str, str], int]
+) -> SampleSet:
+    n_tokens, samples = drawn_samples
     greedy = next((s for s in samples if s.index == GREEDY), None)
     drawn = tuple(s for s in samples if s.index != GREEDY)
     key = (prompt.question_id, prompt.condition)
@@ -198,5 +204,5 @@ def _sample_set(prompt: PromptRows, found: tuple[int, list[Sample]], cut: Mappin
 def is_memory_error(error: BaseException) -> bool:
     """PyTorch raises its own type on a GPU and a plain RuntimeError on a CPU."""
     text = str(error)
-    known = ("can't allocate memory", "not enough memory", "out of memory")
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(k in text for k in known)
+    phrases = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(k in text for k in phrases)

@@ -102,14 +102,16 @@ class VllmLLM:
         outputs = dict(zip(key, self.engine.generate(prompts, how, use_tqdm=False), strict=True))
         opened = [self._thoughts.is_opened_by(ids) for ids, _ in fitted]
         if self._sends_stop:
-            early = [k for k in key if any(self._is_stopped_early(one, opened[k[0]]) for one in outputs[k].outputs)]
+            early = [
+                k for k in key if any(self._is_stopped_early(output, opened[k[0]]) for output in outputs[k].outputs)
+            ]
             outputs |= self._generate_without_stop(requests, fitted, early)
-        made = []
+        sample_sets = []
         for i, (request, (ids, cut)) in enumerate(zip(requests, fitted, strict=True)):
             greedy = self._samples(outputs[i, GREEDY].outputs, GREEDY, opened[i])[0] if request.greedy else None
             drawn = self._samples(outputs[i, request.n].outputs, 0, opened[i]) if request.n else ()
-            made.append(SampleSet(request.question.id, request.condition, tuple(drawn), greedy, len(ids), cut))
-        return made
+            sample_sets.append(SampleSet(request.question.id, request.condition, tuple(drawn), greedy, len(ids), cut))
+        return sample_sets
 
     def _generate_without_stop(
         self,
@@ -195,7 +197,7 @@ def _on_cpu() -> bool:
 def _end_ids(engine: Any) -> list[int]:
     """The end ids of model and generation config; the tokenizer's vLLM knows by itself."""
     config = engine.llm_engine.model_config
-    found: set[int] = set()
+    end_ids: set[int] = set()
     for ids in (config.hf_config.eos_token_id, config.try_get_generation_config().get("eos_token_id")):
-        found.update([ids] if isinstance(ids, int) else ids or [])
-    return sorted(found)
+        end_ids.update([ids] if isinstance(ids, int) else ids or [])
+    return sorted(end_ids)

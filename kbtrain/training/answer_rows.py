@@ -76,12 +76,12 @@ def packed(rows: Sequence[TrainingRow]) -> dict[str, torch.Tensor]:
     :class:`~kbtrain.kernels.training_attention.Span`, one a line.
     """
     start = begun_alike(rows)
-    own = [row.ids[start:-1] for row in rows]  # the last token predicts nothing
-    ends = list(accumulate((len(ids) for ids in own), initial=start))
-    kept = [i for end, row in zip(ends[1:], rows, strict=True) for i in range(end - len(row.labels), end)]
+    own_tokens = [row.ids[start:-1] for row in rows]  # the last token predicts nothing
+    ends = list(accumulate((len(ids) for ids in own_tokens), initial=start))
+    predicted = [i for end, row in zip(ends[1:], rows, strict=True) for i in range(end - len(row.labels), end)]
     spans = [Span(0, 0, start), *(Span(0, first, end, start) for first, end in pairwise(ends))]
-    places = [*range(start), *(start + i for ids in own for i in range(len(ids)))]
-    ids = torch.tensor([[*rows[0].ids[:start], *(i for ids in own for i in ids)]])
+    places = [*range(start), *(start + i for ids in own_tokens for i in range(len(ids)))]
+    ids = torch.tensor([[*rows[0].ids[:start], *(i for ids in own_tokens for i in ids)]])
     return {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
@@ -89,6 +89,6 @@ def packed(rows: Sequence[TrainingRow]) -> dict[str, torch.Tensor]:
         "labels": torch.tensor([[label for row in rows for label in row.labels]]),
         "other": torch.tensor([[other for row in rows for other in row.other]]),
         "weight": torch.tensor([[weight for row in rows for weight in row.weight]]),
-        "kept": torch.tensor(kept),
+        "kept": torch.tensor(predicted),
         "spans": torch.tensor(spans),
     }

@@ -52,10 +52,10 @@ def check_tokens(tokenizer: PreTrainedTokenizerBase, vocabulary: int, model: str
     all the same; but the model must know it.
     """
     for name in ("pad", "eos"):
-        found = getattr(tokenizer, f"{name}_token_id")
-        if found is not None and found >= vocabulary:
+        token_id = getattr(tokenizer, f"{name}_token_id")
+        if token_id is not None and token_id >= vocabulary:
             raise UserError(
-                f"model '{model}': its tokenizer's {name} token has id {found}, but the model knows ids below "
+                f"model '{model}': its tokenizer's {name} token has id {token_id}, but the model knows ids below "
                 f"{vocabulary}; set {name}_token to one of its own (for pad: the EOS token will do)"
             )
 
@@ -88,16 +88,16 @@ def check_fits(config: PlannedTraining, device: str, longest: int, processes: in
     from kbtrain.training.plan.plan import make_plan
 
     layout: Any = launched_layout() if processes > 1 or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true" else "none"
-    there, context = device_memory(device), CONTEXT if device.startswith("cuda") else 0.5e9
-    free = there if device.startswith("cuda") else min(there, float(available_memory()))
-    if _at_most(config, longest) < min(there / 2, free):
+    room, context = device_memory(device), CONTEXT if device.startswith("cuda") else 0.5e9
+    free = room if device.startswith("cuda") else min(room, float(available_memory()))
+    if _at_most(config, longest) < min(room / 2, free):
         return  # plainly so: the plan's pass over the model's layers would only take time
     shorter: Any = config.model_copy(update={"max_length": max(16, min(longest, config.max_length))})
     need = make_plan(shorter, processes, context, [layout]).memory[0]
-    if need.peak > there:
+    if need.peak > room:
         raise UserError(
             f"key 'device_batch_size': {config.device_batch_size} rows of {longest} tokens need about "
-            f"{need.peak / 1e9:.1f} GB on a device of {there / 1e9:.1f} GB; 'kbtrain plan' says what would fit"
+            f"{need.peak / 1e9:.1f} GB on a device of {room / 1e9:.1f} GB; 'kbtrain plan' says what would fit"
         )
     if need.peak > free:
         warnings.warn(
@@ -116,8 +116,10 @@ def _at_most(config: PlannedTraining, longest: int) -> float:
     layer = 4 * wide * wide + 3 * wide * inner
     weights = text.num_hidden_layers * layer + 2 * text.vocab_size * wide
     tokens = config.device_batch_size * longest
-    kept = 4 * tokens * (text.num_hidden_layers * (40 * wide + 8 * inner + 6 * longest * text.num_attention_heads))
-    return float(24.0 * weights + kept + 4 * 4 * tokens * wide + 2e9)
+    activations = (
+        4 * tokens * (text.num_hidden_layers * (40 * wide + 8 * inner + 6 * longest * text.num_attention_heads))
+    )
+    return float(24.0 * weights + activations + 4 * 4 * tokens * wide + 2e9)
 
 
 def launched_layout() -> Any:

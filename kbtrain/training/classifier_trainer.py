@@ -90,12 +90,12 @@ def classifier_loss(
     weight = need * weights[1] + (1 - need) * weights[0]
     each = binary_cross_entropy_with_logits(need_logit(logits, objective.classes) + offset, taught, reduction="none")
     loss = (each * weight).sum() / weight.sum()
-    known = auxiliary >= 0
-    if objective.auxiliary_weight and bool(known.any()):
+    is_known = auxiliary >= 0
+    if objective.auxiliary_weight and bool(is_known.any()):
         rest = binary_cross_entropy_with_logits(
             logits[:, objective.classes :], auxiliary.clamp(min=0), reduction="none"
         )
-        loss = loss + objective.auxiliary_weight * (rest * known).sum() / known.sum()
+        loss = loss + objective.auxiliary_weight * (rest * is_known).sum() / is_known.sum()
     return loss
 
 
@@ -114,8 +114,8 @@ class Rates:
 
 def depth(name: str, n_layers: int) -> int:
     """0 for embeddings, 1 ... n for the layers."""
-    found = _LAYER.search(name)
-    return int(found.group(1)) + 1 if found else (0 if "embed" in name else n_layers)
+    match = _LAYER.search(name)
+    return int(match.group(1)) + 1 if match else (0 if "embed" in name else n_layers)
 
 
 def freeze(model: nn.Module, layers: int) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class RecipeConfig(Config):
     """Settings of every recipe that reads a model, whether it trains in steps or in closed form."""
 
-    # keys that do not decide the result: a run may go on, or be moved, with others
+    # keys that do not decide the result: a run may resume, or be moved, with others
     not_part_of_a_run: ClassVar[frozenset[str]] = frozenset(
         {"output", "test", "dry_run", "keep_checkpoints", "report_to"}
     )
@@ -152,13 +152,13 @@ def _set_up_tracker(config: TrainingConfig) -> None:
 def _checkpoints(config: TrainingConfig, has_dev: bool) -> dict[str, Any]:
     """Arguments for when checkpoints are saved and scored, and which of them is kept."""
     when = "epoch" if config.save_steps is None else "steps"
-    found: dict[str, Any] = {"save_strategy": when, "eval_strategy": when if has_dev else "no"}
+    arguments: dict[str, Any] = {"save_strategy": when, "eval_strategy": when if has_dev else "no"}
     if config.save_steps is not None:
-        found |= {"save_steps": config.save_steps, "eval_steps": config.save_steps}
+        arguments |= {"save_steps": config.save_steps, "eval_steps": config.save_steps}
     if config.select != "last":
-        found |= {"load_best_model_at_end": True, "metric_for_best_model": config.select}
-        found["greater_is_better"] = config.select == "auroc"
-    return found
+        arguments |= {"load_best_model_at_end": True, "metric_for_best_model": config.select}
+        arguments["greater_is_better"] = config.select == "auroc"
+    return arguments
 
 
 LoraRank = Annotated[int, Field(ge=1, description="rank of the adapters")]

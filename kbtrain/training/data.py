@@ -46,24 +46,24 @@ def smoothed_targets(
     example: GateExample, keys: Sequence[Target], labels: Labels, smoothing: float
 ) -> list[float | None]:
     """Each key's :func:`target`, moved by the share ``smoothing`` towards 1/2."""
-    found = (target(example, key, labels) for key in keys)
-    return [None if t is None else t + smoothing * (0.5 - t) for t in found]
+    targets = (target(example, key, labels) for key in keys)
+    return [None if t is None else t + smoothing * (0.5 - t) for t in targets]
 
 
 def read_data(train: Path, dev: Path | None, keys: Sequence[Target], labels: Labels) -> TrainingData:
     """Training and dev examples. Raises :class:`UserError` for what cannot be trained on: no file, a wrong split, a
     class without examples, a training question that is also in dev.
     """
-    given = _read_split(train, "train")
+    examples = _read_split(train, "train")
     held_out = _read_split(dev, "dev") if dev else ()
-    check_disjoint(given, held_out, train, dev)
-    kept = tuple(e for e in given if any(target(e, key, labels) is not None for key in keys))
-    if not kept:
-        raise UserError(f"{at(train)}: none of its {len(given)} examples has a {labels} label for {', '.join(keys)}")
+    check_disjoint(examples, held_out, train, dev)
+    labelled = tuple(e for e in examples if any(target(e, key, labels) is not None for key in keys))
+    if not labelled:
+        raise UserError(f"{at(train)}: none of its {len(examples)} examples has a {labels} label for {', '.join(keys)}")
     for key in keys:
-        _check_classes([target(e, key, labels) for e in kept], key, labels, train)
-    partial = Counter(key for e in kept for key in keys if target(e, key, labels) is None)
-    return TrainingData(kept, held_out, len(given) - len(kept), dict(partial))
+        _check_classes([target(e, key, labels) for e in labelled], key, labels, train)
+    partial = Counter(key for e in labelled for key in keys if target(e, key, labels) is None)
+    return TrainingData(labelled, held_out, len(examples) - len(labelled), dict(partial))
 
 
 def labelled_examples(examples: Sequence[GateExample], key: Target, labels: Labels) -> list[GateExample]:
@@ -71,8 +71,8 @@ def labelled_examples(examples: Sequence[GateExample], key: Target, labels: Labe
 
     Plain questions are what a gate is asked about before anything is retrieved.
     """
-    found = [e for e in examples if target(e, key, labels) is not None]
-    return [e for e in found if e.reference is None] or found
+    labelled = [e for e in examples if target(e, key, labels) is not None]
+    return [e for e in labelled if e.reference is None] or labelled
 
 
 def label_rule(path: Path) -> dict[str, Any]:
@@ -122,25 +122,25 @@ def _read_split(path: Path, split: Split) -> tuple[GateExample, ...]:
     examples = tuple(read(GateExample, path))
     if not examples:
         raise UserError(f"{at(path)}: no examples in it")
-    seen: set[str] = set()
+    ids: set[str] = set()
     for example in examples:
         if example.split != split:
             raise UserError(f"{at(path)}: example '{example.id}' is of split '{example.split}', expected '{split}'")
-        if example.id in seen:
+        if example.id in ids:
             raise UserError(f"{at(path)}: duplicate id '{example.id}'")
-        seen.add(example.id)
+        ids.add(example.id)
     return examples
 
 
 def _check_classes(values: Sequence[float | None], key: Target, labels: Labels, path: Path) -> None:
-    known = [value for value in values if value is not None]
-    if not known:
+    labelled = [value for value in values if value is not None]
+    if not labelled:
         raise UserError(f"{at(path)}: no example has a {labels} label '{key}'; label it, or take it out of keys")
-    if len(set(known)) < 2:
-        what = f"{bool(known[0])}" if labels == "hard" else f"{known[0]:g}"
+    if len(set(labelled)) < 2:
+        what = f"{bool(labelled[0])}" if labels == "hard" else f"{labelled[0]:g}"
         raise UserError(
-            f"{at(path)}: key '{key}' is {what} in all {len(known)} labelled examples, so there is nothing to learn; "
-            "choose another tau when labelling"
+            f"{at(path)}: key '{key}' is {what} in all {len(labelled)} labelled examples, so there is nothing to "
+            "learn; choose another tau when labelling"
         )
 
 
@@ -184,10 +184,10 @@ def read_examples(path: Path) -> list[Example]:
     number, first = next(iter(lines(path)), (1, "{}"))
     data = jsonl.value(first, path, number)
     turns = isinstance(data, dict) and "dialogue_id" in data
-    found: list[Example] = [*read(TurnExample, path)] if turns else [*read(GateExample, path)]
-    if not found:
+    examples: list[Example] = [*read(TurnExample, path)] if turns else [*read(GateExample, path)]
+    if not examples:
         raise UserError(f"{at(path)}: no examples in it")
-    return found
+    return examples
 
 
 def read_labelled(path: Path, split: Split, key: Key, labels: Labels) -> tuple[list[Labelled], int]:
@@ -198,52 +198,54 @@ def read_labelled(path: Path, split: Split, key: Key, labels: Labels) -> tuple[l
     examples = [example for example in read_examples(path) if example.split == split]
     if not examples:
         raise UserError(f"{at(path)}: no example of split '{split}' in it")
-    seen: set[str] = set()
+    ids: set[str] = set()
     for example in examples:
-        if example.id in seen:
+        if example.id in ids:
             raise UserError(f"{at(path)}: duplicate id '{example.id}'")
-        seen.add(example.id)
-    found = [
+        ids.add(example.id)
+    labelled = [
         Labelled(example, value, None if (hard := need(example, key)) is None else hard > 0.5)
         for example in examples
         if (value := need(example, key, labels)) is not None
     ]
-    if not found:
+    if not labelled:
         raise UserError(f"{at(path)}: no {split} example has a {labels} label for '{key}'")
-    return found, len(examples) - len(found)
+    return labelled, len(examples) - len(labelled)
 
 
 def labelled_questions(path: Path, split: Split, key: Key, labels: Labels) -> list[Labelled]:
-    """The plain questions of one split that have the key's label. Raises :class:`UserError` if there is none."""
+    """The plain questions of one split that have the key's label. Raises :class:`UserError` without any."""
     rows, _ = read_labelled(path, split, key, labels)
-    found = [row for row in rows if isinstance(row.example, GateExample) and row.example.reference is None]
-    if not found:
+    questions = [row for row in rows if isinstance(row.example, GateExample) and row.example.reference is None]
+    if not questions:
         raise UserError(f"{at(path)}: no plain {split} question has a {labels} label '{key}'")
-    return found
+    return questions
 
 
 def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: Labels = "hard") -> ClassifierData:
     """Both splits (of two files, or of one), apart (:func:`shared_dialogues`). Raises :class:`UserError` if a class is
     missing or the splits overlap."""
-    given, without = read_labelled(train, "train", key, labels)
+    train_rows, without = read_labelled(train, "train", key, labels)
     held_out, dev_without = read_labelled(dev, "dev", key, labels)
-    shared = _apart([row.example for row in given], [row.example for row in held_out], train, dev)
-    given = [row for row in given if not (isinstance(row.example, TurnExample) and row.example.dialogue_id in shared)]
+    shared = _apart([row.example for row in train_rows], [row.example for row in held_out], train, dev)
+    train_rows = [
+        row for row in train_rows if not (isinstance(row.example, TurnExample) and row.example.dialogue_id in shared)
+    ]
     for labels_there, rows, path, split in (
-        ({row.need for row in given}, given, train, "train"),  # what is taught
+        ({row.need for row in train_rows}, train_rows, train, "train"),  # what is taught
         ({row.is_needed for row in held_out}, held_out, dev, "dev"),  # what dev's figures are of
     ):
         if len(labels_there) < 2:
             raise UserError(
                 f"{at(path)}: all {len(rows)} {split} examples are of one class; nothing to learn or choose"
             )
-    return ClassifierData(tuple(given), tuple(held_out), {"train": without, "dev": dev_without})
+    return ClassifierData(tuple(train_rows), tuple(held_out), {"train": without, "dev": dev_without})
 
 
 def _apart(train: Sequence[Example], dev: Sequence[Example], train_path: Path, dev_path: Path) -> set[str]:
     """Dialogues to exclude from train."""
-    given, other = ([e for e in part if isinstance(e, GateExample)] for part in (train, dev))
-    check_disjoint(given, other, train_path, dev_path)
+    train_questions, dev_questions = ([e for e in part if isinstance(e, GateExample)] for part in (train, dev))
+    check_disjoint(train_questions, dev_questions, train_path, dev_path)
     given_turns, other_turns = ([e for e in part if isinstance(e, TurnExample)] for part in (train, dev))
     return shared_dialogues(given_turns, other_turns, train_path)
 
@@ -255,7 +257,7 @@ def shared_dialogues(train: Iterable[TurnExample], dev: Iterable[TurnExample], p
     """As :func:`unnamed_in_both`. Raises :class:`UserError` for a named dialogue in both."""
     turns, held_out = list(train), list(dev)
     both = {turn.dialogue_id for turn in held_out}
-    named = next((one for turn in turns if (one := turn.dialogue_id) in both and not _MADE_UP.fullmatch(one)), None)
+    named = next((name for turn in turns if (name := turn.dialogue_id) in both and not _MADE_UP.fullmatch(name)), None)
     if named is not None:
         raise UserError(f"{at(path)}: dialogue '{named}' stands in train and in dev")
     return unnamed_in_both(turns, held_out, path)

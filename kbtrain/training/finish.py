@@ -160,9 +160,9 @@ def steps_of(state: TrainerState | None, epochs: float) -> dict[str, Any]:
     return {"steps": state.global_step, "best_step": best, "best_epoch": float(epoch)}
 
 
-def largest_difference(one: Sequence[float], other: Sequence[float]) -> float:
+def largest_difference(scores: Sequence[float], other: Sequence[float]) -> float:
     """Largest absolute difference of two lists of scores."""
-    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+    return max(abs(a - b) for a, b in zip(scores, other, strict=True))
 
 
 class ExampleGate(Protocol):
@@ -244,15 +244,15 @@ def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[K, Sequ
 
     ``probabilities`` of True, or any numbers that rise with them.
     """
-    found = {}
+    intervals = {}
     position = {example.id: i for i, example in enumerate(dev)}
     for key, column in probabilities.items():
         used = labelled_examples(dev, key, "hard")
         truth = np.array([bool(getattr(example, key)) for example in used])
         if truth.any() and not truth.all():
             values = np.array([column[position[example.id]] for example in used], dtype=np.float64)
-            found[f"auroc_{key}"] = format_delta(separations(truth, {key: values}, key)[0].auroc)
-    return found
+            intervals[f"auroc_{key}"] = format_delta(separations(truth, {key: values}, key)[0].auroc)
+    return intervals
 
 
 def dev_metrics(gate: ExampleGate, data: ClassifierData) -> Callable[[], dict[str, float]]:
@@ -264,10 +264,10 @@ def dev_metrics(gate: ExampleGate, data: ClassifierData) -> Callable[[], dict[st
 
 def held_out_examples(path: Path | None) -> list[Example]:
     """The test split's examples of a file. Raises :class:`UserError` if it has none."""
-    found = [example for example in read_examples(path) if example.split == "test"] if path else []
-    if path and not found:
+    examples = [example for example in read_examples(path) if example.split == "test"] if path else []
+    if path and not examples:
         raise UserError(f"{at(path)}: no example of split 'test' in it")
-    return found
+    return examples
 
 
 def score_held_out(config: HeldOutConfig, gate: ExampleGate, dev: DevScores) -> None:

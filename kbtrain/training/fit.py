@@ -65,9 +65,11 @@ def claim_fit_folder(
     """
     check_data(config.train, config.dev)
     card = config.output / CARD
-    there = read_json(card).get("kind") if card.exists() else kind
-    if there != kind:
-        raise UserError(f"{at(card)}: a gate '{there}' is in this folder; choose another output, or delete the folder")
+    stored_kind = read_json(card).get("kind") if card.exists() else kind
+    if stored_kind != kind:
+        raise UserError(
+            f"{at(card)}: a gate '{stored_kind}' is in this folder; choose another output, or delete the folder"
+        )
     settings = {key: value for key, value in config.model_dump(mode="json").items() if key not in DATA | paths}
     claim_folder(config.output, {"gate": kind, **settings}, defaults_of(config), optional)
 
@@ -118,8 +120,8 @@ class KeyedEnding(Ending):
         ids, keys, names = [example.id for example in data.questions("dev")], fit.card.keys, fit.card.names()
         self.dev: dict[Target, DevScores] = {}
         for key, name in zip(keys, names, strict=True):
-            known = _Known(name, dict(zip(ids, fit.dev[name], strict=True)))
-            self.dev[key] = DevScores.from_gate(known, data.dev[key], config.dev)
+            scores_of_key = _Known(name, dict(zip(ids, fit.dev[name], strict=True)))
+            self.dev[key] = DevScores.from_gate(scores_of_key, data.dev[key], config.dev)
         counts = {
             "train_questions": {key: len(rows) for key, rows in data.train.items()},
             "dev_questions": {key: len(rows) for key, rows in data.dev.items()},
@@ -171,21 +173,21 @@ class SingleEnding(Ending):
         open_again: Callable[[Path], Gate],
         started: float,
         chosen: Mapping[str, Any],
-        kept: KeptFeatures | None = None,
+        stored_features: KeptFeatures | None = None,
     ) -> None:
         super().__init__(config)
         gate, train, dev = fitted.gate, fitted.train, fitted.dev
         if gate.card is None:
             raise UserError(f"gate '{gate.name}': no card to write")
-        self.gate, self.open_again, self.kept, self.started = gate, open_again, kept, started
-        self.dev = DevScores.from_gate(by_kept(gate, kept), dev, config.dev)
+        self.gate, self.open_again, self.kept, self.started = gate, open_again, stored_features, started
+        self.dev = DevScores.from_gate(by_kept(gate, stored_features), dev, config.dev)
         counts = {"train_examples": len(train), "dev_examples": len(dev)}
         self.run = {**gate.card.run, **config.model_dump(mode="json"), **chosen, **_fit_facts(counts, started)}
         about = {"label_rule": label_rule(config.train), "versions": package_versions(), "labels": config.labels}
         fields = type(gate.card).model_fields.keys() - gate.card.ABSENT
-        known = {name: value for name, value in {**about, **chosen}.items() if name in fields}
+        fields_of_card = {name: value for name, value in {**about, **chosen}.items() if name in fields}
         self.card = gate.card.model_copy(
-            update={"run": self.run, "thresholds": {gate.name: self.dev.threshold}, **known}
+            update={"run": self.run, "thresholds": {gate.name: self.dev.threshold}, **fields_of_card}
         )
         self.figures, self.facts = self.dev.metrics, {"dev": self.dev.metrics}
         self.trained_on, self.questions = f"{len(train)} examples", [row.example for row in train]
@@ -240,8 +242,8 @@ def _single_card(
 
 
 def _model_card(card: KeyedCard, fit: KeyedFit, dev: Mapping[Target, DevScores]) -> ModelCard:
-    sections = {f"{key} on dev ({found.counts('questions')})": found.table
-                for key, found in list(dev.items())[1:]}  # fmt: skip
+    sections = {f"{key} on dev ({scores.counts('questions')})": scores.table
+                for key, scores in list(dev.items())[1:]}  # fmt: skip
     first = next(iter(dev.values()))
     return ModelCard(
         title=f"Retrieval gate (`{card.kind}`)",
@@ -251,7 +253,7 @@ def _model_card(card: KeyedCard, fit: KeyedFit, dev: Mapping[Target, DevScores])
         limits=fit.limits,
         of_dev=f"{card.keys[0]}; {first.counts('questions')}",
         metrics=first.table,
-        threshold="\n".join(found.threshold_text for found in dev.values()),
+        threshold="\n".join(scores.threshold_text for scores in dev.values()),
         run=card.run,
         versions=card.versions,
         n_probe=len(first.need),

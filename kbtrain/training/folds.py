@@ -79,8 +79,8 @@ def folds(groups: Sequence[int], seed: int, count: int = FOLDS) -> list[tuple[li
         fits = (fold for fold, room in enumerate(rooms) if len(held_out[fold]) + len(group) <= room)
         smallest = min(range(count), key=lambda fold: len(held_out[fold]))
         held_out[next(fits, smallest)] += group
-    found = []
+    pairs = []
     for rest in (sorted(part) for part in held_out if part):
         held = set(rest)
-        found.append(([place for place in range(len(groups)) if place not in held], rest))
-    return found
+        pairs.append(([place for place in range(len(groups)) if place not in held], rest))
+    return pairs

@@ -85,8 +85,8 @@ class KeptFeatures:
 class ByKept:
     """A gate that takes its features from the file."""
 
-    def __init__(self, gate: Gate, kept: KeptFeatures) -> None:
-        self.gate, self.kept = gate, kept
+    def __init__(self, gate: Gate, stored: KeptFeatures) -> None:
+        self.gate, self.kept = gate, stored
 
     @property
     def name(self) -> str:
@@ -101,9 +101,9 @@ class ByKept:
         return [float(value) for value in scores(self.kept.features_of(examples))]
 
 
-def by_kept(gate: Gate, kept: KeptFeatures | None) -> Gate | ByKept:
+def by_kept(gate: Gate, stored: KeptFeatures | None) -> Gate | ByKept:
     """The gate, with kept features where there are such."""
-    return gate if kept is None else ByKept(gate, kept)
+    return gate if stored is None else ByKept(gate, stored)
 
 
 def _name(example: Example) -> str:

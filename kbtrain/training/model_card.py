@@ -136,15 +136,15 @@ def write_made(folder: Path, card: GateCard, what: str, turns: bool = False) -> 
     ``turns``: it reads dialogue turns, not questions. Thresholds noted in the folder stay where the same gate is made
     again; one that is made of others may be of other ones under the same names.
     """
-    kept = {} if card.parts() else kept_thresholds(card.model_dump(mode="json"), folder)
-    card = card.model_copy(update={"thresholds": {**card.thresholds, **kept}})
-    noted = "\n".join(one.line(name) for name, one in card.thresholds.items())
+    thresholds = {} if card.parts() else kept_thresholds(card.model_dump(mode="json"), folder)
+    card = card.model_copy(update={"thresholds": {**card.thresholds, **thresholds}})
+    lines = "\n".join(threshold.line(name) for name, threshold in card.thresholds.items())
     text = _MADE.format(
         kind=card.kind,
         what=what,
         use=USE_TURN if turns else USE_QUESTION,
         heading=THRESHOLD_HEADING,
-        threshold=noted or _NOTHING_NOTED,
+        threshold=lines or _NOTHING_NOTED,
         run=table({"base_model": card.base_model, **card.run} if card.base_model else card.run),
         versions=table(card.versions),
     )

@@ -35,9 +35,9 @@ def start_processes(device: str) -> int:
     from accelerate.state import PartialState  # type: ignore[import-untyped]
 
     require("deepspeed", "train", under_deepspeed())
-    wanted = int(os.environ.get("WORLD_SIZE", "1"))
+    expected = int(os.environ.get("WORLD_SIZE", "1"))
     on_cpu = device == "cpu"
-    alone = wanted == 1
+    alone = expected == 1
     explicit = not alone and on_cpu and under_deepspeed()
     if on_cpu:  # said, so that DeepSpeed does not warn of having found nothing better, wherever it is installed
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -46,12 +46,12 @@ def start_processes(device: str) -> int:
     how: dict[str, Any] = {"backend": "gloo"} if explicit else {"cpu": on_cpu}
     state = PartialState(**how, timeout=_PATIENCE)
     together = state.num_processes if alone or state.distributed_type.value != "NO" else 1
-    if together != wanted:
+    if together != expected:
         raise UserError(
-            f"launcher: {wanted} processes were started but {together} would train together; "
+            f"launcher: {expected} processes were started but {together} would train together; "
             "use a launch file of ds_configs/"
         )
-    return wanted
+    return expected
 
 
 def end_processes() -> None:
@@ -80,18 +80,18 @@ def check_shared(folder: Path, patience: float = 60) -> None:
 
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
-    first, said = torch.distributed.get_rank() == 0, [uuid4().hex]
-    torch.distributed.broadcast_object_list(said)
-    note = folder / f".together-{said[0]}"
+    first, name_of_note = torch.distributed.get_rank() == 0, [uuid4().hex]
+    torch.distributed.broadcast_object_list(name_of_note)
+    note = folder / f".together-{name_of_note[0]}"
     if first:
         folder.mkdir(parents=True, exist_ok=True)
         note.touch()
     torch.distributed.barrier()
     until = time.monotonic() + patience
-    while not (seen := note.exists()) and time.monotonic() < until:
+    while not (is_visible := note.exists()) and time.monotonic() < until:
         time.sleep(0.1)
     without: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(without, None if seen else socket.gethostname())
+    torch.distributed.all_gather_object(without, None if is_visible else socket.gethostname())
     if first:
         note.unlink()
     if lacking := sorted({name for name in without if name is not None}):
@@ -128,7 +128,7 @@ def names_optimizer(accelerator: Any) -> bool:
     return plugin is not None and "optimizer" in plugin.deepspeed_config
 
 
-def extra_batches(mine: int) -> int:
+def extra_batches(own_batches: int) -> int:
     """Forward passes that this rank must make on top of its own, so that all ranks make as many as the busiest.
 
     In ZeRO-3 each pass gathers weights from all ranks: one that stops early would leave the others waiting.
@@ -136,8 +136,8 @@ def extra_batches(mine: int) -> int:
     import torch
 
     counts: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(counts, mine)
-    return int(max(counts)) - mine
+    torch.distributed.all_gather_object(counts, own_batches)
+    return int(max(counts)) - own_batches
 
 
 def gathered(model: Any) -> dict[str, Tensor]:
@@ -147,12 +147,12 @@ def gathered(model: Any) -> dict[str, Tensor]:
     import torch
 
     first = torch.distributed.get_rank() == 0
-    found = {}
+    weights = {}
     for name, parameter in model.named_parameters():
         with deepspeed.zero.GatheredParameters([parameter]):
             if first:
-                found[name] = parameter.detach().cpu().clone()
-    return found
+                weights[name] = parameter.detach().cpu().clone()
+    return weights
 
 
 def put_into(fresh: Callable[[], Any], weights: dict[str, Tensor]) -> Any:

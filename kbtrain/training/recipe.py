@@ -123,9 +123,9 @@ class Recipe:
             if bar.n == 0:
                 bar.initial = bar.n = bar.last_print_n = step - 1  # by a run that was killed
             dev = {name.removeprefix("eval_"): value for name, value in logs.items() if name.startswith("eval_")}
-            shown = {"loss": logs["loss"]} if "loss" in logs else {} if dev_lines else dev
-            if shown:
-                bar.set_postfix({name: f"{value:.3f}" for name, value in shown.items()}, refresh=False)
+            postfix = {"loss": logs["loss"]} if "loss" in logs else {} if dev_lines else dev
+            if postfix:
+                bar.set_postfix({name: f"{value:.3f}" for name, value in postfix.items()}, refresh=False)
             bar.update(step - bar.n)
             if dev and dev_lines and (step < steps or looked):
                 looked.append(step)
@@ -156,10 +156,10 @@ class Recipe:
             self.say(f"resumes from {checkpoint}")
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
-    def facts(self, **own: object) -> dict[str, Any]:
-        """The run as a card records it: its key, the method's ``own`` facts, device, processes and seconds."""
+    def facts(self, **method_facts: object) -> dict[str, Any]:
+        """The run as a card records it: its key, the method's ``method_facts`` facts, device, processes and seconds."""
         seconds = round(time.monotonic() - self.started)
-        return {**self.key, **own, "device": self.device, "processes": self.processes, "seconds": seconds}
+        return {**self.key, **method_facts, "device": self.device, "processes": self.processes, "seconds": seconds}
 
     def wait(self) -> None:
         """Wait for all ranks."""

@@ -51,8 +51,8 @@ MEASURED = "settled"  # values measured at the first start
 def run_key(config: Mapping[str, Any], train: Path, dev: Path | None, ignored: frozenset[str]) -> dict[str, Any]:
     """All that decides a training's result: the config but for ``ignored`` keys, and the content of the data."""
     check_data(train, *([dev] if dev else []))
-    kept = {key: value for key, value in config.items() if key not in ignored | {"train", "dev"}}
-    return {**kept, "train_sha256": file_sha256(train), "dev_sha256": None if dev is None else file_sha256(dev)}
+    settings = {key: value for key, value in config.items() if key not in ignored | {"train", "dev"}}
+    return {**settings, "train_sha256": file_sha256(train), "dev_sha256": None if dev is None else file_sha256(dev)}
 
 
 def claim_folder(
@@ -70,10 +70,10 @@ def claim_folder(
     path, new = folder / RUN, plain(run)
     if path.exists():
         try:
-            noted = read_json(path)
+            stored = read_json(path)
         except UserError as error:
             raise UserError(f"{error}; choose another output folder") from None
-        old = {key: value for key, value in {**(defaults or {}), **noted}.items() if key in new or key in noted}
+        old = {key: value for key, value in {**(defaults or {}), **stored}.items() if key in new or key in stored}
         old.pop(MEASURED, None)
         others = [
             (name, before, now)
@@ -124,8 +124,8 @@ def finished(folder: Path, *files: str) -> bool:
 
 def note_saved(folder: Path) -> Noted:
     """Size, time and hash of what a training leaves in its folder and does not change later."""
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
-    names = {path.relative_to(folder).as_posix(): path for path in found if not path.name.endswith(".meta.json")}
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
+    names = {path.relative_to(folder).as_posix(): path for path in paths if not path.name.endswith(".meta.json")}
     lasting = {name: path for name, path in names.items() if not name.startswith(_CHANGED_LATER)}
     return note_files(lasting)
 
@@ -146,15 +146,15 @@ def check_saved(folder: Path, *files: str) -> None:
     """Raise :class:`UserError` for a file that is not as the training saved it (see :func:`note_saved`), but for one
     that is being replaced.
 
-    ``files``: those whose meta data may note it; trainings of before did not. Size and time are compared first.
+    ``files``: those whose meta data may note it. Size and time are compared first.
     """
     for file in files:
         if file != "gate.json" and not being_replaced(folder / file) and not unchanged(folder / file):
             raise UserError(_other(folder / file))
         saved = read_meta(folder / file).get(SAVED)
-        for name, noted in saved.items() if isinstance(saved, dict) else ():
+        for name, entry in saved.items() if isinstance(saved, dict) else ():
             path = folder / name
-            if not (isinstance(noted, dict) and path.is_file() and noted_sha256(path, noted) == noted.get("sha256")):
+            if not (isinstance(entry, dict) and path.is_file() and noted_sha256(path, entry) == entry.get("sha256")):
                 raise UserError(_other(path))
 
 
@@ -166,11 +166,11 @@ def remember_once(folder: Path, name: str, measure: Callable[[], str]) -> str:
     """Value of ``measure`` at this training's first start: a resumed run must not measure again and get another."""
     path = folder / RUN
     run = read_json(path)
-    known: dict[str, str] = run.get(MEASURED, {})
-    if name not in known:
-        known[name] = measure()
-        write_atomically(path, json.dumps({**run, MEASURED: known}, ensure_ascii=False, indent=1) + "\n")
-    return known[name]
+    values: dict[str, str] = run.get(MEASURED, {})
+    if name not in values:
+        values[name] = measure()
+        write_atomically(path, json.dumps({**run, MEASURED: values}, ensure_ascii=False, indent=1) + "\n")
+    return values[name]
 
 
 CONFIG, ENVIRONMENT, CURVES = "config.yaml", "environment.json", "curves.svg"
@@ -248,8 +248,8 @@ def is_complete(folder: Path) -> bool:
 
 def all_checkpoints(run: Path) -> list[Path]:
     """The folders ``checkpoint-<step>``, oldest first, complete or not."""
-    found = [(int(m.group(1)), path) for path in run.glob("checkpoint-*") if (m := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    numbered = [(int(m.group(1)), path) for path in run.glob("checkpoint-*") if (m := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(numbered)]
 
 
 def last_good(run: Path) -> tuple[Path | None, list[Path]]:
@@ -278,12 +278,12 @@ def check_states(checkpoint: Path) -> None:
     for path in sorted(path for path in checkpoint.rglob("*") if path.suffix in _STATES and path.name != _NEVER_READ):
         try:
             with safe_globals():  # type: ignore[no-untyped-call,unused-ignore]
-                found = set(get_unsafe_globals_in_checkpoint(path)) - _OF_DEEPSPEED
+                foreign = set(get_unsafe_globals_in_checkpoint(path)) - _OF_DEEPSPEED
         except Exception as error:  # noqa: BLE001 - what takes a pickle to pieces raises what it likes at a broken one
-            found = {str(error)[:60] or type(error).__name__}
-        if found:
+            foreign = {str(error)[:60] or type(error).__name__}
+        if foreign:
             raise UserError(
-                f"{at(path)}: more than numbers is in it ({sorted(found)[0]}), which could run code; delete "
+                f"{at(path)}: more than numbers is in it ({sorted(foreign)[0]}), which could run code; delete "
                 f"{checkpoint} and run again"
             )
 
@@ -317,10 +317,10 @@ def _marks(folder: Path) -> dict[str, list[int]]:
 def _checksum(path: Path) -> int:
     """CRC-32 of a file, or of evenly spread pieces of one above 64 MiB, its end among them: a checkpoint of a large
     model must not take minutes to check."""
-    size, found = path.stat().st_size, 0
+    size, checksum = path.stat().st_size, 0
     pieces = min(_PIECES, -(-size // _PIECE))
     with open(path, "rb") as file:
         for i in range(pieces):
             file.seek(i * max(0, size - _PIECE) // max(1, pieces - 1))
-            found = zlib.crc32(file.read(_PIECE), found)
-    return found
+            checksum = zlib.crc32(file.read(_PIECE), checksum)
+    return checksum

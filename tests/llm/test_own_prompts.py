@@ -176,7 +176,7 @@ def test_draft_and_seakr_ask_with_them_and_p_yes_asks_its_own_question(model: st
     assert drafts["own"].score(asked) != drafts["plain"].score(asked)
     assert drafts["own"].card.own_prompts() == OWN and drafts["plain"].card.own_prompts() is None
     assert "label_rule" not in json.loads((tmp_path / "plain" / "draft" / "gate.json").read_text())
-    seakr = SeaKR(drafts["own"]._samplers[2].model, drafts["own"].tokenizer, SeakrSettings(k=2), own=OWN)
+    seakr = SeaKR(drafts["own"]._samplers[2].model, drafts["own"].tokenizer, SeakrSettings(k=2), templates=OWN)
     expected = asked_ids(seakr.engine.tokenizer, GateExample.ask("Where?"), None, OWN)
     assert seakr._prompt(GateExample.ask("Where?")) == expected
 

@@ -64,8 +64,8 @@ class EncoderGate(Gate):
         was_training = self.model.training
         self.model.train(False)
         for batch in like_length([len(row.ids) for row in rows], TOKENS_PER_BATCH):
-            found = self._probabilities([rows[i] for i in batch], [offsets[i] for i in batch])
-            for i, p in zip(batch, found, strict=True):
+            probabilities = self._probabilities([rows[i] for i in batch], [offsets[i] for i in batch])
+            for i, p in zip(batch, probabilities, strict=True):
                 scores[i] = p
         self.model.train(was_training)
         bad = [example.id for example, score in zip(examples, scores, strict=True) if score != score]

@@ -58,19 +58,19 @@ class EncoderInput:
         return self._turn(example)
 
     def _question(self, example: GateExample) -> Segments:
-        asked = self._ids(example.question)[: self.max_length - self._separators]
+        question = self._ids(example.question)[: self.max_length - self._separators]
         reference = self._ids(example.reference or "")
-        room = self.max_length - self._separators - len(asked)
-        return self._assembled(asked, reference[:room], max(0, len(reference) - room))
+        room = self.max_length - self._separators - len(question)
+        return self._assembled(question, reference[:room], max(0, len(reference) - room))
 
     def _turn(self, example: TurnExample) -> Segments:
         limit = self.max_length - self._separators
         last = self._ids(example.context[-1].text)
         extra = self._ids(feature_text(example, self.features))
-        asked = [*extra[: limit // 2], *last[-(limit - min(len(extra), limit // 2)) :]]
+        newest = [*extra[: limit // 2], *last[-(limit - min(len(extra), limit // 2)) :]]
         earlier = [self._cached_ids(turn_text(utterance)) for utterance in example.context[:-1]]
-        kept = first_kept([len(ids) for ids in earlier], limit - len(asked))
-        return self._assembled(asked, [token for ids in earlier[kept:] for token in ids], kept)
+        start = first_kept([len(ids) for ids in earlier], limit - len(newest))
+        return self._assembled(newest, [token for ids in earlier[start:] for token in ids], start)
 
     def _cached_ids(self, text: str) -> list[int]:
         """Token ids of a text, cached: a turn is in the context of all later ones."""
@@ -89,9 +89,9 @@ class EncoderInput:
         return Segments(ids, (0,) * (len(first) + 2) + (1,) * (len(second) + 1), cut)
 
     def _special(self, name: str, other: str) -> int:
-        for found in (getattr(self.tokenizer, f"{name}_token_id"), getattr(self.tokenizer, f"{other}_token_id")):
-            if found is not None:
-                return int(found)
+        for token_id in (getattr(self.tokenizer, f"{name}_token_id"), getattr(self.tokenizer, f"{other}_token_id")):
+            if token_id is not None:
+                return int(token_id)
         named = f"tokenizer '{self.tokenizer.name_or_path}'"
         raise UserError(f"{named}: neither a {name} nor a {other} token; it is not an encoder's")
 
@@ -121,15 +121,15 @@ def require_feature(value: str | None, example: TurnExample, feature: Feature) -
 
 
 def _entities(example: TurnExample) -> str:
-    found = None if example.entities is None else ", ".join(entity.text for entity in example.entities)
-    return require_feature(found, example, "ner")
+    text = None if example.entities is None else ", ".join(entity.text for entity in example.entities)
+    return require_feature(text, example, "ner")
 
 
 def knowledge_text(example: TurnExample, between: str = " ") -> str:
     """The snippets, best first. Raises :class:`UserError` if none were looked for."""
     hits = example.knowledge
-    found = None if hits is None else between.join(f"{hit.title} {hit.text}" for hit in hits)
-    return require_feature(found, example, "know")
+    text = None if hits is None else between.join(f"{hit.title} {hit.text}" for hit in hits)
+    return require_feature(text, example, "know")
 
 
 _TEXTS: dict[Feature, Callable[[TurnExample], str]] = {

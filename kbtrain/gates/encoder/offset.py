@@ -91,9 +91,9 @@ def _held_out(turns: Sequence[TurnExample], folds: int) -> list[float]:
     dialogues = [turn.dialogue_id for turn in turns]
     if len(set(dialogues)) < 2:
         raise UserError(f"base 'dialogue_state': {len(set(dialogues))} dialogue to train on, needs two at least")
-    found = [0.0] * len(turns)
+    log_odds = [0.0] * len(turns)
     for fit, rest in GroupKFold(min(folds, len(set(dialogues)))).split(turns, groups=dialogues):
         gate = DialogueStateGate.fit([turns[i] for i in fit])
         for i in rest:
-            found[i] = gate.log_odds(turns[i])
-    return found
+            log_odds[i] = gate.log_odds(turns[i])
+    return log_odds

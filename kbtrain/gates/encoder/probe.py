@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 HEAD = "probe.json"
 ENCODER, MAX_LENGTH = "all-minilm-l6-v2", 64  # where neither is chosen: of recipes/configs/encoder_probe_turns.yaml
-SPREAD = 0.6  # standard deviation of an embedding's number beside 1 of the others (cross-validated: .3 to .8 are alike)
+SPREAD = (
+    0.6  # standard deviation of an embedding's number beside 1 of the others (cross-validated: 0.3 to 0.8 are alike)
+)
 ROWS_PER_BATCH = 64
 
 
@@ -202,14 +204,14 @@ def mean_states(model: PreTrainedModel, rows: Sequence[Sequence[int]], pad: int)
     import torch
 
     size = int(model.config.hidden_size)
-    found = np.zeros((len(rows), size))
+    means = np.zeros((len(rows), size))
     order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
     for batch in windows(order, ROWS_PER_BATCH):
         ids, mask = (x.to(model.device) for x in padded([rows[i] for i in batch], pad))
         with torch.no_grad():
             states = model(input_ids=ids, attention_mask=mask).last_hidden_state.double()
         real = mask.unsqueeze(-1)
-        found[batch] = ((states * real).sum(1) / real.sum(1)).cpu().numpy()
-    if not np.isfinite(found).all():
+        means[batch] = ((states * real).sum(1) / real.sum(1)).cpu().numpy()
+    if not np.isfinite(means).all():
         raise no_numbers(model, "the encoder's states are no numbers; try dtype fp32")
-    return found
+    return means

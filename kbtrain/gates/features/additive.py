@@ -136,13 +136,15 @@ def held_out_log_odds(
 
     Where these teach nothing: the log odds of their share.
     """
-    own = range(len(rows)) if groups is None else groups
+    row_groups = range(len(rows)) if groups is None else groups
 
     def log_odds(fit: Sequence[int], rest: Sequence[int]) -> Sequence[float]:
-        model = fit_additive([rows[i] for i in fit], [need[i] for i in fit], n_knots, seed, [own[i] for i in fit])
+        model = fit_additive(
+            [rows[i] for i in fit], [need[i] for i in fit], n_knots, seed, [row_groups[i] for i in fit]
+        )
         return model.log_odds([rows[i] for i in rest])
 
-    return held_out(log_odds, need, own, seed)
+    return held_out(log_odds, need, row_groups, seed)
 
 
 def held_out(
@@ -154,15 +156,15 @@ def held_out(
     """Log odds of each question: those that ``log_odds`` gives for the places of a fold when fitted to the others,
     and where these teach nothing, the log odds of their share.
     """
-    found = [0.0] * len(need)
+    held_out_odds = [0.0] * len(need)
     for fit, rest in folds(groups, seed):
         try:
             values = log_odds(fit, rest)
         except NothingToLearn:
             values = [share_log_odds([need[i] for i in fit])] * len(rest)
         for i, value in zip(rest, values, strict=True):
-            found[i] = value
-    return found
+            held_out_odds[i] = value
+    return held_out_odds
 
 
 def fit_logistic(features: Floats, need: Floats, strength: float):  # type: ignore[no-untyped-def]  # sklearn has no types
@@ -204,5 +206,5 @@ def _hats(values: Floats, knots: Floats) -> Floats:
     from sklearn.preprocessing import SplineTransformer
 
     spline = SplineTransformer(degree=1, knots=knots[:, None], extrapolation="constant")
-    found: Floats = spline.fit_transform(values[:, None])
-    return found
+    columns: Floats = spline.fit_transform(values[:, None])
+    return columns

@@ -17,7 +17,7 @@ def evidence_features(example: GateExample, frequencies: Frequencies, cased: boo
     :func:`~kbtrain.gates.features.question.names`.
     """
     hits, cut = example.hits, frequencies.tokens.words
-    asked = set(cut(example.question))
+    question_words = set(cut(example.question))
     named = {word for name in names(example.question, cased) for word in cut(name)}
     texts = [set(cut(f"{hit.title} {hit.text}")) for hit in hits]
     title = set(cut(hits[0].title)) if hits else set()
@@ -26,10 +26,10 @@ def evidence_features(example: GateExample, frequencies: Frequencies, cased: boo
         "hits": float(len(hits)),
         "best_score": best,
         "gap": (best - second) / best if best > 0 else 0.0,
-        "overlap_best": _share(asked, texts[0] if texts else set()),
-        "overlap_any": _share(asked, set().union(*texts)),
+        "overlap_best": _share(question_words, texts[0] if texts else set()),
+        "overlap_any": _share(question_words, set().union(*texts)),
         "named_in_title": _share(named, title),
-        "title_in_question": _share(title, asked),
+        "title_in_question": _share(title, question_words),
         "passage_words": math.log1p(len(texts[0])) if texts else 0.0,
     }
 

@@ -44,18 +44,20 @@ class Frequencies:
         from kbtrain.retrieval.bm25 import document_frequencies
 
         tokens, words, counts = document_frequencies(index)
-        kept = np.flatnonzero(counts >= least)
-        if not len(kept):
+        frequent = np.flatnonzero(counts >= least)
+        if not len(frequent):
             raise UserError(f"{at(index)}: no word stands in {least} passages or more; lower the key 'least_passages'")
-        logs = np.log1p(counts[kept]).astype(np.float16)
-        hashes, first = np.unique(np.array([word_hash(words[i]) for i in kept], dtype=np.uint32), return_index=True)
+        logs = np.log1p(counts[frequent]).astype(np.float16)
+        hashes, first = np.unique(np.array([word_hash(words[i]) for i in frequent], dtype=np.uint32), return_index=True)
         return cls(tokens, hashes, logs[first])
 
     def log_counts(self, words: Sequence[str]) -> list[float]:
         """log(1 + passages) of each stemmed word; 0 for one that is not there."""
-        asked = np.array([word_hash(word) for word in words], dtype=np.uint32)
-        places = np.minimum(np.searchsorted(self.hashes, asked), len(self.hashes) - 1)
-        return [float(x) for x in np.where(self.hashes[places] == asked, self.logs[places].astype(np.float64), 0.0)]
+        wanted_hashes = np.array([word_hash(word) for word in words], dtype=np.uint32)
+        places = np.minimum(np.searchsorted(self.hashes, wanted_hashes), len(self.hashes) - 1)
+        return [
+            float(x) for x in np.where(self.hashes[places] == wanted_hashes, self.logs[places].astype(np.float64), 0.0)
+        ]
 
     def save(self, folder: Path) -> None:
         """Write two files."""
@@ -69,13 +71,13 @@ class Frequencies:
         if not path.exists():
             raise UserError(f"{at(path)}: no such file; copy the whole folder")
         try:
-            found = load_file(path)
-            hashes, logs = found["hashes"], found["logs"]
+            tensors = load_file(path)
+            hashes, logs = tensors["hashes"], tensors["logs"]
         except (SafetensorError, KeyError, ValueError) as error:
             raise UserError(f"{at(path)}: broken ({error}); train the gate again") from None
         if hashes.ndim != 1 or hashes.shape != logs.shape or not len(hashes) or hashes.dtype.kind != "u":
             raise UserError(f"{at(path)}: broken ({hashes.shape} words, {logs.shape} counts); train the gate again")
-        if len(found) != 2 or logs.dtype.kind != "f" or not np.isfinite(logs).all():
+        if len(tensors) != 2 or logs.dtype.kind != "f" or not np.isfinite(logs).all():
             raise UserError(f"{at(path)}: broken (counts that are no numbers, or more tensors); train the gate again")
         if not (hashes[1:] > hashes[:-1]).all():  # they are searched by halves
             raise UserError(f"{at(path)}: broken (words are out of order); train the gate again")

@@ -89,9 +89,9 @@ class Features(KeyedGate):
         Raises :class:`UserError` for fewer than 20 questions, and for one class.
         """
         rows = [Labelled(example, value) for example, value in zip(examples, need, strict=True)]
-        made = cls.fit(Frequencies.none(), {key: rows}, spelling=False)
-        made.card = made.card.model_copy(update={"run": {"corpus": "none: of a question its form alone is read"}})
-        return made
+        gate = cls.fit(Frequencies.none(), {key: rows}, spelling=False)
+        gate.card = gate.card.model_copy(update={"run": {"corpus": "none: of a question its form alone is read"}})
+        return gate
 
     def save_beside(self, folder: Path) -> None:
         """Write the words' frequencies."""
@@ -144,13 +144,13 @@ def held_out_scores(
     gate: Features, data: Mapping[Target, Sequence[Labelled]], curves: CurveSettings
 ) -> dict[str, list[HeldOut]]:
     """Score of each training question by a gate fitted without its fold, by the scores' names."""
-    found = {}
+    scores = {}
     for key, part in data.items():
         questions = questions_of(part)
         rows = gate.rows(questions)
         odds = held_out_log_odds(rows, [row.need for row in part], *curves, groups_of(questions))
-        found[f"{gate.prefix}_{key}"] = held_out_rows(questions, odds)
-    return found
+        scores[f"{gate.prefix}_{key}"] = held_out_rows(questions, odds)
+    return scores
 
 
 def questions_of(rows: Sequence[Labelled]) -> list[GateExample]:

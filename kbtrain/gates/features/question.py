@@ -63,12 +63,12 @@ def question_features(example: GateExample, frequencies: Frequencies, cased: boo
     options = _OPTION.findall(example.question)
     text = _OPTION.split(example.question)[0].strip()
     words = frequencies.tokens.words(text)
-    known = sorted(frequencies.log_counts(words))
+    log_counts = sorted(frequencies.log_counts(words))
     name_words = [word for name in names(text, cased) for word in frequencies.tokens.words(name)]
-    of_names = frequencies.log_counts(name_words) or known or [0.0]
+    of_names = frequencies.log_counts(name_words) or log_counts or [0.0]
     kind = next((kind for kind, pattern in KINDS.items() if pattern.search(text)), "other")
     return {
-        **{f"asks_{one}": float(one == kind) for one in KINDS},
+        **{f"asks_{name}": float(name == kind) for name in KINDS},
         "options": float(len(options)),
         "chinese": float(example.language == "zh"),
         "characters": float(len(text)),
@@ -78,10 +78,10 @@ def question_features(example: GateExample, frequencies: Frequencies, cased: boo
         "name_words": float(len(name_words)),
         "rarest_name_word": min(of_names),
         "mean_name_word": sum(of_names) / len(of_names),
-        "rarest_word": known[0] if known else 0.0,
-        "second_rarest_word": known[min(1, len(known) - 1)] if known else 0.0,
-        "mean_word": sum(known) / len(known) if known else 0.0,
-        "unknown_words": sum(value == 0 for value in known) / len(known) if known else 1.0,
+        "rarest_word": log_counts[0] if log_counts else 0.0,
+        "second_rarest_word": log_counts[min(1, len(log_counts) - 1)] if log_counts else 0.0,
+        "mean_word": sum(log_counts) / len(log_counts) if log_counts else 0.0,
+        "unknown_words": sum(value == 0 for value in log_counts) / len(log_counts) if log_counts else 1.0,
     }
 
 
@@ -91,9 +91,9 @@ def spelling_features(example: GateExample, frequencies: Frequencies) -> dict[st
     """
     words = frequencies.tokens.words(_OPTION.split(example.question)[0].strip())
     counts: Counter[int] = Counter()
-    for word, known in zip(words, frequencies.log_counts(words), strict=True):
+    for word, log_count in zip(words, frequencies.log_counts(words), strict=True):
         marked = f"<{word}>"  # marks: the beginning of a word is not its middle
-        if known == 0:
+        if log_count == 0:
             grams = (marked[i : i + n] for n in GRAM_LENGTHS for i in range(len(marked) - n + 1))
             counts.update(word_hash(gram) % BUCKETS for gram in grams)
     length = math.sqrt(sum(count * count for count in counts.values()))
@@ -101,12 +101,12 @@ def spelling_features(example: GateExample, frequencies: Frequencies) -> dict[st
 
 
 def names(text: str, cased: bool = True) -> list[str]:
-    """Quoted parts and words with a capital letter; a question word at the beginning is none.
+    """Quoted parts and words with a capital letter; a question word at the beginning does not count.
 
     Chinese has no capitals: of it only what stands in quotes is a name, and Latin words beside it are looked at alone.
     ``cased`` False: letters without case and small ones beyond a to z count as capitals (gates fitted by that rule).
     """
-    quoted = [next(part for part in found if part) for found in _QUOTED.findall(text)]
+    quoted = [next(part for part in groups if part) for groups in _QUOTED.findall(text)]
     rest = _QUOTED.sub(" ", text)
     rest = _CHINESE.sub(" ", rest) if cased else rest
     first = re.match(r"\W*(\w+)", rest)

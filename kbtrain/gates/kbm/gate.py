@@ -98,8 +98,8 @@ class KBM(KeyedGate):
         return needs(self.key, self.probabilities(examples)[self.key])
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        found = self.probabilities(cast("list[GateExample]", self.examples(inputs)))
-        return {f"kbm_{key}": needs(key, found[key]) for key in self.keys}
+        probabilities = self.probabilities(cast("list[GateExample]", self.examples(inputs)))
+        return {f"kbm_{key}": needs(key, probabilities[key]) for key in self.keys}
 
 
 def needs(key: Target, p_true: Sequence[float]) -> list[float]:

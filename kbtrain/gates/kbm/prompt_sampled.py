@@ -47,34 +47,34 @@ class SampledPrompt(Gate):
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         questions = [_need(example, place) for place, example in enumerate(examples)]
-        asked = [AnswerRequest(question, "llm", None, self.n, greedy=False) for question in questions]
-        said = {one.question_id: one for group in self.llm.answer(asked) for one in group}
+        requests = [AnswerRequest(question, "llm", None, self.n, greedy=False) for question in questions]
+        answers = {answer_set.question_id: answer_set for group in self.llm.answer(requests) for answer_set in group}
         scores = []
-        for request in asked:
-            found = said[request.question.id]
-            needs = [needs_information(sample.text) for sample in found.samples]
-            known = [need for need in needs if need is not None]
-            scores.append(sum(known) / len(known) if known else 0.5)
+        for request in requests:
+            sample_set = answers[request.question.id]
+            needs = [needs_information(sample.text) for sample in sample_set.samples]
+            parsed = [need for need in needs if need is not None]
+            scores.append(sum(parsed) / len(parsed) if parsed else 0.5)
             self.spent.update(
-                requests=self.requests, samples=len(needs), unparsed=len(needs) - len(known),
-                refused=int(found.refused is not None),
-                prompt_tokens=self.requests * found.prompt_tokens,
-                tokens=sum(sample.n_tokens for sample in found.samples),
+                requests=self.requests, samples=len(needs), unparsed=len(needs) - len(parsed),
+                refused=int(sample_set.refused is not None),
+                prompt_tokens=self.requests * sample_set.prompt_tokens,
+                tokens=sum(sample.n_tokens for sample in sample_set.samples),
             )  # fmt: skip
         return scores
 
 
 def needs_information(reply: str) -> bool | None:
-    """True if a reply says so: the value behind "need", else the first word that is one; None where there is none."""
+    """True if a reply says so: the value behind "need", else the first word that is one; None without such a word."""
     reply = without_thought(reply)
-    found = _NEED.search(reply)
-    if found is None:
-        found = _BARE.search(_REPEATED.sub(" ", reply))
-        if found is None:
+    match = _NEED.search(reply)
+    if match is None:
+        match = _BARE.search(_REPEATED.sub(" ", reply))
+        if match is None:
             return None
-        if not found[1]:
-            return found[3] is not None
-    return found[1].lower() in ("true", "yes")
+        if not match[1]:
+            return match[3] is not None
+    return match[1].lower() in ("true", "yes")
 
 
 def asked_how(config: LLMConfig, n: int) -> str:

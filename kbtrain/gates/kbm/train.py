@@ -43,22 +43,22 @@ def dev_metrics(
     The loss is the cross-entropy of p(True), in nats, against the target as trained (hard or soft); AUROC is always
     against the hard label, and skipped where only one class is present.
     """
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     position = {e.id: i for i, e in enumerate(examples)}
     for key, column in probabilities.items():
         used = labelled_examples(examples, key, labels)
         if used:
             targets = [target(e, key, labels) or 0.0 for e in used]
-            found[f"loss_{key}"] = log_loss(targets, [column[position[e.id]] for e in used])
+            metrics[f"loss_{key}"] = log_loss(targets, [column[position[e.id]] for e in used])
         used = labelled_examples(examples, key, "hard")
         truth = np.array([bool(getattr(e, key)) for e in used], dtype=bool)
         if truth.any() and not truth.all():
-            found[f"auroc_{key}"] = float(auroc(truth, np.array([column[position[e.id]] for e in used]))[0])
+            metrics[f"auroc_{key}"] = float(auroc(truth, np.array([column[position[e.id]] for e in used]))[0])
     for name in ("loss", "auroc"):
-        values = [value for key, value in found.items() if key.startswith(f"{name}_")]
+        values = [value for key, value in metrics.items() if key.startswith(f"{name}_")]
         if values:
-            found[name] = math.fsum(values) / len(values)
-    return found
+            metrics[name] = math.fsum(values) / len(values)
+    return metrics
 
 
 def dry_run(config: PlannedTraining, data: TrainingData, labels: Labels) -> str:
@@ -73,18 +73,18 @@ def dry_run(config: PlannedTraining, data: TrainingData, labels: Labels) -> str:
     encoder = Encoder(tokenizer, kbm_template(keys, config.prompt), config.max_length)
     encoded = [encoder.encode(e) for e in data.train]
     lines = []
-    for example, made in list(zip(data.train, encoded, strict=True))[:2]:
-        answer = made.answer(tuple((target(example, key, labels) or 0.0) > 0.5 for key in keys))
-        lines.append(f"--- {example.id}\n{tokenizer.decode(made.prompt)}[[{tokenizer.decode(answer)}]]")
+    for example, encoded_example in list(zip(data.train, encoded, strict=True))[:2]:
+        answer = encoded_example.answer(tuple((target(example, key, labels) or 0.0) > 0.5 for key in keys))
+        lines.append(f"--- {example.id}\n{tokenizer.decode(encoded_example.prompt)}[[{tokenizer.decode(answer)}]]")
     world = int(os.environ.get("WORLD_SIZE", "1"))
     parameters = sum(p.numel() for p in empty.parameters())
     trained = sum(p.numel() for p in empty.parameters() if p.requires_grad)
-    found = estimate([e.length for e in encoded], config.epochs, rows_a_device * world, parameters, trained, world)
+    figures = estimate([e.length for e in encoded], config.epochs, rows_a_device * world, parameters, trained, world)
     lines.append(
-        f"dry run: {len(encoded)} examples of {found.shortest}-{found.longest} tokens (median {found.median}), "
+        f"dry run: {len(encoded)} examples of {figures.shortest}-{figures.longest} tokens (median {figures.median}), "
         f"{sum(e.cut for e in encoded)} reference tokens cut, {data.unlabelled} without a label skipped; "
-        f"{found.steps} steps of {rows_a_device * world} rows, {found.tokens:,} tokens, {found.operations:.2g} "
-        f"operations; weights and optimiser {found.state_gb:.1f} GB a device"
+        f"{figures.steps} steps of {rows_a_device * world} rows, {figures.tokens:,} tokens, {figures.operations:.2g} "
+        f"operations; weights and optimiser {figures.state_gb:.1f} GB a device"
     )
     return "\n".join(lines)
 
@@ -141,11 +141,11 @@ class KBMTrainer(AnswerTrainer):
         """Every rank scores its share. Shares are of equal number (some examples twice), so that ranks keep step."""
         world, rank = self.args.world_size, self.args.process_index
         share = math.ceil(len(self.dev) / world)
-        mine = [self.dev[(rank * share + i) % len(self.dev)] for i in range(share)]
-        missing = extra_batches(self.kbm.scorer.n_batches(mine)) if self.split else 0
-        local = self.kbm.probabilities(mine)
+        own_share = [self.dev[(rank * share + i) % len(self.dev)] for i in range(share)]
+        missing = extra_batches(self.kbm.scorer.n_batches(own_share)) if self.split else 0
+        local = self.kbm.probabilities(own_share)
         for _ in range(missing):
-            self.kbm.probabilities(mine[:1])
+            self.kbm.probabilities(own_share[:1])
         if world == 1:
             return dict(local)
         gathered: list[Any] = [None] * world
@@ -182,11 +182,11 @@ def write_gate(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, car
 
 
 def reload_difference(
-    folder: Path, kept: Mapping[Target, list[float]], examples: Sequence[GateExample], device: str
+    folder: Path, expected: Mapping[Target, list[float]], examples: Sequence[GateExample], device: str
 ) -> float:
-    """Largest difference of a probability between ``kept`` and the model opened from the folder."""
+    """Largest difference of a probability between ``expected`` and the model opened from the folder."""
     again = KBM.load(folder, device=device).probabilities(examples)
-    return max(largest_difference(kept[key], again[key]) for key in kept)
+    return max(largest_difference(expected[key], again[key]) for key in expected)
 
 
 class KBMEnding(Ending):

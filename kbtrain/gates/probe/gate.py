@@ -1,7 +1,7 @@
 """Probe: linear heads on the answering model's own states under the very prompt that it answers.
 
 One prefill of the prompt, which the answer needs anyway, and a dot product. Source: "No Answer Needed" (arXiv
-2509.10625) predicts whether the answer will be right; soft labels and the head for benefit are ours. A draft probe
+2509.10625) predicts whether the answer will be right; soft labels and the head for benefit are kbtrain's. A draft probe
 reads on while the model begins its answer (:mod:`kbtrain.llm.sampler.states_observer`).
 """
 
@@ -140,8 +140,8 @@ def read_reference(example: GateExample, condition: Asked) -> str | None:
     """The retrieved text that stands in the prompt."""
     if condition != "rag":
         return None
-    found = example.reference is None and bool(example.hits)
-    return evidence_text(example.hits, example.titles) if found else example.reference
+    has_hits = example.reference is None and bool(example.hits)
+    return evidence_text(example.hits, example.titles) if has_hits else example.reference
 
 
 class Reader:
@@ -158,10 +158,10 @@ class Reader:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         condition: Asked = "llm",
-        own: OwnPrompts | None = None,
+        templates: OwnPrompts | None = None,
         draft_tokens: int = DRAFT_TOKENS,
     ) -> None:
-        self.own = own
+        self.own = templates
         self.model = model
         self.tokenizer = tokenizer
         self.condition = condition
@@ -273,9 +273,9 @@ class Probe(KeyedGate):
         card.check_base(folder)
         heads = load_heads(Path(folder) / WEIGHTS, card.keys)
         model, tokenizer = open_base_model(card, folder, dtype, device)
-        own = card.own_prompts()
-        card.check_prompts(asked_fingerprint(tokenizer, own), folder, model=card.base_model)
-        reader = Reader(model, tokenizer, card.condition, own, getattr(card, "tokens", 0))
+        templates = card.own_prompts()
+        card.check_prompts(asked_fingerprint(tokenizer, templates), folder, model=card.base_model)
+        reader = Reader(model, tokenizer, card.condition, templates, getattr(card, "tokens", 0))
         check_layers(heads, reader, Path(folder) / WEIGHTS)
         return cls(reader, heads, card.method, card, card.best_key())
 
@@ -294,8 +294,8 @@ class Probe(KeyedGate):
     def scores_of(self, states: States, key: Target) -> list[float]:
         """Scores of a key from states (n, layers, d) of all layers that the heads read, in their order."""
         head = self.heads[key]
-        found = head.predict(states[:, [self.layers.index(layer) for layer in head.layers]])
-        return as_scores(found.tolist(), key, self.method)
+        predicted = head.predict(states[:, [self.layers.index(layer) for layer in head.layers]])
+        return as_scores(predicted.tolist(), key, self.method)
 
 
 class DraftProbe(Probe):
@@ -310,10 +310,10 @@ class DraftProbe(Probe):
 
 def as_scores(predicted: Sequence[float], key: Target, method: Method) -> list[float]:
     """Scores, higher = retrieval more needed, from what a head predicts."""
-    found = [logistic(value) for value in predicted] if method == "logistic" else list(predicted)
+    values = [logistic(value) for value in predicted] if method == "logistic" else list(predicted)
     if key in NEEDS_RETRIEVAL:
-        return found
-    return [-value if method == "means" else 1 - value for value in found]
+        return values
+    return [-value if method == "means" else 1 - value for value in values]
 
 
 def state_folder(run: Path, condition: Asked) -> Path:

@@ -56,8 +56,8 @@ class Head:
     def predict(self, states: States) -> Floats:
         """(n,) from states (n, layers, d) of :attr:`layers`."""
         flat = states.reshape(len(states), -1).astype(np.float64)
-        found: Floats = flat @ self.weight.reshape(-1).astype(np.float64) + self.intercept
-        return found
+        predicted: Floats = flat @ self.weight.reshape(-1).astype(np.float64) + self.intercept
+        return predicted
 
 
 def check_labels(labels: Sequence[float], what: str) -> None:
@@ -80,11 +80,11 @@ def fit_layers(
 
     ``groups`` (n,), as of :func:`~kbtrain.training.folds.groups_of`, are held out whole; None: each question is one.
     """
-    own = range(len(labels[0])) if groups is None else groups
+    row_groups = range(len(labels[0])) if groups is None else groups
     fits: list[list[LayerFit]] = [[] for _ in labels]
     for layer in layers:
         features = scaled(read(layer))[0]
-        for values, tried, into in zip(labels, _left_out_of(method, features, labels, own), fits, strict=True):
+        for values, tried, into in zip(labels, _left_out_of(method, features, labels, row_groups), fits, strict=True):
             into.append(_best_penalty(layer, tried, values))
     return fits
 
@@ -124,13 +124,13 @@ def left_out(
     The mean label is that of all questions. That of the other folds falls where a fold's own rises: it would order the
     folds against their labels.
     """
-    own = range(len(labels[0])) if groups is None else groups
+    row_groups = range(len(labels[0])) if groups is None else groups
     predicted = [np.zeros(len(values)) for values in labels]
-    drawn = folds(own, seed=0)
+    drawn = folds(row_groups, seed=0)
     for others, held in drawn:
         part = lambda layer, others=others: read(layer)[others]  # noqa: E731
         taught = [values[others] for values in labels]
-        every = fit_layers(method, layers, part, taught, [own[place] for place in others])
+        every = fit_layers(method, layers, part, taught, [row_groups[place] for place in others])
         for fits, values, into in zip(every, taught, predicted, strict=True):
             head = fit_head(method, fits, n_layers, part, values)
             into[held] = head.predict(np.stack([read(layer)[held] for layer in head.layers], axis=1))
@@ -160,8 +160,8 @@ def _best_layers(fits: Sequence[LayerFit], n_layers: int | None, labels: Floats)
 
 
 def _mean(fits: Sequence[LayerFit]) -> Floats:
-    found: Floats = np.mean([fit.predicted for fit in fits], axis=0)
-    return found
+    mean: Floats = np.mean([fit.predicted for fit in fits], axis=0)
+    return mean
 
 
 def scaled(states: Floats) -> tuple[Floats, Floats, Floats]:
@@ -180,7 +180,9 @@ def _left_out_of(
         return _ridge_left_out(features, labels, groups)
     penalties: Sequence[float | None] = STRENGTHS if method == "logistic" else (None,)
     drawn = folds(groups, seed=0)
-    return [{one: _in_folds(method, features, values, one, drawn) for one in penalties} for values in labels]
+    return [
+        {penalty: _in_folds(method, features, values, penalty, drawn) for penalty in penalties} for values in labels
+    ]
 
 
 def _best_penalty(layer: int, tried: Mapping[float | None, Floats], labels: Floats) -> LayerFit:
@@ -202,20 +204,20 @@ def _ridge_left_out(
     truth = np.stack(labels, axis=1)  # (n, labels)
     n, along = len(truth), base.T @ truth
     together = members(groups)
-    single = [one[0] for one in together if len(one) == 1]
-    found: list[dict[float | None, Floats]] = [{} for _ in labels]
+    single = [group[0] for group in together if len(group) == 1]
+    predictions: list[dict[float | None, Floats]] = [{} for _ in labels]
     for penalty in PENALTIES:
-        kept = values / (values + penalty * features.shape[1])
-        residual = truth - truth.mean(0) - base @ (kept[:, None] * along)
+        shrinkage = values / (values + penalty * features.shape[1])
+        residual = truth - truth.mean(0) - base @ (shrinkage[:, None] * along)
         # the intercept's own part of H is 1/n everywhere: it carries no penalty
-        residual[single] /= (1 - 1 / n - (base[single] ** 2 @ kept))[:, None]
-        for one in together:
-            if len(one) > 1:
-                block = np.eye(len(one)) - 1 / n - (base[one] * kept) @ base[one].T
-                residual[one] = np.linalg.solve(block, residual[one])
-        for into, predicted in zip(found, (truth - residual).T, strict=True):
+        residual[single] /= (1 - 1 / n - (base[single] ** 2 @ shrinkage))[:, None]
+        for group in together:
+            if len(group) > 1:
+                block = np.eye(len(group)) - 1 / n - (base[group] * shrinkage) @ base[group].T
+                residual[group] = np.linalg.solve(block, residual[group])
+        for into, predicted in zip(predictions, (truth - residual).T, strict=True):
             into[penalty] = predicted
-    return found
+    return predictions
 
 
 def _principal(features: Floats) -> tuple[Floats, Floats]:

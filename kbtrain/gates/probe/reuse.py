@@ -30,8 +30,8 @@ def reads_its_model(gate: object, llm: object) -> bool:
     card, reader = gate.card, gate.reader
     if card is None or not card.statistics or card.base_fingerprint != base_fingerprint(llm.name):
         return False
-    own = getattr(reader, "model", None)  # a reader through a server has none
-    if own is None or not (batches_alike(own) and batches_alike(llm.model)):
+    probe_model = getattr(reader, "model", None)  # a reader through a server has none
+    if probe_model is None or not (batches_alike(probe_model) and batches_alike(llm.model)):
         return False
     return not reader.draft_tokens or begins_alike(llm.sampling, reader.sampler.sampling)
 
@@ -53,7 +53,13 @@ def plain_answers(questions: Sequence[Question], gate: Probe, threshold: float, 
 
     requests = [AnswerRequest(question, "llm", None, n=0, prompts=gate.reader.own) for question in questions]
     observer = StatesObserver(gate.reader.draft_tokens, gate.layers, decide)
-    sets = {one.question_id: one for group in llm.answer_observed(requests, observer) for one in group}
-    known = {question.id: sets[question.id] for question in questions if scores[question.id] <= threshold}
-    drafts = {name: one.greedy.n_tokens for name, one in sets.items() if name not in known and one.greedy is not None}
-    return PlainAnswers([scores[question.id] for question in questions], known, drafts)
+    sets = {
+        answer_set.question_id: answer_set for group in llm.answer_observed(requests, observer) for answer_set in group
+    }
+    plain = {question.id: sets[question.id] for question in questions if scores[question.id] <= threshold}
+    drafts = {
+        name: answer_set.greedy.n_tokens
+        for name, answer_set in sets.items()
+        if name not in plain and answer_set.greedy is not None
+    }
+    return PlainAnswers([scores[question.id] for question in questions], plain, drafts)

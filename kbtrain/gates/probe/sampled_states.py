@@ -43,36 +43,41 @@ def keeping_states(run: Path) -> Engine:
         config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
     ) -> Iterator[Answered]:
         llm: Any = open_llm(with_states(config))
-        kept = KeptStates.in_folder(run, config.model, llm.facts().get("dtype", config.dtype))
+        stored = KeptStates.in_folder(run, config.model, llm.facts().get("dtype", config.dtype))
         complete, prompts = set(done), dict[str, list[int]]()  # of questions without states
-        here = config.kind.passes
-        if here:
-            llm.observe(kept.observer(prompts))
-        request_states = None if here else served_states(llm, config)
+        in_process = config.kind.passes
+        if in_process:
+            llm.observe(stored.observer(prompts))
+        request_states = None if in_process else served_states(llm, config)
 
         def keep(questions: Sequence[str]) -> None:
             if request_states is not None:
-                lacking = {name: prompts[name] for name in questions if name in prompts and kept.lacks(prompts[name])}
+                lacking = {name: prompts[name] for name in questions if name in prompts and stored.lacks(prompts[name])}
                 for (name, ids), states in zip(lacking.items(), request_states([*lacking.values()]), strict=True):
-                    kept.add(name, ids, states)
-            kept.write(questions)
+                    stored.add(name, ids, states)
+            stored.write(questions)
             for name in questions:
                 prompts.pop(name, None)
 
         def watched() -> Iterator[list[AnswerRequest]]:
             for window in windows:
-                asked = {request.question.id: prompt_of(llm, request) for request in filter(has_states, window)}
-                prompts.update({name: ids for name, ids in asked.items() if kept.lacks(ids)})
-                lacking = [name for name in asked if (name, "llm") in complete and name in prompts]
-                if here:
+                prompt_by_question = {
+                    request.question.id: prompt_of(llm, request) for request in filter(has_states, window)
+                }
+                prompts.update({name: ids for name, ids in prompt_by_question.items() if stored.lacks(ids)})
+                lacking = [name for name in prompt_by_question if (name, "llm") in complete and name in prompts]
+                if in_process:
                     complete.difference_update((name, "llm") for name in lacking)
                 else:
                     keep(lacking)
                 yield window
 
         for facts, sets in answered_by(llm, config, watched(), complete):
-            keep([made.question_id for made in sets if made.condition == "llm"])
-            yield facts, [made for made in sets if (made.question_id, made.condition) not in done]
+            keep([answer_set.question_id for answer_set in sets if answer_set.condition == "llm"])
+            yield (
+                facts,
+                [answer_set for answer_set in sets if (answer_set.question_id, answer_set.condition) not in done],
+            )
 
     return engine
 
@@ -127,9 +132,9 @@ def count_lacking(config: LLMConfig, dtype: str, run: Path, requests: Iterable[A
     """
     from kbtrain.models.load import load_tokenizer
 
-    kept, tokenizer = KeptStates.in_folder(run, config.model, dtype), load_tokenizer(config.model)
+    stored, tokenizer = KeptStates.in_folder(run, config.model, dtype), load_tokenizer(config.model)
     prompts = (prompt_ids(tokenizer, request, config.max_prompt_tokens)[0] for request in filter(has_states, requests))
-    return sum(map(kept.lacks, prompts))
+    return sum(map(stored.lacks, prompts))
 
 
 class KeptStates:

@@ -38,10 +38,10 @@ N_REFERENCE = 3  # prompts
 class ServedReader(Reader):
     """Reads states through a server. ``draft_tokens``: longest draft; 0: the prompt's states alone."""
 
-    def __init__(self, server: StatesServer, own: OwnPrompts | None, draft_tokens: int, width: int) -> None:
+    def __init__(self, server: StatesServer, templates: OwnPrompts | None, draft_tokens: int, width: int) -> None:
         self.server: StatesServer = server
         self.tokenizer = server.tokenizer
-        self.own = own
+        self.own = templates
         self.condition = "draft" if draft_tokens else "llm"
         self.draft_tokens = draft_tokens
         self.spent = server.spent
@@ -55,7 +55,9 @@ class ServedReader(Reader):
     def states(self, examples: Sequence[GateExample], layers: Sequence[int]) -> States:
         """(examples, layers, width), from one request each. Layer i is the state after i + 1 layers."""
         served = self.server.read(self.prompts(examples), self.draft_tokens)
-        states = np.stack([one.of_layers([layer + 1 for layer in layers], self.draft_tokens > 0) for one in served])
+        states = np.stack(
+            [of_prompt.of_layers([layer + 1 for layer in layers], self.draft_tokens > 0) for of_prompt in served]
+        )
         check_width(states, self.width)
         return states
 
@@ -87,10 +89,10 @@ def load_served(probe: type[Probe], folder: Path, server: StatesServer) -> Probe
     if card.answered_by is not None:
         raise UserError(f"{at(folder)}: this probe reads '{card.base_model}', another model than the one that answers")
     heads = load_heads(folder / WEIGHTS, card.keys)
-    own = card.own_prompts()
-    card.check_prompts(asked_fingerprint(server.tokenizer, own), folder, model=card.base_model)
-    server.check_prompts(own)
-    reader = ServedReader(server, own, getattr(card, "tokens", 0), next(iter(heads.values())).weight.shape[1])
+    templates = card.own_prompts()
+    card.check_prompts(asked_fingerprint(server.tokenizer, templates), folder, model=card.base_model)
+    server.check_prompts(templates)
+    reader = ServedReader(server, templates, getattr(card, "tokens", 0), next(iter(heads.values())).weight.shape[1])
     check_reference(folder, server)
     return probe(reader, heads, card.method, card, card.best_key())
 
@@ -154,8 +156,8 @@ def compare_states(server: StatesServer, reference: Sequence[Reference]) -> Stat
 
     def difference(served: Sequence[ServedStates]) -> float:
         return max(
-            largest_difference(one.of_layers(layers, draft=False), states)
-            for one, (_, layers, states) in zip(served, reference, strict=True)
+            largest_difference(served_states.of_layers(layers, draft=False), states)
+            for served_states, (_, layers, states) in zip(served, reference, strict=True)
         )
 
     prompts = [ids for ids, _, _ in reference]

@@ -49,16 +49,16 @@ def prompt_states(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> S
     what all of them begin with is computed once, if that pays. Alone or in a batch a state is the same up to rounding.
     Raises :class:`UserError` for a NaN or infinite state.
     """
-    found: States | None = None
+    result: States | None = None
     start = _common_start(model, prompts)
     for places in like_length([len(ids) for ids in prompts], TOKENS_PER_BATCH):
         states = _of_batch(model, [prompts[place] for place in places], start)
-        if found is None:
-            found = np.empty((len(prompts), *states.shape[1:]), dtype=np.float32)
-        found[places] = states
-    if found is None:
+        if result is None:
+            result = np.empty((len(prompts), *states.shape[1:]), dtype=np.float32)
+        result[places] = states
+    if result is None:
         raise ValueError("no prompts")
-    return found
+    return result
 
 
 def _common_start(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
@@ -105,8 +105,8 @@ def draft_states(
     from kbtrain.llm.sampler.states_observer import StatesObserver
 
     observer = StatesObserver(sampler.sampling.max_output_tokens, layers)
-    asked = [PromptRows(f"prompt {n}", "llm", tuple(ids), (GREEDY,)) for n, ids in enumerate(prompts)]
-    rows = first_rows(sampler.observed(observer), asked)
+    rows_to_draw = [PromptRows(f"prompt {n}", "llm", tuple(ids), (GREEDY,)) for n, ids in enumerate(prompts)]
+    rows = first_rows(sampler.observed(observer), rows_to_draw)
     return np.stack([row.notes[observer].states() for row in rows]), [len(row.tokens) for row in rows]
 
 
@@ -157,16 +157,16 @@ class StateStore:
         rows: dict[Path, list[int]] = {}
         for place, key in enumerate(keys):
             rows.setdefault(self._where[key][0], []).append(place)
-        found: States | None = None
+        result: States | None = None
         for path, places in rows.items():
             with safe_open(path, "pt") as file:
                 part = file.get_slice("states")[:, layer].float().numpy()
-            if found is None:
-                found = np.empty((len(keys), part.shape[1]), dtype=np.float32)
-            found[places] = part[[self._where[keys[place]][1] for place in places]]
-        if found is None:
+            if result is None:
+                result = np.empty((len(keys), part.shape[1]), dtype=np.float32)
+            result[places] = part[[self._where[keys[place]][1] for place in places]]
+        if result is None:
             raise ValueError("no prompts")
-        return found
+        return result
 
     def layers(self, keys: Sequence[str], layers: Sequence[int]) -> States:
         """(keys, layers, d)."""
@@ -196,8 +196,8 @@ class StateStore:
                 pass_bytes(model, tokens), "a batch of prompts", "a smaller model, or shorter prompts, take less"
             )
         for window in windows(missing, PER_FILE):
-            asked = [missing[key] for key in window]
-            self.add(window, prompt_states(model, asked) if read is None else read(asked))
+            batch = [missing[key] for key in window]
+            self.add(window, prompt_states(model, batch) if read is None else read(batch))
             yield len(window)
 
     def warn_of_missing(self, missing: int, total: int) -> None:

@@ -41,18 +41,20 @@ def compare_server(server: Server, source: str) -> list[str]:
     probes = cast("list[tuple[Path, ProbeCard]]", state_readers(Path(source)) if of_gate else [])
     card = probes[0][1] if probes else None
     model = (answering_model(Path(source)) if of_gate else None) or source
-    own = None if card is None else card.own_prompts()
+    templates = None if card is None else card.own_prompts()
     client = StatesServer(server, load_tokenizer(model))
-    (kept,) = client.read([SHORT_PROMPT])
-    layers = of_gate or list(kept.layers)
-    kept.of_layers(layers, draft=False)
-    same = client.check_prompts(own)
-    noted = [(folder / REFERENCE, reference) for folder, _ in probes if (reference := read_reference_states(folder))]
-    where, reference = noted[0] if noted else (None, _transformers_reference(model, card, own, layers))
+    (served,) = client.read([SHORT_PROMPT])
+    layers = of_gate or list(served.layers)
+    served.of_layers(layers, draft=False)
+    same = client.check_prompts(templates)
+    references = [
+        (folder / REFERENCE, reference) for folder, _ in probes if (reference := read_reference_states(folder))
+    ]
+    where, reference = references[0] if references else (None, _transformers_reference(model, card, templates, layers))
     difference = compare_states(client, reference)
     _check(difference, server, model)
     return [
-        f"compared  layers {', '.join(map(str, layers))}, {kept.prompt.shape[-1]} numbers each",
+        f"compared  layers {', '.join(map(str, layers))}, {served.prompt.shape[-1]} numbers each",
         "tokens    "
         + ("equal to the local ones by the chat template" if same else "not compared: the server returns none"),
         f"reference {at(where) if where else f'transformers here, {model}'}: {len(reference)} prompts",
@@ -75,8 +77,8 @@ def _equal(difference: StatesDifference) -> str:
 
 
 def _transformers_reference(
-    model: str, card: ProbeCard | None, own: OwnPrompts | None, layers: list[int]
+    model: str, card: ProbeCard | None, templates: OwnPrompts | None, layers: list[int]
 ) -> list[Reference]:
     weights, tokenizer = load_model(model, card.dtype if card else "auto", "auto")
-    prompts = [asked_ids(tokenizer, GateExample.ask(text), None, own) for text in QUESTIONS]
+    prompts = [asked_ids(tokenizer, GateExample.ask(text), None, templates) for text in QUESTIONS]
     return reference_states(weights, prompts, layers)

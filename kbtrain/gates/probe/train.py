@@ -113,13 +113,13 @@ def _label(example: GateExample, key: Target, labels: Labels) -> float:
 
 def _figures(fit_: LayerFit, examples: Sequence[GateExample], key: Target, head: Head) -> LayerFigures:
     hard = [getattr(e, key) for e in examples]
-    known = np.array([value is not None for value in hard])
-    truth = np.array([bool(value) for value in hard])[known]
+    labelled = np.array([value is not None for value in hard])
+    truth = np.array([bool(value) for value in hard])[labelled]
     both = truth.any() and not truth.all()
     return LayerFigures(
         layer=fit_.layer,
         held_out=round(fit_.held_out, 4),
-        auroc=round(float(auroc(truth, fit_.predicted[known])[0]), 4) if both else None,
+        auroc=round(float(auroc(truth, fit_.predicted[labelled])[0]), 4) if both else None,
         penalty=fit_.penalty,
         used=fit_.layer in head.layers,
     )
@@ -206,9 +206,11 @@ def batch_agreement(gate: Probe, examples: Sequence[GateExample]) -> BatchAgreem
 def _dev_figures(dev: Sequence[GateExample], scores: Mapping[str, list[float]], gate: Probe) -> dict[Target, str]:
     """AUROC of each key's hard label with its interval; scores fall with what speaks against retrieval."""
     of_key = {key: scores[f"{gate.prefix}_{key}"] for key in gate.keys}
-    rising = {key: [s if key in NEEDS_RETRIEVAL else -s for s in found] for key, found in of_key.items()} if dev else {}
-    found = intervals_of_keys(dev, rising)
-    return {key: found[f"auroc_{key}"] for key in gate.keys if f"auroc_{key}" in found}
+    rising = (
+        {key: [s if key in NEEDS_RETRIEVAL else -s for s in values] for key, values in of_key.items()} if dev else {}
+    )
+    values = intervals_of_keys(dev, rising)
+    return {key: values[f"auroc_{key}"] for key in gate.keys if f"auroc_{key}" in values}
 
 
 _READS: Mapping[Asked, str] = {
@@ -230,10 +232,10 @@ def layer_figure(card: ProbeCard) -> str:
     figure, axes = new_figure(6.4, 3.2)
     names = ("blue", "orange", "green", "red", "purple")
     for colour, (key, layers) in zip(names, card.heads.items(), strict=False):
-        points = [(one.layer, one.auroc) for one in layers if one.auroc is not None]
+        points = [(layer.layer, layer.auroc) for layer in layers if layer.auroc is not None]
         if points:
             axes.plot(*zip(*points, strict=True), color=COLOURS[colour], label=key)
-            used = [(one.layer, one.auroc) for one in layers if one.used and one.auroc is not None]
+            used = [(layer.layer, layer.auroc) for layer in layers if layer.used and layer.auroc is not None]
             axes.plot(*zip(*used, strict=True), "o", color=COLOURS[colour], markersize=4)
     axes.axhline(0.5, color=COLOURS["grid"], linewidth=1)
     axes.set_xlabel("layer (from 0)")
@@ -245,7 +247,7 @@ def layer_figure(card: ProbeCard) -> str:
 def _model_card(card: ProbeCard, gate: Probe, figures: Mapping[Target, str], n_compared: int) -> ModelCard:
     heads = [
         f"Head {key}: layers {', '.join(map(str, head.layers))}, {head.weight.size} weights; cross-validated AUROC of "
-        f"them {', '.join(str(one.auroc) for one in card.heads[key] if one.used)} (training questions; {FIGURE})"
+        f"them {', '.join(str(layer.auroc) for layer in card.heads[key] if layer.used)} (training questions; {FIGURE})"
         for key, head in gate.heads.items()
     ]
     base, draft = card.base_model, isinstance(card, DraftProbeCard)

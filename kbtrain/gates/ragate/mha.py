@@ -59,13 +59,13 @@ class MHAInput:
         joined = self._ids(joined_text(example, self.inputs)) if "+" in self.inputs else []
         joined = [self._separator, *joined][: self.max_length // 2] if joined else []
         turns = [self._cached_ids(text) for text in context_turns(example)]
-        kept = first_kept([len(turn) for turn in turns], self.max_length - len(joined))
-        newest = turns[kept:] or [turns[-1][-(self.max_length - len(joined)) :]]
+        start = first_kept([len(turn) for turn in turns], self.max_length - len(joined))
+        newest = turns[start:] or [turns[-1][-(self.max_length - len(joined)) :]]
         ids = [token for turn in newest for token in turn] or [self._nothing]
         other: tuple[int, ...] = ()
         if "*" in self.inputs:
             other = tuple(self._ids(joined_text(example, self.inputs))[: self.max_length]) or (self._nothing,)
-        return Read((*ids, *joined), other, min(kept, len(turns) - 1))
+        return Read((*ids, *joined), other, min(start, len(turns) - 1))
 
     def _cached_ids(self, text: str) -> list[int]:
         if text not in self._turns:
@@ -123,10 +123,10 @@ def kept_tokenizer(path: Path, train: Callable[[], PreTrainedTokenizerBase]) -> 
     from transformers import PreTrainedTokenizerFast
 
     if not path.exists():
-        made: Any = train()
+        tokenizer: Any = train()
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = beside(path, ".partial")
-        made.backend_tokenizer.save(str(partial))
+        tokenizer.backend_tokenizer.save(str(partial))
         put_in_place(partial, path)
     return PreTrainedTokenizerFast(tokenizer_file=str(path), pad_token=PAD, unk_token=UNKNOWN, sep_token=SEPARATOR)
 
@@ -134,12 +134,12 @@ def kept_tokenizer(path: Path, train: Callable[[], PreTrainedTokenizerBase]) -> 
 def _texts(examples: Iterable[Example], inputs: Inputs) -> Iterator[str]:
     """Each utterance of a dialogue once, although it is in the context of all later turns; dialogues that share a name,
     since they begin alike, may differ at the same place."""
-    seen: set[tuple[str, tuple[int, str]]] = set()
+    yielded: set[tuple[str, tuple[int, str]]] = set()
     for example in examples:
         dialogue = example.dialogue_id if isinstance(example, TurnExample) else example.id
         for place in enumerate(context_turns(example)):
-            if (dialogue, place) not in seen:
-                seen.add((dialogue, place))
+            if (dialogue, place) not in yielded:
+                yielded.add((dialogue, place))
                 yield place[1]
         if inputs != "contx":
             yield joined_text(example, inputs)

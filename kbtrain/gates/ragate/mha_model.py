@@ -70,9 +70,9 @@ class _Layer(nn.Module):
             weight, bias, d = self.qkv.weight, self.qkv.bias, self.d
             (queries,) = self._heads(linear(x, weight[:d], bias[:d]), 1)
             keys, values = self._heads(linear(other, weight[d:], bias[d:]), 2)
-        seen = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
-        seen = seen.transpose(1, 2).flatten(2)
-        x = self.norm_attention(x + self.dropout(self.out(seen)))
+        mixed = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+        mixed = mixed.transpose(1, 2).flatten(2)
+        x = self.norm_attention(x + self.dropout(self.out(mixed)))
         fed: torch.Tensor = self.norm_feed(x + self.dropout(self.down(self.dropout(torch.relu(self.up(x))))))
         return fed
 

@@ -70,9 +70,9 @@ def peft_prompts(tokenizer: PreTrainedTokenizerBase, features: Sequence[PeftFeat
 
 def peft_fingerprint(tokenizer: PreTrainedTokenizerBase, features: Sequence[PeftFeature]) -> str:
     """``text-rendered``: 16 hex digits of the prompt's text, and 16 of it and an answer in the chat template."""
-    asked = ragate_peft_prompt("probe", dict.fromkeys(features, "probe"))
+    prompt = ragate_peft_prompt("probe", dict.fromkeys(features, "probe"))
     answer = ragate_peft_answer(True, bool(tokenizer.chat_template))
-    return f"{ragate_peft_fingerprint(features)}-{fingerprint(tokenizer, asked, answer)}"
+    return f"{ragate_peft_fingerprint(features)}-{fingerprint(tokenizer, prompt, answer)}"
 
 
 class TurnScorer(Scorer):
@@ -122,10 +122,10 @@ class RagatePeft(Gate):
 
         card, path = RagatePeftCard.read(folder), Path(folder)
         tokenizer = load_tokenizer(str(path))
-        found = peft_fingerprint(tokenizer, card.features)
+        current = peft_fingerprint(tokenizer, card.features)
         if "-" not in card.prompt_fingerprint:  # noted before the chat template was: of the text alone
-            found = found.partition("-")[0]
-        card.check_prompts(found, folder)
+            current = current.partition("-")[0]
+        card.check_prompts(current, folder)
         card.check_base(folder)
         model = open_beside(
             card.base_model, path / ADAPTER, card.method, device, card.dtype if dtype == "auto" else dtype

@@ -35,9 +35,9 @@ def mha_input(config: MHAConfig, data: ClassifierData) -> MHAInput:
     """Input with a tokenizer trained by the first rank, which a resumed run takes from its checkpoints."""
     from kbtrain.training.processes import main_first
 
-    examples, kept = [row.example for row in data.train], config.output / "checkpoints" / "tokenizer.json"
+    examples, tokenizer_path = [row.example for row in data.train], config.output / "checkpoints" / "tokenizer.json"
     new = partial(train_tokenizer, examples, config.inputs, config.vocabulary)
-    return MHAInput(main_first(lambda: kept_tokenizer(kept, new)), config.max_length, config.inputs)
+    return MHAInput(main_first(lambda: kept_tokenizer(tokenizer_path, new)), config.max_length, config.inputs)
 
 
 def new_gate(config: MHAConfig, reader: MHAInput, device: str) -> RagateMHA:

@@ -67,8 +67,8 @@ def check_turns(examples: Sequence[Example], path: Path, features: Sequence[Peft
 
 def turns_of(rows: Sequence[object]) -> list[TurnExample]:
     """The turns of labelled rows."""
-    found = [getattr(row, "example", None) for row in rows]
-    return [turn for turn in found if isinstance(turn, TurnExample)]
+    examples = [getattr(row, "example", None) for row in rows]
+    return [turn for turn in examples if isinstance(turn, TurnExample)]
 
 
 def turn_row(prompts: TurnPrompts, turn: TurnExample) -> TrainingRow:

@@ -96,9 +96,9 @@ class Uncertainty:
         self.limits = limits or BatchLimits()
         sampling = self.settings.sampling()
         room = sampling.max_new_tokens + TAIL_TOKENS
-        shared, window, told = sharing(model, sampling.max_prompt_tokens, room)
-        if told:
-            warnings.warn(told, stacklevel=2)
+        shared, window, warning = sharing(model, sampling.max_prompt_tokens, room)
+        if warning:
+            warnings.warn(warning, stacklevel=2)
         self._completer: BatchSampler | None = None
         self._most = 0.0
         self._sampler = StateSampler(model, tokenizer, sampling, tap, shared, window)
@@ -132,13 +132,13 @@ class Uncertainty:
                 room = self.settings.max_prompt_tokens
                 raise UserError(f"'{row.question_id}': prompt of {len(row.ids)} tokens; room for {room}")
         self._sampler.stopper = self._stopper if first is None else self._stopper.cut_at(first)
-        found: dict[int, Thought] = {}
+        thoughts: dict[int, Thought] = {}
         place = {id(row): i for i, row in enumerate(rows)}
         self._warn_if_short(list(batches(rows, self.limits)), self.settings.sampling())
         for batch in batches(rows, self.limits):
             for row, answers in zip(batch, self._closed_answers(batch), strict=True):
-                found[place[id(row)]] = self._thought(row, answers)
-        return [found[i] for i in range(len(rows))]
+                thoughts[place[id(row)]] = self._thought(row, answers)
+        return [thoughts[i] for i in range(len(rows))]
 
     def complete(self, prompts: Sequence[tuple[str, Sequence[int]]], tokens: int, stop: Sequence[str]) -> list[Thought]:
         """The greedy texts, of at most ``tokens`` tokens, without samples. Raises as :meth:`think`."""
@@ -152,13 +152,13 @@ class Uncertainty:
         if self._completer is None or self._completer.sampling != sampling:
             shared, window, _ = sharing(self.model, sampling.max_prompt_tokens, tokens)
             self._completer = BatchSampler(self.model, self.tokenizer, sampling, shared, window)
-        found: dict[int, Thought] = {}
+        thoughts: dict[int, Thought] = {}
         place = {id(row): i for i, row in enumerate(rows)}
         self._warn_if_short(list(batches(rows, self.limits)), sampling)
         for batch in batches(rows, self.limits):
             for row, (sample,) in zip(batch, self._completer.sample(batch), strict=True):
-                found[place[id(row)]] = _completed(row, sample)
-        return [found[i] for i in range(len(rows))]
+                thoughts[place[id(row)]] = _completed(row, sample)
+        return [thoughts[i] for i in range(len(rows))]
 
     def _warn_if_short(self, of_prompts: Sequence[Sequence[PromptRows]], sampling: Sampling) -> None:
         """Say before the first pass if a batch, larger than any before, may take more memory than there is."""
@@ -195,7 +195,7 @@ class Uncertainty:
 
     def _thought(self, row: PromptRows, answers: list[AnswerWithStates]) -> Thought:
         greedy, samples = answers[0], answers[1:]
-        said = signals.speaking(samples)
+        speaking_samples = signals.speaking(samples)
         try:
             measured = signals.measure(samples, self.settings.alpha)
         except UserError as error:
@@ -206,9 +206,11 @@ class Uncertainty:
             uncertainty=measured[self.settings.signal],
             signals=measured,
             pieces=greedy.pieces,
-            squared_norm=seakr.squared_norm(seakr.gram(signals.mlp_states(said))) if len(said) > 1 else None,
+            squared_norm=seakr.squared_norm(seakr.gram(signals.mlp_states(speaking_samples)))
+            if len(speaking_samples) > 1
+            else None,
             n_samples=len(samples),
-            n_empty=len(samples) - len(said),
+            n_empty=len(samples) - len(speaking_samples),
             prompt_tokens=len(row.ids),
             generated_tokens=sum(answer.sample.n_tokens for answer in answers),
         )

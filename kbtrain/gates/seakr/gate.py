@@ -133,18 +133,18 @@ class SeaKR(Gate):
         settings: SeakrSettings | None = None,
         limits: BatchLimits | None = None,
         card: SeakrCard | None = None,
-        own: OwnPrompts | None = None,
+        templates: OwnPrompts | None = None,
     ) -> None:
-        self.own = own
+        self.own = templates
         self.engine = Uncertainty(model, tokenizer, settings or SeakrSettings(), limits)
         self.card: SeakrCard | None = card
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> SeaKR:
-        """Open a gate's folder with the model it names. Raises :class:`UserError` if its prompts are not ours."""
+        """Open a gate's folder with the model it names. Raises :class:`UserError` for other prompts."""
         card = SeakrCard.read(folder)
         model, tokenizer = open_answering(card, folder, asked_fingerprint, dtype, device)
-        return cls(model, tokenizer, card.settings, card=card, own=card.own_prompts())
+        return cls(model, tokenizer, card.settings, card=card, templates=card.own_prompts())
 
     @property
     def name(self) -> str:
@@ -178,16 +178,16 @@ def cut_prompt(
     tokenizer: PreTrainedTokenizerBase,
     example: GateExample,
     settings: SeakrSettings,
-    own: OwnPrompts | None,
+    templates: OwnPrompts | None,
     spent: Counter[str],
 ) -> list[int]:
     """Token ids of an example's prompt; ``spent`` counts in ``reference_cut`` the tokens that found no room."""
     reference = example.reference
-    ids = asked_ids(tokenizer, example, reference, own)
+    ids = asked_ids(tokenizer, example, reference, templates)
     while len(ids) > settings.max_prompt_tokens and reference:
         tokens = tokenizer(reference, add_special_tokens=False)["input_ids"]
         drop = min(len(ids) - settings.max_prompt_tokens, len(tokens))
         spent["reference_cut"] += drop
         reference = str(tokenizer.decode(tokens[:-drop]))
-        ids = asked_ids(tokenizer, example, reference, own)
+        ids = asked_ids(tokenizer, example, reference, templates)
     return ids

@@ -89,7 +89,7 @@ Answers = Sequence["AnswerWithStates"]
 @dataclass(frozen=True)
 class Signal:
     """``compute(samples, alpha, k)`` gives one number of those of a question's k sampled answers that say something
-    (the greedy one is none of them). ``silent``: the number where fewer than two do, above all others.
+    (without the greedy one). ``silent``: the number where fewer than two do, above all others.
     """
 
     compute: Callable[[Answers, float, int], float]
@@ -114,8 +114,8 @@ def _texts(samples: Answers) -> list[str]:
 
 def _attention(samples: Answers) -> float:
     """Mean of the samples; the highest where a model does not give its weights out, as for samples that say nothing."""
-    found = float(np.mean([answer.attention for answer in samples]))
-    return SIGNALS["attention_entropy"].silent if np.isnan(found) else found
+    mean = float(np.mean([answer.attention for answer in samples]))
+    return SIGNALS["attention_entropy"].silent if np.isnan(mean) else mean
 
 
 # above what the logarithm of any state's squared norm, or any other of these numbers, can be; numbers and no infinity:
@@ -202,8 +202,8 @@ def measure(samples: Answers, alpha: float = seakr.ALPHA) -> dict[str, float]:
 
 def measure_signal(name: str, samples: Answers, alpha: float = seakr.ALPHA) -> float:
     """One signal of a question's samples, as :func:`measure`."""
-    said, signal = speaking(samples), SIGNALS[name]
-    return signal.silent if len(said) < 2 else signal.compute(said, alpha, len(samples))
+    answers, signal = speaking(samples), SIGNALS[name]
+    return signal.silent if len(answers) < 2 else signal.compute(answers, alpha, len(samples))
 
 
 def speaking(samples: Answers) -> Answers:

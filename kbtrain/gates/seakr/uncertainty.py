@@ -41,8 +41,8 @@ def uncertainty(states: ArrayLike, alpha: float = ALPHA, k: int | None = None) -
     ``k``: as many samples were drawn, though some said nothing; U is then that :func:`of_k` samples.
     """
     g = gram(states)
-    found = log_det(g, alpha)
-    return found if k is None else of_k(found, squared_norm(g), len(g), k, alpha)
+    value = log_det(g, alpha)
+    return value if k is None else of_k(value, squared_norm(g), len(g), k, alpha)
 
 
 def of_k(value: float, squared_norm: float, n: int, k: int, alpha: float = ALPHA) -> float:
@@ -130,8 +130,8 @@ def eigen_score(states: ArrayLike, alpha: float = ALPHA, k: int | None = None) -
     z = np.asarray(states, dtype=np.float64)
     cov = gram(z) / (z.shape[1] - 1)
     values = np.linalg.svd(cov + alpha * np.eye(len(z)), compute_uv=False)
-    found = float(np.log10(values).mean())
-    return found if k is None else of_k(found * math.log(10), squared_norm(cov), len(z), k, alpha) / math.log(10)
+    value = float(np.log10(values).mean())
+    return value if k is None else of_k(value * math.log(10), squared_norm(cov), len(z), k, alpha) / math.log(10)
 
 
 def state_variance(states: ArrayLike) -> float:

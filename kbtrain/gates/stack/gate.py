@@ -50,9 +50,9 @@ class StackCard(KeyedCard):
     @field_validator("models")
     @classmethod
     def _of_members(cls, models: dict[Target, Linear], info: ValidationInfo) -> dict[Target, Linear]:
-        given = {name for member in info.data.get("members", ()) for name in member.inputs().values()}
+        member_scores = {name for member in info.data.get("members", ()) for name in member.inputs().values()}
         for model in models.values():
-            if foreign := sorted(model.inputs.keys() - given):
+            if foreign := sorted(model.inputs.keys() - member_scores):
                 raise ValueError(f"'{foreign[0]}' is not a score of its members")
         return models
 
@@ -105,10 +105,12 @@ def combine_scores(card: StackCard, columns: Columns, keys: Sequence[Target]) ->
     return {f"{card.PREFIX}_{key}": [logistic(x) for x in card.models[key].log_odds(columns)] for key in keys}
 
 
-def held_out_or_own(questions: Sequence[GateExample], held_out: Sequence[HeldOut], own: Sequence[float]) -> list[float]:
+def held_out_or_own(
+    questions: Sequence[GateExample], held_out: Sequence[HeldOut], stack_scores: Sequence[float]
+) -> list[float]:
     """Held-out scores where there are such, else the stack's own."""
-    known = dict(held_out)
-    return [known.get(question_hash(q.question), value) for q, value in zip(questions, own, strict=True)]
+    by_hash = dict(held_out)
+    return [by_hash.get(question_hash(q.question), value) for q, value in zip(questions, stack_scores, strict=True)]
 
 
 def make_members(

@@ -54,7 +54,7 @@ class Linear(BaseModel):
         """Of each question."""
         n = len(next(iter(columns.values())))
         return [
-            self.intercept + math.fsum(one.slope * one.value(columns[name][i]) for name, one in self.inputs.items())
+            self.intercept + math.fsum(term.slope * term.value(columns[name][i]) for name, term in self.inputs.items())
             for i in range(n)
         ]
 
@@ -91,13 +91,13 @@ def held_out_log_odds(
     """Log odds of each question by a regression fitted to the questions of the other folds; where these teach nothing,
     of their share.
     """
-    own = range(len(need)) if groups is None else groups
+    row_groups = range(len(need)) if groups is None else groups
 
     def log_odds(fit: Sequence[int], rest: Sequence[int]) -> Sequence[float]:
-        model = fit_linear(_rows(columns, fit), [need[i] for i in fit], seed, [own[i] for i in fit])
+        model = fit_linear(_rows(columns, fit), [need[i] for i in fit], seed, [row_groups[i] for i in fit])
         return model.log_odds(_rows(columns, rest))
 
-    return held_out(log_odds, need, own, seed)
+    return held_out(log_odds, need, row_groups, seed)
 
 
 def _rows(columns: Columns, places: Sequence[int]) -> Columns:

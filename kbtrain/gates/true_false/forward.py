@@ -58,10 +58,10 @@ def value_probabilities(
     positions = n_prefix + tree_positions(lengths, room, tree)
     allowed = torch.nn.functional.pad(tree_mask(lengths, room, tree), (n_prefix, 0), value=True)
     nodes = tree.nodes
-    wanted = sorted({token for place in tree.places.values() for token in (place.true_id, place.false_id)})
+    answer_tokens = sorted({token for place in tree.places.values() for token in (place.true_id, place.false_id)})
     read = torch.tensor([room + node for node in nodes], device=device)
     in_blocks = plain(model) and pays(model, allowed.shape[-1], _BLOCKS_FROM)
-    with fp32_output_layer(model, wanted), causal_blocks(model, read) if in_blocks else nullcontext():
+    with fp32_output_layer(model, answer_tokens), causal_blocks(model, read) if in_blocks else nullcontext():
         output = model(
             input_ids=torch.tensor(ids, device=device),
             attention_mask=_as_model_takes_it(model, allowed.to(device), positions.to(device)),
@@ -71,13 +71,13 @@ def value_probabilities(
             use_cache=prefix is not None,
         )
     row = {node: i for i, node in enumerate(nodes)}
-    column = {token: i for i, token in enumerate(wanted)}
+    column = {token: i for i, token in enumerate(answer_tokens)}
     pairs = {
-        given: output.logits[:, row[p.node], [column[p.true_id], column[p.false_id]]].float().softmax(-1)[:, 0]
-        for given, p in tree.places.items()
+        values: output.logits[:, row[p.node], [column[p.true_id], column[p.false_id]]].float().softmax(-1)[:, 0]
+        for values, p in tree.places.items()
     }
-    found = {given: p.tolist() for given, p in pairs.items()}
-    return [{given: p[i] for given, p in found.items()} for i in range(len(rows))]
+    by_values = {values: p.tolist() for values, p in pairs.items()}
+    return [{values: p[i] for values, p in by_values.items()} for i in range(len(rows))]
 
 
 def tree_positions(lengths: torch.Tensor, room: int, tree: AnswerTree) -> torch.Tensor:

@@ -47,7 +47,7 @@ class Scorer:
         rows = [self.encoder.encode(example) for example in examples]
         self.spent["prompt_tokens"] += sum(len(row.prompt) for row in rows)
         keys = self.encoder.template.keys
-        found: dict[str, list[float]] = {key: [math.nan] * len(rows) for key in keys}
+        by_key: dict[str, list[float]] = {key: [math.nan] * len(rows) for key in keys}
         was_training = self.model.training
         self.model.train(False)
         if was_training:
@@ -59,16 +59,16 @@ class Scorer:
             for batch in batches:
                 for i, values in zip(batch, self._batch([rows[i] for i in batch], prefix), strict=True):
                     for key, p in zip(keys, marginals(values, len(keys)), strict=True):
-                        found[key][i] = p
+                        by_key[key][i] = p
                 if self._freed is not None:
                     self._freed.check()
         self.model.train(was_training)
         if was_training:  # what an optimizer writes to weights need not be counted: nothing of now may serve later
             self._forget()
-        bad = [examples[i].id for i in range(len(rows)) if any(math.isnan(found[key][i]) for key in keys)]
+        bad = [examples[i].id for i in range(len(rows)) if any(math.isnan(by_key[key][i]) for key in keys)]
         if bad:
             raise no_scores(self.model, bad)
-        return found
+        return by_key
 
     def _forget(self) -> None:
         """Drop what was computed from the weights: their packed form, and the prompts' beginning."""
@@ -116,10 +116,10 @@ def marginals(conditional: Mapping[Values, float], n_keys: int) -> list[float]:
     reached: dict[Values, float] = {(): 1.0}
     totals = []
     for _ in range(n_keys):
-        totals.append(math.fsum(p * conditional[given] for given, p in reached.items()))
+        totals.append(math.fsum(p * conditional[values] for values, p in reached.items()))
         reached = {
-            (*given, value): p * (conditional[given] if value else 1 - conditional[given])
-            for given, p in reached.items()
+            (*values, value): p * (conditional[values] if value else 1 - conditional[values])
+            for values, p in reached.items()
             for value in (True, False)
         }
     return totals

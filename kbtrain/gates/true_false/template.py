@@ -76,8 +76,8 @@ def build_tree(keys: Sequence[str], answers: Mapping[Values, Sequence[int]]) -> 
     depths: list[int] = []
     places: dict[Values, ValueToken] = {}
     children: dict[tuple[int, int], int] = {}
-    for given in (prefix for n in range(len(keys)) for prefix in combinations(n)):
-        path, true_id, false_id = _first_difference(keys, given, whole)
+    for earlier in (prefix for n in range(len(keys)) for prefix in combinations(n)):
+        path, true_id, false_id = _first_difference(keys, earlier, whole)
         node = -1
         for depth, token in enumerate(path):
             if (node, token) not in children:
@@ -86,23 +86,23 @@ def build_tree(keys: Sequence[str], answers: Mapping[Values, Sequence[int]]) -> 
                 parents.append(node)
                 depths.append(depth)
             node = children[node, token]
-        places[given] = ValueToken(len(path), true_id, false_id, node)
+        places[earlier] = ValueToken(len(path), true_id, false_id, node)
     return AnswerTree(tuple(keys), whole, places, tuple(tokens), tuple(parents), tuple(depths))
 
 
 def _first_difference(
-    keys: Sequence[str], given: Values, answers: Mapping[Values, tuple[int, ...]]
+    keys: Sequence[str], earlier: Values, answers: Mapping[Values, tuple[int, ...]]
 ) -> tuple[tuple[int, ...], int, int]:
     """The tokens before the next key's value, then the True and the False token; the same before any text."""
-    found = set()
-    for rest in combinations(len(keys) - len(given) - 1):
-        yes, no = answers[*given, True, *rest], answers[*given, False, *rest]
+    differences = set()
+    for rest in combinations(len(keys) - len(earlier) - 1):
+        yes, no = answers[*earlier, True, *rest], answers[*earlier, False, *rest]
         at = next((i for i, (a, b) in enumerate(zip(yes, no, strict=False)) if a != b), None)
         if at is not None:
-            found.add((yes[:at], yes[at], no[at]))
-    if len(found) != 1:
-        raise UserError(f"tokenizer: the answers' tokens do not tell True from False for '{keys[len(given)]}'")
-    return found.pop()
+            differences.add((yes[:at], yes[at], no[at]))
+    if len(differences) != 1:
+        raise UserError(f"tokenizer: the answers' tokens do not tell True from False for '{keys[len(earlier)]}'")
+    return differences.pop()
 
 
 @dataclass(frozen=True)
@@ -186,14 +186,14 @@ class Encoder:
         prompt = self.template.render(example)
         first = next(combinations(len(self.template.keys)))
         whole = self._full_ids(prompt, first)
-        known = self._known.get(prompt[-20:])
-        if known is not None:
-            answer = known.answers[first]
+        tree_before = self._known.get(prompt[-20:])
+        if tree_before is not None:
+            answer = tree_before.answers[first]
             if tuple(whole[-len(answer) :]) == answer:
-                return Encoded(tuple(whole[: -len(answer)]), known, 0)
+                return Encoded(tuple(whole[: -len(answer)]), tree_before, 0)
         texts = {values: self._full_ids(prompt, values) for values in combinations(len(self.template.keys))}
-        asked = prompts.encode(self.tokenizer, prompt)
-        n = min(n_alike(asked, ids) for ids in texts.values())
+        prompt_tokens = prompts.encode(self.tokenizer, prompt)
+        n = min(n_alike(prompt_tokens, ids) for ids in texts.values())
         tree = self._tree({values: tuple(ids[n:]) for values, ids in texts.items()})
         self._known[prompt[-20:]] = tree
         return Encoded(tuple(whole[:n]), tree, 0)

@@ -28,23 +28,23 @@ def labelled_turns(
 
     Raises :class:`UserError` for a single class.
     """
-    known = [example for example in examples if need is not None or example.label is not None]
-    labels = [bool(example.label) for example in known] if need is None else [value > 0.5 for value in need]
+    labelled = [example for example in examples if need is not None or example.label is not None]
+    labels = [bool(example.label) for example in labelled] if need is None else [value > 0.5 for value in need]
     if len(set(labels)) < 2:
-        raise UserError(f"{gate} gate: {len(known)} labelled turns of one class, nothing to learn")
-    return known, labels
+        raise UserError(f"{gate} gate: {len(labelled)} labelled turns of one class, nothing to learn")
+    return labelled, labels
 
 
 def feature_table(rows: Sequence[Mapping[str, float]], least: int) -> tuple[list[str], np.ndarray]:
     """Names and values (rows, names) of the features that are not 0 in at least that number of rows."""
     from sklearn.feature_extraction import DictVectorizer
 
-    seen = Counter(name for row in rows for name, value in row.items() if value)
-    kept = [{name: value for name, value in row.items() if seen[name] >= least} for row in rows]
-    if not any(kept):
+    counts = Counter(name for row in rows for name, value in row.items() if value)
+    frequent = [{name: value for name, value in row.items() if counts[name] >= least} for row in rows]
+    if not any(frequent):
         return [], np.zeros((len(rows), 0))
     vectorizer = DictVectorizer(sparse=False)
-    values = vectorizer.fit_transform(kept)
+    values = vectorizer.fit_transform(frequent)
     return vectorizer.get_feature_names_out().tolist(), values
 
 
@@ -85,14 +85,14 @@ class DialogueStateGate(Gate):
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import StandardScaler
 
-        known, labels = labelled_turns("dialogue_state", examples, need)
-        names, table = feature_table([dialogue_features(example) for example in known], least_turns)
+        turns, labels = labelled_turns("dialogue_state", examples, need)
+        names, table = feature_table([dialogue_features(example) for example in turns], least_turns)
         scaler = StandardScaler()
         values = scaler.fit_transform(table)
         model = LogisticRegression(C=c, max_iter=1000).fit(values, labels)
         slopes = model.coef_[0] / scaler.scale_
         weights = dict(zip(names, slopes.tolist(), strict=True))
-        facts = {"turns": len(known), "positive": sum(labels), "c": c, "least_turns": least_turns}
+        facts = {"turns": len(turns), "positive": sum(labels), "c": c, "least_turns": least_turns}
         intercept = float(model.intercept_[0] - slopes @ scaler.mean_)
         return cls(DialogueStateCard(intercept=intercept, weights=weights, run=facts))
 

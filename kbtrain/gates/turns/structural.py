@@ -82,16 +82,16 @@ class StructuralGate(Gate):
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import StandardScaler
 
-        known, labels = labelled_turns("structural", examples, need)
-        scaler = StandardScaler().fit([structure(example) for example in known])
+        turns, labels = labelled_turns("structural", examples, need)
+        scaler = StandardScaler().fit([structure(example) for example in turns])
         model = LogisticRegression(class_weight="balanced", max_iter=1000)
-        model.fit(scaler.transform([structure(example) for example in known]), labels)
+        model.fit(scaler.transform([structure(example) for example in turns]), labels)
         card = StructuralCard(
             mean=scaler.mean_.tolist(),
             scale=scaler.scale_.tolist(),
             coefficients=model.coef_[0].tolist(),
             intercept=float(model.intercept_[0]),
-            run={"turns": len(known), "positive": sum(labels)},
+            run={"turns": len(turns), "positive": sum(labels)},
         )
         return cls(card)
 

@@ -79,7 +79,7 @@ class Draft(UntrainedGate):
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Draft:
-        """Open a folder with the model it names. Raises :class:`UserError` if its prompts are not ours."""
+        """Open a folder with the model it names. Raises :class:`UserError` for other prompts."""
         card = DraftCard.read(folder)
         return cls(*open_answering(card, folder, asked_fingerprint, dtype, device), card)
 
@@ -89,8 +89,8 @@ class Draft(UntrainedGate):
         return [signals(draft)[self.name] for draft in self.drafts(examples, tokens)]
 
     def score_all(self, inputs: Sequence[str | Example]) -> dict[str, list[float]]:
-        found = [signals(d) for d in self.drafts(cast("list[GateExample]", self.examples(inputs)), self.card.tokens)]
-        return {name: [one[name] for one in found] for name in SIGNALS}
+        by_draft = [signals(d) for d in self.drafts(cast("list[GateExample]", self.examples(inputs)), self.card.tokens)]
+        return {name: [scores[name] for scores in by_draft] for name in SIGNALS}
 
     def drafts(self, examples: Sequence[GateExample], tokens: int) -> list[Uncertainties]:
         """Uncertainties of each example's draft, of at most ``tokens`` tokens.
@@ -100,8 +100,8 @@ class Draft(UntrainedGate):
         from kbtrain.llm.sampler.rows import PromptRows
         from kbtrain.llm.sampler.token_uncertainty import TokenUncertainty
 
-        asked = ((e.id, asked_ids(self.tokenizer, e, e.reference, self.own)) for e in examples)
-        rows = [PromptRows(name, "llm", tuple(ids), (GREEDY,)) for name, ids in asked]
+        prompts = ((e.id, asked_ids(self.tokenizer, e, e.reference, self.own)) for e in examples)
+        rows = [PromptRows(name, "llm", tuple(ids), (GREEDY,)) for name, ids in prompts]
         long = next((row for row in rows if len(row.ids) > MAX_PROMPT), None)
         if long is not None:
             raise UserError(f"'{long.question_id}': prompt of {len(long.ids)} tokens; room for {MAX_PROMPT}")

@@ -37,11 +37,11 @@ class YesNo:
 
 def answer_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """First tokens of the spellings of Yes, and of No. Raises :class:`UserError` if they do not differ."""
-    found: list[list[int]] = []
+    first_tokens: list[list[int]] = []
     for spellings in (YES, NO):
         rows = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in spellings]
-        found.append(sorted({ids[0] for ids in rows if ids}))
-    yes, no = set(found[0]) - set(found[1]), set(found[1]) - set(found[0])
+        first_tokens.append(sorted({ids[0] for ids in rows if ids}))
+    yes, no = set(first_tokens[0]) - set(first_tokens[1]), set(first_tokens[1]) - set(first_tokens[0])
     if not yes or not no:
         raise UserError(
             f"model '{tokenizer.name_or_path}': its tokenizer begins 'Yes' and 'No' with the same token: its answer "

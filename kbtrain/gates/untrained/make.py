@@ -25,7 +25,12 @@ SIGNALS: Mapping[Name, tuple[str, ...]] = {"p_yes": YES_SIGNALS, "draft": DRAFT_
 
 
 def cards_of_model(
-    chosen: Mapping[Name, str], about: Mapping[str, Any], own: OwnPrompts | None, tokens: int, dtype: str, device: str
+    chosen: Mapping[Name, str],
+    about: Mapping[str, Any],
+    templates: OwnPrompts | None,
+    tokens: int,
+    dtype: str,
+    device: str,
 ) -> dict[Name, UntrainedCard]:
     """Cards of the gates that open the model, after a look at it. Raises :class:`UserError`.
 
@@ -42,16 +47,16 @@ def cards_of_model(
         prompts = yes_no_fingerprint(tokenizer)
         cards["p_yes"] = PYesCard(signal=chosen["p_yes"], prompt_fingerprint=prompts, **about)
     if "draft" in chosen:
-        prompts = asked_fingerprint(tokenizer, own)
+        prompts = asked_fingerprint(tokenizer, templates)
         cards["draft"] = DraftCard(signal=chosen["draft"], prompt_fingerprint=prompts, tokens=tokens, **about)
     return cards
 
 
-def with_server_prompts(card: ServerCard, own: OwnPrompts | None) -> ServerCard:
+def with_server_prompts(card: ServerCard, templates: OwnPrompts | None) -> ServerCard:
     """The card with its prompts' fingerprint, after one question to the server.
 
     Raises :class:`UserError` for a server without top log-probabilities.
     """
     llm = connect(card)
     ServerGate(llm, card).score_all(["What is the capital of France?"])
-    return card.model_copy(update={"prompt_fingerprint": server_fingerprint(llm.tokenizer, own)})
+    return card.model_copy(update={"prompt_fingerprint": server_fingerprint(llm.tokenizer, templates)})

@@ -60,10 +60,11 @@ class PYes(UntrainedGate):
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> PYes:
-        """Open a folder with the model it names. Raises :class:`UserError` if its prompts are not ours."""
+        """Open a folder with the model it names. Raises :class:`UserError` for other prompts."""
         card = PYesCard.read(folder)
         return cls(
-            *open_answering(card, folder, lambda tokenizer, own: yes_no_fingerprint(tokenizer), dtype, device), card
+            *open_answering(card, folder, lambda tokenizer, templates: yes_no_fingerprint(tokenizer), dtype, device),
+            card,
         )
 
     @property
@@ -82,16 +83,18 @@ class PYes(UntrainedGate):
         from kbtrain.gates.untrained.forward import read_batch
 
         prompts = [self._prompt(example) for example in examples]
-        found = {name: [math.nan] * len(prompts) for name in SIGNALS}
+        by_signal = {name: [math.nan] * len(prompts) for name in SIGNALS}
         for batch in like_length([len(prompt.ids) for prompt in prompts], TOKENS_PER_BATCH):
             read = read_batch(self.model, [prompts[i] for i in batch], self.yes, self.no)
-            for i, one in zip(batch, read, strict=True):
-                for name, value in zip(SIGNALS, (1 - one.p_yes, 1 - one.confidence, one.surprisal), strict=True):
-                    found[name][i] = value
-        bad = [e.id for i, e in enumerate(examples) if not all(math.isfinite(found[name][i]) for name in SIGNALS)]
+            for i, answer in zip(batch, read, strict=True):
+                for name, value in zip(
+                    SIGNALS, (1 - answer.p_yes, 1 - answer.confidence, answer.surprisal), strict=True
+                ):
+                    by_signal[name][i] = value
+        bad = [e.id for i, e in enumerate(examples) if not all(math.isfinite(by_signal[name][i]) for name in SIGNALS)]
         if bad:
             raise no_scores(self.model, bad)
-        return found
+        return by_signal
 
     def _prompt(self, example: GateExample) -> YesNoPrompt:
         """The question's tokens are those between the beginning and the end that a prompt without it has as well."""

@@ -33,9 +33,9 @@ class _Served(ServedGate, UntrainedGate):
     signal: ClassVar[str]
 
     @staticmethod
-    def fingerprint(tokenizer: PreTrainedTokenizerBase, own: OwnPrompts | None) -> str:
+    def fingerprint(tokenizer: PreTrainedTokenizerBase, templates: OwnPrompts | None) -> str:
         """Fingerprint of the prompts that the model reads."""
-        return asked_fingerprint(tokenizer, own)
+        return asked_fingerprint(tokenizer, templates)
 
 
 class ServedDraft(_Served):
@@ -59,7 +59,7 @@ class ServedPYes(_Served):
     signal = "p_yes"
 
     @staticmethod
-    def fingerprint(tokenizer: PreTrainedTokenizerBase, own: OwnPrompts | None) -> str:
+    def fingerprint(tokenizer: PreTrainedTokenizerBase, templates: OwnPrompts | None) -> str:
         """Fingerprint of the question whether the model can answer."""
         return yes_no_fingerprint(tokenizer)
 
@@ -99,5 +99,5 @@ def mean_ratio(draft: Sequence[Sequence[float]]) -> float:
 
 def share_of(logprobs: dict[int, float], of: Sequence[int], rest: Sequence[int]) -> float:
     """Share of the tokens ``of`` in the probability of ``of`` and ``rest``."""
-    own, other = (math.fsum(math.exp(logprobs[i]) for i in ids) for ids in (of, rest))
-    return own / (own + other)
+    share, other = (math.fsum(math.exp(logprobs[i]) for i in ids) for ids in (of, rest))
+    return share / (share + other)

@@ -95,12 +95,12 @@ class ServerGate(UntrainedGate):
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> ServerGate:
         """Connect to the server that the folder names; ``dtype`` and ``device`` are the server's own.
 
-        Raises :class:`UserError` without an answer from there, and for prompts that are not ours.
+        Raises :class:`UserError` without an answer from there, and for other prompts.
         """
         card = ServerCard.read(folder)
         llm = connect(card)
-        found = server_fingerprint(llm.tokenizer, card.own_prompts())
-        card.check_prompts(found, folder)
+        current = server_fingerprint(llm.tokenizer, card.own_prompts())
+        card.check_prompts(current, folder)
         return cls(llm, card)
 
     def answer_within(self, seconds: float) -> None:
@@ -123,13 +123,13 @@ class ServerGate(UntrainedGate):
             system = None if self.own is None else self.own.system
             bodies += [self._body(asked_text(e, e.reference, self.own), tokens, system) for e in examples]
         replies = run(self._replies(bodies))
-        found: dict[str, list[float]] = {}
+        by_signal: dict[str, list[float]] = {}
         if say:
-            found[SAID] = [said_no(one[0] if one else ()) for one in replies[: len(examples)]]
+            by_signal[SAID] = [said_no(tops[0] if tops else ()) for tops in replies[: len(examples)]]
         if draft:
-            drafts = [draft_signals(one, self.card.top) for one in replies[-len(examples) :]] if examples else []
-            found |= {name: [one[i] for one in drafts] for i, name in enumerate(DRAFTED)}
-        return found
+            drafts = [draft_signals(tops, self.card.top) for tops in replies[-len(examples) :]] if examples else []
+            by_signal |= {name: [tops[i] for tops in drafts] for i, name in enumerate(DRAFTED)}
+        return by_signal
 
     def _body(self, prompt: str, tokens: int, system: str | None = None) -> dict[str, Any]:
         """Fields of a greedy request whose reply names the most probable tokens."""
@@ -150,16 +150,16 @@ class ServerGate(UntrainedGate):
         refusals = [reply for reply in replies if isinstance(reply, PromptRefusal)]
         if refusals and len(refusals) == len(replies) and not self.spent["tokens"]:
             raise UserError(f"server {self.llm.server.base}: {refusals[0].message}")
-        found = [() if isinstance(reply, PromptRefusal) else top_logprobs(reply) for reply in replies]
+        tops = [() if isinstance(reply, PromptRefusal) else top_logprobs(reply) for reply in replies]
         prompt_tokens = sum(
             token_count(reply, "prompt_tokens") or len(body.get("prompt", ()))
             for reply, body in zip(replies, bodies, strict=True)
             if not isinstance(reply, PromptRefusal)
         )
         self.spent.update(
-            requests=len(bodies), refused=len(refusals), prompt_tokens=prompt_tokens, tokens=sum(map(len, found))
+            requests=len(bodies), refused=len(refusals), prompt_tokens=prompt_tokens, tokens=sum(map(len, tops))
         )
-        return found
+        return tops
 
 
 def connect(card: ServerCard) -> OpenAILLM:
@@ -177,9 +177,9 @@ def connect(card: ServerCard) -> OpenAILLM:
     return OpenAILLM.connect(card.base_model or card.served, Sampling(max_new_tokens=card.tokens), server)
 
 
-def server_fingerprint(tokenizer: PreTrainedTokenizerBase | None, own: OwnPrompts | None) -> str:
+def server_fingerprint(tokenizer: PreTrainedTokenizerBase | None, templates: OwnPrompts | None) -> str:
     """Fingerprint of both prompts; without a tokenizer (the chat endpoint) of their words alone."""
-    return f"{yes_no_fingerprint(tokenizer)}-{asked_fingerprint(tokenizer, own)}"
+    return f"{yes_no_fingerprint(tokenizer)}-{asked_fingerprint(tokenizer, templates)}"
 
 
 def said_no(top: Top) -> float:
@@ -196,7 +196,7 @@ def draft_signals(tops: Sequence[Top], top: int) -> tuple[float, float, float]:
 
     A reply without a token says nothing about what the model knows: the largest values, which mean to search.
     """
-    usable = [sorted((value for _, value in one), reverse=True) for one in tops if one]
+    usable = [sorted((value for _, value in top_tokens), reverse=True) for top_tokens in tops if top_tokens]
     if not usable:
         return 1.0, math.log(top + 1), math.log(top + 1)
     margins = [math.exp(values[1] - values[0]) if len(values) > 1 else 0.0 for values in usable]
@@ -206,6 +206,6 @@ def draft_signals(tops: Sequence[Top], top: int) -> tuple[float, float, float]:
 
 def _entropy(values: Sequence[float]) -> float:
     """In nats, of the probabilities and of what they leave over."""
-    given = [math.exp(value) for value in values]
-    rest = 1 - math.fsum(given)
-    return math.fsum(-p * math.log(p) for p in (*given, rest) if p > 0)
+    probabilities = [math.exp(value) for value in values]
+    rest = 1 - math.fsum(probabilities)
+    return math.fsum(-p * math.log(p) for p in (*probabilities, rest) if p > 0)

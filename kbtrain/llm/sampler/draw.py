@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kbtrain.llm.base import Sampling
 
 _ROWS = 16  # rows worked on at a time, so that their float32 copies stay in the processor's cache
-_ROWS_ON_GPU = 256  # a GPU waits for Python between small kernels; so many rows' copies take little of its memory
+_ROWS_ON_GPU = 256  # a GPU waits for Python between small kernels; the copies of as many rows take little of its memory
 _BLOCK = 256  # tokens summed before the search: first the block is found, then the token in it
 
 
@@ -63,7 +63,7 @@ def draw(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, sou
     parts: list[Drawn] = []
     for sequences in torch.arange(len(scores)).split(_rows_at_once(scores)):
         start, stop = bisect_left(source, int(sequences[0])), bisect_right(source, int(sequences[-1]))
-        if start == stop:  # nobody draws from these sequences
+        if start == stop:  # no row draws from these sequences
             continue
         which = upload(torch.tensor(source[start:stop]), scores.device) - int(sequences[0])
         block = scores[int(sequences[0]) : int(sequences[-1]) + 1]

@@ -119,8 +119,8 @@ class _PromptLayer(DynamicLayer):
             whole[self.prompt, :, end:] = 0
         if self.prefix is None:
             return key_states, value_states
-        own = slice(self.prompt, self.prompt + 1)
-        return self.keys[own, :, :end], self.values[own, :, :end]
+        this_prompt = slice(self.prompt, self.prompt + 1)
+        return self.keys[this_prompt, :, :end], self.values[this_prompt, :, :end]
 
     def _room(self, states: torch.Tensor) -> torch.Tensor:
         n_prompts, places = self.shape
@@ -163,7 +163,7 @@ class SharedPrefixCache:
         return prefill(self.model, [ids[n:] for ids in prompts], self.blocks, self._cache, room)
 
     def before(self, n_prompts: int) -> DynamicCache:
-        """A new cache for so many prompts, which holds the prefix."""
+        """A new cache for ``n_prompts`` prompts, which holds the prefix."""
         cache = DynamicCache(config=self.model.config)
         begin(cache, self._cache, n_prompts)
         return cache

@@ -87,7 +87,7 @@ class DistinctSequences:
     def _places(
         self, steps: Sequence[tuple[int, int]], decoder: SharedPrefixDecoder | CopiedPrefixDecoder
     ) -> dict[int, int]:
-        """New place of each sequence that goes on; those without rows leave if that pays or if room is needed."""
+        """New place of each sequence that continues; those without rows leave if that pays or if room is needed."""
         live = sorted({sequence for sequence, _ in steps})
         count = len(self.newest)
         if len(live) > LEAVE * count and count + len(steps) - len(live) <= self._most:
@@ -165,13 +165,13 @@ class Stopper:
 
     def read(self, tokens: Sequence[int], finish: Finish, opened: bool = False) -> ReadAnswer:
         """The answer of an output that ended so, as :meth:`text`, with its own ending."""
-        kept = tokens[:-1] if tokens and tokens[-1] in self.eos else tokens
-        found = read_answer(self.thoughts.decode(kept, opened), finish, self.stop, self.skip_blank)
+        answer_tokens = tokens[:-1] if tokens and tokens[-1] in self.eos else tokens
+        answer = read_answer(self.thoughts.decode(answer_tokens, opened), finish, self.stop, self.skip_blank)
         if self.first is None:
-            return found
+            return answer
         # the space before the first word stays: texts are compared by their lengths
-        space = found.text[: len(found.text) - len(found.text.lstrip())]
-        return replace(found, text=space + self.first(found.text))
+        space = answer.text[: len(answer.text) - len(answer.text.lstrip())]
+        return replace(answer, text=space + self.first(answer.text))
 
     def answer_text(self, tokens: Sequence[int], opened: bool = False) -> str:
         """The decoded text from where the answer begins, without special tokens; "" within a thought."""
@@ -186,19 +186,22 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
 
     Raises :class:`UserError` for what are no ids.
     """
-    found: set[int] = set()
+    ids_of_end: set[int] = set()
     for config in (model.generation_config, model.config):
         ids = getattr(config, "eos_token_id", None)
         listed = [ids] if isinstance(ids, int) else ids or []
         table: Any = model.get_input_embeddings()
-        known = range(table.num_embeddings)  # padding reads them, too
-        if not (isinstance(listed, list | tuple) and all(isinstance(one, int) and one in known for one in listed)):
+        vocabulary = range(table.num_embeddings)  # padding reads them, too
+        if not (
+            isinstance(listed, list | tuple)
+            and all(isinstance(token_id, int) and token_id in vocabulary for token_id in listed)
+        ):
             name = f"model '{model.config.name_or_path}'"
             raise UserError(f"{name}: field 'eos_token_id': expected token ids, found {ids!r:.60}")
-        found.update(listed)
+        ids_of_end.update(listed)
     if tokenizer.eos_token_id is not None:
-        found.add(tokenizer.eos_token_id)
-    return frozenset(found)
+        ids_of_end.add(tokenizer.eos_token_id)
+    return frozenset(ids_of_end)
 
 
 class LockstepSampler:
@@ -263,10 +266,10 @@ class LockstepSampler:
         with torch.inference_mode(), self._packed:
             for group in ([together] if together else []) + alone:
                 sequence = {p: i for i, p in enumerate(group)}
-                own = [row for row in rows if row.place in sequence]
-                for row in own:
+                group_rows = [row for row in rows if row.place in sequence]
+                for row in group_rows:
                     row.sequence = sequence[row.place]
-                self._decode([prompts[p].ids for p in group], own)
+                self._decode([prompts[p].ids for p in group], group_rows)
         answers: list[list[Row]] = [[] for _ in prompts]
         for row in rows:
             row.sample = self._as_sample(row)
@@ -340,11 +343,13 @@ class LockstepSampler:
     def _reading(self, rows: Sequence[Row], last: Sequence[int]) -> Iterator[list[tuple[Observer, Any]]]:
         """Context of a pass that the observers read; each with its reading."""
         with ExitStack() as stack:
-            yield [(one, stack.enter_context(one.reading(self.model, rows, last))) for one in self.observers]
+            yield [
+                (observer, stack.enter_context(observer.reading(self.model, rows, last))) for observer in self.observers
+            ]
 
     def _tail_limit(self) -> int:
         """Most tokens that are fed behind an answer."""
-        return max((one.tail_limit(self.sampling.max_output_tokens) for one in self.observers), default=0)
+        return max((observer.tail_limit(self.sampling.max_output_tokens) for observer in self.observers), default=0)
 
     def _fits(self, *prompts: Sequence[int]) -> bool:
         """True if the shared prefix serves all these prompts."""
@@ -389,8 +394,8 @@ class LockstepSampler:
         return max((list(observer.tail(row)) for observer in self.observers), key=len, default=[])
 
     def _as_sample(self, row: Row) -> Sample:
-        found = self.stopper.read(row.tokens, row.finish or "length", row.opened)
-        return Sample(row.index, found.text, len(row.tokens), found.finish, row.logprob)
+        answer = self.stopper.read(row.tokens, row.finish or "length", row.opened)
+        return Sample(row.index, answer.text, len(row.tokens), answer.finish, row.logprob)
 
 
 def _key(prompt: PromptRows) -> tuple[str, str]:
@@ -413,7 +418,7 @@ class BatchSampler(LockstepSampler):
         return other
 
     def prefix_of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
-        """The longest prefix of these prompts, whatever earlier ones shared: answers depend on their batch alone."""
+        """The longest prefix of these prompts, not of earlier ones: answers depend on their batch alone."""
         ids = common_start(prompts) if len(prompts) > 1 and self._fits(*prompts) else ()
         newest = self._newest_prefix[0] if self._newest_prefix else None
         prefix = current_prefix(newest, self.model, ids, self.blocks)

@@ -65,7 +65,7 @@ class Prefix:
 
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
-    bias: torch.Tensor | None  # (questions, 1, 1, places up to ``bias_end``): -inf on padding; None where there is none
+    bias: torch.Tensor | None  # (questions, 1, 1, places up to ``bias_end``): -inf on padding; None without padding
     layout: Layout
     n_own: int = 0  # own tokens that each row has by now; places behind them are masked
     weighed: int | None = None
@@ -79,12 +79,12 @@ ACTIVE: ContextVar[Prefix] = ContextVar("kbtrain_active_prefix")
 @contextmanager
 def attend_to(prefix: Prefix, model: PreTrainedModel) -> Iterator[None]:
     """Context in which the model's attention is :func:`shared_prefix_attention`, to this prefix."""
-    own, token = model.config._attn_implementation, ACTIVE.set(prefix)
+    implementation, token = model.config._attn_implementation, ACTIVE.set(prefix)
     model.set_attn_implementation(NAME)
     try:
         yield
     finally:
-        model.set_attn_implementation(own)
+        model.set_attn_implementation(implementation)
         ACTIVE.reset(token)
 
 
@@ -163,23 +163,23 @@ def shared_prefix_attention(
     return output.reshape(rows, 1, heads, -1), weights
 
 
-def _scores(query: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, layout: Layout) -> torch.Tensor:
+def _scores(query: torch.Tensor, shared: torch.Tensor, generated: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Scores of ``query`` (rows, kv heads, group, size): (questions, kv heads, width * group, length + room).
 
     Rows and the heads of a group are the rows of one product per question and kv head.
     """
     _, kv_heads, group, size = query.shape
-    room = own.shape[2]
+    room = generated.shape[2]
     grid = layout.to_grid(query).transpose(1, 2).reshape(-1, layout.width * group, size)
     scores = torch.bmm(grid, shared.flatten(0, 1).transpose(1, 2))
-    to_own = layout.to_grid(query @ own.transpose(-1, -2)).transpose(1, 2)
+    to_own = layout.to_grid(query @ generated.transpose(-1, -2)).transpose(1, 2)
     scores.view(-1, kv_heads, layout.width, group, scores.shape[-1])[..., -room:] = to_own
     return scores.view(-1, kv_heads, layout.width * group, scores.shape[-1])
 
 
-def _mixed(shares: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, layout: Layout) -> torch.Tensor:
+def _mixed(shares: torch.Tensor, shared: torch.Tensor, generated: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Values (rows, kv heads, group, size) weighed by what :func:`_scores` became in the softmax."""
-    kv_heads, room = own.shape[1:3]
+    kv_heads, room = generated.shape[1:3]
     flat = shares.flatten(0, 1)
     from_prefix = torch.bmm(flat, shared.flatten(0, 1))
 
@@ -187,17 +187,17 @@ def _mixed(shares: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, layout
         grid = x.view(-1, kv_heads, layout.width, x.shape[1] // layout.width, x.shape[2])
         return layout.to_rows(grid.transpose(1, 2))
 
-    return back(from_prefix) + back(flat[..., -room:].contiguous()) @ own
+    return back(from_prefix) + back(flat[..., -room:].contiguous()) @ generated
 
 
 AttentionInterface.register(NAME, shared_prefix_attention)
 
-_LEAVE = 0.8  # prompts that no sequence goes on from leave once they are a fifth: leaving copies the others (measured)
-_ALIGNED = 32  # scores whose rows are a multiple of so many numbers: softmax is a fifth slower over odd ones (measured)
+_LEAVE = 0.8  # prompts that no sequence continues leave once they are a fifth: leaving copies the others (measured)
+_ALIGNED = 32  # row lengths of scores are a multiple of it: softmax is a fifth slower over odd ones (measured)
 
 
 def room_behind(lengths: Sequence[int], tokens: int) -> int:
-    """Places behind the longest of the prompts for so many tokens of an answer."""
+    """Places behind the longest of the prompts for ``tokens`` tokens of an answer."""
     return tokens + -(max(lengths) + tokens) % _ALIGNED
 
 
@@ -256,7 +256,7 @@ class SharedPrefixDecoder:
         self._lay([*self.question_of_sequence, *(self.question_of_sequence[sequence] for sequence in sequences)])
 
     def keep(self, sequences: Sequence[int]) -> None:
-        """Go on with these sequences only (rising order)."""
+        """Continue with these sequences only (rising order)."""
         self._place(sequences, 0)
         going = [self.question_of_sequence[sequence] for sequence in sequences]
         live = sorted(set(going))

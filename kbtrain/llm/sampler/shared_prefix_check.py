@@ -60,7 +60,7 @@ _HOLD: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
 def blocks_hold(model: PreTrainedModel, longest: int) -> bool:
     """True if prompts of up to ``longest`` tokens may attend to themselves in blocks; asked of a model once.
 
-    Scores of blocks are rounded to 16 bits: with them Gemma 3's logits differ in bf16 by .19 of their spread.
+    Scores of blocks are rounded to 16 bits: with them Gemma 3's logits differ in bf16 by 0.19 of their spread.
     """
     window = sliding_window(model)
     if model not in _HOLD:
@@ -85,8 +85,8 @@ def _blocks_gap(model: PreTrainedModel, longest: int) -> float:
     ids = [(7 * i * i + 3) % size for i in range(min(longest, _BLOCKS))]
     if not pays(model, len(ids)):
         return 0.0
-    ours, theirs = (prefill(model, [ids], blocks)[1].float() for blocks in (True, False))
-    return float((ours - theirs).square().mean().sqrt() / theirs.std())
+    in_blocks, whole = (prefill(model, [ids], blocks)[1].float() for blocks in (True, False))
+    return float((in_blocks - whole).square().mean().sqrt() / whole.std())
 
 
 @torch.inference_mode()
@@ -103,13 +103,13 @@ def _gap(model: PreTrainedModel) -> float:
 def _own_gap(model: PreTrainedModel) -> float:
     """The same of the model's own attention when it is fed token by token: what its number format rounds."""
     prompts, new = _check_prompts(model)
-    ours = []
+    logits = []
     for ids, token in zip((prompts[0], prompts[0], prompts[1]), new, strict=True):
         cache = DynamicCache(config=model.config)
         for fed in (ids, [token], [token]):
             output = model(input_ids=torch.tensor([fed], device=model.device), past_key_values=cache, use_cache=True)
-        ours.append(output.logits[0, -1].float())
-    return _differ(torch.stack(ours), _plain(model))
+        logits.append(output.logits[0, -1].float())
+    return _differ(torch.stack(logits), _plain(model))
 
 
 def _check_prompts(model: PreTrainedModel) -> tuple[list[list[int]], list[int]]:
@@ -127,5 +127,5 @@ def _plain(model: PreTrainedModel) -> torch.Tensor:
     return torch.stack(passes)
 
 
-def _differ(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    return float((ours - theirs).square().mean().sqrt() / theirs.std())
+def _differ(logits: torch.Tensor, reference: torch.Tensor) -> float:
+    return float((logits - reference).square().mean().sqrt() / reference.std())

@@ -144,11 +144,11 @@ class EndStates(Observer):
         places = [row.sequence for row in closed]
         mlp, residual = (states[places].float().cpu().numpy() for states in (read.mlp, read.residual))
         attention = [math.nan] * len(closed) if read.attention is None else read.attention[places].tolist()
-        for row, *noted in zip(closed, mlp, residual, attention, strict=True):
-            row.notes[self] = tuple(noted)
+        for row, *statistics in zip(closed, mlp, residual, attention, strict=True):
+            row.notes[self] = tuple(statistics)
 
     def tail(self, row: Row) -> list[int]:
-        """Token ids that close the answer's text: equal texts end in equal tokens, whichever way they ended."""
+        """Token ids that close the answer's text: equal texts end in equal tokens, however they ended."""
         if row.finish == "length":
             return [row.tokens[-1], self.end]
         if row.finish == "eos":

@@ -24,7 +24,7 @@ from kbtrain.llm.sampler.rows import Row
 from kbtrain.llm.sampler.shared_prefix import Layout, OwnLayer, Prefix, attend_to
 
 _PAYS = 16  # tokens of an answer from which a capture, which takes as long as a few steps, pays
-_WASTE = 2  # a grid may have so many times the rows, or prompt places, that are needed
+_WASTE = 2  # a grid may have this multiple of the rows, or prompt places, that are needed
 _ALIGNED = 32  # places are a multiple of it
 _KEPT = 0.1  # of the GPU's memory that the kept graphs' tensors may take
 _CHECKED = 3  # steps that are compared
@@ -41,11 +41,11 @@ class Grid:
     length: int
     room: int
 
-    def serves(self, wanted: Grid) -> bool:
-        """True if ``wanted`` fits into this one and leaves little of it unused."""
-        fits = all(mine >= theirs for mine, theirs in zip(astuple(self), astuple(wanted), strict=True))
-        rows, places = (grid.questions * grid.width for grid in (self, wanted)), self.questions * self.length
-        return fits and next(rows) <= _WASTE * next(rows) and places <= _WASTE * wanted.questions * wanted.length
+    def serves(self, needed: Grid) -> bool:
+        """True if ``needed`` fits into this one and leaves little of it unused."""
+        fits = all(size >= need for size, need in zip(astuple(self), astuple(needed), strict=True))
+        rows, places = (grid.questions * grid.width for grid in (self, needed)), self.questions * self.length
+        return fits and next(rows) <= _WASTE * next(rows) and places <= _WASTE * needed.questions * needed.length
 
     def rounded(self) -> Grid:
         """The next sizes that are captured: lengths in steps of an eighth to a quarter of them."""
@@ -113,8 +113,8 @@ class StepGraph:
         self._clear(lengths)
         longest, layers = max(lengths), list[Any](cache.layers)
         for whole, name in zip(self._prompts, ("keys", "values"), strict=True):
-            for mine, layer in zip(whole, layers, strict=True):
-                mine[: len(lengths), :, :longest] = getattr(layer, name)[:, :, :longest]
+            for states, layer in zip(whole, layers, strict=True):
+                states[: len(lengths), :, :longest] = getattr(layer, name)[:, :, :longest]
                 setattr(layer, name, None)
 
     def weigh(self, layer: int) -> None:
@@ -164,14 +164,14 @@ class StepGraph:
 
     def _capture(self) -> None:
         """Capture a step, and compare its replays with the same steps started from Python."""
-        here, stream = torch.cuda.current_stream(), torch.cuda.Stream()
-        stream.wait_stream(here)
+        current, stream = torch.cuda.current_stream(), torch.cuda.Stream()
+        stream.wait_stream(current)
         with torch.cuda.stream(stream):
             expected = self._trial(self._start)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             logits = self._start()
-        here.wait_stream(stream)
+        current.wait_stream(stream)
 
         def replay() -> torch.Tensor:
             graph.replay()
@@ -226,8 +226,8 @@ class StepGraphs:
         per_question = [0] * len(lengths)
         for row in rows:
             per_question[row.sequence] += 1
-        wanted = Grid(len(lengths), max(per_question), max(lengths), room)
-        if self.problem or room < _PAYS or wanted.questions * wanted.width > _WASTE * len(rows):
+        needed = Grid(len(lengths), max(per_question), max(lengths), room)
+        if self.problem or room < _PAYS or needed.questions * needed.width > _WASTE * len(rows):
             return None
         if not _is_uniform(cache):
             self.problem = "its layers' keys and values have several shapes"
@@ -235,9 +235,9 @@ class StepGraphs:
         versions = weight_versions(itertools.chain(self.model.parameters(), self.model.buffers()))
         if versions != self._versions:  # a graph would read the old ones
             self._kept, self._versions = [], versions
-        graph = next((kept for kept in self._kept if kept.grid.serves(wanted)), None)
+        graph = next((candidate for candidate in self._kept if candidate.grid.serves(needed)), None)
         if graph is None:
-            graph = self._new(wanted.rounded(), cache)
+            graph = self._new(needed.rounded(), cache)
         else:
             self._kept.remove(graph)
         if graph is not None:
@@ -247,7 +247,7 @@ class StepGraphs:
     def keep(self, graph: StepGraph) -> None:
         """Keep a graph for later decodings; the ones that were not used for longest make room for it."""
         self._kept.append(graph)
-        while self._kept and sum(kept.bytes for kept in self._kept) > self.limit:
+        while self._kept and sum(stored.bytes for stored in self._kept) > self.limit:
             del self._kept[0]
 
     def _new(self, grid: Grid, cache: DynamicCache) -> StepGraph | None:

@@ -33,9 +33,9 @@ class TokenUncertainty(Observer):
         statistics = TokenStatistics.from_logits(logits, drawn.tokens, [row.sequence for row in rows])
         columns = (statistics.entropies.tolist(), statistics.surprisals.tolist())
         for row, entropy, surprisal in zip(rows, *columns, strict=True):
-            noted = row.notes.setdefault(self, Uncertainties())
-            noted.entropies.append(entropy)
-            noted.surprisals.append(surprisal)
+            uncertainties = row.notes.setdefault(self, Uncertainties())
+            uncertainties.entropies.append(entropy)
+            uncertainties.surprisals.append(surprisal)
         if self.ratios:
             highest, _ = top(logits, 2)
             ratios = torch.exp(highest[:, 1].float() - highest[:, 0].float()).tolist()

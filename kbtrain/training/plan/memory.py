@@ -126,20 +126,20 @@ class Batch:
 def activations(config: PretrainedConfig, batch: Batch, adapt: Adapt | None = None, lean: bool = True) -> Activations:
     """``config``: a causal language model's; ``adapt`` adds adapters to a model; ``lean``: norms and MLPs keep less, as
     the recipes have them unless they checkpoint gradients."""
-    one, two = (_kept_bytes(_with_layers(config, n), batch, adapt, lean) for n in (1, 2))
+    with_one, with_two = (_kept_bytes(_with_layers(config, n), batch, adapt, lean) for n in (1, 2))
     text = config.get_text_config()
     width = 4 if batch.autocast else batch.bits // 8
     layer_input = batch.rows * batch.tokens * text.hidden_size * width
-    return Activations(text.num_hidden_layers, two - one, 2 * one - two, layer_input)
+    return Activations(text.num_hidden_layers, with_two - with_one, 2 * with_one - with_two, layer_input)
 
 
 def _with_layers(config: PretrainedConfig, layers: int) -> PretrainedConfig:
-    made = copy.deepcopy(config)
-    text = made.get_text_config()
+    changed = copy.deepcopy(config)
+    text = changed.get_text_config()
     text.num_hidden_layers = layers
     if getattr(text, "layer_types", None):
         text.layer_types = text.layer_types[:layers]
-    return made
+    return changed
 
 
 def _kept_bytes(config: PretrainedConfig, batch: Batch, adapt: Adapt | None, lean: bool) -> int:
@@ -150,10 +150,10 @@ def _kept_bytes(config: PretrainedConfig, batch: Batch, adapt: Adapt | None, lea
     from kbtrain.kernels.fp32_output_layer import fp32_output_layer
     from kbtrain.kernels.lean_training import lean_layers
 
-    kept: dict[int, torch.Tensor] = {}
+    saved: dict[int, torch.Tensor] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage()._cdata] = tensor
+        saved[tensor.untyped_storage()._cdata] = tensor
         return tensor
 
     dtype = torch.float32 if batch.autocast or batch.bits == 32 else torch.bfloat16
@@ -182,19 +182,19 @@ def _kept_bytes(config: PretrainedConfig, batch: Batch, adapt: Adapt | None, lea
             loss = output.logits.float().logsumexp(-1) - output.logits.float().gather(-1, answer[..., None])[..., 0]
             loss.sum()
         weights = {p.untyped_storage()._cdata for p in model.parameters()}
-        return sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in weights)
+        return sum(t.untyped_storage().nbytes() for key, t in saved.items() if key not in weights)
 
 
 def _pretend(model: nn.Module) -> None:
     """Every weight becomes one of the same shape that claims to be on the CPU; tied ones stay one."""
     import torch
 
-    made: dict[int, nn.Parameter] = {}
+    placeholders: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, weight in module._parameters.items():
             if weight is not None:
                 fresh = torch.nn.Parameter(torch.empty(weight.shape, dtype=weight.dtype), weight.requires_grad)
-                module._parameters[name] = made.setdefault(id(weight), fresh)
+                module._parameters[name] = placeholders.setdefault(id(weight), fresh)
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)

@@ -108,19 +108,19 @@ def make_plan(config: PlannedTraining, devices: int, context: float = CONTEXT, l
     def cached_activations(batch: Batch) -> Activations:
         return activations(shape, batch, adapt, lean)
 
-    found, memory = None, []
+    layer_bytes, memory = None, []
     for layout in layouts or tuple(LAYOUTS):
-        found = cached_activations(batch_of(config, layout))
+        layer_bytes = cached_activations(batch_of(config, layout))
         total = (
-            found.total_bytes(config.gradient_checkpointing) + found.layer
+            layer_bytes.total_bytes(config.gradient_checkpointing) + layer_bytes.layer
         )  # and the gradients of one layer's tensors
         memory.append(needs(layout, weights, devices, total, context))
-    assert found is not None
-    return Plan(config, shape, weights, devices, found, tuple(memory))
+    assert layer_bytes is not None
+    return Plan(config, shape, weights, devices, layer_bytes, tuple(memory))
 
 
 def planned_work(plan: Plan, examples: int, mean_tokens: float) -> Work:
-    """Work of a training on so many examples of that mean length.
+    """Work of a training on ``examples`` rows of that mean length.
 
     Two operations a weight and token forward, two for the gradient of the input, two for that of the weight.
 
@@ -204,12 +204,12 @@ def ways_to_fit(plan: Plan, layout: Layout, memory: float) -> list[LayoutChange]
     for method in ("lora", "qlora"):
         if config.method == "full" or (config.method, method) == ("lora", "qlora"):
             tried.append((f"method: {method}", config.model_copy(update={"method": method}), layout))
-    found = []
+    fitting = []
     for text, changed, other in tried:
         peak = make_plan(changed, plan.devices, layouts=[other]).memory[0].peak
         if peak <= memory:
-            found.append(LayoutChange(text, other, peak))
-    return found
+            fitting.append(LayoutChange(text, other, peak))
+    return fitting
 
 
 def on_cpu(plan: Plan, layout: Layout) -> Need:

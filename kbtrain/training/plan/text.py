@@ -75,11 +75,11 @@ def _advice(plan: Plan, gpu_memory: float) -> str:
     layout: Layout = "none" if plan.devices == 1 or not plan.weights.full else "zero2"
     if plan.need(layout).peak <= gpu_memory * _GIB:
         return f"fits with {LAYOUTS[layout]}: {plan.need(layout).peak / _GIB:.1f} of {gpu_memory:g} GiB"
-    found = ways_to_fit(plan, layout, gpu_memory * _GIB)
-    if not found:
+    changes = ways_to_fit(plan, layout, gpu_memory * _GIB)
+    if not changes:
         raise UserError(
             f"{LAYOUTS[layout]} needs {plan.need(layout).peak / _GIB:.1f} GiB a device, {gpu_memory:g} are there, "
             "and no change of batch, ZeRO stage or method makes it fit; take more GPUs or a smaller model"
         )
-    lines = [f"- {c.text}  ({c.peak / _GIB:.1f} GiB with {LAYOUTS[c.layout]})" for c in found]
+    lines = [f"- {c.text}  ({c.peak / _GIB:.1f} GiB with {LAYOUTS[c.layout]})" for c in changes]
     return f"does not fit with {LAYOUTS[layout]}; what makes it fit:\n" + "\n".join(lines)
