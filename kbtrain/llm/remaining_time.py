@@ -73,7 +73,7 @@ class RemainingTime:
         return self._slowed(sum(max(0.0, amount) * rate for amount, rate in zip(left, self._rates(), strict=True)))
 
     def _slowed(self, seconds: float) -> float:
-        """The estimate at the last batch, counted down since then, and raised where the batch takes longer."""
+        """The estimate at the last batch, counted down from there, and raised where the batch takes longer."""
         measured = sum(batch[3] for batch in self._batches)
         mean = measured / len(self._batches)
         since = 0.0 if self._since is None else self._clock() - self._since

@@ -6,6 +6,7 @@ It is made from the keys of a recipe's YAML file that decide what a training nee
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,6 @@ from pydantic import Field, model_validator
 from kbtrain.config import build
 from kbtrain.models.shapes import config_of, parameters_of
 from kbtrain.prompts.kbm import PAPER_KEYS, KBMPrompt, Key
-from kbtrain.training.checks import count_steps
 from kbtrain.training.config import LanguageModelConfig, TrainingConfig
 from kbtrain.training.plan.memory import (
     CONTEXT,
@@ -136,7 +136,7 @@ def planned_work(plan: Plan, examples: int, mean_tokens: float) -> Work:
     heads = text.num_attention_heads * (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
     attention = 2.0 * mean_tokens * heads * text.num_hidden_layers * tokens
     rows_a_step = config.device_batch_size * config.gradient_accumulation_steps * plan.devices
-    steps = count_steps(examples, rows_a_step, config.epochs)
+    steps = math.ceil(math.ceil(examples / rows_a_step) * config.epochs)
     return Work(examples, steps, tokens, passes * linear + (3 + checkpointing) * attention)
 
 
