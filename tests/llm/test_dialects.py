@@ -104,7 +104,7 @@ def test_the_words_of_a_refusal_are_shown(capsys: Any, tmp_path: Any) -> None:
     with DialectServer("gpt-5") as server:
         assert main(["check-server", server.url, "--output", str(tmp_path / "s.yaml")]) == 0
     said = capsys.readouterr().out
-    assert "greedy    temperature 0 is refused: the greedy answer is one more drawn answer" in said
+    assert "greedy    temperature 0 is refused: one more sampled answer takes the place of the greedy one" in said
     assert "refused   stop: status 400 (Unsupported parameter: 'stop' is not supported with this model.)" in said
 
 
