@@ -78,7 +78,7 @@ def check_server(args: argparse.Namespace) -> None:
     if args.states is not None:
         from kbtrain.gates.probe.states_check import compare_server
 
-        sys.stdout.write("\n".join(compare_server(found.server(args.timeout), args.states)) + "\n")
+        sys.stdout.write("\n".join(compare_server(found.server(args.timeout), args.states, found.owner)) + "\n")
     silent = found.thoughts.silent
     if silent.is_too_silent() and not args.allow_empty:
         raise UserError(

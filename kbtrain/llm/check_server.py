@@ -18,7 +18,7 @@ from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.check_thoughts import ROOM, CheckedThoughts, check_thoughts
 from kbtrain.llm.dialect import NEUTRAL, Dialect, KeyHeader, LimitName, Server
 from kbtrain.llm.reply_samples import protocol, usable_logprobs
-from kbtrain.llm.served_states import SHORT_PROMPT, read_reply, state_request
+from kbtrain.llm.served_states import LAST_STATE, SHORT_PROMPT, read_last_state, read_reply, state_request
 from kbtrain.llm.server_errors import PASSING, ServerError, holds_error, read_error
 from kbtrain.llm.server_models import ListedModel, find_model, is_pattern, read_models
 from kbtrain.llm.server_requests import NO_QUOTA, NoReply, ask_once
@@ -42,7 +42,7 @@ _DEFAULTS = {key: LLMConfig.model_fields[key].get_default() for key in ("max_new
 class ServerAbilities:
     """Abilities of a server. ``refused``: endpoint or field -> its words.
 
-    ``states``: layers whose hidden states vLLM returns, or the reason why it returns none; None for others.
+    ``states``: layers whose hidden states vLLM or SGLang returns, or the reason why it returns none; None for others.
 
     ``answers``: the most that one request gave, of ``samples`` asked for; ``seeds``: None where drawn answers tell
     nothing; ``length``: the longest answer it took; ``room``: tokens of a prompt that fit, where it states its context.
@@ -267,7 +267,7 @@ def _check_fields(probe: _Probe, model_name: str | None, samples: int, max_new_t
     fields = {key: value for key, value in {**fields, **thoughts.extra}.items() if value is not None}
     alike = _seeds(probe, endpoint, fields, reply)
     logprobs = _logprobs(probe, endpoint, fields)
-    states = _states(probe, model) if model.owner == "vllm" else None
+    states = _states(probe, model) if model.owner in ("vllm", "sglang") else None
     usage = isinstance((reply.get("usage") or {}).get("completion_tokens"), int)
     answers = _answers(probe, endpoint, fields, samples)
     tried_fields = {*_sampling_fields(model), limit} - {"max_tokens" if limit != "max_tokens" else ""}
@@ -416,7 +416,12 @@ def _limit(
 
 
 def _greedy(
-    probe: _Probe, endpoint: Endpoint, fields: Mapping[str, Any], limit: LimitName, length: int, refused: dict[str, str]
+    probe: _Probe,
+    endpoint: Endpoint,
+    fields: Mapping[str, Any],
+    limit: LimitName,
+    length: int,
+    refused: dict[str, str],
 ) -> tuple[bool, int]:
     """True if temperature 0 is taken, and the longest answer that is, of ``length`` tokens or fewer."""
     plain = {**fields, "temperature": 0.0} if "temperature" in fields else dict(fields)
@@ -469,8 +474,11 @@ def _logprobs(probe: _Probe, endpoint: Endpoint, fields: Mapping[str, Any]) -> b
 def _states(probe: _Probe, model: ListedModel) -> str:
     """Layers whose hidden states an engine returns, or the reason why it returns none."""
     body = {"model": model.name, "prompt": SHORT_PROMPT, "max_tokens": 1}
-    body["kv_transfer_params"] = state_request(0)
     try:
+        if model.owner == "sglang":
+            width = len(read_last_state(probe.answer("completions", {**body, **LAST_STATE})))
+            return f"of the last layer, after the final norm, {width} numbers; no gate reads them"
+        body["kv_transfer_params"] = state_request(0)
         layers = read_reply(probe.answer("completions", body), SHORT_PROMPT).layers
     except (_Refused, UserError) as error:
         return f"no: {error}"

@@ -16,8 +16,7 @@ _GRACE = 2.0  # seconds that an interrupted stage has to end by itself
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """``code``: the exit code; negative, the number of the signal that killed the process. ``errors``: captured stderr.
-    """
+    """``code``: the exit code; negative: the number of the signal that killed it. ``errors``: captured stderr."""
 
     code: int
     output: str
