@@ -4,7 +4,7 @@ Examples:
   kbtrain demo                                 the whole chain on a small model, 8 minutes or more
   kbtrain decide runs/demo/stack "What is the capital of France?"
   kbtrain serve runs/demo/stack --model smollm2-135m-instruct
-  kbtrain run collect --dataset jsonl --path questions.jsonl --shares .5,.25,.25 --run runs/mine
+  kbtrain run collect --dataset jsonl --path questions.jsonl --shares 0.5,0.25,0.25 --run runs/mine
   kbtrain ls                                   stages, recipes, configurations and launch files
   kbtrain run train_kbm --launch zero2_4gpu --config kbm_qwen2_7b train=train.jsonl dev=dev.jsonl output=kbm
   kbtrain cp kbm_smollm2 mine.yaml             a copy to change; kbtrain check mine.yaml
@@ -130,8 +130,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(parsers: Parsers, name: str, about: str, **more: Any) -> _Parser:
     """A command's parser; its help says what the list of commands says, and shows its examples of that page."""
-    shown = [line.strip() for line in (__doc__ or "").splitlines() if line.strip().startswith(f"kbtrain {name} ")]
-    examples = "Examples:\n" + "\n".join(f"  {line}" for line in shown) if shown else None
+    lines = [line.strip() for line in (__doc__ or "").splitlines() if line.strip().startswith(f"kbtrain {name} ")]
+    examples = "Examples:\n" + "\n".join(f"  {line}" for line in lines) if lines else None
     settings = {"description": f"{about[0].upper()}{about[1:]}.", "epilog": examples, **more}
     return parsers.add_parser(name, help=about, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
 
@@ -463,7 +463,7 @@ def _completion(args: argparse.Namespace) -> None:
 def _with_values(parser: argparse.ArgumentParser) -> list[Any]:
     """Options and positional arguments of a parser's commands that take a value of the user's own."""
     commands = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    actions = [action for found in commands for sub in found.choices.values() for action in sub._actions]
+    actions = [action for group in commands for sub in group.choices.values() for action in sub._actions]
     return [action for action in actions if action.nargs != 0 and not action.choices]
 
 

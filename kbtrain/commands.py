@@ -73,19 +73,19 @@ def check_server(args: argparse.Namespace) -> None:
     output = Path(args.output)
     if output.exists():
         raise UserError(f"{output}: exists already; give another name by --output")
-    found = check_server(args.url, args.model, args.key_env, args.timeout, args.samples, args.max_new_tokens)
-    sys.stdout.write("\n".join(found.lines()) + "\n")
+    server = check_server(args.url, args.model, args.key_env, args.timeout, args.samples, args.max_new_tokens)
+    sys.stdout.write("\n".join(server.lines()) + "\n")
     if args.states is not None:
         from kbtrain.gates.probe.states_check import compare_server
 
-        sys.stdout.write("\n".join(compare_server(found.server(args.timeout), args.states, found.owner)) + "\n")
-    silent = found.thoughts.silent
+        sys.stdout.write("\n".join(compare_server(server.server(args.timeout), args.states, server.owner)) + "\n")
+    silent = server.thoughts.silent
     if silent.is_too_silent() and not args.allow_empty:
         raise UserError(
-            f"server {found.url}: {silent.line()}; {silent.advice()}; --allow-empty writes {output} all the same"
+            f"server {server.url}: {silent.line()}; {silent.advice()}; --allow-empty writes {output} all the same"
         )
-    write_config(found, output)
-    lines = [f"{found.n_requests} requests; wrote {output}",
+    write_config(server, output)
+    lines = [f"{server.n_requests} requests; wrote {output}",
              f"next: kbtrain run sample --config {output} --run RUN --dry-run"]  # fmt: skip
     sys.stdout.write("\n".join(lines) + "\n")
 
@@ -181,8 +181,8 @@ def push(args: argparse.Namespace) -> None:
     from kbtrain.push.staging import Push
 
     hashes = not args.no_hashes
-    wanted = Push(Path(args.folder), args.name, args.private, args.dry_run, args.base_model, args.license, hashes)
-    sys.stdout.write("\n".join(push(wanted, step)) + "\n")
+    settings = Push(Path(args.folder), args.name, args.private, args.dry_run, args.base_model, args.license, hashes)
+    sys.stdout.write("\n".join(push(settings, step)) + "\n")
 
 
 def calibrate(args: argparse.Namespace) -> None:
@@ -219,21 +219,21 @@ def audit(args: argparse.Namespace) -> None:
         for name in ("field", "key", "n", "seed", "goal", "max_loss", "apply", "replace", "dry_run")
     }
     settings: dict[str, Any] = {**paths, **options, "prices": Path(args.prices)}
-    made = Audit(Path(args.folder), Path(args.run_folder), **settings)
+    this_audit = Audit(Path(args.folder), Path(args.run_folder), **settings)
     if not args.answer or args.dry_run:
-        sys.stdout.write("\n".join(audit_lines(made)) + "\n")
+        sys.stdout.write("\n".join(audit_lines(this_audit)) + "\n")
         return
     from kbtrain.demo import ChainStep, follow
 
-    if not (made.run / "questions.jsonl").exists():
-        step(audit_lines(made)[0])
-    steps = answer_steps(made)
+    if not (this_audit.run / "questions.jsonl").exists():
+        step(audit_lines(this_audit)[0])
+    steps = answer_steps(this_audit)
     if not steps:
         raise UserError(
-            f"{made.folder.parent}: its answers and search cannot be repeated; run the audit without --answer"
+            f"{this_audit.folder.parent}: its answers and search cannot be repeated; run the audit without --answer"
         )
     chain = [ChainStep(name, f"{name} of the audit", 1.0, tuple(words)) for name, words in steps]
-    follow(chain, made.run, step, "samples.db", closing=lambda _: audit_lines(made))
+    follow(chain, this_audit.run, step, "samples.db", closing=lambda _: audit_lines(this_audit))
 
 
 def choose_questions(args: argparse.Namespace) -> None:
@@ -361,7 +361,7 @@ def lengths(config: PlannedTraining, train: Path) -> tuple[int, float]:
         kbm_template(config.keys, config.prompt),
         config.max_length,
     )
-    found = [encoder.encode(example).length for example in read(GateExample, train)]
-    if not found:
+    counts = [encoder.encode(example).length for example in read(GateExample, train)]
+    if not counts:
         raise UserError(f"{train}: no examples in it")
-    return len(found), sum(found) / len(found)
+    return len(counts), sum(counts) / len(counts)

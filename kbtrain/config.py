@@ -148,7 +148,9 @@ def key_rows(kind: type[Config]) -> Iterator[tuple[str, str, str, str]]:
 
 def _owners(kind: type[Config]) -> list[type[Config]]:
     """The config class and those it is built on, as far as they have keys of their own."""
-    return [one for one in kind.__mro__ if issubclass(one, Config) and one.__annotations__ and one is not Config]
+    return [
+        owner for owner in kind.__mro__ if issubclass(owner, Config) and owner.__annotations__ and owner is not Config
+    ]
 
 
 def _title(owner: type[Config], kind: type[Config]) -> str:
@@ -231,13 +233,13 @@ def overrides(
 
     Raises :class:`UserError`.
     """
-    known, unknown = _parser(kind, description, prog).parse_known_args(_with_dashes(kind, argv))
+    values, unknown = _parser(kind, description, prog).parse_known_args(_with_dashes(kind, argv))
     if unknown:
         name = unknown[0].split("=")[0]
         keys = (*kind.model_fields, "config")
         hint = did_you_mean(name, [_flag(key) if name.startswith("-") else key for key in keys])
         raise UserError(f"command line: unknown argument '{name}'; {hint}")
-    texts = {key: text for key, text in vars(known).items() if text is not None}
+    texts = {key: text for key, text in vars(values).items() if text is not None}
     config = {"config": texts.pop("config")} if "config" in texts else {}
     return config | {key: _value(kind.model_fields[key].annotation, text) for key, text in texts.items()}
 
@@ -303,8 +305,8 @@ def complaint(error: ErrorDetails, path: Path | None, lines: Mapping[str, int], 
     named = re.match("key '(.*?)': ", message)  # by a check of all keys together
     key = str(error["loc"][0]) if error["loc"] else named[1] if named else ""
     where = "command line" if key in changes or path is None or key not in lines else at(path, lines[key])
-    shown = error["type"] not in {"missing", "value_error"} and not _MAY_HOLD_KEYS.search(key)
-    value = f", found {error['input']!r:.60}" if shown else ""
+    is_shown = error["type"] not in {"missing", "value_error"} and not _MAY_HOLD_KEYS.search(key)
+    value = f", found {error['input']!r:.60}" if is_shown else ""
     subject = f"key '{key}': " if key and not named else ""
     return f"{where}: {subject}{message[0].lower() + message[1:]}{value}"
 

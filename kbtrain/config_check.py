@@ -44,10 +44,10 @@ def check_config(
     """Check a YAML file with ``key=value`` changes as its script would read it. Raises :class:`UserError`."""
     values, lines = read_yaml(path)
     owner, kind = _owner(path, frozenset(lines), script)
-    given = overrides(kind, changes)
+    on_line = overrides(kind, changes)
     problems = unknown_keys(kind, path, lines)
-    merged = {key: value for key, value in (values | given).items() if key in kind.model_fields}
-    wrong, to_give = _wrong_values(kind, path, lines, merged, given)
+    merged = {key: value for key, value in (values | on_line).items() if key in kind.model_fields}
+    wrong, to_give = _wrong_values(kind, path, lines, merged, on_line)
     problems += wrong
     if look_for_files:
         problems += _missing_files(kind, path, lines, merged)
@@ -55,7 +55,7 @@ def check_config(
 
 
 def _wrong_values(
-    kind: type[Config], path: Path, lines: Mapping[str, int], values: Mapping[str, Any], given: Mapping[str, Any]
+    kind: type[Config], path: Path, lines: Mapping[str, int], values: Mapping[str, Any], on_line: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
     """Complaints of types and pairs, and keys to give: the required ones, and a file that the others ask for.
 
@@ -68,14 +68,14 @@ def _wrong_values(
     for key in [key for key, field in absent.items() if field.annotation == Path | None] if errors and to_give else []:
         if not _errors(kind, filled | {key: "x"}):
             return [], [*to_give, key]
-    return [complaint(error, path, lines, given) for error in errors], to_give
+    return [complaint(error, path, lines, on_line) for error in errors], to_give
 
 
 def _errors(kind: type[Config], values: Mapping[str, Any]) -> list[ErrorDetails]:
     try:
         kind.model_validate(values)
     except ValidationError as error:
-        return [one for one in error.errors() if one["type"] != "missing"]
+        return [error for error in error.errors() if error["type"] != "missing"]
     return []
 
 
@@ -111,8 +111,8 @@ def _owner(path: Path, keys: frozenset[str], script: str | None) -> tuple[str, t
     fitting = [(name, kind) for name, kind in classes.items() if keys <= set(kind.model_fields)]
     if len(fitting) == 1:
         return fitting[0]
-    said = f"keys of {', '.join(name for name, _ in fitting)}" if fitting else "keys of no single script"
-    raise UserError(f"{at(path)}: {said}; say whose they are: --script NAME")
+    owners = f"keys of {', '.join(name for name, _ in fitting)}" if fitting else "keys of no single script"
+    raise UserError(f"{at(path)}: {owners}; say whose they are: --script NAME")
 
 
 def _head(path: Path) -> str:

@@ -93,20 +93,20 @@ def run_folder(size: Size) -> Path:
 def chain(size: Size = "demo") -> list[ChainStep]:
     """All stages in their order. The KBM reads every question once."""
     scale, run = _SCALES[size], run_folder(size)
-    here = ("--run", str(run))
+    at_run = ("--run", str(run))
     data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
     measured = [
-        ChainStep("score", "every gate's score of every question", scale.scoring, ("--config", "score_demo", *here)),
-        ChainStep("end_to_end", "accuracy against searches", 0.1, ("--config", "end_to_end_demo", *here)),
+        ChainStep("score", "every gate's score of every question", scale.scoring, ("--config", "score_demo", *at_run)),
+        ChainStep("end_to_end", "accuracy against searches", 0.1, ("--config", "end_to_end_demo", *at_run)),
     ]
     steps = [
-        ChainStep("collect", "questions of the atlas", 0.1, ("--config", f"collect{scale.suffix}", *here)),
-        ChainStep("retrieve", "passages for each question", 0.1, ("--config", "retrieve_demo", *here)),
+        ChainStep("collect", "questions of the atlas", 0.1, ("--config", f"collect{scale.suffix}", *at_run)),
+        ChainStep("retrieve", "passages for each question", 0.1, ("--config", "retrieve_demo", *at_run)),
         ChainStep(
-            "sample", "answers with and without them", scale.sampling, ("--config", f"sample{scale.suffix}", *here)
+            "sample", "answers with and without them", scale.sampling, ("--config", f"sample{scale.suffix}", *at_run)
         ),
-        ChainStep("label", "what the model masters", 0.1, ("--config", "label_demo", *here)),
-        ChainStep("build", "training examples", 0.1, ("--config", "build_demo", *here)),
+        ChainStep("label", "what the model masters", 0.1, ("--config", "label_demo", *at_run)),
+        ChainStep("build", "training examples", 0.1, ("--config", "build_demo", *at_run)),
         ChainStep("train_probe", "a gate that reads the model's states", 0.2,
              ("--config", "probe_smollm2", "--states", f"{run}/states/llm", *data, "--output", f"{run}/probe")),
         ChainStep("train_probe", "one that reads on while the model begins its answer", 0.2,
@@ -116,37 +116,37 @@ def chain(size: Size = "demo") -> list[ChainStep]:
              ("--config", "features_demo", *data, "--index", f"{run}/bm25", "--output", f"{run}/features")),
         ChainStep("score", "these gates' scores of every question", 2 * scale.scoring,
              ("--config", "score_demo", "--splits", "[train, dev, test]", "--only", "[probe, draft_probe, features]",
-              *here)),
+              *at_run)),
         ChainStep("train_stack", "all of them as one", 0.1,
-             ("--config", "stack_demo", *here, *data, "--output", f"{run}/stack")),
+             ("--config", "stack_demo", *at_run, *data, "--output", f"{run}/stack")),
         *measured,
         ChainStep("train_kbm", "a gate of its own weights", scale.training,
              ("--config", "kbm_smollm2", "--epochs", str(scale.epochs), *_ON_CPU, *data, "--output", f"{run}/kbm")),
         *(_double_judgement(run) if size == "full" else ()),
         *measured,
-        ChainStep("classify", "precision and recall", 0.1, here),
+        ChainStep("classify", "precision and recall", 0.1, at_run),
         *(_figure_8(run) if size == "full" else ()),
-        ChainStep("write_report", "the report", 0.1, here),
+        ChainStep("write_report", "the report", 0.1, at_run),
     ]  # fmt: skip
     return [replace(step, arguments=(*step.arguments, *scale.more.get(step.script, ()))) for step in steps]
 
 
 def _double_judgement(run: Path) -> list[ChainStep]:
     """A second KBM, trained with and without passages: it can judge again when it has read what was found."""
-    examples, here = run / "examples_double", ("--run", str(run))
+    examples, at_run = run / "examples_double", ("--run", str(run))
     data = ("--train", f"{examples}/train.jsonl", "--dev", f"{examples}/dev.jsonl", "--output", f"{run}/kbm_double")
     config = ("--config", "kbm_smollm2", "--keys", "[mastery, certainty]", "--epochs", "1", *_ON_CPU)
     return [
-        ChainStep("build", "training examples with passages", 0.1, ("--config", "build_double_judgement", *here)),
+        ChainStep("build", "training examples with passages", 0.1, ("--config", "build_double_judgement", *at_run)),
         ChainStep("train_kbm", "a gate that judges what was found, too", 12, (*config, *data)),
     ]
 
 
 def _figure_8(run: Path) -> list[ChainStep]:
-    here, made = ("--run", str(run)), ("--runs", _folder_list(run), "--out", f"{run}/tables")
+    at_run, tables = ("--run", str(run)), ("--runs", _folder_list(run), "--out", f"{run}/tables")
     return [
-        ChainStep("score_reference", "the second judgement", 2, (*here, "--kbm", f"{run}/kbm_double")),
-        ChainStep("tables", "double judgement", 0.1, ("--config", "figure8", *made, *_BY_ENTITY)),
+        ChainStep("score_reference", "the second judgement", 2, (*at_run, "--kbm", f"{run}/kbm_double")),
+        ChainStep("tables", "double judgement", 0.1, ("--config", "figure8", *tables, *_BY_ENTITY)),
     ]
 
 
@@ -155,7 +155,7 @@ def own_chain(run: Path) -> list[ChainStep]:
 
     Without accepted answers the gate skips searches that change no answer.
     """
-    here = ("--run", str(run))
+    at_run = ("--run", str(run))
     data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
     # a search of the user's own leaves no index, and the gate reads the questions' form alone
     index = ("--index", f"{run}/bm25") if (run / "bm25").exists() else ()
@@ -163,11 +163,11 @@ def own_chain(run: Path) -> list[ChainStep]:
         keys: Callable[[], tuple[str, ...]] = lambda: ("--keys", "[change]")  # noqa: E731
         targets = keys
         label = ChainStep(
-            "label", "what passages change", 0.1, (*here, "--tau-change", "middle"),
+            "label", "what passages change", 0.1, (*at_run, "--tau-change", "middle"),
             later=lambda: ("--by", "greedy") if greedy_only(run) else ("--tau-certainty", "middle"),
         )  # fmt: skip
         figures = ChainStep(
-            "fidelity", "searches skipped against answers that differ", 0.1, here,
+            "fidelity", "searches skipped against answers that differ", 0.1, at_run,
             later=lambda: ("--max-change", f"{attainable_change(run):g}"),
         )  # fmt: skip
     else:
@@ -183,19 +183,19 @@ def own_chain(run: Path) -> list[ChainStep]:
         halves = ("--tau-mastery", "middle", "--tau-certainty", "middle")
         one_each = ("--tau-mastery", "middle", "--by", "greedy")  # one answer has no certainty
         label = ChainStep(
-            "label", "what the model masters", 0.1, here, later=lambda: one_each if greedy_only(run) else halves
+            "label", "what the model masters", 0.1, at_run, later=lambda: one_each if greedy_only(run) else halves
         )
         figures = ChainStep(
-            "end_to_end", "accuracy against searches", 0.1, (*here, "--threshold-rule", "best_accuracy")
+            "end_to_end", "accuracy against searches", 0.1, (*at_run, "--threshold-rule", "best_accuracy")
         )
     gate = (*data, *index, "--output", f"{run}/features")
     return [
         label,
-        ChainStep("build", "training examples", 0.1, here, later=targets),
+        ChainStep("build", "training examples", 0.1, at_run, later=targets),
         ChainStep("train_features", "a gate from the questions' form and words", 0.1, gate, later=keys),
-        ChainStep("score", "every gate's score of every question", 0.1, here),
+        ChainStep("score", "every gate's score of every question", 0.1, at_run),
         figures,
-        ChainStep("write_report", "the report", 0.1, here),
+        ChainStep("write_report", "the report", 0.1, at_run),
     ]
 
 
@@ -251,8 +251,8 @@ def benefit_tau(run: Path) -> float | None:
 
     path, target = run / "labels.jsonl", BenefitTarget(greedy=_GREEDY)
     labels = list(jsonl.read(Label, path)) if path.exists() else []
-    found = {split: [target.gain(label) for label in labels if label.split == split] for split in ("train", "dev")}
-    gains, in_dev = ([gain for gain in found[split] if gain is not None] for split in ("train", "dev"))
+    by_split = {split: [target.gain(label) for label in labels if label.split == split] for split in ("train", "dev")}
+    gains, in_dev = ([gain for gain in by_split[split] if gain is not None] for split in ("train", "dev"))
     if not gains or not in_dev or min(gains) == max(gains):
         return None
     return 0.0 if min(gains) <= 0 < max(gains) else (min(gains) + max(gains)) / 2
@@ -262,8 +262,8 @@ def finish_own(run: Path, say: Say) -> None:
     """Run :func:`own_chain`. Raises :class:`UserError` for a run folder without what it needs, with the command."""
     if not run.is_dir():
         beside = sorted(path.parent.name for path in run.parent.glob("*/questions.jsonl"))
-        there = f"; run folders in {run.parent}: {', '.join(beside)}" if beside else ""
-        raise UserError(f"{run}: no such folder{there}")
+        others = f"; run folders in {run.parent}: {', '.join(beside)}" if beside else ""
+        raise UserError(f"{run}: no such folder{others}")
     for name, stage in (("questions.jsonl", "collect"), ("evidence.jsonl", "retrieve"), ("samples.db", "sample")):
         if not (run / name).exists():
             raise UserError(f"{run / name}: missing; run first: kbtrain run {stage} --run {shlex.quote(str(run))}")
@@ -328,18 +328,18 @@ class PublicRun:
 def public_chain(public: PublicRun) -> list[ChainStep]:
     """The stages. The data sets' own folders are beside the run's folder, the screening is in its folder ``screen``."""
     data, run, chinese, answers = public.data, public.run, public.chinese, public.answers
-    sets, screen, here = public.sets(), run / "screen", ("--run", str(run))
+    sets, screen, at_run = public.sets(), run / "screen", ("--run", str(run))
     pool = ("--config", "pool_public" if chinese else "pool_public_en",
             "--runs", _folder_list(*(run.parent / name for name in sets)),
             *(() if public.yes_no else ("--yes-no", "without")))  # fmt: skip
-    found = ("--corpus", str(data / "passages.jsonl"), "--k", "1")
-    asked, screened = ("--model", public.model), ("--run", str(screen), "--conditions", "[llm]")
-    put = (*asked, *(("--prompts", public.prompts) if public.prompts else ()))  # stages that render prompts
+    corpus = ("--corpus", str(data / "passages.jsonl"), "--k", "1")
+    model, screened = ("--model", public.model), ("--run", str(screen), "--conditions", "[llm]")
+    put = (*model, *(("--prompts", public.prompts) if public.prompts else ()))  # stages that render prompts
     examples = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
     members = "[probe, draft_probe, features, p_yes, draft]"
     measured = [
-        ChainStep("score", "every gate's score of every question", 15, (*here, *asked)),
-        ChainStep("end_to_end", "accuracy against searches", 0.2, ("--config", "end_to_end_public", *here)),
+        ChainStep("score", "every gate's score of every question", 15, (*at_run, *model)),
+        ChainStep("end_to_end", "accuracy against searches", 0.2, ("--config", "end_to_end_public", *at_run)),
     ]
     return [
         *(ChainStep("collect", f"questions of {name}", 0.1,
@@ -347,47 +347,47 @@ def public_chain(public: PublicRun) -> list[ChainStep]:
                 "--impossible", "drop", "--near-duplicates", "ignore")) for name, (dataset, file) in sets.items()),
         ChainStep("pool", "training questions of each group, to see which ones the model knows", 0.1,
              (*pool, "--output", str(screen), "--train", "550" if chinese else "350", "--dev", "0", "--test", "0")),
-        ChainStep("retrieve", "a passage for each", 0.5, ("--run", str(screen), *found)),
+        ChainStep("retrieve", "a passage for each", 0.5, ("--run", str(screen), *corpus)),
         ChainStep("sample", "one answer to each", 3,
              (*screened, *put, "--samples", "{train: 0, dev: 0, test: 0}", "--max-new-tokens", "32")),
         ChainStep("pool", "questions of the groups it knows", 0.1,
              (*pool, "--output", str(run), "--screened", str(screen))),
-        ChainStep("retrieve", "a passage for each", 0.5, (*here, *found)),
+        ChainStep("retrieve", "a passage for each", 0.5, (*at_run, *corpus)),
         ChainStep("sample", "answers with and without it", 10 + 50 * answers / 30,
-             ("--config", "sample_public", *here, *put,
+             ("--config", "sample_public", *at_run, *put,
               "--samples", f"{{train: {answers}, dev: {max(2, math.ceil(answers / 3))}, test: 0}}")),
-        ChainStep("label", "what the model masters", 0.1, ("--config", "label_demo", *here)),
-        ChainStep("build", "training examples", 0.1, ("--config", "build_demo", *here, "--on-leak", "drop")),
+        ChainStep("label", "what the model masters", 0.1, ("--config", "label_demo", *at_run)),
+        ChainStep("build", "training examples", 0.1, ("--config", "build_demo", *at_run, "--on-leak", "drop")),
         ChainStep("train_probe", "a gate that reads the model's states", 0.3,
-             ("--config", "probe_smollm2", *asked, "--states", f"{run}/states/llm", *examples,
+             ("--config", "probe_smollm2", *model, "--states", f"{run}/states/llm", *examples,
               "--output", f"{run}/probe")),
         ChainStep("train_probe", "a gate that reads the states of its draft, too", 0.5,
-             ("--config", "draft_probe_smollm2", *asked, "--states", f"{run}/states/draft", *examples,
+             ("--config", "draft_probe_smollm2", *model, "--states", f"{run}/states/draft", *examples,
               "--output", f"{run}/draft_probe")),
         ChainStep("train_features", "a gate that reads how it is asked", 0.1,
              ("--config", "features_demo", *examples, "--index", f"{run}/bm25", "--output", f"{run}/features")),
         ChainStep("make_untrained", "gates without training", 0.1, (*put, "--output", str(run))),
         ChainStep("score", "their scores of every question", 8,
-             (*here, *asked, "--splits", "[train, dev, test]", "--only", members)),
+             (*at_run, *model, "--splits", "[train, dev, test]", "--only", members)),
         ChainStep("train_stack", "all five as one", 0.1,
-             (*here, "--members", members, *examples, "--output", f"{run}/stack")),
+             (*at_run, "--members", members, *examples, "--output", f"{run}/stack")),
         *measured,
         ChainStep("train_kbm", "a gate of its own weights", 10,
-             ("--config", "kbm_smollm2", *asked, "--epochs", "1", *examples, "--output", f"{run}/kbm"), launch="cpu"),
+             ("--config", "kbm_smollm2", *model, "--epochs", "1", *examples, "--output", f"{run}/kbm"), launch="cpu"),
         ChainStep("make_seakr", "the scale of the model's uncertainty", 2,
              ("--config", "seakr_smollm2", *put, "--questions", f"{run}/questions.jsonl",
               "--output", f"{run}/seakr")),
         *measured,
         ChainStep("end_to_end", "the same without questions of yes or no", 0.2,
-             ("--config", "end_to_end_public", *here, "--yes-no", "without")),
+             ("--config", "end_to_end_public", *at_run, "--yes-no", "without")),
         ChainStep("compare_scores", "which answers will be wrong", 0.1,
-             (*here, "--reference", "stack_mastery", *_BY_ENTITY)),
+             (*at_run, "--reference", "stack_mastery", *_BY_ENTITY)),
         ChainStep("analyse", "figures 1 to 3 by data set", 0.3, ("--runs", _folder_list(run))),
         ChainStep("tables", "table 1 by data set", 0.1,
              ("--layout", "table1", "--runs", _folder_list(run), "--gates", _TABLED, "--threshold-rule", "ratio",
               "--out", f"{run}/tables", *_BY_ENTITY)),
-        ChainStep("cost", "money and seconds", 0.1, here),
-        ChainStep("write_report", "the report", 0.1, here),
+        ChainStep("cost", "money and seconds", 0.1, at_run),
+        ChainStep("write_report", "the report", 0.1, at_run),
     ]  # fmt: skip
 
 

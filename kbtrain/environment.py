@@ -88,8 +88,8 @@ def _devices() -> list[tuple[str, str]]:
 
     if not torch.cuda.is_available():
         return [("GPUs", "none that torch can use")]
-    found = (torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count()))
-    return [(f"cuda:{i}", f"{gpu.name}, {gpu.total_memory / _GIB:.1f} GiB") for i, gpu in enumerate(found)]
+    devices = (torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count()))
+    return [(f"cuda:{i}", f"{gpu.name}, {gpu.total_memory / _GIB:.1f} GiB") for i, gpu in enumerate(devices)]
 
 
 def _caches() -> list[tuple[str, str]]:

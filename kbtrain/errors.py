@@ -54,9 +54,9 @@ def strike_all(value: Any) -> Any:
     if isinstance(value, str):
         return strike(value)
     if isinstance(value, list):
-        return [strike_all(one) for one in value]
+        return [strike_all(inner) for inner in value]
     if isinstance(value, dict):
-        return {strike_all(key): strike_all(one) for key, one in value.items()}
+        return {strike_all(key): strike_all(inner) for key, inner in value.items()}
     return value
 
 

@@ -37,11 +37,11 @@ class Gated(dspy.Module):
     def forward(self, question: str) -> Any:
         """Answer one question."""
         decision, inputs = self._inputs(question)
-        found = self.rag(**inputs) if decision.retrieve else self.plain(**inputs)
-        return dspy.Prediction(answer=found.answer, retrieved=decision.retrieve, score=decision.score)
+        prediction = self.rag(**inputs) if decision.retrieve else self.plain(**inputs)
+        return dspy.Prediction(answer=prediction.answer, retrieved=decision.retrieve, score=decision.score)
 
     async def aforward(self, question: str) -> Any:
         """As :meth:`forward`; gate and search run in a thread."""
         decision, inputs = await asyncio.to_thread(self._inputs, question)
-        found = await (self.rag if decision.retrieve else self.plain).acall(**inputs)
-        return dspy.Prediction(answer=found.answer, retrieved=decision.retrieve, score=decision.score)
+        prediction = await (self.rag if decision.retrieve else self.plain).acall(**inputs)
+        return dspy.Prediction(answer=prediction.answer, retrieved=decision.retrieve, score=decision.score)

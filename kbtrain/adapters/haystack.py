@@ -46,11 +46,11 @@ class RetrievalGate:
 
     def to_dict(self) -> dict[str, Any]:
         """Folder and threshold."""
-        found: dict[str, Any] = default_to_dict(self, gate=self.gate, threshold=self.threshold)
-        return found
+        values: dict[str, Any] = default_to_dict(self, gate=self.gate, threshold=self.threshold)
+        return values
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> RetrievalGate:
         """As written by :meth:`to_dict`; the gate is opened later."""
-        found: RetrievalGate = default_from_dict(cls, data)
-        return found
+        values: RetrievalGate = default_from_dict(cls, data)
+        return values

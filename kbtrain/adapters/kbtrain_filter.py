@@ -60,8 +60,8 @@ class Filter:
         if decision is None:  # a picture, a tool's message, a gate without a threshold: not the gate's to judge
             return body
         if valves.status and __event_emitter__ is not None:
-            said = f"kbtrain: {'search' if decision['retrieve'] else 'no search'}{_why(decision)}"
-            await __event_emitter__({"type": "status", "data": {"description": said, "done": True}})
+            line = f"kbtrain: {'search' if decision['retrieve'] else 'no search'}{_why(decision)}"
+            await __event_emitter__({"type": "status", "data": {"description": line, "done": True}})
         return self._followed(body, bool(decision["retrieve"]))
 
     def _followed(self, body: dict[str, Any], retrieve: bool) -> dict[str, Any]:
@@ -75,8 +75,7 @@ class Filter:
         return body
 
     def _taken_out(self, file: dict[str, Any]) -> bool:
-        known = file.get("type") in PASSAGES or bool(file.get("legacy"))
-        return self.valves.knowledge == "all" or known
+        return self.valves.knowledge == "all" or file.get("type") in PASSAGES or bool(file.get("legacy"))
 
     def _decide(self, messages: Any) -> dict[str, Any] | None:
         """The gate's decision; None for a chat that passes ungated. Raises for no answer."""
@@ -97,13 +96,13 @@ class Filter:
             return None
         if reply.status != 200:
             raise OSError(f"status {reply.status}")
-        found: dict[str, Any] = answer["decisions"][0]
-        return None if found["retrieve"] is None else found
+        decision: dict[str, Any] = answer["decisions"][0]
+        return None if decision["retrieve"] is None else decision
 
 
 def _texts(messages: Any) -> list[dict[str, Any]]:
     """Role and text of each message; of pictures and files only that there are some."""
-    return [{"role": one["role"], "content": _text(one.get("content"))} for one in messages]
+    return [{"role": message["role"], "content": _text(message.get("content"))} for message in messages]
 
 
 def _text(content: Any) -> Any:

@@ -28,14 +28,14 @@ ALLOWED = ("leave", "retrieve", "plain")
 
 
 class KbtrainGate(CustomLogger):
-    """Settings are read when it is made; ``ValueError`` for one that is none."""
+    """Settings come from the environment. Raises ``ValueError`` for an invalid one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.url = os.environ.get("KBTRAIN_URL", "http://127.0.0.1:8000").rstrip("/").removesuffix("/v1")
         self.key = os.environ.get("KBTRAIN_KEY", "")
         self.timeout_s = float(os.environ.get("KBTRAIN_TIMEOUT_S", "3"))
-        self.stores = [one for one in os.environ.get("KBTRAIN_VECTOR_STORES", "").split(",") if one]
+        self.stores = [store for store in os.environ.get("KBTRAIN_VECTOR_STORES", "").split(",") if store]
         self.search_model = os.environ.get("KBTRAIN_SEARCH_MODEL")
         self.on_failure = os.environ.get("KBTRAIN_ON_FAILURE", "leave")
         if not self.url.startswith(("http://", "https://")):
@@ -83,11 +83,11 @@ class KbtrainGate(CustomLogger):
         decision = (data.get("metadata") or {}).get(NOTE)
         if not isinstance(decision, dict):
             return None
-        found = {f"x-kbtrain-{key}": f"{decision[key]:.6g}" for key in ("score", "threshold") if key in decision}
-        found["x-kbtrain-retrieved"] = str(int(bool(decision["retrieve"])))
+        headers = {f"x-kbtrain-{key}": f"{decision[key]:.6g}" for key in ("score", "threshold") if key in decision}
+        headers["x-kbtrain-retrieved"] = str(int(bool(decision["retrieve"])))
         if "reason" in decision:
-            found["x-kbtrain-reason"] = decision["reason"]
-        return found
+            headers["x-kbtrain-reason"] = decision["reason"]
+        return headers
 
     def _decide(self, messages: list[dict[str, Any]]) -> dict[str, Any] | None:
         """The gate's decision; None for a chat that passes ungated. Raises for no answer."""
@@ -97,7 +97,7 @@ class KbtrainGate(CustomLogger):
         headers = {"content-type": "application/json"}
         if self.key:
             headers["authorization"] = f"Bearer {self.key}"
-        texts = [{"role": one["role"], "content": _text(one.get("content"))} for one in messages]
+        texts = [{"role": message["role"], "content": _text(message.get("content"))} for message in messages]
         try:
             connection.request("POST", f"{url.path}/v1/gate", json.dumps({"messages": texts}), headers)
             reply = connection.getresponse()

@@ -32,14 +32,14 @@ class GatedRetriever(BaseRetriever):
     def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
         if not self.gate.needs_retrieval(query, self.threshold):
             return []
-        found: list[Document] = self.retriever.invoke(query, config={"callbacks": run_manager.get_child()})
-        return found
+        documents: list[Document] = self.retriever.invoke(query, config={"callbacks": run_manager.get_child()})
+        return documents
 
     async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
         if not await asyncio.to_thread(self.gate.needs_retrieval, query, self.threshold):
             return []
-        found: list[Document] = await self.retriever.ainvoke(query, config={"callbacks": run_manager.get_child()})
-        return found
+        documents: list[Document] = await self.retriever.ainvoke(query, config={"callbacks": run_manager.get_child()})
+        return documents
 
 
 def edge(

@@ -126,7 +126,7 @@ class SampleStates:
     reply: dict[str, Any] = field(default_factory=dict)
 
     def array(self, shape: tuple[int, int]) -> NDArray[np.float32]:
-        """(n, layers, width), NaN where there is none."""
+        """(n, layers, width), NaN for an answer without one."""
         nothing = np.full(shape, np.nan, dtype=np.float32)
         rows = (self.ends.get(i) for i in range(self.n))
         return np.stack([nothing if row is None else row for row in rows])
@@ -197,12 +197,12 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
 
     def wait_for_save(self) -> None:
         """Read the states of this step's slots, after the pass that writes them into the cache."""
-        wanted = self._get_connector_metadata() if self.has_connector_metadata() else None
-        if not isinstance(wanted, ReadStates) or not wanted.slots or not self._reads:
+        step = self._get_connector_metadata() if self.has_connector_metadata() else None
+        if not isinstance(step, ReadStates) or not step.slots or not self._reads:
             return
         assert self._cache is not None
-        blocks, places = (torch.tensor([slot[i] for slot in wanted.slots], device=self._cache.device) for i in (2, 3))
-        self._step.slots = [(request, position) for request, position, _, _ in wanted.slots]
+        blocks, places = (torch.tensor([slot[i] for slot in step.slots], device=self._cache.device) for i in (2, 3))
+        self._step.slots = [(request, position) for request, position, _, _ in step.slots]
         self._step.states = self._cache[blocks, :, places].float().cpu().numpy()
 
     # Scheduler
@@ -236,9 +236,9 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: Any) -> ReadStates:
         """Slots that the worker shall read in this step."""
-        wanted = ReadStates()
+        step = ReadStates()
         if not self._requests:
-            return wanted
+            return step
         cached = scheduler_output.scheduled_cached_reqs
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         computed |= {new.req_id: new.num_computed_tokens for new in scheduler_output.scheduled_new_reqs}
@@ -250,8 +250,8 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
             positions = states.positions(first, scheduler_output.num_scheduled_tokens[name])
             if positions:
                 blocks = self._kv_cache_manager.get_block_ids(name)[self._group]
-                wanted.slots += [(name, p, blocks[p // self._block_size], p % self._block_size) for p in positions]
-        return wanted
+                step.slots += [(name, p, blocks[p // self._block_size], p % self._block_size) for p in positions]
+        return step
 
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
@@ -315,8 +315,8 @@ class StatesConnector(KVConnectorBase_V1, SupportsHMA):
 
 def _wish(request: Any) -> dict[str, Any] | None:
     """A request's wish for states; None for a request without one."""
-    asked = (request.kv_transfer_params or {}).get(FIELD)
-    return None if asked is None else asked if isinstance(asked, dict) else {}
+    wish = (request.kv_transfer_params or {}).get(FIELD)
+    return None if wish is None else wish if isinstance(wish, dict) else {}
 
 
 def _number(wish: Mapping[str, Any], name: str, most: int) -> int:
@@ -334,8 +334,8 @@ def guess_token(token: int) -> None:
 
     propose = ExtractHiddenStatesProposer.propose
 
-    def propose_token(*given: Any, **named: Any) -> torch.Tensor:
-        return torch.full_like(propose(*given, **named), token)
+    def propose_token(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.full_like(propose(*args, **kwargs), token)
 
     ExtractHiddenStatesProposer.propose = propose_token
 
@@ -348,8 +348,8 @@ def correct_sampling_on_cpu() -> None:
     """
     from vllm.v1.sample import rejection_sampler
 
-    one = torch.ones(1, dtype=torch.int32)
-    if not torch.accelerator.is_available() and rejection_sampler.expand_batch_to_tokens(one * 0.5, one, 1) != 0.5:
+    ones = torch.ones(1, dtype=torch.int32)
+    if not torch.accelerator.is_available() and rejection_sampler.expand_batch_to_tokens(ones * 0.5, ones, 1) != 0.5:
         rejection_sampler.expand_batch_to_tokens = expand_to_tokens
 
 
@@ -366,12 +366,14 @@ def _states_group(kv_cache_config: Any) -> int:
     from vllm.v1.kv_cache_interface import HiddenStateCacheSpec
 
     groups = kv_cache_config.kv_cache_groups
-    own = [i for i, group in enumerate(groups) if isinstance(group.kv_cache_spec, HiddenStateCacheSpec)]
-    if not own and len(groups) == 1:
+    with_states = [i for i, group in enumerate(groups) if isinstance(group.kv_cache_spec, HiddenStateCacheSpec)]
+    if not with_states and len(groups) == 1:
         return 0
-    if len(own) != 1:
-        raise ValueError(f"kbtrain's connector: {len(own)} of {len(groups)} cache groups hold states, expected 1")
-    return own[0]
+    if len(with_states) != 1:
+        raise ValueError(
+            f"kbtrain's connector: {len(with_states)} of {len(groups)} cache groups hold states, expected 1"
+        )
+    return with_states[0]
 
 
 def _reply(states: RequestStates, layers: list[int]) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ PLAIN = (
 )
 _BETWEEN = re.compile(r"[?&;#]")  # an address and its parameters, in any place where a server takes them
 _SCHEME = re.compile(r"https?://", re.I)
-_HOST = re.compile(r"^([a-z]+:)?//", re.I)  # what stands before a host, whether it is a scheme of ours or not
+_HOST = re.compile(r"^([a-z]+:)?//", re.I)  # before a host, of any scheme
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_NAME = re.compile(r"(^|[-_])(api[-_]?key|secret|password|passwd|authorization)$|^(key|token|auth)$", re.I)
 _SECRET_NAME = re.compile(
@@ -79,7 +79,7 @@ def check_url(url: str, key: str) -> None:
     try:
         parts = urllib.parse.urlsplit(url)
         valid = bool(parts.hostname) and "%" not in parts.netloc and (parts.port is None or parts.port > 0)
-    except ValueError:  # brackets that are open, a port that is none
+    except ValueError:  # open brackets, an invalid port
         valid = False
     if not _SCHEME.match(url.strip()):
         raise UserError(f"key '{key}': an address begins with http:// or https://")

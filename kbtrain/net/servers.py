@@ -31,10 +31,10 @@ class Retry:
     longest: float = 60.0
     patience: float = LONGEST_ASKED
 
-    def seconds(self, failed: int, asked: float | None) -> float:
+    def seconds(self, failed: int, requested: float | None) -> float:
         """Seconds to wait after ``failed`` tries; ``asked`` is the server's own request."""
         wait = min(self.longest, self.first * 2.0 ** min(failed - 1, 30)) * random.uniform(0.5, 1.0)
-        return max(wait, min(asked or 0.0, self.patience))
+        return max(wait, min(requested or 0.0, self.patience))
 
 
 def retry_after(text: str | None, most: float) -> float | None:

@@ -30,11 +30,11 @@ _OWN_SECTIONS = ("Run", "Versions")  # of the folder's README: not of interest t
 HEAD = ("score", "searches for", "accuracy", "against never", "against always", "against random", "area")
 
 
-def card_text(wanted: Push, staged: Staged, card: GateCard, shown: str) -> str:
+def card_text(settings: Push, staged: Staged, card: GateCard, example: str) -> str:
     """The repository's ``README.md``. ``shown``: what the gate said of the snippet's question when it was opened."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    name, folder = wanted.name, wanted.folder
+    name, folder = settings.name, settings.folder
     results, tested = figures(folder)
     model = staged.model or _answered(results)
     points, sections = _of_readme(folder)
@@ -47,13 +47,13 @@ def card_text(wanted: Push, staged: Staged, card: GateCard, shown: str) -> str:
         keep_trailing_newline=True,
     )
     text = environment.get_template("card.md.jinja").render(
-        metadata=metadata(name, card.kind, model, tested, wanted.licence),
+        metadata=metadata(name, card.kind, model, tested, settings.licence),
         name=name,
         kind=card.kind,
         model=model,
         snippet=_snippet(name, "question" in kind_of(folder)[1].reads),
-        shown=shown,
-        private=wanted.private,
+        shown=example,
+        private=settings.private,
         package=package_of(card.kind),
         points=points,
         tested=table(tested),
@@ -70,9 +70,9 @@ def figures(folder: Path) -> tuple[Results | None, list[GateResult]]:
     path = folder.resolve().parent / "results.json"
     if not path.exists():
         return None, []
-    results, own = load(path), gate_identity(folder)
+    results, identity = load(path), gate_identity(folder)
     sources = [stage.get("gates", {}) for stage in results.meta.get("stages", {}).values() if isinstance(stage, dict)]
-    names = {name for gates in sources for name, source in gates.items() if source.get("identity") == own}
+    names = {name for gates in sources for name, source in gates.items() if source.get("identity") == identity}
     return results, [gate for gate in results.gates if gate.gate in names]
 
 
@@ -114,13 +114,15 @@ def _difference(delta: Delta) -> str:
 def data_hashes(folder: Path, card: GateCard) -> dict[str, str]:
     """SHA-256 of the training and dev files, as far as the folder notes them."""
     try:
-        noted = read_json(folder / "environment.json").get("data_sha256", {})
+        recorded = read_json(folder / "environment.json").get("data_sha256", {})
     except UserError:
-        noted = {}
-    found = {key: value for key, value in noted.items() if isinstance(value, str)} if isinstance(noted, dict) else {}
-    found |= {key.removesuffix("_sha256"): value for key, value in card.run.items() if key.endswith("_sha256")}
-    dev = {chosen.dev_file_sha256 for chosen in card.thresholds.values()} - {"", *found.values()}
-    return found | {f"dev (threshold{f' {i}' if i else ''})": value for i, value in enumerate(sorted(dev))}
+        recorded = {}
+    hashes = (
+        {key: value for key, value in recorded.items() if isinstance(value, str)} if isinstance(recorded, dict) else {}
+    )
+    hashes |= {key.removesuffix("_sha256"): value for key, value in card.run.items() if key.endswith("_sha256")}
+    dev = {chosen.dev_file_sha256 for chosen in card.thresholds.values()} - {"", *hashes.values()}
+    return hashes | {f"dev (threshold{f' {i}' if i else ''})": value for i, value in enumerate(sorted(dev))}
 
 
 def metadata(name: str, kind: str, model: str | None, tested: Sequence[GateResult], licence: str | None = None) -> str:

@@ -20,37 +20,37 @@ from kbtrain.push.staging import Push, Staged, check_no_machine, stage
 ASKED = "What is the capital of France?"  # the snippet's question
 
 
-def push(wanted: Push, say: Callable[[str], None]) -> list[str]:
+def push(settings: Push, say: Callable[[str], None]) -> list[str]:
     """Lines about what was sent, or would be. Raises :class:`UserError`, and then nothing was sent."""
-    check_name(wanted.name)
-    given = token()
-    if given is None and not wanted.dry_run:
+    check_name(settings.name)
+    hub_token = token()
+    if hub_token is None and not settings.dry_run:
         raise UserError(
-            f"no token: set {TOKEN} to one that may write to {wanted.name} (huggingface.co/settings/tokens)"
+            f"no token: set {TOKEN} to one that may write to {settings.name} (huggingface.co/settings/tokens)"
         )
     with tempfile.TemporaryDirectory(prefix="kbtrain-push-") as place:
         target = Path(place) / "gate"
-        staged = stage(wanted.folder, target, wanted.model, wanted.hashes)
+        staged = stage(settings.folder, target, settings.model, settings.hashes)
         say("opening what would be sent ...")
         # the same files, but for the answering model's name: it lies here, and need not be fetched to be tried
-        shown = tried_here(wanted.folder, Path(place) / "tried")
+        example = tried_here(settings.folder, Path(place) / "tried")
         card = read_card(target)
-        text = card_text(wanted, staged, card, shown)
+        text = card_text(settings, staged, card, example)
         (target / README).write_text(text, encoding="utf-8")
-        check_no_machine(target, wanted.folder, Path(place))
+        check_no_machine(target, settings.folder, Path(place))
         lines = listing(staged)
-        if wanted.dry_run:
-            return [*lines, "", *text.splitlines(), "", f"nothing was sent to {wanted.name} (--dry-run)"]
-        say(f"sending {len(staged.files) + 1} files to {wanted.name} ...")
-        commit = send(wanted, staged, given)
-    use = f'kbtrain.load_gate("{wanted.name}", revision="{commit}")'
-    return [*lines, f"sent to {wanted.name}; that very commit: {use}"]
+        if settings.dry_run:
+            return [*lines, "", *text.splitlines(), "", f"nothing was sent to {settings.name} (--dry-run)"]
+        say(f"sending {len(staged.files) + 1} files to {settings.name} ...")
+        commit = send(settings, staged, hub_token)
+    use = f'kbtrain.load_gate("{settings.name}", revision="{commit}")'
+    return [*lines, f"sent to {settings.name}; that very commit: {use}"]
 
 
 def tried_here(folder: Path, copy: Path) -> str:
     """As :func:`tried`, of the folder's copy; errors name the folder."""
     try:
-        return try_snippet(load_gate(stage(folder, copy, here=True).folder))
+        return try_snippet(load_gate(stage(folder, copy, local=True).folder))
     except UserError as error:
         raise UserError(str(error).replace(str(copy), str(folder))) from None
 
@@ -72,20 +72,20 @@ def listing(staged: Staged) -> list[str]:
     return [*lines, f"not sent: {', '.join(staged.left) or 'nothing'}"]
 
 
-def send(wanted: Push, staged: Staged, given: str | None) -> str:
+def send(settings: Push, staged: Staged, hub_token: str | None) -> str:
     """Make the repository if it is not there, and one commit of all files; returns the commit.
 
     A gate's files that an earlier commit had and this one has not are removed by it. Raises :class:`UserError`.
     """
     from huggingface_hub import HfApi
 
-    api = HfApi(token=given)
-    with hub_errors(wanted.name), quiet():
-        api.create_repo(wanted.name, private=True if wanted.private else None, exist_ok=True)
-        if wanted.private and not api.model_info(wanted.name).private:
-            raise UserError(f"{wanted.name}: is there already, and public; take another name, or leave --private out")
+    api = HfApi(token=hub_token)
+    with hub_errors(settings.name), quiet():
+        api.create_repo(settings.name, private=True if settings.private else None, exist_ok=True)
+        if settings.private and not api.model_info(settings.name).private:
+            raise UserError(f"{settings.name}: is there already, and public; take another name, or leave --private out")
         commit = api.upload_folder(
-            repo_id=wanted.name,
+            repo_id=settings.name,
             folder_path=staged.folder,
             allow_patterns=[*staged.files, README],
             delete_patterns=[pattern for name in FILES for pattern in (name, f"*/{name}")],

@@ -51,17 +51,17 @@ class Staged:
     model: str | None
 
 
-def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = True, here: bool = False) -> Staged:
+def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = True, local: bool = False) -> Staged:
     """Put into ``target`` what a gate is opened from, parts of a stack in folders of their own.
 
     ``model``: the answering model's name on the hub, in place of a folder of this machine that the card names.
-    ``hashes``: those of the training questions are sent, too. ``here``: the copy is for this machine, and names the
+    ``hashes``: those of the training questions are sent, too. ``local``: the copy is for this machine, and names the
     answering model as the folder does. Raises :class:`UserError` for a folder that is not whole,
     or holds pickles.
     """
     card = read_card(folder)
     _check(folder, card)
-    named = card.base_model if here else _named_model(folder, card, model)
+    named = card.base_model if local else _named_model(folder, card, model)
     parts = {part: Path(part).name for part in card.parts()}
     if len(set(parts.values())) < len(parts):
         raise UserError(f"{at(folder / CARD)}: two of its parts have folders of one name; rename one, make it again")
@@ -78,7 +78,7 @@ def stage(folder: Path, target: Path, model: str | None = None, hashes: bool = T
         _copy(path, target / place, renamed)
         files.append(place.as_posix())
     for part, name in parts.items():
-        inner = stage(folder / part, target / name, model, hashes, here)
+        inner = stage(folder / part, target / name, model, hashes, local)
         named = named or inner.model
         files += [f"{name}/{file}" for file in inner.files]
         left += [f"{name}/{file}" for file in inner.left]
@@ -105,8 +105,8 @@ def _own_files(folder: Path, parts: Iterable[str] = ()) -> Iterator[Path]:
         names = path.relative_to(folder).parts
         hidden = any(name.startswith(".") for name in names)
         place = path.parent.resolve()  # not the file's: in the hub's cache that is a link to elsewhere
-        own = not hidden and not names[0].startswith(("checkpoint", "saving"))
-        if own and path.is_file() and others.isdisjoint((place, *place.parents)):
+        sent = not hidden and not names[0].startswith(("checkpoint", "saving"))
+        if sent and path.is_file() and others.isdisjoint((place, *place.parents)):
             yield path
 
 
@@ -127,11 +127,11 @@ def _copy(path: Path, target: Path, renamed: Mapping[str, str]) -> None:
         data = json.loads(read_text(path))
     except ValueError as error:
         raise UserError(f"{at(path)}: broken JSON ({str(error)[:80]}); copy the whole folder again") from None
-    made = mapped(data, lambda text: renamed.get(text) or bare(text))
-    if made == data:
+    changed = mapped(data, lambda text: renamed.get(text) or bare(text))
+    if changed == data:
         target.symlink_to(path.resolve())
     else:
-        target.write_text(json.dumps(made, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        target.write_text(json.dumps(changed, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:
@@ -157,7 +157,7 @@ def without_paths(text: str) -> str:
     """
     if any(root in text for root in machine_paths() if not re.fullmatch(_PATH, f"{root}/")):
         return text
-    return _WITHIN.sub(lambda found: _last(found[0]), text)
+    return _WITHIN.sub(lambda match: _last(match[0]), text)
 
 
 def _last(path: str) -> str:
@@ -166,27 +166,27 @@ def _last(path: str) -> str:
 
 def _named_model(folder: Path, card: GateCard, model: str | None) -> str | None:
     """The answering model's name for others. Raises :class:`UserError` where only this machine knows it."""
-    own = card.base_model
-    if model is not None or own is None or is_embedded(own):
-        return model or own
-    if Path(own).expanduser().exists() or own.startswith((".", "/", "~")) or own.count("/") > 1:
+    name = card.base_model
+    if model is not None or name is None or is_embedded(name):
+        return model or name
+    if Path(name).expanduser().exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise UserError(
-            f"{at(folder / CARD, field='base_model')}: '{own}' is a folder of this machine; give the model's name on "
+            f"{at(folder / CARD, field='base_model')}: '{name}' is a folder of this machine; give the model's name on "
             "the hub: --base-model USER/MODEL"
         )
-    return own
+    return name
 
 
-def machine_paths(*own: Path) -> list[str]:
+def machine_paths(*more: Path) -> list[str]:
     """The home folder, this folder and ``own``, as they are named and where they lie."""
-    paths = {str(path.expanduser().absolute()) for path in (Path.home(), Path.cwd(), *own)}
+    paths = {str(path.expanduser().absolute()) for path in (Path.home(), Path.cwd(), *more)}
     paths |= {str(Path(path).resolve()) for path in paths}
     return sorted(path if path.count("/") > 1 else f"{path}/" for path in paths if path != "/")
 
 
-def check_no_machine(staged: Path, *own: Path) -> None:
+def check_no_machine(staged: Path, *more: Path) -> None:
     """Raise :class:`UserError` where a text that would be sent holds the home folder, this folder's path or ``own``."""
-    needles = machine_paths(*own)
+    needles = machine_paths(*more)
     for path in sorted(staged.rglob("*")):
         vocabulary = any(fnmatch(path.name, name) for name in _NOT_SETTINGS)
         if not path.is_file() or path.suffix == ".safetensors" or vocabulary or path.stat().st_size > _LARGEST_TEXT:

@@ -18,7 +18,7 @@ from kbtrain.labeling.examples import example, reference_example
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts
-from kbtrain.records import Condition, Hit, Question, SampleSet, Titles
+from kbtrain.records import Condition, Hit, Question, Titles
 from kbtrain.retrieval.base import Searcher
 from kbtrain.utterances.kinds import decide_by, utterance_kind
 
@@ -67,55 +67,81 @@ class SecondJudgement:
                 "on examples with them (data_gen/configs/build_double_judgement.yaml)"
             )
 
-    def scores(self, asked: Mapping[int, tuple[Question, str]]) -> dict[int, float]:
+    def scores(self, questions: Mapping[int, tuple[Question, str]]) -> dict[int, float]:
         """The score of each question with its evidence."""
-        found = self.gate.score([reference_example(question, None, text) for question, text in asked.values()])
-        return dict(zip(asked, found, strict=True))
+        scores = self.gate.score([reference_example(question, None, text) for question, text in questions.values()])
+        return dict(zip(questions, scores, strict=True))
 
 
-def answer(
-    questions: Sequence[Question],
-    gate: Gate,
-    threshold: float,
-    llm: LLM,
-    searcher: Searcher,
-    k: int = 3,
-    titles: Titles | None = None,
-    second: SecondJudgement | None = None,
-) -> list[GatedAnswer]:
-    """Answers in the order of the questions; a question is searched for iff its score > ``threshold``, and small talk,
-    instructions about a text and sums (:mod:`kbtrain.utterances.kinds`) never are.
+@dataclass(frozen=True)
+class ThreeSteps:
+    """A question is searched for iff its score > ``threshold``; small talk, instructions about a text and sums
+    (:mod:`kbtrain.utterances.kinds`) never are.
 
-    All known and all unknown questions go to the model in one stream; a probe of the answering model itself decides
-    between their prefill and their first token, or behind a draft, so that known questions pass through the model
-    once. ``titles`` None: by the rule of the gate's card. ``second``: passages are passed on iff the score with them is
-    not above its threshold. Raises :class:`UserError` for a gate that needs retrieved text, which is not there
-    before the search.
+    ``k``: most passages. ``titles`` None: by the rule of the gate's card. ``second``: passages are passed on iff the
+    score with them is not above its threshold. Raises :class:`UserError` for a gate that needs retrieved text, which is
+    missing before the search.
     """
-    if gate.needs_evidence:
-        raise UserError(f"gate '{gate.name}' needs retrieved text; three-step inference scores the bare question")
-    card = getattr(gate, "card", None)  # what only scores, like a rule of one's own, has none
-    own = card.own_prompts() if card else None  # the labels are about these prompts
-    shown: Titles = titles or (card.titles() if card else "missing")
-    first = _first_judgement(questions, gate, threshold, llm)
-    scores, plain = first.scores, first.said
-    decided = [
-        decide_by(score, threshold, utterance_kind(question.text))
-        for score, question in zip(scores, questions, strict=True)
-    ]
-    unknown = [i for i, (retrieve, _) in enumerate(decided) if retrieve]
-    found = searcher.search([questions[i].text for i in unknown], k) if unknown else []
-    hits = dict(zip(unknown, found, strict=True))
-    texts = {i: text for i in unknown if (text := evidence_text(hits[i], shown)) is not None}
-    again = {} if second is None else second.scores({i: (questions[i], text) for i, text in texts.items()})
-    passed = {i: text for i, text in texts.items() if second is None or again[i] <= second.threshold}
-    left = [(i, question) for i, question in enumerate(questions) if question.id not in plain]
-    requests = [_ask(question, passed.get(i), own) for i, question in left]
-    said = plain | {s.question_id: s for group in llm.answer(requests) for s in group}
-    return [
-        _record(question, said[question.id], first, i, hits.get(i), i in passed, again.get(i), decided[i][1])
-        for i, question in enumerate(questions)
-    ]
+
+    gate: Gate
+    threshold: float
+    llm: LLM
+    searcher: Searcher
+    k: int = 3
+    titles: Titles | None = None
+    second: SecondJudgement | None = None
+
+    def __post_init__(self) -> None:
+        if self.gate.needs_evidence:
+            name = self.gate.name
+            raise UserError(f"gate '{name}' needs retrieved text; three-step inference scores the bare question")
+
+    def answer(self, questions: Sequence[Question]) -> list[GatedAnswer]:
+        """Answers in the order of the questions.
+
+        All known and all unknown questions go to the model in one stream. A probe of the answering model itself decides
+        between their prefill and their first token, or after a draft, so that known questions pass through the model
+        once.
+        """
+        card = getattr(self.gate, "card", None)  # a user's own rule that only scores has no card
+        own_prompts = card.own_prompts() if card else None  # those that the labels are about
+        titles: Titles = self.titles or (card.titles() if card else "missing")
+        first = _first_judgement(questions, self.gate, self.threshold, self.llm)
+        decided = [
+            decide_by(score, self.threshold, utterance_kind(question.text))
+            for score, question in zip(first.scores, questions, strict=True)
+        ]
+        unknown = [i for i, (retrieve, _) in enumerate(decided) if retrieve]
+        results = self.searcher.search([questions[i].text for i in unknown], self.k) if unknown else []
+        hits = dict(zip(unknown, results, strict=True))
+        texts = {i: text for i in unknown if (text := evidence_text(hits[i], titles)) is not None}
+        again: dict[int, float] = {}
+        if self.second is not None:
+            again = self.second.scores({i: (questions[i], text) for i, text in texts.items()})
+            texts = {i: text for i, text in texts.items() if again[i] <= self.second.threshold}
+        left = [(i, question) for i, question in enumerate(questions) if question.id not in first.said]
+        requests = [_request(question, texts.get(i), own_prompts) for i, question in left]
+        sets = first.said | {s.question_id: s for group in self.llm.answer(requests) for s in group}
+        answers = []
+        for i, question in enumerate(questions):
+            greedy, drafted = sets[question.id].greedy, first.drafted.get(question.id, 0)
+            if greedy is None:
+                raise ValueError(f"question '{question.id}': the model gave no greedy answer")
+            answers.append(
+                GatedAnswer(
+                    question_id=question.id,
+                    text=greedy.text,
+                    score=first.scores[i],
+                    retrieved=i in hits,
+                    hits=hits[i] if i in texts else (),
+                    searches=int(i in hits),
+                    llm_requests=1 + (drafted > 0),
+                    generated_tokens=drafted + greedy.n_tokens,
+                    second_score=again.get(i),
+                    reason=decided[i][1],
+                )
+            )
+        return answers
 
 
 def _first_judgement(questions: Sequence[Question], gate: Gate, threshold: float, llm: LLM) -> PlainAnswers:
@@ -129,33 +155,6 @@ def _first_judgement(questions: Sequence[Question], gate: Gate, threshold: float
     return PlainAnswers(gate.score([example(question, None) for question in questions]), {}, {})
 
 
-def _ask(question: Question, evidence: str | None, own: OwnPrompts | None) -> AnswerRequest:
+def _request(question: Question, evidence: str | None, prompts: OwnPrompts | None) -> AnswerRequest:
     condition: Condition = "llm" if evidence is None else "rag"
-    return AnswerRequest(question, condition, evidence, n=0, prompts=own)
-
-
-def _record(
-    question: Question,
-    said: SampleSet,
-    first: PlainAnswers,
-    place: int,
-    hits: tuple[Hit, ...] | None,
-    passed: bool,
-    second: float | None,
-    reason: str,
-) -> GatedAnswer:
-    if said.greedy is None:
-        raise ValueError(f"question '{question.id}': the model gave no greedy answer")
-    drafted = first.drafted.get(question.id, 0)
-    return GatedAnswer(
-        question_id=question.id,
-        text=said.greedy.text,
-        score=first.scores[place],
-        retrieved=hits is not None,
-        hits=(hits or ()) if passed else (),
-        searches=int(hits is not None),
-        llm_requests=1 + (drafted > 0),
-        generated_tokens=drafted + said.greedy.n_tokens,
-        second_score=second,
-        reason=reason,
-    )
+    return AnswerRequest(question, condition, evidence, n=0, prompts=prompts)

@@ -22,8 +22,7 @@ from kbtrain.gates.registry import load_gate
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.llm.served_states import StatesServer
 from kbtrain.prompts.kbm import render_chat
-from kbtrain.rag.three_steps import GatedAnswer, SecondJudgement
-from kbtrain.rag.three_steps import answer as answer_questions
+from kbtrain.rag.three_steps import GatedAnswer, SecondJudgement, ThreeSteps
 from kbtrain.records import GREEDY, Hit, Question, Sample, SampleSet, Titles
 from kbtrain.retrieval.base import Searcher, hit_of
 from kbtrain.retrieval.distinct import DistinctSearch, distinct
@@ -53,7 +52,7 @@ def answer(
     answering model's states to a gate's folder that reads them. Raises :class:`UserError` for a gate
     without a threshold, a text that is not a question, and functions that take or give something else.
     """
-    asked = [_question(text, place) for place, text in enumerate(_as_list(texts))]
+    questions = [_question(text, place) for place, text in enumerate(_as_list(texts))]
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise UserError(f"k: expected a number of passages from 1, found {k!r:.60}")
     if titles is not None and titles not in get_args(Titles):
@@ -67,7 +66,7 @@ def answer(
     opened = load_gate(gate, states=states) if isinstance(gate, str | Path) else gate
     if not isinstance(opened, Gate):
         raise UserError(f"gate: expected a gate (kbtrain.load_gate) or its folder, found {gate!r:.60}")
-    return answer_questions(asked, opened, opened.threshold_or(threshold), model, finder, k, titles, second)
+    return ThreeSteps(opened, opened.threshold_or(threshold), model, finder, k, titles, second).answer(questions)
 
 
 def _as_list(texts: object) -> list[object]:
@@ -117,20 +116,20 @@ class _FunctionSearch:
         needed = [p for p in parameters.values() if p.kind in _BY_PLACE and p.default is p.empty]
         self._by_place = not self._by_name and len(needed) == 2
         by_place, by_name = (0,) if self._by_place else (), {"k": 0} if self._by_name else {}
-        wanted = "a function of a question, or a search of kbtrain.retrieval"
-        _check_call("search", find, wanted, "find(question) or find(question, k)", *by_place, **by_name)
+        expected = "a function of a question, or a search of kbtrain.retrieval"
+        _check_call("search", find, expected, "find(question) or find(question, k)", *by_place, **by_name)
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         return [self._hits(query, k) for query in queries]
 
     def _hits(self, query: str, k: int) -> tuple[Hit, ...]:
         if self._by_name:
-            found = self._find(query, k=k)
+            passages = self._find(query, k=k)
         else:
-            found = self._find(query, k) if self._by_place else self._find(query)
-        if isinstance(found, str) or not isinstance(found, Sequence):
-            raise UserError(f"search: the function gave {type(found).__name__}, expected a list of passages")
-        return distinct(itertools.starmap(_passage, enumerate(found)), k)[0]
+            passages = self._find(query, k) if self._by_place else self._find(query)
+        if isinstance(passages, str) or not isinstance(passages, Sequence):
+            raise UserError(f"search: the function gave {type(passages).__name__}, expected a list of passages")
+        return distinct(itertools.starmap(_passage, enumerate(passages)), k)[0]
 
 
 def _passage(place: int, value: object) -> Hit:
@@ -151,10 +150,10 @@ def _parameters(function: object) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def _check_call(name: str, function: object, wanted: str, how: str, *more: object, **named: object) -> None:
+def _check_call(name: str, function: object, expected: str, how: str, *more: object, **named: object) -> None:
     """Raise :class:`UserError` for what is not a function, or one that cannot be called with a text and ``more``."""
     if not callable(function):
-        raise UserError(f"{name}: expected {wanted}, found {function!r:.60}")
+        raise UserError(f"{name}: expected {expected}, found {function!r:.60}")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a compiled one that does not tell: the call will

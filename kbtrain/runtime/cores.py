@@ -41,9 +41,9 @@ def leave_a_core(n: int) -> None:
     torch = sys.modules.get("torch")
     if torch is None or "OMP_NUM_THREADS" in os.environ:
         return
-    wanted = threads_of_torch() if n > FEW else max(1, threads_of_torch() - 1)
-    if torch.get_num_threads() != wanted:
-        torch.set_num_threads(wanted)
+    n_threads = threads_of_torch() if n > FEW else max(1, threads_of_torch() - 1)
+    if torch.get_num_threads() != n_threads:
+        torch.set_num_threads(n_threads)
 
 
 @functools.cache

@@ -49,9 +49,9 @@ def _print_any_text() -> None:
 def _check_folder() -> None:
     """The folder that a command runs in stands in what it writes. Raises :class:`UserError` for one that cannot."""
     with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-        here = os.getcwd()
-        if not is_text(here):
-            raise UserError(f"{here}: this folder's name is not UTF-8; go to another one")
+        folder = os.getcwd()
+        if not is_text(folder):
+            raise UserError(f"{folder}: this folder's name is not UTF-8; go to another one")
 
 
 def _drop_output() -> None:

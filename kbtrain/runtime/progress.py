@@ -39,9 +39,9 @@ def progress_bar(
     ``left``: seconds that remain (None: unknown), where units differ in their time; else they follow from the rate.
     """
     kind: Callable[..., tqdm[T]] = _OneBar if sys.stderr.isatty() else _Lines
-    shown = f" {unit.strip()}"
+    spaced_unit = f" {unit.strip()}"
     return kind(
-        iterable, desc=desc, unit=shown, total=total, initial=initial, disable=disable, smoothing=0.1, left=left
+        iterable, desc=desc, unit=spaced_unit, total=total, initial=initial, disable=disable, smoothing=0.1, left=left
     )
 
 

@@ -114,14 +114,14 @@ OF_LAUNCHER = frozenset({"machine_rank", "main_process_ip", "main_process_port",
 
 def of_launcher(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """accelerate's own options, by their names, and the script's arguments."""
-    own, rest, words = dict[str, str](), list[str](), iter(arguments)
+    options, rest, words = dict[str, str](), list[str](), iter(arguments)
     for word in words:
         name, _, value = word.removeprefix("--").partition("=")
-        if word.startswith("--") and (known := name.replace("-", "_")) in OF_LAUNCHER:
-            own[known] = value or next(words, "")
+        if word.startswith("--") and (option := name.replace("-", "_")) in OF_LAUNCHER:
+            options[option] = value or next(words, "")
         else:
             rest.append(word)
-    return own, rest
+    return options, rest
 
 
 def launch_command(script: Path, launch_file: Path, arguments: Sequence[str]) -> list[str]:
@@ -131,13 +131,13 @@ def launch_command(script: Path, launch_file: Path, arguments: Sequence[str]) ->
     ``--quiet``: no traceback of the launcher's own under what the script has said, by one process or DeepSpeed.
     """
     settings, options = _launch_settings(launch_file), ["--quiet", "--config_file", str(launch_file.resolve())]
-    given, arguments = of_launcher(arguments)
+    own_options, arguments = of_launcher(arguments)
     deepspeed = _deepspeed_file(launch_file, settings)
     if deepspeed:
         options += ["--deepspeed_config_file", str(deepspeed)]
     if settings.get("use_cpu") and "OMP_NUM_THREADS" not in os.environ:
         options += ["--num_cpu_threads_per_process", str(_threads(int(settings.get("num_processes", 1))))]
-    options += [f"--{name}={value}" for name, value in given.items()]
+    options += [f"--{name}={value}" for name, value in own_options.items()]
     return [sys.executable, "-m", "accelerate.commands.launch", *options, str(script.resolve()), *arguments]
 
 
@@ -153,13 +153,13 @@ def _launch_settings(launch_file: Path) -> dict[str, Any]:
 
 def _deepspeed_file(launch_file: Path, settings: dict[str, Any]) -> Path | None:
     """DeepSpeed's configuration that a launch file names; its path is relative to a clone's root."""
-    given: str | None = (settings.get("deepspeed_config") or {}).get("deepspeed_config_file")
-    if given is None:
+    name: str | None = (settings.get("deepspeed_config") or {}).get("deepspeed_config_file")
+    if name is None:
         return None
     for base in (Path(), launch_file.resolve().parent, home()):
-        if (base / given).is_file():
-            return (base / given).resolve()
-    raise UserError(f"{at(launch_file)}: its deepspeed_config_file {given} is not a file")
+        if (base / name).is_file():
+            return (base / name).resolve()
+    raise UserError(f"{at(launch_file)}: its deepspeed_config_file {name} is not a file")
 
 
 def _threads(processes: int) -> int:

@@ -63,7 +63,7 @@ def depends_on_context(text: str) -> bool:
 
 
 def _name_of(text: str) -> re.Match[str] | None:
-    """The first name behind the first word; "I" is none."""
+    """The first name behind the first word; "I" does not count."""
     return next((match for match in _NAME.finditer(text) if match[0].strip() not in {"I", "I'm", "I’m"}), None)
 
 
@@ -78,9 +78,9 @@ def last_messages(dialogue: Sequence[Utterance], most: int, longest: int) -> str
     last message alone.
     """
     *earlier, last = [utterance.text for utterance in dialogue if utterance.speaker == "USER"]
-    kept = [text for text in earlier if utterance_kind(text) not in ("greeting", "thanks", "acknowledgement")]
+    texts = [text for text in earlier if utterance_kind(text) not in ("greeting", "thanks", "acknowledgement")]
     chosen, size = [last], len(last)
-    for text in reversed(kept[-(most - 1) :] if most > 1 else []):
+    for text in reversed(texts[-(most - 1) :] if most > 1 else []):
         size += len(text) + 1
         if size > longest:
             break

@@ -13,13 +13,17 @@ from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.batching import BatchLimits
-from kbtrain.rag.three_steps import answer
+from kbtrain.rag.three_steps import ThreeSteps
 from kbtrain.records import Hit, Question
 
 QUESTIONS = [
     Question(f"q{i}", f"Where is place {i}?" + " It is far away, they say." * (i % 4), ("here",), "test", "x")
     for i in range(12)
 ]
+
+
+def answer(questions, *steps, **settings):
+    return ThreeSteps(*steps, **settings).answer(questions)
 
 
 class Finder:

@@ -109,5 +109,5 @@ def test_the_gate_s_model_thinks_with_the_run_s_own_settings(tmp_path):
     opened = open_thinking(config)
     settings = opened.engine.settings
     assert (settings.signal, settings.max_new_tokens, settings.k) == ("perplexity", 7, 3)
-    assert (opened.shown, opened.chain_tokens) == (1, 9)
+    assert (opened.demonstrations, opened.chain_tokens) == (1, 9)
     assert open_thinking(config.model_copy(update={"signal": None})).engine.settings.signal == "seakr"

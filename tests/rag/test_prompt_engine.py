@@ -25,7 +25,7 @@ def engine():
 
 @pytest.fixture
 def thinking(engine):
-    return PromptEngine(engine, shown=1, chain_tokens=5)
+    return PromptEngine(engine, demonstrations=1, chain_tokens=5)
 
 
 def read(thinking, request):

@@ -3,8 +3,12 @@ import pytest
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard
 from kbtrain.gates.simple import Always, Never
-from kbtrain.rag.three_steps import SecondJudgement, answer
+from kbtrain.rag.three_steps import SecondJudgement, ThreeSteps
 from kbtrain.records import Hit, Question, Sample, SampleSet
+
+
+def answer(questions, *steps, **settings):
+    return ThreeSteps(*steps, **settings).answer(questions)
 
 
 class ByText:

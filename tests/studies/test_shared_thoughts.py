@@ -26,7 +26,7 @@ def engine():
     tokenizer = make_tokenizer()
     settings = SeakrSettings(k=3, max_new_tokens=4, max_prompt_tokens=600)
     model = make_model("llama", len(tokenizer))
-    return PromptEngine(Uncertainty(model, tokenizer, settings), shown=1, chain_tokens=5)
+    return PromptEngine(Uncertainty(model, tokenizer, settings), demonstrations=1, chain_tokens=5)
 
 
 def same(found, expected):

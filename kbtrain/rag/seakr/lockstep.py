@@ -48,7 +48,7 @@ class _Open:
             self.request, self.outcome = None, stop.value
 
     def fail(self, error: UserError) -> None:
-        """Close this question with an error; the others go on."""
+        """Close this question with an error; the others continue."""
         self.coroutine.close()
         self.request, self.error = None, str(error)
 
@@ -75,34 +75,38 @@ def answer_all(
     waiting, working = iter(questions), list[_Open]()
     while True:
         while len(working) < at_once and (question := next(waiting, None)) is not None:
-            one = _Open(question, begin(question))
-            one.send(None)
-            working.append(one)
+            open_question = _Open(question, begin(question))
+            open_question.send(None)
+            working.append(open_question)
         if not working:
             return
-        _search([one for one in working if isinstance(one.request, tuple)], searcher)
-        _think([one for one in working if isinstance(one.request, list)], thinking)
-        for one in [one for one in working if one.request is None]:
-            working.remove(one)
-            yield _trace(one, method, threshold)
+        _search([open_question for open_question in working if isinstance(open_question.request, tuple)], searcher)
+        _think([open_question for open_question in working if isinstance(open_question.request, list)], thinking)
+        for open_question in [open_question for open_question in working if open_question.request is None]:
+            working.remove(open_question)
+            yield _trace(open_question, method, threshold)
 
 
 def _search(working: Sequence[_Open], searcher: Searcher) -> None:
     """One call for each k among the requests."""
-    requests = [(one, one.request) for one in working if isinstance(one.request, tuple)]
+    requests = [
+        (open_question, open_question.request) for open_question in working if isinstance(open_question.request, tuple)
+    ]
     for k in sorted({request[1] for _, request in requests}):
-        some = [(one, request[0]) for one, request in requests if request[1] == k]
+        some = [(open_question, request[0]) for open_question, request in requests if request[1] == k]
         begin = time.perf_counter()
-        found = searcher.search([query for _, query in some], k)
+        results = searcher.search([query for _, query in some], k)
         seconds = (time.perf_counter() - begin) / len(some)
-        for (one, _), hits in zip(some, found, strict=True):
-            one.add(searches=1, seconds=seconds)
-            one.send(hits)
+        for (open_question, _), hits in zip(some, results, strict=True):
+            open_question.add(searches=1, seconds=seconds)
+            open_question.send(hits)
 
 
 def _think(working: Sequence[_Open], thinking: AnswerEngine) -> None:
     """All prompts in one call; where one fails, each question's in a call of its own."""
-    requests = [(one, one.request) for one in working if isinstance(one.request, list)]
+    requests = [
+        (open_question, open_question.request) for open_question in working if isinstance(open_question.request, list)
+    ]
     try:
         _respond(requests, thinking)
     except UserError:
@@ -118,15 +122,17 @@ def _respond(pending: Sequence[tuple[_Open, list[GenerationRequest]]], thinking:
     begin = time.perf_counter()
     replies = iter(thinking.think(flat))
     seconds = (time.perf_counter() - begin) / max(1, len(flat))
-    for one, requests in pending:
-        own = [next(replies) for _ in requests]
-        _count(one, requests, own, seconds)
-        one.send(own)
+    for open_question, requests in pending:
+        responses = [next(replies) for _ in requests]
+        _count(open_question, requests, responses, seconds)
+        open_question.send(responses)
 
 
-def _count(one: _Open, requests: Sequence[GenerationRequest], replies: Sequence[Reply], seconds: float) -> None:
+def _count(
+    open_question: _Open, requests: Sequence[GenerationRequest], replies: Sequence[Reply], seconds: float
+) -> None:
     thoughts = [reply.thought for reply in replies]
-    one.add(
+    open_question.add(
         passages=sum(len(request.documents) for request in requests),
         requests=len(requests),
         samples=sum(thought.n_samples for thought in thoughts),
@@ -134,13 +140,13 @@ def _count(one: _Open, requests: Sequence[GenerationRequest], replies: Sequence[
         prompt_tokens=sum(thought.prompt_tokens for thought in thoughts),
         seconds=sum(seconds if reply.seconds is None else reply.seconds for reply in replies),
     )
-    one.empty += sum(thought.n_empty for thought in thoughts)
-    one.cut += sum(reply.cut for reply in replies)
+    open_question.empty += sum(thought.n_empty for thought in thoughts)
+    open_question.cut += sum(reply.cut for reply in replies)
 
 
-def _trace(one: _Open, method: str, threshold: float) -> Trace:
-    outcome = one.outcome or PipelineOutcome("", "error")
-    question, answer = one.question, outcome.answer
+def _trace(open_question: _Open, method: str, threshold: float) -> Trace:
+    outcome = open_question.outcome or PipelineOutcome("", "error")
+    question, answer = open_question.question, outcome.answer
     return Trace(
         question_id=question.id,
         question=question.text,
@@ -152,8 +158,8 @@ def _trace(one: _Open, method: str, threshold: float) -> Trace:
         stopped=outcome.stopped,
         answer=answer,
         **grades(question, answer),
-        spent=replace(one.spent, seconds=round(one.spent.seconds, 4)),
-        empty_samples=one.empty,
-        document_tokens_cut=one.cut,
-        error=one.error,
+        spent=replace(open_question.spent, seconds=round(open_question.spent.seconds, 4)),
+        empty_samples=open_question.empty,
+        document_tokens_cut=open_question.cut,
+        error=open_question.error,
     )

@@ -42,47 +42,47 @@ _FUNCTION_WORDS = frozenset(
 
 def content_words(text: str) -> list[str]:
     """Words that name something, in their order, each once (letter case does not count)."""
-    found: dict[str, str] = {}
+    distinct: dict[str, str] = {}
     for word in _WORD.findall(text):
         if word.lower() not in _FUNCTION_WORDS:
-            found.setdefault(word.lower(), word)
-    return list(found.values())
+            distinct.setdefault(word.lower(), word)
+    return list(distinct.values())
 
 
 def confident_words(
-    pieces: Sequence[tuple[str, float]], sentence: str, confidence: float, known: str = ""
+    pieces: Sequence[tuple[str, float]], sentence: str, confidence: float, known_text: str = ""
 ) -> list[str]:
     """Content words of ``sentence`` all of whose tokens had a probability of at least ``confidence``, or which stand in
-    the text ``known``.
+    ``known_text``.
 
     ``pieces`` are the generated tokens' texts and probabilities; ``sentence`` stands at their beginning.
     """
     text = "".join(piece for piece, _ in pieces)
     start = max(0, text.find(sentence))
-    kept, of_known = [], {word.lower() for word in _WORD.findall(known)}
-    for found in _WORD.finditer(text, start, start + len(sentence)):
-        probability = min(_probabilities(pieces, found.start(), found.end()), default=0.0)
-        if probability >= confidence or found.group().lower() in of_known:
-            kept.append(found.group())
-    return content_words(" ".join(kept))
+    confident, known_words = [], {word.lower() for word in _WORD.findall(known_text)}
+    for match in _WORD.finditer(text, start, start + len(sentence)):
+        probability = min(_probabilities(pieces, match.start(), match.end()), default=0.0)
+        if probability >= confidence or match.group().lower() in known_words:
+            confident.append(match.group())
+    return content_words(" ".join(confident))
 
 
 def build_query(
-    pieces: Sequence[tuple[str, float]], sentence: str, question: str, confidence: float, known: str = ""
+    pieces: Sequence[tuple[str, float]], sentence: str, question: str, confidence: float, known_text: str = ""
 ) -> str:
     """The confident content words of the sentence, or else the question's content words, or else the question."""
-    words = confident_words(pieces, sentence, confidence, known) or content_words(question)
+    words = confident_words(pieces, sentence, confidence, known_text) or content_words(question)
     return " ".join(words) or question
 
 
 def _probabilities(pieces: Sequence[tuple[str, float]], start: int, end: int) -> list[float]:
     """Of the tokens that overlap these characters."""
-    found, position = [], 0
+    probabilities, position = [], 0
     for piece, probability in pieces:
         if position < end and position + len(piece) > start:
-            found.append(probability)
+            probabilities.append(probability)
         position += len(piece)
-    return found
+    return probabilities
 
 
 def single_hop(question: Question, settings: SelfAwareSettings) -> QuestionCoroutine:
@@ -177,14 +177,14 @@ def _step(buffers: _Buffers, settings: SelfAwareSettings) -> Exchange[str | None
         done = buffers.take(sentence)
         buffers.steps.append(Step(sentence, u, None, (), sentence))
         return "final answer" if done else None
-    said = "" if silent else sentence  # "unknown" is not a search word
-    known = buffers.query_text() if settings.query_words == "public" else ""
-    query = build_query(reply.thought.pieces, said, buffers.question.text, settings.word_confidence, known)
+    usable = "" if silent else sentence  # "unknown" is not a search word
+    known_text = buffers.query_text() if settings.query_words == "public" else ""
+    query = build_query(reply.thought.pieces, usable, buffers.question.text, settings.word_confidence, known_text)
     repeated = query.lower() in buffers.queries
     buffers.queries.add(query.lower())
     hits = () if repeated else cast(tuple[Hit, ...], (yield (query, settings.documents)))
-    kept = {hit.passage_id for hit in buffers.kept}
-    new = tuple(hit for hit in hits if hit.passage_id not in kept)
+    ids = {hit.passage_id for hit in buffers.kept}
+    new = tuple(hit for hit in hits if hit.passage_id not in ids)
     if not new:
         buffers.steps.append(Step(sentence, u, query, (), None))
         return "repeated query" if repeated else "no new document" if hits else "nothing found"
@@ -215,13 +215,13 @@ def _strategies(buffers: _Buffers, settings: SelfAwareSettings) -> Exchange[list
 
     Both answers are due behind "So the answer is:", so their uncertainties are those of one stage.
     """
-    name, text, kept = buffers.question.id, buffers.question.text, tuple(buffers.kept)
+    name, text, documents = buffers.question.id, buffers.question.text, tuple(buffers.kept)
     requests = [GenerationRequest(f"{name}/rationales", text, (), tuple(buffers.rationales), kind="answer")]
-    if not settings.reason or not kept:
+    if not settings.reason or not documents:
         (reply,) = cast(list[Reply], (yield requests))
         return [strategy("rationales", reply)]
-    (reasoned,) = cast(list[Reply], (yield [GenerationRequest(f"{name}/chain", text, kept, kind="chain")]))
-    said, answer = chain(reasoned.thought.text)
-    requests.append(GenerationRequest(f"{name}/documents", text, kept, said, kind="answer"))
+    (reasoned,) = cast(list[Reply], (yield [GenerationRequest(f"{name}/chain", text, documents, kind="chain")]))
+    thoughts, answer = chain(reasoned.thought.text)
+    requests.append(GenerationRequest(f"{name}/documents", text, documents, thoughts, kind="answer"))
     first, second = cast(list[Reply], (yield requests))
-    return [strategy("rationales", first), strategy("documents", second, said, answer)]
+    return [strategy("rationales", first), strategy("documents", second, thoughts, answer)]

@@ -174,8 +174,10 @@ class SeakrRun:
         """All that are stored, in the order of their questions, then any of another limit; graded by today's rules."""
         order = {question.id: i for i, question in enumerate(self.questions)}
         stored = sorted(jsonl.read(Trace, self.out), key=lambda trace: order.get(trace.question_id, len(order)))
-        known = ((self._asked.get(trace.question_id), trace) for trace in stored)
-        return [trace if asked is None else replace(trace, **grades(asked, trace.answer)) for asked, trace in known]
+        pairs = ((self._asked.get(trace.question_id), trace) for trace in stored)
+        return [
+            trace if question is None else replace(trace, **grades(question, trace.answer)) for question, trace in pairs
+        ]
 
     def _threshold(self, thinking: AnswerEngine) -> float:
         begin = beginner(self.config.method, self.config.settings(0.0))  # what is thought first does not depend on it
@@ -239,12 +241,12 @@ def open_search(run: Path) -> Searcher:
 
 def choose_questions(questions: Sequence[Question], split: Split, limit: int | None) -> list[Question]:
     """Questions of a split; a smaller ``limit`` chooses a part of what a larger one does, in any order."""
-    found = [question for question in questions if question.split == split]
-    if limit is None or limit >= len(found):
-        return found
-    ranked = sorted(found, key=lambda question: hashlib.blake2b(question.id.encode()).digest())
-    taken = {question.id for question in ranked[:limit]}
-    return [question for question in found if question.id in taken]
+    of_split = [question for question in questions if question.split == split]
+    if limit is None or limit >= len(of_split):
+        return of_split
+    ranked = sorted(of_split, key=lambda question: hashlib.blake2b(question.id.encode()).digest())
+    chosen = {question.id for question in ranked[:limit]}
+    return [question for question in of_split if question.id in chosen]
 
 
 def dev_threshold(

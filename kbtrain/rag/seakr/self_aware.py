@@ -71,17 +71,17 @@ class PromptEngine:
     never question, rationale or demonstrations.
     """
 
-    def __init__(self, engine: Uncertainty, shown: int, chain_tokens: int, titles: Titles = "missing") -> None:
+    def __init__(self, engine: Uncertainty, demonstrations: int, chain_tokens: int, titles: Titles = "missing") -> None:
         self.engine = engine
         self.titles: Titles = titles
-        self.shown = shown
+        self.demonstrations = demonstrations
         self.chain_tokens = chain_tokens
         self.room = engine.settings.max_prompt_tokens
-        head = encode_head(engine.tokenizer, shown)
+        head = encode_head(engine.tokenizer, demonstrations)
         if len(head) >= self.room:
             raise UserError(
-                f"key 'max_prompt_tokens': {self.room} has no room for a question behind {shown} demonstrations "
-                f"({len(head)} tokens); raise it or show fewer"
+                f"key 'max_prompt_tokens': {self.room} has no room for a question behind {demonstrations} "
+                f"demonstrations ({len(head)} tokens); raise it or show fewer"
             )
         engine.set_prefix(head)
 
@@ -122,9 +122,9 @@ class PromptEngine:
         return ids, cut
 
     def _encode(self, request: GenerationRequest) -> list[int]:
-        prompt = step_prompt(request.question, request.documents, self.shown, self.titles)
-        said = reasoning(request.rationales, request.kind == "answer")
-        return encode(self.engine.tokenizer, prompt, reply=said)
+        prompt = step_prompt(request.question, request.documents, self.demonstrations, self.titles)
+        begin = reasoning(request.rationales, request.kind == "answer")
+        return encode(self.engine.tokenizer, prompt, reply=begin)
 
 
 Search = tuple[str, int]  # query, k
@@ -169,8 +169,8 @@ class PipelineOutcome:
 
 
 def says_nothing(sentence: str) -> bool:
-    """True for a sentence with nothing to go on with ("The documents do not mention it."), and for a final one without
-    an answer."""
+    """True for a sentence that the next step cannot use ("The documents do not mention it."), and for a final one
+    without an answer."""
     answer = final_answer(sentence)
     return states_nothing(sentence) if answer is None else is_missing(answer)
 
@@ -192,10 +192,10 @@ def rank(hits: Sequence[Hit], replies: Sequence[Reply]) -> tuple[int, tuple[Cand
 
 def choose(strategies: Sequence[Strategy]) -> tuple[str, list[Strategy]]:
     """The answer of the lowest U among those that are not missing; all missing: an empty answer, none chosen."""
-    known = [s for s in strategies if not is_missing(s.answer)]
-    if not known:
+    answered = [s for s in strategies if not is_missing(s.answer)]
+    if not answered:
         return "", list(strategies)
-    best = min(known, key=lambda s: s.uncertainty)
+    best = min(answered, key=lambda s: s.uncertainty)
     return best.answer, [replace(s, chosen=s is best) for s in strategies]
 
 
@@ -204,5 +204,5 @@ def strategy(name: str, reply: Reply, chain: Sequence[str] = (), answer: str | N
 
     ``chain`` was reasoned before it, and ended in an ``answer`` of its own, or (None) in that of the reply.
     """
-    said = clean_answer(reply.thought.text) if answer is None else answer
-    return Strategy(name, said, reply.thought.uncertainty, False, tuple(chain))
+    text = clean_answer(reply.thought.text) if answer is None else answer
+    return Strategy(name, text, reply.thought.uncertainty, False, tuple(chain))

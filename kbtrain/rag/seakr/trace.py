@@ -35,7 +35,7 @@ class Candidate:
 class Step:
     """One step: the text the model gave unaided, its U, and what followed.
 
-    ``query`` is None where U did not exceed the threshold; ``sentence`` is what went on into the rationale (the
+    ``query`` is None where U did not exceed the threshold; ``sentence`` is what entered the rationale (the
     aided one after a search; None if the step was dropped).
     """
 
