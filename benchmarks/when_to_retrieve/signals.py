@@ -17,6 +17,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -26,12 +27,14 @@ from kbtrain.config import Config, Paths, run_script
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.io.provenance import write_atomically
 from kbtrain.labeling.examples import example
+from kbtrain.records import DtypeName
 from kbtrain.retrieval.retrieve_stage import open_index
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))
 
 from published.outcomes import Judged, read_judged
 
+Signal = Literal["prompt", "targ"]
 DEV = 500  # train questions whose scores choose TARG's threshold
 BUDGET = 0.5  # of the questions that TARG may search for
 
@@ -40,6 +43,8 @@ class SignalsConfig(Config):
     rows: Paths = Field(min_length=1, description="files of outcome_rows.py")
     corpus: Path | None = Field(None, description="passages (JSONL); without it no retriever's score and no popularity")
     reader: str | None = Field("smollm2-135m-instruct", description="small language model, or null for none")
+    dtype: DtypeName = Field("fp32", description="number format of that model")
+    signals: tuple[Signal, ...] = Field(("prompt", "targ"), description="of that model")
     out: Path = Field(Path("runs/when_to_retrieve/signals"), description="folder of the score files")
 
     def writes(self) -> tuple[Path, ...]:
@@ -85,21 +90,25 @@ def model_signals(config: SignalsConfig, rows: Sequence[Judged]) -> list[str]:
     from kbtrain.models.load import load_model
 
     assert config.reader is not None
-    model, tokenizer = load_model(config.reader, "fp32")
+    model, tokenizer = load_model(config.reader, config.dtype)
     test = [row for row in rows if row.question.split == "test"]
-    train = [row for row in rows if row.question.split == "train"]
-    dev = [train[i] for i in np.random.default_rng(0).permutation(len(train))[:DEV]]
-    needs = np.array(PromptGate(model, tokenizer).score_examples([example(row.question, None) for row in test]))
-    write_scores(config.out / "prompt.jsonl", test, needs, needs > 0.5, 0.0)
-    reader = Reader(model, tokenizer)
-    drafts = read_drafts(reader, [example(row.question, None) for row in (*test, *dev)], TOKENS)
-    names = ("margin", "entropy")
-    for name in names:
-        values = np.array([draft.signals(TOKENS)[f"draft_{name}"] for draft in drafts])
-        own, others = values[: len(test)], values[len(test) :]
-        search = own > np.quantile(others, 1 - BUDGET)
-        write_scores(config.out / f"targ_{name}.jsonl", test, own, search, mean_tokens(drafts[: len(test)], TOKENS))
-    return ["prompt", *(f"targ_{name}" for name in names)]
+    names = []
+    if "prompt" in config.signals:
+        needs = np.array(PromptGate(model, tokenizer).score_examples([example(row.question, None) for row in test]))
+        write_scores(config.out / "prompt.jsonl", test, needs, needs > 0.5, 0.0)
+        names.append("prompt")
+    if "targ" in config.signals:
+        train = [row for row in rows if row.question.split == "train"]
+        dev = [train[i] for i in np.random.default_rng(0).permutation(len(train))[:DEV]]
+        asked = [example(row.question, None) for row in (*test, *dev)]
+        drafts = read_drafts(Reader(model, tokenizer), asked, TOKENS)
+        tokens = mean_tokens(drafts[: len(test)], TOKENS)
+        for name in ("margin", "entropy"):
+            values = np.array([draft.signals(TOKENS)[f"draft_{name}"] for draft in drafts])
+            own, others = values[: len(test)], values[len(test) :]
+            write_scores(config.out / f"targ_{name}.jsonl", test, own, own > np.quantile(others, 1 - BUDGET), tokens)
+            names.append(f"targ_{name}")
+    return names
 
 
 def write_scores(

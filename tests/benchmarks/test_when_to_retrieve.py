@@ -168,3 +168,19 @@ def test_signals_of_a_small_model_are_those_of_the_gates_and_the_budget_is_half(
     assert [line["search"] for line in found["targ_margin"]] == [int(margin > budget) for margin in margins[2:]]
     mean = sum(len(draft.entropies) for draft in gate.drafts(gate.examples([t for _, t in questions[2:]]), 20)) / 2
     assert {line["tokens"] for line in found["targ_entropy"]} == {mean}
+
+
+def test_tables_of_the_page_order_gates_by_their_mean_area(tmp_path: Path, rows: Path) -> None:
+    tables = scripts.load(f"{FOLDER}/tables.py")
+    found = [{"id": one["id"], "score": -float(one["llms"]["m"]["none"])} for one in map(json.loads, rows.open())]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(one) + "\n" for one in found))
+    table(tmp_path, rows, tmp_path / "mine.jsonl")
+    for model in tables.NAMES:
+        (tmp_path / f"table-{model}.json").write_text((tmp_path / "table.json").read_text())
+    tables.main(build(tables.TablesConfig, None, {"folder": tmp_path}))
+    stored = json.loads((tmp_path / "tables.json").read_text())["tables"]
+    assert [line[0] for line in stored["open-areas"]["rows"]] == ["`mine`", "`data_set`"]
+    assert (
+        stored["open-areas"]["rows"][0][1].startswith("**0.") and stored["open-right"]["rows"][0][1] == "66.7 %, 1.00"
+    )
+    assert [line[0] for line in stored["open-right"]["rows"][2:]] == ["never", "always", "oracle"]

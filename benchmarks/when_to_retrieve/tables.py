@@ -1,0 +1,71 @@
+"""Tables of the open table's page from the results of score_gates.py on all four models, for docs/_ext/figures.py.
+
+Examples:
+  python benchmarks/when_to_retrieve/tables.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from kbtrain.config import Config, run_script
+from kbtrain.io.jsonl import read_value
+from kbtrain.io.provenance import write_atomically
+from kbtrain.report.words import percent, ranged
+
+NAMES = {
+    "llama-3-8b-instruct": "Llama-3.1-8B", "gpt-4o": "GPT-4o", "flan-t5-xl": "Flan-T5-XL", "flan-t5-xxl": "Flan-T5-XXL",
+}  # fmt: skip
+
+
+class TablesConfig(Config):
+    folder: Path = Field(Path("runs/when_to_retrieve"), description="folder of table-MODEL.json")
+
+    def writes(self) -> tuple[Path, ...]:
+        return (self.folder / "tables.json",)
+
+
+def main(config: TablesConfig) -> None:
+    parts = [read_value(config.folder / f"table-{model}.json")["parts"]["all"] for model in NAMES]
+    means = {
+        gate: [part["gates"][gate]["area"]["mean"] for part in parts if gate in part["gates"]]
+        for gate in dict.fromkeys(gate for part in parts for gate in part["gates"])
+    }
+    gates = sorted(means, key=lambda gate: (len(means[gate]) < len(parts), -sum(means[gate]) / len(means[gate])))
+    right = [[f"`{gate}`", *(at_threshold(part, gate) for part in parts)] for gate in gates]
+    right += [[name, *(f"{percent(part[name])} %, {searched / part[name]:.2f}" for part in parts)]
+              for name, searched in (("never", 0.0), ("always", 1.0))]  # fmt: skip
+    right.append(["oracle", *(f"{percent(part['oracle'])} %" for part in parts)])
+    tables = {
+        "open-areas": [[f"`{gate}`", *(area(part, gate) for part in parts)] for gate in gates],
+        "open-right": right,
+    }
+    document = {name: {"columns": ["gate", *NAMES.values()], "rows": rows} for name, rows in tables.items()}
+    write_atomically(config.folder / "tables.json", json.dumps({"tables": document}, indent=1) + "\n")
+    print("\n".join("| " + " | ".join(row) + " |" for rows in tables.values() for row in rows))
+
+
+def area(part: Mapping[str, Any], gate: str) -> str:
+    """Area with its interval; bold: above the data set's mean after Holm's correction."""
+    if gate not in part["gates"]:
+        return ""
+    found = part["gates"][gate]
+    above = found["minus"].get("data_set", {"mean": 0.0})["mean"] > 0 and part["p_holm"][gate] < 0.05
+    return f"**{ranged(found['area'])}**" if above else ranged(found["area"])
+
+
+def at_threshold(part: Mapping[str, Any], gate: str) -> str:
+    """Right answers, and searches per right answer, by the gate's decisions."""
+    decided = part["decisions"].get(gate)
+    if decided is None:
+        return ""
+    return f"{percent(decided['accuracy'])} %, {decided['searched'] / decided['accuracy']:.2f}"
+
+
+if __name__ == "__main__":
+    run_script(main, TablesConfig, __doc__)
