@@ -78,6 +78,9 @@ class CollectConfig(Config):
         description="questions whose answers are all empty or placeholders ('No Answer Present.', <unk>): drop, refuse "
         "the first one, or keep as impossible",
     )
+    conflicting_answers: LostAnswers = Field(
+        "drop", description="questions whose text an earlier one has with other accepted answers: drop, refuse, keep"
+    )
     without_gold: bool = Field(
         False, description="jsonl, csv, datasets: there are no accepted answers; a gate learns what passages change"
     )
@@ -157,7 +160,7 @@ def pick_rule(config: CollectConfig) -> PickRule:
     limits = by_split if config.limit is None else {"all": config.limit}
     drop: dict[Gold, str] = {"none": config.impossible, "hidden": "keep" if config.without_gold else config.hidden}
     return PickRule(limits, config.pick, config.seed, frozenset(gold for gold, rule in drop.items() if rule == "drop"),
-                    config.empty_answers)  # fmt: skip
+                    config.empty_answers, config.conflicting_answers)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -51,7 +51,8 @@ Limits = Mapping[str, int | None]  # by split, or {"all": n} for all splits toge
 class PickRule:
     """Questions within ``limits``, picked by ``pick``, without those whose ``gold`` is in ``drop``.
 
-    ``lost``: what to do with a question all of whose gold answers are empty or placeholders.
+    ``lost``: what to do with a question all of whose gold answers are empty or placeholders. ``conflict``: with one
+    whose text an earlier question has with other gold answers.
     """
 
     limits: Limits
@@ -59,6 +60,7 @@ class PickRule:
     seed: int = 0
     drop: frozenset[Gold] = frozenset()
     lost: LostAnswers = "drop"
+    conflict: LostAnswers = "keep"
 
     def drops(self, loaded: Loaded) -> Gold | Literal["lost"] | None:
         """The reason why a question is skipped; None for one that may be picked. Raises :class:`UserError`."""
@@ -88,6 +90,7 @@ class CollectCounts:
             "none": "impossible",
             "lost": "whose answers are all empty or placeholders",
             "beyond": "beyond the limits",
+            "conflict": "whose text an earlier question has with other accepted answers",
         }
         skipped = [f"{self.dropped[key]} {name}" for key, name in names.items() if self.dropped[key]]
         impossible = f"; {self.impossible} of the collected are impossible" if self.impossible else ""
@@ -108,11 +111,17 @@ def pick_questions(stream: Callable[[], Iterator[Loaded]], rule: PickRule, tally
                 tally.dropped[reason] += 1
             elif not take(question):
                 tally.dropped["beyond"] += 1
+            elif (other := tally.gold.add(question, loaded.left_out, texts)) and rule.conflict != "keep":
+                if rule.conflict == "refuse":
+                    raise UserError(
+                        f"{at(loaded.file, loaded.line)}: question '{question.id}' has the text of '{other}' and other "
+                        "accepted answers; keep one of them, or set conflicting_answers"
+                    )
+                tally.dropped["conflict"] += 1
             else:
                 tally.splits[question.split] += 1
                 tally.impossible += question.gold == "none"
                 tally.chinese += taken_for_english(question)
-                tally.gold.add(question, loaded.left_out, texts)
                 yield loaded
 
 

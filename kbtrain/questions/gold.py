@@ -78,8 +78,8 @@ class GoldCounts:
     conflicting: int = 0
     conflict: tuple[str, str] = ("", "")
 
-    def add(self, question: Question, left_out: LeftOutAnswers, texts: FirstSeen) -> None:
-        """Count one question; ``texts`` holds the texts of the earlier ones."""
+    def add(self, question: Question, left_out: LeftOutAnswers, texts: FirstSeen) -> str | None:
+        """Count one question; ``texts`` holds the texts of the earlier ones. Returns the id of one in conflict."""
         self.empty += left_out.empty
         self.placeholders += left_out.placeholders
         if question.grading != "option":
@@ -87,12 +87,14 @@ class GoldCounts:
         answers = {normalise(text) for text in gold_texts(question)}
         earlier = texts.add(leak_key(question), "\n".join([question.id, *sorted(answers)]), 0)
         if earlier is None:
-            return
+            return None
         self.duplicates += 1
         earlier_id, *earlier_answers = earlier[0].split("\n")
-        if answers and earlier_answers and answers.isdisjoint(earlier_answers):
-            self.conflicting += 1
-            self.conflict = self.conflict if self.conflicting > 1 else (earlier_id, question.id)
+        if not (answers and earlier_answers and answers.isdisjoint(earlier_answers)):
+            return None
+        self.conflicting += 1
+        self.conflict = self.conflict if self.conflicting > 1 else (earlier_id, question.id)
+        return earlier_id
 
     def as_dict(self) -> dict[str, object]:
         """For the meta data."""

@@ -144,6 +144,11 @@ def test_contradictions_repeats_and_doubtful_answers_are_counted(tmp_path: Path)
     assert "1 accepted answers may stand for a missing one: 'None' (1)" in done.stdout
     meta = read_meta(tmp_path / "run" / "questions.jsonl")
     assert (meta["duplicates"], meta["conflicting"], meta["doubtful_answers"]) == (2, 1, 1)
+    assert "skipped: 1 whose text an earlier question has with other accepted answers" in done.stdout
+    done = collect(tmp_path, *rows, conflicting_answers="refuse")
+    assert done.returncode == 2 and "mine.jsonl:2: question 'mine-2' has the text of 'mine-1'" in done.stderr
+    done = collect(tmp_path, *rows, conflicting_answers="keep")
+    assert done.stdout.startswith("4 questions ")
     done = collect(tmp_path, *rows, placeholders="[none]")
     assert "skipped: 1 whose answers" in done.stdout and "may stand for" not in done.stdout
 
