@@ -101,7 +101,7 @@ def main(config: RetrieveConfig) -> None:
         return print(f"{target} is there already, made from the same questions, passages and options")
     check_passages_replaceable(evidence)
     with evidence.records() as file, contextlib.ExitStack() as opened:
-        search, skipped = search_of(config, corpus, opened)
+        search, skipped, why_textless = search_of(config, corpus, opened)
         total = sum(1 for _ in jsonl.lines(questions))
         with progress_bar(total=total, initial=file.n, desc="retrieve", unit="questions") as bar:
             for batch in stage.find_evidence(
@@ -112,9 +112,14 @@ def main(config: RetrieveConfig) -> None:
                 bar.update(len(batch))
     counts = stage.summary(target, questions)
     counts |= skipped()  # of this call: an interrupted one had its own
+    try:
+        lines = stage.summary_lines(counts, config.k, target, why_textless())
+    except UserError:
+        target.unlink()  # no later stage reads it, and the next call searches again
+        raise
     evidence.finish({"counts": counts})
     warned = stage.script_warnings(questions, tokens_of(config)) if config.retriever in ("bm25", "tfidf") else []
-    print("\n".join([*stage.summary_lines(counts, config.k, target), *warned]))
+    print("\n".join([*lines, *warned]))
 
 
 def searched(config: RetrieveConfig) -> Path | None:
@@ -133,30 +138,33 @@ def searched(config: RetrieveConfig) -> Path | None:
 
 def search_of(
     config: RetrieveConfig, corpus: Path | None, opened: contextlib.ExitStack
-) -> tuple[stage.Search, Callable[[], dict[str, int]]]:
-    """The retriever that is asked for, its index built if need be, and a function that gives the numbers of what it
-    skipped; ``opened`` releases it."""
+) -> tuple[stage.Search, Callable[[], dict[str, int]], Callable[[], str]]:
+    """The retriever that is asked for, its index built if need be; ``opened`` releases it.
+
+    Then functions that give the numbers of what it skipped, and why a reply had no text.
+    """
     if corpus is None or config.retriever == "web":
         if config.web is None:
             raise UserError("key 'web': retriever web needs a service; see data_gen/configs/retrieve_web.yaml")
         web = WebSearch(config.web)
-        return stage.search_corpus(web, config.k), lambda: {"results_without_text_or_repeated": web.dropped}
+        search = stage.search_corpus(web, config.k)
+        return search, lambda: {"results_without_text_or_repeated": web.dropped}, lambda: web.textless
     if config.retriever == "vectors":
         return searched_apart(opened.enter_context(VectorIndex.open(corpus.parent)), config.k)
     columns = {str(field): column for field, column in config.columns.items()}
     if config.retriever in ("fixed", "context"):
         hits_of = fixed_hits if config.retriever == "fixed" else context_hits
-        return stage.by_own(corpus, config.k, hits_of, columns), dict
+        return stage.by_own(corpus, config.k, hits_of, columns), dict, str
     size, folder = config.chunk_tokens, config.run / config.retriever
     chunking = None if size is None else Chunking(size, config.chunk_overlap, config.chunk_tokenizer)
     index = stage.open_index(config.retriever, corpus, folder, tokens_of(config), chunking, columns)
     return searched_apart(index, config.k)
 
 
-def searched_apart(searcher: Searcher, k: int) -> tuple[stage.Search, Callable[[], dict[str, int]]]:
-    """A search for passages with different texts, and the number of copies that it skipped."""
+def searched_apart(searcher: Searcher, k: int) -> tuple[stage.Search, Callable[[], dict[str, int]], Callable[[], str]]:
+    """A search for passages with different texts, and functions as of :func:`search_of`."""
     distinct = DistinctSearch(searcher)
-    return stage.search_corpus(distinct, k), lambda: {"copies_skipped": distinct.copies}
+    return stage.search_corpus(distinct, k), lambda: {"copies_skipped": distinct.copies}, str
 
 
 def tokens_of(config: RetrieveConfig) -> Tokens:

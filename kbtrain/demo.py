@@ -7,6 +7,7 @@ seconds come first: their table stands before the KBM's training begins.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shlex
@@ -210,8 +211,43 @@ def check_answered(run: Path) -> None:
 
     path = run / "questions.jsonl"
     train = sum(question.split == "train" for question in jsonl.read(Question, path))
-    if few := lacking_for_change({"train": train, "dev": len(read_changes(run)["dev"].questions)}):
+    changes = read_changes(run)
+    if few := lacking_for_change({"train": train, "dev": len(changes["dev"].questions)}):
         raise UserError(f"{path}: {few}; collect and sample more (kbtrain run collect)")
+    differ = [differs for split in changes.values() for differs in split.differ]
+    check_changes(run, len(differ), any(differ))
+
+
+def check_passages(run: Path) -> list[str]:
+    """A warning where many questions have no passages.
+
+    Raises :class:`UserError` where none has any, and where all answers are the same with and without passages: a gate
+    of such answers skips every search.
+    """
+    from kbtrain.io import jsonl
+    from kbtrain.io.store import SampleStore
+    from kbtrain.records import Evidence
+    from kbtrain.retrieval.retrieve_stage import missing_hits
+
+    found = [bool(evidence.hits) for evidence in jsonl.read(Evidence, run / "evidence.jsonl")]
+    lines = missing_hits(len(found), found.count(False))
+    with SampleStore(run / "samples.db", read_only=True) as store:
+        stored = itertools.groupby(store.iterate("main"), key=lambda answers: answers.question_id)
+        texts = (
+            {answers.condition: answers.greedy and answers.greedy.text for answers in group} for _, group in stored
+        )
+        both = [one for one in texts if one.get("llm") is not None and one.get("rag") is not None]
+    check_changes(run, len(both), any(one["llm"] != one["rag"] for one in both))
+    return lines
+
+
+def check_changes(run: Path, n: int, differ: bool) -> None:
+    """Raise :class:`UserError` where passages change none of ``n`` answers."""
+    if n and not differ:
+        raise UserError(
+            f"{run / 'samples.db'}: {n} questions have the same answer with and without passages, and none has two; "
+            "check that the prompt shows the passages and that the model reads them"
+        )
 
 
 def without_gold(run: Path) -> bool:
@@ -269,8 +305,10 @@ def finish_own(run: Path, say: Say) -> None:
             raise UserError(f"{run / name}: missing; run first: kbtrain run {stage} --run {shlex.quote(str(run))}")
     if not meta_path(run / "samples.db").exists():  # written by the last answer
         raise UserError(f"{run / 'samples.db'}: not all answers are in it; give the command that began it again")
+    warned = check_passages(run)
     check_answered(run)
     follow(own_chain(run), run, say)
+    sys.stdout.write("".join(f"{line}\n" for line in warned))
 
 
 def run_demo(size: Size, say: Say) -> None:

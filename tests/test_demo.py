@@ -14,6 +14,7 @@ from kbtrain.demo import (
     PublicRun,
     benefit_tau,
     chain,
+    check_passages,
     finish_own,
     follow,
     own_chain,
@@ -24,7 +25,7 @@ from kbtrain.demo import (
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
-from kbtrain.records import GREEDY, Indicators, Label, Sample, SampleSet
+from kbtrain.records import GREEDY, Evidence, Hit, Indicators, Label, Sample, SampleSet
 from kbtrain.runtime.scripts import find
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -167,6 +168,28 @@ def test_own_questions_are_not_finished_before_their_answers_are(tmp_path):
     SampleStore(tmp_path / "samples.db").close()
     with pytest.raises(UserError, match=r"samples\.db: not all answers are in it; give the command that"):
         finish_own(tmp_path, print)
+
+
+def test_own_questions_whose_passages_are_missing_or_change_no_answer_make_no_gate(tmp_path):
+    def write(hits, rag):
+        (tmp_path / "samples.db").unlink(missing_ok=True)
+        jsonl.write(tmp_path / "evidence.jsonl", [Evidence(f"q{i}", "bm25", "q", hits if i else ()) for i in range(5)])
+        with SampleStore(tmp_path / "samples.db") as store:
+            store.begin("main", {"model": "m"})
+            for i in range(5):
+                for condition, text in (("llm", "a"), ("rag", rag if i == 2 else "a")):
+                    store.put("main", [SampleSet(f"q{i}", condition, (), Sample(GREEDY, text, 1, "eos", 0.0), 1)])
+
+    hit = (Hit("1", "", "text", 1.0),)
+    write((), "b")
+    with pytest.raises(UserError, match="the search found nothing for all 5 questions"):
+        check_passages(tmp_path)
+    write(hit, "b")
+    (line,) = check_passages(tmp_path)
+    assert line.startswith("warning: the search found nothing for 1 of 5 questions: ")
+    write(hit, "a")
+    with pytest.raises(UserError, match=r"samples\.db: 5 questions have the same answer with and without passages"):
+        check_passages(tmp_path)
 
 
 @pytest.mark.parametrize(("chinese", "sets"), [(False, 6), (True, 9)])

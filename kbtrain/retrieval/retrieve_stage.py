@@ -34,6 +34,7 @@ Query = Literal["text", "text_and_options"]
 Kind = Literal["bm25", "tfidf"]
 Search = Callable[[Sequence[Question], Sequence[str]], list[tuple[Hit, ...]]]
 _BUILD = {"bm25": build_index, "tfidf": build_tfidf}
+FEW = 0.1  # share of questions without a hit from which on a line warns
 _LOAD: dict[str, Callable[[Path], BM25 | TfIdf]] = {"bm25": BM25.load, "tfidf": TfIdf.load}
 
 
@@ -143,8 +144,8 @@ def summary(evidence: Path, questions: Path) -> dict[str, int]:
     return counts
 
 
-def summary_lines(counts: Mapping[str, int], k: int, target: Path) -> list[str]:
-    """The counts of :func:`summary` as a sentence, skipped copies, and a warning where no answer was found at all."""
+def summary_lines(counts: Mapping[str, int], k: int, target: Path, reason: str = "") -> list[str]:
+    """The counts of :func:`summary` as a sentence, skipped copies, and warnings; see :func:`missing_hits`."""
     gold = (
         f", a gold passage among the {k} hits for {counts['gold_found']} of {counts['gold_named']}"
         if counts["gold_named"]
@@ -153,11 +154,24 @@ def summary_lines(counts: Mapping[str, int], k: int, target: Path) -> list[str]:
     n_known = counts["answers_known"]
     answers = f", an answer in the hits for {counts['answer_found']} of {n_known}" if n_known else ""
     lines = [f"{counts['questions']} questions, nothing found for {counts['without_hits']}{answers}{gold} -> {target}"]
+    lines += missing_hits(counts["questions"], counts["without_hits"], reason)
     if counts.get("copies_skipped"):
         lines.append(f"{counts['copies_skipped']} copies of passages skipped: equal texts take one place")
     if counts["answers_known"] and counts["answer_found"] == 0:
         lines.append("warning: no hit contains an answer; check the corpus and its columns")
     return lines
+
+
+def missing_hits(n: int, without: int, reason: str = "") -> list[str]:
+    """A warning where a tenth of ``n`` questions or more has no passage. Raises :class:`UserError` where none has one.
+
+    ``reason``: what is known of the cause.
+    """
+    remedy = reason or "check the corpus and its columns, or the service's paths (key 'web')"
+    if n and without == n:
+        raise UserError(f"the search found nothing for all {n} questions: {remedy}")
+    few = without >= FEW * n and without > 0
+    return [f"warning: the search found nothing for {without} of {n} questions: {remedy}"] if few else []
 
 
 def word_rule(questions: Path) -> dict[str, str]:

@@ -15,6 +15,7 @@ from kbtrain.questions.data_sets.atlas import atlas_file, atlas_passages
 from kbtrain.questions.load import load_questions
 from kbtrain.records import Evidence, Question, Sample, SampleSet
 from kbtrain.retrieval.bm25 import BM25
+from kbtrain.retrieval.retrieve_stage import missing_hits
 
 
 def retrieve(run: Path, *options: object) -> scripts.Done[str]:
@@ -190,3 +191,20 @@ def test_it_says_in_how_many_questions_nothing_or_an_answer_was_found(tmp_path: 
     assert said in done.stdout and "gold passage" not in done.stdout
     counts = read_meta(tmp_path / "evidence.jsonl")["counts"]
     assert (counts["without_hits"], counts["answer_found"], counts["answers_known"]) == (1, 1, 3)
+
+
+def test_a_search_that_finds_nothing_stops_and_many_misses_warn(tmp_path: Path) -> None:
+    questions = [Question(f"q{i}", f"zqx{i} town", ("a",), "test", "own") for i in range(10)]
+    jsonl.write(tmp_path / "questions.jsonl", questions)
+    evidence, corpus = tmp_path / "evidence.jsonl", tmp_path / "docs.jsonl"
+    corpus.write_text('{"id": "1", "title": "", "text": "Nothing of it"}\n')
+    done = refused(tmp_path, "--corpus", corpus)
+    assert done.returncode == 2 and "the search found nothing for all 10 questions: check the corpus" in done.stderr
+    assert not evidence.exists()
+    corpus.write_text("".join(f'{{"id": "{i}", "title": "", "text": "zqx{i} is a"}}\n' for i in range(9)))
+    assert (
+        "warning: the search found nothing for 1 of 10 questions: check" in refused(tmp_path, "--corpus", corpus).stdout
+    )
+    corpus.write_text("".join(f'{{"id": "{i}", "title": "", "text": "zqx{i} is a"}}\n' for i in range(10)))
+    assert "warning" not in refused(tmp_path, "--corpus", corpus).stdout
+    assert missing_hits(11, 1) == [] and missing_hits(0, 0) == []

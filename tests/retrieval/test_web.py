@@ -13,7 +13,7 @@ from support.http_server import LocalServer
 
 from kbtrain.errors import UserError
 from kbtrain.records import Hit
-from kbtrain.retrieval.web import WebSearch, WebService, at_path
+from kbtrain.retrieval.web import WebSearch, WebService, at_path, paths_of
 
 SEEN: Counter[str] = Counter()
 
@@ -63,6 +63,13 @@ def test_results_become_hits_in_the_services_order(address: str) -> None:
     assert first == (Hit("u0", "T", "Was ist 1+1 & 2? 0", 1.0), Hit("u1", "T", "Was ist 1+1 & 2? 1", 0.5))
     assert [hit.text for hit in second] == ["zwei 0", "zwei 1"]
     assert search.dropped == 4  # no text, an id twice, of each reply
+
+
+def test_a_wrong_path_of_the_text_names_the_paths_of_a_result(address: str) -> None:
+    search = WebSearch(service(address, text="doc.body"))
+    assert search.search(["q"], 2) == [()]
+    assert search.textless == "result 1 of a reply has no text at 'doc.body'; it has url, name, text; see key 'web'"
+    assert paths_of({"id": 1, "doc": {"key": "k", "of": {"a": 2}}}) == ["id", "doc.key", "doc.of.a"]
 
 
 def test_a_key_comes_from_the_environment(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
