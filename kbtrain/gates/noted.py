@@ -85,16 +85,21 @@ class Noted:
         return f"{gate}: {folder} had threshold {old}, now {new}"
 
 
-def guaranteed(threshold: Threshold) -> bool:
-    """True if it was chosen with a promise for new questions."""
-    return bool(threshold.evidence.get("guarantee"))
+def promises_less(chosen: Threshold, old: Threshold) -> bool:
+    """True if ``old`` has a guarantee for new questions that ``chosen`` does not imply."""
+    before, after = (threshold.evidence.get("guarantee") for threshold in (old, chosen))
+    if not before or not after:
+        return bool(before)
+    same = before.get("promise") == after.get("promise")
+    return not same or after["limit"] > before["limit"] or after["delta"] > before["delta"]
 
 
 def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> Noted:
     """Note a threshold under the gate's own name, unless the one that is there stays.
 
     With ``replace`` none stays. Else a calibrated one stays unless the new one is calibrated too, and one with a
-    guarantee unless the new one has one. One that is given again (rule ``given``) stays with what is known of it.
+    guarantee unless the new one promises as much. One that is given again (rule ``given``) stays with what is known
+    of it.
     """
     stored = read_gate_json(folder).get("thresholds", {}).get(name)
     old = None if stored is None else Threshold.model_validate(stored)
@@ -102,7 +107,7 @@ def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> N
         _update(folder, name, old, chosen, "test", "outlook")
         return Noted(old, True, old)
     calibrated = old is not None and bool(old.evidence) and not chosen.evidence
-    stays = old is not None and not replace and (calibrated or (guaranteed(old) and not guaranteed(chosen)))
+    stays = old is not None and not replace and (calibrated or promises_less(chosen, old))
     if not stays:
         set_threshold(folder, name, chosen)
     elif old is not None:
@@ -123,6 +128,6 @@ def note_calibrated(folder: Path, name: str, chosen: Threshold, replace: bool = 
     if outcome.kept and outcome.old is not None:
         raise UserError(
             f"{folder}: gate '{name}' has threshold {outcome.old.threshold:.4f} with a guarantee ({outcome.old.rule}); "
-            "give --replace to note one without"
+            "give --replace to note one that promises less"
         )
     return outcome

@@ -112,6 +112,8 @@ def audit_lines(audit: Audit) -> list[str]:
 
 
 def _draw(audit: Audit) -> list[str]:
+    if audit.n < LEAST:
+        raise UserError(f"command line: --n {audit.n}: at least {LEAST} turns are needed")
     gate, turns, left_out = logged_turns(audit)
     rng = np.random.default_rng(audit.seed)
     drawn = [turns[place] for place in draw_turns(np.array([score for _, score in turns]), audit.n, rng)]

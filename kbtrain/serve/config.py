@@ -92,7 +92,8 @@ class ServeConfig(Config):
         "auto",
         description="none; atlas; an index folder (BM25 or vectors); a corpus (.jsonl, .tsv, .csv, a folder of "
         ".md and .txt); http(s)://...{query}; module:function; auto. "
-        "auto takes the index in the gate's run folder, and without one the atlas for a model in this process",
+        "auto takes the web search or the index of the gate's run folder, and without one the atlas for a model in "
+        "this process",
     )
     search_mapping: dict[str, Any] = Field({}, description="HTTP search: results, id, title, text, score, headers")
     k: int = Field(3, ge=1, le=100, description="passages put into the prompt")

@@ -24,7 +24,7 @@ from kbtrain.serve.config import SEARCH_TOOLS, ServeConfig, parse_command
 from kbtrain.serve.decide import Decider, decide_without_gate
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.request_forms import fits
-from kbtrain.serve.search import Search, find_within, index_beside, open_search
+from kbtrain.serve.search import Search, find_within, open_search, open_source, search_beside
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -302,13 +302,11 @@ class GatedSearch(AgentGate):
     """A gate and a search behind it. Raises :class:`UserError` also for no index."""
 
     def __init__(self, config: ServeConfig) -> None:
-        if config.search == "auto":
-            index = index_beside(config.gate)
-            if index is None:
-                raise UserError(f"key 'search': no index beside {config.gate}; give one, or none (should_search alone)")
-            config = config.model_copy(update={"search": index})
+        source = search_beside(config.gate) if config.search == "auto" else None
+        if config.search == "auto" and source is None:
+            raise UserError(f"key 'search': no index beside {config.gate}; give one, or none (should_search alone)")
         super().__init__(config)
-        self.search: Search | None = open_search(config)
+        self.search: Search | None = open_search(config) if source is None else open_source(source, config)
 
     async def find(self, question: str, most: int | None) -> SearchResult:
         """Passages where the gate asks for them. Raises :class:`Refused`."""

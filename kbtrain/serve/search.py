@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
 from pydantic import ValidationError
@@ -24,6 +25,7 @@ from pydantic import ValidationError
 from kbtrain.errors import UserError, at, strike_all
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import one_line
+from kbtrain.io.provenance import meta_of, meta_path
 from kbtrain.net.servers import Retry
 from kbtrain.records import Hit
 from kbtrain.retrieval.base import hit_of
@@ -194,9 +196,8 @@ class VectorSearch:
 class HttpSearch:
     """A service that answers a GET with JSON (:class:`~kbtrain.retrieval.web.WebService`); one request a question."""
 
-    name = "http"
-
     def __init__(self, service: WebService) -> None:
+        self.name = f"http ({urlsplit(service.url).netloc})"
         self._web = WebSearch(service)
         self._client = httpx2.AsyncClient(timeout=httpx2.Timeout(service.timeout_s, pool=None), trust_env=False)
 
@@ -225,8 +226,7 @@ def open_search(config: ServeConfig) -> Search | None:
     """The search of a configuration; None for none. Raises :class:`UserError`."""
     name = config.search
     if name == "auto":
-        index = automatic(config)
-        return None if index is None else open_search(config.model_copy(update={"search": index}))
+        return open_source(automatic(config), config)
     if name == "none":
         return None
     if name.startswith(("http://", "https://")):
@@ -243,16 +243,24 @@ def open_search(config: ServeConfig) -> Search | None:
     return _function(name)
 
 
+def open_source(source: str | WebService | None, config: ServeConfig) -> Search | None:
+    """The search of a run folder."""
+    if isinstance(source, WebService):
+        return HttpSearch(source.model_copy(update={"timeout_s": config.search_deadline_s}))
+    return None if source is None else open_search(config.model_copy(update={"search": source}))
+
+
 def check_search(name: str) -> None:
     """Raises :class:`UserError` for a file or folder that is missing, before anything is opened."""
     if name not in ("auto", "none", "atlas") and ":" not in name and not Path(name).exists():
         raise UserError(f"key 'search': {at(name)}: no such file or folder; see kbtrain serve --help")
 
 
-def automatic(config: ServeConfig) -> str | None:
-    """The index of the gate's run folder; without one the atlas for a model in this process; none without a model.
+def automatic(config: ServeConfig) -> str | WebService | None:
+    """The search of the gate's run folder: its index, or the service that its evidence is from.
 
-    Raises :class:`UserError` for an upstream without anything to search.
+    Without one it is the atlas for a model in this process, and none without a model or in shadow mode. Raises
+    :class:`UserError` for an upstream without anything to search.
     """
     run = config.gate.resolve().parent
     if config.upstream is None and config.model is None:
@@ -262,21 +270,38 @@ def automatic(config: ServeConfig) -> str | None:
             f"key 'search': {run} holds the demo's passages; name what your upstream's users ask about: a corpus, an "
             f"address or a function (--search), or these passages ({run / 'bm25'}), or none"
         )
-    if (index := index_beside(config.gate)) is not None:
-        return index
+    if (source := search_beside(config.gate)) is not None:
+        return source
     if config.model is not None:
         return "atlas"
+    if config.shadow:
+        return None
     raise UserError(
         f"key 'search': no index beside {config.gate}; give a corpus, an address or a function, or none (gate alone)"
     )
 
 
-def index_beside(gate: Path) -> str | None:
-    """The index of a gate's run folder: BM25 (a damaged one is an error when it is opened), else vectors."""
+def search_beside(gate: Path) -> str | WebService | None:
+    """The search of a gate's run folder: the web search that its evidence is from, else its index.
+
+    The index is BM25 (a damaged one is an error when it is opened), else vectors.
+    """
     run = gate.resolve().parent
+    if (service := _service_of(run / "evidence.jsonl")) is not None:
+        return service
     if path_exists(run / "bm25"):
         return str(run / "bm25")
     return str(run / "vectors") if is_index(run / "vectors") else None
+
+
+def _service_of(evidence: Path) -> WebService | None:
+    searched = meta_of(evidence).get("config", {})
+    if searched.get("retriever") != "web":
+        return None
+    try:
+        return WebService.model_validate(searched.get("web"))
+    except ValidationError as error:
+        raise UserError(f"{meta_path(evidence)}: field 'web': {one_line(error)}; name a search (--search)") from None
 
 
 def _bm25(name: str) -> Search:

@@ -115,6 +115,8 @@ def startup_lines(service: Service) -> list[str]:
     if service.upstream is not None:
         lines.append(f"prompt: {_prompt_in_words(config, loaded)}")
         lines.append(f"search: {service.search.name if service.search else 'none'}; passages: {config.k}")
+        if config.shadow:
+            lines.append("shadow mode: nothing is searched or changed; the log records each decision (would_search)")
     else:
         lines.append("no model: this server only decides (/v1/gate); for answers add --upstream URL or --model NAME")
     if service.second is not None:

@@ -23,6 +23,10 @@ BY_RULE, CALIBRATED, PROMISED = (
     Threshold(threshold=value, rule=rule, dev_file_sha256="0", n_dev=300, evidence=evidence)
     for value, rule, evidence in ((0.4, "ratio", {}), (0.5, "ratio 0.5", SHARES), (0.6, "max_loss 0.05", PROMISE))
 )
+WEAKER, OTHER = (
+    PROMISED.model_copy(update={"evidence": {**SHARES, "guarantee": {**PROMISE["guarantee"], **more}}})
+    for more in ({"limit": 0.1}, {"promise": "answers_changed"})
+)
 
 
 @pytest.fixture
@@ -50,6 +54,9 @@ def noted(folder):
         (PROMISED, BY_RULE, True),
         (PROMISED, CALIBRATED, True),
         (PROMISED, PROMISED, False),
+        (PROMISED, WEAKER, True),
+        (WEAKER, PROMISED, False),
+        (PROMISED, OTHER, True),
     ],
 )
 def test_a_weaker_threshold_replaces_a_stronger_one_only_if_asked(folder, old, new, stays):

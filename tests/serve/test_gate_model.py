@@ -13,7 +13,7 @@ from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.registry import read_card
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.gate_model import GateModel, is_same_model, models_read
-from kbtrain.serve.search import automatic
+from kbtrain.serve.search import automatic, open_search
 from kbtrain.serve.server import startup_lines
 
 CHAT = {"messages": [{"role": "user", "content": "Which country is Rabat in?"}]}
@@ -128,6 +128,23 @@ def test_the_demo_s_passages_are_not_searched_for_another_s_upstream(tmp_path):
         automatic(demo)
     local = ServeConfig(gate=tmp_path / "demo" / "features", model="smollm2-135m-instruct")
     assert automatic(local) == str(tmp_path / "demo" / "bm25")
+
+
+def test_the_search_of_the_run_folder_is_taken_once_it_is_known(tmp_path):
+    evidence = tmp_path / "evidence.jsonl.meta.json"
+    web = {"url": "http://127.0.0.1:9/s?q={query}", "results": "hits", "text": "doc.body"}
+    evidence.write_text(json.dumps({"schema": 1, "config": {"retriever": "web", "web": web}}))
+    config = ServeConfig(gate=tmp_path / "features", upstream="http://127.0.0.1:1/v1", search_deadline_s=3)
+    search = open_search(config)
+    assert search.name == "http (127.0.0.1:9)"
+    assert search._web.service.text == "doc.body" and search._web.service.timeout_s == 3
+    evidence.write_text(json.dumps({"schema": 1, "config": {"retriever": "web", "web": {"url": 1}}}))
+    with pytest.raises(UserError, match=r"meta\.json: field 'web': "):
+        open_search(config)
+    evidence.unlink()
+    assert automatic(config.model_copy(update={"shadow": True})) is None  # shadow mode needs no search
+    with pytest.raises(UserError, match="no index beside"):
+        automatic(config)
 
 
 def test_a_gate_of_the_demo_before_an_upstream_warns_at_the_start(gate, tmp_path):
