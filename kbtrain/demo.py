@@ -229,15 +229,15 @@ def check_passages(run: Path) -> list[str]:
     from kbtrain.records import Evidence
     from kbtrain.retrieval.retrieve_stage import missing_hits
 
-    found = [bool(evidence.hits) for evidence in jsonl.read(Evidence, run / "evidence.jsonl")]
-    lines = missing_hits(len(found), found.count(False))
+    with_hits = [bool(evidence.hits) for evidence in jsonl.read(Evidence, run / "evidence.jsonl")]
+    lines = missing_hits(len(with_hits), with_hits.count(False))
     with SampleStore(run / "samples.db", read_only=True) as store:
         stored = itertools.groupby(store.iterate("main"), key=lambda answers: answers.question_id)
         texts = (
             {answers.condition: answers.greedy and answers.greedy.text for answers in group} for _, group in stored
         )
-        both = [one for one in texts if one.get("llm") is not None and one.get("rag") is not None]
-    check_changes(run, len(both), any(one["llm"] != one["rag"] for one in both))
+        both = [pair for pair in texts if pair.get("llm") is not None and pair.get("rag") is not None]
+    check_changes(run, len(both), any(pair["llm"] != pair["rag"] for pair in both))
     return lines
 
 
