@@ -34,6 +34,17 @@ def test_figures_of_a_page_are_those_of_the_store(page: Path) -> None:
     assert text.count("<!-- figures:") == len(blocks.pattern("figures").findall(text))
 
 
+def test_intervals_by_hand_that_stand_on_two_pages_are_in_the_store() -> None:
+    interval = re.compile(r"[-+]?\d+\.\d+ \[[-+]?\d+\.\d+, [-+]?\d+\.\d+\]")
+    store = figures.read_store()
+    stored = json.dumps(store) + "".join(f"{one['effect'].split(' ')[0]} {one['interval']} " for one in store["claims"])
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    for page in (ROOT / "README.md", *(ROOT / "docs" / "results").glob("*.md")):
+        for value in interval.findall(blocks.pattern("figures").sub("", texts[page])):
+            alone = sum(value in text for text in texts.values()) == 1
+            assert alone or value in stored, f"{page.name}: {value} is on other pages, too; put it into figures.json"
+
+
 def test_a_run_of_the_demo_goes_into_the_store(tmp_path: Path) -> None:
     closing = (
         "tested            model m · 4 test questions",
