@@ -20,9 +20,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from kbtrain.config import run_script
-from kbtrain.dialogue.responses import WAYS, AugmentedResponse
-from kbtrain.dialogue.usefulness import (
+from kbtrain.dialogue.responses import (
     VERDICTS,
+    WAYS,
+    AugmentedResponse,
     ReadSnippets,
     UsefulSnippets,
     read_snippets,

@@ -33,15 +33,15 @@ import math
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from kbtrain import __version__, commands
 from kbtrain.errors import TEXT, UserError, did_you_mean, is_text
 from kbtrain.records import DtypeName
 from kbtrain.runtime import scripts
-from kbtrain.runtime.cores import share_cores
+from kbtrain.runtime.cores import raise_gc_threshold, share_cores
 from kbtrain.runtime.exit_code import exit_code
-from kbtrain.runtime.garbage import raise_gc_threshold
 
 if TYPE_CHECKING:
     Parsers = argparse._SubParsersAction["_Parser"]
@@ -78,7 +78,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         if not is_text(word):  # it may hold a key, and is not repeated
             parser.error(f"word {number}: expected {TEXT}")
     args, rest = parser.parse_known_args(words)
-    if args.run in (commands.serve, commands.mcp):  # all words are the server's own; argparse leaves some out
+    if args.run in (commands.serve, commands.mcp):  # all words are the server's own, --help too
         args.arguments, rest = list(words[words.index(args.run.__name__) + 1 :]), []
     option = next((word.partition("=")[0] for word in rest if re.match("-.", word)), None)
     for name in {"texts", "changes"} & vars(args).keys() if rest and option is None else ():
@@ -313,7 +313,6 @@ def _add_serve(parsers: Parsers) -> None:
         usage="kbtrain serve FOLDER [--upstream URL | --model NAME] [--config FILE] [--key value | key=value ...]",
         add_help=False,
     )
-    serve.add_argument("-h", "--help", action=_ServeHelp, nargs=0, help="all keys")
     serve.add_argument("arguments", nargs=argparse.REMAINDER, metavar="FOLDER", help="the gate's folder, then keys")
     serve.set_defaults(run=commands.serve)
     mcp = _command(
@@ -323,7 +322,6 @@ def _add_serve(parsers: Parsers) -> None:
         usage="kbtrain mcp FOLDER [--search FOLDER|FILE|URL] [--config FILE] [--key value | key=value ...]",
         add_help=False,
     )
-    mcp.add_argument("-h", "--help", action=_McpHelp, nargs=0, help="all keys")
     mcp.add_argument("arguments", nargs=argparse.REMAINDER, metavar="FOLDER", help="the gate's folder, then keys")
     mcp.set_defaults(run=commands.mcp)
     calibrate = _command(parsers, "calibrate", "a gate's threshold from the decision log of kbtrain serve")
@@ -341,22 +339,28 @@ def _add_serve(parsers: Parsers) -> None:
         "audit",
         "judge a sample of logged turns: needless and missed searches, and a threshold, with intervals",
     )
-    audit.add_argument("folder", metavar="FOLDER", help="the gate's folder")
-    audit.add_argument("--run", dest="run_folder", metavar="RUN", help="run folder of the audit")
-    audit.add_argument("--log", metavar="FILE", help="decision log to draw from, written with --log-text")
-    audit.add_argument("--turns", metavar="FILE", help="or: a file of questions, which the gate scores")
+    audit.add_argument("folder", type=Path, metavar="FOLDER", help="the gate's folder")
+    audit.add_argument("--run", type=Path, dest="run_folder", metavar="RUN", help="run folder of the audit")
+    audit.add_argument("--log", type=Path, metavar="FILE", help="decision log to draw from, written with --log-text")
+    audit.add_argument("--turns", type=Path, metavar="FILE", help="or: a file of questions, which the gate scores")
     audit.add_argument("--field", metavar="NAME", help="the question's field or column in --turns")
     audit.add_argument("--n", type=_count, default=100, metavar="N", help="turns to draw (default: 100)")
     audit.add_argument("--seed", type=int, default=0, metavar="N", help="of the draw (default: 0)")
-    audit.add_argument("--gold", metavar="FILE", help="accepted answers: columns question and answers")
-    audit.add_argument("--verdicts", metavar="FILE", help="people's verdicts: the sheet, filled in as far as you like")
-    audit.add_argument("--judge", metavar="FILE", help="a judge's verdicts on all turns, in the form of the sheet")
+    audit.add_argument("--gold", type=Path, metavar="FILE", help="accepted answers: columns question and answers")
+    audit.add_argument(
+        "--verdicts", type=Path, metavar="FILE", help="people's verdicts: the sheet, filled in as far as you like"
+    )
+    audit.add_argument(
+        "--judge", type=Path, metavar="FILE", help="a judge's verdicts on all turns, in the form of the sheet"
+    )
     audit.add_argument("--goal", choices=("best_accuracy", "max_loss"), default="best_accuracy",
                        help="of the proposed threshold (default: best_accuracy)")  # fmt: skip
     audit.add_argument("--max-loss", type=_share, default=0.05, metavar="SHARE",
                        help="goal max_loss: right answers that may be lost against always searching, promised with "
                        "probability 0.9 (default: 0.05)")  # fmt: skip
-    audit.add_argument("--prices", default="eval/configs/prices.yaml", metavar="FILE", help="price list")
+    audit.add_argument(
+        "--prices", type=Path, default=Path("eval/configs/prices.yaml"), metavar="FILE", help="price list"
+    )
     audit.add_argument("--answer", action="store_true", help="answer the drawn turns, as the gate's run was answered")
     audit.add_argument("--apply", action="store_true", help="note the proposed threshold in the gate's folder")
     audit.add_argument("--replace", action="store_true",
@@ -366,16 +370,18 @@ def _add_serve(parsers: Parsers) -> None:
     audit.add_argument("--key", metavar="NAME", help=_KEY)
     audit.set_defaults(run=commands.audit)
     chosen = _command(parsers, "next", "questions of a log to label next, at random or near the gate's threshold")
-    chosen.add_argument("folder", metavar="FOLDER", help="the gate's folder")
-    chosen.add_argument("--log", metavar="FILE", help="decision log, written with --log-text")
-    chosen.add_argument("--turns", metavar="FILE", help="or: a file of questions, which the gate scores")
+    chosen.add_argument("folder", type=Path, metavar="FOLDER", help="the gate's folder")
+    chosen.add_argument("--log", type=Path, metavar="FILE", help="decision log, written with --log-text")
+    chosen.add_argument("--turns", type=Path, metavar="FILE", help="or: a file of questions, which the gate scores")
     chosen.add_argument("--field", metavar="NAME", help="the question's field or column in --turns")
     chosen.add_argument("--n", type=_count, default=50, metavar="N", help="questions (default: 50)")
     chosen.add_argument("--by", choices=("random", "uncertainty", "diversity"), default="random",
                         help="random; uncertainty: scores nearest to the threshold; diversity: unlike each other in "
                         "a rule as many random ones are drawn (default: random)")  # fmt: skip
     chosen.add_argument("--seed", type=int, default=0, metavar="N", help="of the draw (default: 0)")
-    chosen.add_argument("--output", required=True, metavar="FILE", help="JSON lines: question, chosen_by, score")
+    chosen.add_argument(
+        "--output", type=Path, required=True, metavar="FILE", help="JSON lines: question, chosen_by, score"
+    )
     chosen.add_argument("--key", metavar="NAME", help=_KEY)
     chosen.set_defaults(run=commands.choose_questions)
     value = _command(
@@ -407,26 +413,6 @@ def _add_push(parsers: Parsers) -> None:
     push.add_argument("--license", metavar="ID", help="of the weights, as the hub writes it: apache-2.0")
     push.add_argument("--no-hashes", action="store_true", help="keep the hashes of the training questions here")
     push.set_defaults(run=commands.push)
-
-
-class _ServeHelp(argparse.Action):
-    """Help of ``kbtrain serve``: the keys of its configuration."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        from kbtrain.serve.server import serve_command
-
-        serve_command(["--help"], commands.step)
-        raise SystemExit(0)
-
-
-class _McpHelp(argparse.Action):
-    """Help of ``kbtrain mcp``: the keys of its configuration."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        from kbtrain.serve.mcp_server import mcp_command
-
-        mcp_command(["--help"], commands.step)
-        raise SystemExit(0)
 
 
 def _add_plan(parsers: Parsers) -> None:

@@ -202,46 +202,39 @@ def calibrate(args: argparse.Namespace) -> None:
 
 
 def audit(args: argparse.Namespace) -> None:
+    from dataclasses import fields
+
     from kbtrain.serve.audit import Audit, answer_steps, audit_lines
     from kbtrain.serve.traffic import roll_back
 
     if args.rollback:
-        sys.stdout.write(roll_back(Path(args.folder), args.key) + "\n")
+        sys.stdout.write(roll_back(args.folder, args.key) + "\n")
         return
     if args.run_folder is None:
         raise UserError("command line: --run: name a folder for the audit, such as runs/audit")
-    paths = {
-        name: None if (path := getattr(args, name)) is None else Path(path)
-        for name in ("log", "turns", "gold", "verdicts", "judge")
-    }
-    options = {
-        name: getattr(args, name)
-        for name in ("field", "key", "n", "seed", "goal", "max_loss", "apply", "replace", "dry_run")
-    }
-    settings: dict[str, Any] = {**paths, **options, "prices": Path(args.prices)}
-    this_audit = Audit(Path(args.folder), Path(args.run_folder), **settings)
+    values = vars(args) | {"run": args.run_folder}
+    settings = Audit(**{field.name: values[field.name] for field in fields(Audit)})
     if not args.answer or args.dry_run:
-        sys.stdout.write("\n".join(audit_lines(this_audit)) + "\n")
+        sys.stdout.write("\n".join(audit_lines(settings)) + "\n")
         return
     from kbtrain.demo import ChainStep, follow
 
-    if not (this_audit.run / "questions.jsonl").exists():
-        step(audit_lines(this_audit)[0])
-    steps = answer_steps(this_audit)
+    if not (settings.run / "questions.jsonl").exists():
+        step(audit_lines(settings)[0])
+    steps = answer_steps(settings)
     if not steps:
         raise UserError(
-            f"{this_audit.folder.parent}: its answers and search cannot be repeated; run the audit without --answer"
+            f"{settings.folder.parent}: its answers and search cannot be repeated; run the audit without --answer"
         )
     chain = [ChainStep(name, f"{name} of the audit", 1.0, tuple(words)) for name, words in steps]
-    follow(chain, this_audit.run, step, "samples.db", closing=lambda _: audit_lines(this_audit))
+    follow(chain, settings.run, step, "samples.db", closing=lambda _: audit_lines(settings))
 
 
 def choose_questions(args: argparse.Namespace) -> None:
     from kbtrain.serve.audit import Audit, next_lines
 
-    log, turns = (None if path is None else Path(path) for path in (args.log, args.turns))
-    source = Audit(Path(args.folder), Path(args.output), log, turns, args.field, args.key, args.n, args.seed)
-    sys.stdout.write("\n".join(next_lines(source, args.by, Path(args.output))) + "\n")
+    source = Audit(args.folder, args.output, args.log, args.turns, args.field, args.key, args.n, args.seed)
+    sys.stdout.write("\n".join(next_lines(source, args.by, args.output)) + "\n")
 
 
 def value(args: argparse.Namespace) -> None:

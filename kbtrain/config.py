@@ -24,9 +24,8 @@ from kbtrain.errors import TEXT, UserError, at, did_you_mean, is_text
 from kbtrain.installation import as_typed, program
 from kbtrain.io.files import writing
 from kbtrain.io.text_files import read_text
-from kbtrain.runtime.cores import share_cores
+from kbtrain.runtime.cores import raise_gc_threshold, share_cores
 from kbtrain.runtime.exit_code import exit_code
-from kbtrain.runtime.garbage import raise_gc_threshold
 from kbtrain.runtime.scripts import find
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ settings.load_profile("suite")
 from support import cpu_times, installed, schedule, scripts  # noqa: E402
 
 from kbtrain import errors  # noqa: E402
-from kbtrain.runtime import garbage  # noqa: E402
+from kbtrain.runtime import cores  # noqa: E402
 
 HERE = Path(__file__).parent
 SERVER = pytest.StashKey[scripts.Server]()
@@ -96,7 +96,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.enable()
-        garbage.raise_gc_threshold()  # what 5,000 tests leave behind, too
+        cores.raise_gc_threshold()  # what 5,000 tests leave behind, too
 
 
 def _keep() -> None:

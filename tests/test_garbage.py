@@ -6,7 +6,7 @@ import weakref
 import pytest
 from support import scripts
 
-from kbtrain.runtime.garbage import THRESHOLD, freeze_objects, raise_gc_threshold
+from kbtrain.runtime.cores import THRESHOLD, freeze_objects, raise_gc_threshold
 
 SAY = "print(gc.get_threshold()[0])"
 SCRIPT = f"from kbtrain.config import Config, run_script\nrun_script(lambda _: {SAY}, Config)"

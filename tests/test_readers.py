@@ -16,9 +16,8 @@ from kbtrain.config import read_yaml
 from kbtrain.dialogue.base import load_list
 from kbtrain.dialogue.ketod import ketod_lines
 from kbtrain.dialogue.responder import read_responder_card
-from kbtrain.dialogue.responses import read_key
+from kbtrain.dialogue.responses import VERDICTS, read_key, read_verdicts
 from kbtrain.dialogue.turns_jsonl import plain_turns
-from kbtrain.dialogue.usefulness import VERDICTS, read_verdicts
 from kbtrain.errors import UserError
 from kbtrain.evaluation import results
 from kbtrain.gates.score_file import ScoreFile

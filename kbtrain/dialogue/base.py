@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -179,3 +179,37 @@ def dialogue_place(data: Any, number: int, path: Path) -> str:
     """File and dialogue for an error: the dialogue's id, or its number in the file (from 1)."""
     name = data.get("dialogue_id") if isinstance(data, dict) else None
     return f"{path}: dialogue '{name}'" if name else f"{path}: dialogue number {number}"
+
+
+_Said = tuple[tuple[str, str], ...]
+
+
+class Together:
+    """Names of dialogues by their beginnings: equal up to the user's second utterance is one dialogue.
+
+    Data sets of single turns contain a dialogue several times, each time up to a later turn. Folds and bootstraps must
+    not split such turns: they leak into each other. A dialogue in two splits has one name in both, so that the leak is
+    detected.
+
+    A context that ends before it joins one dialogue of its split that begins so, not all: "Hi" begins many. Memory
+    holds one beginning per dialogue.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[_Said, str] = {}
+        self._opened: dict[tuple[Split, _Said], str] = {}
+        self._joined: set[str] = set()  # names of openings that a longer beginning has
+
+    def name(self, context: Sequence[Utterance], name: str, split: Split) -> str:
+        """Name of the context's dialogue: an earlier one's, maybe of another split, or else ``name``."""
+        utterances = tuple((utterance.speaker, utterance.text) for utterance in context)
+        users = [place for place, (speaker, _) in enumerate(utterances) if speaker == "USER"]
+        first_part = split, utterances[: users[0] + 1] if users else utterances
+        if len(users) < 2:
+            return self._opened.setdefault(first_part, name)
+        beginning = utterances[: users[1] + 1]
+        if beginning not in self._begun:
+            opened = self._opened.setdefault(first_part, name)
+            self._begun[beginning] = name if opened in self._joined else opened
+            self._joined.add(opened)
+        return self._begun[beginning]

@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from kbtrain.dialogue.base import Dialogue, Turn, load_list, parsed, split_of
-from kbtrain.dialogue.together import Together
+from kbtrain.dialogue.base import Dialogue, Together, Turn, load_list, parsed, split_of
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import read_value
@@ -48,7 +47,7 @@ class _Label(BaseModel):
 
 def dstc_dialogues(path: Path, split: Split | None = None) -> Iterator[Dialogue]:
     """One record per instance; its last turn is the labelled one. Without labels.json labels are unknown. Instances
-    that continue one dialogue share its name (:class:`~kbtrain.dialogue.together.Together`).
+    that continue one dialogue share its name (:class:`~kbtrain.dialogue.base.Together`).
 
     All snippets come with the first dialogue: they belong to no dialogue alone. Raises :class:`UserError` naming the
     instance (number from 0, as the data sets count).

@@ -8,8 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from kbtrain.dialogue.base import SPLITS, services_so_far, split_files
-from kbtrain.dialogue.together import Together
+from kbtrain.dialogue.base import SPLITS, Together, services_so_far, split_files
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.io.text_files import plain_name
@@ -28,7 +27,7 @@ def plain_turns(path: Path, split: Split | None = None) -> Iterator[tuple[str, T
     Needed a line: ``context``, as a list of texts (the last one the user's, speakers alternating), as a list of
     ``{"speaker": "USER", "text": "..."}``, or as one text ``USER: ... SYSTEM: ... USER: ...``. Any field of
     :class:`TurnExample` are allowed, too. Defaults: ``id`` and ``dialogue_id`` from file name and line (lines that
-    continue one dialogue share its first line's: :class:`~kbtrain.dialogue.together.Together`), ``turn`` = turns of
+    continue one dialogue share its first line's: :class:`~kbtrain.dialogue.base.Together`), ``turn`` = turns of
     the context, ``split`` from the file's name. Raises :class:`UserError` with file and line.
     """
     names = Together()

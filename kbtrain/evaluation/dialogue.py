@@ -14,8 +14,16 @@ import numpy as np
 
 from kbtrain.arrays import Bools, Floats
 from kbtrain.dialogue.responder import ResponderCard, deviations, read_responder_card
-from kbtrain.dialogue.responses import NONE, WAYS, AugmentedResponse, read_key, reference, responses_path
-from kbtrain.dialogue.usefulness import VERDICTS, read_verdicts
+from kbtrain.dialogue.responses import (
+    NONE,
+    VERDICTS,
+    WAYS,
+    AugmentedResponse,
+    read_key,
+    read_verdicts,
+    reference,
+    responses_path,
+)
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.io import jsonl

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.dialogue.responses import AugmentedResponse
-from kbtrain.dialogue.usefulness import Verdicts
+from kbtrain.dialogue.responses import AugmentedResponse, Verdicts
 from kbtrain.metrics.significance import Delta, cluster_counts, delta, wilson
 from kbtrain.records import TurnExample
 

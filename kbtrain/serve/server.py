@@ -19,7 +19,7 @@ from kbtrain.errors import UserError, require
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.decide import unpromised
 from kbtrain.gates.registry import folder_of
-from kbtrain.runtime.garbage import freeze_objects
+from kbtrain.runtime.cores import freeze_objects
 from kbtrain.serve.config import ServeConfig, parse_command
 from kbtrain.serve.exchange import place_of
 from kbtrain.serve.gate_model import is_of_demo

@@ -20,8 +20,7 @@ from tiny_turns import bert_folder, turn
 
 from kbtrain.config import parse_args
 from kbtrain.dialogue.responder import Reads, ResponderCard, deviations
-from kbtrain.dialogue.responses import AugmentedResponse
-from kbtrain.dialogue.usefulness import UsefulSnippets
+from kbtrain.dialogue.responses import AugmentedResponse, UsefulSnippets
 from kbtrain.errors import UserError
 from kbtrain.io.jsonl import read, write
 from kbtrain.io.provenance import file_sha256, read_meta, write_meta
