@@ -125,6 +125,7 @@ def main(config: SampleConfig) -> None:
     prompts = read_prompts(config.prompts)
     plan = SamplingPlan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, prompts)
     total = plan.n_requests(counts)
+    print(model_line(config))
     print(f"{sum(counts.values())} questions, {total} question-conditions under {', '.join(config.conditions)}")
     if "mask" in config.conditions and (leaks := mask_leaks(evidence)):
         print(f"condition mask: an accepted answer shows through the mask of {leaks} questions")
@@ -160,6 +161,15 @@ def main(config: SampleConfig) -> None:
             key[MODEL_FILES] = note(config.model, model_files)
     write_meta(target, stage="sample", config=config, inputs=[questions, evidence],
                extra=key, started=started)  # fmt: skip
+
+
+def model_line(config: SampleConfig) -> str:
+    """The model that answers, where, and how many answers a prompt has; a default one is marked."""
+    server = f" at {config.server_url}" if config.kind.server else ""
+    default = " (the default: name yours by --config server.yaml or --model)"
+    named = "" if "model" in config.model_fields_set else default
+    answers = ", ".join(f"{split} {n + 1}" for split, n in config.samples.items())
+    return f"model {config.model}{named}, {config.backend}{server}; answers to a prompt: {answers}"
 
 
 def notes(store: SampleStore, run: str, room: int) -> str:

@@ -302,7 +302,10 @@ def finish_own(run: Path, say: Say) -> None:
         raise UserError(f"{run}: no such folder{others}")
     for name, stage in (("questions.jsonl", "collect"), ("evidence.jsonl", "retrieve"), ("samples.db", "sample")):
         if not (run / name).exists():
-            raise UserError(f"{run / name}: missing; run first: kbtrain run {stage} --run {shlex.quote(str(run))}")
+            model = " --config server.yaml (from kbtrain check-server)" if stage == "sample" else ""
+            raise UserError(
+                f"{run / name}: missing; run first: kbtrain run {stage} --run {shlex.quote(str(run))}{model}"
+            )
     if not meta_path(run / "samples.db").exists():  # written by the last answer
         raise UserError(f"{run / 'samples.db'}: not all answers are in it; give the command that began it again")
     warned = check_passages(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -223,6 +224,8 @@ def closing_block(
             f"{percent(other.accuracy)} % ({points(other.change.mean)} points, {points_interval(other.change)})"
         )
         real = texts[2]
+    elif saving is not None and saving.fewest.dev_saved > 0 and saving.fewest.over_random.above_zero:
+        real = _fewer_searches(saving, report.parent)
     lines = {
         "tested": subtitle(results.meta, questions),
         "without search": f"{percent(named['llm_only'].accuracy)} % right",
@@ -233,6 +236,18 @@ def closing_block(
         "next": f"{use}open {report.resolve()}",
     }
     return aligned_block(lines)
+
+
+def _fewer_searches(saving: Saving, run: Path) -> str:
+    """Figures at the threshold for few searches, where the stored one skips none, and the command that stores it."""
+    few = saving.fewest
+    return (
+        f"At the dev threshold for few searches ({few.threshold:.6g}) it skips {percent(few.saved.mean)} % of the "
+        f"{saving.saves} and {percent(few.accuracy)} % are right: {points(few.change.mean)} points, "
+        f"{points_interval(few.change)}, against always searching; {points(few.over_random.mean)} points, "
+        f"{points_interval(few.over_random)}, against as few at random. To store it: kbtrain run end_to_end --run "
+        f"{shlex.quote(str(run))} --threshold-rule fewest_searches --replace-thresholds true"
+    )
 
 
 def aligned_block(lines: Mapping[str, str]) -> list[str]:

@@ -214,6 +214,9 @@ def test_broken_json_names_file_and_line(run, tiny_model):
 
 def test_dry_run_says_what_would_be_done_and_does_nothing(run, tiny_model):
     done = sample(*arguments(run, tiny_model), "--dry-run")
+    assert done.stdout.startswith(f"model {tiny_model}, transformers; answers to a prompt: train 5, test 1\n")
+    default = scripts.here("data_gen/sample.py", "--run", run, "--dry-run").stdout.splitlines()[0]
+    assert default.startswith("model smollm2-135m-instruct (the default: name yours by --config server.yaml or")
     assert done.returncode == 0 and f"{N_QUESTIONS * 3} question-conditions" in done.stdout
     assert not (run / "samples.db").exists()
 

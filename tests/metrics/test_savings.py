@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +13,7 @@ from kbtrain.evaluation.outcomes import Correctness, answers
 from kbtrain.evaluation.savings import band, fewest_searches, four_fold, most_saved, savings
 from kbtrain.metrics.ranking import retrieval_curve
 from kbtrain.records import Outcome
+from kbtrain.report.first_screen import closing_block
 
 # retrieval mends the first four, breaks the next two, and makes no difference to the last four
 PATTERN = [(0, 1)] * 4 + [(1, 0)] * 2 + [(1, 1)] * 3 + [(0, 0)]
@@ -56,6 +61,22 @@ def test_the_headline_is_the_threshold_that_is_noted() -> None:
     assert (plain.rule, plain.noted, found.rule) == ("best_accuracy", plain.most_right, "given")
     assert (found.noted, found.most_right) == (plain.fewest, plain.most_right)  # the same figures, whichever is noted
     assert plain.other == ("few searches", found.fewest) and found.other == ("right answers", plain.most_right)
+
+
+def test_the_closing_lines_name_the_threshold_for_few_searches_where_the_stored_one_skips_none() -> None:
+    dev, test = (outcomes(split, 20 * PATTERN) for split in ("dev", "test"))
+
+    def closing(scores: list[float]) -> str:
+        gates = {"good": scored(dev, 20 * scores) | scored(test, 20 * scores)}
+        rows = savings(dev, test, gates, draws=200, settings={"good": (-1.0, "best_accuracy")})
+        figures = [SimpleNamespace(gate=name, accuracy=share) for name, share in (("llm_only", 0.5), ("all_rag", 0.7))]
+        document: Any = SimpleNamespace(meta={"split": "test"}, gates=[*figures, SimpleNamespace(gate="good")])
+        return closing_block(document, rows, document.gates[2], [], Path("runs/my run/report.html"))[4]
+
+    line = closing(GOOD)
+    assert "it skips 80.0 % of the searches and 70.0 % are right" in line
+    assert line.endswith("end_to_end --run 'runs/my run' --threshold-rule fewest_searches --replace-thresholds true")
+    assert "take more dev questions" in closing([0.5] * 10)  # an order without use is not praised
 
 
 def test_what_is_chosen_on_dev_is_measured_on_test() -> None:
