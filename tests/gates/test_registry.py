@@ -163,12 +163,15 @@ def test_the_gate_of_the_contributing_page_is_registered_fitted_and_opened_as_it
         told = [sys.executable, "-m", "ruff", "format", "--check", "--stdin-filename", str(ROOT / "length.py")]
         assert subprocess.run(told, input=code, capture_output=True, text=True, cwd=ROOT).returncode == 0
     path = [str(tmp_path), str(ROOT)]
+    name = "length"
     if where == "package":
+        name = "length_of_a_package"  # a contributor who follows the page has a gate length in kbtrain
+        code = code.replace('"length"', f'"{name}"')
         (tmp_path / "length_gate.py").write_text(code, encoding="utf-8")
         about = tmp_path / "length_gate-0.1.dist-info"
         about.mkdir()
         (about / "METADATA").write_text("Metadata-Version: 2.1\nName: length_gate\nVersion: 0.1\n")
-        (about / "entry_points.txt").write_text("[kbtrain.gates]\nlength = length_gate:KIND\n")
+        (about / "entry_points.txt").write_text(f"[kbtrain.gates]\n{name} = length_gate:KIND\n")
     else:
         shutil.copytree(ROOT / "kbtrain", tmp_path / "kbtrain", ignore=shutil.ignore_patterns("__pycache__"))
         (tmp_path / "kbtrain" / "gates" / "length.py").write_text(code, encoding="utf-8")
@@ -186,12 +189,12 @@ import kbtrain, sys
 from pathlib import Path
 from kbtrain.gates.registry import kinds
 examples = [kbtrain.GateExample.ask(text) for text in ("a", "abc")]
-fitted = kinds()["length"].fit(examples, [0.0, 1.0])
+fitted = kinds()[sys.argv[2]].fit(examples, [0.0, 1.0])
 fitted.card.write(Path(sys.argv[1]))
 print(fitted.score_examples(examples), kbtrain.load_gate(sys.argv[1]).score(["a", "abc"]), kbtrain.__file__)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "gate")],
+        [sys.executable, "-c", script, str(tmp_path / "gate"), name],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path)}, cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -33,7 +33,11 @@ def test_a_question_and_its_answers_are_enough(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ('{"question": "a?", "answers": ["b"]}\n{"question": ', "mine.jsonl:2: broken JSON"),
-        ('{"question": "a?"}', "mine.jsonl:1: field 'answers': missing"),
+        ('{"question": "a?"}', 'answers: THEIR_ANSWERS}", or set --without-gold true'),
+        (
+            '{"question": "a?", "gold": "b"}',
+            'there is question, gold; map yours: --columns "{text: question, answers: gold}"',
+        ),
         (
             '{"question": "a?", "answers": ["b"]}\n{"question": "\\u200b", "answers": ["b"]}',
             "mine.jsonl:2: field 'text'",

@@ -323,6 +323,7 @@ def _own_question(row: SourceRecord, file: DataFile, number: int, columns: Colum
     row = row.having(data)
     _refuse_unknown(row)
     _refuse_both(row, columns)
+    _check_needed(row.having({_RECORD_NAMES.get(key, key): value for key, value in data.items()}), row, False)
     question = jsonl.record(Question, _complete(row, file, number, columns), row.file, row.line)
     return Loaded(question, row.file, row.line)
 
