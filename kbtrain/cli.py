@@ -175,6 +175,7 @@ def _add_demo(parsers: Parsers) -> None:
 def _add_finish(parsers: Parsers) -> None:
     finish = _command(parsers, "finish", "from a run folder's answers to a gate and a report, without a model")
     finish.add_argument("run_folder", metavar="RUN", help="run folder with questions, index and sampled answers")
+    finish.add_argument("--prices", metavar="FILE", help="price list of the report")
     finish.set_defaults(run=commands.finish)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def finish(args: argparse.Namespace) -> None:
     from kbtrain.demo import finish_own
 
-    finish_own(Path(args.run_folder), step)
+    finish_own(Path(args.run_folder), step, args.prices)
 
 
 def ls(args: argparse.Namespace) -> None:

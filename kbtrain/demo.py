@@ -151,10 +151,10 @@ def _figure_8(run: Path) -> list[ChainStep]:
     ]
 
 
-def own_chain(run: Path) -> list[ChainStep]:
+def own_chain(run: Path, prices: str | None = None) -> list[ChainStep]:
     """From sampled answers of one's own questions to a gate and its report, without a model: seconds on any machine.
 
-    Without accepted answers the gate skips searches that change no answer.
+    Without accepted answers the gate skips searches that change no answer. ``prices``: the report's price list.
     """
     at_run = ("--run", str(run))
     data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
@@ -196,7 +196,7 @@ def own_chain(run: Path) -> list[ChainStep]:
         ChainStep("train_features", "a gate from the questions' form and words", 0.1, gate, later=keys),
         ChainStep("score", "every gate's score of every question", 0.1, at_run),
         figures,
-        ChainStep("write_report", "the report", 0.1, at_run),
+        ChainStep("write_report", "the report", 0.1, (*at_run, *(("--prices", prices) if prices else ()))),
     ]
 
 
@@ -294,7 +294,7 @@ def benefit_tau(run: Path) -> float | None:
     return 0.0 if min(gains) <= 0 < max(gains) else (min(gains) + max(gains)) / 2
 
 
-def finish_own(run: Path, say: Say) -> None:
+def finish_own(run: Path, say: Say, prices: str | None = None) -> None:
     """Run :func:`own_chain`. Raises :class:`UserError` for a run folder without what it needs, with the command."""
     if not run.is_dir():
         beside = sorted(path.parent.name for path in run.parent.glob("*/questions.jsonl"))
@@ -310,7 +310,7 @@ def finish_own(run: Path, say: Say) -> None:
         raise UserError(f"{run / 'samples.db'}: not all answers are in it; give the command that began it again")
     warned = check_passages(run)
     check_answered(run)
-    follow(own_chain(run), run, say)
+    follow(own_chain(run, prices), run, say)
     sys.stdout.write("".join(f"{line}\n" for line in warned))
 
 

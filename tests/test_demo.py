@@ -143,6 +143,7 @@ def test_a_gate_of_own_questions_learns_benefit_where_labels_have_two_values_of_
     build, fit = (parse_args(config_class(Path((words := step.command())[1])), words[2:]) for step in steps)
     assert build.keys == fit.keys == (("mastery",) if tau is None else ("mastery", "benefit"))
     assert (build.tau_benefit, build.benefit_greedy) == ((0, 0) if tau is None else (tau, 1))
+    assert own_chain(tmp_path, "p.yaml")[-1].command()[-2:] == ["--prices", "p.yaml"]
 
 
 def test_answers_of_which_each_question_has_one_are_labelled_by_it(tmp_path):

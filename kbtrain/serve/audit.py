@@ -377,7 +377,7 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
         raise UserError(f"{audit.run}: {n} judged turns; at least {LEAST} are needed")
     gate = str(read_meta(audit.run / "questions.jsonl")["gate"])
     old = read_card(audit.folder).thresholds.get(gate)
-    value, rests_on, guarantee = _choose(audit, judged)
+    value, rests_on, guarantee, gain = _choose(audit, judged)
     figures = [audit_figures(judged, threshold) for threshold in (*((old.threshold,) if old else ()), value)]
     words = ("now", "proposed")[-len(figures) :]
     names = [f"at {row.threshold:.4g}, {word}" for row, word in zip(figures, words, strict=True)]
@@ -413,20 +413,23 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
             return [*lines, "not applied: the proposal has fewer right answers than now; --replace notes it anyway"]
         if old.promise and not guarantee:
             return [*lines, f"not applied: this promise would end: {old.promise}; --replace notes it anyway"]
-    if audit.apply and not audit.replace and not guarantee and new.mean <= 0 and new.low < 0:
-        gain = f"{points(new.mean)} points {points_interval(new)} against always searching"
-        return [*lines, f"not applied: no gain is expected ({gain}); judge more turns, or --replace notes it anyway"]
+    if gain and gain.mean <= 0:
+        expected = f"no gain is expected, {points(gain.mean)} points against always searching; judge more turns"
+        if not audit.apply:
+            return [*lines, f"next: {expected}"]
+        if not audit.replace:
+            return [*lines, f"not applied: {expected}, or --replace notes it anyway"]
     if not audit.apply:
         return [*lines, "next: the same command with --apply notes the proposed threshold; --rollback takes it back"]
     return [*lines, _apply(audit, gate, old, proposal, value, scores)]
 
 
-def _choose(audit: Audit, judged: JudgedTurns) -> tuple[float, str, dict[str, Any] | None]:
-    """The proposed threshold, what it rests on, and its guarantee, if any."""
+def _choose(audit: Audit, judged: JudgedTurns) -> tuple[float, str, dict[str, Any] | None, Delta | None]:
+    """The proposed threshold, what it rests on, and its guarantee, or else its corrected gain over always searching."""
     if audit.goal == "max_loss":
         chosen = calibrate(judged.dev(), CalibrationGoal("max_loss", max_loss=audit.max_loss))
         guarantee = chosen.evidence["guarantee"]
-        return chosen.threshold, f"the fewest searches with the promise: {promise_text(guarantee)}", guarantee
+        return chosen.threshold, f"the fewest searches with the promise: {promise_text(guarantee)}", guarantee, None
     value, gain = best_threshold(judged)
     sure = "more" if gain.low > 0 else "fewer" if gain.high < 0 else "not certainly more or fewer"
     return (
@@ -436,6 +439,7 @@ def _choose(audit: Audit, judged: JudgedTurns) -> tuple[float, str, dict[str, An
             f"{points_interval(gain)} against always searching: {sure} right answers"
         ),
         None,
+        gain,
     )
 
 
