@@ -202,7 +202,7 @@ def promise_text(guarantee: Mapping[str, Any]) -> str:
     sure = f"with probability {1 - guarantee['delta']:g}"
     if guarantee.get("promise") == "answers_changed":
         return f"at most {100 * guarantee['limit']:.3g} % of the answers differ from always searching, {sure}"
-    return f"at most {guarantee['limit']:g} of All-RAG's accuracy lost, {sure}"
+    return f"at most {100 * guarantee['limit']:.3g} points of right answers lost against always searching, {sure}"
 
 
 class GateCard(BaseModel):

@@ -130,7 +130,7 @@ def test_the_readme_says_the_thresholds_once(before, after):
         "## Threshold\n"
         "- `kbm_mastery`: retrieve if score > 0.4 (rule ratio, 300 dev questions)\n"
         "- `kbm_benefit`: retrieve if score > 0.6 (rule max_loss 0.05, 300 dev questions: 25.0% retrieved, accuracy "
-        "0.500; promised: at most 0.05 of All-RAG's accuracy lost, with probability 0.9)"
+        "0.500; promised: at most 5 points of right answers lost against always searching, with probability 0.9)"
     )
     made = with_thresholds(before, {"kbm_mastery": BY_RULE, "kbm_benefit": PROMISED})
     assert made == after.format(text)

@@ -51,7 +51,7 @@ def test_a_promise_comes_with_its_guarantee():
     e = found.evidence
     assert e["all_rag"] - e["accuracy"] <= 0.05 and e["retrieval_ratio"] < 1
     assert found.rule == "max_loss 0.05 with probability 0.9"
-    assert "promised: at most 0.05 of All-RAG's accuracy lost" in found.line()
+    assert "promised: at most 5 points of right answers lost against always searching" in found.line()
     with pytest.raises(UserError, match="too few to promise"):
         calibrate(dev(20), CalibrationGoal("max_loss", max_loss=0.05))
 
