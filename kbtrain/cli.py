@@ -54,7 +54,12 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
         if choice:
-            hint = did_you_mean(choice[1], [name.strip("' ") for name in choice[2].split(",")])
+            valid = [name.strip("' ") for name in choice[2].split(",")]
+            hint = did_you_mean(choice[1], valid)
+            stages = scripts.shipped("stages", "recipes") if self.prog == "kbtrain" else ()
+            near = difflib.get_close_matches(choice[1], [*valid, *stages], n=1, cutoff=0.8)
+            if near and near[0] not in valid:
+                hint = f"did you mean 'kbtrain run {near[0]}'? (kbtrain ls stages)"
             raise UserError(f"command line: invalid choice: '{choice[1]}'; {hint}")
         raise UserError(f"command line: {message}; see '{self.prog} --help'")
 

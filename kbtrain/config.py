@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, T
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
-from kbtrain.errors import TEXT, UserError, at, did_you_mean, is_text
+from kbtrain.errors import TEXT, UserError, as_commands, at, did_you_mean, is_text
 from kbtrain.installation import as_typed, program
 from kbtrain.io.files import writing
 from kbtrain.io.text_files import read_text
@@ -121,7 +121,7 @@ def _parser(kind: type[Config], description: str | None, prog: str | None = None
     parser = _ConfigParser(
         prog=prog or program(Path(sys.argv[0])),
         usage="%(prog)s [--config FILE|NAME] [--key value | key=value ...]",
-        description=as_typed(description or ""),
+        description=as_commands(as_typed(description or "")),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -306,6 +306,8 @@ def complaint(error: ErrorDetails, path: Path | None, lines: Mapping[str, int], 
     where = "command line" if key in changes or path is None or key not in lines else at(path, lines[key])
     is_shown = error["type"] not in {"missing", "value_error"} and not _MAY_HOLD_KEYS.search(key)
     value = f", found {error['input']!r:.60}" if is_shown else ""
+    if error["type"] == "extra_forbidden":  # of a mapping within a key
+        key, message = ".".join(map(str, error["loc"])), "unknown key"
     subject = f"key '{key}': " if key and not named else ""
     return f"{where}: {subject}{message[0].lower() + message[1:]}{value}"
 

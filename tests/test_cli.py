@@ -153,6 +153,7 @@ def test_help_of_every_command_says_what_it_does_and_what_its_options_take():
         (["models", "get", "smolm2-135m-instruct"], "did you mean 'smollm2-135m-instruct'?"),
         (["models", "path", "gpt-9"], "unknown embedded model 'gpt-9'; valid: all-minilm-l6-v2, smollm2-135m-instruct"),
         (["models", "fetch"], "invalid choice: 'fetch'; did you mean 'get'?"),
+        (["colect"], "invalid choice: 'colect'; did you mean 'kbtrain run collect'? (kbtrain ls stages)"),
         (["rum"], "invalid choice: 'rum'; did you mean 'run'?"),
         (["run", "colect"], "unknown stage or recipe 'colect'; did you mean 'collect'?"),
         (

@@ -114,7 +114,11 @@ class WebSearch:
                 problem = f"no JSON in the reply ({error})"
             if attempt + 1 < self.service.attempts:
                 self._sleep(wait)
-        raise UserError(f"web search for {query!r:.60}: {problem}; finished questions are kept, run the same again")
+        server = urllib.parse.urlsplit(self.service.url).netloc
+        raise UserError(
+            f"web search for {query!r:.60} at {server} (key 'web'): {problem}; finished questions are kept, run the "
+            "same again"
+        )
 
     def _body(self, reply: Any) -> bytes:
         """The reply's bytes, :data:`_LARGEST` at most. Raises ``TimeoutError`` for one that comes a byte at a time."""

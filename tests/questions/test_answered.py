@@ -94,7 +94,7 @@ def test_scores_stand_where_the_row_has_them_and_turn_round_by_a_minus(tmp_path:
         ({"part": "train(b)"}, r"answers\.jsonl:2: field 'part': no split for 'train\(b\)' in splits; did you mean"),
         ({"plain": None}, r":2: field 'plain': no answer for 'llm', but one for 'rag'; both arms are needed"),
         ({"plain": ["Bob"]}, r":2: field 'plain': expected an answer \(text\), found list \['Bob'\]"),
-        ({"found_ok": "yes"}, r":2: field 'found_ok': expected true, false, 1 or 0, found str 'yes'"),
+        ({"found_ok": "may"}, r":2: field 'found_ok': expected true, false, 1 or 0, found str 'may'"),
         ({"found_ok": [1]}, r":2: field 'found_ok': expected true, false, 1 or 0, found list \[1\]"),
         ({"qid": "q1"}, r":2: field 'id': duplicate 'q1', first in line 1"),
         ({"sure": "high"}, r":2: field 'sure': expected a number, found str 'high'"),

@@ -130,7 +130,7 @@ def test_what_does_not_pass_is_one_line(address: str, query: str, message: str, 
 
 def test_a_service_that_is_not_there_is_one_line() -> None:
     gone = service("http://127.0.0.1:9/?q={query}", attempts=2)
-    with pytest.raises(UserError, match=r"web search for 'x': .*refused"):
+    with pytest.raises(UserError, match=r"web search for 'x' at 127\.0\.0\.1:9 \(key 'web'\): .*refused"):
         WebSearch(gone, sleep=lambda _: None).search(["x"], 1)
     for url in ("file:///etc/passwd?{query}", "http://127.0.0.1/"):
         with pytest.raises(UserError, match="must begin with http"):

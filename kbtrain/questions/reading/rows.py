@@ -146,7 +146,7 @@ class SourceRecord:
         return number
 
     def flag(self, key: str) -> bool:
-        """True or false, as JSON, as 1 and 0, or as a table's TRUE and FALSE."""
+        """True or false, as JSON, as 1 and 0, as yes and no, or as a table's TRUE and FALSE."""
         flag = flag_of(self.data.get(key))
         if flag is None:
             raise self.wrong(key, "true, false, 1 or 0")
@@ -159,7 +159,7 @@ class SourceRecord:
         return value
 
 
-_FLAGS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
+_FLAGS = {"true": True, "yes": True, "1": True, "1.0": True, "false": False, "no": False, "0": False, "0.0": False}
 
 
 def flag_of(value: Any) -> bool | None:
