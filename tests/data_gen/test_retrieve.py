@@ -144,7 +144,7 @@ WEB = '{url: "http://127.0.0.1:1/?q={query}", results: results, id: url, title: 
         (("--web", WEB), "key 'web': counts with retriever: web alone"),
         (
             ("--retriever", "web", "--web", '{url: "http://h/{query}", titel: t}'),
-            "key 'web.titel': unknown key, found 't'",
+            "key 'web.titel': unknown key",
         ),
         (("--retriever", "web", "--web", WEB, "--corpus", "own.jsonl"), "key 'corpus': retriever web searches none"),
         (("--chunk-overlap", 2), "key 'chunk_overlap': counts for chunks alone"),
