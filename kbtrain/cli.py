@@ -32,7 +32,7 @@ import difflib
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
@@ -119,6 +119,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_vllm_args(parsers)
     _add_decide(parsers)
     _add_serve(parsers)
+    _add_calibrate(parsers)
+    _add_audit(parsers)
+    _add_next(parsers)
+    _add_value(parsers)
     _add_push(parsers)
     compare = _command(parsers, "compare", "two finished evaluations, gate by gate, on the questions they share")
     compare.add_argument("first", metavar="A", help="run folder with results.json")
@@ -252,43 +256,26 @@ def _add_vllm_args(parsers: Parsers) -> None:
     flags.set_defaults(run=commands.vllm_args)
 
 
-def _count(text: str) -> int:
-    """A whole number from 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found '{text}'")
-    return number
+def _within(kind: type[int] | type[float], low: float, high: float, expected: str) -> Callable[[str], float]:
+    """A reader of numbers from ``low`` to ``high``, for argparse."""
+
+    def read(text: str) -> float:
+        try:
+            number: float = kind(text)
+        except ValueError:
+            number = math.nan
+        if not low <= number <= high:
+            raise argparse.ArgumentTypeError(f"expected {expected}, found '{text}'")
+        return number
+
+    return read
 
 
-def _share(text: str) -> float:
-    if not 0 < (share := _finite(text)) < 1:
-        raise argparse.ArgumentTypeError(f"expected a share above 0 and below 1, found '{text}'")
-    return share
-
-
-def _seconds(text: str) -> float:
-    if not 0 < (seconds := _finite(text)) <= 86400:
-        raise argparse.ArgumentTypeError("expected seconds above 0, a day at most")
-    return seconds
-
-
-def _answers(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 2 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"expected 2 to 1000 answers, found '{text}'")
-    return int(text)
-
-
-def _finite(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"expected a finite number, found '{text}'")
-    return number
+_count = _within(int, 1, math.inf, "a whole number from 1")
+_answers = _within(int, 2, 1000, "2 to 1000 answers")
+_finite = _within(float, -sys.float_info.max, sys.float_info.max, "a finite number")
+_seconds = _within(float, math.nextafter(0, 1), 86400, "seconds above 0, a day at most")
+_share = _within(float, math.nextafter(0, 1), math.nextafter(1, 0), "a share above 0 and below 1")
 
 
 def _add_decide(parsers: Parsers) -> None:
@@ -330,6 +317,9 @@ def _add_serve(parsers: Parsers) -> None:
     )
     mcp.add_argument("arguments", nargs=argparse.REMAINDER, metavar="FOLDER", help="the gate's folder, then keys")
     mcp.set_defaults(run=commands.mcp)
+
+
+def _add_calibrate(parsers: Parsers) -> None:
     calibrate = _command(parsers, "calibrate", "a gate's threshold from the decision log of kbtrain serve")
     calibrate.add_argument("folder", metavar="FOLDER", help="the gate's folder, whose gate.json takes the threshold")
     calibrate.add_argument("--log", metavar="FILE", help="the log; its rotated files are read too")
@@ -340,6 +330,9 @@ def _add_serve(parsers: Parsers) -> None:
     calibrate.add_argument("--rollback", action="store_true", help="put back the threshold before the calibration")
     calibrate.add_argument("--dry-run", action="store_true", help="show the threshold, and write nothing")
     calibrate.set_defaults(run=commands.calibrate)
+
+
+def _add_audit(parsers: Parsers) -> None:
     audit = _command(
         parsers,
         "audit",
@@ -375,6 +368,9 @@ def _add_serve(parsers: Parsers) -> None:
     audit.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
     audit.add_argument("--key", metavar="NAME", help=_KEY)
     audit.set_defaults(run=commands.audit)
+
+
+def _add_next(parsers: Parsers) -> None:
     chosen = _command(parsers, "next", "questions of a log to label next, at random or near the gate's threshold")
     chosen.add_argument("folder", type=Path, metavar="FOLDER", help="the gate's folder")
     chosen.add_argument("--log", type=Path, metavar="FILE", help="decision log, written with --log-text")
@@ -390,6 +386,9 @@ def _add_serve(parsers: Parsers) -> None:
     )
     chosen.add_argument("--key", metavar="NAME", help=_KEY)
     chosen.set_defaults(run=commands.choose_questions)
+
+
+def _add_value(parsers: Parsers) -> None:
     value = _command(
         parsers, "value", "what other gates and thresholds were worth, from the log of kbtrain serve --explore"
     )

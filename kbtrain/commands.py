@@ -269,7 +269,7 @@ def list_models(args: argparse.Namespace) -> None:
 def get_model(args: argparse.Namespace) -> None:
     from kbtrain.models import embedded
 
-    folder = embedded.path_of(args.name, say=_wait)
+    folder = embedded.path_of(args.name, say=lambda message: step(f"{message} ..."))
     sys.stdout.write(f"{args.name} is in {folder}\n")
 
 
@@ -280,10 +280,6 @@ def model_path(args: argparse.Namespace) -> None:
     if not embedded.is_ready(args.name):
         raise UserError(f"{args.name} is not fetched yet; run: kbtrain models get {args.name}")
     sys.stdout.write(f"{folder}\n")
-
-
-def _wait(message: str) -> None:
-    step(f"{message} ...")
 
 
 def step(message: str) -> None:

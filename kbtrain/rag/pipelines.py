@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -38,8 +38,5 @@ class PipelineTraces:
 
 def stored_pipelines(run: Path) -> list[PipelineTraces]:
     """All pipelines with traces in a run folder, by name."""
-    return [PipelineTraces(path.stem, path, tuple(jsonl.read(Trace, path))) for path in _files(run)]
-
-
-def _files(run: Path) -> Iterable[Path]:
-    return sorted((run / FOLDER).glob("*.jsonl"))
+    paths = sorted((run / FOLDER).glob("*.jsonl"))
+    return [PipelineTraces(path.stem, path, tuple(jsonl.read(Trace, path))) for path in paths]

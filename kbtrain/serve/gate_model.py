@@ -177,7 +177,9 @@ def continue_draft(body: Body, states: StatesServer) -> Body:
     chat request of the same tokens continues that draft (vLLM's ``continue_final_message`` and ``echo``).
     """
     prompt = _prompt(body, states.tokenizer)
-    if prompt is None or not _is_greedy(body) or body.get("model") != states.server.model:
+    fields = {name for name, value in body.items() if value is not None}
+    is_greedy = fields <= FIELDS and body.get("temperature") == 0 and body.get("n") in (None, 1)
+    if prompt is None or not is_greedy or body.get("model") != states.server.model:
         return body
     draft = states.drafts.get(tuple(prompt), [])
     limits = {name: body[name] for name in LIMITS if isinstance(body.get(name), int)}
@@ -209,11 +211,6 @@ def _prompt(body: Body, tokenizer: PreTrainedTokenizerBase) -> list[int] | None:
     if any(break_special_tokens(tokenizer, text) != text for text in texts):
         return None
     return encode(tokenizer, texts[-1], texts[0] if len(texts) > 1 else None)
-
-
-def _is_greedy(body: Body) -> bool:
-    fields = {name for name, value in body.items() if value is not None}
-    return fields <= FIELDS and body.get("temperature") == 0 and body.get("n") in (None, 1)
 
 
 def _may_stop(text: str, stop: object) -> bool:
