@@ -13,7 +13,6 @@ from kbtrain.cli import main
 from kbtrain.errors import UserError
 from kbtrain.gate.card import CARD, Threshold, read_gate_json, set_threshold
 from kbtrain.gates.handles import gate_identity
-from kbtrain.gates.noted import guaranteed
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.serve.decision_log import DecisionLog, read_log
 from kbtrain.serve.server import OncePerSecond
@@ -76,7 +75,7 @@ def test_a_threshold_from_traffic_promises_nothing_that_dev_said_of_another(fold
         calibrate_traffic(folder, log, 0.3, replace=True)
         noted = Threshold.model_validate(read_gate_json(folder)["thresholds"]["encoder_probe"])
         assert (
-            not guaranteed(noted)
+            not noted.promise
             and set(noted.evidence) <= {"dev_scores", "traffic", "before"}
             and "accuracy" not in noted.dev
         )
