@@ -65,5 +65,5 @@ def test_an_origin_is_a_scheme_and_a_host(gate, origin):
 
 
 def test_all_pages_need_keys(gate):
-    with pytest.raises(ValidationError, match="give a file of API keys"):
+    with pytest.raises(ValidationError, match="name a file of API keys"):
         ServeConfig(gate=gate, cors=["*"])

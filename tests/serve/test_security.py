@@ -35,7 +35,7 @@ def locked(gate, keys):
 
 def test_a_host_that_others_reach_needs_keys():
     for host in ("0.0.0.0", "192.168.1.2", "::", "example.org"):
-        with pytest.raises(UserError, match="give a file of API keys"):
+        with pytest.raises(UserError, match="name a file of API keys"):
             build(ServeConfig, None, {"gate": "x", "host": host})
         assert build(ServeConfig, None, {"gate": "x", "host": host, "keys": "keys.txt"}).host == host
     for host in ("127.0.0.1", "localhost", "::1"):

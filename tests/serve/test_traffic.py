@@ -69,7 +69,7 @@ def test_a_threshold_from_traffic_promises_nothing_that_dev_said_of_another(fold
     log = write(tmp_path / "log.jsonl", [i / 100 for i in range(100)], f"encoder_probe@{gate_identity(folder)}")
     for repeat in (False, True):  # a second time from one that came from traffic itself
         if was.promise and not repeat:
-            with pytest.raises(UserError, match=r"has threshold 0\.5000, which promises: at most 0.1 of All-RAG's"):
+            with pytest.raises(UserError, match=r"has threshold 0\.5000, which promises: at most 10 points"):
                 calibrate_traffic(folder, log, 0.3)
             assert "this promise ends" in calibrate_traffic(folder, log, 0.3, dry_run=True)[-1]
         calibrate_traffic(folder, log, 0.3, replace=True)
