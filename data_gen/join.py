@@ -55,7 +55,6 @@ class JoinConfig(Config):
 
 
 def main(config: JoinConfig) -> None:
-    """Read, compare across all runs, write one file for each split."""
     started = time.monotonic()
     inputs = {split: [run / "examples" / f"{split}.jsonl" for run in config.runs] for split in SPLITS}
     files = [path for paths in inputs.values() for path in paths]

@@ -101,7 +101,6 @@ class CalibrateConfig(Config):
 
 
 def main(config: CalibrateConfig) -> None:
-    """Choose and note, or only compare."""
     scores_stored = stored_scores(config.run)
     path, scores = scores_stored.scores_of(config.gate)
     outcomes = [] if config.goal == "max_change" else read_outcomes(config.run)

@@ -45,8 +45,6 @@ OF_QUESTIONS = ("scores", "tau_mastery", "threshold_rule", "target_ratio")
 
 
 class ClassifyConfig(ThresholdConfig):
-    """Settings of this script."""
-
     run: Path = Field(Path("runs/demo"), description="run folder")
     scores: Path | None = Field(None, description="questions: another score file; without it those in RUN/scores")
     tau_mastery: float | None = Field(None, ge=0, le=1, description="mastery above it is known; as in the labels")
@@ -62,7 +60,6 @@ class ClassifyConfig(ThresholdConfig):
 
 
 def main(config: ClassifyConfig) -> None:
-    """Read, classify, write, show."""
     if path_exists(config.run / "turns.jsonl"):
         turns(config)
     elif config.gates or config.compare:

@@ -20,8 +20,6 @@ from kbtrain.report.compare import read_finished, render_comparison, text_compar
 
 
 class CompareConfig(Config):
-    """Settings of this script."""
-
     runs: tuple[Path, ...] = Field(description="two or more run folders with results.json; the first is the reference")
     names: tuple[str, ...] = Field((), description="what to call them; without it their folders' names")
     title: str = Field("Runs compared", description="headline of the page")
@@ -32,7 +30,6 @@ class CompareConfig(Config):
 
 
 def main(config: CompareConfig) -> None:
-    """Read, compare, write, say."""
     started = time.monotonic()
     names = config.names or tuple(path.resolve().name for path in config.runs)
     if len(config.runs) < 2 or len(names) != len(config.runs):

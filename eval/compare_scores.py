@@ -62,7 +62,6 @@ class CompareScoresConfig(ResampleConfig):
 
 
 def main(config: CompareScoresConfig) -> None:
-    """Read, measure, write, show."""
     started = time.monotonic()
     outcomes_file = config.run / "outcomes.jsonl"
     imported = config.run / "imported_scores.jsonl"

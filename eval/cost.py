@@ -28,8 +28,6 @@ from kbtrain.show.text_table import aligned, number, signed
 
 
 class CostConfig(Config):
-    """Settings of this script."""
-
     run: Path = Field(Path("runs/demo"), description="run folder with results.json")
     prices: Path = Field(Path("eval/configs/prices.yaml"), description="YAML file with prices and latencies")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
@@ -39,7 +37,6 @@ class CostConfig(Config):
 
 
 def main(config: CostConfig) -> None:
-    """Read, add up, write, say."""
     started, prices_file = time.monotonic(), find(config.prices, "configs", what="price list")
     prices = build(Prices, prices_file, {})
     check_result(config.run / "results.json", config.sampling_run)

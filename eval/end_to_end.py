@@ -70,8 +70,6 @@ from kbtrain.report.tables import pipelines_text
 
 
 class EndToEndConfig(StoredAnswersConfig, ResampleConfig, YesNoConfig):
-    """Settings of this script."""
-
     run: Path = Field(Path("runs/demo"), description="run folder")
     threshold_rule: AnyRule = Field(
         "ratio", description="0.5, best_f1, best_accuracy, ratio, max_loss, fewest_searches, chosen on dev; or given"
@@ -105,7 +103,6 @@ class EndToEndConfig(StoredAnswersConfig, ResampleConfig, YesNoConfig):
 
 
 def main(config: EndToEndConfig) -> None:
-    """Grade, decide, measure, write, say."""
     started = time.monotonic()
     check_labelled(config.run / "labels.jsonl", config.sampling_run)
     first, labels = read_labels(config.run / "labels.jsonl")

@@ -44,8 +44,6 @@ from kbtrain.show.text_table import aligned
 
 
 class FidelityConfig(Config):
-    """Settings of this script."""
-
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl, samples.db and scores")
     max_change: float = Field(
         MAX_CHANGE, gt=0, lt=1, description="share of the answers that may differ from always searching"
@@ -59,7 +57,6 @@ class FidelityConfig(Config):
 
 
 def main(config: FidelityConfig) -> None:
-    """Read, choose, measure, write, note, print."""
     started = time.monotonic()
     scores_stored = stored_scores(config.run)
     changes = read_changes(config.run, config.sampling_run)

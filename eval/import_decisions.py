@@ -77,7 +77,6 @@ class ImportDecisionsConfig(Config):
 
 
 def main(config: ImportDecisionsConfig) -> None:
-    """Read, check, add, say."""
     started, target = time.monotonic(), config.target
     questions = config.run / "questions.jsonl"
     check_gate_name(config.gate, "key 'gate'")

@@ -101,8 +101,6 @@ LEARNERS = {
 
 
 class LearningCurveConfig(StoredAnswersConfig):
-    """Settings of this script."""
-
     run: Path = Field(Path("runs/demo"), description="run folder")
     gates: tuple[str, ...] = Field(("features",), min_length=1, description=f"of {', '.join(LEARNERS)}")
     keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels that are learnt")
@@ -136,7 +134,6 @@ class LearningCurveConfig(StoredAnswersConfig):
 
 
 def main(config: LearningCurveConfig) -> None:
-    """Read, fit, measure, write, say."""
     started = time.monotonic()
     if min(config.sizes) < 20:
         raise UserError(f"key 'sizes': {min(config.sizes)} questions; 20 at least")

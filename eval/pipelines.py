@@ -40,7 +40,6 @@ class PipelinesConfig(ResampleConfig):
 
 
 def main(config: PipelinesConfig) -> None:
-    """Read, measure, write, show."""
     started = time.monotonic()
     path, scores = config.run / "questions.jsonl", stored_scores(config.run, required=False)
     check_unchanged(path)

@@ -34,7 +34,6 @@ class RunSeakrConfig(SeakrPipelineConfig):
 
 
 def main(config: RunSeakrConfig) -> None:
-    """Answer what is not answered yet, write the page, say."""
     started = time.monotonic()
     run = SeakrRun(config, config.name or f"seakr_{config.method}")
     for _ in progress_bar(run.answer(), total=run.n_left, desc=run.name, unit="questions"):

@@ -50,11 +50,10 @@ from kbtrain.runtime.progress import progress_bar
 
 
 class ScoreConfig(ForecastConfig, ChoiceConfig):
-    """Settings of this script."""
+    """Keys of the stage: which examples, which gates, and the forecast."""
 
 
 def main(config: ScoreConfig) -> None:
-    """Read examples, score what is not scored yet, write a file for each gate."""
     started = time.monotonic()
     inputs = read_inputs(config)
     check_data(*inputs.files.values())

@@ -35,8 +35,6 @@ from kbtrain.runtime.progress import progress_bar
 
 
 class ScoreReferenceConfig(ScoringConfig):
-    """Settings of this script."""
-
     run: Path = Field(Path("runs/demo"), description="run folder with questions.jsonl and evidence.jsonl")
     kbm: Path | None = Field(None, description="gate folder of the KBM; without it RUN/kbm")
 
@@ -45,7 +43,6 @@ class ScoreReferenceConfig(ScoringConfig):
 
 
 def main(config: ScoreReferenceConfig) -> None:
-    """Read, score what is not scored yet, write."""
     started = time.monotonic()
     files = [config.run / "questions.jsonl", config.run / "evidence.jsonl"]
     examples = with_references(files, config.splits)

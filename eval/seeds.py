@@ -32,8 +32,6 @@ from kbtrain.show.text_table import aligned, number
 
 
 class SeedsConfig(Config):
-    """Settings of this script."""
-
     runs: DifferentPaths = Field(description="two or more run folders, one for each seed")
     bootstrap_draws: int = Field(10_000, ge=100, description="resamples")
     out: Path = Field(Path("runs/seeds.json"), description="the result")
@@ -43,7 +41,6 @@ class SeedsConfig(Config):
 
 
 def main(config: SeedsConfig) -> None:
-    """Read, summarise, write, say."""
     started = time.monotonic()
     runs = [read_finished(path) for path in config.runs]
     check(runs)

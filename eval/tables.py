@@ -30,8 +30,6 @@ from kbtrain.report.tables import as_markdown, as_text
 
 
 class TablesConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
-    """Settings of this script."""
-
     layout: Layout = Field("table1", description="table1, figure5, table2, table3, figure6, table4 or figure8")
     runs: DifferentPaths = Field((Path("runs/demo"),), min_length=1, description="run folders with the answers")
     gate_runs: DifferentPaths = Field((), description="table4: run folders of the model whose gates decide")
@@ -54,7 +52,6 @@ class TablesConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
 
 
 def main(config: TablesConfig) -> None:
-    """Read, judge, lay out, write, say."""
     started = time.monotonic()
     runs = [read_run(path, config.sampling_run, config.allow_missing) for path in config.runs]
     plug_in = [read_run(path, config.sampling_run, config.allow_missing) for path in config.gate_runs]

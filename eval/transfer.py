@@ -30,8 +30,6 @@ from kbtrain.report.words import by_rule
 
 
 class TransferConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
-    """Settings of this script."""
-
     runs: DifferentPaths = Field((Path("runs/demo"),), min_length=1, description="run folders")
     by: By = Field("dataset", description="dataset or model")
     gates: tuple[str, ...] = Field(
@@ -45,7 +43,6 @@ class TransferConfig(ThresholdConfig, StoredAnswersConfig, ResampleConfig):
 
 
 def main(config: TransferConfig) -> None:
-    """Read, carry every threshold everywhere, write, say."""
     started = time.monotonic()
     runs = [read_run(path, config.sampling_run, config.allow_missing) for path in config.runs]
     check_sampled(runs, config.accuracy)

@@ -53,8 +53,6 @@ from kbtrain.report.summary import read_bills
 
 
 class ReportConfig(Config):
-    """Settings of this script."""
-
     run: Path = Field(Path("runs/demo"), description="run folder with results.json")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
     gate: str | None = Field(None, description="gate of the headline and the errors; without it the best on dev")
@@ -68,7 +66,6 @@ class ReportConfig(Config):
 
 
 def main(config: ReportConfig) -> None:
-    """Read, draw, write the page, its Markdown twin and a page for each gate."""
     started = time.monotonic()
     if not path_exists(config.run / "results.json") and path_exists(config.run / "fidelity.json"):
         return without_gold(config, started)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.rows import SourceRecord, format_value
 from kbtrain.records import Gold, Passage, Question
 
@@ -36,6 +38,13 @@ class Loaded:
     def lost_answers(self) -> bool:
         """True if the record has gold answers, but all of them are empty or placeholders."""
         return self.question.gold == "none" and self.left_out != LeftOutAnswers()
+
+
+def load_row(row: SourceRecord, file: DataFile, dataset: str, own: tuple[Passage, ...] = (), **fields: Any) -> Loaded:
+    """The question of a row with its ``own`` passages; multiple choice where ``fields`` have options."""
+    form = {"form": "choice", "grading": "option"} if "options" in fields else {}
+    facts = {"split": file.split, "dataset": dataset, "context_passages": ids(own), **form, **fields}
+    return Loaded(Question(**facts), row.file, row.line, own)
 
 
 def context(dataset: str, title: str, text: str) -> Passage:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kbtrain.questions.base import LETTERS, Loaded
+from kbtrain.questions.base import LETTERS, Loaded, load_row
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.rows import SourceRecord, format_value
 from kbtrain.questions.reading.tables import any_rows
-from kbtrain.records import Question
 
 _LAYOUT = re.compile(r"^[^:]*: (.+?)\s+(?:Answer|Solution)1: (.+?)\s*Answer format: ", re.DOTALL)
 _NEXT = re.compile(r"\s+(?:Answer|Solution)\d: ")
@@ -26,17 +25,8 @@ def commonsense(file: DataFile) -> Iterator[Loaded]:
         if not parts:
             raise row.error("instruction", "expected 'QUESTION', 'Answer1: ...', 'Answer2: ...' and 'Answer format:'")
         options = tuple(option.strip() for option in _NEXT.split(parts.group(2)))
-        question = Question(
-            id=f"commonsense/{file.label}/{number}",
-            text=parts.group(1).strip(),
-            answers=(_letter(row, len(options)),),
-            split=file.split,
-            dataset="commonsense",
-            form="choice",
-            grading="option",
-            options=options,
-        )
-        yield Loaded(question, row.file, row.line)
+        yield load_row(row, file, "commonsense", id=f"commonsense/{file.label}/{number}", text=parts.group(1).strip(),
+                       answers=(_letter(row, len(options)),), options=options)  # fmt: skip
 
 
 def _letter(row: SourceRecord, n_options: int) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbtrain.questions.base import Loaded
+from kbtrain.questions.base import Loaded, load_row
 from kbtrain.questions.reading.files import SPLITS, DataFile
 from kbtrain.questions.reading.rows import SourceRecord, format_value, unique
 from kbtrain.questions.reading.tables import csv_rows
-from kbtrain.records import Question
 
 _ANSWERS = tuple(f"answer_{i}" for i in range(10))
 _NEEDED = ("question", "id", "split", "false_premise", "num_hops", "fact_type", "answer_0")
@@ -23,17 +22,9 @@ def freshqa(file: DataFile) -> Iterator[Loaded]:
         word = row.text("split").lower()
         if word not in SPLITS:
             raise row.error("split", f"expected TRAIN, DEV or TEST, found {format_value(word)}")
-        question = Question(
-            id=f"freshqa/{row.identifier('id')}",
-            text=row.text("question"),
-            answers=_answers(row),
-            split=SPLITS[word],
-            dataset="freshqa",
-            hops=_HOPS[row.one_of("num_hops", _HOPS)],
-            fact_type=row.one_of("fact_type", _FACTS),
-            false_premise=row.flag("false_premise"),
-        )
-        yield Loaded(question, row.file, row.line)
+        yield load_row(row, file, "freshqa", id=f"freshqa/{row.identifier('id')}", text=row.text("question"),
+                       answers=_answers(row), split=SPLITS[word], hops=_HOPS[row.one_of("num_hops", _HOPS)],
+                       fact_type=row.one_of("fact_type", _FACTS), false_premise=row.flag("false_premise"))  # fmt: skip
 
 
 def _answers(row: SourceRecord) -> tuple[str, ...]:

@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from kbtrain.questions.base import Loaded, answers_or_hidden, context, ids, join_sentences
+from kbtrain.questions.base import Loaded, answers_or_hidden, context, join_sentences, load_row
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import any_rows
-from kbtrain.records import Passage, Question
+from kbtrain.records import Passage
 
 
 def hotpotqa(file: DataFile) -> Iterator[Loaded]:
@@ -25,19 +25,10 @@ def hotpotqa(file: DataFile) -> Iterator[Loaded]:
     for number, row in enumerate(any_rows(file), 1):
         passages = titled_passages(row, "hotpotqa")
         answers, gold = answers_or_hidden(row)
-        question = Question(
-            id=row_id(row) if row.has("_id") or row.has("context") else f"hotpotqa/{file.label}/{number}",
-            text=row.text("question"),
-            answers=answers,
-            split=file.split,
-            dataset="hotpotqa",
-            relation=row.text_or_empty("type") or None,
-            hops=2,
-            gold_passages=supporting(row, passages),
-            gold=gold,
-            context_passages=ids(passages),
-        )
-        yield Loaded(question, row.file, row.line, passages)
+        yield load_row(row, file, "hotpotqa", passages,
+                       id=row_id(row) if row.has("_id") or row.has("context") else f"hotpotqa/{file.label}/{number}",
+                       text=row.text("question"), answers=answers, relation=row.text_or_empty("type") or None, hops=2,
+                       gold_passages=supporting(row, passages), gold=gold)  # fmt: skip
 
 
 def row_id(row: SourceRecord) -> str:

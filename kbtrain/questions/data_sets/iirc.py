@@ -19,11 +19,11 @@ from typing import Any
 import yaml
 
 from kbtrain.errors import UserError, at
-from kbtrain.questions.base import Loaded, context, ids
+from kbtrain.questions.base import Loaded, context, ids, load_row
 from kbtrain.questions.reading.files import DataFile, text_chunks
 from kbtrain.questions.reading.rows import SourceRecord, unique
 from kbtrain.questions.reading.tables import any_rows
-from kbtrain.records import Passage, Question
+from kbtrain.records import Passage
 
 
 def iirc(file: DataFile) -> Iterator[Loaded]:
@@ -37,19 +37,10 @@ def iirc(file: DataFile) -> Iterator[Loaded]:
             answer = row.row("answer") if row.has("answer") else None
             answers = _answers(answer) if answer else ()
             passages = (main, *_snippets(row))
-            question = Question(
-                id=row.identifier("qid"),
-                text=row.text("question"),
-                answers=answers,
-                split=file.split,
-                dataset="iirc",
-                relation=answer.text("type") if answer else None,
-                hops=len(ids(passages)) if answers else None,
-                gold_passages=ids(passages) if answers else (),
-                gold="given" if answers else "none" if answer else "hidden",
-                context_passages=ids(passages),
-            )
-            yield Loaded(question, row.file, row.line, passages)
+            yield load_row(row, file, "iirc", passages, id=row.identifier("qid"), text=row.text("question"),
+                           answers=answers, relation=answer.text("type") if answer else None,
+                           hops=len(ids(passages)) if answers else None, gold_passages=ids(passages) if answers else (),
+                           gold="given" if answers else "none" if answer else "hidden")  # fmt: skip
 
 
 def _snippets(row: SourceRecord) -> tuple[Passage, ...]:
@@ -85,17 +76,9 @@ def iirc_steps(file: DataFile) -> Iterator[Loaded]:
         if not answer:
             raise steps[-1].error("cot_sent", "the last step must read 'So the answer is: ...'")
         passages = tuple(passage for step in steps for passage in _passages(step))
-        question = Question(
-            id=row.identifier("question_id"),
-            text=row.text("question_text"),
-            answers=(answer.group(1).strip(),),
-            split=file.split,
-            dataset="iirc",
-            hops=len(ids(passages)),
-            gold_passages=ids(passages),
-            context_passages=ids(passages),
-        )
-        yield Loaded(question, row.file, row.line, passages)
+        yield load_row(row, file, "iirc", passages, id=row.identifier("question_id"), text=row.text("question_text"),
+                       answers=(answer.group(1).strip(),), hops=len(ids(passages)),
+                       gold_passages=ids(passages))  # fmt: skip
 
 
 def _passages(step: SourceRecord) -> Iterator[Passage]:

@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from kbtrain.questions.base import LETTERS, Loaded, letter
+from kbtrain.questions.base import LETTERS, Loaded, letter, load_row
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import any_rows
-from kbtrain.records import Question
 
 
 def mlec_qa(file: DataFile) -> Iterator[Loaded]:
@@ -22,19 +21,10 @@ def mlec_qa(file: DataFile) -> Iterator[Loaded]:
     field = re.sub(r"_(train|dev|test)$", "", PurePosixPath(file.label).name)
     for row in any_rows(file):
         options = _options(row.row("options"))
-        question = Question(
-            id=f"mlec_qa/{field}/{file.split_word or file.split}/{row.identifier('qid')}",
-            text=row.text("qtext"),
-            answers=(letter(row, "answer", len(options)),),
-            split=file.split,
-            dataset="mlec_qa",
-            language="zh",
-            form="choice",
-            grading="option",
-            options=options,
-            relation=field,
-        )
-        yield Loaded(question, row.file, row.line)
+        yield load_row(row, file, "mlec_qa",
+                       id=f"mlec_qa/{field}/{file.split_word or file.split}/{row.identifier('qid')}",
+                       text=row.text("qtext"), answers=(letter(row, "answer", len(options)),), language="zh",
+                       options=options, relation=field)  # fmt: skip
 
 
 def _options(row: SourceRecord) -> tuple[str, ...]:

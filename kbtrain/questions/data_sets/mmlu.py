@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from kbtrain.questions.base import Loaded, letter
+from kbtrain.questions.base import Loaded, letter, load_row
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.parquet import PARQUET
 from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import any_rows, csv_cells, csv_rows
-from kbtrain.records import Language, Question
+from kbtrain.records import Language
 
 _OPTIONS = ("A", "B", "C", "D")
 _MMLU = ("question", *_OPTIONS, "answer")
@@ -73,17 +73,7 @@ def _load_row(
 ) -> Loaded:
     hidden = dataset == "ceval" and not row.text_or_empty("answer")  # C-Eval's test answers are not published
     subject = subject or re.sub(r"_(train|dev|val|test)$", "", PurePosixPath(file.label).name)
-    question = Question(
-        id=f"{dataset}/{file.split_word or file.split}/{subject}/{number}",
-        text=row.text("question"),
-        answers=() if hidden else (letter(row, "answer", len(_OPTIONS)),),
-        split=file.split,
-        dataset=dataset,
-        language=language,
-        form="choice",
-        grading="option",
-        options=tuple(row.text(option) for option in _OPTIONS),
-        relation=subject,
-        gold="hidden" if hidden else "given",
-    )
-    return Loaded(question, row.file, row.line)
+    return load_row(row, file, dataset, id=f"{dataset}/{file.split_word or file.split}/{subject}/{number}",
+                    text=row.text("question"), answers=() if hidden else (letter(row, "answer", len(_OPTIONS)),),
+                    language=language, options=tuple(row.text(option) for option in _OPTIONS), relation=subject,
+                    gold="hidden" if hidden else "given")  # fmt: skip

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kbtrain.questions.base import Loaded, answers_or_hidden, context, ids
+from kbtrain.questions.base import Loaded, answers_or_hidden, context, ids, load_row
 from kbtrain.questions.reading.files import DataFile
-from kbtrain.questions.reading.rows import SourceRecord, unique
+from kbtrain.questions.reading.rows import unique
 from kbtrain.questions.reading.tables import any_rows
-from kbtrain.records import Question
 
 
 def musique(file: DataFile) -> Iterator[Loaded]:
@@ -28,21 +27,11 @@ def musique(file: DataFile) -> Iterator[Loaded]:
         marked = (p.has("is_supporting") and p.flag("is_supporting") for p in rows)
         gold = tuple(passage for passage, is_gold in zip(passages, marked, strict=True) if is_gold)
         answers, state = answers_or_hidden(row)
+        has_aliases = row.has("answer_aliases") and row.values("answer_aliases")
+        aliases = row.gold_answers("answer_aliases") if has_aliases else ()
         prefix = re.match(r"(\d)hop\w*?(?=__)", name)
-        question = Question(
-            id=name if answerable else f"{name}/unanswerable",
-            text=row.text("question"),
-            answers=unique([*answers, *_aliases(row)]) if answers and answerable else (),
-            split=file.split,
-            dataset="musique",
-            relation=prefix.group() if prefix else None,
-            hops=int(prefix.group(1)) if prefix else None,
-            gold_passages=ids(gold) if answerable else (),
-            gold=state if answerable else "none",
-            context_passages=ids(passages),
-        )
-        yield Loaded(question, row.file, row.line, passages)
-
-
-def _aliases(row: SourceRecord) -> tuple[str, ...]:
-    return row.gold_answers("answer_aliases") if row.has("answer_aliases") and row.values("answer_aliases") else ()
+        yield load_row(row, file, "musique", passages, id=name if answerable else f"{name}/unanswerable",
+                       text=row.text("question"),
+                       answers=unique([*answers, *aliases]) if answers and answerable else (),
+                       relation=prefix.group() if prefix else None, hops=int(prefix.group(1)) if prefix else None,
+                       gold_passages=ids(gold) if answerable else (), gold=state if answerable else "none")  # fmt: skip

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbtrain.questions.base import Loaded, context, ids, titled
+from kbtrain.questions.base import Loaded, context, ids, load_row, titled
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import first_key, rows_by_key
 from kbtrain.questions.reading.parquet import PARQUET
 from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import TABLES, any_rows, csv_cells, python_list
-from kbtrain.records import Passage, Question
+from kbtrain.records import Passage
 
 
 def nq_open(file: DataFile) -> Iterator[Loaded]:
@@ -29,17 +29,9 @@ def nq_open(file: DataFile) -> Iterator[Loaded]:
         passages = _passages(row)
         gold = tuple(passage for inner, passage in passages if inner.has("isgold") and inner.flag("isgold"))
         every = tuple(passage for _, passage in passages)
-        question = Question(
-            id=f"nq_open/{file.label}/{number}",
-            text=row.text("question"),
-            answers=row.gold_answers("answers" if row.has("answers") else "answer"),
-            split=file.split,
-            dataset="nq_open",
-            grading="exact",
-            gold_passages=ids(gold),
-            context_passages=ids(every),
-        )
-        yield Loaded(question, row.file, row.line, every)
+        yield load_row(row, file, "nq_open", every, id=f"nq_open/{file.label}/{number}", text=row.text("question"),
+                       answers=row.gold_answers("answers" if row.has("answers") else "answer"), grading="exact",
+                       gold_passages=ids(gold))  # fmt: skip
 
 
 def _passages(row: SourceRecord) -> list[tuple[SourceRecord, Passage]]:
@@ -64,12 +56,5 @@ def dpr_table(file: DataFile, dataset: str) -> Iterator[Loaded]:
         if len(cells) != 2:
             raise row.error("answers", f"expected question<TAB>answers, found {len(cells)} column(s)")
         answers = row.having({"answers": python_list(row, "answers")}).gold_answers("answers")
-        question = Question(
-            id=f"{dataset}/{file.label}/{number}",
-            text=row.text("question"),
-            answers=answers,
-            split=file.split,
-            dataset=dataset,
-            grading="exact",
-        )
-        yield Loaded(question, file.name, line)
+        yield load_row(row, file, dataset, id=f"{dataset}/{file.label}/{number}", text=row.text("question"),
+                       answers=answers, grading="exact")  # fmt: skip

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbtrain.questions.base import LETTERS, Loaded, context, ids
+from kbtrain.questions.base import LETTERS, Loaded, context, ids, load_row
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.rows import SourceRecord, format_value
 from kbtrain.questions.reading.tables import any_rows
-from kbtrain.records import Passage, Question
 
 
 def openbookqa(file: DataFile) -> Iterator[Loaded]:
@@ -21,22 +20,12 @@ def openbookqa(file: DataFile) -> Iterator[Loaded]:
         inner = row if row.has("choices") else row.row("question")
         stem = next((key for key in ("question_stem", "question") if inner is row and row.has(key)), "stem")
         choices = inner.rows("choices")
-        passages = _fact(row)
+        fact = row.text_or_empty("fact1")
+        passages = (context("openbookqa", "", fact),) if fact else ()
         answers = (_letter(row, choices),) if row.text_or_empty("answerKey") else ()
-        question = Question(
-            id=row.identifier("id"),
-            text=inner.text(stem),
-            answers=answers,
-            split=file.split,
-            dataset="openbookqa",
-            form="choice",
-            grading="option",
-            options=tuple(choice.text("text") for choice in choices),
-            gold_passages=ids(passages),
-            gold="given" if answers else "hidden",
-            context_passages=ids(passages),
-        )
-        yield Loaded(question, row.file, row.line, passages)
+        yield load_row(row, file, "openbookqa", passages, id=row.identifier("id"), text=inner.text(stem),
+                       answers=answers, options=tuple(choice.text("text") for choice in choices),
+                       gold_passages=ids(passages), gold="given" if answers else "hidden")  # fmt: skip
 
 
 def _letter(row: SourceRecord, choices: tuple[SourceRecord, ...]) -> str:
@@ -46,8 +35,3 @@ def _letter(row: SourceRecord, choices: tuple[SourceRecord, ...]) -> str:
     if labels.count(key) != 1:
         raise row.error("answerKey", f"expected one of {', '.join(labels)}, found {format_value(key)}")
     return LETTERS[labels.index(key)]
-
-
-def _fact(row: SourceRecord) -> tuple[Passage, ...]:
-    fact = row.text_or_empty("fact1")
-    return (context("openbookqa", "", fact),) if fact else ()

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbtrain.questions.base import Loaded, context, ids
+from kbtrain.questions.base import Loaded, context, ids, load_row
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.tables import any_rows, csv_rows
-from kbtrain.records import Question
 
 _NEEDED = ("id", "question", "possible_answers", "prop", "s_pop")
 
@@ -28,17 +27,8 @@ def popqa(file: DataFile) -> Iterator[Loaded]:
         popularity = row.number("s_pop")
         if popularity < 0:
             raise row.error("s_pop", f"expected page views, found {popularity:g}")
-        question = Question(
-            id=f"popqa/{row.identifier('id')}",
-            text=row.text("question"),
-            answers=row.gold_answers("possible_answers"),
-            split=file.split,
-            dataset="popqa",
-            relation=row.text("prop"),
-            hops=1,
-            popularity=popularity,
-            entities=tuple(uri.rsplit("/", 1)[-1] for uri in [row.text_or_empty("s_uri")] if uri),
-            gold_passages=ids(gold),
-            context_passages=ids(passages),
-        )
-        yield Loaded(question, row.file, row.line, passages)
+        yield load_row(row, file, "popqa", passages, id=f"popqa/{row.identifier('id')}", text=row.text("question"),
+                       answers=row.gold_answers("possible_answers"), relation=row.text("prop"), hops=1,
+                       popularity=popularity,
+                       entities=tuple(uri.rsplit("/", 1)[-1] for uri in [row.text_or_empty("s_uri")] if uri),
+                       gold_passages=ids(gold))  # fmt: skip

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbtrain.questions.base import Loaded, context
+from kbtrain.questions.base import Loaded, context, load_row
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import first_key, rows_under
 from kbtrain.questions.reading.parquet import PARQUET
 from kbtrain.questions.reading.rows import SourceRecord, unique
 from kbtrain.questions.reading.tables import any_rows
-from kbtrain.records import Language, Question
+from kbtrain.records import Language
 
 
 def squad(file: DataFile) -> Iterator[Loaded]:
@@ -31,22 +31,15 @@ _FLAT = frozenset({"id", "title", "context", "question", "answers"})
 
 
 def _questions(file: DataFile, dataset: str, language: Language) -> Iterator[Loaded]:
+    # the hub's rows are flat
     flat = file.suffix == PARQUET or first_key(file) in {None, *_FLAT}
-    for row, title, text in _flat_rows(file) if flat else _nested_rows(file):
+    flat_rows = ((row, row.text_or_empty("title"), row.text("context")) for row in any_rows(file))
+    for row, title, text in flat_rows if flat else _nested_rows(file):
         passage = context(dataset, title.replace("_", " "), text)
         answers = _answers(row)
-        question = Question(
-            id=row.identifier("id"),
-            text=row.text("question"),
-            answers=answers,
-            split=file.split,
-            dataset=dataset,
-            language=language,
-            gold_passages=(passage.id,) if answers else (),
-            gold="given" if answers else "none",
-            context_passages=(passage.id,),
-        )
-        yield Loaded(question, row.file, row.line, (passage,))
+        yield load_row(row, file, dataset, (passage,), id=row.identifier("id"), text=row.text("question"),
+                       answers=answers, language=language, gold_passages=(passage.id,) if answers else (),
+                       gold="given" if answers else "none")  # fmt: skip
 
 
 def _nested_rows(file: DataFile) -> Iterator[tuple[SourceRecord, str, str]]:
@@ -57,12 +50,6 @@ def _nested_rows(file: DataFile) -> Iterator[tuple[SourceRecord, str, str]]:
             text = paragraph.text("context")
             for row in paragraph.rows("qas"):
                 yield row, title, text
-
-
-def _flat_rows(file: DataFile) -> Iterator[tuple[SourceRecord, str, str]]:
-    """The same of the hub's rows."""
-    for row in any_rows(file):
-        yield row, row.text_or_empty("title"), row.text("context")
 
 
 def _answers(row: SourceRecord) -> tuple[str, ...]:

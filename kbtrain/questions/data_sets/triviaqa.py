@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from kbtrain.questions.base import Loaded
+from kbtrain.questions.base import Loaded, load_row
 from kbtrain.questions.data_sets.nq_open import dpr_table, is_dpr_table
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import first_key, rows_under
 from kbtrain.questions.reading.parquet import PARQUET
 from kbtrain.questions.reading.rows import SourceRecord, unique
 from kbtrain.questions.reading.tables import any_rows
-from kbtrain.records import Question
 
 _HUB = {"Question": "question", "QuestionId": "question_id", "Answer": "answer", "Value": "value",
         "Aliases": "aliases", "HumanAnswers": "human_answers"}  # fmt: skip
@@ -30,16 +29,8 @@ def triviaqa(file: DataFile) -> Iterator[Loaded]:
     names = _HUB if flat else {name: name for name in _HUB}
     for row in any_rows(file) if flat else rows_under(file, "Data"):
         answers = _answers(row.row(names["Answer"]), names) if row.has(names["Answer"]) else ()
-        question = Question(
-            id=row.identifier(names["QuestionId"]),
-            text=row.text(names["Question"]),
-            answers=answers,
-            split=file.split,
-            dataset="triviaqa",
-            grading="exact",
-            gold="given" if answers else "hidden",  # the test files have no answers
-        )
-        yield Loaded(question, row.file, row.line)
+        yield load_row(row, file, "triviaqa", id=row.identifier(names["QuestionId"]), text=row.text(names["Question"]),
+                       answers=answers, grading="exact", gold="given" if answers else "hidden")  # fmt: skip
 
 
 def _answers(answer: SourceRecord, names: Mapping[str, str]) -> tuple[str, ...]:

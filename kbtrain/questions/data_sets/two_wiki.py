@@ -13,14 +13,13 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kbtrain.questions.base import Loaded, answers_or_hidden, ids
+from kbtrain.questions.base import Loaded, answers_or_hidden, load_row
 from kbtrain.questions.data_set import Reading, native
 from kbtrain.questions.data_sets.hotpotqa import row_id, supporting, titled_passages
 from kbtrain.questions.reading.files import DataFile, data_files
 from kbtrain.questions.reading.json_stream import jsonl_rows
 from kbtrain.questions.reading.rows import SourceRecord, unique
 from kbtrain.questions.reading.tables import OBJECTS, any_rows
-from kbtrain.records import Question
 
 ALIASES = "id_aliases.json"
 _HOPS = {"comparison": 2, "inference": 2, "compositional": 2, "bridge_comparison": 4}
@@ -44,20 +43,11 @@ def _questions(file: DataFile, names: Names) -> Iterator[Loaded]:
         answers, gold = answers_or_hidden(row)
         kind = row.text("type").replace("-", "_")
         entity = row.text_or_empty("answer_id")
-        question = Question(
-            id=row_id(row),
-            text=row.text("question"),
-            answers=unique([*answers, *(names(row, entity) if answers and entity else ())]),
-            split=file.split,
-            dataset="2wikimultihopqa",
-            relation=kind,
-            hops=_HOPS.get(kind),
-            entities=tuple(part for part in row.text_or_empty("entity_ids").split("_") if part),
-            gold_passages=supporting(row, passages),
-            gold=gold,
-            context_passages=ids(passages),
-        )
-        yield Loaded(question, row.file, row.line, passages)
+        yield load_row(row, file, "2wikimultihopqa", passages, id=row_id(row), text=row.text("question"),
+                       answers=unique([*answers, *(names(row, entity) if answers and entity else ())]), relation=kind,
+                       hops=_HOPS.get(kind),
+                       entities=tuple(part for part in row.text_or_empty("entity_ids").split("_") if part),
+                       gold_passages=supporting(row, passages), gold=gold)  # fmt: skip
 
 
 def _known_names(file: DataFile) -> Names:

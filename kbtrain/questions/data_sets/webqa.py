@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kbtrain.answers.grading import is_empty
-from kbtrain.questions.base import Loaded, context, ids
+from kbtrain.questions.base import Loaded, context, ids, load_row
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.json_stream import rows_by_key
 from kbtrain.questions.reading.rows import SourceRecord, unique
 from kbtrain.questions.reading.tables import any_rows
-from kbtrain.records import Passage, Question
+from kbtrain.records import Passage
 
 _NO_ANSWER = "no_answer"
 AnsweredPassages = list[tuple[Passage, tuple[str, ...]]]
@@ -26,7 +26,7 @@ def webqa(file: DataFile) -> Iterator[Loaded]:
     for key, row in rows_by_key(file):
         name = key or row.identifier("id")
         passages = _evidences(row) if "evidences" in row.data else _passages(row, "webqa")
-        yield _load_row(file, row, "webqa", name, row.text("question"), passages)
+        yield _question(file, row, f"webqa/{name}", row.text("question"), passages)
 
 
 def sogouqa(file: DataFile) -> Iterator[Loaded]:
@@ -34,35 +34,20 @@ def sogouqa(file: DataFile) -> Iterator[Loaded]:
     for row in any_rows(file):
         if "query" in row.data:
             name, text, passages = row.identifier("query_id"), row.text("query"), _contest(row)
-            yield _load_row(file, row, "sogouqa", name, text, passages, (row.gold_answer("answer"),))
+            yield _question(file, row, f"sogouqa/{name}", text, passages, (row.gold_answer("answer"),))
         else:
             name, text, passages = row.identifier("id"), row.text("question"), _passages(row, "sogouqa")
-            yield _load_row(file, row, "sogouqa", name, text, passages)
+            yield _question(file, row, f"sogouqa/{name}", text, passages)
 
 
-def _load_row(
-    file: DataFile,
-    row: SourceRecord,
-    dataset: str,
-    name: str,
-    text: str,
-    answered_passages: AnsweredPassages,
-    answers: tuple[str, ...] = (),
+def _question(
+    file: DataFile, row: SourceRecord, name: str, text: str, answered: AnsweredPassages, answers: tuple[str, ...] = ()
 ) -> Loaded:
-    answers = answers or unique(answer for _, its_answers in answered_passages for answer in its_answers)
-    passages = tuple(passage for passage, _ in answered_passages)
-    question = Question(
-        id=f"{dataset}/{name}",
-        text=text,
-        answers=answers,
-        split=file.split,
-        dataset=dataset,
-        language="zh",
-        gold_passages=ids(tuple(passage for passage, its_answers in answered_passages if its_answers)),
-        gold="given" if answers else "none",
-        context_passages=ids(passages),
-    )
-    return Loaded(question, row.file, row.line, passages)
+    answers = answers or unique(answer for _, its_answers in answered for answer in its_answers)
+    passages = tuple(passage for passage, _ in answered)
+    return load_row(row, file, name.partition("/")[0], passages, id=name, text=text, answers=answers, language="zh",
+                    gold_passages=ids(tuple(passage for passage, its_answers in answered if its_answers)),
+                    gold="given" if answers else "none")  # fmt: skip
 
 
 def _evidences(row: SourceRecord) -> AnsweredPassages:

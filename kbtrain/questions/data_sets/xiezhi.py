@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbtrain.questions.base import Loaded, letters_of
+from kbtrain.questions.base import Loaded, letters_of, load_row
 from kbtrain.questions.reading.files import DataFile
 from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import any_rows
-from kbtrain.records import Language, Question
+from kbtrain.records import Language
 
 # the thirteen fields of Chinese higher education; a question's labels name one of them and finer disciplines
 _FIELDS = "哲学 经济学 法学 教育学 文学 历史学 理学 工学 农学 医学 军事学 管理学 艺术学".split()
@@ -27,19 +27,9 @@ def xiezhi_en(file: DataFile) -> Iterator[Loaded]:
 def _questions(file: DataFile, dataset: str, language: Language) -> Iterator[Loaded]:
     for number, row in enumerate(any_rows(file), 1):
         options, labels = _options(row), row.texts("labels")
-        question = Question(
-            id=f"{dataset}/{file.label}/{number}",
-            text=row.text("question"),
-            answers=letters_of(row, "answer", options),
-            split=file.split,
-            dataset=dataset,
-            language=language,
-            form="choice",
-            grading="option",
-            options=options,
-            relation=next((label for label in labels if label in _FIELDS), labels[0]),
-        )
-        yield Loaded(question, row.file, row.line)
+        yield load_row(row, file, dataset, id=f"{dataset}/{file.label}/{number}", text=row.text("question"),
+                       answers=letters_of(row, "answer", options), language=language, options=options,
+                       relation=next((label for label in labels if label in _FIELDS), labels[0]))  # fmt: skip
 
 
 def _options(row: SourceRecord) -> tuple[str, ...]:
