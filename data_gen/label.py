@@ -96,16 +96,14 @@ def main(config: LabelConfig) -> None:
     check_unchanged(source)
     for path in by_models:
         check_current(path, source)
-    tally, distribution = LabelCounts(), Distribution()
+    distribution = Distribution()
     with SampleStore(store_path, read_only=True) as store:
         made_by = store.run_meta(config.sampling_run)
         scale = config.certainty_answers or common_answers(store, config.sampling_run)
-        label_rule_of = LabelRule(
-            config.by, config.max_empty, config.cut, None if config.certainty == "paper" else scale
-        )
+        label_rule = LabelRule(config.by, config.max_empty, config.cut, None if config.certainty == "paper" else scale)
+        tally = LabelCounts(label_rule)
         n = jsonl.write(draft, label_questions(store, config.sampling_run, questions(source), tally,
                                       Aligned(QuestionVerdicts, judged) if config.verdicts else None,
-                                      label_rule_of,
                                       Aligned(MeaningGroups, meanings) if config.meanings else None))  # fmt: skip
     try:
         if not n:
@@ -127,7 +125,7 @@ def main(config: LabelConfig) -> None:
     rule: dict[str, Any] = {
         "by": config.by,
         "max_empty": config.max_empty,
-        "certainty": {"rule": config.certainty, "answers": label_rule_of.certainty_answers},
+        "certainty": {"rule": config.certainty, "answers": label_rule.certainty_answers},
         "mastery_step": {split: 1 / n for split, n in tally.most_answers.items()},
         "cut": {"rule": config.cut, "share": tally.cut_shares()},
         "tau_mastery": {"value": tau_mastery, "rule": _rule(config.tau_mastery)},
@@ -145,7 +143,7 @@ def main(config: LabelConfig) -> None:
     extra = {"label_rule": rule, "sampling": made_by, "counts": tally.as_dict(), "distribution": distribution.as_dict()}
     inputs = [source, store_path, *by_models]
     write_meta(target, stage="label", config=config, inputs=inputs, extra=extra, started=started)
-    print("\n".join([*distribution.lines(), *tally.warnings(label_rule_of)]))
+    print("\n".join([*distribution.lines(), *tally.warnings()]))
     print(f"{n} labels, tau {tau_mastery:.3g} / {tau_certainty:.3g} / {tau_change:.3g} (mastery / certainty / change), "
           f"{tally.counts['questions_without_llm_samples']} questions without samples, {refused_note(tally)}"
           f"{time.monotonic() - started:.0f} s -> {target}")  # fmt: skip

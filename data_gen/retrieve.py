@@ -104,9 +104,8 @@ def main(config: RetrieveConfig) -> None:
         search, skipped, why_textless = search_of(config, corpus, opened)
         total = sum(1 for _ in jsonl.lines(questions))
         with progress_bar(total=total, initial=file.n, desc="retrieve", unit="questions") as bar:
-            for batch in stage.find_evidence(
-                questions, search, config.retriever, config.query, config.batch, file.n, config.titles
-            ):
+            rule = stage.EvidenceRule(config.retriever, config.query, config.titles)
+            for batch in stage.find_evidence(questions, search, rule, config.batch, file.n):
                 file.add(*batch)
                 file.flush()
                 bar.update(len(batch))

@@ -57,7 +57,7 @@ from kbtrain.evaluation.run_folder import (
     read_run,
     warn_of_rule,
 )
-from kbtrain.evaluation.savings import savings
+from kbtrain.evaluation.savings import SavingOptions, savings
 from kbtrain.evaluation.training import training_of
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
@@ -153,7 +153,7 @@ def main(config: EndToEndConfig) -> None:
     if methods:
         warn_of_rule(config.run)
     gate_results, comparisons = evaluate(dev.outcomes, test.outcomes, gates, settings, clusters)
-    meta = result_meta(config.run, settings, dev, test, folder.sampling, scores_stored.files, started)
+    meta = result_meta(folder, settings, started)
     meta |= {
         "resample": drawn_units(config.resample, test.questions),
         "yes_no": config.yes_no,
@@ -181,10 +181,11 @@ def main(config: EndToEndConfig) -> None:
             if result.threshold is not None
         }
         scores = {gate: scores_stored.by_gate[gate] for gate in thresholds if gate in scores_stored.by_gate}
-        figures = savings(
-            dev.outcomes, test.outcomes, scores, config.accuracy, seed=config.seed, clusters=clusters,
-            settings=thresholds, after_search=scores_stored.meta.get("after_search", {}), training=training,
+        options = SavingOptions(
+            config.accuracy, seed=config.seed, clusters=clusters, settings=thresholds,
+            after_search=scores_stored.meta.get("after_search", {}), training=training,
         )  # fmt: skip
+        figures = savings(dev.outcomes, test.outcomes, scores, options)
         note_lines = note_thresholds(
             config.run, behind, gates, dev.outcomes, picks, settings, config.replace_thresholds, dev.questions, figures,
             added_tokens(config.run, config.sampling_run, [outcome.question_id for outcome in dev.outcomes]),

@@ -25,6 +25,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import check_each_once, run_script
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.learning_curve import (
+    CurvePlan,
     EncoderLearner,
     FeaturesLearner,
     KBMLearner,
@@ -152,11 +153,8 @@ def main(config: LearningCurveConfig) -> None:
     counts = [config.draws if n < len(train) else 1 for n in sizes_of(len(train), config.sizes, path)]
     total = sum(counts) * len(config.keys) * len(learners)
     with progress_bar(total=total, desc="learning curve", unit="fits") as bar:
-        points = list(
-            learning_curve(
-                learners, train, folder.test.outcomes, config.keys, config.sizes, config.draws, config.seed, bar.update
-            )
-        )
+        plan = CurvePlan(config.keys, config.sizes, config.draws, config.seed)
+        points = list(learning_curve(learners, train, folder.test.outcomes, plan, bar.update))
     table = layout(points, len(test))
     base = config.out or config.run / "learning_curve"
     write_atomically(beside(base, ".md"), as_markdown(table))

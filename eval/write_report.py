@@ -31,7 +31,7 @@ from kbtrain.evaluation.run_folder import (
     read_outcomes,
     stored_scores,
 )
-from kbtrain.evaluation.savings import Saving, four_fold, order_curves, savings
+from kbtrain.evaluation.savings import Saving, SavingOptions, four_fold, order_curves, savings
 from kbtrain.evaluation.training import training_of, training_texts
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.noted import Source, missing_reason
@@ -42,7 +42,7 @@ from kbtrain.labeling.distribution import statistics
 from kbtrain.llm.prices import PRICES, read_prices
 from kbtrain.records import Outcome, Question
 from kbtrain.report.curves import curve_band, savings_file
-from kbtrain.report.examples import collect, worst_errors
+from kbtrain.report.examples import AnsweredRun, collect, worst_errors
 from kbtrain.report.fidelity import FidelityReport, beside_accuracy, changed_answers, figure
 from kbtrain.report.fidelity import closing_block as fidelity_block
 from kbtrain.report.figures import POSITIVE, ClassifiedGate, gate_figures, read_classified
@@ -89,9 +89,11 @@ def main(config: ReportConfig) -> None:
     settings = noted_settings(behind, gates)
     taught = read_labels(files[2])[1]
     training = training_of(scored, behind, taught, training_texts(config.run), dev_kind(dev, kind), scores)
-    gate_savings = savings(dev, outcomes, scored, kind, seed=results.meta["seed"], clusters=clusters, settings=settings,
-                    after_search=scores_stored.meta.get("after_search", {}),
-                    training=training)  # fmt: skip
+    options = SavingOptions(
+        kind, seed=results.meta["seed"], clusters=clusters, settings=settings, training=training,
+        after_search=scores_stored.meta.get("after_search", {}),
+    )  # fmt: skip
+    gate_savings = savings(dev, outcomes, scored, options)
     gate = main_gate(gates, config.gate, gate_savings)
     first = first_screen(results, gate_savings, questions, gate)
     first = replace(first, sentences=[*first.sentences, *change_sentences(config, scores_stored, gates, outcomes)])
@@ -103,7 +105,8 @@ def main(config: ReportConfig) -> None:
     saving = {entry.gate: entry for entry in gate_savings}
     cuts = {gate: threshold for gate, (threshold, _) in settings.items()}
     main = gate.gate if gate else None
-    kinds = collect(config.run, config.sampling_run, outcomes, main, cuts.get(main or ""), scores[main] if main else {})
+    answered = AnsweredRun(config.run, config.sampling_run, questions, outcomes)
+    kinds = collect(answered, main, cuts.get(main or ""), scores[main] if main else {})
     pages = {g.gate: f"gates/{g.gate}.html" for g in gates}
     examples = select(questions, outcomes, cuts, scores, clusters or ())
     for name, inputs in (("cost.json", files[:1]), ("classify.json", [files[1], *scores_stored.files])):
@@ -122,9 +125,7 @@ def main(config: ReportConfig) -> None:
     classified = read_classified(config.run / "classify.json")
     for g in gates:
         gate_scores, cut = scores[g.gate], cuts[g.gate]
-        errors = worst_errors(
-            config.run, config.sampling_run, questions, outcomes, gate_scores, cut, examples.dimensions
-        )
+        errors = worst_errors(answered, gate_scores, cut, examples.dimensions)
         lines = sentences(results, saving[g.gate], 1) if g.gate in saving else []
         measured, rule = classified.get(g.gate, ClassifiedGate()), rule_of(saving.get(g.gate), g)
         decided = DecisionSummary(cut, rule, four_fold(outcomes, gate_scores, cut), lines, measured.line)
@@ -139,7 +140,8 @@ def main(config: ReportConfig) -> None:
         f"wrote the report in {seconds:.0f} s -> {config.run}/report.html, report.md and {len(gates)} pages in gates/"
     )
     use = command(config.run, scores_stored, gate_savings, gate)
-    print("\n".join(closing_block(results, gate_savings, gate, questions, config.run / "report.html", use, cost)))
+    next_step = f"{use}open {(config.run / 'report.html').resolve()}"
+    print("\n".join(closing_block(results, gate_savings, gate, questions, next_step, cost)))
 
 
 def bill_sentence(

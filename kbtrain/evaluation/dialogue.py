@@ -239,6 +239,15 @@ class FigureRow:
     beaten: str | None = None
 
 
+@dataclass(frozen=True)
+class Draws:
+    """``random``: of Random-Aug; ``bootstrap``: of table 2, over dialogues."""
+
+    random: int = 20
+    bootstrap: int = 2000
+    seed: int = 0
+
+
 def parts_of(
     responses: Sequence[AugmentedResponse], references: Sequence[str], bert: Floats | None = None
 ) -> TextStats:
@@ -274,25 +283,27 @@ def figures(parts: TextStats, base: Figures | None = None) -> Figures:
 
 
 def table_rows(
-    name: str, none: TextStats, augmented: TextStats, gates: Mapping[str, Bools], labels: Bools, draws: int, seed: int
+    name: str, none: TextStats, augmented: TextStats, gates: Mapping[str, Bools], labels: Bools, draws: Draws
 ) -> list[FigureRow]:
     """All variants of one augmentation in the paper's order: the gates, Random-Aug of each gate's size (mean and
-    spread over ``draws``, the same turns in every block), Human-label, Aug-All."""
+    spread over the draws, the same turns in every block), Human-label, Aug-All."""
     base = figures(none)
     rows, random_rows, n = [], [], len(labels)
     sizes: dict[int, list[Figures]] = {}
     for gate, chosen in gates.items():
         size = int(chosen.sum())
         if size not in sizes:
-            rng = np.random.default_rng([seed, size])
-            sizes[size] = [figures(mix_parts(none, augmented, draw_mask(rng, n, size)), base) for _ in range(draws)]
-            variant = f"Random-Aug ({draws} draws)"
+            rng = np.random.default_rng([draws.seed, size])
+            sizes[size] = [
+                figures(mix_parts(none, augmented, draw_mask(rng, n, size)), base) for _ in range(draws.random)
+            ]
+            variant = f"Random-Aug ({draws.random} draws)"
             mean, spread = summary(sizes[size])
             random_rows.append(FigureRow(name, variant, size, mean))
             random_rows.append(FigureRow(name, f"{variant}: spread", size, spread, "sd"))
         of_gate = figures(mix_parts(none, augmented, chosen), base)
         won = sum(of_gate.bleu > drawn.bleu for drawn in sizes[size])
-        rows.append(FigureRow(name, gate, size, of_gate, beaten=f"{won}/{draws}"))
+        rows.append(FigureRow(name, gate, size, of_gate, beaten=f"{won}/{draws.random}"))
     human = FigureRow(name, "Human-label", int(labels.sum()), figures(mix_parts(none, augmented, labels), base))
     return [*rows, *random_rows, human, FigureRow(name, "Aug-All", n, figures(augmented, base))]
 

@@ -18,12 +18,16 @@ SEED = 20_243
 
 @dataclass(frozen=True)
 class StoredAnswers:
-    """Correctness of both answers of each question, and the prompt tokens they read."""
+    """Correctness of both answers of each question, and the prompt tokens they read.
+
+    ``clusters``: names of groups of questions that intervals draw as a whole; None: they draw questions.
+    """
 
     llm: Floats
     rag: Floats
     llm_tokens: Floats
     rag_tokens: Floats
+    clusters: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -93,13 +97,12 @@ def judge_twice(
     first: Floats,
     with_reference: Floats,
     read: StoredAnswers,
-    threshold: float,
-    second: float,
+    thresholds: tuple[float, float],
     judging: JudgementTokens = JudgementTokens(),
-    clusters: Sequence[str] | None = None,
 ) -> DoubleJudgement:
-    """``first``: scores of the plain questions; ``with_reference``: of the same questions with their chunks; intervals
-    draw questions, or whole ``clusters`` of them."""
+    """``first``: scores of the plain questions; ``with_reference``: of the same questions with their chunks;
+    ``thresholds`` of both."""
+    threshold, second = thresholds
     searched = first > threshold
     passed_on = searched & (with_reference <= second)
     none, everything, n = np.zeros_like(searched), np.ones_like(searched), len(first)
@@ -111,11 +114,13 @@ def judge_twice(
     }
     right = {name: np.where(passed, read.rag, read.llm) for name, (_, passed, _) in chosen.items()}
     columns = np.stack([read.llm, read.rag, *(c for name in chosen for c in (right[name], chosen[name][1]))], axis=1)
-    means, drawn = columns.mean(axis=0), resampled_means(columns.astype(np.float64), DRAWS, SEED, clusters)
-    ways = [
-        _way(name, which[0], which[1], read, _over_random(means, drawn, 2 + 2 * i), which[2])
-        for i, (name, which) in enumerate(chosen.items())
-    ]
+    means, drawn = columns.mean(axis=0), resampled_means(columns.astype(np.float64), DRAWS, SEED, read.clusters)
+    ways = []
+    for i, (name, (is_searched, passed, gate_tokens)) in enumerate(chosen.items()):
+        tokens = np.where(passed, read.rag_tokens, read.llm_tokens).sum()
+        shares = float(is_searched.mean()), float(passed.mean())
+        gain, accuracy = _over_random(means, drawn, 2 + 2 * i), float(right[name].mean())
+        ways.append(AnswerPolicy(name, accuracy, *shares, round(float(tokens)), gain, gate_tokens))
     ways.append(_random(float(passed_on.mean()), read))
     gained = delta(float(means[8] - means[6]), drawn[:, 8] - drawn[:, 6])
     return DoubleJudgement(gate, n, threshold, second, tuple(ways), gained)
@@ -137,17 +142,3 @@ def _random(share: float, read: StoredAnswers) -> AnswerPolicy:
     accuracy = (1 - share) * read.llm.mean() + share * read.rag.mean()
     tokens = (1 - share) * read.llm_tokens.sum() + share * read.rag_tokens.sum()
     return AnswerPolicy("random", float(accuracy), share, share, round(float(tokens)), Delta(0.0, 0.0, 0.0), 0)
-
-
-def _way(
-    name: str,
-    searched: NDArray[np.bool_],
-    passed_on: NDArray[np.bool_],
-    read: StoredAnswers,
-    gain: Delta,
-    gate_tokens: int | None,
-) -> AnswerPolicy:
-    accuracy = np.where(passed_on, read.rag, read.llm).mean()
-    tokens = np.where(passed_on, read.rag_tokens, read.llm_tokens).sum()
-    share = float(searched.mean()), float(passed_on.mean())
-    return AnswerPolicy(name, float(accuracy), *share, round(float(tokens)), gain, gate_tokens)

@@ -7,7 +7,7 @@ frequency (figure 6) is counted in a corpus where a data set brings no popularit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,11 +33,15 @@ from kbtrain.records import Condition, Passage, Question
 
 @dataclass(frozen=True)
 class JudgedQuestions:
-    """Questions in one order: correctness without and with retrieval, and each gate's decision (1 = retrieve)."""
+    """Questions in one order: correctness without and with retrieval, and each gate's decision (1 = retrieve).
+
+    ``clusters``: names of groups of questions that intervals draw as a whole; None: they draw questions.
+    """
 
     llm: Floats
     rag: Floats
     retrieve: Mapping[str, Floats]
+    clusters: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,17 +81,15 @@ def group_rows(
     mean: bool = False,
     draws: int = 2_000,
     seed: int = 0,
-    clusters: Sequence[str] | None = None,
 ) -> list[GroupRow]:
     """One row per group (questions with group None are in none of them), sorted by ``order`` of the names.
 
-    Intervals draw a group's questions, or whole ``clusters`` of them. ``mean``: with two groups and more, a last row
-    ``mean`` in which each group counts the same (KBM, figure 5: mean over all test sets); its intervals draw the
-    questions of each group independently.
+    ``mean``: with two groups and more, a last row ``mean`` in which each group counts the same (KBM, figure 5: mean
+    over all test sets); its intervals draw the questions of each group independently.
     """
     names = sorted({group for group in groups if group is not None}, key=order)
     places = np.array([-1 if group is None else names.index(group) for group in groups])
-    built = [_row(judged, name, np.flatnonzero(places == i), draws, seed + i, clusters) for i, name in enumerate(names)]
+    built = [_row(judged, name, np.flatnonzero(places == i), draws, seed + i) for i, name in enumerate(names)]
     table = [row for row, _ in built]
     return [*table, _mean_row(built)] if mean and len(built) > 1 else table
 
@@ -114,7 +116,7 @@ def _mean_cell(cells: Sequence[Cell], gain: Delta) -> Cell:
 
 
 def _row(
-    judged: JudgedQuestions, name: str, at: NDArray[np.intp], draws: int, seed: int, clusters: Sequence[str] | None
+    judged: JudgedQuestions, name: str, at: NDArray[np.intp], draws: int, seed: int
 ) -> tuple[GroupRow, dict[str, Floats]]:
     """The row, and each gate's gain over random: as observed, then in each resample."""
     llm, rag = judged.llm[at], judged.rag[at]
@@ -123,7 +125,7 @@ def _row(
     for p in decisions.values():
         columns += [p, (1 - p) * llm + p * rag]
     table = np.stack(columns, axis=1)
-    drawn = None if clusters is None else [clusters[i] for i in at]
+    drawn = None if judged.clusters is None else [judged.clusters[i] for i in at]
     means = np.concatenate([table.mean(axis=0)[None], resampled_means(table, draws, seed, drawn)])
     cells: dict[str, Cell] = {}
     gains: dict[str, Floats] = {}
@@ -265,12 +267,9 @@ def decision(
 
 
 def judge_double(
-    runs: Sequence[RunFolder],
-    referenced: Sequence[RunFolder],
-    gate: str,
-    cut: DevRule,
+    runs: Sequence[RunFolder], referenced: Sequence[RunFolder], gate: str, cut: DevRule,
     clusters: Sequence[str] | None = None,
-) -> DoubleJudgement:
+) -> DoubleJudgement:  # fmt: skip
     """``referenced``: the same runs with the scores that the gate gives when it sees the chunks; ``clusters`` of the
     test questions, which intervals draw as a whole."""
     first, second = gate_input(runs, gate), gate_input(referenced, gate)
@@ -280,7 +279,7 @@ def judge_double(
     dev, test = _read([run.dev for run in runs], on_dev), _read([run.test for run in runs], cut.kind)
     other = second_threshold(cut.rule, first.dev > threshold, second.dev, dev)
     tokens = JudgementTokens(_tokens_read(runs, gate), _tokens_read(referenced, gate))
-    return judge_twice(gate, first.test, second.test, test, threshold, other, tokens, clusters)
+    return judge_twice(gate, first.test, second.test, replace(test, clusters=clusters), (threshold, other), tokens)
 
 
 def _tokens_read(runs: Sequence[RunFolder], gate: str) -> float | None:

@@ -277,14 +277,21 @@ def sizes_of(available: int, sizes: Sequence[int], path: Path | None = None) -> 
     return sorted({n for n in sizes if n < available} | {available})
 
 
+@dataclass(frozen=True)
+class CurvePlan:
+    """Labels to learn, sizes of the training parts, and the number of random parts of each size."""
+
+    keys: Sequence[Key]
+    sizes: Sequence[int]
+    draws: int
+    seed: int = 0
+
+
 def learning_curve(
     learners: Sequence[Learner],
     train: Sequence[GateExample],
     outcomes: Sequence[Outcome],
-    keys: Sequence[Key],
-    sizes: Sequence[int],
-    draws: int,
-    seed: int = 0,
+    plan: CurvePlan,
     done: Callable[[], object] = lambda: None,
 ) -> Iterator[CurvePoint]:
     """Points by size, draw, key and gate; with all questions there is one draw. ``done`` is called after each fit.
@@ -294,12 +301,12 @@ def learning_curve(
     """
     table = answers(outcomes, "greedy")
     wrong, helped = table.llm < 0.5, is_needed(outcomes)
-    for n in sizes_of(len(train), sizes):
-        for draw in range(draws if n < len(train) else 1):
+    for n in sizes_of(len(train), plan.sizes):
+        for draw in range(plan.draws if n < len(train) else 1):
             chosen = list(train)
-            random.Random(f"{seed}/{draw}").shuffle(chosen)
+            random.Random(f"{plan.seed}/{draw}").shuffle(chosen)
             chosen = chosen[:n]
-            for key in keys:
+            for key in plan.keys:
                 parts = {}
                 for learner in learners:
                     parts[learner.name] = learner.fit(chosen, key)

@@ -72,16 +72,30 @@ class _Row:
     each: dict[str, Floats] = field(default_factory=dict)  # (n,)
 
 
-def measure_pipeline(
-    name: str, traces: Sequence[Trace], questions: Mapping[str, Question], store: SampleStore, run: str, scores: Scores,
-    spent: Mapping[str, Mapping[str, float]], hits: Mapping[str, int], entities: Mapping[str, str] | None = None,
-) -> PipelineResult:  # fmt: skip
+@dataclass(frozen=True)
+class Alternatives:
+    """What a pipeline is compared with: the questions' stored answers of a ``run``, and gates' scores.
+
+    ``spent``: a gate's own requests, samples, tokens and seconds per question; ``hits``: number of passages in a
+    question's ``rag`` prompt; ``entities``: the one of each question, which intervals draw with all its questions
+    (None: they draw questions).
+    """
+
+    questions: Mapping[str, Question]
+    store: SampleStore
+    run: str
+    scores: Scores
+    spent: Mapping[str, Mapping[str, float]]
+    hits: Mapping[str, int]
+    entities: Mapping[str, str] | None = None
+
+
+def measure_pipeline(name: str, traces: Sequence[Trace], others: Alternatives) -> PipelineResult:
     """Rows for the pipeline, LLM only, one-step RAG, and every gate with a score for all of its questions.
 
-    ``spent`` are a gate's own requests, samples, tokens and seconds per question; ``hits`` how many passages
-    stand in a question's ``rag`` prompt; ``entities`` the one of each question, which intervals draw with all its
-    questions (None: they draw questions). Traces are graded again, as stored answers are.
+    Traces are graded again, as stored answers are.
     """
+    questions, store, run = others.questions, others.store, others.run
     pairs = [(t, _greedy(store, run, t.question_id, "llm"), _greedy(store, run, t.question_id, "rag")) for t in traces]
     both = [(t, llm, rag) for t, llm, rag in pairs if llm and rag and t.question_id in questions]
     if not both:
@@ -89,16 +103,16 @@ def measure_pipeline(
     evaluated = [questions[t.question_id] for t, _, _ in both]
     regraded = [replace(t, **grades(q, t.answer)) for q, (t, _, _) in zip(evaluated, both, strict=True)]
     llm = _stored_answers("llm_only", evaluated, [answer for _, answer, _ in both], None)
-    rag = _stored_answers("one_step_rag", evaluated, [answer for _, _, answer in both], hits)
+    rag = _stored_answers("one_step_rag", evaluated, [answer for _, _, answer in both], others.hits)
     method = _Row(name, np.array([(t.correct, t.exact_match, t.f1, t.retrieved) for t in regraded], dtype=np.float64))
     method.spent = {cost: float(sum(getattr(t.spent, cost) for t in regraded)) for cost in COSTS}
     searches = min(len(regraded), round(method.spent["searches"]))
     gated = [
-        _gated(gate, [by_question[q.id] for q in evaluated], searches, llm, rag, spent.get(gate, {}))
-        for gate, by_question in scores.items()
+        _gated(gate, [by_question[q.id] for q in evaluated], searches, llm, rag, others.spent.get(gate, {}))
+        for gate, by_question in others.scores.items()
         if all(q.id in by_question for q in evaluated)
     ]
-    clusters = None if entities is None else [entities[q.id] for q in evaluated]
+    clusters = None if others.entities is None else [others.entities[q.id] for q in evaluated]
     return PipelineResult(name, len(traces) - len(regraded), _rows(method, [llm, rag, *gated], clusters))
 
 
@@ -190,11 +204,8 @@ def pipelines_of_run(
     entities = None if clusters is None else dict(zip(by_id, clusters, strict=True))
     with SampleStore(run / "samples.db", read_only=True) as store:
         store.run_meta(sampling_run)  # raises for an unknown run: it would look like one without answers
-        measured = [
-            measure_pipeline(part.name, part.traces, by_id, store, sampling_run, scores, spent, hits, entities)
-            for part in pipelines
-            if part.traces
-        ]
+        others = Alternatives(by_id, store, sampling_run, scores, spent, hits, entities)
+        measured = [measure_pipeline(part.name, part.traces, others) for part in pipelines if part.traces]
     return [replace(part, rows=[replace(row, seen=seen_of(meta, row.name)) for row in part.rows]) for part in measured]
 
 

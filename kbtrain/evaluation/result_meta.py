@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import unmastered
-from kbtrain.evaluation.run_folder import GradedSplit
+from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import (
     check_current,
@@ -34,17 +34,9 @@ POSITIVES = {
 }
 
 
-def result_meta(
-    run: Path,
-    settings: Settings,
-    dev: GradedSplit,
-    test: GradedSplit,
-    sampling: Mapping[str, Any],
-    scores: Sequence[Path],
-    started: float,
-) -> dict[str, Any]:
-    """``meta`` of ``results.json``: what was measured how, and the meta data of every stage before, of the files of
-    ``scores`` too."""
+def result_meta(folder: RunFolder, settings: Settings, started: float) -> dict[str, Any]:
+    """``meta`` of ``results.json``: what was measured how, and the meta data of every stage before."""
+    dev, test = folder.dev, folder.test
     second, _ = unmastered(test.outcomes, settings.tau_mastery)
     return {
         "date": time.strftime("%Y-%m-%d"),
@@ -62,8 +54,8 @@ def result_meta(
         "threshold_rule": settings.rule,
         "positives": {name: POSITIVES[name] for name in ("needed", second)},
         **{k: v for k, v in dataclasses.asdict(settings).items() if k not in ("kind", "rule")},
-        "sampling": dict(sampling),
-        "stages": stages(run, scores),
+        "sampling": dict(folder.sampling),
+        "stages": stages(folder.path, folder.stored.files),
         "packages": package_versions(),
         **git_state(),
         "python": platform.python_version(),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -79,48 +79,58 @@ class Saving:
         return self.noted.over_random.above_zero
 
 
+@dataclass(frozen=True)
+class SavingOptions:
+    """How gates are compared: ``clusters`` of the test questions are drawn as a whole (None: questions are drawn).
+
+    ``settings``: threshold and rule by gate; without one the threshold with the most right answers on dev.
+    ``after_search``: gates that read what was found, which save passages alone. ``training``: questions of each gate,
+    which rule best_accuracy reads too.
+    """
+
+    kind: AccuracyKind = "greedy"
+    limit: float = LIMIT
+    draws: int = 2_000
+    seed: int = 0
+    clusters: Sequence[str] | None = None
+    settings: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    after_search: Collection[str] = ()
+    training: Mapping[str, thresholds.Training] = field(default_factory=dict)
+
+
 def savings(
     dev: Sequence[Outcome],
     test: Sequence[Outcome],
     scores: Mapping[str, Mapping[str, float]],
-    kind: AccuracyKind = "greedy",
-    limit: float = LIMIT,
-    draws: int = 2_000,
-    seed: int = 0,
-    clusters: Sequence[str] | None = None,
-    settings: Mapping[str, tuple[float, str]] | None = None,
-    after_search: Collection[str] = (),
-    training: Mapping[str, thresholds.Training] | None = None,
+    options: SavingOptions | None = None,
 ) -> list[Saving]:
-    """Of every gate in ``scores`` (higher = retrieval more needed), best on dev first; intervals draw the test
-    questions, or whole ``clusters`` of them.
+    """Of every gate in ``scores`` (higher = retrieval more needed), best on dev first.
 
-    ``noted``: threshold and rule by gate; without one the threshold with the most right answers on dev.
-    ``after_search``: gates that read what was found, which save passages alone. The result is empty without dev
-    questions. Where dev was not sampled, its greedy answers stand for ``expected``. ``training``: questions of
-    each gate, which rule best_accuracy reads too.
+    The result is empty without dev questions. Where dev was not sampled, its greedy answers count as ``expected``.
     """
     if not dev or not test or not scores:
         return []
+    options = options or SavingOptions()
+    kind, limit = options.kind, options.limit
     before = oc.dev_answers(dev, kind)
     correctness = oc.answers(test, kind)
-    chosen_settings, cuts, rank = settings or {}, {}, {}
+    cuts, rank = {}, {}
     columns = {gate: np.array([of[o.question_id] for o in test]) for gate, of in scores.items()}
     on_dev = {gate: np.array([of[o.question_id] for o in dev]) for gate, of in scores.items()}
     table = [correctness.llm, correctness.rag]
     for gate in scores:
         fewest, right = (
             most_saved(on_dev[gate], before, limit)[0],
-            most_right(on_dev[gate], before, (training or {}).get(gate)),
+            most_right(on_dev[gate], before, options.training.get(gate)),
         )
-        chosen = chosen_settings.get(gate, (right, "best_accuracy"))
+        chosen = options.settings.get(gate, (right, "best_accuracy"))
         cuts[gate] = chosen[1], (chosen[0], fewest, right)
         rank[gate] = dev_rank(on_dev[gate], before, limit)
         for threshold in cuts[gate][1]:
             searched = columns[gate] > threshold
             table += [searched.astype(np.float64), np.where(searched, correctness.rag, correctness.llm)]
     means = np.stack(table, axis=1)
-    drawn, observed = resampled_means(means, draws, seed, clusters), means.mean(axis=0)
+    drawn, observed = resampled_means(means, options.draws, options.seed, options.clusters), means.mean(axis=0)
     rows = []
     for i, gate in enumerate(scores):
         rule, thresholds_of = cuts[gate]
@@ -134,7 +144,7 @@ def savings(
         rows.append(
             Saving(
                 gate, limit, rule, len(dev), len(test), area, noted=at_noted, fewest=at_fewest, most_right=at_right,
-                as_all_rag=as_all_rag, within=within, saves="passages" if gate in after_search else "searches",
+                as_all_rag=as_all_rag, within=within, saves="passages" if gate in options.after_search else "searches",
             )
         )  # fmt: skip
     return sorted(rows, key=lambda row: rank[row.gate], reverse=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from kbtrain.arrays import Bools, Floats
 from kbtrain.dialogue.responses import AugmentedResponse, Verdicts
+from kbtrain.evaluation.dialogue import Draws
 from kbtrain.metrics.significance import Delta, cluster_counts, delta, wilson
 from kbtrain.records import TurnExample
 
@@ -104,8 +105,7 @@ def correlations(
     turns: Sequence[TurnExample],
     responses: Mapping[str, Sequence[AugmentedResponse]],
     scores: Mapping[str, Mapping[tuple[str, str], float]],
-    draws: int,
-    seed: int,
+    draws: Draws,
 ) -> list[Correlation]:
     """Of each augmentation: with its ranker's score of the best snippet read, and with a gold snippet being read.
 
@@ -119,7 +119,7 @@ def correlations(
         gold = [float(bool(set(t.gold_snippets) & set(r.snippets))) if t.gold_snippets and r.snippets else None
                 for t, r in zip(turns, read, strict=True)]  # fmt: skip
         for relevance, values in (("ranker's score", by_score), ("a gold snippet is read", gold)):
-            rows.append(_correlation(name, relevance, turns, read, values, draws, seed))
+            rows.append(_correlation(name, relevance, turns, read, values, draws))
     return rows
 
 
@@ -129,8 +129,7 @@ def _correlation(
     turns: Sequence[TurnExample],
     responses: Sequence[AugmentedResponse],
     values: Sequence[float | None],
-    draws: int,
-    seed: int,
+    draws: Draws,
 ) -> Correlation:
     from scipy.stats import rankdata  # a second to import
 
@@ -142,7 +141,7 @@ def _correlation(
     if len(rows) < _LEAST or len({row[1] for row in rows}) < 2 or len({row[2] for row in rows}) < 2:
         return Correlation(name, relevance, len(rows), None)
     confidence, relevant = (rankdata([row[i] for row in rows]) for i in (1, 2))
-    weights = cluster_counts([row[0] for row in rows], draws, seed)
+    weights = cluster_counts([row[0] for row in rows], draws.bootstrap, draws.seed)
     rho = _weighted(np.asarray(confidence, dtype=np.float64), np.asarray(relevant, dtype=np.float64), weights)
     return Correlation(name, relevance, len(rows), delta(float(rho[0]), rho[1:][np.isfinite(rho[1:])]))
 

@@ -73,8 +73,8 @@ def carry_threshold(
     threshold = choose(rule, dev, target_ratio)
     scores = target.test_scores[gate]
     retrieve = (scores > threshold.value).astype(np.float64)
-    judged, names = JudgedQuestions(target.test_llm, target.test_rag, {gate: retrieve}), [target.name] * len(scores)
-    cell = group_rows(judged, names, clusters=target.clusters)[0].gates[gate]
+    judged = JudgedQuestions(target.test_llm, target.test_rag, {gate: retrieve}, target.clusters)
+    cell = group_rows(judged, [target.name] * len(scores))[0].gates[gate]
     return CarriedThreshold(
         gate=gate,
         source=source.name,

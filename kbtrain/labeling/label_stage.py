@@ -33,16 +33,18 @@ MANY_LONG = 0.2  # share of long answers above which labelling warns
 
 @dataclass
 class LabelCounts:
-    """Counts of a labelling. ``mastery`` and ``certainty`` count the training questions' ``llm`` values, ``change``
-    theirs.
+    """Counts of a labelling by ``rule``. ``mastery`` and ``certainty`` count the training questions' ``llm`` values,
+    ``change`` theirs; ``unread``: stored sets by condition whose question has not come.
     """
 
+    rule: LabelRule = DEFAULT_RULE
     counts: Counter[str] = field(default_factory=Counter)
     mastery: Counter[float] = field(default_factory=Counter)
     certainty: Counter[float] = field(default_factory=Counter)
     change: Counter[float] = field(default_factory=Counter)
     answers: dict[Split, Counter[int]] = field(default_factory=dict)  # questions by number of answers, llm and rag
     copied: CopiedGold = field(default_factory=CopiedGold)
+    unread: Counter[str] = field(default_factory=Counter)
 
     @property
     def most_answers(self) -> dict[Split, int]:
@@ -61,7 +63,7 @@ class LabelCounts:
         """Number of questions that the server refused under each condition; conditions without any are skipped."""
         return {c: n for c in CONDITIONS if (n := self.counts[f"{c}_refused"])}
 
-    def warnings(self, rule: LabelRule) -> list[str]:
+    def warnings(self) -> list[str]:
         """Lines on copied gold answers, on answers skipped or without a verdict, and on conditions with many cut."""
         counted = {"keep": "count as they stand", "drop": "are skipped", "prefix": "count by their first sentence"}
         problem = self.copied.problem()
@@ -75,8 +77,8 @@ class LabelCounts:
             if (n := self.counts[f"{condition}_yes_no_answers_without_verdict"])
         ]
         cut = [
-            f"warning: {share:.1%} of the answers under '{condition}' end at the token limit and {counted[rule.cut]}; "
-            "sample with a larger max_new_tokens, or choose by --cut"
+            f"warning: {share:.1%} of the answers under '{condition}' end at the token limit and "
+            f"{counted[self.rule.cut]}; sample with a larger max_new_tokens, or choose by --cut"
             for condition, share in self.cut_shares().items()
             if share > MANY_CUT
         ]
@@ -103,7 +105,6 @@ def label_questions(
     questions: Iterable[Question],
     tally: LabelCounts,
     verdicts: Aligned[QuestionVerdicts] | None = None,
-    rule: LabelRule = DEFAULT_RULE,
     meanings: Aligned[MeaningGroups] | None = None,
 ) -> Iterator[Label]:
     """A label for each question with at least two ``llm`` samples, in the order of ``questions``; the rest is counted.
@@ -112,11 +113,11 @@ def label_questions(
     groups of answers, likewise, for change.
     tau is not chosen yet: the hard labels are those of tau = 0 (see :func:`kbtrain.labeling.label.with_taus`).
     """
-    counts, stored = tally.counts, Counter(store.counts(run))
+    counts, tally.unread = tally.counts, Counter(store.counts(run))
     for question in questions:
         counts["questions"] += 1
         groups = None if meanings is None else meanings.record_of(question) or MeaningGroups(question.id, {})
-        parts, changed = _indicators(store, run, question, tally, stored, verdicts_on(verdicts, question), rule, groups)
+        parts, changed = _indicators(store, run, question, tally, verdicts_on(verdicts, question), groups)
         llm = parts.get("llm")
         if llm is None:
             counts["questions_without_llm_samples"] += 1
@@ -139,7 +140,7 @@ def label_questions(
     for aligned in (verdicts, meanings):
         if aligned is not None:
             aligned.finish()
-    for condition, left in stored.items():
+    for condition, left in tally.unread.items():
         counts[f"stored_{condition}_of_unknown_questions"] = left
 
 
@@ -152,19 +153,10 @@ def verdicts_on(verdicts: Aligned[QuestionVerdicts] | None, question: Question) 
 
 
 def _indicators(
-    store: SampleStore,
-    run: str,
-    question: Question,
-    tally: LabelCounts,
-    stored: Counter[str],
-    verdicts: grading.Verdicts | None,
-    rule: LabelRule,
-    groups: MeaningGroups | None = None,
-) -> tuple[dict[Condition, Indicators], Change | None]:
-    """Indicators under each condition with enough samples, and the change between ``llm`` and ``rag``.
-
-    ``stored`` is counted down by what was read.
-    """
+    store: SampleStore, run: str, question: Question, tally: LabelCounts, verdicts: grading.Verdicts | None,
+    groups: MeaningGroups | None,
+) -> tuple[dict[Condition, Indicators], Change | None]:  # fmt: skip
+    """Indicators under each condition with enough samples, and the change between ``llm`` and ``rag``."""
     by_condition: dict[Condition, Indicators] = {}
     answers: dict[Condition, str] = {}
     texts: dict[Condition, list[str]] = {}
@@ -172,13 +164,13 @@ def _indicators(
         stored_set = store.get(run, question.id, condition)
         if stored_set is None:
             continue
-        stored[condition] -= 1
+        tally.unread[condition] -= 1
         if stored_set.greedy is not None:
             answers[condition] = stored_set.greedy.text
-        indicated = _indicated(question, stored_set, tally.counts, verdicts, rule)
+        indicated = _indicated(question, stored_set, tally, verdicts)
         if indicated is not None:
             by_condition[condition] = indicated
-            texts[condition] = counted_texts(stored_set, rule)
+            texts[condition] = counted_texts(stored_set, tally.rule)
     tally.copied.add(question, answers)
     if "llm" not in texts or "rag" not in texts:
         return by_condition, None
@@ -190,10 +182,10 @@ def _indicators(
 
 
 def _indicated(
-    question: Question, stored_set: SampleSet, counts: Counter[str], verdicts: grading.Verdicts | None, rule: LabelRule
+    question: Question, stored_set: SampleSet, tally: LabelCounts, verdicts: grading.Verdicts | None
 ) -> Indicators | None:
     """Indicators of the answers under one condition, which are counted; None where there are not enough."""
-    condition = stored_set.condition
+    condition, counts, rule = stored_set.condition, tally.counts, tally.rule
     if condition != "llm":
         counts[f"{condition}_prompts_cut"] += stored_set.evidence_cut > 0
         counts[f"{condition}_evidence_tokens_cut"] += stored_set.evidence_cut

@@ -74,31 +74,32 @@ def example_kinds(
     return tests
 
 
+@dataclass(frozen=True)
+class AnsweredRun:
+    """A run folder's evaluated questions and their outcomes, in one order; ``sampling_run``: of the answers."""
+
+    path: Path
+    sampling_run: str
+    questions: Sequence[Question]
+    outcomes: Sequence[Outcome]
+
+
 def collect(
-    run: Path,
-    sampling_run: str,
-    outcomes: Sequence[Outcome],
-    gate: str | None,
-    cut: float | None,
-    scores: Mapping[str, float],
+    answered: AnsweredRun, gate: str | None, cut: float | None, scores: Mapping[str, float]
 ) -> list[ExampleKind]:
     """Examples of every kind, with their texts from the run folder; ``cut``: the gate's threshold."""
+    outcomes, sampling_run = answered.outcomes, answered.sampling_run
     picked = {
         name: (meaning, *pick(outcomes, test)) for name, (meaning, test) in example_kinds(gate, cut, scores).items()
     }
-    ids = {o.question_id for _, _, chosen in picked.values() for o in chosen}
-    questions = {q.id: q for q in jsonl.read(Question, run / "questions.jsonl") if q.id in ids}
-    with SampleStore(run / "samples.db", read_only=True) as store:
+    questions = {question.id: question for question in answered.questions}
+    with SampleStore(answered.path / "samples.db", read_only=True) as store:
         store.run_meta(sampling_run)
-        return [
-            ExampleKind(
-                name,
-                meaning,
-                n,
-                [_example(store, sampling_run, questions[o.question_id], o, scores, cut) for o in chosen],
-            )
-            for name, (meaning, n, chosen) in picked.items()
-        ]
+        examples = {
+            name: [_example(store, sampling_run, questions[o.question_id], o, scores, cut) for o in chosen]
+            for name, (_, _, chosen) in picked.items()
+        }
+        return [ExampleKind(name, meaning, n, examples[name]) for name, (meaning, n, _) in picked.items()]
 
 
 def _example(
@@ -169,15 +170,10 @@ def ranked_errors(
 
 
 def worst_errors(
-    run: Path,
-    sampling_run: str,
-    questions: Sequence[Question],
-    outcomes: Sequence[Outcome],
-    scores: Mapping[str, float],
-    cut: float,
-    dimensions: Sequence[Dimension],
+    answered: AnsweredRun, scores: Mapping[str, float], cut: float, dimensions: Sequence[Dimension]
 ) -> list[ErrorKind]:
-    """The errors with their texts from the run folder; ``questions`` and ``outcomes`` in the same order."""
+    """The errors with their texts from the run folder."""
+    run, sampling_run, questions, outcomes = answered.path, answered.sampling_run, answered.questions, answered.outcomes
     by_kind = ranked_errors(outcomes, scores, cut)
     place = {question.id: i for i, question in enumerate(questions)}
     ids = {o.question_id for _, errors in by_kind.values() for o in errors[:SHOWN]}

@@ -186,9 +186,9 @@ def lay_out(options: Options, runs: Sequence[RunFolder], plug_in: Sequence[RunFo
     names = _groups(options, runs)
     if not any(names):
         raise UserError(f"{options.layout}: no test question has {_BY[options.layout]}")
-    judged = judge_questions(runs, options.gates, options.cut, plug_in)
     clusters = clusters_of(options.resample, questions_of(runs))
-    table_rows = group_rows(judged, names, _in_order, mean=options.layout in ("table1", "figure5"), clusters=clusters)
+    judged = replace(judge_questions(runs, options.gates, options.cut, plug_in), clusters=clusters)
+    table_rows = group_rows(judged, names, _in_order, mean=options.layout in ("table1", "figure5"))
     left_out = sum(name is None for name in names)
     note += f" {left_out} of {len(names)} questions are in no row." if left_out else ""
     if options.layout == "figure5":

@@ -69,12 +69,12 @@ def split_parts(selection: Selection, gate: str | None) -> list[Partition]:
     """Every dimension of the selection; empty without a gate whose decisions are stored."""
     if gate is None or gate not in selection.decisions:
         return []
-    judged = JudgedQuestions(_bits(selection.llm), _bits(selection.rag), {gate: _bits(selection.decisions[gate])})
-    clusters = list(map(str, selection.clusters)) or None
+    decisions, clusters = {gate: _bits(selection.decisions[gate])}, list(map(str, selection.clusters)) or None
+    judged = JudgedQuestions(_bits(selection.llm), _bits(selection.rag), decisions, clusters)
     partitions = []
     for d in selection.dimensions:
         labels = [None if place < 0 else d.labels[place] for place in d.places]
-        partitions.append(Partition(d.name, group_rows(judged, labels, d.labels.index, clusters=clusters)))
+        partitions.append(Partition(d.name, group_rows(judged, labels, d.labels.index)))
     return partitions
 
 

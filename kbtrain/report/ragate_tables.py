@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kbtrain.arrays import Bools
 from kbtrain.dialogue import domain_of
 from kbtrain.dialogue.responses import NONE
-from kbtrain.evaluation.dialogue import DialogueInputs, FigureRow, Figures, Recall, figures, parts_of, table_rows
+from kbtrain.evaluation.dialogue import DialogueInputs, Draws, FigureRow, Recall, figures, parts_of, table_rows
 from kbtrain.evaluation.snippet_use import Correlation, Usefulness, correlations, gold_usefulness, judged_usefulness
 from kbtrain.metrics.registry import METRICS
 from kbtrain.metrics.text_generation import bleu_signature
@@ -69,33 +69,29 @@ def table_2(gates: Sequence[GateTurns], n: int, positive: int) -> Table:
     return Table("table2", "Table 2: does this turn need knowledge?", note, columns, rows)
 
 
-def table_4(none: Figures, n: int, rows: Sequence[FigureRow], note: str) -> Table:
-    """All augmentations and all figures (the appendix's table)."""
+def response_tables(n: int, rows: Sequence[FigureRow], ranker: str, note: str) -> list[Table]:
+    """Table 3, one ranker's top 3 and its first with the paper's columns; table 4, the appendix's, with all of them.
+
+    ``rows``: No-Aug first.
+    """
+    chosen = [row for row in rows[1:] if row.augmentation in (f"{ranker}_top3", f"{ranker}_rank1")]
     title = "Table 4: responses under each gate and augmentation, all figures"
-    return _responses("table4", title, none, n, rows, list(_NAMES), note)
+    return [
+        _responses("table3", f"Table 3: responses with the snippets of {ranker}", n, [rows[0], *chosen], _SHORT, note),
+        _responses("table4", title, n, rows, list(_NAMES), note),
+    ]
 
 
-def table_3(none: Figures, n: int, rows: Sequence[FigureRow], ranker: str, note: str) -> Table:
-    """One ranker's top 3 and its first, with the paper's columns."""
-    chosen = [row for row in rows if row.augmentation in (f"{ranker}_top3", f"{ranker}_rank1")]
-    title = f"Table 3: responses with the snippets of {ranker}"
-    return _responses("table3", title, none, n, chosen, _SHORT, note)
-
-
-def _responses(
-    name: str, title: str, none: Figures, n: int, rows: Sequence[FigureRow], keys: Sequence[str], note: str
-) -> Table:
+def _responses(name: str, title: str, n: int, rows: Sequence[FigureRow], keys: Sequence[str], note: str) -> Table:
     columns = [Column("augmentation", "text"), Column("variant", "text"), Column("# augs", "count")]
     columns += [Column(_NAMES[key], "change" if key.endswith("change") else "decimal") for key in keys]
     columns.append(Column("random draws beaten", "text"))
-    first: list[Value] = ["-", "No-Aug", 0, *_values(none, keys), ""]
-    body = [[r.augmentation, r.variant, r.n_augmented, *_values(r.figures, keys), r.beaten or ""] for r in rows]
+    body = [
+        [r.augmentation, r.variant, r.n_augmented, *(getattr(r.figures, key) for key in keys), r.beaten or ""]
+        for r in rows
+    ]
     text = f"{n} test turns. Random draws beaten: those of the gate's own size with a lower BLEU. {_CHANGES} {note}"
-    return Table(name, title, text, columns, [first, *body])
-
-
-def _values(figures: Figures, keys: Sequence[str]) -> list[Any]:
-    return [getattr(figures, key) for key in keys]
+    return Table(name, title, text, columns, body)
 
 
 def appendix_b(usefulness: Sequence[Usefulness], judge: str = "") -> Table:
@@ -167,15 +163,6 @@ _NOTE = (
 
 
 @dataclass(frozen=True)
-class Draws:
-    """``random``: of Random-Aug; ``bootstrap``: of table 2, over dialogues."""
-
-    random: int = 20
-    bootstrap: int = 2000
-    seed: int = 0
-
-
-@dataclass(frozen=True)
 class BertScored:
     """Each response's F1 by augmentation; ``note`` names model, layer and versions, or the reason why it is missing."""
 
@@ -216,11 +203,12 @@ def evaluate_dialogue(
     else:
         lacking.append(f"table 2: all {len(labels)} test turns are of one class, so there is nothing to tell apart")
     parts = {name: parts_of(rows, inputs.references, bert.f1.get(name)) for name, rows in inputs.responses.items()}
-    none, rows = parts.pop(NONE), list[FigureRow]()
+    none = parts.pop(NONE)
+    rows = [FigureRow("-", "No-Aug", 0, figures(none))]
     for name, augmented in parts.items():
-        rows += table_rows(name, none, augmented, chosen, labels, draws.random, draws.seed)
-    base, note = figures(none), f"{_NOTE} Other than in the paper: {'; '.join(inputs.deviations)}."
-    tables += [table_3(base, len(labels), rows, ranker, note), table_4(base, len(labels), rows, note)]
+        rows += table_rows(name, none, augmented, chosen, labels, draws)
+    note = f"{_NOTE} Other than in the paper: {'; '.join(inputs.deviations)}."
+    tables += response_tables(len(labels), rows, ranker, note)
     augmented_by = {name: answers for name, answers in inputs.responses.items() if name != NONE}
     usefulness = []
     for name, answers in augmented_by.items():
@@ -229,7 +217,7 @@ def evaluate_dialogue(
             if inputs.useful:
                 usefulness.append(judged_usefulness(gate, name, inputs.turns, answers, which, inputs.useful))
     tables.append(appendix_b(usefulness, inputs.judge))
-    seeds = correlations(inputs.turns, augmented_by, inputs.relevance, draws.bootstrap, draws.seed)
+    seeds = correlations(inputs.turns, augmented_by, inputs.relevance, draws)
     tables.append(confidence_table(seeds))
     columns = {"Human": labels, **chosen}
     tables += [figure_3(inputs.turns, columns), figure_4(inputs.turns, columns)]

@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from kbtrain.answers.grading import contains
 from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
@@ -87,15 +87,23 @@ def by_own(
     ]
 
 
+class EvidenceRule(NamedTuple):
+    """The retriever's name, the text that is searched for, and when a passage shows its title."""
+
+    name: str
+    query: Query = "text"
+    titles: Titles = "missing"
+
+
 def find_evidence(
-    questions: Path, search: Search, name: str, query: Query, batch: int, skip: int, titles: Titles
+    questions: Path, search: Search, rule: EvidenceRule, batch: int, skip: int
 ) -> Iterator[list[Evidence]]:
     """Evidence for all questions but the first ``skip``, a batch at a time."""
     rows = itertools.islice((question for _, question in read_questions(questions)), skip, None)
     while group := list(itertools.islice(rows, batch)):
-        queries = [question.text if query == "text" else query_text(question) for question in group]
+        queries = [question.text if rule.query == "text" else query_text(question) for question in group]
         hits = search(group, queries)
-        yield [evidence_of(*parts, name, titles) for parts in zip(group, queries, hits, strict=True)]
+        yield [evidence_of(*parts, rule.name, rule.titles) for parts in zip(group, queries, hits, strict=True)]
 
 
 def evidence_of(

@@ -13,7 +13,7 @@ from tiny_kbm import make_folder
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.learning_curve import FittedScores, KBMLearner, learning_curve, sizes_of, stacked
+from kbtrain.evaluation.learning_curve import CurvePlan, FittedScores, KBMLearner, learning_curve, sizes_of, stacked
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features
@@ -54,7 +54,7 @@ def test_draws_are_nested_and_gates_see_the_same_questions(labelled_run):
     outcomes = read_run(labelled_run, scores=False).test.outcomes
     train = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl"))
     one, other = Noted("one", len(outcomes)), Noted("other", len(outcomes))
-    points = list(learning_curve([one, other], train, outcomes, ("mastery",), (20, 40, 100), draws=2))
+    points = list(learning_curve([one, other], train, outcomes, CurvePlan(("mastery",), (20, 40, 100), 2)))
     assert one.seen == other.seen
     by_size = [ids for _, ids in one.seen]
     assert [len(ids) for ids in by_size] == [20, 20, 40, 40, 60]  # with all questions there is one draw

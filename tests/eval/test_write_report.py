@@ -23,7 +23,7 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import stored_scores
-from kbtrain.evaluation.savings import savings
+from kbtrain.evaluation.savings import SavingOptions, savings
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
 from kbtrain.records import Outcome, Question
@@ -166,7 +166,7 @@ def test_the_page_draws_what_the_evaluation_drew_and_says_so(
     scores = stored_scores(run_folder).by_gate
     of_test = entities_of([q for q in named if q.split == "test"])
     by_entity, by_question = (
-        savings(dev, test, scores, "greedy", clusters=clusters)[0].fewest for clusters in (of_test, None)
+        savings(dev, test, scores, SavingOptions("greedy", clusters=clusters))[0].fewest for clusters in (of_test, None)
     )
     assert percent_interval(by_entity.saved) != percent_interval(by_question.saved)
     for name in ("report.html", "report.md"):

@@ -57,7 +57,7 @@ def test_one_answer_is_no_label_and_the_reason_is_counted(
     assert not list(label_questions(store, "main", [capital, dev], tally))
     assert (tally.counts["llm_single_sample"], tally.counts["llm_greedy_only"]) == (1, 1)
     assert tally.counts["questions_without_llm_samples"] == 2
-    (one,) = label_questions(store, "main", [dev], LabelCounts(), rule=LabelRule(by="greedy"))
+    (one,) = label_questions(store, "main", [dev], LabelCounts(LabelRule(by="greedy")))
     assert one.llm.mastery == 1.0 and one.llm.certainty is None
 
 
@@ -69,14 +69,14 @@ def test_answers_cut_at_the_limit_are_counted_and_more_than_5_percent_are_warned
     tally = LabelCounts()
     list(label_questions(store, "main", [capital], tally))
     assert tally.counts["llm_answers_cut"] == n and tally.cut_shares() == {"llm": n / 20}
-    lines = tally.warnings(LabelRule())
+    lines = tally.warnings()
     assert len(lines) == warned and all("10.0% of the answers under 'llm'" in line for line in lines)
 
 
 def test_the_rule_decides_which_answers_count(store: SampleStore, capital: Question, answered: Answered) -> None:
     store.put("main", [cut(answered("Paris", "Paris", "Rome", "Oslo"), 2)])
     (kept,) = label_questions(store, "main", [capital], LabelCounts())
-    (dropped,) = label_questions(store, "main", [capital], LabelCounts(), rule=LabelRule(cut="drop"))
+    (dropped,) = label_questions(store, "main", [capital], LabelCounts(LabelRule(cut="drop")))
     assert (kept.llm.mastery, dropped.llm.mastery) == (0.5, 1.0)
 
 
@@ -84,8 +84,8 @@ def test_a_greedy_answer_that_is_cut_is_not_counted_as_a_judge_s_abstention(
     store: SampleStore, capital: Question
 ) -> None:
     store.put("main", [SampleSet("q1", "llm", (), Sample(-1, "Paris", 2, "length", -1.0), 20)])
-    tally = LabelCounts()
-    assert not list(label_questions(store, "main", [capital], tally, rule=LabelRule(by="greedy", cut="drop")))
+    tally = LabelCounts(LabelRule(by="greedy", cut="drop"))
+    assert not list(label_questions(store, "main", [capital], tally))
     assert tally.counts["llm_too_few_whole_answers"] == 1 and not tally.counts["llm_judge_abstained"]
 
 
@@ -96,7 +96,7 @@ def test_yes_no_answers_without_a_verdict_are_counted_and_warned_of(store: Sampl
     (made,) = label_questions(store, "main", [asked], tally)
     assert (made.llm.mastery, made.llm.n, made.llm.n_abstained) == (pytest.approx(2 / 3), 5, 2)
     assert (tally.counts["llm_yes_no_answers"], tally.counts["llm_yes_no_answers_without_verdict"]) == (5, 2)
-    (line,) = tally.warnings(LabelRule())
+    (line,) = tally.warnings()
     assert line.startswith("warning: 2 of 5 answers to yes/no questions under 'llm' say neither")
     assert "data_gen/judge.py" in line
 
@@ -180,8 +180,7 @@ def test_cut_and_thought_only_answers_are_left_out_and_counted_and_empty_ones_ar
     assert (made.llm.n_cut, made.llm.n_thought_only, made.llm.greedy_correct) == (1, 1, None)
     assert (tally.counts["llm_answers_left_out_cut"], tally.counts["llm_answers_left_out_thought_only"]) == (1, 1)
     assert (
-        "2 answers under 'llm' are skipped: 1 were cut before they began, 1 are thoughts alone"
-        in tally.warnings(LabelRule())[0]
+        "2 answers under 'llm' are skipped: 1 were cut before they began, 1 are thoughts alone" in tally.warnings()[0]
     )
 
 
@@ -202,5 +201,5 @@ def test_left_out_answers_leave_certainty_its_common_scale(
     store.put("main", [silent(answered(*["Paris"] * 9, question="q9"), "length")])
     assert common_answers(store, "main") == 5
     dev = dataclasses.replace(capital, id="q9")
-    made = list(label_questions(store, "main", [capital, dev], LabelCounts(), rule=LabelRule(certainty_answers=5)))
+    made = list(label_questions(store, "main", [capital, dev], LabelCounts(LabelRule(certainty_answers=5))))
     assert [one.llm.certainty is not None for one in made] == [True, True]

@@ -7,7 +7,7 @@ import pytest
 from support.texts import text_scores
 
 from kbtrain.dialogue.responses import AugmentedResponse
-from kbtrain.evaluation.dialogue import Figures, draw_mask, figures, mix_parts, parts_of, summary, table_rows
+from kbtrain.evaluation.dialogue import Draws, Figures, draw_mask, figures, mix_parts, parts_of, summary, table_rows
 from kbtrain.metrics.text_generation import scores_of, text_parts
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
@@ -49,7 +49,7 @@ def test_summed_parts_give_sacrebleu_s_corpus_score_for_any_texts():
 
 def test_a_gate_s_row_is_the_per_turn_mix_of_stored_responses(none, augmented):
     chosen = np.array([True, False, True, False])
-    row = table_rows("x_top3", none, augmented, {"gate": chosen}, np.array([True, True, False, False]), 20, 0)[0]
+    row = table_rows("x_top3", none, augmented, {"gate": chosen}, np.array([True, True, False, False]), Draws(20))[0]
     texts = [AUGMENTED[0], PLAIN[1], AUGMENTED[2], PLAIN[3]]
     expected = text_scores(texts, REFERENCES)
     found = row.figures
@@ -67,7 +67,7 @@ def test_a_gate_s_row_is_the_per_turn_mix_of_stored_responses(none, augmented):
 
 def test_all_variants_stand_in_the_paper_s_order_and_random_has_the_gate_s_size(none, augmented):
     gates = {"one": np.array([True, False, False, False]), "two": np.array([True, True, True, False])}
-    rows = table_rows("x_top3", none, augmented, gates, np.array([False, True, False, True]), 20, 0)
+    rows = table_rows("x_top3", none, augmented, gates, np.array([False, True, False, True]), Draws(20))
     assert [(row.variant, row.n_augmented, row.kind) for row in rows] == [
         ("one", 1, "value"), ("two", 3, "value"),
         ("Random-Aug (20 draws)", 1, "value"), ("Random-Aug (20 draws): spread", 1, "sd"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,7 @@ READ = StoredAnswers(
 
 def test_chunks_are_passed_on_only_where_both_judgements_say_so() -> None:
     first, second = np.array([0.1, 0.9, 0.9, 0.9]), np.array([0.9, 0.2, 0.8, 0.3])
-    found = judge_twice("kbm_mastery", first, second, READ, 0.5, 0.5)
+    found = judge_twice("kbm_mastery", first, second, READ, (0.5, 0.5))
     plain, always, gate, double, chance = found.ways
     assert (plain.accuracy, plain.tokens, plain.searched) == (0.5, 40, 0)
     assert (always.accuracy, always.tokens, always.passed_on) == (0.5, 400, 1)
@@ -34,13 +36,13 @@ def test_chunks_are_passed_on_only_where_both_judgements_say_so() -> None:
 
 def test_a_score_at_its_threshold_is_neither_searched_for_nor_dropped() -> None:
     first, second = np.array([0.5, 0.9, 0.9, 0.5]), np.array([0.1, 0.5, 0.6, 0.1])
-    double = judge_twice("g", first, second, READ, 0.5, 0.5).ways[3]
+    double = judge_twice("g", first, second, READ, (0.5, 0.5)).ways[3]
     assert (double.searched, double.passed_on) == (0.5, 0.25)
 
 
 def test_the_gate_s_own_reading_is_counted_once_or_twice() -> None:
     first, second = np.array([0.1, 0.9, 0.9, 0.9]), np.array([0.9, 0.2, 0.8, 0.3])
-    found = judge_twice("g", first, second, READ, 0.5, 0.5, JudgementTokens(50.0, 200.0))
+    found = judge_twice("g", first, second, READ, (0.5, 0.5), JudgementTokens(50.0, 200.0))
     tokens = {way.name: way.gate_tokens for way in found.ways}
     # four questions of 50 tokens; of the three searched for again with 200
     assert tokens == {"LLM Only": 0, "All RAG": 0, "gate": 200, "double judgement": 800, "random": 0}
@@ -53,7 +55,7 @@ def test_the_interval_of_the_gain_is_that_of_a_resample_worked_out_on_its_own() 
     llm, rag = (rng.random(n) < 0.4).astype(float), (rng.random(n) < 0.6).astype(float)
     first, second = rng.random(n), np.where(rag > llm, 0.2, 0.8)  # a second judgement that knows
     read = StoredAnswers(llm, rag, np.full(n, 10.0), np.full(n, 100.0))
-    found = judge_twice("g", first, second, read, 0.5, 0.5)
+    found = judge_twice("g", first, second, read, (0.5, 0.5))
     passed = (first > 0.5) & (second <= 0.5)
     draws = []
     for _ in range(2000):
@@ -84,7 +86,7 @@ def test_of_equally_accurate_second_thresholds_the_one_that_reads_least_is_taken
     chosen = second_threshold("ratio", searched, np.array([0.0, 0.2, 0.8, 0.3]), READ)
     assert chosen == pytest.approx(0.25)  # question 3 is wrong either way: its chunks are dropped as well
     second = np.array([0.0, 0.2, 0.8, 0.3])
-    found = judge_twice("kbm_mastery", np.array([0.1, 0.9, 0.9, 0.9]), second, READ, 0.5, chosen)
+    found = judge_twice("kbm_mastery", np.array([0.1, 0.9, 0.9, 0.9]), second, READ, (0.5, chosen))
     assert (found.ways[3].accuracy, found.ways[3].passed_on) == (0.75, 0.25)
     # chunks that change nothing are all dropped; chunks that each question needs are all passed on
     nothing = StoredAnswers(READ.llm, READ.llm, READ.llm_tokens, READ.rag_tokens)
@@ -99,7 +101,7 @@ def test_intervals_draw_whole_clusters() -> None:
     columns = [np.repeat(rng.integers(0, 2, 50).astype(float), 8) for _ in range(4)]
     read = StoredAnswers(columns[0], columns[1], np.full(400, 10.0), np.full(400, 100.0))
     alone, together = (
-        judge_twice("g", columns[2], columns[3], read, 0.5, 0.5, clusters=clusters)
+        judge_twice("g", columns[2], columns[3], replace(read, clusters=clusters), (0.5, 0.5))
         for clusters in (None, [str(i // 8) for i in range(400)])
     )
     for one, other in ((alone.ways[3].gain, together.ways[3].gain), (alone.second_gain, together.second_gain)):

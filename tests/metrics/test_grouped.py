@@ -55,7 +55,7 @@ def test_intervals_draw_whole_clusters() -> None:
     rng = np.random.default_rng(0)
     llm, rag, gate = (np.repeat(rng.integers(0, 2, 50).astype(float), 8) for _ in range(3))
     alone, together = (
-        group_rows(JudgedQuestions(llm, rag, {"gate": gate}), ["a"] * 400, clusters=clusters)[0].gates["gate"].gain
+        group_rows(JudgedQuestions(llm, rag, {"gate": gate}, clusters), ["a"] * 400)[0].gates["gate"].gain
         for clusters in (None, [str(i // 8) for i in range(400)])
     )
     assert alone.mean == together.mean

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kbtrain.evaluation.pipelines import measure_pipeline, traces_minus
+from kbtrain.evaluation.pipelines import Alternatives, measure_pipeline, traces_minus
 from kbtrain.io.store import SampleStore
 from kbtrain.rag.seakr.trace import Spent, Trace
 from kbtrain.records import Question, Sample, SampleSet
@@ -50,7 +50,9 @@ def test_rows_beside_a_method_worked_by_hand(stored):
     scores = {"good": {f"q{i}": float(i) for i in range(N)}, "partial": {"q0": 1.0}}
     traces = [trace(i, searches=int(i >= 4)) for i in range(N)]  # 4 searches
     own = {"good": {"requests": 1.0, "samples": 20.0, "tokens": 100.0}}
-    found = measure_pipeline("m", traces, questions, store, "main", scores, own, {q: 2 for q in questions})
+    found = measure_pipeline(
+        "m", traces, Alternatives(questions, store, "main", scores, own, {q: 2 for q in questions})
+    )
     rows = {row.name: row for row in found.rows}
     assert list(rows) == ["m", "llm_only", "one_step_rag", "good"]  # "partial" has no score for most
     assert [rows[n].accuracy for n in rows] == [1.0, 3 / 8, 7 / 8, 6 / 8]  # good: q4-q7 retrieved, q3 and q7 wrong
@@ -74,7 +76,7 @@ def test_a_gates_costs_are_those_of_the_questions_it_chose(tmp_path):
         traces = [replace(trace(0, i), question_id=name) for i, name in enumerate(questions)]  # one search in all
         scores = {"first": {"long": 1.0, "short": 0.0}, "second": {"long": 0.0, "short": 1.0}}
         hits = {"long": 9, "short": 1}
-        found = measure_pipeline("m", traces, questions, store, "main", scores, {}, hits)
+        found = measure_pipeline("m", traces, Alternatives(questions, store, "main", scores, {}, hits))
     spent = {row.name: row.spent for row in found.rows}
     assert (spent["first"]["tokens"], spent["first"]["passages"], spent["first"]["searches"]) == (101, 9, 1)
     assert (spent["second"]["tokens"], spent["second"]["passages"], spent["second"]["searches"]) == (2, 1, 1)
@@ -82,8 +84,8 @@ def test_a_gates_costs_are_those_of_the_questions_it_chose(tmp_path):
 
 def test_a_method_that_searches_more_than_once_a_question_is_beside_retrieving_always(stored):
     questions, store = stored
-    found = measure_pipeline("m", [trace(i, 3) for i in range(N)], questions, store, "main",
-                           {"g": {f"q{i}": 1.0 for i in range(N)}}, {}, {})  # fmt: skip
+    found = measure_pipeline("m", [trace(i, 3) for i in range(N)], Alternatives(questions, store, "main",
+                           {"g": {f"q{i}": 1.0 for i in range(N)}}, {}, {}))  # fmt: skip
     rows = {row.name: row for row in found.rows}
     assert rows["m"].spent["searches"] == 24 and rows["g"].searched == 1.0
     assert rows["g"].accuracy == rows["one_step_rag"].accuracy
@@ -94,7 +96,7 @@ def test_intervals_draw_entities_with_all_their_questions(stored):
     questions, store = stored
     traces, entities = [trace(i) for i in range(N)], {f"q{i}": f"e{max(i, 2)}" for i in range(N)}
     alone, together = (
-        measure_pipeline("m", traces, questions, store, "main", {}, {}, {}, of).rows[1].accuracy_minus
+        measure_pipeline("m", traces, Alternatives(questions, store, "main", {}, {}, {}, of)).rows[1].accuracy_minus
         for of in (None, entities)
     )
     assert alone.mean == together.mean == 5 / 8
@@ -103,9 +105,11 @@ def test_intervals_draw_entities_with_all_their_questions(stored):
 
 def test_questions_without_stored_answers_are_counted(stored):
     questions, store = stored
-    found = measure_pipeline("m", [*(trace(i) for i in range(N)), trace(99)], questions, store, "main", {}, {}, {})
+    found = measure_pipeline(
+        "m", [*(trace(i) for i in range(N)), trace(99)], Alternatives(questions, store, "main", {}, {}, {})
+    )
     assert found.left_out == 1 and found.rows[0].n == N
-    other = measure_pipeline("m", [trace(99)], questions, store, "main", {}, {}, {})
+    other = measure_pipeline("m", [trace(99)], Alternatives(questions, store, "main", {}, {}, {}))
     assert (other.rows, other.left_out) == ([], 1)
     assert pipelines_text([other]) == "method m: none of its 1 questions has stored answers here"
 
@@ -114,13 +118,15 @@ def test_a_trace_by_an_older_rule_of_grading_counts_by_todays(stored):
     _, store = stored
     asked = {"q0": Question("q0", "?", ("台北",), "test", "d", grading="exact")}
     older = replace(trace(0), answer="臺北", correct=False, exact_match=0.0, f1=0.0)  # other characters were no match
-    row = measure_pipeline("m", [older], asked, store, "main", {}, {}, {}).rows[0]
+    row = measure_pipeline("m", [older], Alternatives(asked, store, "main", {}, {}, {})).rows[0]
     assert (row.accuracy, row.exact_match, row.f1) == (1.0, 1.0, 1.0)
 
 
 def test_the_table_shows_every_cost(stored):
     questions, store = stored
-    text = pipelines_text([measure_pipeline("m", [trace(i) for i in range(N)], questions, store, "main", {}, {}, {})])
+    text = pipelines_text(
+        [measure_pipeline("m", [trace(i) for i in range(N)], Alternatives(questions, store, "main", {}, {}, {}))]
+    )
     for word in ("searches", "passages", "requests", "samples", "tokens", "seconds", "llm_only", "one_step_rag", "EM"):
         assert word in text
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kbtrain.evaluation.outcomes import Correctness, answers
-from kbtrain.evaluation.savings import band, fewest_searches, four_fold, most_saved, savings
+from kbtrain.evaluation.savings import SavingOptions, band, fewest_searches, four_fold, most_saved, savings
 from kbtrain.metrics.ranking import retrieval_curve
 from kbtrain.records import Outcome
 from kbtrain.report.first_screen import closing_block
@@ -42,7 +42,7 @@ def _small_margin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gate_s_savings_worked_by_hand() -> None:
     gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
-    (found,) = savings(DEV, TEST, gates, draws=200)
+    (found,) = savings(DEV, TEST, gates, SavingOptions(draws=200))
     # always searching is right 7 times of 10, never 5 times: two searches mend as much
     assert found.fewest.dev_saved == pytest.approx(0.8) and found.fewest.threshold == pytest.approx(0.875)
     assert (found.n_dev, found.n, found.fewest.accuracy) == (10, 10, pytest.approx(0.7))
@@ -57,7 +57,10 @@ def test_a_gate_s_savings_worked_by_hand() -> None:
 
 def test_the_headline_is_the_threshold_that_is_noted() -> None:
     gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
-    (plain,), (found,) = (savings(DEV, TEST, gates, draws=200, settings=n) for n in (None, {"good": (0.875, "given")}))
+    (plain,), (found,) = (
+        savings(DEV, TEST, gates, SavingOptions(draws=200, settings=n or {}))
+        for n in (None, {"good": (0.875, "given")})
+    )
     assert (plain.rule, plain.noted, found.rule) == ("best_accuracy", plain.most_right, "given")
     assert (found.noted, found.most_right) == (plain.fewest, plain.most_right)  # the same figures, whichever is noted
     assert plain.other == ("few searches", found.fewest) and found.other == ("right answers", plain.most_right)
@@ -85,7 +88,7 @@ def test_what_is_chosen_on_dev_is_measured_on_test() -> None:
         "steady": scored(DEV, GOOD[::-1]) | scored(TEST, GOOD),
         "lucky": scored(DEV, GOOD) | scored(TEST, [1 - score for score in GOOD]),
     }
-    lucky, steady = savings(DEV, TEST, gates, draws=200)
+    lucky, steady = savings(DEV, TEST, gates, SavingOptions(draws=200))
     assert (lucky.gate, steady.gate) == ("lucky", "steady") and lucky.fewest.dev_saved > steady.fewest.dev_saved
     assert lucky.fewest.threshold == pytest.approx(0.875) and lucky.fewest.saved.mean == pytest.approx(0.9)
     # searched for: one that retrieval breaks
@@ -100,7 +103,7 @@ def test_the_first_gate_is_the_one_of_the_largest_area_on_dev() -> None:
         "modest": scored(DEV, GOOD[::-1]) | scored(TEST, [0.0] * 10),
         "promising": scored(DEV, GOOD) | scored(TEST, [1.0] * 10),
     }
-    first, second = savings(DEV, TEST, gates, draws=50)
+    first, second = savings(DEV, TEST, gates, SavingOptions(draws=50))
     assert (first.gate, first.fewest.saved.mean, second.fewest.saved.mean) == ("promising", 0.0, 1.0)
 
 
@@ -109,7 +112,7 @@ def test_one_lucky_threshold_makes_no_gate_the_first() -> None:
     spike = [0.99, 0.1, 0.15, 0.2, 0.95, 0.9, 0.5, 0.6, 0.7, 0.8]
     orderly = [0.9, 0.89, 0.88, 0.87, 0.1, 0.2, 0.86, 0.85, 0.84, 0.91]
     gates = {"spike": scored(DEV, spike) | scored(TEST, spike), "orderly": scored(DEV, orderly) | scored(TEST, orderly)}
-    first, second = savings(DEV, TEST, gates, limit=0.1, draws=50)
+    first, second = savings(DEV, TEST, gates, SavingOptions(limit=0.1, draws=50))
     assert (first.gate, second.gate) == ("orderly", "spike") and second.fewest.dev_saved > first.fewest.dev_saved
 
 
@@ -124,13 +127,13 @@ def test_the_limit_is_what_may_be_lost() -> None:
 
 def test_intervals_draw_questions_or_whole_clusters() -> None:
     gates = {"good": scored(DEV, GOOD) | scored(TEST, GOOD)}
-    (alone,) = savings(DEV, TEST, gates, draws=500)
-    (grouped,) = savings(DEV, TEST, gates, draws=500, clusters=["a"] * 4 + ["b"] * 6)
+    (alone,) = savings(DEV, TEST, gates, SavingOptions(draws=500))
+    (grouped,) = savings(DEV, TEST, gates, SavingOptions(draws=500, clusters=["a"] * 4 + ["b"] * 6))
     assert alone.fewest.saved.low < alone.fewest.saved.mean < alone.fewest.saved.high
     assert alone.fewest.change.low < alone.fewest.change.mean < alone.fewest.change.high
     # half of "a" is searched for, nothing of "b"; each is drawn twice in a quarter of the cases
     assert (grouped.fewest.saved.low, grouped.fewest.saved.high) == (pytest.approx(0.5), pytest.approx(1.0))
-    (whole,) = savings(DEV, TEST, gates, draws=50, clusters=["one"] * 10)
+    (whole,) = savings(DEV, TEST, gates, SavingOptions(draws=50, clusters=["one"] * 10))
     assert whole.fewest.saved.low == whole.fewest.saved.high == whole.fewest.saved.mean  # one cluster: nothing to draw
 
 
