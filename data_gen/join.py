@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config, run_script
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_unchanged, write_meta
-from kbtrain.labeling.join import check_one_model, common_rule, read_all, separate_splits, shares_of
+from kbtrain.labeling.join import check_one_model, common_rule, read_all, separate_splits
 from kbtrain.records import Split
 
 SPLITS: tuple[Split, ...] = ("test", "dev", "train")  # what is evaluated keeps its questions
@@ -63,7 +63,8 @@ def main(config: JoinConfig) -> None:
     rule = common_rule(inputs["train"])
     examples = {split: read_all(paths, config.runs) for split, paths in inputs.items()}
     joined, left_out = separate_splits(examples, config.on_leak, config.on_shared_entity)
-    shares = shares_of(joined["train"], config.runs)
+    n_train, by_run = len(joined["train"]), Counter(row.id.partition("/")[0] for row in joined["train"])
+    shares = {name: round(by_run[name] / max(1, n_train), 4) for name in (run.resolve().name for run in config.runs)}
     extra = {"label_rule": {**rule, "sources": shares}, "left_out": left_out}
     for split, rows in joined.items():
         target = config.output / "examples" / f"{split}.jsonl"

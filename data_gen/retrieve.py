@@ -30,7 +30,7 @@ from kbtrain.io.provenance import check_unchanged, file_sha256
 from kbtrain.llm.answered import check_passages_replaceable
 from kbtrain.records import Titles
 from kbtrain.retrieval import retrieve_stage as stage
-from kbtrain.retrieval.base import Searcher, context_hits, fixed_hits
+from kbtrain.retrieval.base import Searcher
 from kbtrain.retrieval.corpus import Chunking
 from kbtrain.retrieval.distinct import DistinctSearch
 from kbtrain.retrieval.tokens import Chinese, SoutheastAsian, Tokens
@@ -152,8 +152,8 @@ def search_of(
         return searched_apart(opened.enter_context(VectorIndex.open(corpus.parent)), config.k)
     columns = {str(field): column for field, column in config.columns.items()}
     if config.retriever in ("fixed", "context"):
-        hits_of = fixed_hits if config.retriever == "fixed" else context_hits
-        return stage.by_own(corpus, config.k, hits_of, columns), dict, str
+        field = "gold_passages" if config.retriever == "fixed" else "context_passages"
+        return stage.take_own_passages(corpus, config.k, field, columns), dict, str
     size, folder = config.chunk_tokens, config.run / config.retriever
     chunking = None if size is None else Chunking(size, config.chunk_overlap, config.chunk_tokenizer)
     index = stage.open_index(config.retriever, corpus, folder, tokens_of(config), chunking, columns)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbtrain.config import run_script
-from kbtrain.evaluation.gate_choice import ChoiceConfig, choose_gates, prompted_model
+from kbtrain.evaluation.gate_choice import ChoiceConfig, choose_gates
 from kbtrain.evaluation.member_scores import from_members
 from kbtrain.evaluation.scoring_inputs import ScoringInputs, attach_passages, check_own_prompts, read_inputs
 from kbtrain.gates.handles import GateHandle
@@ -45,6 +45,7 @@ from kbtrain.gates.seen import dev_in_test, seen_in_training, seen_messages
 from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.io.files import writing
 from kbtrain.io.provenance import check_data, file_sha256, write_meta
+from kbtrain.llm.backends import read_llm_config
 from kbtrain.llm.prices import ForecastConfig, price_of
 from kbtrain.runtime.progress import progress_bar
 
@@ -143,7 +144,9 @@ def score(config: ScoreConfig, to_score: ScoringInputs, gate: GateHandle, hashes
             "server": dict.fromkeys(gate.names, True) if gate.server else {},
             **({"within_answer": dict.fromkeys(gate.names, True)} if gate.within_answer else {}),
             **({"after_search": dict.fromkeys(gate.names, True)} if gate.stage == "search" else {}),
-            "model": prompted_model(config) if gate.name in PROMPTED else None,
+            "model": (read_llm_config(config.prompt_llm).model if config.prompt_llm else config.model)
+            if gate.name in PROMPTED
+            else None,
             "trained_on": {split: n["questions"] for split, n in trained.items() if n["questions"]},
             "seen": {name: trained for name in gate.names if trained},
             "gates": sources_of(gate, config.run),

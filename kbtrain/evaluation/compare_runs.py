@@ -66,7 +66,7 @@ def compare_runs(
     drawn = resampled_tables([b - a for a, b in pairs.values()], draws, seed, clusters)
     rows = [_difference(gate, *pair, means) for (gate, pair), means in zip(pairs.items(), drawn, strict=True)]
     adjusted = iter(holm([d.mcnemar.p for d in rows if d.mcnemar is not None]))
-    return [_adjusted(d, next(adjusted)) if d.mcnemar is not None else d for d in rows]
+    return [replace(d, mcnemar=d.mcnemar and replace(d.mcnemar, p_holm=next(adjusted))) for d in rows]
 
 
 def draws_entities(first: FinishedEvaluation, second: FinishedEvaluation) -> bool:
@@ -88,10 +88,6 @@ def _difference(gate: str, a: Floats, b: Floats, drawn: Floats) -> Difference:
         ratio=delta(float(means[1]), drawn[:, 1]),
         mcnemar=mcnemar(a[:, 0], b[:, 0]),
     )
-
-
-def _adjusted(row: Difference, p: float) -> Difference:
-    return row if row.mcnemar is None else replace(row, mcnemar=replace(row.mcnemar, p_holm=p))
 
 
 def decisions_of(run: FinishedEvaluation, gate: str) -> Floats | None:

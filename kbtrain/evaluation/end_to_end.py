@@ -29,7 +29,7 @@ from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.metrics.classification import Classification, classify, expected_at_random
 from kbtrain.metrics.ranking import retrieval_curve
 from kbtrain.metrics.significance import holm, interval
-from kbtrain.metrics.thresholds import AnyRule, ThresholdChoice
+from kbtrain.metrics.thresholds import AnyRule
 from kbtrain.records import Outcome
 
 GRID = np.linspace(0.0, 1.0, 101)
@@ -83,7 +83,11 @@ def evaluate(
     losses = loss_rows(gates, dev, tables[0], s.bootstrap_draws, s.seed, s.kind)
     results, rest = [], iter(measured[0][len(chosen) :])
     for i, (decision, group, lost) in enumerate(zip(chosen, others, losses, strict=True)):
-        rules = [_rule_point(d.threshold, next(rest).point) for d in group if d.threshold]
+        rules = []
+        for threshold in (d.threshold for d in group if d.threshold):
+            p = next(rest).point
+            figures = p.accuracy, p.retrieval_ratio, p.random_accuracy, p.delta_vs_random
+            rules.append(RulePoint(threshold.rule, threshold.value, *figures))
         points = [kind[i].point for kind in measured]
         rankings = [_ranking(decision, table, of[i]) for table, of in zip(tables, drawn, strict=True)]
         result = _result(decision, points, rankings, tables[0], test, s.tau_mastery)
@@ -186,11 +190,6 @@ def _draft_tokens(answers: Floats, total: int) -> Floats:
     longest = next((n for n in range(1, 65) if np.minimum(answers, n).sum() >= total), 64)
     drafts = np.minimum(answers, longest)
     return np.asarray(drafts * (total / max(float(drafts.sum()), 1.0)))
-
-
-def _rule_point(threshold: ThresholdChoice, point: Point) -> RulePoint:
-    figures = point.accuracy, point.retrieval_ratio, point.random_accuracy, point.delta_vs_random
-    return RulePoint(threshold.rule, threshold.value, *figures)
 
 
 def _comparisons(

@@ -115,18 +115,18 @@ def _check_score_names(gates: Sequence[GateHandle], run: Path) -> None:
         raise UserError(f"{run}: two gates score under the name '{twice[0]}'; rename the folder of one")
 
 
-def prompted_model(config: ChoiceConfig) -> str | None:
-    """Name of the model that the prompted gates ask."""
-    return config.model if config.prompt_llm is None else read_llm_config(config.prompt_llm).model
-
-
 def make_turn_gates(config: ChoiceConfig, inputs: ScoringInputs) -> None:
     """Fit the gates that need no recipe, as far as they are asked for and not there yet, to what recipes fit to."""
     source, labelled = inputs.files["turns.jsonl"], [turn for turn in inputs.train if turn.label is not None]
     for name, kind in GATES.items():
         requested = name in config.only or (not config.only and bool(labelled)) or name in map(str, config.members)
         target = config.run / name / CARD
-        if kind.unasked and requested and to_fit(gate := Artifact(target, FIT, {"gate": name}, [source], edited=True)):
+        gate = Artifact(target, FIT, {"gate": name}, [source], edited=True)
+        if not kind.unasked or not requested:
+            continue
+        if path_exists(meta_path(target)) and read_meta(target).get("stage") != FIT:
+            continue  # a recipe made it: it is the user's
+        if not gate.is_current():
             with writing(target.parent):
                 shared = unnamed_in_both(labelled, inputs.dev, source)
                 train = [turn for turn in labelled if turn.dialogue_id not in shared]
@@ -151,9 +151,3 @@ def make_average(config: ChoiceConfig) -> None:
                 target.parent, folders, partial(load_gate, dtype=config.dtype, device=config.device)
             )
             average.finish()
-
-
-def to_fit(gate: Artifact) -> bool:
-    """True unless the gate was fitted to these turns already, or a recipe made it: that one is the user's."""
-    made_by_recipe = path_exists(meta_path(gate.path)) and read_meta(gate.path).get("stage") != FIT
-    return not made_by_recipe and not gate.is_current()

@@ -25,6 +25,7 @@ from kbtrain.rag.seakr.trace import Trace, grades
 from kbtrain.records import Condition, Evidence, Question, Sample
 
 Scores = Mapping[str, Mapping[str, float]]  # gate -> question id -> score
+_MEASURED = ("spent_per_question", "seconds_per_question")
 COSTS = ("searches", "passages", "requests", "samples", "tokens", "seconds")
 DRAWS = 5_000
 SEED = 20_243
@@ -200,17 +201,13 @@ def pipelines_of_run(
         return []
     by_id = {question.id: question for question in questions}
     hits = {evidence.question_id: len(evidence.hits) for evidence in jsonl.read(Evidence, run / "evidence.jsonl")}
-    spent = {gate: _own_cost(gate, meta) for gate in scores}
+    # requests, samples, tokens and seconds per test question, as measured while scoring
+    costs, seconds = ({g: of.get("test") for g, of in meta.get(key, {}).items()} for key in _MEASURED)
+    timed = {g: {"seconds": seconds[g]} if seconds.get(g) is not None else {} for g in scores}
+    spent = {g: {**(costs.get(g) or {}), **timed[g]} for g in scores}
     entities = None if clusters is None else dict(zip(by_id, clusters, strict=True))
     with SampleStore(run / "samples.db", read_only=True) as store:
         store.run_meta(sampling_run)  # raises for an unknown run: it would look like one without answers
         others = Alternatives(by_id, store, sampling_run, scores, spent, hits, entities)
         measured = [measure_pipeline(part.name, part.traces, others) for part in pipelines if part.traces]
     return [replace(part, rows=[replace(row, seen=seen_of(meta, row.name)) for row in part.rows]) for part in measured]
-
-
-def _own_cost(gate: str, meta: Mapping[str, Any]) -> dict[str, float]:
-    """A gate's requests, samples, tokens and seconds per test question, as measured while scoring."""
-    each = dict(meta.get("spent_per_question", {}).get(gate, {}).get("test", {}))
-    seconds = meta.get("seconds_per_question", {}).get(gate, {}).get("test")
-    return each | ({} if seconds is None else {"seconds": seconds})

@@ -165,8 +165,8 @@ def _setting(threshold: float, on_dev: Floats, observed: Floats, drawn: Floats, 
         threshold,
         dev_saved=float(1 - (on_dev > threshold).mean()),
         accuracy=float(observed[accuracy]),
-        saved=_saved(observed, drawn, ratio),
-        change=_change(observed, drawn, accuracy),
+        saved=delta(1 - float(observed[ratio]), 1 - drawn[:, ratio]),
+        change=delta(float(observed[accuracy] - observed[1]), drawn[:, accuracy] - drawn[:, 1]),
         over_random=delta(float(_over(observed[None], ratio, accuracy)[0]), _over(drawn, ratio, accuracy)),
     )
 
@@ -186,14 +186,6 @@ def most_right(scores: Floats, answers: Correctness, training: thresholds.Traini
 def _dev(scores: Floats, answers: Correctness) -> thresholds.Dev:
     """For rules that do not ask what is needed."""
     return thresholds.Dev(scores, answers.llm, answers.rag, np.zeros_like(scores))
-
-
-def _saved(observed: Floats, drawn: Floats, ratio: int) -> Delta:
-    return delta(1 - float(observed[ratio]), 1 - drawn[:, ratio])
-
-
-def _change(observed: Floats, drawn: Floats, accuracy: int) -> Delta:
-    return delta(float(observed[accuracy] - observed[1]), drawn[:, accuracy] - drawn[:, 1])
 
 
 def _over(means: Floats, ratio: int, accuracy: int) -> Floats:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.run_folder import read_scores
-from kbtrain.gate.card import STAGES, Stage
+from kbtrain.gate.card import STAGES
 from kbtrain.gates.handles import GateHandle, gate_identity
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.stack.gate import Member, make_members
@@ -32,12 +32,8 @@ def stack_members(
         for folder, gate in handles.items()
     }
     read = [folder for folder in handles if names[folder]]
-    return make_members(output, read, names, {folder: _latest_stage(folder, names[folder]) for folder in read})
-
-
-def _latest_stage(folder: Path, scores: Sequence[str]) -> Stage:
-    card = read_card(folder)
-    return max((card.stage_of(score) for score in scores), key=STAGES.index)
+    stages = {folder: max(map(read_card(folder).stage_of, names[folder]), key=STAGES.index) for folder in read}
+    return make_members(output, read, names, stages)
 
 
 def _check_of_member(file: Path, member: GateHandle) -> None:

@@ -131,9 +131,3 @@ _OPTION = re.compile(r"\n[A-Z]\. ")  # as prompts show them
 def _key(row: GateExample) -> str:
     text, *options = _OPTION.split(row.question)
     return asked_key(text, options)
-
-
-def shares_of(rows: Sequence[GateExample], runs: Sequence[Path]) -> dict[str, float]:
-    """Each run's share of the training examples."""
-    counts = Counter(row.id.partition("/")[0] for row in rows)
-    return {run.resolve().name: round(counts[run.resolve().name] / max(1, len(rows)), 4) for run in runs}

@@ -311,15 +311,11 @@ def choose_tau(key: str, setting: Tau, values: Counter[float], one_sided: bool =
     above, total = sum(n for value, n in values.items() if value > tau), values.total()
     if 0 < above < total or one_sided:
         return tau
+    quarters = ", ".join(f"{quantile(values, share):.3g}" for share in (0.25, 0.5, 0.75))
     raise UserError(
         f"key '{key}': {'all' if above else 'none'} of {total} training questions lie above {tau:g}; "
-        f"{_distribution(values)}; {_advice(key, values)}"
+        f"they range from {min(values):.3g} to {max(values):.3g} (quartiles {quarters}); {_advice(key, values)}"
     )
-
-
-def _distribution(values: Counter[float]) -> str:
-    quarters = ", ".join(f"{quantile(values, share):.3g}" for share in (0.25, 0.5, 0.75))
-    return f"they range from {min(values):.3g} to {max(values):.3g} (quartiles {quarters})"
 
 
 def _advice(key: str, values: Counter[float]) -> str:

@@ -194,7 +194,9 @@ def shift(dev: ArrayLike, new: ArrayLike, independent: tuple[int | None, int | N
     """
     from scipy.stats import ks_2samp, kstwo
 
-    first, second = (_seven_digits(np.asarray(scores, dtype=np.float64)) for scores in (dev, new))
+    first, second = (
+        np.array([float(f"{score:.7g}") for score in np.asarray(scores, dtype=np.float64)]) for scores in (dev, new)
+    )
     if not len(first) or not len(second):
         raise ValueError("no scores to compare")
     test = ks_2samp(first, second)
@@ -203,10 +205,6 @@ def shift(dev: ArrayLike, new: ArrayLike, independent: tuple[int | None, int | N
     if sizes != [len(first), len(second)]:
         p = kstwo.sf(test.statistic, max(1, round(sizes[0] * sizes[1] / sum(sizes))))
     return Shift(float(test.statistic), float(p), len(first), len(second))
-
-
-def _seven_digits(scores: Floats) -> Floats:
-    return np.array([float(f"{score:.7g}") for score in scores])
 
 
 def kept_scores(scores: Floats) -> list[float]:

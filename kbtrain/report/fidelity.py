@@ -173,24 +173,20 @@ def table_row(gate: Fidelity) -> list[str]:
     ]
 
 
-def _more_needed(gate: Fidelity) -> str:
-    """Advice for a gate that skips nothing."""
-    return (
-        f"the gate always searches: no threshold keeps the promise on {gate.n_dev} dev questions; collect twice "
-        "as many, or allow more changes (kbtrain run fidelity --max-change)"
-    )
-
-
 def closing_block(content: FidelityReport, report: Path, use: str) -> list[str]:
     """Lines for a terminal, as after an evaluation with accepted answers."""
     first, cost = content.found[0], content.costs[0] if content.costs else "-"
     texts = sentences(first, len(content.found))
+    more_needed = (
+        f"the gate always searches: no threshold keeps the promise on {first.n_dev} dev questions; collect twice "
+        "as many, or allow more changes (kbtrain run fidelity --max-change)"
+    )
     lines = {
         "tested": subtitle(dict(content.meta), content.test.questions),
         "without search": f"{percent(first.changed_never)} % of the answers change",
         "always searching": "no answer changes; which of them are right is not known: no accepted answer was read",
         "with the gate": texts[0],
-        "is that real?": texts[2] if first.dev_skipped > 0 else _more_needed(first),
+        "is that real?": texts[2] if first.dev_skipped > 0 else more_needed,
         "cost": cost,
         "next": f"{use}open {report.resolve()}",
     }

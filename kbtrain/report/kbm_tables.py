@@ -29,7 +29,7 @@ from kbtrain.evaluation.run_folder import RunFolder, read_scores, seen_note
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_current, meta_of
 from kbtrain.metrics.significance import Delta
-from kbtrain.records import Passage, Question
+from kbtrain.records import Passage
 from kbtrain.report.summary import bootstrap_units
 from kbtrain.report.tables import Column, Table, Value, add_columns
 from kbtrain.report.words import by_rule
@@ -210,17 +210,14 @@ def _groups(options: Options, runs: Sequence[RunFolder]) -> list[str | None]:
         return [question.fact_type for question in questions]
     if options.layout == "table3":
         return [question.dataset if (question.hops or 0) >= 2 else None for question in questions]
+    if options.layout == "figure6" and options.corpus is not None:
+        return quantile_groups(answer_counts(questions, jsonl.read(Passage, options.corpus)), options.bins)
     if options.layout == "figure6":
-        return quantile_groups(_frequencies(options, questions), options.bins)
+        ranks = ranked_within([question.popularity for question in questions], [q.dataset for q in questions])
+        return quantile_groups(ranks, options.bins)
     if options.layout == "table4":
         return [f"{question.dataset}, {run.model}" for run in runs for question in run.test.questions]
     return [question.dataset for question in questions]
-
-
-def _frequencies(options: Options, questions: Sequence[Question]) -> Sequence[float | None]:
-    if options.corpus is None:
-        return ranked_within([question.popularity for question in questions], [q.dataset for q in questions])
-    return answer_counts(questions, jsonl.read(Passage, options.corpus))
 
 
 def _double(options: Options, runs: Sequence[RunFolder]) -> list[tuple[str, DoubleJudgement]]:

@@ -22,15 +22,12 @@ Dash = str | tuple[int, tuple[int, int]]
 _DASHES: dict[str, Dash] = {"benefit": "-", "mastery": "--", "certainty": "-.", "change": (0, (1, 1))}
 
 
-def kind_and_key(gate: str) -> tuple[str, str]:
-    """The kind of a gate and its label, from the name of its scores; no label for a gate that has one name."""
-    kind, _, key = gate.rpartition("_")
-    return (kind, key) if kind and key in get_args(Target) else (gate, "")
-
-
 def gate_looks(gates: Iterable[str]) -> dict[str, tuple[str, Dash]]:
     """Colour and dash of each gate: the colour is the kind's, in every figure, and the dash the label's."""
-    parts = {gate: kind_and_key(gate) for gate in gates}
+    parts = {}
+    for gate in gates:
+        kind, _, key = gate.rpartition("_")
+        parts[gate] = (kind, key) if kind and key in get_args(Target) else (gate, "")
     kinds = [*_KINDS, *dict.fromkeys(kind for kind, _ in parts.values() if kind not in _KINDS)]
     colours = dict(zip(kinds, distinct(len(kinds)), strict=True))
     return {gate: (colours[kind], _DASHES.get(key, "-")) for gate, (kind, key) in parts.items()}

@@ -92,14 +92,12 @@ def dimensions(questions: Sequence[Question]) -> list[Dimension]:
             ranked_within([q.popularity for q in questions], [q.dataset for q in questions]), POPULARITY_GROUPS
         ),
     }
-    parts = [_dimension(name, column) for name, column in values.items()]
-    return [dimension for dimension in parts if len(dimension.labels) > 1]
-
-
-def _dimension(name: str, column: Sequence[str | None]) -> Dimension:
-    labels = sorted({value for value in column if value is not None})
-    place = {label: i for i, label in enumerate(labels)}
-    return Dimension(name, labels, [-1 if value is None else place[value] for value in column])
+    parts = []
+    for name, column in values.items():
+        labels = sorted({value for value in column if value is not None})
+        if len(labels) > 1:
+            parts.append(Dimension(name, labels, [-1 if value is None else labels.index(value) for value in column]))
+    return parts
 
 
 def _bits(values: Iterable[bool]) -> str:

@@ -113,14 +113,12 @@ def _pipeline_note(result: PipelineResult) -> str:
     note = f"; {result.left_out} questions without stored answers skipped" if result.left_out else ""
     cut = f"gates cut to its number of searches, at most one a question{note}"
     title = f"method {result.method} (graded by each question's own rule; {cut})"
-    return f"{title}\n{aligned(HEAD, [_method_cells(row) for row in result.rows])}"
-
-
-def _method_cells(row: PipelineRow) -> list[str]:
-    costs = [f"{row.spent[cost]:,.0f}" if cost in row.spent else "-" for cost in COSTS]
-    figures = [number(value) for value in (row.accuracy, row.exact_match, row.f1)]
-    differences = [difference(minus) for minus in (row.accuracy_minus, row.f1_minus)]
-    return [row.name + row.seen.mark, str(row.n), *figures, f"{row.searched:.0%}", *costs, *differences]
+    cells = []
+    for row in result.rows:
+        costs = [f"{row.spent[cost]:,.0f}" if cost in row.spent else "-" for cost in COSTS]
+        figures = [str(row.n), *map(number, (row.accuracy, row.exact_match, row.f1)), f"{row.searched:.0%}"]
+        cells.append([row.name + row.seen.mark, *figures, *costs, *map(difference, (row.accuracy_minus, row.f1_minus))])
+    return f"{title}\n{aligned(HEAD, cells)}"
 
 
 def difference(value: Delta | None) -> str:
@@ -186,13 +184,12 @@ def score_table(scores: Sequence[Separation], areas: Mapping[str, Areas], refere
         *("quartiles, positive", "quartiles, negative"),
     )
     ordered = sorted(scores, key=lambda score: -score.auroc.mean)
-    return aligned(head, [_signal_cells(score, areas[score.name]) for score in ordered])
-
-
-def _signal_cells(score: Separation, areas: Areas) -> list[str]:
-    quartiles = [" ".join(f"{value:.4g}" for value in values[1:4]) for values in (score.positive, score.negative)]
-    return [score.name, number(score.auroc.mean), f"[{number(score.auroc.low)}, {number(score.auroc.high)}]",
-            difference(score.minus), *map(difference, areas), *quartiles]  # fmt: skip
+    rows = []
+    for score in ordered:
+        auroc = [number(score.auroc.mean), f"[{number(score.auroc.low)}, {number(score.auroc.high)}]"]
+        quartiles = [" ".join(f"{value:.4g}" for value in values[1:4]) for values in (score.positive, score.negative)]
+        rows.append([score.name, *auroc, *map(difference, (score.minus, *areas[score.name])), *quartiles])
+    return aligned(head, rows)
 
 
 def question_table(gates: Sequence[GateClassification]) -> str:

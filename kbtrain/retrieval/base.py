@@ -35,23 +35,13 @@ def hit_of(value: Any, rank: int) -> Hit | None:
     return None
 
 
-def fixed_hits(question: Question, passages: Mapping[str, Passage], k: int) -> tuple[Hit, ...]:
-    """The first ``k`` gold passages in the question's order, each with score 1; none if it names none.
+def own_hits(question: Question, field: str, passages: Mapping[str, Passage]) -> tuple[Hit, ...]:
+    """Passages that a question names in ``gold_passages`` or ``context_passages``, in its order, each with score 1.
 
     Raises :class:`UserError` for a passage that the corpus does not have.
     """
-    return _hits(question, "gold_passages", passages, k)
-
-
-def context_hits(question: Question, passages: Mapping[str, Passage], k: int) -> tuple[Hit, ...]:
-    """As :func:`fixed_hits`, of all passages that came with the question, distractors among them (HotpotQA)."""
-    return _hits(question, "context_passages", passages, k)
-
-
-def _hits(question: Question, field: str, passages: Mapping[str, Passage], k: int) -> tuple[Hit, ...]:
     hits = []
-    names: tuple[str, ...] = getattr(question, field)
-    for name in names[:k]:
+    for name in getattr(question, field):
         if name not in passages:
             raise UserError(f"question '{question.id}': field '{field}': no passage '{name}' in the corpus")
         hits.append(Hit(name, passages[name].title, passages[name].text, 1.0))

@@ -23,7 +23,7 @@ from kbtrain.io.provenance import file_sha256, meta_path
 from kbtrain.prompts.kbm import evidence_text, query_text
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Hit, Passage, Question, Titles
-from kbtrain.retrieval.base import Searcher
+from kbtrain.retrieval.base import Searcher, own_hits
 from kbtrain.retrieval.bm25 import BM25, build_index
 from kbtrain.retrieval.corpus import Chunking, cut_passages, name_duplicates, read_passages, require_passages
 from kbtrain.retrieval.distinct import distinct
@@ -70,21 +70,17 @@ def search_corpus(searcher: Searcher, k: int) -> Search:
     return lambda questions, queries: searcher.search(queries, k)
 
 
-def by_own(
-    corpus: Path,
-    k: int,
-    hits: Callable[[Question, Mapping[str, Passage], int], tuple[Hit, ...]],
-    columns: Mapping[str, str] | None = None,
-) -> Search:
-    """The questions' own passages (see ``fixed.py``). Raises :class:`UserError` for a passage id that occurs twice."""
+def take_own_passages(corpus: Path, k: int, field: str, columns: Mapping[str, str] | None = None) -> Search:
+    """The passages that questions name in a field (:func:`~kbtrain.retrieval.base.own_hits`).
+
+    Raises :class:`UserError` for a passage id that occurs twice.
+    """
     passages: dict[str, Passage] = {}
     for number, passage in enumerate(read_passages(corpus, columns), 1):
         if passage.id in passages:
             raise UserError(f"{corpus}: passage {number}: field 'id': duplicate '{passage.id}'")
         passages[passage.id] = passage
-    return lambda questions, queries: [
-        distinct(hits(question, passages, len(passages)), k)[0] for question in questions
-    ]
+    return lambda questions, queries: [distinct(own_hits(q, field, passages), k)[0] for q in questions]
 
 
 class EvidenceRule(NamedTuple):
@@ -125,17 +121,8 @@ def summary(evidence: Path, questions: Path) -> dict[str, int]:
 
     ``answer_found``: an accepted answer (an option's text) is in the hits, of ``answers_known`` questions.
     """
-    names = (
-        "questions",
-        "without_hits",
-        "answers_known",
-        "answer_found",
-        "gold_named",
-        "gold_found",
-        "all_gold_found",
-        "mask_leaks",
-    )
-    counts = dict.fromkeys(names, 0)
+    names = "questions without_hits answers_known answer_found gold_named gold_found all_gold_found mask_leaks"
+    counts = dict.fromkeys(names.split(), 0)
     pairs = zip(jsonl.read(Evidence, evidence), jsonl.read(Question, questions), strict=True)
     for evidence_row, question in pairs:
         gold = set(question.gold_passages)
@@ -144,7 +131,8 @@ def summary(evidence: Path, questions: Path) -> dict[str, int]:
         counts["without_hits"] += not ids
         golds = gold_texts(question)
         counts["answers_known"] += bool(golds)
-        counts["answer_found"] += answer_stands(evidence_row, golds)
+        texts = [f"{hit.title}. {hit.text}" for hit in evidence_row.hits]
+        counts["answer_found"] += any(contains(text, gold) for text in texts for gold in golds)
         counts["gold_named"] += bool(gold)
         counts["gold_found"] += bool(evidence_row.gold_found)
         counts["all_gold_found"] += bool(gold) and ids.issuperset(gold)
@@ -202,9 +190,3 @@ def script_warnings(questions: Path, tokens: Tokens) -> list[str]:
         f"warning: {n} questions are in Thai, Lao, Khmer or Burmese, which have no spaces: pairs of characters are "
         'searched for; ICU cuts words by its dictionaries: pip install "kbtrain[icu]", --southeast-asian icu'
     ]
-
-
-def answer_stands(evidence: Evidence, golds: Sequence[str]) -> bool:
-    """True if the passages or titles contain one of the answers as whole words."""
-    texts = [f"{hit.title}. {hit.text}" for hit in evidence.hits]
-    return any(contains(text, gold) for text in texts for gold in golds)

@@ -80,7 +80,7 @@ class Tokens:
         return [word for word in self.words(text) if word in vocabulary]
 
     def _pieces(self, word: str) -> Iterable[str]:
-        if _is_chinese(word):
+        if "\u3400" <= word[0] <= "\u9fff" or "\uf900" <= word[0] <= "\ufaff":  # Chinese
             if self.chinese == "characters":
                 return word
             if self.chinese == "jieba" and len(word) > 1:
@@ -89,7 +89,7 @@ class Tokens:
         if not has_unspaced(word[0]):
             return (word,)
         if self.southeast_asian == "icu" and has_southeast_asian(word[0]):
-            return _icu_words(word)
+            return tuple(_word_breaker()(word, "th"))  # the dictionaries follow the script, in any locale
         return _bigrams(regex.findall(r"\X", word))
 
     def as_dict(self) -> dict[str, Any]:
@@ -156,17 +156,9 @@ class TokenIds:
         return number
 
 
-def _is_chinese(word: str) -> bool:
-    return "\u3400" <= word[0] <= "\u9fff" or "\uf900" <= word[0] <= "\ufaff"
-
-
 def _bigrams(units: Sequence[str]) -> Iterable[str]:
     """Overlapping pairs of units; a lone unit stays one."""
     return ("".join(units[i : i + 2]) for i in range(max(1, len(units) - 1)))
-
-
-def _icu_words(run: str) -> Iterable[str]:
-    return tuple(_word_breaker()(run, "th"))  # the dictionaries follow the script, in any locale
 
 
 @functools.cache

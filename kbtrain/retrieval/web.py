@@ -139,12 +139,13 @@ class WebSearch:
             text = at_path(row, service.text)
             name = str(at_path(row, service.id) or f"{query}#{rank}")
             score = 1 / rank if service.score is None else at_path(row, service.score)
+            is_score = isinstance(score, int | float) and abs(score) < _HIGHEST
             if not self.textless and not isinstance(text, str):
                 paths = ", ".join(paths_of(row)) or "no field"
                 self.textless = (
                     f"result {rank} of a reply has no text at '{service.text}'; it has {paths}; see key 'web'"
                 )
-            if not isinstance(text, str) or is_blank(text) or name in by_id or not _is_score(score):
+            if not isinstance(text, str) or is_blank(text) or name in by_id or not is_score:
                 self.dropped += 1
                 continue
             title = str(at_path(row, service.title) or "")
@@ -175,7 +176,3 @@ def at_path(value: Any, path: str) -> Any:
         else:
             return None
     return value
-
-
-def _is_score(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) < _HIGHEST

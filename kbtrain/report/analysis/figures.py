@@ -82,7 +82,14 @@ def sweep_curves(runs: Sequence[RunAnalysis], names: Sequence[str], indicator: I
             rows = TauSweep.rows(by_tau)
             drawn |= bool(rows)
             label = names[i] if style == "-" and rows else None
-            axes.plot(*_points(rows), style, color=COLOURS[colour], linewidth=1.4, label=label)
+            axes.plot(
+                [100 * row.saved for row in rows],
+                [100 * row.change for row in rows],
+                style,
+                color=COLOURS[colour],
+                linewidth=1.4,
+                label=label,
+            )
             if style == "-":
                 _mark_taus(axes, rows, colour, mark)
     if not drawn:
@@ -92,10 +99,6 @@ def sweep_curves(runs: Sequence[RunAnalysis], names: Sequence[str], indicator: I
     axes.set_ylabel("accuracy against All RAG (points)")
     axes.legend(loc="lower left", fontsize=8, frameon=False, labelcolor=COLOURS["ink"])
     return render(figure, f"sweep-{indicator}")
-
-
-def _points(rows: Sequence[SweepRow]) -> tuple[list[float], list[float]]:
-    return [100 * row.saved for row in rows], [100 * row.change for row in rows]
 
 
 def _mark_taus(axes: Any, rows: Sequence[SweepRow], colour: str, mark: str) -> None:

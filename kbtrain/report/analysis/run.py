@@ -52,6 +52,8 @@ class RunAnalysis:
         """Nothing counted yet. Raises :class:`UserError` for an unknown run, or one without answers."""
         meta, common = store.run_meta(run), common_answers(store, run)
         conditions = frozenset(c for c in CONDITIONS if store.counts(run).get(c))
+        samples = meta.get("samples")
+        most = max(samples.values(), default=30) if isinstance(samples, dict) else 30  # the paper's
         if not conditions:
             raise UserError(f"{at(store.path)}: run '{run}' holds no answers; run data_gen/sample.py")
         return cls(
@@ -61,7 +63,7 @@ class RunAnalysis:
             split=split,
             meta=meta,
             accuracies=Accuracies(conditions),
-            stability=Stability(_most_samples(meta), *tau),
+            stability=Stability(most, *tau),
             least_certain=LeastCertain(examples, common),
             statistics=LabelStatistics(split, tau_mastery=tau[0], tau_certainty=tau[1]),
             sweeps=new_sweeps(common),
@@ -170,9 +172,3 @@ class RunAnalysis:
             self.statistics.add(label(question, by_condition, *tau))
         else:
             self.counts["questions_without_label"] += 1
-
-
-def _most_samples(meta: Mapping[str, Any]) -> int:
-    """The largest number of answers requested of a split; 30 if the run does not state it."""
-    samples = meta.get("samples")
-    return max(samples.values(), default=30) if isinstance(samples, dict) else 30
