@@ -21,6 +21,7 @@ Examples:
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,8 +33,9 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation import gate_inputs
 from kbtrain.evaluation.calibrate import warn_of_dependence
 from kbtrain.evaluation.cost import added_tokens
+from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.end_to_end import Settings, evaluate
-from kbtrain.evaluation.note import add_noted, gate_sources, note_thresholds, results_at_rule
+from kbtrain.evaluation.note import ChosenThresholds, add_noted, gate_sources, note_thresholds, results_at_rule
 from kbtrain.evaluation.outcomes import (
     AccuracyKind,
     answers,
@@ -45,9 +47,10 @@ from kbtrain.evaluation.outcomes import (
 )
 from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.result_meta import result_meta
-from kbtrain.evaluation.results import Results, save
+from kbtrain.evaluation.results import GateResult, Results, save
 from kbtrain.evaluation.run_folder import (
     ResampleConfig,
+    RunFolder,
     StoredAnswersConfig,
     YesNoConfig,
     check_labelled,
@@ -62,9 +65,9 @@ from kbtrain.evaluation.training import training_of
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import write_meta
-from kbtrain.metrics.ranking import oracles
+from kbtrain.metrics.ranking import Oracles, oracles
 from kbtrain.metrics.thresholds import AnyRule, Rule
-from kbtrain.records import Evidence, Question
+from kbtrain.records import Evidence, Label, Outcome, Question
 from kbtrain.report.summary import loss_text, text_summary
 from kbtrain.report.tables import pipelines_text
 
@@ -107,45 +110,14 @@ def main(config: EndToEndConfig) -> None:
     check_labelled(config.run / "labels.jsonl", config.sampling_run)
     first, labels = read_labels(config.run / "labels.jsonl")
     folder = read_run(config.run, config.sampling_run, config.allow_missing, yes_no=config.yes_no)
-    dev, test, scores_stored, files = (
-        folder.dev,
-        folder.test,
-        folder.stored,
-        [config.run / "labels.jsonl", *folder.files],
-    )
-    trained = {
-        question.id: question.text
-        for question in jsonl.read(Question, config.run / "questions.jsonl")
-        if question.split == "train" and counts_as(question, config.yes_no)
-    }
-    found_for = config.run / "evidence.jsonl"
-    evidence = jsonl.read(Evidence, found_for) if path_exists(found_for) else ()
-    taught = [label for label in labels if label.split == "train" and label.question_id in trained]
-    gates = gate_inputs.baselines(dev, test, taught, config.seed, trained, evidence)
-    gates += gate_inputs.scored_gates(
-        scores_stored.by_gate, scores_stored.meta, dev.outcomes, test.outcomes, scores_stored.path
-    )
-    behind = gate_sources(config.run, scores_stored)
-    gates = gate_inputs.in_report_order(add_noted(gates, behind, config.thresholds))
-    kind = dev_kind(dev.outcomes, config.accuracy)
-    training = training_of([gate.name for gate in gates], behind, taught, trained, kind, scores_stored.by_gate)
-    gates = [replace(gate, train=training[gate.name]) for gate in gates]
+    dev, test, scores_stored = folder.dev, folder.test, folder.stored
+    gates = gates_of_run(config, folder, labels)
     if config.threshold_rule == "given" and all(gate.given is None for gate in gates):
         raise UserError("threshold rule 'given': no gate has a noted threshold; run eval/calibrate.py, or --thresholds")
     check_sampled([folder], config.accuracy)
     if config.threshold_rule == "max_loss":
         warn_of_dependence(dev.questions)
-    settings = Settings(
-        tau_mastery=first.tau_mastery if config.tau_mastery is None else config.tau_mastery,
-        rule=config.threshold_rule,
-        target_ratio=config.target_ratio,
-        kind=config.accuracy,
-        bootstrap_draws=config.bootstrap_draws,
-        random_draws=config.random_draws,
-        seed=config.seed,
-        max_loss=config.max_loss,
-        delta=config.delta,
-    )
+    settings = settings_of(config, first.tau_mastery)
     clusters = clusters_of(config.resample, test.questions)
     methods = pipelines_of_run(
         config.run, config.sampling_run, test.questions, scores_stored.by_gate, scores_stored.meta, clusters
@@ -160,41 +132,92 @@ def main(config: EndToEndConfig) -> None:
         "dev_entities_in_test": folder.dev_entities_in_test,
     }
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
-    by_answer = answers(test.outcomes, config.accuracy)
-    sampled = answers(test.outcomes, "expected") if has_expected(test.outcomes) else None
-    best = oracles(by_answer.llm, by_answer.rag, sampled and sampled.rag - sampled.llm)
+    best = best_possible(test.outcomes, config.accuracy)
     results = Results(meta=meta, conditions=conditions, gates=gate_results, comparisons=comparisons, oracles=best,
                       methods=methods)  # fmt: skip
     outcomes, target, all_questions = config.run / "outcomes.jsonl", config.results(), config.yes_no == "with"
     if all_questions:
         jsonl.write(outcomes, [*dev.outcomes, *test.outcomes])
     save(target, results)
+    inputs = [config.run / "labels.jsonl", *folder.files]
     rules = {"rules": rules_of(jsonl.read(Question, config.run / "questions.jsonl"))}
     for path in (outcomes, target) if all_questions else (target,):
-        write_meta(path, stage="end_to_end", config=config, inputs=files, extra=rules, started=started)
-    note_lines = []
-    if all_questions:
-        picks = results_at_rule(gate_results, config.noted_rule)
-        thresholds = {
-            result.gate: (result.threshold, str(result.threshold_rule))
-            for result in picks
-            if result.threshold is not None
-        }
-        scores = {gate: scores_stored.by_gate[gate] for gate in thresholds if gate in scores_stored.by_gate}
-        options = SavingOptions(
-            config.accuracy, seed=config.seed, clusters=clusters, settings=thresholds,
-            after_search=scores_stored.meta.get("after_search", {}), training=training,
-        )  # fmt: skip
-        figures = savings(dev.outcomes, test.outcomes, scores, options)
-        note_lines = note_thresholds(
-            config.run, behind, gates, dev.outcomes, picks, settings, config.replace_thresholds, dev.questions, figures,
-            added_tokens(config.run, config.sampling_run, [outcome.question_id for outcome in dev.outcomes]),
-        )  # fmt: skip
+        write_meta(path, stage="end_to_end", config=config, inputs=inputs, extra=rules, started=started)
+    # Thresholds chosen on a part of the questions would not hold for all of them: they are not noted.
+    note_lines = note_chosen(config, folder, gates, gate_results, settings) if all_questions else []
     print(text_summary(results, [*folder.notes, *note_lines]))
     print(loss_text(results.gates), end="\n" if dev.outcomes else "")
     print(pipelines_text(methods), end="\n" if methods else "")
     seconds = time.monotonic() - started
     print(f"evaluated {len(gate_results)} gates on {len(test.outcomes)} questions in {seconds:.0f} s -> {target}")
+
+
+def gates_of_run(config: EndToEndConfig, folder: RunFolder, labels: Iterable[Label]) -> list[GateInput]:
+    """The baselines and the scored gates in the report's order, with noted thresholds and training questions."""
+    dev, test, scores_stored = folder.dev, folder.test, folder.stored
+    trained = {
+        question.id: question.text
+        for question in jsonl.read(Question, config.run / "questions.jsonl")
+        if question.split == "train" and counts_as(question, config.yes_no)
+    }
+    evidence_file = config.run / "evidence.jsonl"
+    evidence = jsonl.read(Evidence, evidence_file) if path_exists(evidence_file) else ()
+    taught = [label for label in labels if label.split == "train" and label.question_id in trained]
+    gates = gate_inputs.baselines(dev, test, taught, config.seed, trained, evidence)
+    gates += gate_inputs.scored_gates(
+        scores_stored.by_gate, scores_stored.meta, dev.outcomes, test.outcomes, scores_stored.path
+    )
+    behind = gate_sources(config.run, scores_stored)
+    gates = gate_inputs.in_report_order(add_noted(gates, behind, config.thresholds))
+    kind = dev_kind(dev.outcomes, config.accuracy)
+    training = training_of([gate.name for gate in gates], behind, taught, trained, kind, scores_stored.by_gate)
+    return [replace(gate, train=training[gate.name]) for gate in gates]
+
+
+def settings_of(config: EndToEndConfig, tau_of_labels: float) -> Settings:
+    """The evaluation's settings; the labels' threshold of mastery where the keys name none."""
+    return Settings(
+        tau_mastery=tau_of_labels if config.tau_mastery is None else config.tau_mastery,
+        rule=config.threshold_rule,
+        target_ratio=config.target_ratio,
+        kind=config.accuracy,
+        bootstrap_draws=config.bootstrap_draws,
+        random_draws=config.random_draws,
+        seed=config.seed,
+        max_loss=config.max_loss,
+        delta=config.delta,
+    )
+
+
+def best_possible(outcomes: Sequence[Outcome], kind: AccuracyKind) -> Oracles:
+    """What gates that knew the outcomes would reach, by greedy or expected accuracy."""
+    by_answer = answers(outcomes, kind)
+    sampled = answers(outcomes, "expected") if has_expected(outcomes) else None
+    return oracles(by_answer.llm, by_answer.rag, None if sampled is None else sampled.rag - sampled.llm)
+
+
+def note_chosen(
+    config: EndToEndConfig,
+    folder: RunFolder,
+    gates: Sequence[GateInput],
+    gate_results: Sequence[GateResult],
+    settings: Settings,
+) -> list[str]:
+    """Note the chosen thresholds, with their figures on test, in the gates' folders; what was done, in lines."""
+    dev, test, scores_stored = folder.dev, folder.test, folder.stored
+    picks = results_at_rule(gate_results, config.noted_rule)
+    thresholds = {
+        result.gate: (result.threshold, str(result.threshold_rule)) for result in picks if result.threshold is not None
+    }
+    scores = {gate: scores_stored.by_gate[gate] for gate in thresholds if gate in scores_stored.by_gate}
+    options = SavingOptions(
+        config.accuracy, seed=config.seed, clusters=clusters_of(config.resample, test.questions), settings=thresholds,
+        after_search=scores_stored.meta.get("after_search", {}), training={gate.name: gate.train for gate in gates},
+    )  # fmt: skip
+    figures = savings(dev.outcomes, test.outcomes, scores, options)
+    tokens = added_tokens(config.run, config.sampling_run, [outcome.question_id for outcome in dev.outcomes])
+    chosen = ChosenThresholds(picks, settings, figures, tokens, config.replace_thresholds)
+    return note_thresholds(folder, gates, chosen)
 
 
 if __name__ == "__main__":

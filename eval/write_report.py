@@ -102,7 +102,6 @@ def main(config: ReportConfig) -> None:
         cost = bill_sentence(config, scores_stored, gate.gate, settings[gate.gate][0], outcomes)
         first = replace(first, sentences=[*first.sentences, cost])
     label_counts = statistics(read_labels(files[2])[1])
-    saving = {entry.gate: entry for entry in gate_savings}
     cuts = {gate: threshold for gate, (threshold, _) in settings.items()}
     main = gate.gate if gate else None
     answered = AnsweredRun(config.run, config.sampling_run, questions, outcomes)
@@ -122,15 +121,10 @@ def main(config: ReportConfig) -> None:
         "report.md": render_markdown(report),
         "savings.svg": savings_file(results, gate_savings, main, shaded),
     }
-    classified = read_classified(config.run / "classify.json")
-    for g in gates:
-        gate_scores, cut = scores[g.gate], cuts[g.gate]
-        errors = worst_errors(answered, gate_scores, cut, examples.dimensions)
-        lines = sentences(results, saving[g.gate], 1) if g.gate in saving else []
-        measured, rule = classified.get(g.gate, ClassifiedGate()), rule_of(saving.get(g.gate), g)
-        decided = DecisionSummary(cut, rule, four_fold(outcomes, gate_scores, cut), lines, measured.line)
-        figures = gate_figures(outcomes, gate_scores, cut, measured.calibration)
-        texts[pages[g.gate]] = render_gate(report, g, errors, figures, POSITIVE, decided)
+    saving = {entry.gate: entry for entry in gate_savings}
+    texts |= {
+        pages[g.gate]: gate_page(report, g, answered, scores[g.gate], cuts[g.gate], saving.get(g.gate)) for g in gates
+    }
     for name, text in texts.items():
         write_atomically(config.run / name, text)
     for name in ("report.html", "report.md"):
@@ -142,6 +136,25 @@ def main(config: ReportConfig) -> None:
     use = command(config.run, scores_stored, gate_savings, gate)
     next_step = f"{use}open {(config.run / 'report.html').resolve()}"
     print("\n".join(closing_block(results, gate_savings, gate, questions, next_step, cost)))
+
+
+def gate_page(
+    report: Report,
+    gate: GateResult,
+    answered: AnsweredRun,
+    scores: Mapping[str, float],
+    cut: float,
+    saving: Saving | None,
+) -> str:
+    """A gate's own page: its decisions at threshold ``cut``, its worst errors and its figures."""
+    dimensions = () if report.selection is None else report.selection.dimensions
+    errors = worst_errors(answered, scores, cut, dimensions)
+    lines = [] if saving is None else sentences(report.results, saving, 1)
+    measured = read_classified(answered.path / "classify.json").get(gate.gate, ClassifiedGate())
+    parts = four_fold(answered.outcomes, scores, cut)
+    decided = DecisionSummary(cut, rule_of(saving, gate), parts, lines, measured.line)
+    figures = gate_figures(answered.outcomes, scores, cut, measured.calibration)
+    return render_gate(report, gate, errors, figures, POSITIVE, decided)
 
 
 def bill_sentence(

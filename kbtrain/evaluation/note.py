@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kbtrain.errors import UserError, did_you_mean
@@ -15,7 +15,7 @@ from kbtrain.evaluation.end_to_end import Settings
 from kbtrain.evaluation.outcomes import AccuracyKind, dev_answers, entities_of
 from kbtrain.evaluation.outlook import fit_outlook
 from kbtrain.evaluation.results import GateResult
-from kbtrain.evaluation.run_folder import StoredScores
+from kbtrain.evaluation.run_folder import RunFolder, StoredScores
 from kbtrain.evaluation.savings import Saving, dev_rank
 from kbtrain.gate.card import BestKey, KeyedCard, TestFigures, Threshold, read_gate_json, set_best
 from kbtrain.gates.noted import Source, missing_reason, note, source_of
@@ -25,7 +25,7 @@ from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.thresholds import Rule
-from kbtrain.records import Outcome, Question, Target
+from kbtrain.records import Outcome, Target
 
 BEST_RULE = "largest area on dev"
 
@@ -61,32 +61,34 @@ def _with_noted(gate: GateInput, source: Source | None, threshold: float | None)
     return replace(gate, given=threshold, floor=None if scale is None else scale.floor)
 
 
-def note_thresholds(
-    run: Path,
-    behind: Mapping[str, Source],
-    gates: Sequence[GateInput],
-    dev: Sequence[Outcome],
-    results: Sequence[GateResult],
-    settings: Settings,
-    replacing: bool,
-    questions: Sequence[Question] = (),
-    savings: Sequence[Saving] = (),
-    search_tokens: float | None = None,
-) -> list[str]:
-    """Note the threshold of every gate that its score file names, and the best of several keys, in that gate's folder;
-    what was done, in lines.
+@dataclass(frozen=True)
+class ChosenThresholds:
+    """The gates' results, whose thresholds are to be noted, the evaluation's settings, and the figures noted with them.
 
-    ``questions``: the dev questions, of which numbers are kept beside the scores. ``savings``: figures of the same
-    thresholds on test; ``search_tokens``: see :class:`~kbtrain.gate.card.Outlook`. A calibrated threshold stays
-    unless ``replacing``; see :func:`kbtrain.gates.noted.note`.
+    ``savings``: figures of the same thresholds on test. ``search_tokens``: see :class:`~kbtrain.gate.card.Outlook`.
+    ``replacing``: note them in place of calibrated thresholds, too; see :func:`kbtrain.gates.noted.note`.
     """
-    tested = {saving.gate: _test_figures(saving) for saving in savings}
+
+    results: Sequence[GateResult]
+    settings: Settings
+    savings: Sequence[Saving] = ()
+    search_tokens: float | None = None
+    replacing: bool = False
+
+
+def note_thresholds(folder: RunFolder, gates: Sequence[GateInput], new: ChosenThresholds) -> list[str]:
+    """Note the threshold of every gate that its score file names, and the best of several keys, in that gate's folder;
+    what was done, in lines. Numbers of the run's dev questions are kept beside the scores.
+    """
+    run, settings, behind = folder.path, new.settings, gate_sources(folder.path, folder.stored)
+    dev, questions = folder.dev.outcomes, folder.dev.questions
+    tested = {saving.gate: _test_figures(saving) for saving in new.savings}
     inputs, lines, by_folder = {gate.name: gate for gate in gates}, [], dict[Path, list[str]]()
     texts, entities = [question.text for question in questions], len(set(entities_of(questions)))
     answers = dev_answers(dev, settings.kind) if dev else None
     groups = entities_of(questions) if questions else [outcome.question_id for outcome in dev]
     dev_facts = {"questions": dev_questions(texts, entities)} if questions else {}
-    chosen = [gate for gate in results if gate.threshold is not None and gate.threshold_rule is not None]
+    chosen = [gate for gate in new.results if gate.threshold is not None and gate.threshold_rule is not None]
     for result in chosen:
         source, gate = behind.get(result.gate), inputs[result.gate]
         if source is None or (result.threshold_rule == "given" and result.threshold != gate.given):
@@ -96,14 +98,14 @@ def note_thresholds(
             lines.append(f"{result.gate}: its threshold is not noted, {reason}")
             continue
         threshold = _threshold(run, result, gate, dev, settings, dev_facts)
-        outlook = fit_outlook(gate.dev, answers, groups, search_tokens) if answers else None
+        outlook = fit_outlook(gate.dev, answers, groups, new.search_tokens) if answers else None
         threshold = threshold.model_copy(update={"test": tested.get(result.gate), "outlook": outlook})
-        done = note(source.folder, source.name, threshold, replacing)
+        done = note(source.folder, source.name, threshold, new.replacing)
         line = done.line(result.gate, source.folder)
         lines += [line] if line else []
         if not done.kept and done.old != done.chosen:
             by_folder.setdefault(source.folder, []).append(result.gate)
-    lines += [f"thresholds noted in {folder}: {', '.join(names)}" for folder, names in by_folder.items()]
+    lines += [f"thresholds noted in {path}: {', '.join(names)}" for path, names in by_folder.items()]
     return lines + _note_best_keys(behind, [inputs[result.gate] for result in chosen], dev, settings.kind)
 
 

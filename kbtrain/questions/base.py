@@ -40,11 +40,13 @@ class Loaded:
         return self.question.gold == "none" and self.left_out != LeftOutAnswers()
 
 
-def load_row(row: SourceRecord, file: DataFile, dataset: str, own: tuple[Passage, ...] = (), **fields: Any) -> Loaded:
-    """The question of a row with its ``own`` passages; multiple choice where ``fields`` have options."""
+def load_row(
+    row: SourceRecord, file: DataFile, dataset: str, passages: tuple[Passage, ...] = (), **fields: Any
+) -> Loaded:
+    """The question of a row with its passages; multiple choice where ``fields`` have options."""
     form = {"form": "choice", "grading": "option"} if "options" in fields else {}
-    facts = {"split": file.split, "dataset": dataset, "context_passages": ids(own), **form, **fields}
-    return Loaded(Question(**facts), row.file, row.line, own)
+    facts = {"split": file.split, "dataset": dataset, "context_passages": ids(passages), **form, **fields}
+    return Loaded(Question(**facts), row.file, row.line, passages)
 
 
 def context(dataset: str, title: str, text: str) -> Passage:
