@@ -190,7 +190,7 @@ def settings_of(config: EndToEndConfig, tau_of_labels: float) -> Settings:
 
 
 def best_possible(outcomes: Sequence[Outcome], kind: AccuracyKind) -> Oracles:
-    """What gates that knew the outcomes would reach, by greedy or expected accuracy."""
+    """The figures of gates that know the outcomes, by greedy or expected accuracy."""
     by_answer = answers(outcomes, kind)
     sampled = answers(outcomes, "expected") if has_expected(outcomes) else None
     return oracles(by_answer.llm, by_answer.rag, None if sampled is None else sampled.rag - sampled.llm)

@@ -134,8 +134,7 @@ def main(config: ReportConfig) -> None:
         f"wrote the report in {seconds:.0f} s -> {config.run}/report.html, report.md and {len(gates)} pages in gates/"
     )
     use = command(config.run, scores_stored, gate_savings, gate)
-    next_step = f"{use}open {(config.run / 'report.html').resolve()}"
-    print("\n".join(closing_block(results, gate_savings, gate, questions, next_step, cost)))
+    print("\n".join(closing_block(results, gate_savings, gate, questions, config.run / "report.html", use, cost)))
 
 
 def gate_page(

@@ -75,7 +75,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class Alternatives:
-    """What a pipeline is compared with: the questions' stored answers of a ``run``, and gates' scores.
+    """The comparison of a pipeline: the questions' stored answers of a ``run``, and gates' scores.
 
     ``spent``: a gate's own requests, samples, tokens and seconds per question; ``hits``: number of passages in a
     question's ``rag`` prompt; ``entities``: the one of each question, which intervals draw with all its questions

@@ -81,7 +81,7 @@ class Saving:
 
 @dataclass(frozen=True)
 class SavingOptions:
-    """How gates are compared: ``clusters`` of the test questions are drawn as a whole (None: questions are drawn).
+    """Options of the gates' comparison: ``clusters`` of test questions are drawn whole (None: questions are drawn).
 
     ``settings``: threshold and rule by gate; without one the threshold with the most right answers on dev.
     ``after_search``: gates that read what was found, which save passages alone. ``training``: questions of each gate,

@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kbtrain.evaluation.results import GateResult, Results
@@ -200,12 +201,13 @@ def closing_block(
     savings: Sequence[Saving],
     gate: GateResult | None,
     questions: Sequence[Question],
-    next_step: str,
+    report: Path,
+    use: str = "",
     cost: str = "-",
 ) -> list[str]:
     """Seven lines for a terminal: tested, without search, always searching, gate, certainty, cost, next command.
 
-    ``next_step``: the commands to run next; ``cost``: the bill of a thousand questions.
+    ``use``: the command that decides by this gate, with a word after it; ``cost``: the bill of a thousand questions.
     """
     saving = next((entry for entry in savings if gate is not None and entry.gate == gate.gate), None)
     named = {g.gate: g for g in results.gates}
@@ -231,7 +233,7 @@ def closing_block(
         "with the gate": gate_line,
         "is that real?": real,
         "cost": cost,
-        "next": next_step,
+        "next": f"{use}open {report.resolve()}",
     }
     return aligned_block(lines)
 

@@ -71,7 +71,7 @@ def test_the_closing_lines_name_the_threshold_for_few_searches_where_the_stored_
 
     def closing(scores: list[float]) -> str:
         gates = {"good": scored(dev, 20 * scores) | scored(test, 20 * scores)}
-        rows = savings(dev, test, gates, draws=200, settings={"good": (-1.0, "best_accuracy")})
+        rows = savings(dev, test, gates, SavingOptions(draws=200, settings={"good": (-1.0, "best_accuracy")}))
         figures = [SimpleNamespace(gate=name, accuracy=share) for name, share in (("llm_only", 0.5), ("all_rag", 0.7))]
         document: Any = SimpleNamespace(meta={"split": "test"}, gates=[*figures, SimpleNamespace(gate="good")])
         return closing_block(document, rows, document.gates[2], [], Path("runs/my run/report.html"))[4]
