@@ -29,7 +29,9 @@ from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.runtime.stage_process import ProcessResult
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-SEARCH = (DOCS / "howto" / "own-retriever.md").read_text(encoding="utf-8")
+SEARCH = "\n".join(
+    (DOCS / "howto" / f"{name}.md").read_text(encoding="utf-8") for name in ("own-retriever", "search-service")
+)
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def own_search() -> Iterator[Any]:
     """The service of the page, running on a free port."""
     (code,) = re.findall(r"^```py\n(.*?)^```$", SEARCH, flags=re.DOTALL | re.MULTILINE)
     names: dict[str, Any] = {}
-    exec(compile(code.replace("9201", "0"), "own-retriever.md", "exec"), names)
+    exec(compile(code.replace("9201", "0"), "search-service.md", "exec"), names)
     server = names["server"]
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -166,7 +168,8 @@ def test_the_linters_of_compose_and_kubernetes_accept_the_files() -> None:
 
 
 def test_the_frameworks_page_imports_what_the_adapters_have() -> None:
-    page = (DOCS / "howto" / "frameworks.md").read_text(encoding="utf-8")
+    names = ("langchain", "langgraph", "haystack", "llama-index", "dspy")
+    page = "\n".join((DOCS / "howto" / f"{name}.md").read_text(encoding="utf-8") for name in names)
     imports = re.findall(r"^from kbtrain\.adapters\.(\w+) import (\w+)$", page, flags=re.MULTILINE)
     assert len(imports) == 5
     folder = DOCS.parent / "kbtrain" / "adapters"
@@ -174,4 +177,4 @@ def test_the_frameworks_page_imports_what_the_adapters_have() -> None:
         source = (folder / f"{module}.py").read_text(encoding="utf-8")
         assert re.search(rf"^(class|def) {name}\b", source, flags=re.MULTILINE), (module, name)
     for code in re.findall(r"^```py\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
-        compile(code, "frameworks.md", "exec")
+        compile(code, "a page", "exec")

@@ -1,4 +1,4 @@
-"""The dashboard, Prometheus' file and the containers beside docs/howto/serve.md name what exists."""
+"""The dashboard, Prometheus' file and the containers beside docs/reference/serving.md name what exists."""
 
 import json
 import re
@@ -22,7 +22,7 @@ DASHBOARD = json.loads((FOLDER / "grafana.json").read_text(encoding="utf-8"))
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES = COMPOSE["services"]
-PAGE = (FOLDER.parent / "howto" / "serve.md").read_text(encoding="utf-8")
+PAGE = (FOLDER.parent / "reference" / "serving.md").read_text(encoding="utf-8")
 
 
 def series():

@@ -17,8 +17,18 @@ from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.service import RequestTrace
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-NAMES = ("howto/serve.md", "howto/monitor.md", "howto/frameworks.md", "howto/agents.md")
-PAGE = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in NAMES)
+NAMES = (
+    *(
+        "howto/serve.md",
+        "howto/search-tools.md",
+        "howto/second-judgement.md",
+        "howto/monitor.md",
+        "howto/open-webui.md",
+    ),
+    *("howto/langchain.md", "howto/agents.md", "reference/serving.md", "tutorials/serve.md"),
+)
+PAGE = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in NAMES).replace("\\\n", " ")
+PAGE = re.sub("^kbtrain run .*$", "", PAGE, flags=re.MULTILINE)  # options of scripts: tests/test_readme.py
 PAGES = [DOCS.parent / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if "lab" not in page.parts)]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT.replace("\\\n", " "), flags=re.DOTALL | re.MULTILINE)
