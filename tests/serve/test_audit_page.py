@@ -61,7 +61,7 @@ def page_file(folder):
 
 def ask_all(config, explored):
     """Traffic through the server; in service each answer gets a verdict."""
-    with serving(config.pop("gate"), **config) as running:
+    with serving(config.pop("gate"), **{"search": "auto", **config}) as running:
         for i in range(N, N + TURNS):
             body = {"model": "tiny", "messages": [{"role": "user", "content": question(i)}], "max_tokens": 20}
             reply = running.post("/v1/chat/completions", body)
