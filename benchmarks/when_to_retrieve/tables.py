@@ -7,7 +7,7 @@ Examples:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from kbtrain.report.words import percent, ranged
 NAMES = {
     "llama-3-8b-instruct": "Llama-3.1-8B", "gpt-4o": "GPT-4o", "flan-t5-xl": "Flan-T5-XL", "flan-t5-xxl": "Flan-T5-XXL",
 }  # fmt: skip
+DIRECT = "nq, squad, trivia"  # the sets of which SeaKR has scores before a search, and TARG was run
 
 
 class TablesConfig(Config):
@@ -31,23 +32,32 @@ class TablesConfig(Config):
 
 
 def main(config: TablesConfig) -> None:
-    parts = [read_value(config.folder / f"table-{model}.json")["parts"]["all"] for model in NAMES]
-    means = {
-        gate: [part["gates"][gate]["area"]["mean"] for part in parts if gate in part["gates"]]
-        for gate in dict.fromkeys(gate for part in parts for gate in part["gates"])
-    }
-    gates = sorted(means, key=lambda gate: (len(means[gate]) < len(parts), -sum(means[gate]) / len(means[gate])))
+    models = [read_value(config.folder / f"table-{model}.json")["parts"] for model in NAMES]
+    parts = [model["all"] for model in models]
+    gates = by_mean_area(parts)
     right = [[f"`{gate}`", *(at_threshold(part, gate) for part in parts)] for gate in gates]
     right += [[name, *(f"{percent(part[name])} %, {searched / part[name]:.2f}" for part in parts)]
               for name, searched in (("never", 0.0), ("always", 1.0))]  # fmt: skip
     right.append(["oracle", *(f"{percent(part['oracle'])} %" for part in parts)])
-    tables = {
-        "open-areas": [[f"`{gate}`", *(area(part, gate) for part in parts)] for gate in gates],
-        "open-right": right,
-    }
+    tables = {"open-areas": area_rows(parts), "open-right": right}
+    if all(DIRECT in model for model in models):
+        tables["open-areas-direct"] = area_rows([model[DIRECT] for model in models])
     document = {name: {"columns": ["gate", *NAMES.values()], "rows": rows} for name, rows in tables.items()}
     write_atomically(config.folder / "tables.json", json.dumps({"tables": document}, indent=1) + "\n")
     print("\n".join("| " + " | ".join(row) + " |" for rows in tables.values() for row in rows))
+
+
+def by_mean_area(parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Gates by their mean area, those without every model last."""
+    means = {
+        gate: [part["gates"][gate]["area"]["mean"] for part in parts if gate in part["gates"]]
+        for gate in dict.fromkeys(gate for part in parts for gate in part["gates"])
+    }
+    return sorted(means, key=lambda gate: (len(means[gate]) < len(parts), -sum(means[gate]) / len(means[gate])))
+
+
+def area_rows(parts: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    return [[f"`{gate}`", *(area(part, gate) for part in parts)] for gate in by_mean_area(parts)]
 
 
 def area(part: Mapping[str, Any], gate: str) -> str:
