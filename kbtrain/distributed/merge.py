@@ -42,8 +42,7 @@ def find_shards(folder: Path) -> list[Path]:
 def check(paths: Sequence[Path], run: str, allow_gaps: bool) -> list[ShardStore]:
     """The parts in the order of their shards. Raises :class:`UserError` for stores that do not belong together:
     another model, setting or input, another number of shards, the same shard twice, and (unless ``allow_gaps``) a
-    shard that is missing or not finished.
-    """
+    shard that is missing or not finished."""
     parts = sorted((_part(path, run) for path in paths), key=lambda part: part.shard.index)
     first = parts[0]
     for previous, part in itertools.pairwise(parts):

@@ -133,8 +133,7 @@ class Outlook(BaseModel):
 
 class BestKey(BaseModel):
     """The key that decides where none is given, and the ``rule`` that chose it among ``areas`` on ``n_dev`` questions:
-    None where no order of them gains anything.
-    """
+    None where no order of them gains anything."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     key: Target
@@ -248,8 +247,7 @@ class GateCard(BaseModel):
 
     def titles(self) -> Titles:
         """Rule by which passages showed their titles in the answers that the labels are about; "missing" where none is
-        noted. Raises :class:`UserError` for a rule that there is not.
-        """
+        noted. Raises :class:`UserError` for a rule that there is not."""
         rule: Titles = self.label_rule.get("titles", "missing")
         if rule not in get_args(Titles):
             raise UserError(f"field 'titles' of label_rule: no rule '{rule!s:.60}'")
@@ -313,8 +311,7 @@ class GateCard(BaseModel):
 
     def answering_models(self) -> tuple[str, ...]:
         """Names of the answering model whose states or answers the scores come from; empty for a gate that reads the
-        question alone. Without those of parts.
-        """
+        question alone. Without those of parts."""
         return ()
 
     def passes(self, example: Any) -> list[Pass]:
@@ -523,8 +520,7 @@ def _thresholds(data: Mapping[str, Any], path: Path) -> dict[str, Threshold]:
 
 def with_thresholds(readme: str, thresholds: Mapping[str, Threshold], best: str | None = None) -> str:
     """A README whose section "Threshold" lists these and names the ``best`` key. Without such a section it comes before
-    "Run", or at the end.
-    """
+    "Run", or at the end."""
     marks = {name: "; this key decides where none is given" for name in thresholds if name.endswith(f"_{best}")}
     lines = [threshold.line(name) + marks.get(name, "") for name, threshold in thresholds.items()]
     section = "\n".join([THRESHOLD_HEADING, *lines])

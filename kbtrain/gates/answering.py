@@ -79,8 +79,7 @@ def check_served_prompts(
 
 def drafted_together(model: PreTrainedModel, longest: int) -> tuple[bool, int | None]:
     """True if prompts with drafts of up to ``longest`` tokens share a batch, else warns; and the sliding window that
-    such a prompt and its draft must fit into.
-    """
+    such a prompt and its draft must fit into."""
     from kbtrain.llm.sampler.shared_prefix_check import problem_within_window, sliding_window
 
     problem = problem_within_window(model, longest)

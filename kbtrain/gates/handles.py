@@ -145,8 +145,7 @@ def _models(folder: Path, card: GateCard) -> set[str]:
 
 def _asks_server(folder: Path, card: GateCard) -> bool:
     """True for a gate of a server, and for one made of such and of gates without a model: its tokens are its price.
-    Beside a member whose model runs here its seconds are.
-    """
+    Beside a member whose model runs here its seconds are."""
     kinds = {(kind_named(single.kind).server, single.base_model is not None) for single in _single(folder, card)}
     return any(asks for asks, _ in kinds) and (False, True) not in kinds
 

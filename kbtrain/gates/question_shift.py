@@ -102,8 +102,7 @@ def _subsample(values: Sequence[float]) -> list[float]:
 @dataclass(frozen=True)
 class QuestionShift:
     """``p_values`` by what was compared, each times their number (Bonferroni), so that any one may be looked at;
-    ``changes``: what it is on dev and now.
-    """
+    ``changes``: what it is on dev and now."""
 
     p_values: dict[str, float]
     changes: dict[str, str]

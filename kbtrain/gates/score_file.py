@@ -188,8 +188,7 @@ def stored_inputs(path: Path, expected: Mapping[str, str]) -> dict[str, str] | N
 
 def _agree(stored: Mapping[str, str], expected: Mapping[str, str]) -> bool:
     """Nothing that both depend on is different; a split that one of them lacks does not differ, nor do files of
-    models that were not noted then, or are not here now.
-    """
+    models that were not noted then, or are not here now."""
     for name, before, now in differing(stored, expected):
         lacking = ABSENT in (before, now) and (name.endswith(".jsonl") or name in (MODEL_FILES, FILES_HERE))
         if not lacking:

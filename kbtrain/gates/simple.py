@@ -93,8 +93,7 @@ class RelationOnly(Gate):
 
 class FormOnly(Gate):
     """Score = mean benefit of the training questions of the same form: what "Is ...?", "Who ...?" or "How many ...?"
-    alone tells. A form that was not trained on gets the mean over all training questions.
-    """
+    alone tells. A form that was not trained on gets the mean over all training questions."""
 
     name = "form_only"
 

@@ -44,8 +44,7 @@ def replica(model: PreTrainedModel) -> PreTrainedModel:
 
 def parallel_batches(works: Sequence[Callable[[T], R]], items: Iterable[T]) -> Iterator[R]:
     """Results of ``works`` for the items, in their order. Each of ``works`` serves one item at a time, in a thread of
-    its own, with its share of PyTorch's threads.
-    """
+    its own, with its share of PyTorch's threads."""
     if len(works) == 1:
         yield from map(works[0], items)
         return

@@ -126,8 +126,7 @@ def _grouped(states: Tensor, key: Tensor) -> Tensor:
 
 def packs(model: Any, tokens: int) -> bool:
     """True if this model can be trained on packed rows of ``tokens`` tokens: on a CPU, where a product's time is that
-    of its operations. Not with gradient checkpointing, which recomputes parts outside of the context.
-    """
+    of its operations. Not with gradient checkpointing, which recomputes parts outside of the context."""
     return model.device.type == "cpu" and _attention_is_default(model) and serves(model, tokens)
 
 

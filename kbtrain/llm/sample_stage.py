@@ -195,8 +195,7 @@ class SamplingJob:
 
     def n_stored(self, store: SampleStore) -> int:
         """Number of its question-conditions in the store, which may hold others of the run (another condition's, or
-        more under mask). Raises :class:`UserError` if the run has other settings there.
-        """
+        more under mask). Raises :class:`UserError` if the run has other settings there."""
         if self.run not in store.runs():
             return 0
         stored = store.run_meta(self.run)

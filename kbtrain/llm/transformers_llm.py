@@ -40,8 +40,7 @@ class _Batch:
 
 class TransformersLLM:
     """Implements :class:`~kbtrain.llm.base.LLM`. ``shared_prefix`` is True if the fast path holds for this model, with
-    a sliding ``window`` for prompts that fit into it.
-    """
+    a sliding ``window`` for prompts that fit into it."""
 
     def __init__(
         self,

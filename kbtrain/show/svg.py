@@ -54,8 +54,7 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
 @functools.cache
 def _one_pass() -> LayoutEngine:
     """Margins that just hold what stands around the only pair of axes. All is measured once: matplotlib's own layouts
-    do so twice, a quarter of a report's time.
-    """
+    do so twice, a quarter of a report's time."""
     from matplotlib.layout_engine import LayoutEngine
 
     class OnePass(LayoutEngine):

@@ -73,8 +73,7 @@ def pays(rows: Sequence[TrainingRow]) -> bool:
 
 def packed(rows: Sequence[TrainingRow]) -> dict[str, torch.Tensor]:
     """Inputs (1, tokens), targets (1, all answers); ``kept``: where the targets are predicted; ``spans``: fields of
-    :class:`~kbtrain.kernels.training_attention.Span`, one a line.
-    """
+    :class:`~kbtrain.kernels.training_attention.Span`, one a line."""
     start = begun_alike(rows)
     own_tokens = [row.ids[start:-1] for row in rows]  # the last token predicts nothing
     ends = list(accumulate((len(ids) for ids in own_tokens), initial=start))

@@ -49,8 +49,7 @@ def check_base(model: str, method: str, dtype: str, device: str) -> PreTrainedTo
 
 def check_tokens(tokenizer: PreTrainedTokenizerBase, vocabulary: int, model: str) -> None:
     """Check the pad token: it may be the end token, as padded places are masked and have no label, so the end is learnt
-    all the same; but the model must know it.
-    """
+    all the same; but the model must know it."""
     for name in ("pad", "eos"):
         token_id = getattr(tokenizer, f"{name}_token_id")
         if token_id is not None and token_id >= vocabulary:

@@ -52,8 +52,7 @@ def smoothed_targets(
 
 def read_data(train: Path, dev: Path | None, keys: Sequence[Target], labels: Labels) -> TrainingData:
     """Training and dev examples. Raises :class:`UserError` for what cannot be trained on: no file, a wrong split, a
-    class without examples, a training question that is also in dev.
-    """
+    class without examples, a training question that is also in dev."""
     examples = _read_split(train, "train")
     held_out = _read_split(dev, "dev") if dev else ()
     check_disjoint(examples, held_out, train, dev)

@@ -290,8 +290,7 @@ def check_states(checkpoint: Path) -> None:
 
 def check_processes(checkpoint: Path, processes: int) -> None:
     """Raise :class:`UserError` for a checkpoint of another number of processes: each leaves the state of its random
-    numbers in it. Its number of steps would be another share of the training, and whole epochs skipped in silence.
-    """
+    numbers in it. Its number of steps would be another share of the training, and whole epochs skipped in silence."""
     before = len([*checkpoint.glob("rng_state_*.pth")]) or 1
     if before != processes:
         raise UserError(

@@ -46,8 +46,7 @@ class FeatureCurve(BaseModel):
 
 class Additive(BaseModel):
     """``curves`` by the feature's name; ``grams``: weights of the features :data:`GRAM`, straight lines; ``strength``
-    is the C that was chosen.
-    """
+    is the C that was chosen."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     intercept: float
@@ -154,8 +153,7 @@ def held_out(
     seed: int,
 ) -> list[float]:
     """Log odds of each question: those that ``log_odds`` gives for the places of a fold when fitted to the others,
-    and where these teach nothing, the log odds of their share.
-    """
+    and where these teach nothing, the log odds of their share."""
     held_out_odds = [0.0] * len(need)
     for fit, rest in folds(groups, seed):
         try:

@@ -87,8 +87,7 @@ def question_features(example: GateExample, frequencies: Frequencies, cased: boo
 
 def spelling_features(example: GateExample, frequencies: Frequencies) -> dict[str, float]:
     """Features :data:`~kbtrain.gates.features.additive.GRAM` of the words that the corpus does not have: the
-    counts of hashed character n-grams by bucket, as a vector of length 1. Empty without such words.
-    """
+    counts of hashed character n-grams by bucket, as a vector of length 1. Empty without such words."""
     words = frequencies.tokens.words(_OPTION.split(example.question)[0].strip())
     counts: Counter[int] = Counter()
     for word, log_count in zip(words, frequencies.log_counts(words), strict=True):

@@ -20,12 +20,7 @@ class PromptGate(Gate):
     name = "prompt"
     unit = "probability"
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        max_length: int = 2048,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int = 2048) -> None:
         self.scorer = Scorer(model, Encoder(tokenizer, NEED_TEMPLATE, max_length))
         self.spent = self.scorer.spent
 

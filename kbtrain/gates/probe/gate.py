@@ -48,8 +48,7 @@ MAX_DRAFTED = 2048  # tokens of a prompt behind which is drafted
 
 class LayerFigures(BaseModel):
     """One layer, cross-validated on the training questions: correlation of its predictions with the labels, their
-    AUROC of the hard label (None: only one class), and the penalty.
-    """
+    AUROC of the hard label (None: only one class), and the penalty."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     layer: int
@@ -95,8 +94,7 @@ class ProbeCard(KeyedCard):
     @property
     def stage(self) -> Stage:
         """After the prefill of the answer's own prompt or its draft, or after the search; a reader's pass needs nothing
-        of the model that answers.
-        """
+        of the model that answers."""
         if self.condition == "rag":
             return "search"
         moments: dict[Statistic, Stage] = {"prompt_states": "prefill", "draft_states": "draft"}

@@ -28,8 +28,7 @@ AVERAGES = (1, 2, 4, 8)  # numbers of layers that are tried together
 @dataclass(frozen=True)
 class LayerFit:
     """One layer's fit. ``tried``: by penalty (None where the method has none) its cross-validated predictions (n,);
-    ``penalty``: the one whose predictions follow the labels best, ``held_out`` their correlation with them, -1 to 1.
-    """
+    ``penalty``: the one whose predictions follow the labels best, ``held_out`` their correlation with them, -1 to 1."""
 
     layer: int
     held_out: float

@@ -176,8 +176,7 @@ class ProbeEnding(Ending):
 @dataclass(frozen=True)
 class BatchAgreement:
     """Scores of ``n`` questions in a batch against those of each alone, over all keys: the ``largest`` difference, and
-    the share of decisions at the median score that ``differ``.
-    """
+    the share of decisions at the median score that ``differ``."""
 
     n: int
     largest: float

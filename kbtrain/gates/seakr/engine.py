@@ -72,8 +72,7 @@ class Thought:
 
 class Uncertainty:
     """Answers with their uncertainty from one model, many prompts at a time; states are read at ``settings.layer``,
-    ``mlp``.
-    """
+    ``mlp``."""
 
     def __init__(
         self,

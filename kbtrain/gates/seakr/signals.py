@@ -89,8 +89,7 @@ Answers = Sequence["AnswerWithStates"]
 @dataclass(frozen=True)
 class Signal:
     """``compute(samples, alpha, k)`` gives one number of those of a question's k sampled answers that say something
-    (without the greedy one). ``silent``: the number where fewer than two do, above all others.
-    """
+    (without the greedy one). ``silent``: the number where fewer than two do, above all others."""
 
     compute: Callable[[Answers, float, int], float]
     unit: str

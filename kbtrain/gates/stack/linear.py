@@ -89,8 +89,7 @@ def held_out_log_odds(
     columns: Columns, need: Sequence[float], seed: int = 0, groups: Sequence[int] | None = None
 ) -> list[float]:
     """Log odds of each question by a regression fitted to the questions of the other folds; where these teach nothing,
-    of their share.
-    """
+    of their share."""
     row_groups = range(len(need)) if groups is None else groups
 
     def log_odds(fit: Sequence[int], rest: Sequence[int]) -> Sequence[float]:

@@ -72,8 +72,7 @@ def _one_by_one(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], places: int, prefix: DynamicCache | None
 ) -> tuple[DynamicCache, torch.Tensor]:
     """Prefill each prompt alone and write its keys and values into the common tensors: ``places`` for each, besides the
-    prefix.
-    """
+    prefix."""
     cache = DynamicCache(config=model.config)
     prefixes: Sequence[Any] = [None] * len(cache.layers) if prefix is None else prefix.layers
     layers = [_PromptLayer(len(prompts), places, of_prefix) for of_prefix in prefixes]

@@ -117,8 +117,7 @@ class StateSampler(LockstepSampler):
 
 class EndStates(Observer):
     """``row.notes[observer]``: MLP output, residual stream and attention's entropy that ``tap`` reads at the token
-    ``end``, which is fed behind every answer.
-    """
+    ``end``, which is fed behind every answer."""
 
     def __init__(self, tap: StateTap, stopper: Stopper, end: int) -> None:
         self.tap = tap
