@@ -29,7 +29,7 @@ from kbtrain.gates.probe.states import prompt_states
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.io.provenance import peak_rss_mb
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.sampler.draw import Drawn, UniformRow
+from kbtrain.llm.sampler.draw import DrawnTokens, UniformRow
 from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.prefill import prefill
 from kbtrain.llm.sampler.rows import PromptRows, Row
@@ -127,7 +127,7 @@ class StepTimes(Observer):
     def __init__(self) -> None:
         self.times: list[float] = []
 
-    def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: Drawn) -> None:
+    def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: DrawnTokens) -> None:
         """Note the time."""
         self.times.append(time.perf_counter())
 

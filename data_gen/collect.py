@@ -24,7 +24,7 @@ from kbtrain.errors import did_you_mean
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import meta_path, read_meta, unchanged
-from kbtrain.llm.answered import check_replaceable
+from kbtrain.llm.answered_inputs import check_replaceable
 from kbtrain.questions.catalogue import DATA_SETS, catalogue_text
 from kbtrain.questions.collect import (
     CollectCounts,

@@ -40,7 +40,7 @@ from kbtrain.io.store import SampleStore, writing
 from kbtrain.labeling.copied_gold import CopiedGold
 from kbtrain.labeling.imported import ImportCounts
 from kbtrain.labeling.one_arm import OneArmRow, one_arm_labels
-from kbtrain.llm.answered import check_replaceable
+from kbtrain.llm.answered_inputs import check_replaceable
 from kbtrain.questions.collect import Shares, warnings
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language

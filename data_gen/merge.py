@@ -22,7 +22,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.distributed.merge import ShardStore, add, check, find_shards, merge, n_gaps
 from kbtrain.errors import UserError, at
-from kbtrain.io.files import beside, is_begun, put_in_place
+from kbtrain.io.files import beside, has_content, put_in_place
 from kbtrain.io.provenance import meta_path, write_meta
 from kbtrain.io.store import SampleStore, writing
 from kbtrain.runtime.progress import progress_bar
@@ -41,7 +41,7 @@ def main(config: MergeConfig) -> None:
     parts = check(config.shards or find_shards(config.run), name, config.allow_gaps)
     n_stored, shards = sum(part.stored for part in parts), f"of {len(parts)} shards"
     with writing(target, name):
-        n_new = add_to(parts, name, target) if is_begun(target) else write_store(parts, name, target)
+        n_new = add_to(parts, name, target) if has_content(target) else write_store(parts, name, target)
     if not n_new and meta_path(target).exists():  # else a merge ended before its meta data, as on a full disk
         return print(f"all {n_stored} question-conditions {shards} are in {target} already")
     meta, inputs = parts[0].meta, [part.path for part in parts]
@@ -74,7 +74,7 @@ def write_store(parts: Sequence[ShardStore], name: str, target: Path) -> int:
     with SampleStore(partial) as store, bar_of(parts) as bar:
         for n in merge(parts, name, store):
             bar.update(n)
-    if is_begun(target):  # the lock is of this run alone: another may have begun the store in these minutes
+    if has_content(target):  # the lock is of this run alone: another may have begun the store in these minutes
         partial.unlink()
         raise UserError(f"{at(target)}: begun by another command meanwhile; run the same command again")
     put_in_place(partial, target)  # closed, so its log is folded in: one file

@@ -30,7 +30,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.store import SampleStore
-from kbtrain.llm.answered import check_replaceable
+from kbtrain.llm.answered_inputs import check_replaceable
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.collect import Shares
 from kbtrain.questions.near import NearRule, check_near

@@ -46,9 +46,9 @@ from kbtrain.evaluation.run_folder import read_labels, read_outcomes, read_score
 from kbtrain.evaluation.training import training_of, training_texts
 from kbtrain.gate.card import Threshold, read_gate_json
 from kbtrain.gates.handles import gate_identity
-from kbtrain.gates.noted import Source, missing_reason, note_calibrated, source_of
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.seakr.gate import scale_of
+from kbtrain.gates.thresholds_store import Source, missing_reason, note_calibrated, source_of
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, file_sha256

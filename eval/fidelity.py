@@ -36,7 +36,7 @@ from kbtrain.evaluation.fidelity import (
 from kbtrain.evaluation.note import gate_sources
 from kbtrain.evaluation.result_meta import stages
 from kbtrain.evaluation.run_folder import stored_scores
-from kbtrain.gates.noted import missing_reason, note
+from kbtrain.gates.thresholds_store import missing_reason, note
 from kbtrain.io.provenance import file_sha256, write_result
 from kbtrain.io.store import SampleStore
 from kbtrain.report.words import gate_name, percent, percent_interval

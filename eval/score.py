@@ -30,7 +30,6 @@ from kbtrain.evaluation.gate_choice import ChoiceConfig, choose_gates
 from kbtrain.evaluation.member_scores import from_members
 from kbtrain.evaluation.scoring_inputs import ScoringInputs, attach_passages, check_own_prompts, read_inputs
 from kbtrain.gates.handles import GateHandle
-from kbtrain.gates.noted import sources_of
 from kbtrain.gates.prompted import PROMPTED
 from kbtrain.gates.score_file import ScoreFile, files_of_models, is_finished, noted_models, score_path
 from kbtrain.gates.score_stage import (
@@ -41,7 +40,8 @@ from kbtrain.gates.score_stage import (
     price_of_scores,
     score_chunks,
 )
-from kbtrain.gates.seen import dev_in_test, seen_in_training, seen_messages
+from kbtrain.gates.thresholds_store import sources_of
+from kbtrain.gates.training_overlap import dev_in_test, seen_in_training, seen_messages
 from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.io.files import writing
 from kbtrain.io.provenance import check_data, file_sha256, write_meta

@@ -34,8 +34,8 @@ from kbtrain.evaluation.run_folder import (
 from kbtrain.evaluation.savings import Saving, SavingOptions, four_fold, order_curves, savings
 from kbtrain.evaluation.training import training_of, training_texts
 from kbtrain.gate.card import KeyedCard
-from kbtrain.gates.noted import Source, missing_reason
 from kbtrain.gates.registry import read_card
+from kbtrain.gates.thresholds_store import Source, missing_reason
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_current, write_atomically, write_meta
 from kbtrain.labeling.distribution import statistics

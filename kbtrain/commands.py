@@ -123,7 +123,7 @@ def demo(args: argparse.Namespace) -> None:
 def decide(args: argparse.Namespace) -> None:
     import json
 
-    from kbtrain.gates.decide import STDIN, decisions, unpromised
+    from kbtrain.gates.decide import STDIN, decisions, missing_promise_warning
     from kbtrain.gates.registry import load_gate, verify_weights
 
     batches = _inputs(args)
@@ -132,7 +132,7 @@ def decide(args: argparse.Namespace) -> None:
     gate = load_gate(args.folder, args.key, args.dtype, args.device, args.revision)
     if args.threshold is None and gate.promise:
         step(f"{gate.name}: its threshold promises: {gate.promise}")
-    elif args.threshold is None and (warning := unpromised(gate)):
+    elif args.threshold is None and (warning := missing_promise_warning(gate)):
         step(warning)
     n = 0
     for inputs in batches:
@@ -146,7 +146,7 @@ def decide(args: argparse.Namespace) -> None:
 
 def _inputs(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
     """Inputs of ``kbtrain decide``, in parts that are answered at once: arguments, a file, or lines as they come."""
-    from kbtrain.gates.decide import STDIN, arriving, read_inputs, read_questions_file
+    from kbtrain.gates.decide import STDIN, arriving_lines, read_inputs, read_questions_file
 
     texts = [] if args.texts == ["-"] else args.texts
     if texts and args.file:
@@ -161,7 +161,7 @@ def _inputs(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
         raise UserError(f"{STDIN}: closed; give texts or --file")
     if sys.stdin.isatty():
         step("reading questions from standard input, one a line; Ctrl-D ends")
-    return (read_inputs(lines, STDIN, args.field, first) for first, lines in arriving(sys.stdin))
+    return (read_inputs(lines, STDIN, args.field, first) for first, lines in arriving_lines(sys.stdin))
 
 
 def serve(args: argparse.Namespace) -> None:

@@ -28,8 +28,8 @@ from kbtrain.io.files import (
     beside,
     check_regular_or_absent,
     errors_of,
-    is_begun,
-    not_there,
+    has_content,
+    missing_file_message,
     path_exists,
     put_in_place,
     replacing,
@@ -66,7 +66,12 @@ def test_a_file_of_a_run_folder_that_is_missing_names_the_command_that_makes_it(
 
 
 def test_a_file_of_ones_own_that_is_missing_names_no_command() -> None:
-    assert not_there("questions.jsonl") == not_there("texts/dev.jsonl") == not_there("a/b.txt") == "no such file"
+    assert (
+        missing_file_message("questions.jsonl")
+        == missing_file_message("texts/dev.jsonl")
+        == missing_file_message("a/b.txt")
+        == "no such file"
+    )
 
 
 def _numpy(path: Path) -> None:
@@ -408,11 +413,11 @@ def test_files_alone_renames() -> None:
 def test_an_empty_file_is_not_begun_and_a_link_to_nowhere_is_told_of(tmp_path: Path) -> None:
     """A full disk and a kill leave empty files."""
     path, link = tmp_path / "f", tmp_path / "link"
-    assert not is_begun(path)
+    assert not has_content(path)
     path.touch()
-    assert not is_begun(path)
+    assert not has_content(path)
     path.write_text("x")
-    assert is_begun(path)
+    assert has_content(path)
     link.symlink_to(tmp_path / "gone")
     with pytest.raises(UserError, match="link: no such file"):
-        is_begun(link)
+        has_content(link)

@@ -18,7 +18,7 @@ from kbtrain.config import build
 from kbtrain.demo import ChainStep, finish_own
 from kbtrain.errors import UserError, as_commands
 from kbtrain.gate.card import read_gate_json
-from kbtrain.gates.decide import unpromised
+from kbtrain.gates.decide import missing_promise_warning
 from kbtrain.gates.registry import load_gate
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
@@ -100,10 +100,10 @@ def test_a_run_with_an_own_search_is_finished_without_an_index(
     assert [one.retrieve for one in gate.decide(["Who is thing 500?", "How many are the thing 500?"])] == [False, True]
     assert "No document frequencies" in (run / "features" / "README.md").read_text()
     card = read_gate_json(run / "features")
-    assert unpromised(gate) == ""
+    assert missing_promise_warning(gate) == ""
     card["thresholds"]["features_change"]["evidence"] = {}
     (run / "features" / "gate.json").write_text(json.dumps(card))
-    assert "promises nothing about changed answers" in unpromised(load_gate(run / "features"))
+    assert "promises nothing about changed answers" in missing_promise_warning(load_gate(run / "features"))
     with pytest.raises(UserError, match=rf"min: no such folder; run folders in {tmp_path}: mine"):
         finish_own(tmp_path / "min", print)
 

@@ -28,7 +28,7 @@ from kbtrain.io.provenance import peak_rss_mb
 from kbtrain.models.adapters import Adapter, open_base
 from kbtrain.prompts.kbm import PAPER_KEYS, kbm_answer, kbm_prompt, render_chat
 from kbtrain.records import GateExample
-from kbtrain.training.answer_rows import Collator, TrainingRow, begun_alike
+from kbtrain.training.answer_rows import Collator, TrainingRow, n_common_start
 from kbtrain.training.answer_trainer import answer_loss
 from kbtrain.training.base_trainer import LikeLengthSampler
 from kbtrain.training.config import TrainingConfig, training_arguments
@@ -58,7 +58,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     model = trainer.accelerator.unwrap_model(trainer.model)
     lengths = [len(row.ids) for row in rows]
     loss, answer_tokens = final_loss(model, tokenizer, rows)
-    shared = (len(rows) - epoch) * begun_alike(rows)
+    shared = (len(rows) - epoch) * n_common_start(rows)
     least = least_seconds(model, lengths, answer_tokens, job["dtype"], shared) if job["method"] == "full" else None
     return {"seconds": seconds, "steps": len(times), "tokens": sum(lengths), "losses": losses, "peak_rss_mb": peak,
             "final_loss": loss, "least_seconds": least}  # fmt: skip

@@ -17,10 +17,10 @@ from kbtrain.dialogue.responder import Responder, ResponsePrompt
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact, Records
-from kbtrain.io.files import beside, is_begun, path_exists
+from kbtrain.io.files import beside, has_content, path_exists
 from kbtrain.io.provenance import known_sha256
 from kbtrain.labeling.judges import PromptJudge
-from kbtrain.llm.answered import check_same
+from kbtrain.llm.answered_inputs import check_same
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import SnippetsQuestion
 from kbtrain.prompts.ragate import first_kept, turn_text
@@ -126,11 +126,11 @@ def responses_path(folder: Path, augmentation: str) -> Path:
 
 
 def check_turns_replaceable(turns: Artifact, places: frozenset[str]) -> None:
-    """As :func:`~kbtrain.llm.answered.check_replaceable`, for turns of a run folder that responses in it belong to."""
+    """As :func:`~kbtrain.llm.answered_inputs.check_replaceable`, for turns with responses in the run folder."""
     folder = turns.path.parent
     paths = [folder / "responses.jsonl", *sorted((folder / "responses").glob("*.jsonl"))]
     for path in paths if path_exists(turns.path) else ():
-        has_responses = is_begun(path) and path_exists(beside(path, ".key"))
+        has_responses = has_content(path) and path_exists(beside(path, ".key"))
         if has_responses and read_key(path).get("turns") == known_sha256(turns.path):
             reason = f"{path.relative_to(folder)} holds responses to these turns"
             check_same(turns, places, reason)

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from kbtrain.distributed.ray_cluster import RayCluster, RowWorker
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest
-from kbtrain.llm.sample_stage import Answered
+from kbtrain.llm.sample_stage import AnswersWithFacts
 from kbtrain.records import SampleSet
 
 _REQUESTS = TypeAdapter(list[AnswerRequest])
@@ -45,7 +45,7 @@ class RayEngine(RayCluster):
 
     def __call__(
         self, config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
-    ) -> Iterator[Answered]:
+    ) -> Iterator[AnswersWithFacts]:
         self.connect()  # before the questions are read: report a faulty cluster at once
         rows = {number: row for number, row in enumerate(_row(window, done) for window in windows) if row}
         plain = LLMConfig(**config.model_dump(include=set(LLMConfig.model_fields)))

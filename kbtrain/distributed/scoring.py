@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter
 
 from kbtrain.distributed.ray_cluster import EngineConfig, RayCluster, RowWorker, engine
 from kbtrain.errors import UserError
-from kbtrain.gates.handles import GateHandle, Opening, check_bases, reopened
+from kbtrain.gates.handles import GateHandle, GateOpening, check_bases, handle_of_opening
 from kbtrain.gates.score_stage import Chunk, Engine, ScoredChunk, local, scored_chunk
 from kbtrain.records import DtypeName, Split
 
@@ -27,10 +27,10 @@ class ScoreWorker(RowWorker):
     """Scores chunks."""
 
     def open(self, config: str) -> None:
-        """``config``: an :class:`Opening` and what its scores depend on, as JSON."""
+        """``config``: an :class:`GateOpening` and what its scores depend on, as JSON."""
         spec = json.loads(config)
-        model_opening = _with_dtype(Opening(**spec["opening"]))
-        self.handle = reopened(model_opening)
+        model_opening = _with_dtype(GateOpening(**spec["opening"]))
+        self.handle = handle_of_opening(model_opening)
         if self.handle.identity != spec["identity"]:
             raise UserError(f"{model_opening.model}: other weights or settings here than where scoring was started")
         self.dtype = model_opening.dtype
@@ -65,7 +65,7 @@ class RayScoring(RayCluster):
             yield _SCORED.validate_python(reply["scored"])
 
 
-def _with_dtype(opening: Opening) -> Opening:
+def _with_dtype(opening: GateOpening) -> GateOpening:
     """The opening with the number format that ``auto`` means on this machine: for gates that
     prompt a model by its name. Folders store their own."""
     if opening.prompt is None or opening.dtype != "auto":

@@ -24,10 +24,10 @@ from kbtrain.evaluation.calibrate import Chosen, calibrate_change, place_of
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.gate.card import KeyedCard, Threshold
-from kbtrain.gates.noted import Source, missing_reason
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.seakr.gate import scale_of
+from kbtrain.gates.thresholds_store import Source, missing_reason
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_current, check_unchanged, meta_of, read_document
 from kbtrain.io.store import SampleStore

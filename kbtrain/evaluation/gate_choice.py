@@ -15,10 +15,10 @@ from kbtrain.gate.card import CARD
 from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.fit_kind import fit_and_write
-from kbtrain.gates.handles import GateHandle, gate_identity, handle, prompted, prompted_by_replies
+from kbtrain.gates.handles import GateHandle, gate_identity, handle, handle_of_prompt, handle_of_replies
 from kbtrain.gates.prompted import PROMPTED
 from kbtrain.gates.registry import GATES, load_gate
-from kbtrain.gates.score_stage import found_gates
+from kbtrain.gates.score_stage import gates_of_run
 from kbtrain.gates.simple import Always
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import path_exists, writing
@@ -71,11 +71,11 @@ def _possible(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle]:
     model, dtype, device = config.model, config.dtype, config.device
     states = None if config.states is None else str(config.states)
     gates = [] if model is None else [
-        prompted(name, model, dtype, device) for name, kind in PROMPTED.items()
+        handle_of_prompt(name, model, dtype, device) for name, kind in PROMPTED.items()
         if inputs.reads in kind.reads and (name in config.only if name.endswith("_know") else True)
     ]  # fmt: skip
     if config.prompt_llm is not None:
-        gates.append(prompted_by_replies(read_llm_config(config.prompt_llm), config.prompt_samples))
+        gates.append(handle_of_replies(read_llm_config(config.prompt_llm), config.prompt_samples))
     if inputs.reads == "turn":
         gates.append(
             GateHandle(("always",), "", Always, name="always", reads=Always.reads, stored={"all_rag": "always"})
@@ -86,7 +86,7 @@ def _possible(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle]:
             "key 'members': averages are made in runs of turns alone; combine gates of questions by a stack "
             "(recipes/train_stack.py), or leave the key out"
         )
-    gates += found_gates(config.run, dtype, device, states)
+    gates += gates_of_run(config.run, dtype, device, states)
     gates += [handle(folder, dtype, device, name, states) for name, folder in config.gates.items()]
     return list({gate.name: gate for gate in gates if inputs.reads in gate.reads}.values())
 

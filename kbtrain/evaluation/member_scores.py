@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from kbtrain.gates.combination import ByName
-from kbtrain.gates.handles import GateHandle, Opening, handle
+from kbtrain.gates.handles import GateHandle, GateOpening, handle
 from kbtrain.gates.registry import kind_of, read_card
 from kbtrain.gates.score_file import Costs, Timing, costs_of, score_path
 from kbtrain.gates.score_stage import Chunk, Engine, ScoredChunk, scored_id
@@ -40,7 +40,7 @@ class _Stored:
         return n * self.costs.seconds(name, chunk.split), {what: n * value for what, value in spent.items()}
 
 
-def from_members(opening: Opening, run: Path, stored: Callable[[GateHandle], bool]) -> Engine | None:
+def from_members(opening: GateOpening, run: Path, stored: Callable[[GateHandle], bool]) -> Engine | None:
     """An engine of the stack or average that ``opening`` names, if ``stored`` says of each member that its scores are
     in ``run``.
 

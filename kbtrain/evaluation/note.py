@@ -18,10 +18,10 @@ from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import RunFolder, StoredScores
 from kbtrain.evaluation.savings import Saving, dev_rank
 from kbtrain.gate.card import BestKey, KeyedCard, TestFigures, Threshold, read_gate_json, set_best
-from kbtrain.gates.noted import Source, missing_reason, note, source_of
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.seakr.gate import scale_of
+from kbtrain.gates.thresholds_store import Source, missing_reason, note, source_of
 from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.thresholds import Rule
@@ -66,7 +66,7 @@ class ChosenThresholds:
     """The gates' results, whose thresholds are to be noted, the evaluation's settings, and the figures noted with them.
 
     ``savings``: figures of the same thresholds on test. ``search_tokens``: see :class:`~kbtrain.gate.card.Outlook`.
-    ``replacing``: note them in place of calibrated thresholds, too; see :func:`kbtrain.gates.noted.note`.
+    ``replacing``: note them in place of calibrated thresholds, too; see :func:`kbtrain.gates.thresholds_store.note`.
     """
 
     results: Sequence[GateResult]

@@ -23,9 +23,9 @@ from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample, grade, has_expected, outcome
 from kbtrain.evaluation.seen import Seen, seen_of
-from kbtrain.gates.noted import Source, holds_another, missing_reason, source_of
 from kbtrain.gates.prompted import PROMPTED
 from kbtrain.gates.registry import GATES
+from kbtrain.gates.thresholds_store import Source, has_other_gate, missing_reason, source_of
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_current, check_unchanged, meta_of, short_name
 from kbtrain.io.store import SampleStore
@@ -169,9 +169,9 @@ class StoredScores:
     """The gates' scores of a run folder: ``by_gate`` and id of question or turn; ``files`` they stand in.
 
     ``meta``: ``seconds_per_question`` and ``spent_per_question`` by gate and split, the gates that ask a ``server``
-    and those asked ``after_search`` or ``within_answer``, the folder behind each gate (:mod:`kbtrain.gates.noted`), and
-    ``seen``, the questions that its training knew, as far as those files' meta data tell. ``path``: of the folder, for
-    messages.
+    and those asked ``after_search`` or ``within_answer``, the folder behind each gate
+    (:mod:`kbtrain.gates.thresholds_store`), and ``seen``, the questions that its training knew, as far as those files'
+    meta data tell. ``path``: of the folder, for messages.
     """
 
     path: Path
@@ -220,7 +220,7 @@ def _warn_of_other_gates(run: Path, meta: Mapping[str, Any]) -> None:
         if source is not None:
             behind[replace(source, name="")].append(gate)
     for source, gates in behind.items():
-        if holds_another(source):
+        if has_other_gate(source):
             reason = f"{missing_reason(source)} ({', '.join(gates)})"
             warnings.warn(f"{run}: {reason}; run eval/score.py --run {run} again", stacklevel=3)
 

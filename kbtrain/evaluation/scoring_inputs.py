@@ -14,7 +14,7 @@ from kbtrain.gate.gate import Reads
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.score_stage import plain_examples
-from kbtrain.gates.seen import Allowed
+from kbtrain.gates.training_overlap import AllowedOverlap
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
@@ -35,9 +35,9 @@ class ScoringInputsConfig(ScoringConfig):
         False, description="score questions about entities of a gate's training, or dev's of test's; all tables count"
     )
 
-    def allowed(self) -> Allowed:
+    def allowed(self) -> AllowedOverlap:
         """Settings of questions that are counted instead of refused."""
-        return Allowed(self.allow_trained, self.allow_entities)
+        return AllowedOverlap(self.allow_trained, self.allow_entities)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from kbtrain.evaluation.outcomes import AccuracyKind
 from kbtrain.gate.trained_on import question_hash, read_held_out
-from kbtrain.gates.noted import Source, missing_reason
+from kbtrain.gates.thresholds_store import Source, missing_reason
 from kbtrain.io import jsonl
 from kbtrain.metrics.thresholds import Training
 from kbtrain.records import Label, Question

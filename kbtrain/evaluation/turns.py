@@ -10,7 +10,7 @@ import numpy as np
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.evaluation.seen import Seen, seen_of
-from kbtrain.gates.noted import holds_another, missing_reason, source_of
+from kbtrain.gates.thresholds_store import has_other_gate, missing_reason, source_of
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_current, check_unchanged, meta_of
@@ -50,7 +50,7 @@ def _check_current(path: Path, run: Path) -> None:
     meta = meta_of(path)
     for name in meta.get("gates", {}):
         gate = source_of(run, meta, name)
-        if gate and holds_another(gate):
+        if gate and has_other_gate(gate):
             raise UserError(f"{at(path)}: {missing_reason(gate)}; run {command} again")
 
 

@@ -25,7 +25,7 @@ from pydantic import (
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import path_exists, writing
 from kbtrain.io.jsonl import one_line, read_json
-from kbtrain.io.provenance import Noted, file_sha256, meta_of, noted_sha256, write_atomically
+from kbtrain.io.provenance import FileNotes, file_sha256, meta_of, noted_sha256, write_atomically
 from kbtrain.io.text_files import read_text
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
@@ -428,7 +428,7 @@ def _scored_by(folder: Path) -> list[Path]:
     return [path for path in paths if not path.relative_to(folder).parts[0].startswith("checkpoint")]
 
 
-def saved_files(folder: Path) -> Noted:
+def saved_files(folder: Path) -> FileNotes:
     """Files of a gate's folder as its training noted them; empty where it did not."""
     saved = meta_of(folder / CARD).get(SAVED)
     return saved if isinstance(saved, dict) else {}

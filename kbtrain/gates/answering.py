@@ -77,7 +77,7 @@ def check_served_prompts(
     server.check_prompts(card.own_prompts())
 
 
-def drafted_together(model: PreTrainedModel, longest: int) -> tuple[bool, int | None]:
+def draft_sharing(model: PreTrainedModel, longest: int) -> tuple[bool, int | None]:
     """True if prompts with drafts of up to ``longest`` tokens share a batch, else warns; and the sliding window that
     such a prompt and its draft must fit into."""
     from kbtrain.llm.sampler.shared_prefix_check import problem_within_window, sliding_window

@@ -66,7 +66,7 @@ def _of_rows(file: DataFile, field: str | None) -> Iterator[str]:
         yield row.text(name)
 
 
-def unpromised(gate: Gate) -> str:
+def missing_promise_warning(gate: Gate) -> str:
     """A warning of a gate for ``change`` whose threshold rests on no promise; empty for any other gate."""
     threshold = gate.card.thresholds.get(gate.name) if gate.card else None
     if (
@@ -115,7 +115,7 @@ def _of_object(text: str, where: Path | str, number: int, field: str | None) -> 
     )
 
 
-def arriving(stream: IO[str]) -> Iterator[tuple[int, list[str]]]:
+def arriving_lines(stream: IO[str]) -> Iterator[tuple[int, list[str]]]:
     """The lines of a stream as they come: the number of the first and all that one reading finds.
 
     A process that writes into a pipe and waits for the decision gets it at once; a long file still comes in large

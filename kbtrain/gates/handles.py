@@ -25,8 +25,8 @@ from kbtrain.records import Example, GateExample
 
 
 @dataclass(frozen=True)
-class Opening:
-    """Arguments to open a gate, as plain values: another process makes the same handle of them (:func:`reopened`)."""
+class GateOpening:
+    """Arguments to open a gate, as plain values; :func:`handle_of_opening` makes the same handle in any process."""
 
     model: str  # the gate's folder; with ``prompt`` a language model: embedded name, folder or hub id
     dtype: str = "auto"
@@ -48,7 +48,7 @@ class GateHandle:
     names: tuple[str, ...]
     identity: str
     open: Callable[[], Gate]
-    opening: Opening | None = None  # None: only this process can open it
+    opening: GateOpening | None = None  # None: only this process can open it
     name: str = ""
     reads: frozenset[Reads] = QUESTION
     stored: Mapping[str, str] = field(default_factory=dict)
@@ -123,7 +123,7 @@ def handle(
         lambda: load_gate(
             folder, dtype=dtype, device=device, states=connect_states(served, model) if served and model else None
         ),
-        Opening(str(folder), dtype, device, name=name, states=states),
+        GateOpening(str(folder), dtype, device, name=name, states=states),
         gate_name,
         kind.reads,
         stored,
@@ -206,14 +206,14 @@ def _content(folder: Path) -> str:
     return ":".join([card.depends(), *hashes, *held_out])
 
 
-def prompted(name: str, model: str, dtype: str = "auto", device: str = "auto") -> GateHandle:
+def handle_of_prompt(name: str, model: str, dtype: str = "auto", device: str = "auto") -> GateHandle:
     """A prompted gate on an embedded model, folder or hub id. Its scores depend on the model's name and the prompt."""
     kind = PROMPTED[name]
     return GateHandle(
         (name,),
         identity_of(f"{model}:{kind.wording()}"),
         lambda: kind.open(model, dtype, device),
-        Opening(model, dtype, device, name),
+        GateOpening(model, dtype, device, name),
         name,
         kind.reads,
         {name.removesuffix("_know"): name},
@@ -222,7 +222,7 @@ def prompted(name: str, model: str, dtype: str = "auto", device: str = "auto") -
     )
 
 
-def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
+def handle_of_replies(config: LLMConfig, n: int) -> GateHandle:
     """The gate ``prompt`` of any model that answers, by ``n`` replies to a question; only this process can open it."""
     from kbtrain.gates.kbm.prompt_sampled import SampledPrompt, asked_how, of_replies
 
@@ -248,8 +248,8 @@ def prompted_by_replies(config: LLMConfig, n: int) -> GateHandle:
     )  # fmt: skip
 
 
-def reopened(opening: Opening) -> GateHandle:
+def handle_of_opening(opening: GateOpening) -> GateHandle:
     """The handle again, in any process. Raises :class:`UserError` as :func:`handle` does."""
     if opening.prompt is not None:
-        return prompted(opening.prompt, opening.model, opening.dtype, opening.device)
+        return handle_of_prompt(opening.prompt, opening.model, opening.dtype, opening.device)
     return handle(Path(opening.model), opening.dtype, opening.device, opening.name, opening.states)

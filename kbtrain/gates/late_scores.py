@@ -9,7 +9,7 @@ from kbtrain.records import GateScore
 from kbtrain.training.config import HeldOutConfig
 from kbtrain.training.data import read_examples
 from kbtrain.training.finish import SCORES, held_out_examples, write_scores
-from kbtrain.training.run import being_replaced
+from kbtrain.training.run import is_being_replaced
 
 
 def score_late_test(config: HeldOutConfig, device: str) -> str:
@@ -19,7 +19,7 @@ def score_late_test(config: HeldOutConfig, device: str) -> str:
     replaced the scores, all are computed again.
     """
     test, path = held_out_examples(config.test), config.output / SCORES
-    killed = being_replaced(path)
+    killed = is_being_replaced(path)
     stored = {row.question_id: row.score for row in jsonl.read(GateScore, path)}
     done = config.test is None or (
         file_sha256(config.test) in read_meta(path)["inputs"].values() and all(item.id in stored for item in test)

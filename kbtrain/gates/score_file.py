@@ -18,7 +18,7 @@ from kbtrain.gates.handles import GateHandle
 from kbtrain.io import jsonl, provenance
 from kbtrain.io.artifact import ABSENT, MODEL_FILES, Records, differing
 from kbtrain.io.files import append, beside, check_regular_or_absent, cut_torn_line, path_exists, put_in_place
-from kbtrain.io.provenance import Noted
+from kbtrain.io.provenance import FileNotes
 from kbtrain.models.files_read import folder_of, note
 from kbtrain.records import GateScore, Split
 
@@ -208,7 +208,7 @@ def files_of_models(path: Path, models: Sequence[str]) -> dict[str, str]:
     return {MODEL_FILES if len(local) == len(models) else FILES_HERE: str(sorted(map(str, hashes)))}
 
 
-def noted_models(path: Path, models: Sequence[str]) -> dict[str, Noted]:
+def noted_models(path: Path, models: Sequence[str]) -> dict[str, FileNotes]:
     """By each model's name its files; those that have not changed since the meta data of ``path`` are not read."""
     before = provenance.meta_of(path).get(MODEL_FILES)
     known_files = before if isinstance(before, dict) else {}

@@ -123,7 +123,7 @@ def scored_chunk(gate: GateHandle, opened: Gate, chunk: Chunk) -> ScoredChunk:
     return ScoredChunk(tuple(scores), Timing(names, chunk.split, len(chunk.examples), seconds, spent, device()))
 
 
-def found_gates(run: Path, dtype: str = "auto", device: str = "auto", states: str | None = None) -> list[GateHandle]:
+def gates_of_run(run: Path, dtype: str = "auto", device: str = "auto", states: str | None = None) -> list[GateHandle]:
     """Gates with folders in a run folder, by kind, then name."""
     order, folders = list(kinds()), (path.parent for path in run.glob(f"*/{CARD}"))
     ordered = sorted(folders, key=lambda folder: (order.index(kind_of(folder)[0]), folder.name))

@@ -71,16 +71,16 @@ def problem(error: OSError) -> str:
     return words or f"cannot be used ({error.strerror or error})"
 
 
-def not_there(path: Path | str) -> str:
+def missing_file_message(path: Path | str) -> str:
     """ "no such file", and for a file of a run folder the command that makes it."""
-    file, script = Path(path), maker(Path(path))
+    file, script = Path(path), script_of(Path(path))
     if script is None or file.parent == Path():  # a user's own file may have such a name
         return _PROBLEMS[errno.ENOENT]
     run = file.parent if file.name in _MADE_BY else file.parent.parent
     return f"{_PROBLEMS[errno.ENOENT]}; run first: python {script} --run {shlex.quote(str(run))}"
 
 
-def maker(file: Path) -> str | None:
+def script_of(file: Path) -> str | None:
     """The script that writes a file of a run folder; None for any other file."""
     return _MADE_BY.get(file.name) or _MADE_BY.get(f"{file.parent.name}/{file.name}")
 
@@ -101,7 +101,7 @@ def errors_of(path: Path | str | None = None) -> Iterator[None]:
             raise
         named = isinstance(other, str) and (path is None or not other.endswith(_PARTIAL))
         place = other if named else path
-        message = not_there(place) if place and refused.errno == errno.ENOENT else problem(refused)
+        message = missing_file_message(place) if place and refused.errno == errno.ENOENT else problem(refused)
         raise UserError(f"{at(place)}: {message}" if place else message) from None
 
 
@@ -131,7 +131,7 @@ def path_exists(path: Path | str) -> bool:
     return os.path.lexists(path)
 
 
-def is_begun(path: Path | str) -> bool:
+def has_content(path: Path | str) -> bool:
     """True if something is written there; an empty file, as a full disk or a kill leaves it, is nothing.
 
     Raises :class:`UserError` for a link that leads nowhere.

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at, strike
-from kbtrain.io.files import BadField, beside, check_regular, errors_of, loads, maker, path_exists, replacing
+from kbtrain.io.files import BadField, beside, check_regular, errors_of, loads, path_exists, replacing, script_of
 from kbtrain.io.text_files import read_text
 
 SCHEMA = 1
@@ -166,7 +166,7 @@ def check_current(path: Path, *sources: Path, command: str | None = None) -> Non
     for source in sources:
         sha256 = inputs.get(source.name, inputs.get(str(source)))  # of two files of one name by their paths
         if sha256 is not None and path_exists(source) and known_sha256(source) != sha256:
-            stage = command or maker(path) or read_meta(path).get("stage", "the stage that writes it")
+            stage = command or script_of(path) or read_meta(path).get("stage", "the stage that writes it")
             raise UserError(f"{at(path)}: made from another {source.name}; run {stage} again")
 
 
@@ -189,11 +189,11 @@ def stamp(path: Path) -> dict[str, int | None]:
     return {"bytes": status.st_size, "modified_ns": status.st_mtime_ns}
 
 
-Noted = dict[str, dict[str, Any]]  # by a file's name its size, time and SHA-256
+FileNotes = dict[str, dict[str, Any]]  # by a file's name its size, time and SHA-256
 _known: dict[tuple[str, int | None, int | None], str] = {}  # one model serves several gates of a stage
 
 
-def note_files(files: Mapping[str, Path], known_files: Any = None) -> Noted:
+def note_files(files: Mapping[str, Path], known_files: Any = None) -> FileNotes:
     """Size, time and SHA-256 of each file; the hash is taken from ``known_files`` where the others are the same."""
     before = known_files if isinstance(known_files, Mapping) else {}
     return {name: {**stamp(path), "sha256": noted_sha256(path, before.get(name))} for name, path in files.items()}
@@ -231,7 +231,7 @@ def _files(folder: Path) -> dict[str, Path]:
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def _folder_sha256(files: Noted) -> str:
+def _folder_sha256(files: FileNotes) -> str:
     lines = (f"{name} {entry['sha256']}\n" for name, entry in files.items())
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 

@@ -9,7 +9,7 @@ from typing import Any
 from kbtrain.answers.grading import Verdicts, rules_of
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
-from kbtrain.io.files import maker, path_exists
+from kbtrain.io.files import path_exists, script_of
 from kbtrain.io.provenance import check_current, meta_of
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.records import Question
@@ -34,7 +34,7 @@ def check_rules(path: Path, rules: Mapping[str, Any], questions: Path) -> None:
     if old is not None:
         raise UserError(
             f"{at(path)}: its answers were graded by an older rule ({old} {rules.get(old)}, today {today[old]}); run "
-            f"{maker(path)} again"
+            f"{script_of(path)} again"
         )
 
 

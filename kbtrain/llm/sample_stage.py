@@ -159,8 +159,8 @@ class Shard:
         return sum(min(size, total - start) for start in starts)
 
 
-Answered = tuple[dict[str, Any], list[SampleSet]]  # facts of the model that answered, and its answers
-Engine = Callable[[LLMConfig, Iterator[list[AnswerRequest]], Collection[tuple[str, str]]], Iterator[Answered]]
+AnswersWithFacts = tuple[dict[str, Any], list[SampleSet]]  # facts of the model that answered, and its answers
+Engine = Callable[[LLMConfig, Iterator[list[AnswerRequest]], Collection[tuple[str, str]]], Iterator[AnswersWithFacts]]
 
 
 @dataclass(frozen=True)
@@ -296,14 +296,14 @@ def _some_of(samples: Any) -> Any:
 
 def local(
     config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
-) -> Iterator[Answered]:
+) -> Iterator[AnswersWithFacts]:
     """The engine of one process: it opens the model itself."""
-    yield from answered_by(open_llm(config), config, windows, done)
+    yield from answers_of(open_llm(config), config, windows, done)
 
 
-def answered_by(
+def answers_of(
     llm: LLM, config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
-) -> Iterator[Answered]:
+) -> Iterator[AnswersWithFacts]:
     """The answers of a model that is open."""
     facts = llm.facts()
     yield facts, []  # before the first answer, so that other settings are refused at once

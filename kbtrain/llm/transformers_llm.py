@@ -19,7 +19,7 @@ from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids
 from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.rows import PromptRows
 from kbtrain.llm.sampler.sampler import BatchSampler
-from kbtrain.llm.sampler.shared_prefix_check import sharing
+from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
 from kbtrain.models.batching import BatchLimits, batches, windows
 from kbtrain.models.load import load_model, name_of
 from kbtrain.models.shapes import mlp_width
@@ -55,7 +55,7 @@ class TransformersLLM:
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.limits = limits or BatchLimits()
-        self.shared_prefix, self.window, warning = sharing(
+        self.shared_prefix, self.window, warning = prefix_sharing(
             model, sampling.max_prompt_tokens, sampling.max_output_tokens
         )
         if warning:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError
-from kbtrain.io.provenance import Noted, note_files
+from kbtrain.io.provenance import FileNotes, note_files
 from kbtrain.models.embedded import folder_of as embedded_folder
 from kbtrain.models.embedded import is_embedded
 
@@ -56,7 +56,7 @@ def hashes_of(model: str, stored: Any = None) -> dict[str, str]:
     return {name: entry["sha256"] for name, entry in note(model, stored).items()}
 
 
-def note(model: str, stored: Any = None) -> Noted:
+def note(model: str, stored: Any = None) -> FileNotes:
     """As :func:`~kbtrain.io.provenance.note_files`, of these files."""
     return note_files(files_of(model), stored)
 

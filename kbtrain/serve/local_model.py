@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.answers.thoughts import may_open_thought
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.sampler.draw import Drawn
+from kbtrain.llm.sampler.draw import DrawnTokens
 from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.rows import PromptRows, Row
 from kbtrain.llm.sampler.sampler import BatchSampler
@@ -71,7 +71,7 @@ class _Tokens(Observer):
     def __init__(self, ends: Callable[[Row], bool]) -> None:
         self.ends = ends
 
-    def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: Drawn) -> None:
+    def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: DrawnTokens) -> None:
         (row,) = rows
         if self.ends(row):
             row.finish, row.feed = row.finish or "stop", []

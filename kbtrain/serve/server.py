@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from kbtrain.errors import UserError, require
 from kbtrain.gate.card import KeyedCard
-from kbtrain.gates.decide import unpromised
+from kbtrain.gates.decide import missing_promise_warning
 from kbtrain.gates.registry import folder_of
 from kbtrain.runtime.cores import freeze_objects
 from kbtrain.serve.config import ServeConfig, parse_command
@@ -101,7 +101,7 @@ def startup_lines(service: Service) -> list[str]:
     lines = [f"gate {loaded.name}{_key_in_words(config, loaded)}", *_threshold_lines(service)]
     if config.threshold is None and loaded.gate.promise:
         lines.append(f"promised: {loaded.gate.promise}")
-    elif config.threshold is None and (warning := unpromised(loaded.gate)):
+    elif config.threshold is None and (warning := missing_promise_warning(loaded.gate)):
         lines.append(warning)
     spent = dict(loaded.gate.spent)
     if spent.get("requests"):

@@ -60,21 +60,21 @@ class Collator:
 LEAST = 0.1  # of a batch's tokens must be spared: then it is worth another order of its sums
 
 
-def begun_alike(rows: Sequence[TrainingRow]) -> int:
+def n_common_start(rows: Sequence[TrainingRow]) -> int:
     """Tokens that all prompts begin with, but for the last ones, which predict the answers."""
     return len(common_start([row.ids[: len(row.ids) - len(row.labels)] for row in rows]))
 
 
 def pays(rows: Sequence[TrainingRow]) -> bool:
     """True if at least :data:`LEAST` of the batch's tokens, padding counted, need not be computed."""
-    whole, start = len(rows) * max(len(row.ids) - 1 for row in rows), begun_alike(rows)
+    whole, start = len(rows) * max(len(row.ids) - 1 for row in rows), n_common_start(rows)
     return whole - start - sum(len(row.ids) - 1 - start for row in rows) >= LEAST * whole
 
 
 def packed(rows: Sequence[TrainingRow]) -> dict[str, torch.Tensor]:
     """Inputs (1, tokens), targets (1, all answers); ``kept``: where the targets are predicted; ``spans``: fields of
     :class:`~kbtrain.kernels.training_attention.Span`, one a line."""
-    start = begun_alike(rows)
+    start = n_common_start(rows)
     own_tokens = [row.ids[start:-1] for row in rows]  # the last token predicts nothing
     ends = list(accumulate((len(ids) for ids in own_tokens), initial=start))
     predicted = [i for end, row in zip(ends[1:], rows, strict=True) for i in range(end - len(row.labels), end)]

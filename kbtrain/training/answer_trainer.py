@@ -19,7 +19,7 @@ from kbtrain.kernels.lean_training import lean_layers
 from kbtrain.kernels.training_attention import Span, attention_for_training, packs
 from kbtrain.training.answer_rows import IGNORE, Collator, TrainingRow
 from kbtrain.training.base_trainer import BaseTrainer
-from kbtrain.training.processes import gathered, is_zero3, put_into
+from kbtrain.training.processes import gather_weights, is_zero3, load_weights_into
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,6 +119,6 @@ class AnswerTrainer(BaseTrainer):
         """
         model = self.accelerator.unwrap_model(self.model_wrapped, keep_fp32_wrapper=False)
         if self.split and fresh is not None:
-            whole = gathered(model)
-            model = put_into(fresh, whole) if self.args.process_index == 0 else model
+            whole = gather_weights(model)
+            model = load_weights_into(fresh, whole) if self.args.process_index == 0 else model
         return cast("PreTrainedModel", model)

@@ -19,7 +19,7 @@ from kbtrain.records import Example, GateExample, Split, Target
 from kbtrain.training.config import FitConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
 from kbtrain.training.finish import DevScores, Ending, largest_difference
-from kbtrain.training.kept_features import EXTRACTED_ANEW, KeptFeatures, by_kept
+from kbtrain.training.kept_features import EXTRACTED_AGAIN, KeptFeatures, with_stored_features
 from kbtrain.training.model_card import USE_QUESTION, ModelCard
 from kbtrain.training.run import claim_folder
 
@@ -180,7 +180,7 @@ class SingleEnding(Ending):
         if gate.card is None:
             raise UserError(f"gate '{gate.name}': no card to write")
         self.gate, self.open_again, self.kept, self.started = gate, open_again, stored_features, started
-        self.dev = DevScores.from_gate(by_kept(gate, stored_features), dev, config.dev)
+        self.dev = DevScores.from_gate(with_stored_features(gate, stored_features), dev, config.dev)
         counts = {"train_examples": len(train), "dev_examples": len(dev)}
         self.run = {**gate.card.run, **config.model_dump(mode="json"), **chosen, **_fit_facts(counts, started)}
         about = {"label_rule": label_rule(config.train), "versions": package_versions(), "labels": config.labels}
@@ -201,8 +201,8 @@ class SingleEnding(Ending):
     def difference(self, folder: Path) -> float:
         """As in the base class; some examples with features extracted again, where they are kept."""
         again, examples = self.open_again(folder), self.dev.examples
-        by_stored = by_kept(again, self.kept).score(examples)
-        anew = again.score(examples[:EXTRACTED_ANEW])
+        by_stored = with_stored_features(again, self.kept).score(examples)
+        anew = again.score(examples[:EXTRACTED_AGAIN])
         return max(
             largest_difference(self.dev.scores, by_stored), largest_difference(self.dev.scores[: len(anew)], anew)
         )

@@ -26,7 +26,7 @@ from kbtrain.records import Example
 
 Rows = NDArray[np.floating[Any]]
 Extract = Callable[[Sequence[Any]], Any]  # examples -> (n, d) numbers
-EXTRACTED_ANEW = 8  # dev examples on which a fitted gate is compared with one that extracts by itself
+EXTRACTED_AGAIN = 8  # dev examples on which a fitted gate is compared with one that extracts by itself
 WINDOW = 512  # examples extracted between two writes to the file: what a kill loses at most
 _NOT_READ = frozenset({
     *("id", "question_id", "split", "label", "mastery", "certainty", "benefit", "change"),
@@ -82,7 +82,7 @@ class KeptFeatures:
         return features
 
 
-class ByKept:
+class StoredFeaturesGate:
     """A gate that takes its features from the file."""
 
     def __init__(self, gate: Gate, stored: KeptFeatures) -> None:
@@ -101,9 +101,9 @@ class ByKept:
         return [float(value) for value in scores(self.kept.features_of(examples))]
 
 
-def by_kept(gate: Gate, stored: KeptFeatures | None) -> Gate | ByKept:
+def with_stored_features(gate: Gate, stored: KeptFeatures | None) -> Gate | StoredFeaturesGate:
     """The gate, with kept features where there are such."""
-    return gate if stored is None else ByKept(gate, stored)
+    return gate if stored is None else StoredFeaturesGate(gate, stored)
 
 
 def _name(example: Example) -> str:

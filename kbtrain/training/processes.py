@@ -140,7 +140,7 @@ def extra_batches(own_batches: int) -> int:
     return int(max(counts)) - own_batches
 
 
-def gathered(model: Any) -> dict[str, Tensor]:
+def gather_weights(model: Any) -> dict[str, Tensor]:
     """All weights whole, on the CPU of the first rank (the others get none); one at a time, so that none runs out of
     memory. Every rank must call it."""
     import deepspeed  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -155,7 +155,7 @@ def gathered(model: Any) -> dict[str, Tensor]:
     return weights
 
 
-def put_into(fresh: Callable[[], Any], weights: dict[str, Tensor]) -> Any:
+def load_weights_into(fresh: Callable[[], Any], weights: dict[str, Tensor]) -> Any:
     """A newly opened model, not split, with these weights. Raises :class:`UserError` if any is missing."""
     from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 

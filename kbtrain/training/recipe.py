@@ -24,7 +24,7 @@ from kbtrain.training.run import (
     claim_folder,
     claim_model,
     finished,
-    last_good,
+    last_complete,
     remember_once,
     run_key,
 )
@@ -145,7 +145,7 @@ class Recipe:
         from kbtrain.training.base_trainer import LogCallback
 
         trainer.add_callback(LogCallback(self.bar(dev_lines)))
-        checkpoint, broken = last_good(self.config.output / "checkpoints")
+        checkpoint, broken = last_complete(self.config.output / "checkpoints")
         self.wait()  # all have looked before one of them deletes
         for path in broken:
             self.say(f"{path}: incomplete (killed while saving); skipped")

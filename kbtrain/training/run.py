@@ -27,7 +27,7 @@ from kbtrain.io.artifact import ABSENT, MODEL_FILES, change_message, differing, 
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.provenance import (
-    Noted,
+    FileNotes,
     check_data,
     device,
     file_sha256,
@@ -82,7 +82,7 @@ def claim_folder(
         ]
         if not others:
             return
-        if trained_here(folder):
+        if has_training(folder):
             raise UserError(
                 f"{at(path)}: another training is in this folder, with {change_message(*others[0])}; choose another "
                 "output, or delete the folder"
@@ -97,13 +97,13 @@ def claim_model(folder: Path, model: str) -> None:
     """
     path = folder / RUN
     run = read_json(path)
-    if trained_here(folder):
+    if has_training(folder):
         check_noted(model, run.get(MODEL_FILES), f"{folder} was trained", "delete that folder to train again")
     elif (files := note(model, run.get(MODEL_FILES))) != run.get(MODEL_FILES):
         write_atomically(path, json.dumps({**run, MODEL_FILES: files}, ensure_ascii=False, indent=1) + "\n")
 
 
-def trained_here(folder: Path) -> bool:
+def has_training(folder: Path) -> bool:
     """True if a training left something in the folder: a checkpoint, or weights."""
     return any(all_checkpoints(folder / "checkpoints")) or any(folder.glob("*.safetensors")) or _has_meta(folder)
 
@@ -122,7 +122,7 @@ def finished(folder: Path, *files: str) -> bool:
     return all((folder / name).exists() and meta_path(folder / name).exists() for name in files)
 
 
-def note_saved(folder: Path) -> Noted:
+def note_saved(folder: Path) -> FileNotes:
     """Size, time and hash of what a training leaves in its folder and does not change later."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
     names = {path.relative_to(folder).as_posix(): path for path in paths if not path.name.endswith(".meta.json")}
@@ -137,7 +137,7 @@ def note_replacing(path: Path) -> None:
         write_atomically(meta_path(path), json.dumps({**read_meta(path), BEING_REPLACED: True}, indent=1) + "\n")
 
 
-def being_replaced(path: Path) -> bool:
+def is_being_replaced(path: Path) -> bool:
     """True if a replacement of the file did not come to its end (:func:`note_replacing`)."""
     return bool(meta_of(path).get(BEING_REPLACED))
 
@@ -149,7 +149,7 @@ def check_saved(folder: Path, *files: str) -> None:
     ``files``: those whose meta data may note it. Size and time are compared first.
     """
     for file in files:
-        if file != "gate.json" and not being_replaced(folder / file) and not unchanged(folder / file):
+        if file != "gate.json" and not is_being_replaced(folder / file) and not unchanged(folder / file):
             raise UserError(_other(folder / file))
         saved = read_meta(folder / file).get(SAVED)
         for name, entry in saved.items() if isinstance(saved, dict) else ():
@@ -252,7 +252,7 @@ def all_checkpoints(run: Path) -> list[Path]:
     return [path for _, path in sorted(numbered)]
 
 
-def last_good(run: Path) -> tuple[Path | None, list[Path]]:
+def last_complete(run: Path) -> tuple[Path | None, list[Path]]:
     """The newest complete checkpoint (None: start from the beginning) and the incomplete ones."""
     good = [path for path in all_checkpoints(run) if is_complete(path)]
     return (good[-1] if good else None), [path for path in all_checkpoints(run) if path not in good]

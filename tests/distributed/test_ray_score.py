@@ -23,7 +23,7 @@ from kbtrain.distributed.scoring import RayScoring, ScoreWorker
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.average import AverageCard
-from kbtrain.gates.handles import GateHandle, Opening, handle, prompted
+from kbtrain.gates.handles import GateHandle, GateOpening, handle, handle_of_prompt
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.score_file import ScoreFile
 from kbtrain.gates.score_stage import Chunk, chunks_left, local, score_chunks
@@ -154,7 +154,7 @@ def scripted(pause=0.0):
         def score_examples(self, examples):
             return [len(example.question) / 7 for example in examples]
 
-    return GateHandle(("prompt",), "m", Lengths, opening=Opening("m", prompt="prompt")), Scripted
+    return GateHandle(("prompt",), "m", Lengths, opening=GateOpening("m", prompt="prompt")), Scripted
 
 
 def scored_by(engine, source, path):
@@ -166,7 +166,7 @@ def scored_by(engine, source, path):
 @pytest.mark.parametrize("kind", ["prompt", "kbm", "seakr", "encoder", "mha"])
 def test_a_worker_opens_each_kind_from_plain_values_and_scores_as_this_process(kind, gates):
     folder = gates / kind
-    source = prompted(kind, str(folder), "fp32", "cpu") if kind == "prompt" else handle(folder, "auto", "cpu")
+    source = handle_of_prompt(kind, str(folder), "fp32", "cpu") if kind == "prompt" else handle(folder, "auto", "cpu")
     config = json.dumps({"opening": asdict(source.opening), "identity": source.identity})
     worker = ScoreWorker(config, os.getcwd())
     for split, rows in EXAMPLES.items():
@@ -269,7 +269,9 @@ def test_all_rows_but_one_that_always_fails_are_done_in_three_attempts(cluster):
 
 
 def test_a_machine_with_other_weights_is_refused_by_name(cluster, tmp_path):
-    source = GateHandle(("prompt",), "weights-1", lambda: None, opening=Opening("weights-2", "fp32", prompt="prompt"))
+    source = GateHandle(
+        ("prompt",), "weights-1", lambda: None, opening=GateOpening("weights-2", "fp32", prompt="prompt")
+    )
     with pytest.raises(UserError) as caught:
         scored_by(RayScoring(), source, tmp_path / "many")
     where = f"(on machine {socket.gethostname()})"

@@ -27,7 +27,7 @@ from kbtrain.evaluation.savings import savings
 from kbtrain.gate.card import set_threshold
 from kbtrain.gates.handles import gate_identity, handle
 from kbtrain.gates.kbm.gate import KBMCard
-from kbtrain.gates.noted import sources_of
+from kbtrain.gates.thresholds_store import sources_of
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256, meta_path, write_meta
 from kbtrain.io.store import SampleStore
@@ -506,7 +506,7 @@ def test_an_evaluation_run_again_or_after_a_kill_has_the_same_content(
         (run_folder / "kbm" / "gate.json").write_bytes(clean)
         with monkeypatch.context() as patch:
             left = iter([set_threshold] * n)
-            patch.setattr("kbtrain.gates.noted.set_threshold", lambda *given, left=left: next(left)(*given))
+            patch.setattr("kbtrain.gates.thresholds_store.set_threshold", lambda *given, left=left: next(left)(*given))
             with pytest.raises((StopIteration, RuntimeError)):
                 content()
         assert content() == first

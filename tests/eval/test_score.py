@@ -20,10 +20,10 @@ from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.gates import score_file
-from kbtrain.gates.handles import GateHandle, Opening, gate_identity, prompted_by_replies
+from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle_of_replies
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import PromptGate
-from kbtrain.gates.noted import source_of
+from kbtrain.gates.thresholds_store import source_of
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta, write_meta
 from kbtrain.labeling.examples import example
@@ -54,7 +54,7 @@ class Scripted(Gate):
         self.depends = depends
 
     def handle(self) -> GateHandle:
-        opening = None if self.folder is None else Opening(str(self.folder))
+        opening = None if self.folder is None else GateOpening(str(self.folder))
         return GateHandle(("kbm_mastery", "kbm_benefit"), self.depends, self._open, opening, name="kbm")
 
     def _open(self) -> Gate:
@@ -103,7 +103,7 @@ def test_a_dry_run_counts_the_replies_that_a_server_is_asked_for(
 ) -> None:
     for server_n, requests in ((True, 280), (False, 2800)):
         config = LLMConfig(model="m", backend="openai", server_n=server_n, max_new_tokens=20)
-        gate = prompted_by_replies(config, 10)
+        gate = handle_of_replies(config, 10)
         module = script("score")
         monkeypatch.setattr(module, "choose_gates", lambda config, asked, gate=gate: [gate])
         module.main(build(module.ScoreConfig, None, {"run": run_folder, "dry_run": True}))

@@ -16,7 +16,7 @@ from kbtrain.evaluation.member_scores import from_members
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.average import AverageCard, AverageGate, mean_log_odds
-from kbtrain.gates.handles import Opening, handle
+from kbtrain.gates.handles import GateOpening, handle
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 from kbtrain.io import jsonl
@@ -157,4 +157,4 @@ def test_a_member_of_several_keys_is_asked_for_the_one_it_decides_by(tmp_path):
     models = dict.fromkeys(("mastery", "benefit"), one.models["mastery"])
     one.model_copy(update={"keys": tuple(models), "models": models}).write(tmp_path / "one")
     assert len(handle(tmp_path / "one").names) == 2
-    assert from_members(Opening(str(folder)), tmp_path, lambda member: True) is None
+    assert from_members(GateOpening(str(folder)), tmp_path, lambda member: True) is None

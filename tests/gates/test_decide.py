@@ -15,7 +15,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import BestKey, Threshold, set_best, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.average import AverageGate
-from kbtrain.gates.decide import arriving, read_inputs
+from kbtrain.gates.decide import arriving_lines, read_inputs
 from kbtrain.gates.kbm.gate import KBMCard
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 from kbtrain.prompts.kbm import kbm_fingerprint
@@ -288,7 +288,7 @@ def test_a_field_of_questions_that_are_given_as_words_is_refused(folder, capsys)
 def test_lines_are_answered_as_they_come():
     reading, writing = os.pipe()
     with open(reading, encoding="utf-8") as stream, open(writing, "wb", buffering=0) as pipe:
-        came = arriving(stream)
+        came = arriving_lines(stream)
         pipe.write(b"Who?\n")
         assert next(came) == (1, ["Who?"])  # nothing else is there, and nothing else is waited for
         pipe.write(b"When?\nWhe")
@@ -303,7 +303,7 @@ def test_lines_are_answered_as_they_come():
         pipe.write(b"Who?\n\xff\n")
         pipe.close()
         with pytest.raises(UserError, match="standard input:2: not UTF-8 text"):
-            list(arriving(stream))
+            list(arriving_lines(stream))
 
 
 def test_a_pipe_is_no_file_and_is_never_waited_for(folder, tmp_path, capsys):

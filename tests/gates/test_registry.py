@@ -16,7 +16,7 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
-from kbtrain.gates.handles import handle, prompted
+from kbtrain.gates.handles import handle, handle_of_prompt
 from kbtrain.gates.registry import GATES, TABLE_ORDER, kinds, read_card
 from kbtrain.gates.turns.dialogue_state import DialogueStateGate
 
@@ -141,7 +141,7 @@ def test_a_gate_of_another_package_is_opened_scored_and_decides(installed, tmp_p
     code = f"""
 import kbtrain
 from pathlib import Path
-from kbtrain.gates.handles import handle, prompted
+from kbtrain.gates.handles import handle, handle_of_prompt
 from kbtrain.gates.registry import kinds
 gate = kbtrain.load_gate({str(tmp_path / "question_marks")!r})
 print(gate.score(["Who?", "Really??"]), gate.needs_retrieval("Who?", 1.0))
@@ -220,8 +220,8 @@ def test_a_broken_entry_point_is_one_line(monkeypatch):
     [("prompt", "kbtrain.prompts.kbm._NEED"), ("ragate_prompt_in_context", "kbtrain.prompts.ragate._ASK")],
 )
 def test_scores_of_a_prompted_gate_are_made_again_when_its_prompt_has_other_words(name, where, monkeypatch):
-    before = prompted(name, "m").identity
-    assert prompted(name, "m").identity == before != prompted(name, "other").identity
+    before = handle_of_prompt(name, "m").identity
+    assert handle_of_prompt(name, "m").identity == before != handle_of_prompt(name, "other").identity
     new = {"en": "other {query}", "zh": "other {query}"} if name == "prompt" else "other {context}{knowledge}"
     monkeypatch.setattr(where, new)
-    assert prompted(name, "m").identity != before
+    assert handle_of_prompt(name, "m").identity != before

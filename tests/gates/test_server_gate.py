@@ -14,7 +14,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.handles import handle
 from kbtrain.gates.untrained import draft
-from kbtrain.gates.untrained.server import SIGNALS, ServerCard, draft_signals, said_no
+from kbtrain.gates.untrained.server import SIGNALS, ServerCard, draft_signals, p_no
 from kbtrain.llm.check_server import ServerAbilities, write_config
 from kbtrain.llm.check_thoughts import CheckedThoughts
 from kbtrain.llm.dialect import Dialect
@@ -85,8 +85,8 @@ def test_own_prompts_are_asked_with_and_refused_when_they_were_changed(served, t
 
 def test_signals_by_hand():
     yes, no, other = ("Yes", math.log(0.2)), (" no", math.log(0.1)), ("Paris", math.log(0.5))
-    assert said_no([yes, no, other]) == pytest.approx(0.1 / 0.3)
-    assert said_no([other]) == 0.5  # neither is said
+    assert p_no([yes, no, other]) == pytest.approx(0.1 / 0.3)
+    assert p_no([other]) == 0.5  # neither is said
     margin, entropy, first = draft_signals([[yes, no, other], [other]], 3)
     both = -sum(p * math.log(p) for p in (0.5, 0.2, 0.1, 0.2))  # the last 0.2 is what the three leave over
     assert first == pytest.approx(both)

@@ -12,8 +12,8 @@ from kbtrain.gates.seakr.signals import (
     laplacian_sum,
     lexical_disagreement,
     measure,
+    nonempty_answers,
     similarities,
-    speaking,
 )
 from kbtrain.gates.seakr.uncertainty import ceiling, floor
 from kbtrain.llm.sampler.state_sampler import AnswerWithStates
@@ -108,7 +108,7 @@ def test_empty_samples_are_dropped_and_none_left_is_the_highest_of_every_signal(
         assert all(math.isfinite(value) for value in found.values())
         assert all(found[name] > value for name, value in measure(different).items())
     half = [*different[:10], *(closed(i, " ", nothing, 0.0, 0.0) for i in range(10))]
-    assert len(speaking(half)) == 10
+    assert len(nonempty_answers(half)) == 10
     for name in ("token_entropy", "perplexity", "answer_groups"):
         assert measure(half)[name] == measure(different[:10])[name]
 

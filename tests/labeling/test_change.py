@@ -10,7 +10,7 @@ import pytest
 
 from kbtrain.answers.grading import is_same
 from kbtrain.gates.kbm.gate import needs
-from kbtrain.gates.probe.gate import as_scores
+from kbtrain.gates.probe.gate import need_scores
 from kbtrain.labeling.change import change
 from kbtrain.labeling.examples import Targets, example, reference_example
 from kbtrain.labeling.label import indicators, label, with_taus
@@ -106,7 +106,7 @@ def test_the_label_rises_with_what_a_search_changes(capital: Question, answered:
 
 
 def test_scores_of_every_gate_that_learns_it_rise_with_change() -> None:
-    assert as_scores([0.2, 0.7], "change", "ridge") == [0.2, 0.7]  # probe and draft probe
+    assert need_scores([0.2, 0.7], "change", "ridge") == [0.2, 0.7]  # probe and draft probe
     assert needs("change", [0.2, 0.7]) == [0.2, 0.7]  # KBM
     asked = kbm_prompt("q", None, "en", ("certainty", "change"))
     assert "Would retrieved information change your answer? (change: True/False)" in asked

@@ -10,7 +10,7 @@ from support import gate_folders
 from kbtrain.evaluation.training import training_of
 from kbtrain.gate.trained_on import question_hash, write_held_out
 from kbtrain.gates.handles import gate_identity
-from kbtrain.gates.noted import Source
+from kbtrain.gates.thresholds_store import Source
 from kbtrain.records import Indicators, Label, Split
 
 

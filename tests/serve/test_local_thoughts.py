@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_kbm import make_folder
 
-from kbtrain.llm.sampler.draw import Drawn
+from kbtrain.llm.sampler.draw import DrawnTokens
 from kbtrain.serve.local_model import LocalModel
 
 
@@ -23,7 +23,7 @@ def reply(tmp_path, monkeypatch):
             steps = iter(script)
 
             def drawn(self, logits, uniforms, greedy, source):
-                return Drawn(torch.tensor([next(steps)]), torch.tensor([-0.5]))
+                return DrawnTokens(torch.tensor([next(steps)]), torch.tensor([-0.5]))
 
             monkeypatch.setattr("kbtrain.llm.sampler.sampler.BatchSampler._draw_tokens", drawn)
             body = {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 200, "stream": stream}

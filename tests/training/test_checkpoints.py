@@ -11,7 +11,7 @@ from kbtrain.training.run import (
     check_processes,
     claim_folder,
     is_complete,
-    last_good,
+    last_complete,
     mark_complete,
     remember_once,
     rotate,
@@ -31,12 +31,12 @@ def test_the_newest_complete_checkpoint_is_taken_and_the_broken_ones_named(tmp_p
     make(tmp_path, 5)
     good, killed, cut = make(tmp_path, 10), make(tmp_path, 15, complete=False), make(tmp_path, 100)
     (cut / "model.safetensors").write_bytes(b"x" * 99)
-    assert last_good(tmp_path) == (good, [killed, cut])
+    assert last_complete(tmp_path) == (good, [killed, cut])
     assert [path.name for path in all_checkpoints(tmp_path)] == [f"checkpoint-{n}" for n in (5, 10, 15, 100)]
 
 
 def test_a_new_run_has_no_checkpoint(tmp_path):
-    assert last_good(tmp_path / "nothing") == (None, [])
+    assert last_complete(tmp_path / "nothing") == (None, [])
 
 
 def test_a_broken_mark_is_no_mark(tmp_path):
@@ -106,7 +106,7 @@ def test_what_was_measured_at_the_start_holds_for_every_resume(tmp_path):
 def test_a_checkpoint_of_the_right_size_with_other_bytes_is_not_good(tmp_path):
     good, rotten = make(tmp_path, 5), make(tmp_path, 10)
     (rotten / "model.safetensors").write_bytes(b"x" * 9 + b"y")
-    assert last_good(tmp_path) == (good, [rotten])
+    assert last_complete(tmp_path) == (good, [rotten])
 
 
 def test_of_a_large_file_the_first_and_last_bytes_are_checked(tmp_path):

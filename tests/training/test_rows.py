@@ -7,7 +7,7 @@ from tiny_kbm import KINDS, example, make_model, make_tokenizer
 from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.true_false.template import Encoder, kbm_template
 from kbtrain.kernels.training_attention import Span, attention_for_training
-from kbtrain.training.answer_rows import IGNORE, Collator, TrainingRow, begun_alike, packed, pays
+from kbtrain.training.answer_rows import IGNORE, Collator, TrainingRow, n_common_start, packed, pays
 from kbtrain.training.answer_trainer import answer_loss
 
 KEYS = ("mastery", "certainty")
@@ -128,8 +128,8 @@ def test_what_predicts_an_answer_is_no_part_of_what_is_begun_alike():
     twice = [
         TrainingRow((7, 8, 1, 9), (9,), (0,), (1.0,))
     ] * 2  # the same question: its last token predicts for both rows
-    assert begun_alike(twice) == 2 and packed(twice)["input_ids"].tolist() == [[7, 8, 1, 1]]
-    assert begun_alike([TrainingRow((7, 9), (9,), (0,), (1.0,)), TrainingRow((8, 9), (9,), (0,), (1.0,))]) == 0
+    assert n_common_start(twice) == 2 and packed(twice)["input_ids"].tolist() == [[7, 8, 1, 1]]
+    assert n_common_start([TrainingRow((7, 9), (9,), (0,), (1.0,)), TrainingRow((8, 9), (9,), (0,), (1.0,))]) == 0
 
 
 def test_rows_are_packed_only_where_that_spares_a_tenth_of_the_tokens():

@@ -23,7 +23,7 @@ from kbtrain.arrays import States
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD, KeyedCard, Pass, Stage
 from kbtrain.gate.gate import KeyedGate, logistic
-from kbtrain.gates.answering import drafted_together, open_base_model
+from kbtrain.gates.answering import draft_sharing, open_base_model
 from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import draft_states, prompt_states
 from kbtrain.io.artifact import MODEL_FILES
@@ -203,7 +203,7 @@ class Reader:
         from kbtrain.llm.base import Sampling
         from kbtrain.llm.sampler.sampler import BatchSampler
 
-        shared, window = drafted_together(self.model, MAX_DRAFTED + self.draft_tokens)
+        shared, window = draft_sharing(self.model, MAX_DRAFTED + self.draft_tokens)
         return BatchSampler(self.model, self.tokenizer, Sampling(max_new_tokens=self.draft_tokens), shared, window)
 
     def read(self, prompts: Sequence[Sequence[int]]) -> States:
@@ -293,7 +293,7 @@ class Probe(KeyedGate):
         """Scores of a key from states (n, layers, d) of all layers that the heads read, in their order."""
         head = self.heads[key]
         predicted = head.predict(states[:, [self.layers.index(layer) for layer in head.layers]])
-        return as_scores(predicted.tolist(), key, self.method)
+        return need_scores(predicted.tolist(), key, self.method)
 
 
 class DraftProbe(Probe):
@@ -306,7 +306,7 @@ class DraftProbe(Probe):
     card_type = DraftProbeCard
 
 
-def as_scores(predicted: Sequence[float], key: Target, method: Method) -> list[float]:
+def need_scores(predicted: Sequence[float], key: Target, method: Method) -> list[float]:
     """Scores, higher = retrieval more needed, from what a head predicts."""
     values = [logistic(value) for value in predicted] if method == "logistic" else list(predicted)
     if key in NEEDS_RETRIEVAL:

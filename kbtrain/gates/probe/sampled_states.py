@@ -21,7 +21,7 @@ from kbtrain.gates.probe.gate import DRAFT_TOKENS, draft_facts, state_facts, sta
 from kbtrain.gates.probe.states import PER_FILE, StateStore, prompt_key
 from kbtrain.llm.backends import open_llm
 from kbtrain.llm.base import AnswerRequest, prompt_ids
-from kbtrain.llm.sample_stage import Answered, Engine, answered_by
+from kbtrain.llm.sample_stage import AnswersWithFacts, Engine, answers_of
 from kbtrain.llm.sampler.rows import Row
 from kbtrain.llm.sampler.states_observer import PARTS, StatesObserver
 from kbtrain.models.adapters import base_fingerprint
@@ -41,7 +41,7 @@ def keeping_states(run: Path) -> Engine:
 
     def engine(
         config: LLMConfig, windows: Iterator[list[AnswerRequest]], done: Collection[tuple[str, str]]
-    ) -> Iterator[Answered]:
+    ) -> Iterator[AnswersWithFacts]:
         llm: Any = open_llm(with_states(config))
         stored = KeptStates.in_folder(run, config.model, llm.facts().get("dtype", config.dtype))
         complete, prompts = set(done), dict[str, list[int]]()  # of questions without states
@@ -72,7 +72,7 @@ def keeping_states(run: Path) -> Engine:
                     keep(lacking)
                 yield window
 
-        for facts, sets in answered_by(llm, config, watched(), complete):
+        for facts, sets in answers_of(llm, config, watched(), complete):
             keep([answer_set.question_id for answer_set in sets if answer_set.condition == "llm"])
             yield (
                 facts,

@@ -19,7 +19,7 @@ from kbtrain.gates.probe.gate import (
     Probe,
     ProbeCard,
     Reader,
-    as_scores,
+    need_scores,
     save_heads,
 )
 from kbtrain.gates.probe.head import Head, LayerFit, Method, check_labels, fit_head, fit_layers, left_out
@@ -101,7 +101,7 @@ def fit(
         for key, fits, values, predicted in zip(together, every, truth, held_out, strict=True):
             head = fit_head(method, fits, settings.average, read, values)
             figures = tuple(_figures(fit_, used, key, head) for fit_ in fits)
-            scores = as_scores(predicted.tolist(), key, method)
+            scores = need_scores(predicted.tolist(), key, method)
             fitted[key] = FittedHead(head, figures, tuple(zip(hashes, scores, strict=True)))
             done()
     return {key: fitted[key] for key in keys}

@@ -27,7 +27,7 @@ PAD, UNKNOWN, SEPARATOR, NOTHING = "[PAD]", "[UNK]", "[SEP]", "[NONE]"
 
 
 @dataclass(frozen=True)
-class Read:
+class MHATokens:
     """Tokens of the input and, where the knowledge is read on its own (contx*know), of the knowledge."""
 
     ids: tuple[int, ...]
@@ -54,7 +54,7 @@ class MHAInput:
         """Settings to store with a gate, so that it reads examples the same way."""
         return {"max_length": self.max_length, "inputs": self.inputs}
 
-    def encode(self, example: Example) -> Read:
+    def encode(self, example: Example) -> MHATokens:
         """Raises :class:`UserError` if the example lacks what the input needs."""
         joined = self._ids(joined_text(example, self.inputs)) if "+" in self.inputs else []
         joined = [self._separator, *joined][: self.max_length // 2] if joined else []
@@ -65,7 +65,7 @@ class MHAInput:
         other: tuple[int, ...] = ()
         if "*" in self.inputs:
             other = tuple(self._ids(joined_text(example, self.inputs))[: self.max_length]) or (self._nothing,)
-        return Read((*ids, *joined), other, min(start, len(turns) - 1))
+        return MHATokens((*ids, *joined), other, min(start, len(turns) - 1))
 
     def _cached_ids(self, text: str) -> list[int]:
         if text not in self._turns:
@@ -196,7 +196,7 @@ class RagateMHA(Gate):
             raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number")
         return scores
 
-    def _probabilities(self, rows: Sequence[Read]) -> list[float]:
+    def _probabilities(self, rows: Sequence[MHATokens]) -> list[float]:
         import torch
 
         from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow, need_logit

@@ -82,7 +82,7 @@ class Uncertainty:
         limits: BatchLimits | None = None,
     ) -> None:
         from kbtrain.llm.hidden_states import StateTap
-        from kbtrain.llm.sampler.shared_prefix_check import sharing
+        from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
         from kbtrain.llm.sampler.state_sampler import TAIL_TOKENS, StateSampler
         from kbtrain.models.batching import BatchLimits
 
@@ -95,7 +95,7 @@ class Uncertainty:
         self.limits = limits or BatchLimits()
         sampling = self.settings.sampling()
         room = sampling.max_new_tokens + TAIL_TOKENS
-        shared, window, warning = sharing(model, sampling.max_prompt_tokens, room)
+        shared, window, warning = prefix_sharing(model, sampling.max_prompt_tokens, room)
         if warning:
             warnings.warn(warning, stacklevel=2)
         self._completer: BatchSampler | None = None
@@ -143,13 +143,13 @@ class Uncertainty:
         """The greedy texts, of at most ``tokens`` tokens, without samples. Raises as :meth:`think`."""
         from kbtrain.llm.sampler.rows import PromptRows
         from kbtrain.llm.sampler.sampler import BatchSampler
-        from kbtrain.llm.sampler.shared_prefix_check import sharing
+        from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
         from kbtrain.models.batching import batches
 
         rows = [PromptRows(name, "llm", tuple(ids), (GREEDY,)) for name, ids in prompts]
         sampling = replace(self.settings.sampling(), max_new_tokens=tokens, stop=tuple(stop))
         if self._completer is None or self._completer.sampling != sampling:
-            shared, window, _ = sharing(self.model, sampling.max_prompt_tokens, tokens)
+            shared, window, _ = prefix_sharing(self.model, sampling.max_prompt_tokens, tokens)
             self._completer = BatchSampler(self.model, self.tokenizer, sampling, shared, window)
         thoughts: dict[int, Thought] = {}
         place = {id(row): i for i, row in enumerate(rows)}
@@ -194,7 +194,7 @@ class Uncertainty:
 
     def _thought(self, row: PromptRows, answers: list[AnswerWithStates]) -> Thought:
         greedy, samples = answers[0], answers[1:]
-        speaking_samples = signals.speaking(samples)
+        speaking_samples = signals.nonempty_answers(samples)
         try:
             measured = signals.measure(samples, self.settings.alpha)
         except UserError as error:

@@ -201,10 +201,10 @@ def measure(samples: Answers, alpha: float = seakr.ALPHA) -> dict[str, float]:
 
 def measure_signal(name: str, samples: Answers, alpha: float = seakr.ALPHA) -> float:
     """One signal of a question's samples, as :func:`measure`."""
-    answers, signal = speaking(samples), SIGNALS[name]
+    answers, signal = nonempty_answers(samples), SIGNALS[name]
     return signal.silent if len(answers) < 2 else signal.compute(answers, alpha, len(samples))
 
 
-def speaking(samples: Answers) -> Answers:
+def nonempty_answers(samples: Answers) -> Answers:
     """The samples that say something."""
     return [answer for answer in samples if not is_empty(answer.sample.text)]

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Pass, Stage
-from kbtrain.gates.answering import drafted_together, first_rows, open_answering
+from kbtrain.gates.answering import draft_sharing, first_rows, open_answering
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate
 from kbtrain.prompts.own import asked_fingerprint, asked_ids, asked_whole
 from kbtrain.records import GREEDY, Example, GateExample, Statistic
@@ -71,7 +71,7 @@ class Draft(UntrainedGate):
         self.tokenizer = tokenizer
         self.card: DraftCard = card
         self.own = card.own_prompts()
-        shared, window = drafted_together(model, MAX_PROMPT + card.tokens)
+        shared, window = draft_sharing(model, MAX_PROMPT + card.tokens)
         self._samplers = {
             tokens: LockstepSampler(model, tokenizer, Sampling(max_new_tokens=tokens), shared, window)
             for tokens in {1, card.tokens}

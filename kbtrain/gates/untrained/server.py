@@ -125,7 +125,7 @@ class ServerGate(UntrainedGate):
         replies = run(self._replies(bodies))
         by_signal: dict[str, list[float]] = {}
         if say:
-            by_signal[SAID] = [said_no(tops[0] if tops else ()) for tops in replies[: len(examples)]]
+            by_signal[SAID] = [p_no(tops[0] if tops else ()) for tops in replies[: len(examples)]]
         if draft:
             drafts = [draft_signals(tops, self.card.top) for tops in replies[-len(examples) :]] if examples else []
             by_signal |= {name: [tops[i] for tops in drafts] for i, name in enumerate(DRAFTED)}
@@ -182,7 +182,7 @@ def server_fingerprint(tokenizer: PreTrainedTokenizerBase | None, templates: Own
     return f"{yes_no_fingerprint(tokenizer)}-{asked_fingerprint(tokenizer, templates)}"
 
 
-def said_no(top: Top) -> float:
+def p_no(top: Top) -> float:
     """1 - p(Yes) among the spellings of Yes and No; 0.5 where neither is among the most probable tokens."""
     yes, no = (
         math.fsum(math.exp(value) for token, value in top if token.strip() in {text.strip() for text in words})

@@ -28,7 +28,7 @@ _ROWS_ON_GPU = 256  # a GPU waits for Python between small kernels; the copies o
 _BLOCK = 256  # tokens summed before the search: first the block is found, then the token in it
 
 
-def filtered(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
+def filter_logits(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
     """Logits (rows, vocabulary) after temperature, then top-k, then top-p (1, 0 and 1 switch these off)."""
     from transformers import TopKLogitsWarper, TopPLogitsWarper
 
@@ -47,20 +47,20 @@ def upload(values: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnTokens:
     """Chosen tokens (rows,) and their natural log-probabilities (rows,), NaN where logits are not numbers."""
 
     tokens: torch.Tensor
     logprobs: torch.Tensor
 
 
-def draw(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]) -> Drawn:
+def draw(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]) -> DrawnTokens:
     """Draw a token for each of ``uniforms`` (draws,) in [0, 1), float64; the most probable one where ``greedy``.
 
     ``scores`` (sequences, vocabulary) are logits; draw i is from row ``source[i]`` of them, and ``source`` rises. A
     token of probability 0 is never drawn. Sums are in float64 over blocks, so no token's share is lost to rounding.
     """
-    parts: list[Drawn] = []
+    parts: list[DrawnTokens] = []
     for sequences in torch.arange(len(scores)).split(_rows_at_once(scores)):
         start, stop = bisect_left(source, int(sequences[0])), bisect_right(source, int(sequences[-1]))
         if start == stop:  # no row draws from these sequences
@@ -68,14 +68,14 @@ def draw(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, sou
         which = upload(torch.tensor(source[start:stop]), scores.device) - int(sequences[0])
         block = scores[int(sequences[0]) : int(sequences[-1]) + 1]
         parts.append(_draw_block(block, uniforms[start:stop], greedy[start:stop], which))
-    return Drawn(torch.cat([p.tokens for p in parts]), torch.cat([p.logprobs for p in parts]))
+    return DrawnTokens(torch.cat([p.tokens for p in parts]), torch.cat([p.logprobs for p in parts]))
 
 
 def _rows_at_once(scores: torch.Tensor) -> int:
     return _ROWS if scores.device.type == "cpu" else _ROWS_ON_GPU
 
 
-def _draw_block(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, which: torch.Tensor) -> Drawn:
+def _draw_block(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, which: torch.Tensor) -> DrawnTokens:
     top = scores.amax(dim=-1, keepdim=True)  # where it stands takes three times as long, and only greedy draws ask
     weights = (scores.float() - top.float()).exp_()
     padding = -weights.shape[-1] % _BLOCK
@@ -96,7 +96,7 @@ def _draw_block(scores: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tens
         tokens = torch.where(greedy, scores.argmax(dim=-1)[which], tokens)
     elif bool(greedy.any()):
         tokens[greedy] = scores[which[greedy]].float().argmax(dim=-1)  # in 16 bits it takes six times as long
-    return Drawn(tokens, weights[which, tokens].double().log() - total[which].log())
+    return DrawnTokens(tokens, weights[which, tokens].double().log() - total[which].log())
 
 
 class UniformRow:
@@ -167,8 +167,8 @@ def top(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def draw_top(
     logits: torch.Tensor, sampling: Sampling, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]
-) -> Drawn:
-    """As ``draw(filtered(...))`` for a sampling with ``top_k`` > 0: same tokens, to rounding.
+) -> DrawnTokens:
+    """As ``draw(filter_logits(...))`` for a sampling with ``top_k`` > 0: same tokens, to rounding.
 
     Of tokens that tie at rank k, ``filtered`` keeps all and this keeps k.
     """
@@ -188,4 +188,4 @@ def draw_top(
     at = torch.searchsorted(sums, target.unsqueeze(-1), right=True).clamp_(max=sums.shape[-1] - 1)
     at = torch.where(greedy.unsqueeze(-1), (ids == best[sequences].unsqueeze(-1)).long().argmax(-1, keepdim=True), at)
     chosen = weights.gather(-1, at).squeeze(-1)
-    return Drawn(ids.gather(-1, at).squeeze(-1), chosen.log() - total.log())
+    return DrawnTokens(ids.gather(-1, at).squeeze(-1), chosen.log() - total.log())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from kbtrain.llm.sampler.draw import Drawn
+    from kbtrain.llm.sampler.draw import DrawnTokens
     from kbtrain.llm.sampler.rows import Row
 
 
@@ -50,7 +50,7 @@ class Observer:
         """Called behind the prompts' pass (row r's prompt is ``r.sequence``); returns the rows to draw."""
         return rows
 
-    def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: Drawn) -> None:
+    def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: DrawnTokens) -> None:
         """Called when each of ``rows`` (rising by sequence) got its next token from ``logits[row.sequence]``.
 
         A row ends here if its ``finish`` is set and its ``feed`` is emptied.

@@ -27,7 +27,7 @@ from kbtrain.kernels.memory import keep_freed_memory
 from kbtrain.kernels.packed_linear import PackedLinears
 from kbtrain.kernels.parallel_batches import replica
 from kbtrain.llm.base import Sampling
-from kbtrain.llm.sampler.draw import Drawn, UniformRow, draw, filtered, upload
+from kbtrain.llm.sampler.draw import DrawnTokens, UniformRow, draw, filter_logits, upload
 from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, current_prefix, prefill
 from kbtrain.llm.sampler.rows import PromptRows, Row
@@ -380,10 +380,10 @@ class LockstepSampler:
 
     def _draw_tokens(
         self, logits: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]
-    ) -> Drawn:
+    ) -> DrawnTokens:
         """As :func:`~kbtrain.llm.sampler.draw.draw`, of the filtered logits: tokens that tie at rank k are all kept."""
         s = self.sampling
-        return draw(filtered(logits, s.temperature, s.top_k, s.top_p), uniforms, greedy, source)
+        return draw(filter_logits(logits, s.temperature, s.top_k, s.top_p), uniforms, greedy, source)
 
     def prefix_of(self, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
         """Cache of a prefix common to all these prompts; None: they are prefilled whole."""

@@ -40,7 +40,9 @@ def problem_within_window(model: PreTrainedModel, longest: int) -> str | None:
     return prefix_problem(model, longest if window is None else min(longest, window))
 
 
-def sharing(model: PreTrainedModel, prompt_tokens: int, answer_tokens: int) -> tuple[bool, int | None, str | None]:
+def prefix_sharing(
+    model: PreTrainedModel, prompt_tokens: int, answer_tokens: int
+) -> tuple[bool, int | None, str | None]:
     """True if the answers to a prompt share it, the sliding window that both must fit into for that, and what a user is
     to be told where prompts of up to ``prompt_tokens`` tokens are copied, with answers of ``answer_tokens``."""
     longest, window = prompt_tokens + answer_tokens, sliding_window(model)

@@ -21,7 +21,7 @@ from kbtrain.arrays import States
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import StatesReading, StateTap
-from kbtrain.llm.sampler.draw import Drawn, draw_top
+from kbtrain.llm.sampler.draw import DrawnTokens, draw_top
 from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, keeps_all
 from kbtrain.llm.sampler.rows import PromptRows, Row
@@ -84,7 +84,7 @@ class StateSampler(LockstepSampler):
 
     def _draw_tokens(
         self, logits: torch.Tensor, uniforms: torch.Tensor, greedy: torch.Tensor, source: Sequence[int]
-    ) -> Drawn:
+    ) -> DrawnTokens:
         """Faster with a top-k filter. Of tokens that tie at rank k it keeps k, so its samples are its own in bf16."""
         if 0 < self.sampling.top_k < logits.shape[-1]:
             return draw_top(logits, self.sampling, uniforms, greedy, source)

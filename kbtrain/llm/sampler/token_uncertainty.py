@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kbtrain.llm.sampler.draw import Drawn, TokenStatistics, top
+from kbtrain.llm.sampler.draw import DrawnTokens, TokenStatistics, top
 from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.rows import Row
 
@@ -28,7 +28,7 @@ class TokenUncertainty(Observer):
     def __init__(self, ratios: bool = True) -> None:
         self.ratios = ratios
 
-    def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: Drawn) -> None:
+    def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: DrawnTokens) -> None:
         """Note the numbers of each row's next-token distribution."""
         statistics = TokenStatistics.from_logits(logits, drawn.tokens, [row.sequence for row in rows])
         columns = (statistics.entropies.tolist(), statistics.surprisals.tolist())

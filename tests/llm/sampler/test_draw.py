@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from kbtrain.llm.sampler.draw import UniformRow, draw, filtered
+from kbtrain.llm.sampler.draw import UniformRow, draw, filter_logits
 
 
 def drawn(logits, uniforms, source=None):
@@ -67,8 +67,8 @@ def test_greedy_rows_take_the_most_probable_token():
 
 def test_top_k_and_top_p_leave_out_the_tail():
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]]))
-    assert torch.isfinite(filtered(logits, 1.0, 2, 1.0)).tolist() == [[True, True, False, False]]
-    assert torch.isfinite(filtered(logits, 1.0, 0, 0.9)).tolist() == [[True, True, True, False]]
+    assert torch.isfinite(filter_logits(logits, 1.0, 2, 1.0)).tolist() == [[True, True, False, False]]
+    assert torch.isfinite(filter_logits(logits, 1.0, 0, 0.9)).tolist() == [[True, True, True, False]]
 
 
 def test_uniform_numbers_differ_by_every_part_of_their_name_and_are_uniform():

@@ -10,7 +10,7 @@ from support.drawn_tokens import DrawnTokens
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import StateTap, attention_entropy, decoder_layers, middle, mlp_name
-from kbtrain.llm.sampler.draw import TokenStatistics, draw, draw_top, filtered, top
+from kbtrain.llm.sampler.draw import TokenStatistics, draw, draw_top, filter_logits, top
 from kbtrain.llm.sampler.rows import PromptRows, Row
 from kbtrain.llm.sampler.sampler import BatchSampler, Stopper
 from kbtrain.llm.sampler.state_sampler import EndStates, StateSampler
@@ -207,7 +207,7 @@ def test_drawing_from_the_top_is_drawing_from_all_that_is_filtered():
     uniforms = torch.rand(200, dtype=torch.float64)
     greedy = torch.tensor([i % 10 == 0 for i in range(200)])
     for temperature, top_k, top_p in [(1.0, 50, 0.9), (0.7, 5, 1.0), (1.0, 1, 0.5), (2.0, 100, 0.3)]:
-        whole = draw(filtered(logits, temperature, top_k, top_p), uniforms, greedy, source)
+        whole = draw(filter_logits(logits, temperature, top_k, top_p), uniforms, greedy, source)
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
         ours = draw_top(logits, sampling, uniforms, greedy, source)
         assert torch.equal(whole.tokens, ours.tokens)

@@ -10,7 +10,7 @@ import torch
 from tokenizers import AddedToken
 
 from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.sampler.draw import Drawn
+from kbtrain.llm.sampler.draw import DrawnTokens
 from kbtrain.llm.sampler.sampler import Stopper
 from kbtrain.llm.transformers_llm import TransformersLLM
 from kbtrain.prompts.kbm import answer_prompt, encode, render_chat
@@ -55,7 +55,7 @@ def say(make_model, question):
 
         def drawn(logits, uniforms, greedy, source):
             token = next(steps)
-            return Drawn(torch.full((len(source),), token), torch.full((len(source),), -0.5))
+            return DrawnTokens(torch.full((len(source),), token), torch.full((len(source),), -0.5))
 
         llm._sampler._draw_tokens = drawn
         ask = AnswerRequest(question("q"), "llm", None, n=2)

@@ -48,7 +48,7 @@ def source_of(run: Path, meta: Mapping[str, Any], gate: str) -> Source | None:
     return Source(run / facts["folder"], facts["name"], facts.get("identity", ""))
 
 
-def holds_another(source: Source) -> bool:
+def has_other_gate(source: Source) -> bool:
     """True if the folder holds a gate, but not the one that made the scores, or they do not note which one did."""
     return (source.folder / CARD).exists() and gate_identity(source.folder) != source.identity
 
@@ -59,13 +59,13 @@ def missing_reason(source: Source) -> str:
         return f"{source.folder} is not there any more"
     if not source.identity:
         return f"the scores do not note which gate of {source.folder} made them"
-    if holds_another(source):
+    if has_other_gate(source):
         return f"{source.folder} holds another gate than the one that made the scores"
     return ""
 
 
 @dataclass(frozen=True)
-class Noted:
+class ThresholdNote:
     """The threshold of a gate's card afterwards: the new one, or the ``kept`` one; ``old``: the one before."""
 
     chosen: Threshold
@@ -94,7 +94,7 @@ def promises_less(chosen: Threshold, old: Threshold) -> bool:
     return not same or after["limit"] > before["limit"] or after["delta"] > before["delta"]
 
 
-def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> Noted:
+def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> ThresholdNote:
     """Note a threshold under the gate's own name, unless the one that is there stays.
 
     With ``replace`` none stays. Else a calibrated one stays unless the new one is calibrated too, and one with a
@@ -105,14 +105,14 @@ def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> N
     old = None if stored is None else Threshold.model_validate(stored)
     if old is not None and chosen.rule == "given" and not chosen.evidence and chosen.threshold == old.threshold:
         _update(folder, name, old, chosen, "test", "outlook")
-        return Noted(old, True, old)
+        return ThresholdNote(old, True, old)
     calibrated = old is not None and bool(old.evidence) and not chosen.evidence
     stays = old is not None and not replace and (calibrated or promises_less(chosen, old))
     if not stays:
         set_threshold(folder, name, chosen)
     elif old is not None:
         _update(folder, name, old, chosen, "outlook")
-    return Noted(chosen, stays, old)
+    return ThresholdNote(chosen, stays, old)
 
 
 def _update(folder: Path, name: str, old: Threshold, chosen: Threshold, *fields: str) -> None:
@@ -122,7 +122,7 @@ def _update(folder: Path, name: str, old: Threshold, chosen: Threshold, *fields:
         set_threshold(folder, name, old.model_copy(update=new))
 
 
-def note_calibrated(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> Noted:
+def note_calibrated(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> ThresholdNote:
     """As :func:`note`. Raises :class:`UserError` where a guarantee would be lost."""
     outcome = note(folder, name, chosen, replace)
     if outcome.kept and outcome.old is not None:

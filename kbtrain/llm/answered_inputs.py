@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kbtrain.errors import UserError, at
 from kbtrain.io.artifact import Artifact
-from kbtrain.io.files import is_begun, path_exists
+from kbtrain.io.files import has_content, path_exists
 from kbtrain.io.provenance import known_sha256
 from kbtrain.io.store import SampleStore
 
@@ -49,7 +49,7 @@ def _store_of(file: Path, name: str) -> Path | None:
     now = known_sha256(file)
     unnamed = now if name == "questions" else None
     for path in sorted(file.parent.glob("samples*.db")):
-        if not is_begun(path):
+        if not has_content(path):
             continue  # sampling resumes with it
         with SampleStore(path, read_only=True) as store:
             for run in store.runs():

@@ -22,14 +22,14 @@ BySplit = Mapping[Split, Sequence[Example]]
 
 
 @dataclass(frozen=True)
-class Allowed:
+class AllowedOverlap:
     """Permission to score seen questions, and others about seen entities: they are counted, not refused."""
 
     questions: bool = False
     entities: bool = False
 
 
-def seen_in_training(gate: GateHandle, by_split: BySplit, reads: Reads, allowed: Allowed) -> Counts:
+def seen_in_training(gate: GateHandle, by_split: BySplit, reads: Reads, allowed: AllowedOverlap) -> Counts:
     """For each split how many questions the gate was trained on, and how many others share an entity with these.
 
     Of training questions that are scored only the first count: those beside them share their entities by right.
@@ -83,7 +83,7 @@ def seen_messages(gate: str, counts: Counts, reads: Reads) -> list[str]:
     ]
 
 
-def dev_in_test(by_split: BySplit, reads: Reads, allowed: Allowed, where: Path) -> list[str]:
+def dev_in_test(by_split: BySplit, reads: Reads, allowed: AllowedOverlap, where: Path) -> list[str]:
     """Lines on dev questions that are test questions too, or share an entity with them: dev chooses the thresholds that
     test judges. Raises :class:`UserError` for what is not allowed."""
     dev, test = by_split.get("dev", ()), by_split.get("test", ())
