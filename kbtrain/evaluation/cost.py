@@ -18,9 +18,11 @@ from kbtrain.evaluation.outcomes import ConditionOutcome
 from kbtrain.evaluation.results import GateResult
 from kbtrain.evaluation.run_folder import RunFolder, StoredScores, gate_input
 from kbtrain.evaluation.seen import NOTHING, Seen
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.prices import Prices
-from kbtrain.records import CONDITIONS
+from kbtrain.records import CONDITIONS, Question
 
 _MILLION = 1e6
 OF_TOKENS = (
@@ -148,6 +150,25 @@ def stored_usage(run: Path, sampling_run: str, ids: Sequence[str]) -> Usage:
                 columns[2 * place].append(0.0 if row is None else row.prompt_tokens)
                 columns[2 * place + 1].append(0.0 if row is None or row.greedy is None else row.greedy.n_tokens)
     return Usage(*(np.array(column, dtype=np.float64) for column in columns))
+
+
+def answered_usage(run: Path, sampling_run: str) -> Usage | None:
+    """Tokens of a run's questions that have greedy answers with and without passages; None where there are none."""
+    if not (path_exists(run / "questions.jsonl") and path_exists(run / "samples.db")):
+        return None
+    used = stored_usage(run, sampling_run, [question.id for question in jsonl.read(Question, run / "questions.jsonl")])
+    counted = (used.llm_in > 0) & (used.rag_in > 0)
+    columns = (used.llm_in, used.llm_out, used.rag_in, used.rag_out)
+    return Usage(*(column[counted] for column in columns)) if counted.any() else None
+
+
+def share_cost(run: Path, sampling_run: str, share: float, prices: Prices) -> str:
+    """A sentence: the bill for a thousand questions with a search for a ``share`` of them, without the gate's own."""
+    used = answered_usage(run, sampling_run)
+    if used is None:
+        money = f"{1000 * share * prices.search:,.2f} {prices.currency}"
+        return f"A thousand questions: {1000 * share:,.0f} searches, {money} for them; {run} has no tokens of answers"
+    return thousand_questions(used, np.full(len(used.llm_in), share), prices)
 
 
 def added_tokens(run: Path, sampling_run: str, ids: Sequence[str]) -> float | None:

@@ -28,7 +28,7 @@ from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.audit import AuditFigures, JudgedTurns, audit_figures, best_threshold, draw_turns
 from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate
-from kbtrain.evaluation.cost import stored_usage, thousand_questions
+from kbtrain.evaluation.cost import answered_usage, stored_usage, thousand_questions
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.gate.card import Threshold, promise_text, set_threshold
 from kbtrain.gate.trained_on import question_hash
@@ -236,13 +236,10 @@ def _answer_commands(audit: Audit) -> list[str]:
 def answers_cost(folder: Path, n: int, prices: Path = PRICES) -> str:
     """Cost of answering ``n`` questions with and without passages, by the answers of the gate's run folder."""
     run = folder.parent
-    if not (path_exists(run / "questions.jsonl") and path_exists(run / "samples.db")):
-        return f"cost: {n} searches and {2 * n} answers; tokens are unknown, since {run} has no sampled answers"
-    used = stored_usage(run, RUN, [question.id for question in jsonl.read(Question, run / "questions.jsonl")])
-    counted = (used.llm_in > 0) & (used.rag_in > 0)
-    if not counted.any():
-        return f"cost: {n} searches and {2 * n} answers; tokens are unknown: the answers of {run} have no counts"
-    read, written = (used.llm_in + used.rag_in)[counted].mean(), (used.llm_out + used.rag_out)[counted].mean()
+    used = answered_usage(run, RUN)
+    if used is None:
+        return f"cost: {n} searches and {2 * n} answers; tokens are unknown, since {run} has no counted answers"
+    read, written = (used.llm_in + used.rag_in).mean(), (used.llm_out + used.rag_out).mean()
     price = read_prices(prices)
     money = price.search + (read * price.million_tokens_in + written * price.million_tokens_out) / 1e6
     seconds = read * price.seconds_per_1000_tokens_in + written * price.seconds_per_1000_tokens_out

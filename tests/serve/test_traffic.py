@@ -116,7 +116,8 @@ def test_from_the_server_s_log_by_the_command_to_the_server_again(folder, tmp_pa
         for _ in range(2):
             assert server.post("/v1/gate", {"questions": [NEEDS, KNOWN] * 20}).status == 200
     assert main(["calibrate", str(folder), "--log", str(log), "--ratio", "0"]) == 0
-    assert "retrieve if score > " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "retrieve if score > " in out and "A thousand questions: 0 searches, 0.00 USD" in out
     with serving(folder) as server:
         assert not server.post("/v1/gate", {"questions": [NEEDS]}).json["decisions"][0]["retrieve"]
         budget = server.post("/v1/gate", {"questions": [KNOWN], "budget": 1}).json["decisions"][0]
