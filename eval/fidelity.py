@@ -67,7 +67,7 @@ def main(config: FidelityConfig) -> None:
         changes, scores_stored.by_gate, scores_stored.path, config.max_change, config.delta, floors(behind)
     )
     warn_of_dependence(changes["dev"].questions)
-    lines = list(left_out_lines(changes))
+    lines, kept_lines = list(left_out_lines(changes)), {}
     for gate, (choice, _) in by_gate.items():
         source = behind.get(gate)
         if source is None or missing_reason(source) or not predicts_change(source):
@@ -80,13 +80,16 @@ def main(config: FidelityConfig) -> None:
             change_threshold(choice, changes["dev"].questions, hashes),
             config.replace_thresholds,
         )
-        lines += [line for line in (entry.line(gate, source.folder),) if line]
+        if line := entry.line(gate, source.folder):
+            lines.append(line)
+            kept_lines |= {gate: line} if entry.kept else {}
     figures = [figure for _, figure in by_gate.values()]
     document = {
         "meta": {
             "date": time.strftime("%Y-%m-%d"),
             "split": "test",
             "sampling": dict(sampling),
+            "kept_thresholds": kept_lines,
             "stages": stages(config.run, scores_stored.files),
         },
         "n_dev": len(changes["dev"].questions),

@@ -210,7 +210,7 @@ def without_gold(config: ReportConfig, started: float) -> None:
         test=changes["test"],
         found=[first, *(entry for entry in fidelities_found if entry is not first)],
         changed=changed_answers(config.run, config.sampling_run, changes["test"], scores[first.gate], first.threshold),
-        lines=left_out_lines(changes),
+        lines=[*left_out_lines(changes), *meta.get("kept_thresholds", {}).values()],
         costs=[bill_sentence(config, scores_stored, first.gate, first.threshold, changes["test"].questions)],
         svg=figure(changes["test"], scores, [first, *(entry for entry in fidelities_found if entry is not first)]),
     )

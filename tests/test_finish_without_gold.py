@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -142,3 +143,17 @@ def test_the_noted_threshold_says_its_promise(finished: tuple[Path, str]) -> Non
     assert "% of the answers differ from always searching, with probability 0.9)" in card
     page = (finished[0] / "report.html").read_text()
     assert "Searches skipped although passages change the answer" in page and "<svg" in page
+
+
+def test_figures_of_a_limit_that_the_folder_does_not_take_say_so(finished: tuple[Path, str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished[0], run)
+    assert scripts.run("eval/fidelity.py", "--run", str(run), "--max-change", "0.5").returncode == 0
+    kept = json.loads((run / "fidelity.json").read_text())["meta"]["kept_thresholds"]["features_change"]
+    stored = load_gate(run / "features").threshold
+    assert f"keeps its calibrated threshold {stored:.4f} (max_change {attainable_change(run):g}" in kept
+    assert scripts.run("eval/write_report.py", "--run", str(run)).returncode == 0
+    assert "keeps its calibrated threshold" in (run / "report.md").read_text()
+    assert scripts.run("eval/fidelity.py", "--run", str(run), "--max-change", "0.5",
+                       "--replace-thresholds", "true").returncode == 0  # fmt: skip
+    assert json.loads((run / "fidelity.json").read_text())["meta"]["kept_thresholds"] == {}

@@ -15,6 +15,7 @@ from kbtrain.questions.reading.files import data_files
 from kbtrain.questions.reading.rows import SourceRecord, format_value
 from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
 
+SHOWN = 8  # columns in a message
 WORDS: Mapping[str, float] = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 
 
@@ -47,6 +48,8 @@ def read_decisions(
     with FirstSeen() as ids:
         for file in data_files(path, (*OBJECTS, *TABLES)):
             for row in any_rows(file):
+                if id_column not in row.data:
+                    raise row.error(id_column, missing_id(row))
                 name = row.identifier(id_column)
                 earlier = ids.add(name, row.file, row.line)
                 if earlier is not None:
@@ -62,6 +65,12 @@ def read_decisions(
     if not rows:
         raise UserError(f"{at(path)}: key 'column': no row has '{column}'")
     return Decisions(rows, without)
+
+
+def missing_id(row: SourceRecord) -> str:
+    """Reason and way out for a row without an id."""
+    columns = ", ".join(str(name) for name in list(row.data)[:SHOWN])
+    return f"missing; there is {columns}; --id names the column; the ids are those of RUN/questions.jsonl"
 
 
 def added_gates(scores: Path) -> list[str]:

@@ -76,18 +76,22 @@ DATA_SETS: dict[str, DataSet] = {
         "Pyserini's topics.dpr.*.txt)",
         "CC BY-SA 3.0",
         "answers, passages and gold passages where the file has ctxs",
+        download="https://raw.githubusercontent.com/google-research-datasets/natural-questions/master/nq_open/"
+        "NQ-open.dev.jsonl",
     ),
     "triviaqa": DataSet(
         native(triviaqa, *OBJECTS, *TABLES, *_TOPICS),
         "nlp.cs.washington.edu/triviaqa, one of qa/*.json (only: '*wikipedia-*'); DPR's *.qa.csv, topics.dpr.*.txt",
         "Apache 2.0",
         "all aliases; hidden answers (test)",
+        download="https://nlp.cs.washington.edu/triviaqa/data/triviaqa-rc.tar.gz",
     ),
     "squad": DataSet(
         native(squad, *OBJECTS),
         "rajpurkar.github.io/SQuAD-explorer (1.1, 2.0)",
         "CC BY-SA 4.0",
         "gold passage, impossible questions",
+        download="https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v1.1.json",
     ),
     "squad_zh": DataSet(
         native(squad_zh, *OBJECTS),
@@ -100,12 +104,14 @@ DATA_SETS: dict[str, DataSet] = {
         "hotpotqa.github.io (distractor, fullwiki), the hub's Parquet, or its questions alone",
         "CC BY-SA 4.0",
         "type as relation, hops, passages, gold passages",
+        download="http://curtis.ml.cmu.edu/datasets/hotpot/hotpot_dev_distractor_v1.json",
     ),
     "2wikimultihopqa": DataSet(
         two_wiki,
         "github.com/Alab-NII/2wikimultihop, data_ids_april7.zip (with id_aliases.json)",
         "Apache 2.0",
         "aliases, type as relation, hops, entities, passages, gold passages",
+        download="https://www.dropbox.com/s/ms2m13252h6xubs/data_ids_april7.zip?dl=1",
     ),
     "musique": DataSet(
         native(musique, *OBJECTS, leave_out="single_hop"),
@@ -118,6 +124,7 @@ DATA_SETS: dict[str, DataSet] = {
         "allenai.org/data/iirc (train.json, dev.json)",
         "see its page",
         "answer type as relation, hops, gold passages, questions without an answer",
+        download="https://iirc-dataset.s3.us-west-2.amazonaws.com/iirc_train_dev.tgz",
     ),
     "iirc_steps": DataSet(
         native(iirc_steps, ".jsonnet"),
@@ -130,6 +137,7 @@ DATA_SETS: dict[str, DataSet] = {
         "github.com/AlexTMallen/adaptive-retrieval (popQA.tsv)",
         "MIT",
         "popularity (s_pop), relation, entity, passages where the file has paragraphs",
+        download="https://raw.githubusercontent.com/AlexTMallen/adaptive-retrieval/main/data/popQA.tsv",
     ),
     "freshqa": DataSet(
         native(freshqa, ".csv"),
@@ -142,6 +150,7 @@ DATA_SETS: dict[str, DataSet] = {
         "allenai.org/data/open-book-qa (its zip: Main; only: '*complete*' is skipped); ARC has the same layout",
         "see its page",
         "options, fact as gold passage in the complete files",
+        download="https://ai2-public-datasets.s3.amazonaws.com/open-book-qa/OpenBookQA-V1-Sep2018.zip",
     ),
     "commonsense": DataSet(
         native(commonsense, ".json"),
@@ -154,18 +163,21 @@ DATA_SETS: dict[str, DataSet] = {
         "github.com/hendrycks/test (data.tar, as zip, tar or folder)",
         "MIT",
         "options, subject as relation; dev is train, val is dev",
+        download="https://people.eecs.berkeley.edu/~hendrycks/data.tar",
     ),
     "ceval": DataSet(
         native(ceval, ".csv", PARQUET, splits=FEW_SHOT_SPLITS),
         "cevalbenchmark.com (ceval-exam.zip)",
         "CC BY-NC-SA 4.0",
         "options, subject as relation, hidden answers (test); dev is train, val is dev",
+        download="https://huggingface.co/datasets/ceval/ceval-exam/resolve/main/ceval-exam.zip",
     ),
     "cmmlu": DataSet(
         native(cmmlu, ".csv", PARQUET, splits=FEW_SHOT_SPLITS),
         "github.com/haonan-li/CMMLU (cmmlu_v1_0_1.zip)",
         "CC BY-NC-SA 4.0",
         "options, subject as relation; dev is train",
+        download="https://huggingface.co/datasets/haonan-li/cmmlu/resolve/main/cmmlu_v1_0_1.zip",
     ),
     "mlec_qa": DataSet(
         native(mlec_qa, *OBJECTS),
@@ -203,7 +215,9 @@ DATA_SETS: dict[str, DataSet] = {
 def catalogue_text() -> str:
     """The data sets as ``collect.py --list`` shows them."""
     entries = (
-        f"{name}\n  from     {data_set.where}\n  licence  {data_set.licence}\n  keeps    {data_set.keeps}"
+        f"{name}\n  from     {data_set.where}\n"
+        + (f"  get      {data_set.download}\n" if data_set.download else "")
+        + f"  licence  {data_set.licence}\n  keeps    {data_set.keeps}"
         for name, data_set in DATA_SETS.items()
     )
     return "\n".join(entries)

@@ -37,6 +37,7 @@ class DataSet:
     licence: str
     keeps: str
     by_columns: bool = False
+    download: str = ""  # the publisher's address of one file
 
 
 def native(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -224,6 +225,8 @@ def test_the_list_says_where_from_under_which_licence_and_what_is_kept() -> None
     assert names == list(DATA_SETS) and len(names) >= 23
     for word in ("  from     ", "  licence  ", "  keeps    "):
         assert done.stdout.count(word) == len(names)
+    addresses = re.findall(r"^  get      (\S+)$", done.stdout, flags=re.MULTILINE)
+    assert len(addresses) == 11 and all(address.startswith("http") for address in addresses)
 
 
 def test_limits_that_exclude_each_other_are_refused(tmp_path: Path) -> None:

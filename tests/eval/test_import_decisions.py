@@ -47,7 +47,7 @@ def test_a_table_of_scores_is_read_and_its_empty_cells_are_counted(tmp_path: Pat
 @pytest.mark.parametrize(
     ("row", "choices", "message"),
     [
-        ({"s": 1}, {}, "id': missing"),
+        ({"s": 1}, {}, "id': missing; there is s; --id names the column; the ids are those of RUN/questions.jsonl"),
         ({"id": "a", "s": 1}, {}, "id': duplicate 'a', first in line 1"),
         ({"id": "b", "s": "perhaps"}, {}, "s': expected a number, found str 'perhaps'"),
         ({"id": "b", "s": [1]}, {}, "s': expected a number"),
