@@ -14,7 +14,7 @@ from kbtrain.models import trial
 from kbtrain.models.load import load_tokenizer
 from kbtrain.models.trial import check_by_trial
 from kbtrain.models.weights import opening
-from kbtrain.prompts.kbm import render_chat
+from kbtrain.prompts.kbm import _check_template, render_chat
 
 FINE = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] | trim }}{% endfor %}"
 CONTENT = "{{ messages[0]['content'] }}"
@@ -135,6 +135,35 @@ def test_a_broken_tokenizer_is_still_named_by_opening_it(folder):
     (folder / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match=r"tokenizer\.json"):
         load_tokenizer(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("expression", "number"),
+    [
+        ("'x' | center(999999999)", 999999999),
+        ("messages[0]['content'].ljust(5000000)", 5000000),
+        ("'%999999999d' % 3", 999999999),
+        ("'{:>99999999}'.format(1)", 99999999),
+        ("'x'.zfill('12345678' | int)", 12345678),
+        ("'x' | indent(-1000000)", 1000000),
+    ],
+)
+def test_a_template_that_fills_up_for_some_question_alone_is_refused_when_it_is_read(expression, number):
+    with pytest.raises(ValueError, match=f"it has the number {number}: a text of that width"):
+        _check_template("{% if 'Rabat' in messages[0]['content'] %}{{ " + expression + " }}{% endif %}" + CONTENT)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        FINE,
+        "{{ '%02d' % 3 }}{{ tools | tojson(indent=4) }}{{ '26 Jul 2024' }}{{ 'budget 16384' }}{{ 'call 5551234567' }}",
+        "{% set n = 131072 %}{{ 'https://example.org/1234567890' }}{{ '100% of 12345678 users' }}",
+    ],
+)
+def test_plain_templates_pass(template):
+    _check_template(template)
+    assert template
 
 
 def test_the_child_reads_what_transformers_reads(folder):
