@@ -84,7 +84,7 @@ def check_result(path: Path, sampling_run: str | None = None) -> None:
     """
     command = f"eval/{STAGE_OF.get(path.name, 'end_to_end')}.py"
     if not path_exists(path):
-        raise UserError(f"{at(path)}: no such file; run {command} first")
+        raise UserError(f"{at(path)}: no such file; run {command} --run {path.parent} first")
     if not path_exists(meta_path(path)):
         raise UserError(f"{at(path)}: no meta data beside it that say where it is from; run {command} again")
     meta = read_meta(path)
