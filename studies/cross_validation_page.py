@@ -6,8 +6,11 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from kbtrain.report.words import ranged, signed_range
-from kbtrain.show.svg import COLOURS, new_figure, page
+from kbtrain.report.palette import gate_looks
+from kbtrain.report.words import gate_name, ranged, signed_range
+from kbtrain.show.svg import FILE_WIDTH, legend_above, new_figure, page
+
+_GATES = {"probe": "encoder_probe"}  # the candidate whose name elsewhere is that of another gate
 
 
 def markdown(document: Mapping[str, Any]) -> str:
@@ -38,13 +41,17 @@ def markdown(document: Mapping[str, Any]) -> str:
 
 def figure(document: Mapping[str, Any]) -> str:
     """AUROC of held-out turns by the number of dialogues: a line of means, a dot for each repeat."""
-    made, axes = new_figure(6.4, 3.4)
-    for colour, (name, sizes) in zip(("blue", "orange"), document["by_dialogues"].items(), strict=False):
+    made, axes = new_figure(FILE_WIDTH, 3.4)
+    gates = {name: _GATES.get(name, name) for name in document["by_dialogues"]}
+    looks = gate_looks(gates.values())
+    for name, sizes in document["by_dialogues"].items():
+        gate = gates[name]
+        colour, _ = looks[gate]
         sizes = {int(size): values for size, values in sizes.items()}
-        axes.plot(list(sizes), [statistics.fmean(v) for v in sizes.values()], color=COLOURS[colour], label=name)
+        axes.plot(list(sizes), [statistics.fmean(v) for v in sizes.values()], color=colour, label=gate_name(gate))
         dots = [(size, value) for size, values in sizes.items() for value in values]
-        axes.plot([x for x, _ in dots], [y for _, y in dots], ".", color=COLOURS[colour], markersize=4)
+        axes.plot([x for x, _ in dots], [y for _, y in dots], ".", color=colour, markersize=4)
     axes.set_xlabel("dialogues fitted to")
     axes.set_ylabel("AUROC, cross-validated")
-    axes.legend(fontsize=8, frameon=False)
+    legend_above(axes, 2)
     return page(made)

@@ -7,6 +7,7 @@ Examples:
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from kbtrain.io.jsonl import read_value
 from kbtrain.io.provenance import write_atomically
 from kbtrain.report.words import percent, ranged
 
-NAMES = {
-    "llama-3-8b-instruct": "Llama-3.1-8B", "gpt-4o": "GPT-4o", "flan-t5-xl": "Flan-T5-XL", "flan-t5-xxl": "Flan-T5-XXL",
-}  # fmt: skip
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))
+
+from published.report import MODELS
+
 DIRECT = "nq, squad, trivia"  # the sets of which SeaKR has scores before a search, and TARG was run
 
 
@@ -32,7 +34,7 @@ class TablesConfig(Config):
 
 
 def main(config: TablesConfig) -> None:
-    models = [read_value(config.folder / f"table-{model}.json")["parts"] for model in NAMES]
+    models = [read_value(config.folder / f"table-{model}.json")["parts"] for model in MODELS]
     parts = [model["all"] for model in models]
     gates = by_mean_area(parts)
     right = [[f"`{gate}`", *(at_threshold(part, gate) for part in parts)] for gate in gates]
@@ -42,7 +44,7 @@ def main(config: TablesConfig) -> None:
     tables = {"open-areas": area_rows(parts), "open-right": right}
     if all(DIRECT in model for model in models):
         tables["open-areas-direct"] = area_rows([model[DIRECT] for model in models])
-    document = {name: {"columns": ["gate", *NAMES.values()], "rows": rows} for name, rows in tables.items()}
+    document = {name: {"columns": ["gate", *MODELS.values()], "rows": rows} for name, rows in tables.items()}
     write_atomically(config.folder / "tables.json", json.dumps({"tables": document}, indent=1) + "\n")
     print("\n".join("| " + " | ".join(row) + " |" for rows in tables.values() for row in rows))
 

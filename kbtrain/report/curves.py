@@ -107,8 +107,8 @@ def savings_figure(
 
 
 def savings_file(results: Results, savings: Sequence[Saving], first: str | None, shaded: Band | None) -> str:
-    """The report's first figure as a file of its own."""
-    return page(_savings(results, savings, first, shaded, narrow=False, whole=False))
+    """The report's first figure as a file of its own, in the size that is legible on every screen."""
+    return page(_savings(results, savings, first, shaded, narrow=True, whole=False))
 
 
 def _savings(

@@ -22,12 +22,12 @@ from kbtrain.metrics.calibration import Calibrated, Calibration, equal_count_bin
 from kbtrain.metrics.registry import METRICS
 from kbtrain.metrics.significance import wilson
 from kbtrain.records import CONDITIONS, Condition, Effect, Outcome
-from kbtrain.show.svg import COLOURS, new_figure, render
+from kbtrain.show.svg import COLOURS, legend_above, new_figure, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-EFFECT_COLOURS = dict(zip(EFFECTS, ("blue", "grey", "red"), strict=True))
+_EFFECT_COLOURS = dict(zip(EFFECTS, ("blue", "grey", "red"), strict=True))
 _CONDITION_STYLES: dict[Condition, tuple[str, str]] = {
     "llm": ("blue", "-"),
     "rag": ("red", "--"),
@@ -61,22 +61,29 @@ def histogram(statistics: LabelStatistics, indicator: Indicator) -> str:
 def panel(statistics: LabelStatistics, indicator: Indicator, condition: Condition) -> str | None:
     """One panel of KBM's figure 3: the effects of retrieval over the intervals of an indicator; None without data.
 
-    The panels of an indicator share their scale; the page explains the colours once for all.
+    The panels of an indicator share their scale.
     """
     shares = {c: _shares(statistics, indicator, c) for c in CONDITIONS}
     if not any(map(sum, shares[condition].values())):
         return None
-    figure, axes = new_figure(3.3, 2.4)
+    figure, axes = new_figure(3.3, 2.8)
     bottom = [0.0] * INTERVALS
     for effect, heights in shares[condition].items():
-        axes.bar(range(INTERVALS), heights, bottom=bottom, color=COLOURS[EFFECT_COLOURS[effect]], width=0.8)
+        colour = COLOURS[_EFFECT_COLOURS[effect]]
+        axes.bar(range(INTERVALS), heights, bottom=bottom, color=colour, width=0.8, label=effect)
         bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+    for i, height in enumerate(bottom):
+        n = sum(statistics.panels[indicator, condition, i, effect] for effect in EFFECTS)
+        axes.annotate(f"{n:,}", (i, height), (0, 2), textcoords="offset points", fontsize=8, color=COLOURS["ink"],
+                      horizontalalignment="center")  # fmt: skip
     steps = [100 * i / INTERVALS for i in range(INTERVALS + 1)]
     axes.set_xticks(range(INTERVALS), [f"{a:g}-{b:g}" for a, b in pairwise(steps)], fontsize=8)
-    axes.set_ylim(0, 1.05 * max(max(map(sum, zip(*c.values(), strict=True))) for c in shares.values()))
-    axes.set_xlabel("accuracy (mastery, %)" if indicator == "mastery" else "certainty (%)")
+    axes.set_ylim(0, 1.12 * max(max(map(sum, zip(*c.values(), strict=True))) for c in shares.values()))
+    name = "accuracy (mastery, %)" if indicator == "mastery" else "certainty (%)"
+    axes.set_xlabel(f"{name}\nabove each bar: number of questions")
     axes.set_ylabel("questions (%)")
-    axes.set_title(NAMES[condition], fontsize=10, color=COLOURS["ink"])
+    axes.set_title(NAMES[condition], fontsize=10, color=COLOURS["ink"], pad=20)
+    legend_above(axes, len(EFFECTS), 8)
     return render(figure, f"panel-{indicator}-{condition}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,7 +10,7 @@ from itertools import pairwise
 from kbtrain.evaluation.learning_curve import CurvePoint
 from kbtrain.report.palette import gate_looks
 from kbtrain.report.tables import Column, Table, Value
-from kbtrain.show.svg import COLOURS, new_figure, page
+from kbtrain.show.svg import COLOURS, FILE_WIDTH, legend_above, new_figure, page
 
 
 def layout(points: Sequence[CurvePoint], n_test: int) -> Table:
@@ -85,7 +86,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def figure(points: Sequence[CurvePoint]) -> str:
     """Area by number of training questions: a line of means for each gate and label, a dot for each draw."""
-    drawing, axes = new_figure(8.0, 3.6)
+    drawing, axes = new_figure(FILE_WIDTH, 4.4)
     lines = dict.fromkeys((p.gate, p.key) for p in points)
     looks = gate_looks(f"{gate}_{key}" for gate, key in lines)
     for gate, key in lines:
@@ -98,10 +99,11 @@ def figure(points: Sequence[CurvePoint]) -> str:
     axes.axhline(0, color=COLOURS["grey"], linewidth=1)
     axes.set_xscale("log")
     ticks = sorted({p.n for p in points})
-    near = {n for n, after in pairwise(ticks) if after < 1.2 * n}  # their labels would overprint the next one's
+    gap = 0.08 * math.log(ticks[-1] / ticks[0]) if ticks else 0.0  # nearer labels would overprint the next one
+    near = {n for n, after in pairwise(ticks) if math.log(after / n) < gap}
     axes.set_xticks(ticks, ["" if n in near else f"{n:,}" for n in ticks])
     axes.minorticks_off()
     axes.set_xlabel("labelled training questions")
     axes.set_ylabel("area (random 0, oracle 1)")
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8, frameon=False)  # beside: curves are everywhere
+    legend_above(axes, len({key for _, key in lines}))
     return page(drawing)

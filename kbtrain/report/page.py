@@ -225,7 +225,6 @@ def _values(report: Report) -> dict[str, Any]:
         "condition_names": figures.NAMES,
         "indicators": INDICATORS,
         "effects": EFFECTS,
-        "effect_colours": figures.EFFECT_COLOURS,
         "intervals": range(INTERVALS),
         "plain": {key: value for key, value in results.meta.items() if not isinstance(value, dict | list)},
         "whole": json.dumps(results.meta, ensure_ascii=False, indent=1),

@@ -26,6 +26,7 @@ COLOURS = {
     "grid": "#d7d7dc",
     "paper": "#fefefe",  # not quite white, which matplotlib's own defaults are full of
 }
+FILE_WIDTH = 5.0  # inches of a figure in a file: its text is legible on a phone, which shows it at three quarters
 _PAD = 0.04  # inches around all
 _MOST = 0.9  # of the figure may be labels
 _RC: Any = {"svg.hashsalt": "kbtrain", "svg.fonttype": "none", "font.size": 10.0, "axes.linewidth": 0.8}
@@ -49,6 +50,12 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     axes.grid(axis="y", color=COLOURS["grid"], linewidth=0.6)
     axes.set_axisbelow(True)
     return figure, axes
+
+
+def legend_above(axes: Axes, columns: int, size: float = 9) -> None:
+    """A legend above the axes, where it covers no data."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, fontsize=size, frameon=False,
+                labelcolor=COLOURS["ink"], borderaxespad=0.2, columnspacing=1.4, handletextpad=0.5)  # fmt: skip
 
 
 @functools.cache

@@ -10,9 +10,14 @@ import numpy as np
 
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.first_screen import aligned_block
+from kbtrain.report.palette import gate_looks
 from kbtrain.report.words import gate_name, percent, points, points_interval, ranged, signed_range
-from kbtrain.show.svg import COLOURS, new_figure, page
+from kbtrain.show.svg import COLOURS, FILE_WIDTH, legend_above, new_figure, page
 from published.fits import RIVAL
+
+MODELS = {
+    "llama-3-8b-instruct": "Llama-3.1-8B", "gpt-4o": "GPT-4o", "flan-t5-xl": "Flan-T5-XL", "flan-t5-xxl": "Flan-T5-XXL",
+}  # fmt: skip # names on the pages
 
 
 def markdown(document: Mapping[str, Any]) -> str:
@@ -199,33 +204,36 @@ def closed_book_markdown(document: Mapping[str, Any]) -> str:
 
 
 def learning_figure(points: Sequence[Mapping[str, Any]]) -> str:
-    made, axes = new_figure(6.4, 3.4)
-    for colour, gate in zip(("grey", "blue", "orange"), ("data_set", "features", "reader"), strict=True):
+    made, axes = new_figure(FILE_WIDTH, 3.4)
+    colours = {gate: colour for gate, (colour, _) in gate_looks(("features", "reader")).items()}
+    for gate, colour in ({"data_set": COLOURS["grey"]} | colours).items():
         found = [p for p in points if p["gate"] == gate]
         sizes = sorted({p["n"] for p in found})
         means = [float(np.mean([p["area"] for p in found if p["n"] == n])) for n in sizes]
-        axes.plot(sizes, means, color=COLOURS[colour], label=gate)
-        axes.plot([p["n"] for p in found], [p["area"] for p in found], ".", color=COLOURS[colour], markersize=4)
+        axes.plot(sizes, means, color=colour, label=gate_name(gate))
+        axes.plot([p["n"] for p in found], [p["area"] for p in found], ".", color=colour, markersize=4)
     axes.axhline(0, color=COLOURS["grey"], linewidth=1)
     axes.set_xlabel("labelled training questions")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylabel("area (random 0, oracle 1)")
-    axes.legend(fontsize=8, frameon=False)
+    legend_above(axes, 3)
     return page(made)
 
 
 def transfer_figure(found: Mapping[str, Any]) -> str:
-    made, axes = new_figure(6.4, 3.4)
+    made, axes = new_figure(FILE_WIDTH, 3.8)
     targets = list(found["transfer"])
     for k, (colour, source) in enumerate(zip(("blue", "orange", "green", "red", "grey"), [*targets, "data_set"],
                                              strict=False)):  # fmt: skip
         values = [found["transfer"][target][source] for target in targets]
         places = [i + (k - 2) * 0.14 for i in range(len(targets))]
         ends = [[v["mean"] - v["low"] for v in values], [v["high"] - v["mean"] for v in values]]
-        label = source if source == "data_set" else f"trained on {source}"
+        label = "data set alone" if source == "data_set" else f"trained on {MODELS.get(source, source)}"
         axes.errorbar(places, [v["mean"] for v in values], yerr=ends, fmt="o", markersize=4, color=COLOURS[colour],
                       label=label)  # fmt: skip
     axes.axhline(0, color=COLOURS["grey"], linewidth=1)
-    axes.set_xticks(range(len(targets)), targets)
+    axes.set_xticks(range(len(targets)), [MODELS.get(target, target) for target in targets])
+    axes.set_xlabel("used for")
     axes.set_ylabel("area (random 0, oracle 1)")
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=7, frameon=False)
+    legend_above(axes, 2)
     return page(made)

@@ -175,7 +175,7 @@ def test_tables_of_the_page_order_gates_by_their_mean_area(tmp_path: Path, rows:
     found = [{"id": one["id"], "score": -float(one["llms"]["m"]["none"])} for one in map(json.loads, rows.open())]
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(one) + "\n" for one in found))
     table(tmp_path, rows, tmp_path / "mine.jsonl")
-    for model in tables.NAMES:
+    for model in tables.MODELS:
         (tmp_path / f"table-{model}.json").write_text((tmp_path / "table.json").read_text())
     tables.main(build(tables.TablesConfig, None, {"folder": tmp_path}))
     stored = json.loads((tmp_path / "tables.json").read_text())["tables"]

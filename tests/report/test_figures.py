@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from dataclasses import replace
 from itertools import combinations, pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from kbtrain.evaluation.learning_curve import CurvePoint
 from kbtrain.evaluation.savings import Saving, ThresholdSaving
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.significance import Delta
 from kbtrain.report.analysis import figures as analysis
 from kbtrain.report.curves import KINDS, LineLabel, accuracy_curve, annotate, leaders, looks, name_ends, spread
-from kbtrain.report.figures import reliability
+from kbtrain.report.figures import panel, reliability
 from kbtrain.report.first_screen import sentences
+from kbtrain.report.learning_curve import figure as learning_figure
 from kbtrain.report.palette import CONTRAST, FIRST, GROUNDS, contrast, distance, distinct, oklab
 from kbtrain.show.svg import new_figure, render
+
+FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
 
 
 def saving(saved: float, accuracy: float, gate: str = "probe_benefit") -> Saving:
@@ -193,3 +199,34 @@ def test_a_reliability_diagram_has_bins_of_equal_count_with_their_n_in_percent()
     assert "10 bins of 10 questions" in svg and re.search(r"ECE \d+\.\d %", svg)
     equal = calibration(truth, np.full(100, 0.5)).even
     assert [(b.n, b.observed) for b in equal] == [(100, 0.5)]  # equal values stay together
+
+
+def test_a_panel_explains_its_colours_and_counts_the_questions_of_each_bar() -> None:
+    counts = Counter({("mastery", "llm", 0, "beneficial"): 37, ("mastery", "llm", 0, "neutral"): 1_146})
+    svg = panel(SimpleNamespace(panels=counts), "mastery", "llm")  # type: ignore[arg-type]
+    texts = re.findall(r">([^<>]+)</text>", svg or "")
+    assert {"beneficial", "neutral", "harmful", "1,183", "number of questions"} <= {
+        part for text in texts for part in (text, text.removeprefix("above each bar: "))
+    }
+    assert texts.count("0") == 1 + 4  # of the axis, and of the four empty bars
+
+
+def test_a_learning_curve_has_its_legend_above_the_data_and_no_ticks_that_overprint() -> None:
+    points = [CurvePoint(gate, key, n, 0, n / 2000, None, None, None) for gate in ("probe", "stack")
+              for key in ("mastery", "benefit") for n in (50, 400, 1400, 1521)]  # fmt: skip
+    svg = learning_figure(points)
+    heights = {text: float(y) for y, text in re.findall(r'y="([\d.]+)"[^>]*>([^<>]+)</text>', svg)}
+    assert "1,521" in heights and "400" in heights and "1,400" not in heights
+    (frame,) = re.findall(r'<rect x="[\d.]+" y="([\d.]+)"', svg)  # that the curves are clipped to
+    names = ("probe, mastery", "probe, benefit", "stack, mastery", "stack, benefit")
+    assert all(heights[name] < float(frame) for name in names)
+    assert looks(["stack_benefit"])["stack_benefit"][0] in svg  # the colour of the report's curves
+
+
+@pytest.mark.parametrize("path", sorted(FIGURES.glob("*.svg")), ids=lambda path: path.name)
+def test_a_page_s_figure_is_legible_on_a_phone(path: Path) -> None:
+    svg = path.read_text(encoding="utf-8")
+    (width,) = re.findall(r'<svg[^>]*? width="([\d.]+)pt"', svg)
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?: (?:[a-z]+ )*([\d.]+)px", svg)]
+    shrunk = min(1.0, 358 / (float(width) * 4 / 3))  # a phone's column in pixels
+    assert sizes and min(sizes) * 4 / 3 * shrunk >= 7
