@@ -136,6 +136,18 @@ def test_several_data_sets_are_joined(folder: Path) -> None:
     assert "mmlu 50.0%, xiezhi 50.0%" in run_command(words)
 
 
+def test_gates_are_compared(folder: Path) -> None:
+    shutil.copytree(folder / "runs/mine", folder / "runs/mine-full")
+    asked = jsonl.read(Question, folder / "runs/mine/questions.jsonl")
+    rows = [{"id": q.id, "score": i % 7 / 7} for i, q in enumerate(asked)]
+    (folder / "decisions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    small = {"end_to_end": SHORT, "learning_curve": ("--sizes", "[20]", "--draws", "1")}
+    for words in page_commands("compare-gates"):
+        words = [w.replace("draft_probe", "features").replace("runs/demo", "runs/mine") for w in words]
+        run_command(words, *small.get(words[2], ()))
+    assert "their_gate" in (folder / "runs/mine/compare_scores.json").read_text()
+
+
 def test_passages_are_found_by_vectors(folder: Path) -> None:
     embed, retrieve, serve = page_commands("vectors")
     run = folder / "runs" / "vectors"
