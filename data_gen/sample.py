@@ -47,6 +47,7 @@ from kbtrain.llm.sample_stage import (
 )
 from kbtrain.llm.silent_answers import SilentAnswers
 from kbtrain.models.files_read import note
+from kbtrain.net.servers import split_query
 from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.records import Condition, Split
 from kbtrain.runtime.progress import progress_bar
@@ -165,7 +166,8 @@ def main(config: SampleConfig) -> None:
 
 def model_line(config: SampleConfig) -> str:
     """The model that answers, where, and how many answers a prompt has; a default one is marked."""
-    server = f" at {config.server_url}" if config.kind.server else ""
+    # without its query, which may hold a key
+    server = f" at {split_query(config.server_url)[0]}" if config.kind.server and config.server_url else ""
     default = " (the default: name yours by --config server.yaml or --model)"
     named = "" if "model" in config.model_fields_set else default
     answers = ", ".join(f"{split} {n + 1}" for split, n in config.samples.items())

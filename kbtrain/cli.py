@@ -262,7 +262,8 @@ def _within(kind: type[int] | type[float], low: float, high: float, expected: st
 
     def read(text: str) -> float:
         try:
-            number: float = kind(text)
+            # int() and float() also take other scripts' digits and 1_000
+            number: float = kind(text) if re.fullmatch(r"[!-^`-~]+", text) else math.nan
         except ValueError:
             number = math.nan
         if not low <= number <= high:

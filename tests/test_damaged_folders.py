@@ -224,7 +224,7 @@ def test_a_damaged_index_is_one_line_for_what_cannot_build_it(kind: Any, damage:
         ("features", "keys", [], "gate.json: field 'keys': tuple should have at least 1 item"),
         ("probe", "base_fingerprint", "/etc", "was trained on another base"),
         ("seakr", "base_model", "x", "model 'x': cannot be opened"),
-        ("draft", "signal", "x", "key 'signal': unknown 'x'; valid: draft_margin"),
+        ("draft", "signal", "x", "field 'signal': value error, unknown 'x'; valid: draft_margin"),
     ],
 )
 def test_what_a_card_says_wrongly_is_one_line_that_names_the_folder(

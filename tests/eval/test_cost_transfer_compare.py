@@ -313,7 +313,10 @@ def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path], capsys: py
         "results.json: schema is 7, expected 1; run `kbtrain run end_to_end` again\n"
     )
     assert command(["compare", str(pair[0]), "nowhere"]) == 2
-    assert capsys.readouterr().err == "error: nowhere/results.json: no such file; run `kbtrain run end_to_end --run nowhere` first\n"
+    assert (
+        capsys.readouterr().err
+        == "error: nowhere/results.json: no such file; run `kbtrain run end_to_end --run nowhere` first\n"
+    )
 
 
 def test_one_page_compares_runs(script: Script, pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -240,12 +240,12 @@ def test_contexts_may_be_an_object_of_lists(tmp_path: Path, file: str) -> None:
 
 
 @pytest.mark.parametrize(("value", "flag"), [(1, True), (0, False), ("1", True), ("0", False), (1.0, True),
-                                             ("FALSE", False), (True, True)])  # fmt: skip
+                                             ("FALSE", False), (True, True), ("yes", True), ("No", False)])  # fmt: skip
 def test_flags_are_true_false_one_and_zero(value: object, flag: bool) -> None:
     assert SourceRecord({"a": value}, "f", 1).flag("a") is flag
 
 
-@pytest.mark.parametrize("value", [2, "yes", None, [1], 0.5])
+@pytest.mark.parametrize("value", [2, "maybe", None, [1], 0.5])
 def test_any_other_flag_is_one_line(value: object) -> None:
     with pytest.raises(UserError, match="f:1: field 'a': expected true, false, 1 or 0, found"):
         SourceRecord({"a": value}, "f", 1).flag("a")

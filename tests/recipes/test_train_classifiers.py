@@ -454,7 +454,7 @@ def killed(script, arguments, checkpoints):
         ("encoder", {"frozen_layers": 0, "method": "probe"}, "frozen_layers is for method full"),
         ("encoder", {"act_weight": 1, "method": "probe"}, "a probe foresees nothing"),
         ("encoder", {"method": "probe", "probe": "{}"}, "method probe is that probe alone"),
-        ("encoder", {"probe": "{basis: dialogue_state}"}, "key 'probe'"),
+        ("encoder", {"probe": "{basis: dialogue_state}"}, "key 'probe.basis': unknown key"),
         ("encoder", {"probe": "{base: dialogue_state}", **QUESTIONS}, "base 'dialogue_state' reads"),
         ("encoder", {"base": "kbm"}, "base"),
         ("encoder", {"base": "dialogue_state", "model": "./nowhere", **QUESTIONS}, "base 'dialogue_state' reads"),
