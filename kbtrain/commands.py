@@ -186,8 +186,6 @@ def push(args: argparse.Namespace) -> None:
 
 
 def calibrate(args: argparse.Namespace) -> None:
-    from kbtrain.evaluation.cost import share_cost
-    from kbtrain.llm.prices import read_prices
     from kbtrain.serve.traffic import calibrate_traffic, roll_back
 
     if args.rollback:
@@ -199,6 +197,9 @@ def calibrate(args: argparse.Namespace) -> None:
         raise UserError("command line: give --ratio SHARE, or --check")
     if args.ratio is not None and not 0 <= args.ratio <= 1:
         raise UserError("command line: --ratio: expected a share of searches, from 0 to 1")
+    from kbtrain.evaluation.cost import share_cost
+    from kbtrain.llm.prices import read_prices
+
     prices = read_prices(args.prices)
     lines = calibrate_traffic(Path(args.folder), Path(args.log), args.ratio, args.key, args.replace, args.dry_run)
     if args.ratio is not None:

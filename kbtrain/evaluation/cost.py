@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
@@ -86,6 +87,11 @@ class Usage:
     rag_in: Floats
     rag_out: Floats
 
+    @property
+    def has_tokens(self) -> NDArray[np.bool_]:
+        """Questions whose answers with and without passages have tokens; imported ones and some servers' have none."""
+        return (self.llm_in > 0) & (self.rag_in > 0)
+
 
 def usage(llm: Sequence[ConditionOutcome], rag: Sequence[ConditionOutcome]) -> Usage:
     """Tokens of stored answers."""
@@ -157,9 +163,8 @@ def answered_usage(run: Path, sampling_run: str) -> Usage | None:
     if not (path_exists(run / "questions.jsonl") and path_exists(run / "samples.db")):
         return None
     used = stored_usage(run, sampling_run, [question.id for question in jsonl.read(Question, run / "questions.jsonl")])
-    counted = (used.llm_in > 0) & (used.rag_in > 0)
     columns = (used.llm_in, used.llm_out, used.rag_in, used.rag_out)
-    return Usage(*(column[counted] for column in columns)) if counted.any() else None
+    return Usage(*(column[used.has_tokens] for column in columns)) if used.has_tokens.any() else None
 
 
 def share_cost(run: Path, sampling_run: str, share: float, prices: Prices) -> str:
@@ -168,14 +173,13 @@ def share_cost(run: Path, sampling_run: str, share: float, prices: Prices) -> st
     if used is None:
         money = f"{1000 * share * prices.search:,.2f} {prices.currency}"
         return f"A thousand questions: {1000 * share:,.0f} searches, {money} for them; {run} has no tokens of answers"
-    return thousand_questions(used, np.full(len(used.llm_in), share), prices)
+    return f"{thousand_questions(used, np.full(len(used.llm_in), share), prices)} The gate's own cost is not in it."
 
 
 def added_tokens(run: Path, sampling_run: str, ids: Sequence[str]) -> float | None:
     """Mean of the prompt tokens that passages add to a question; None where they are not known."""
     used = stored_usage(run, sampling_run, ids)
-    counted = (used.llm_in > 0) & (used.rag_in > 0)
-    return float((used.rag_in - used.llm_in)[counted].mean()) if counted.any() else None
+    return float((used.rag_in - used.llm_in)[used.has_tokens].mean()) if used.has_tokens.any() else None
 
 
 def asking_of(stored: StoredScores, gate: str) -> GateCost:
@@ -192,7 +196,7 @@ def thousand_questions(used: Usage, retrieve: Floats, prices: Prices, asking: Ga
     """
     gated = bill(used, retrieve, prices, asking)
     always = bill(used, np.ones_like(retrieve), prices, replace(NO_GATE, after_search=asking.after_search))
-    unknown = int(((used.llm_in == 0) | (used.rag_in == 0)).sum())
+    unknown = int((~used.has_tokens).sum())
     if unknown:
         return (
             f"A thousand questions: {1000 * gated.searched:,.0f} searches. Tokens, time and money are not known: the "
@@ -277,10 +281,10 @@ def bill_gates(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> l
 def _check_tokens(run: RunFolder, used: Usage, prices: Prices) -> None:
     """Raise :class:`UserError` for answers whose prompts have 0 tokens: imported ones, and those of a server that does
     not count, would be billed as free."""
-    untold = int(((used.llm_in == 0) | (used.rag_in == 0)).sum())
-    if untold and any(getattr(prices, name) for name in OF_TOKENS):
+    unknown = int((~used.has_tokens).sum())
+    if unknown and any(getattr(prices, name) for name in OF_TOKENS):
         raise UserError(
-            f"{run.path}: the tokens of the answers to {untold} of {len(used.llm_in)} questions are not known "
+            f"{run.path}: the tokens of the answers to {unknown} of {len(used.llm_in)} questions are not known "
             f"(imported, or of a server that counts none); set {', '.join(OF_TOKENS)} to 0 to bill searches and gates "
             "alone"
         )
