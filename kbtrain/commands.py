@@ -346,7 +346,7 @@ def _rate(text: str | None) -> float | None:
 
 def lengths(config: PlannedTraining, train: Path) -> tuple[int, float]:
     """Number of examples in a KBM's training file and their mean length in the model's own tokens."""
-    from kbtrain.gates.true_false.template import Encoder, kbm_template
+    from kbtrain.gates.true_false import Encoder, kbm_template
     from kbtrain.io.jsonl import read
     from kbtrain.models.load import load_tokenizer
     from kbtrain.records import GateExample

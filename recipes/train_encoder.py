@@ -28,8 +28,8 @@ from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.gate.card import CARD
+from kbtrain.gates.encoder.gate import turns_only
 from kbtrain.gates.encoder.input import EncoderInput, Feature
-from kbtrain.gates.encoder.offset import turns_only
 from kbtrain.gates.encoder.pair import TunedConfig, train_pair, train_probe
 from kbtrain.gates.encoder.train import describe, encoder_rows, fit_base, training_facts, with_adapter
 from kbtrain.gates.late_scores import score_late_test
@@ -85,7 +85,7 @@ def train(
 
     from kbtrain.gates.encoder.gate import EncoderGate
     from kbtrain.models.adapters import checkpoint
-    from kbtrain.models.encoders import has_segments, open_encoder
+    from kbtrain.models.encoders import has_segments, open_encoder, pad_id
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective, Rates, freeze
     from kbtrain.training.processes import compute_dtype
 
@@ -106,7 +106,7 @@ def train(
         with_adapter(model, config.lora_rank, config.lora_alpha) if config.method == "lora" else model,
         classifier_arguments(config, compute, recipe.device),
         encoder_rows(reader, data, acts, offsets),
-        ClassifierCollator(reader.pad_id, has_segments(model), len(acts)),
+        ClassifierCollator(pad_id(tokenizer), has_segments(model), len(acts)),
         Objective(weights, 1, config.label_smoothing, config.act_weight, rates),
         dev_metrics(gate, data),
     )

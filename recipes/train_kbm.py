@@ -71,7 +71,7 @@ def main(config: TrainKBMConfig) -> None:
 def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[KBMTrainer, str]:
     from kbtrain.gates.kbm.gate import KBM
     from kbtrain.gates.kbm.train import KBMTrainer, make_row
-    from kbtrain.gates.true_false.template import Encoder, kbm_template
+    from kbtrain.gates.true_false import Encoder, kbm_template
     from kbtrain.training.answer_trainer import answer_loss
     from kbtrain.training.checks import check_base, check_fits, check_rows
     from kbtrain.training.plan.plan import as_plan

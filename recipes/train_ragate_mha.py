@@ -20,8 +20,7 @@ from pydantic import model_validator
 from kbtrain.config import run_script
 from kbtrain.gate.card import CARD
 from kbtrain.gates.late_scores import score_late_test
-from kbtrain.gates.ragate.mha import RagateMHA
-from kbtrain.gates.ragate.train_mha import MHAConfig, mha_input, mha_rows, new_gate
+from kbtrain.gates.ragate.mha import MHAConfig, RagateMHA, mha_input, mha_rows, new_gate
 from kbtrain.training.config import classifier_arguments
 from kbtrain.training.data import ClassifierData, class_weights, read_classifier_data
 from kbtrain.training.finish import SCORES, ClassifierEnding, dev_metrics, held_out_examples

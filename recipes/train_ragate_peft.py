@@ -72,7 +72,7 @@ def main(config: TrainRagatePeftConfig) -> None:
     trainer, compute = train(recipe, config, data, test)
     model = trainer.plain_model(lambda: open_model(config, recipe.device, compute)[0])
     if recipe.first:
-        from kbtrain.gates.ragate.peft import RagatePeft
+        from kbtrain.gates.ragate.prompt_and_peft import RagatePeft
         from kbtrain.gates.ragate.train_peft import PeftEnding, new_card
 
         tokenizer = trainer.kbm.scorer.encoder.tokenizer
@@ -87,7 +87,7 @@ def main(config: TrainRagatePeftConfig) -> None:
 def train(
     recipe: Recipe, config: TrainRagatePeftConfig, data: ClassifierData, test: Sequence[TurnExample]
 ) -> tuple[RagatePeftTrainer, str]:
-    from kbtrain.gates.ragate.peft import RagatePeft, peft_prompts
+    from kbtrain.gates.ragate.prompt_and_peft import RagatePeft, peft_prompts
     from kbtrain.gates.ragate.train_peft import RagatePeftTrainer, peft_arguments, turn_row, turns_of
     from kbtrain.training.answer_trainer import answer_loss
     from kbtrain.training.checks import check_base, check_fits, check_rows

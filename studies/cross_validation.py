@@ -20,9 +20,7 @@ import numpy as np
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import logistic
 from kbtrain.gates.encoder.probe import SPREAD, fit_head
-from kbtrain.gates.turns.dialogue_state import C
-from kbtrain.gates.turns.features import dialogue_features
-from kbtrain.gates.turns.structural import FEATURES, structure
+from kbtrain.gates.turns import FEATURES, C, dialogue_features, structure
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import replacing
 from kbtrain.metrics.calibration import calibration
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     from kbtrain.arrays import Bools, Floats
 
 Numbers = Literal["none", "unannotated", "structural", "dialogue_state"]
-ANNOTATED = ("services_so_far", "new_service")  # of the structural gate's features; the others count words and turns
+ANNOTATED = ("services", "new_service")  # of the structural gate's features; the others count words and turns
 DRAWS, SEED = 2000, 20_244
 _FOLD_DRAWS = 200  # of a fold's dialogues, for the variance of its AUROC
 MAX_LENGTH = 64  # tokens of one utterance that the encoder reads

@@ -142,7 +142,7 @@ def test_a_network_that_gives_no_number_does_not_score(tmp_path: Path) -> None:
     KINDS["ragate_mha"](tmp_path / "gate")
     gate: Any = load_gate(tmp_path / "gate", dtype="fp32", device="cpu")
     gate.model.classifier.bias.data.fill_(float("nan"))
-    with pytest.raises(UserError, match=r"example 'train0:1' \(and 1 more\): the model gives no number"):
+    with pytest.raises(UserError, match=r"tensor 'classifier\.bias' holds NaN"):
         gate.score([turn(0), turn(1)])
 
 

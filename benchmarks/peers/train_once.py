@@ -22,7 +22,7 @@ from training_limit import least_seconds
 
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.kbm.train import KBMTrainer, make_row
-from kbtrain.gates.true_false.template import Encoder, kbm_template
+from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.io.jsonl import read
 from kbtrain.io.provenance import peak_rss_mb
 from kbtrain.models.adapters import Adapter, open_base

@@ -35,7 +35,7 @@ def _prompt(model: str, dtype: str, device: str) -> Gate:
 
 def _ragate(shots: Shots, know: bool) -> Callable[[str, str, str], Gate]:
     def open_prompt_gate(model: str, dtype: str, device: str) -> Gate:
-        from kbtrain.gates.ragate.prompt import RagatePrompt
+        from kbtrain.gates.ragate.prompt_and_peft import RagatePrompt
         from kbtrain.models.load import load_model
 
         return RagatePrompt(*load_model(model, dtype, device), shots, know)

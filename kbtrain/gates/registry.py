@@ -24,13 +24,12 @@ from kbtrain.gates.kind import FIT_GATE, QUESTION, TURN, Kind
 from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, Probe, ProbeCard
 from kbtrain.gates.probe.served import load_served
 from kbtrain.gates.ragate.mha import RagateMHA
-from kbtrain.gates.ragate.peft import RagatePeft, RagatePeftCard
+from kbtrain.gates.ragate.prompt_and_peft import RagatePeft, RagatePeftCard
 from kbtrain.gates.seakr.gate import SeaKR, SeakrCard
 from kbtrain.gates.seakr.served import load_served as load_seakr
 from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.gates.stack.gate import Stack, StackCard
-from kbtrain.gates.turns.dialogue_state import DialogueStateCard, DialogueStateGate
-from kbtrain.gates.turns.structural import StructuralCard, StructuralGate
+from kbtrain.gates.turns import DialogueStateCard, DialogueStateGate, StructuralCard, StructuralGate
 from kbtrain.gates.untrained import draft, p_yes, server
 from kbtrain.gates.untrained.served import ServedDraft, ServedPYes
 from kbtrain.gates.untrained.served import load_served as load_untrained

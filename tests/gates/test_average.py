@@ -18,7 +18,7 @@ from kbtrain.gate.gate import Gate
 from kbtrain.gates.average import AverageCard, AverageGate, mean_log_odds
 from kbtrain.gates.handles import GateOpening, handle
 from kbtrain.gates.registry import read_card
-from kbtrain.gates.turns.dialogue_state import DialogueStateGate
+from kbtrain.gates.turns import DialogueStateGate
 from kbtrain.io import jsonl
 from kbtrain.io.files import beside
 from kbtrain.io.provenance import meta_path, read_meta

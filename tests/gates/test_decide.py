@@ -17,7 +17,7 @@ from kbtrain.gate.gate import Gate
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.decide import arriving_lines, read_inputs
 from kbtrain.gates.kbm.gate import KBMCard
-from kbtrain.gates.turns.dialogue_state import DialogueStateGate
+from kbtrain.gates.turns import DialogueStateGate
 from kbtrain.prompts.kbm import kbm_fingerprint
 from kbtrain.records import Decision, GateExample
 

@@ -12,8 +12,7 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
-from kbtrain.gates.turns.dialogue_state import DialogueStateGate
-from kbtrain.gates.turns.features import dialogue_features
+from kbtrain.gates.turns import DialogueStateGate, dialogue_features
 from kbtrain.records import Entity, Utterance
 
 CONTEXT = (

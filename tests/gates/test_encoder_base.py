@@ -9,8 +9,8 @@ from sklearn.linear_model import LogisticRegression
 from tiny_turns import turn
 
 from kbtrain.errors import UserError
-from kbtrain.gates.encoder.offset import OffsetGate, turns_only
-from kbtrain.gates.turns.dialogue_state import DialogueStateGate
+from kbtrain.gates.encoder.gate import OffsetGate, turns_only
+from kbtrain.gates.turns import DialogueStateGate
 from kbtrain.records import GateExample
 
 TURNS = [turn(i, label=(i % 4 == 0) != (i % 11 == 0), dialogue_id=f"d{i // 4}") for i in range(44)]

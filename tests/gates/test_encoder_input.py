@@ -67,7 +67,7 @@ def test_features_are_named_texts_in_the_order_asked_for():
 
 @pytest.mark.parametrize("feature", ["syn-resp", "ner", "know", "source"])
 def test_a_feature_that_was_never_made_is_told(feature):
-    with pytest.raises(UserError, match=f"example 'train0:1': no '{feature}' there; make it first"):
+    with pytest.raises(UserError, match=f"example 'train0:1' has no '{feature}'; make it first"):
         feature_text(turn(0), [feature])
 
 

@@ -10,7 +10,7 @@ from tiny_turns import bert_folder, turn
 
 from kbtrain.errors import UserError
 from kbtrain.gates.encoder.probe import SPREAD, EncoderProbe, ProbeInput, embeddings, open_body
-from kbtrain.gates.turns.dialogue_state import C
+from kbtrain.gates.turns import C
 from kbtrain.records import GateExample
 
 TURNS = [turn(i, label=(i % 4 == 0) != (i % 11 == 0)) for i in range(70)]

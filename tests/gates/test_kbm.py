@@ -16,9 +16,8 @@ from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.kbm.prompt import PromptGate
 from kbtrain.gates.registry import verify_weights
-from kbtrain.gates.true_false.forward import tree_mask, tree_positions, value_probabilities
-from kbtrain.gates.true_false.scorer import like_lengths, marginals
-from kbtrain.gates.true_false.template import Encoded, build_tree
+from kbtrain.gates.tree_scorer import like_lengths, marginals, tree_mask, tree_positions, value_probabilities
+from kbtrain.gates.true_false import Encoded, build_tree
 from kbtrain.io.provenance import file_sha256, write_meta
 from kbtrain.kernels.causal_blocks import NAME as blocks_name
 from kbtrain.kernels.causal_blocks import causal_blocks_attention
@@ -71,14 +70,14 @@ def test_attention_in_blocks_gives_the_same_scores(kind, head, tokenizer, monkey
     model = make_model(kind, len(tokenizer)).eval()
     kbm = KBM(model, tokenizer, KEYS, 4000)
     rows = [kbm.scorer.encoder.encode(e) for e in EXAMPLES[:6]]
-    start = kbm.scorer._start.cache_for([row.prompt for row in rows]) if head else None
+    start = kbm.scorer.prefix_of([row.prompt for row in rows]) if head else None
     plain = value_probabilities(model, rows, 0, start)
     calls = []
     real = causal_blocks_attention
     counted = lambda *a, **k: calls.append(1) or real(*a, **k)  # noqa: E731
     monkeypatch.setitem(AttentionInterface._global_mapping, blocks_name, counted)
     monkeypatch.setattr("kbtrain.kernels.causal_blocks.BLOCK", 32)
-    monkeypatch.setattr("kbtrain.gates.true_false.forward.pays", lambda model, length, least: True)
+    monkeypatch.setattr("kbtrain.kernels.causal_blocks.pays", lambda model, length, least: True)
     found = value_probabilities(model, rows, 0, start)
     assert calls and model.config._attn_implementation == "sdpa"
     for a, b in zip(found, plain, strict=True):
@@ -231,7 +230,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved(tokenizer, monkeypatch)
             raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
         return value_probabilities(model, rows, pad, head)
 
-    monkeypatch.setattr("kbtrain.gates.true_false.forward.value_probabilities", small_memory)
+    monkeypatch.setattr("kbtrain.gates.tree_scorer.value_probabilities", small_memory)
     assert kbm.probabilities(EXAMPLES)["mastery"] == pytest.approx(expected["mastery"], abs=1e-5)
     assert sizes == [12, 6, 3, 3, 6, 3, 3]
 

@@ -149,7 +149,7 @@ def test_a_folder_gives_the_same_scores_again(tmp_path):
 def test_what_cannot_be_is_one_line():
     with pytest.raises(ValueError, match="d_model 10 must be even, and divisible by 4 heads"):
         RagateMHAConfig(d_model=10, n_heads=4)
-    with pytest.raises(UserError, match="no 'know' there"):
+    with pytest.raises(UserError, match="has no 'know'"):
         gate("contx+know").score([turn(0)])
     with pytest.raises(UserError, match="the folder of a finished training"):
         RagateMHA.load("/nowhere")

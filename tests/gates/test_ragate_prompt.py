@@ -7,7 +7,7 @@ from tiny_kbm import make_model, make_tokenizer
 from tiny_turns import turn
 
 from kbtrain.errors import UserError
-from kbtrain.gates.ragate.prompt import RagatePrompt
+from kbtrain.gates.ragate.prompt_and_peft import RagatePrompt
 from kbtrain.prompts.kbm import render_chat
 from kbtrain.prompts.ragate import ragate_fingerprint, ragate_prompt
 from kbtrain.records import Hit, TurnExample, Utterance
@@ -107,7 +107,7 @@ def test_a_prompt_that_is_too_long_loses_its_oldest_turns(model):
 
 
 def test_knowledge_that_was_never_found_is_told(model):
-    with pytest.raises(UserError, match="example 'train0:1': no 'know' there"):
+    with pytest.raises(UserError, match="example 'train0:1' has no 'know'"):
         RagatePrompt(*model, with_knowledge=True).score([turn(0)])
 
 

@@ -18,7 +18,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.handles import handle, handle_of_prompt
 from kbtrain.gates.registry import GATES, TABLE_ORDER, kinds, read_card
-from kbtrain.gates.turns.dialogue_state import DialogueStateGate
+from kbtrain.gates.turns import DialogueStateGate
 
 ROOT = Path(__file__).parents[2]
 

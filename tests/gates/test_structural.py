@@ -10,7 +10,7 @@ from tiny_turns import turn
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gates.turns.structural import FEATURES, StructuralGate, structure
+from kbtrain.gates.turns import FEATURES, StructuralGate, structure
 from kbtrain.records import Utterance
 
 
@@ -25,7 +25,7 @@ def test_the_ten_numbers_of_a_turn():
     )
     assert found == {
         "turn": 3, "log_turn": pytest.approx(np.log(4)), "words_last": 7, "words_context": 12, "question_last": 0,
-        "question_before": 1, "capitals_last": 3, "numbers_last": 1, "services_so_far": 2, "new_service": 1,
+        "question_before": 1, "capitals_last": 3, "numbers_last": 1, "services": 2, "new_service": 1,
     }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import pytest
 from tiny_kbm import example, make_tokenizer
 
 from kbtrain.errors import UserError
-from kbtrain.gates.true_false.template import NEED_TEMPLATE, Encoder, build_tree, kbm_template
+from kbtrain.gates.true_false import NEED_TEMPLATE, Encoder, build_tree, kbm_template
 from kbtrain.prompts.kbm import encode, kbm_prompt, render_chat
 
 KEYS = ("mastery", "certainty", "benefit")

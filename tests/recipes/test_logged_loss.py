@@ -19,9 +19,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from kbtrain.dialogue.responder import Reads, ResponsePrompts
 from kbtrain.dialogue.train_responder import lesson_rows, read_dialogue_data
 from kbtrain.gates.kbm.train import make_row
-from kbtrain.gates.ragate.peft import peft_prompts
+from kbtrain.gates.ragate.prompt_and_peft import peft_prompts
 from kbtrain.gates.ragate.train_peft import turn_row
-from kbtrain.gates.true_false.template import Encoder, kbm_template
+from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.io.jsonl import write
 
 KEYS = ("mastery", "certainty", "benefit")

@@ -445,7 +445,7 @@ def killed(script, arguments, checkpoints):
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
-        ("encoder", {"features": "[syn-resp]"}, "no 'syn-resp' there; make it first"),
+        ("encoder", {"features": "[syn-resp]"}, "has no 'syn-resp'; make it first"),
         ("encoder", {"features": "[contx]"}, "features"),
         ("encoder", {"method": "lora", "layer_decay": 0.9}, "layer_decay is for method full"),
         ("encoder", {"model": "./nowhere"}, "model './nowhere': no such folder"),

@@ -20,10 +20,10 @@ import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gate.trained_on import trained_among
-from kbtrain.gates.ragate.peft import RagatePeft, peft_prompts
+from kbtrain.gates.ragate.prompt_and_peft import RagatePeft, peft_prompts
 from kbtrain.gates.ragate.train_peft import turn_row
 from kbtrain.io.jsonl import read, write
-from kbtrain.prompts.ragate import context_text, ragate_peft_fingerprint, ragate_peft_prompt
+from kbtrain.prompts.ragate import context_text, ragate_peft_prompt
 from kbtrain.records import Entity, GateScore, Hit, TurnExample
 
 ROOT = Path(__file__).parents[2]
@@ -265,15 +265,9 @@ def test_another_base_or_prompt_is_refused_before_weights_are_opened(recipe, dat
             RagatePeft.load(tmp_path / "g")
 
 
-def test_another_chat_template_is_refused_and_a_folder_of_before_it_was_noted_opens(recipe, data, tmp_path):
+def test_another_chat_template_is_refused(recipe, data, tmp_path):
     recipe(arguments(data, tmp_path / "g", epochs=1))
-    card, tokens = (json.loads((tmp_path / "g" / name).read_text()) for name in ("gate.json", "tokenizer_config.json"))
-    turns = [featured(i, "test") for i in range(4)]
-    scores = RagatePeft.load(tmp_path / "g").score(turns)
-    older = {"prompt_fingerprint": ragate_peft_fingerprint(tuple(card["features"]))}
-    (tmp_path / "g" / "gate.json").write_text(json.dumps(card | older))
-    assert RagatePeft.load(tmp_path / "g").score(turns) == scores
-    (tmp_path / "g" / "gate.json").write_text(json.dumps(card))
+    tokens = json.loads((tmp_path / "g" / "tokenizer_config.json").read_text())
     (tmp_path / "g" / "chat_template.jinja").unlink(missing_ok=True)
     template = "{% for message in messages %}Say: {{ message['content'] }}{% endfor %}"
     (tmp_path / "g" / "tokenizer_config.json").write_text(json.dumps(tokens | {"chat_template": template}))

@@ -157,7 +157,7 @@ def ragate_peft(folder: Path) -> None:
     from peft import LoraConfig, get_peft_model
 
     from kbtrain.gate.card import ADAPTER
-    from kbtrain.gates.ragate.peft import RagatePeftCard, peft_fingerprint
+    from kbtrain.gates.ragate.prompt_and_peft import RagatePeftCard, peft_fingerprint
     from kbtrain.models.adapters import base_fingerprint
     from kbtrain.models.load import load_model
 
@@ -173,7 +173,7 @@ def ragate_peft(folder: Path) -> None:
 
 
 def dialogue_state(folder: Path) -> None:
-    from kbtrain.gates.turns.dialogue_state import DialogueStateGate
+    from kbtrain.gates.turns import DialogueStateGate
 
     card = DialogueStateGate.fit([turn(i) for i in range(40)]).card
     assert card is not None
@@ -181,7 +181,7 @@ def dialogue_state(folder: Path) -> None:
 
 
 def structural(folder: Path) -> None:
-    from kbtrain.gates.turns.structural import StructuralGate
+    from kbtrain.gates.turns import StructuralGate
 
     card = StructuralGate.fit([turn(i) for i in range(40)]).card
     assert card is not None

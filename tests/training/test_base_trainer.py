@@ -14,7 +14,7 @@ from transformers import Trainer, TrainingArguments
 from kbtrain.errors import UserError
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.kbm.train import KBMTrainer, make_row
-from kbtrain.gates.true_false.template import Encoder, kbm_template
+from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.models.load import load_model
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.data import target

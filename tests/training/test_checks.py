@@ -4,7 +4,7 @@ from transformers import AutoTokenizer
 
 from kbtrain.errors import UserError
 from kbtrain.gates.kbm.train import make_row
-from kbtrain.gates.true_false.template import Encoder, kbm_template
+from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.models.adapters import base_fingerprint, check_base_of_adapter
 from kbtrain.training.answer_rows import IGNORE, Collator, TrainingRow
 from kbtrain.training.checks import check_base, check_fits, check_rows, launched_layout

@@ -5,7 +5,7 @@ import torch
 from tiny_kbm import KINDS, example, make_model, make_tokenizer
 
 from kbtrain.gates.kbm.train import make_row
-from kbtrain.gates.true_false.template import Encoder, kbm_template
+from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.kernels.training_attention import Span, attention_for_training
 from kbtrain.training.answer_rows import IGNORE, Collator, TrainingRow, n_common_start, packed, pays
 from kbtrain.training.answer_trainer import answer_loss

@@ -1,6 +1,6 @@
 """Probe: a logistic regression on a frozen pretrained encoder's embedding of the current question or turn.
 
-For turns the regression may also read a dialogue system's state (:mod:`kbtrain.gates.turns.features`). With few labels
+For turns the regression may also read a dialogue system's state (:mod:`kbtrain.gates.turns`). With few labels
 its F1 is above that of fine-tuning (KETOD: docs/lab/evaluation.md); it is fitted in a minute, and has no seed.
 """
 
@@ -16,9 +16,8 @@ from pydantic import BaseModel, ConfigDict
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import ClassifierCard
 from kbtrain.gate.gate import Gate, Reads, logistic
-from kbtrain.gates.encoder.offset import turns_only
-from kbtrain.gates.turns.dialogue_state import LEAST_TURNS, C, feature_table
-from kbtrain.gates.turns.features import dialogue_features
+from kbtrain.gates.encoder.gate import turns_only
+from kbtrain.gates.turns import LEAST_TURNS, C, dialogue_features, feature_table
 from kbtrain.io.jsonl import read_model
 from kbtrain.io.provenance import write_atomically
 from kbtrain.models.batching import padded, windows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from kbtrain.gates.encoder.offset import OffsetGate, turns_only
+from kbtrain.gates.encoder.gate import OffsetGate, turns_only
 from kbtrain.training.config import ClassifierConfig
 from kbtrain.training.data import ClassifierData, act_targets, class_weights, common_acts
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from kbtrain.gate.card import ADAPTER, CARD, KeyedCard, Pass
 from kbtrain.gate.gate import KeyedGate
-from kbtrain.gates.true_false.scorer import Scorer
-from kbtrain.gates.true_false.template import Encoder, kbm_template
+from kbtrain.gates.tree_scorer import Scorer
+from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.models.adapters import check_base_of_adapter, compute_of, open_beside, open_merged
 from kbtrain.prompts.kbm import KBMPrompt, Key, kbm_fingerprint, kbm_prompt
 from kbtrain.records import NEEDS_RETRIEVAL, Example, GateExample, Target
@@ -55,7 +55,7 @@ class KBMCard(KeyedCard):
 
 
 class KBM(KeyedGate):
-    """A gate for each of its keys, all from one forward pass a batch (:mod:`~kbtrain.gates.true_false.forward`).
+    """A gate for each of its keys, all from one forward pass a batch (:mod:`~kbtrain.gates.tree_scorer`).
 
     ``key`` is the one that :meth:`score` and :meth:`decide` use; its score is the probability that retrieval is needed:
     1 - p(mastery), 1 - p(certainty), or p(benefit).

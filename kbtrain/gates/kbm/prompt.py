@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.true_false.scorer import Scorer
-from kbtrain.gates.true_false.template import NEED_TEMPLATE, Encoder
+from kbtrain.gates.tree_scorer import Scorer
+from kbtrain.gates.true_false import NEED_TEMPLATE, Encoder
 from kbtrain.records import GateExample
 
 if TYPE_CHECKING:

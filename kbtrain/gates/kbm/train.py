@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 
 from kbtrain.gate.card import ADAPTER
 from kbtrain.gates.kbm.gate import KBM, KBMCard
-from kbtrain.gates.true_false.template import Encoded, Encoder, kbm_template
+from kbtrain.gates.true_false import Encoded, Encoder, kbm_template
 from kbtrain.io.provenance import package_versions, peak_rss_mb
 from kbtrain.metrics.classification import log_loss
 from kbtrain.metrics.ranking import auroc

@@ -1,80 +1,64 @@
-"""RAGate-MHA as a gate: its folder with network, tokenizer and input settings; its tokenizer and inputs (table 2)."""
+"""RAGate-MHA: its input (table 2) and tokenizer, the gate of its folder, the settings and rows of its training."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import Field
+
 from kbtrain.errors import UserError
 from kbtrain.gate.card import ClassifierCard
-from kbtrain.gate.gate import Gate, Reads
-from kbtrain.gates.encoder.input import knowledge_text, require_feature
+from kbtrain.gates.encoder.gate import ClassifierGate
+from kbtrain.gates.encoder.input import Feature, InputTokens, TextReader, feature_value
 from kbtrain.io.files import beside, put_in_place
-from kbtrain.models.batching import like_length
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Example, GateExample, TurnExample
+from kbtrain.training.config import ClassifierConfig
+from kbtrain.training.data import ClassifierData
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from kbtrain.gates.ragate.mha_model import RagateMHAModel
+    from kbtrain.training.classifier_trainer import ClassifierRow
 
 Inputs = Literal["contx", "contx+know", "contx*know", "contx+resp", "contx+syn-resp"]
+_JOINED: dict[Inputs, Feature] = {
+    "contx+know": "know", "contx*know": "know", "contx+resp": "resp", "contx+syn-resp": "syn-resp"
+}  # fmt: skip
 PAD, UNKNOWN, SEPARATOR, NOTHING = "[PAD]", "[UNK]", "[SEP]", "[NONE]"
 
 
-@dataclass(frozen=True)
-class MHATokens:
-    """Tokens of the input and, where the knowledge is read on its own (contx*know), of the knowledge."""
-
-    ids: tuple[int, ...]
-    other: tuple[int, ...] = ()
-    cut: int = 0
-
-
-class MHAInput:
+class MHAInput(TextReader):
     """Encodes turns (or questions, whose reference is the knowledge) for one tokenizer; the oldest turns are cut away.
 
     ``max_length`` bounds context and what is joined to it; knowledge read on its own has the same bound, its tail cut.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int, inputs: Inputs) -> None:
-        self.tokenizer = tokenizer
-        self.max_length = max_length
+        super().__init__(tokenizer, max_length)
         self.inputs: Inputs = inputs
         ids: Any = tokenizer.convert_tokens_to_ids([SEPARATOR, NOTHING])
         self._separator, self._nothing = int(ids[0]), int(ids[1])
-        self._turns: dict[str, list[int]] = {}
 
     @property
     def settings(self) -> dict[str, object]:
         """Settings to store with a gate, so that it reads examples the same way."""
         return {"max_length": self.max_length, "inputs": self.inputs}
 
-    def encode(self, example: Example) -> MHATokens:
+    def encode(self, example: Example) -> InputTokens:
         """Raises :class:`UserError` if the example lacks what the input needs."""
-        joined = self._ids(joined_text(example, self.inputs)) if "+" in self.inputs else []
-        joined = [self._separator, *joined][: self.max_length // 2] if joined else []
-        turns = [self._cached_ids(text) for text in context_turns(example)]
+        read = self.ids(joined_text(example, self.inputs)) if self.inputs != "contx" else []
+        joined = [self._separator, *read][: self.max_length // 2] if "+" in self.inputs and read else []
+        turns = [self.turn_ids(text) for text in context_turns(example)]
         start = first_kept([len(turn) for turn in turns], self.max_length - len(joined))
         newest = turns[start:] or [turns[-1][-(self.max_length - len(joined)) :]]
         ids = [token for turn in newest for token in turn] or [self._nothing]
-        other: tuple[int, ...] = ()
-        if "*" in self.inputs:
-            other = tuple(self._ids(joined_text(example, self.inputs))[: self.max_length]) or (self._nothing,)
-        return MHATokens((*ids, *joined), other, min(start, len(turns) - 1))
-
-    def _cached_ids(self, text: str) -> list[int]:
-        if text not in self._turns:
-            self._turns[text] = self._ids(text)
-        return self._turns[text]
-
-    def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return ids
+        other = (tuple(read[: self.max_length]) or (self._nothing,)) if "*" in self.inputs else ()
+        return InputTokens((*ids, *joined), other=other, cut=min(start, len(turns) - 1))
 
 
 def context_turns(example: Example) -> list[str]:
@@ -86,15 +70,11 @@ def context_turns(example: Example) -> list[str]:
 
 def joined_text(example: Example, inputs: Inputs) -> str:
     """The text of what is read beside the context."""
-    if isinstance(example, GateExample):
-        if inputs not in ("contx+know", "contx*know"):
-            raise UserError(f"example '{example.id}': a question has no response; use contx or contx+know")
-        return example.reference or ""
-    if inputs == "contx+resp":
-        return require_feature(example.response, example, "resp")
-    if inputs == "contx+syn-resp":
-        return require_feature(example.synthetic_response, example, "syn-resp")
-    return knowledge_text(example)
+    if isinstance(example, TurnExample):
+        return feature_value(example, _JOINED[inputs])
+    if inputs not in ("contx+know", "contx*know"):
+        raise UserError(f"example '{example.id}': a question has no response; use contx or contx+know")
+    return example.reference or ""
 
 
 def train_tokenizer(examples: Iterable[Example], inputs: Inputs, vocabulary: int) -> PreTrainedTokenizerBase:
@@ -107,12 +87,12 @@ def train_tokenizer(examples: Iterable[Example], inputs: Inputs, vocabulary: int
     from transformers import PreTrainedTokenizerFast
 
     special = [PAD, UNKNOWN, SEPARATOR, NOTHING]
-    made_: Any = Tokenizer(models.BPE(unk_token=UNKNOWN))
-    made_.normalizer = normalizers.BertNormalizer(lowercase=True)
-    made_.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    words: Any = Tokenizer(models.BPE(unk_token=UNKNOWN))
+    words.normalizer = normalizers.BertNormalizer(lowercase=True)
+    words.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=special, min_frequency=2, show_progress=False)
-    made_.train_from_iterator(_texts(examples, inputs), trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=made_, pad_token=PAD, unk_token=UNKNOWN, sep_token=SEPARATOR)
+    words.train_from_iterator(_texts(examples, inputs), trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token=PAD, unk_token=UNKNOWN, sep_token=SEPARATOR)
 
 
 def kept_tokenizer(path: Path, train: Callable[[], PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
@@ -145,22 +125,16 @@ def _texts(examples: Iterable[Example], inputs: Inputs) -> Iterator[str]:
             yield joined_text(example, inputs)
 
 
-TOKENS_PER_BATCH = 16384  # rows x longest: bounds memory
-
-
-class RagateMHA(Gate):
+class RagateMHA(ClassifierGate):
     """Score = p(retrieval needed) in [0, 1], the second class's share of a softmax. ``cut`` counts turns skipped."""
 
     name = "ragate_mha"
-    reads: frozenset[Reads] = frozenset({"question", "turn"})
-    unit = "probability"
+    CLASSES = 2
+    TOKENS_PER_BATCH = 16384
 
     def __init__(self, model: RagateMHAModel, reader: MHAInput, card: ClassifierCard | None = None) -> None:
-        self.model = model
-        self.reader = reader
-        self.card: ClassifierCard | None = card
+        super().__init__(model, reader, card)
         self.needs_evidence = "know" in reader.inputs
-        self.cut = 0
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> RagateMHA:
@@ -177,33 +151,51 @@ class RagateMHA(Gate):
             tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         return cls(model.to(choose_device(device)).eval(), card.reader(MHAInput, tokenizer, folder), card)
 
-    def save_beside(self, folder: Path) -> None:
-        """Write weights and tokenizer: all that the folder needs beside its card."""
-        self.model.save_pretrained(folder)
-        self.reader.tokenizer.save_pretrained(folder)
 
-    def score_examples(self, examples: Sequence[Example]) -> list[float]:
-        rows = [self.reader.encode(example) for example in examples]
-        self.cut += sum(row.cut for row in rows)
-        scores = [0.0] * len(rows)
-        was_training = self.model.training
-        self.model.train(False)
-        for batch in like_length([max(len(row.ids), len(row.other)) for row in rows], TOKENS_PER_BATCH):
-            for i, p in zip(batch, self._probabilities([rows[i] for i in batch]), strict=True):
-                scores[i] = p
-        self.model.train(was_training)
-        if bad := [example.id for example, p in zip(examples, scores, strict=True) if not math.isfinite(p)]:
-            raise UserError(f"example '{bad[0]}' (and {len(bad) - 1} more): the model gives no number")
-        return scores
+class MHAConfig(ClassifierConfig):
+    """Settings of one network and its training."""
 
-    def _probabilities(self, rows: Sequence[MHATokens]) -> list[float]:
-        import torch
+    model: None = Field(None, description="none: the network is trained from nothing")  # type: ignore[assignment]
+    inputs: Inputs = Field("contx", description="contx, contx+know, contx*know, contx+resp or contx+syn-resp")
+    layers: int = Field(5, ge=1, description="layers of the encoder")
+    heads: int = Field(4, ge=1, description="attention heads")
+    d_model: int = Field(64, ge=2, description="embedding size and width of the feed-forward network")
+    dropout: float = Field(0.1, ge=0, lt=1, description="after embedding, attention and feed-forward network")
+    vocabulary: int = Field(8000, ge=300, description="entries of the tokenizer, at most")
+    max_length: int = Field(512, ge=16, description="tokens; the oldest turns are cut away")
+    epochs: float = Field(50, gt=0, le=1e6, description="passes over the training examples")
+    device_batch_size: int = Field(32, ge=1, description="rows per device and forward pass")
+    learning_rate: float = Field(5e-4, gt=0, le=1, description="peak learning rate")
 
-        from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierRow, need_logit
 
-        batch = ClassifierCollator(self.model.config.pad_token_id).inputs(
-            [ClassifierRow(row.ids, other=row.other) for row in rows]
-        )
-        with torch.no_grad():
-            logits = self.model(**{k: v.to(self.model.device) for k, v in batch.items()}).logits
-        return [float(p) for p in torch.sigmoid(need_logit(logits.double(), 2))]
+def mha_input(config: MHAConfig, data: ClassifierData) -> MHAInput:
+    """Input with a tokenizer trained by the first rank, which a resumed run takes from its checkpoints."""
+    from kbtrain.training.processes import main_first
+
+    examples, tokenizer_path = [row.example for row in data.train], config.output / "checkpoints" / "tokenizer.json"
+    new = partial(train_tokenizer, examples, config.inputs, config.vocabulary)
+    return MHAInput(main_first(lambda: kept_tokenizer(tokenizer_path, new)), config.max_length, config.inputs)
+
+
+def new_gate(config: MHAConfig, reader: MHAInput, device: str) -> RagateMHA:
+    """A gate whose network has random weights, a function of the seed."""
+    from transformers import set_seed
+
+    from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
+
+    set_seed(config.seed)
+    network = RagateMHAConfig(
+        vocab_size=len(reader.tokenizer), d_model=config.d_model, n_layers=config.layers, n_heads=config.heads,
+        dropout=config.dropout, attends_to="knowledge" if "*" in reader.inputs else "self",
+        pad_token_id=reader.tokenizer.pad_token_id,
+    )  # fmt: skip
+    model: Any = RagateMHAModel(network)
+    return RagateMHA(model.to(device), reader)
+
+
+def mha_rows(reader: MHAInput, data: ClassifierData) -> list[ClassifierRow]:
+    """Training rows: tokens of the input and of knowledge read on its own."""
+    from kbtrain.training.classifier_trainer import ClassifierRow
+
+    encoded = [(reader.encode(row.example), row.need) for row in data.train]
+    return [ClassifierRow(read.ids, other=read.other, need=need) for read, need in encoded]

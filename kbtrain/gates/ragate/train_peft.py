@@ -12,10 +12,16 @@ from transformers.training_args import OptimizerNames
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import ADAPTER
+from kbtrain.gates.encoder.input import feature_value
 from kbtrain.gates.kbm.train import KBMTrainer, make_row
-from kbtrain.gates.ragate.peft import MERGED, RagatePeft, RagatePeftCard, peft_fingerprint, peft_prompts
-from kbtrain.gates.ragate.prompt import TurnPrompts
-from kbtrain.gates.true_false.template import Encoded
+from kbtrain.gates.ragate.prompt_and_peft import (
+    RagatePeft,
+    RagatePeftCard,
+    TurnPrompts,
+    peft_fingerprint,
+    peft_prompts,
+)
+from kbtrain.gates.true_false import Encoded
 from kbtrain.io.provenance import package_versions, peak_rss_mb
 from kbtrain.metrics.dev import classifier_metrics
 from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, open_merged, save_adapter, under_deepspeed
@@ -32,13 +38,8 @@ from kbtrain.training.plan.plan import PlannedTraining
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, TrainerState
 
-_FIELDS: dict[PeftFeature, str] = {
-    "resp": "response",
-    "syn-resp": "synthetic_response",
-    "ner": "entities",
-    "know": "knowledge",
-    "source": "source",
-}
+
+MERGED = "merged"  # folder of the 16-bit weights, where they were asked for
 
 
 def read_turns(train: Path, dev: Path, features: Sequence[PeftFeature]) -> ClassifierData:
@@ -56,11 +57,10 @@ def check_turns(examples: Sequence[Example], path: Path, features: Sequence[Peft
         if not isinstance(example, TurnExample):
             raise UserError(f"{at(path)}: questions, where dialogue turns are expected (data_gen/collect_turns.py)")
         for name in features:
-            if getattr(example, _FIELDS[name]) is None:
-                raise UserError(
-                    f"{at(path)}: example '{example.id}' has no '{name}'; make it first "
-                    "(data_gen/turn_features.py), or take it out of features"
-                )
+            try:
+                feature_value(example, name)
+            except UserError as error:
+                raise UserError(f"{at(path)}: {error}, or take it out of features") from None
         turns.append(example)
     return turns
 
@@ -164,7 +164,7 @@ class PeftEnding(Ending):
         self.card = card.model_copy(update=about)
 
     def write(self, folder: Path) -> None:
-        model, tokenizer = self.gate.scorer.model, self.gate.prompts.encoder.tokenizer
+        model, tokenizer = self.gate.scorer.model, self.gate.prompts.tokenizer
         save_adapter(model, folder / ADAPTER)
         tokenizer.save_pretrained(folder)
         self.card.write(folder)
@@ -208,7 +208,7 @@ def dry_run(config: PlannedTraining, features: Sequence[PeftFeature], data: Clas
     rows_a_device = config.device_batch_size * config.gradient_accumulation_steps
     rows_a_step = rows_a_device * int(os.environ.get("WORLD_SIZE", "1"))
     rows = [turn_row(prompts, turn) for turn in turns_of(data.train)]
-    ids, decode = list(rows[0].ids), prompts.encoder.tokenizer.decode
+    ids, decode = list(rows[0].ids), prompts.tokenizer.decode
     lengths = sorted(len(row.ids) for row in rows)
     return (
         f"{decode(ids[:-1])}[[{decode(ids[-1:])}]]\ndry run: {len(rows)} turns, "

@@ -1,8 +1,8 @@
-"""Prompt and answers as tokens: one renderer for training and scoring, so the two can never differ.
+"""True/False forms as tokens: a prompt, and the tree of all answers to it.
 
-The position of True or False in an answer is the first token at which the two renderings differ. Every combination of
-values is tokenised as whole text, so that it does not matter how a tokenizer splits ``"True"``, or whether it merges
-the quote with it. No token id is written down anywhere.
+One renderer serves training and scoring, so the two can never differ. The position of True or False in an answer is
+the first token at which the two renderings differ. Every combination of values is tokenised as whole text, so that it
+does not matter how a tokenizer splits ``"True"``, or whether it merges the quote with it. No token id is written down.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
 from kbtrain.models.batching import n_alike
@@ -164,7 +164,7 @@ class Encoder:
         self._known: dict[str, AnswerTree] = {}
         self._encode(GateExample.ask("?"))  # what the tokenizer lacks is an error here, not at the first question
 
-    def encode(self, example: GateExample) -> Encoded:
+    def encode(self, example: Any) -> Encoded:
         """Raises :class:`UserError` if the question alone is too long."""
         encoded = self._encode(example)
         cut, reference = 0, example.reference
