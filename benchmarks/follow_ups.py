@@ -24,7 +24,7 @@ from pydantic import Field
 import kbtrain
 from kbtrain.config import Config, run_script
 from kbtrain.io import jsonl
-from kbtrain.questions.data_sets.atlas import atlas_file, atlas_passages
+from kbtrain.questions.catalogue import atlas_file, atlas_passages
 from kbtrain.records import Question, Utterance
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.show.text_table import aligned

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kbtrain.io import jsonl
 from kbtrain.prompts.kbm import answer_prompt, encode
-from kbtrain.questions.data_sets.atlas import atlas_passages
+from kbtrain.questions.catalogue import atlas_passages
 from kbtrain.questions.load import load_questions
 from kbtrain.records import Question
 

@@ -25,7 +25,9 @@ from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import meta_path, read_meta, unchanged
 from kbtrain.llm.answered_inputs import check_replaceable
-from kbtrain.questions.catalogue import DATA_SETS, catalogue_text
+from kbtrain.questions.base import AnswerAs, Columns, Reading
+from kbtrain.questions.catalogue import DATA_SETS, EMBEDDED_SETS, atlas_passages, catalogue_text
+from kbtrain.questions.checks import NearRule, check_near
 from kbtrain.questions.collect import (
     CollectCounts,
     LostAnswers,
@@ -36,11 +38,8 @@ from kbtrain.questions.collect import (
     warnings,
     write_questions,
 )
-from kbtrain.questions.data_set import Reading
-from kbtrain.questions.data_sets.atlas import EMBEDDED_SETS, atlas_passages
-from kbtrain.questions.data_sets.columns import AnswerAs, ColumnMap, Columns, Language
+from kbtrain.questions.data_sets.columns import ColumnMap, Language
 from kbtrain.questions.load import load, sources
-from kbtrain.questions.near import NearRule, check_near
 from kbtrain.records import Gold, Split
 from kbtrain.runtime.progress import progress_bar
 

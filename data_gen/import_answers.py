@@ -41,9 +41,10 @@ from kbtrain.labeling.copied_gold import CopiedGold
 from kbtrain.labeling.imported import ImportCounts
 from kbtrain.labeling.one_arm import OneArmRow, one_arm_labels
 from kbtrain.llm.answered_inputs import check_replaceable
+from kbtrain.questions.base import Columns
 from kbtrain.questions.collect import Shares, warnings
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
-from kbtrain.questions.data_sets.columns import ColumnMap, Columns, Language
+from kbtrain.questions.data_sets.columns import ColumnMap, Language
 from kbtrain.records import Condition, GateScore, Split
 from kbtrain.runtime.progress import progress_bar
 from kbtrain.serve.traffic import explored_rows, left_out_text

@@ -31,9 +31,8 @@ from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.answered_inputs import check_replaceable
-from kbtrain.questions.checks import read_questions
+from kbtrain.questions.checks import NearRule, check_near, read_questions
 from kbtrain.questions.collect import Shares
-from kbtrain.questions.near import NearRule, check_near
 from kbtrain.questions.pool import ACROSS, SPLITS, PoolRule, candidates, count_known, draw_evenly
 from kbtrain.records import Question
 

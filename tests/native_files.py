@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbtrain.questions.data_set import Reading
-from kbtrain.questions.data_sets.columns import Columns
+from kbtrain.questions.base import Columns, Reading
 
 Record = Any  # an object, or a row of cells
 Path_ = tuple[str | int, ...]

@@ -26,9 +26,8 @@ from kbtrain.evaluation.decisions_file import read_decisions
 from kbtrain.gates.decide import read_questions_file
 from kbtrain.io import jsonl
 from kbtrain.io.text_files import plain_name, read_text
-from kbtrain.questions.data_set import Reading
+from kbtrain.questions.base import Columns, Reading
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
-from kbtrain.questions.data_sets.columns import Columns
 from kbtrain.questions.load import load_questions
 from kbtrain.records import GateScore
 from kbtrain.retrieval.corpus import read_passages

@@ -23,7 +23,7 @@ from kbtrain.answers.chinese import language_of
 from kbtrain.config import Config, run_script
 from kbtrain.gates.encoder.needs_knowledge import WEIGHTS, NeedsKnowledge
 from kbtrain.io import jsonl
-from kbtrain.questions.data_sets.atlas import atlas_file
+from kbtrain.questions.catalogue import atlas_file
 from kbtrain.records import Question
 from kbtrain.show.text_table import aligned
 from kbtrain.utterances.kinds import utterance_kind

@@ -15,8 +15,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import loads
 from kbtrain.questions.reading.files import DataFile, data_file, text_lines
 from kbtrain.questions.reading.json_stream import begins_list
-from kbtrain.questions.reading.parquet import PARQUET
-from kbtrain.questions.reading.tables import TABLES, any_rows
+from kbtrain.questions.reading.tables import PARQUET, TABLES, any_rows
 from kbtrain.records import Example, GateExample, TurnExample
 
 BATCH = 64  # inputs decided before anything is printed, at most

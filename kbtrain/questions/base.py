@@ -1,18 +1,18 @@
-"""Output of a loader: a question, the passages that came with it, and its position in the file.
-
-Also option letters of multiple choice, and files with one column per option.
+"""Output of a loader (a question, the passages that came with it, its position in the file), and entries of the
+catalogue: readers of files and archives built from a loader of one file.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
 
-from kbtrain.questions.reading.files import DataFile
+from kbtrain.questions.reading.files import SPLITS, DataFile, data_files
 from kbtrain.questions.reading.rows import SourceRecord, format_value
-from kbtrain.records import Gold, Passage, Question
+from kbtrain.records import Gold, Language, Passage, Question, Split
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,22 @@ def context(dataset: str, title: str, text: str) -> Passage:
     return Passage(f"{dataset}:{digest}", title, text)
 
 
-def ids(passages: tuple[Passage, ...]) -> tuple[str, ...]:
+def ids(passages: Iterable[Passage]) -> tuple[str, ...]:
     """Their ids without repeats, in their order."""
     return tuple(dict.fromkeys(passage.id for passage in passages))
+
+
+def marked_passages(
+    rows: Iterable[SourceRecord], dataset: str, text: str = "text", mark: str = "is_supporting"
+) -> tuple[tuple[Passage, ...], tuple[str, ...]]:
+    """Passages of objects with a title and the field ``text``, and the ids of those that are marked as gold."""
+    passages, gold = [], []
+    for row in rows:
+        title, content = row.text_or_empty("title"), row.text(text)
+        passages.append(context(dataset, *((title, content) if title else titled(content))))
+        if row.has(mark) and row.flag(mark):
+            gold.append(passages[-1])
+    return tuple(passages), ids(gold)
 
 
 def answers_or_hidden(row: SourceRecord) -> tuple[tuple[str, ...], Gold]:
@@ -71,7 +84,7 @@ def answers_or_hidden(row: SourceRecord) -> tuple[tuple[str, ...], Gold]:
     return ("",) if "answer" in row.data else (), "hidden"
 
 
-def join_sentences(sentences: tuple[str, ...]) -> str:
+def join_sentences(sentences: Iterable[str]) -> str:
     """Sentences as one text, with or without spaces of their own."""
     return " ".join(sentence.strip() for sentence in sentences if sentence.strip())
 
@@ -104,3 +117,82 @@ def letters_of(row: SourceRecord, key: str, options: Sequence[str]) -> tuple[str
     if not letters:
         raise row.error(key, f"{format_value(text)} is not one of the options")
     return letters
+
+
+AnswerAs = Literal["letter", "number", "index", "text"]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Map of the fields to columns. ``answer_as`` is the form of a multiple-choice answer in the file: the option's
+    letter, its number from 1, its index from 0, or its text.
+    """
+
+    names: Mapping[str, str | list[str]] = field(default_factory=dict)
+    answer_as: AnswerAs = "letter"
+    language: Language = "en"
+    split: Split | None = None  # of all questions, before any column
+    group_by: str | None = None  # column whose value keeps questions in one split
+    without_gold: bool = False  # there are no accepted answers: none are read
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Options for reading a data set. ``columns`` matter for jsonl, csv and datasets only."""
+
+    split: Split | None = None  # of all questions; None: from the files
+    only: str | None = None  # of an archive or folder: files whose names match this pattern
+    columns: Columns = field(default_factory=Columns)
+    subset: str | None = None  # of a Hugging Face data set: its configuration
+    dev_share: float = 0.0  # so much of the test questions becomes dev, see :func:`kbtrain.questions.collect.share_of`
+    shares: tuple[float, ...] = ()  # train, dev, test: each question's split by a hash of its text, or of its group
+    placeholders: tuple[str, ...] = ()  # texts for a missing answer, beside the known ones
+
+
+Loader = Callable[[Path, Reading], Iterator[Loaded]]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """``load`` streams the questions at a path; the rest is what ``collect.py --list`` shows."""
+
+    load: Loader
+    where: str
+    licence: str
+    keeps: str
+    by_columns: bool = False
+    download: str = ""  # the publisher's address of one file
+
+
+def native(
+    loader: Callable[[DataFile], Iterator[Loaded]],
+    *suffixes: str,
+    splits: Mapping[str, Split] = SPLITS,
+    leave_out: str = "",
+) -> Loader:
+    """A loader of one native file as a loader of a file, archive or folder."""
+
+    def load(path: Path, reading: Reading) -> Iterator[Loaded]:
+        for file in data_files(
+            path, suffixes, only=reading.only, leave_out=leave_out, split=reading.split, splits=splits
+        ):
+            for loaded in loader(file):
+                yield loaded if reading.split is None else in_split(loaded, reading.split)
+
+    return load
+
+
+def any_table(loader: Callable[[DataFile, Columns], Iterator[Loaded]], *suffixes: str) -> Loader:
+    """The same for a loader that takes a column map."""
+
+    def load(path: Path, reading: Reading) -> Iterator[Loaded]:
+        for file in data_files(path, suffixes, only=reading.only, split=reading.split):
+            for loaded in loader(file, replace(reading.columns, split=reading.split)):
+                yield loaded if reading.split is None else in_split(loaded, reading.split)
+
+    return load
+
+
+def in_split(loaded: Loaded, split: Split) -> Loaded:
+    """A question moved to the requested split, against the split of its record (FreshQA has a column)."""
+    return replace(loaded, question=replace(loaded.question, split=split))

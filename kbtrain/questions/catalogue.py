@@ -4,30 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
-from kbtrain.questions.base import Loaded
+from kbtrain.io import jsonl
+from kbtrain.questions.base import DataSet, Loaded, Reading, any_table, native
 from kbtrain.questions.checks import read_questions
-from kbtrain.questions.data_set import DataSet, Reading, any_table, native
 from kbtrain.questions.data_sets.columns import csv_questions, jsonl_questions
-from kbtrain.questions.data_sets.commonsense import commonsense
-from kbtrain.questions.data_sets.freshqa import freshqa
-from kbtrain.questions.data_sets.hotpotqa import hotpotqa
 from kbtrain.questions.data_sets.hub import hub_questions
-from kbtrain.questions.data_sets.iirc import iirc, iirc_steps
-from kbtrain.questions.data_sets.mlec_qa import mlec_qa
-from kbtrain.questions.data_sets.mmlu import ceval, cmmlu, mmlu
-from kbtrain.questions.data_sets.musique import musique
-from kbtrain.questions.data_sets.nq_open import nq_open
-from kbtrain.questions.data_sets.openbookqa import openbookqa
-from kbtrain.questions.data_sets.popqa import popqa
-from kbtrain.questions.data_sets.squad import squad, squad_zh
-from kbtrain.questions.data_sets.triviaqa import triviaqa
-from kbtrain.questions.data_sets.two_wiki import two_wiki
-from kbtrain.questions.data_sets.webqa import sogouqa, webqa
-from kbtrain.questions.data_sets.xiezhi import xiezhi, xiezhi_en
+from kbtrain.questions.data_sets.multi_hop import hotpotqa, iirc, iirc_steps, musique, two_wiki
+from kbtrain.questions.data_sets.multiple_choice import (
+    ceval,
+    cmmlu,
+    commonsense,
+    mlec_qa,
+    mmlu,
+    openbookqa,
+    xiezhi,
+    xiezhi_en,
+)
+from kbtrain.questions.data_sets.open_domain import freshqa, nq_open, popqa, triviaqa
+from kbtrain.questions.data_sets.reading_comprehension import sogouqa, squad, squad_zh, webqa
 from kbtrain.questions.reading.files import FEW_SHOT_SPLITS
-from kbtrain.questions.reading.parquet import PARQUET
-from kbtrain.questions.reading.tables import OBJECTS, TABLES
+from kbtrain.questions.reading.tables import OBJECTS, PARQUET, TABLES
+from kbtrain.records import Passage
 
 
 def _atlas(path: Path, reading: Reading) -> Iterator[Loaded]:
@@ -221,3 +220,17 @@ def catalogue_text() -> str:
         for name, data_set in DATA_SETS.items()
     )
     return "\n".join(entries)
+
+
+EMBEDDED_SETS = {"atlas": "questions", "atlas_known": "known_questions"}
+
+
+def atlas_file(kind: Literal["questions", "passages"], name: str = "atlas") -> Path:
+    """Path of the embedded file; ``name``: the data set whose questions are meant."""
+    stem = EMBEDDED_SETS[name] if kind == "questions" else kind
+    return Path(__file__).parent / "data" / f"atlas_{stem}.jsonl"
+
+
+def atlas_passages() -> Iterator[Passage]:
+    """The passages of every entity of the atlas, sorted by id."""
+    yield from jsonl.read(Passage, atlas_file("passages"))

@@ -1,23 +1,26 @@
-"""Checks of ``questions.jsonl`` while it streams, for every stage that reads it.
+"""Checks of ``questions.jsonl`` while it streams, for every stage that reads it; leaks and near duplicates.
 
-Training questions that are also in dev or test are found (a gate must not be trained on what it is judged by). Keys
-seen so far are kept on disk, so memory does not grow with the file.
+A leak is a training question that is also in dev or test: a gate must not be trained on what it is judged by. Keys
+seen so far are kept on disk, so memory does not grow with the file. Near duplicates are paraphrases and typing variants
+in different splits, which a gate would recognise.
 """
 
 from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from kbtrain.answers.grading import is_empty
 from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
+from kbtrain.prompts.kbm import query_text
 from kbtrain.records import Question, Split
 
 
@@ -54,17 +57,12 @@ def _digest(key: str) -> bytes:
 
 
 def read_questions(path: Path | str) -> Iterator[tuple[int, Question]]:
-    """Stream (line number, question) of a file in kbtrain's format, checked by :func:`check_questions`."""
-    yield from check_questions(jsonl.read_numbered(Question, path), path)
+    """Stream (line number, question) of a file in kbtrain's format.
 
-
-def check_questions(numbered: Iterable[tuple[int, Question]], path: Path | str) -> Iterator[tuple[int, Question]]:
-    """Yield (line number, question). Raises :class:`UserError` naming file, line and field for a duplicate id, an empty
-    text, missing or empty answers, and for multiple choice an answer that is not an option's letter. No answer at all
-    is right where ``gold`` allows it.
+    Raises :class:`UserError` naming file, line and field for a duplicate id, and for :func:`problem_of` a question.
     """
     with FirstSeen() as ids:
-        for number, question in numbered:
+        for number, question in jsonl.read_numbered(Question, path):
             problem = problem_of(question)
             if problem is not None:
                 field, reason = problem
@@ -76,7 +74,10 @@ def check_questions(numbered: Iterable[tuple[int, Question]], path: Path | str) 
 
 
 def problem_of(question: Question) -> tuple[str, str] | None:
-    """(field, problem) of a question that could not be asked or graded; None if it is sound."""
+    """(field, problem) of a question that could not be asked or graded; None if it is sound.
+
+    No answer at all is right where ``gold`` allows it; an answer of multiple choice is an option's letter.
+    """
     if not question.id.strip():
         return "id", "empty"
     if not question.id.isprintable():  # nor could scores name it
@@ -151,3 +152,79 @@ def refuse_leaks(path: Path | str) -> None:
             f"{at(path, leak.line)}: {kind} question '{leak.id}' is also in {splits} as '{leak.other_id}' "
             f"(line {leak.other_line}); delete one of them or set on_leak: drop"
         )
+
+
+NearRule = Literal["count", "refuse", "ignore"]
+ALIKE = 0.85  # cosine from which two questions count as nearly the same
+MOST_COMPARED = 20_000  # questions: time grows with the product of the splits
+_BLOCK = 512  # rows of cosines in memory at once
+# Pairs of splits, and the figures that a question of both makes too good.
+FLATTERED: dict[tuple[Split, Split], str] = {
+    ("train", "dev"): "thresholds and choices on dev, not the figures on test",
+    ("train", "test"): "the figures on test",
+    ("dev", "test"): "the figures on test, by the thresholds",
+}
+
+
+@dataclass(frozen=True)
+class NearPair:
+    """A question of ``split`` and the one of a later split that is most alike; ``cosine`` 0 to 1."""
+
+    id: str
+    split: Split
+    other_id: str
+    other_split: Split
+    cosine: float
+
+
+def near_duplicates(questions: Sequence[Question]) -> list[NearPair]:
+    """Training questions with a near duplicate in dev, those with one in test, and dev questions with one in test.
+
+    Of each pair of splits a question of the earlier one is paired with the most similar question of the later one:
+    cosine of character n-grams weighted by their rarity (TF-IDF), so that questions of one pattern about two things are
+    far apart. Exact repeats (:func:`find_leaks`) are counted, too.
+    """
+    held_out = [q for q in questions if q.split != "train"]
+    if not held_out or len({q.split for q in questions}) < 2:
+        return []
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
+    vectorizer.fit(query_text(q) for q in questions)
+    pairs = []
+    for split, other_split in FLATTERED:
+        earlier = [q for q in questions if q.split == split]
+        against = [q for q in held_out if q.split == other_split]
+        if not earlier or not against:
+            continue
+        columns = vectorizer.transform([query_text(q) for q in against]).T.tocsc()
+        for start in range(0, len(earlier), _BLOCK):
+            block = earlier[start : start + _BLOCK]
+            cosines = (vectorizer.transform([query_text(q) for q in block]) @ columns).toarray()
+            best = cosines.argmax(axis=1)
+            for question, place, row in zip(block, best, cosines, strict=True):
+                if row[place] >= ALIKE:
+                    twin = against[place]
+                    pairs.append(NearPair(question.id, split, twin.id, twin.split, float(row[place])))
+    return pairs
+
+
+def check_near(path: Path, splits: Counter[str], rule: NearRule) -> list[NearPair] | None:
+    """Near duplicates in a file of collected questions, ``splits`` counted; None where they were not looked for,
+    since the rule says so or there are too many questions.
+
+    Raises :class:`UserError` if there are some and the rule is to refuse; the file is deleted then.
+    """
+    if len(+splits) < 2:
+        return []
+    if rule == "ignore" or splits.total() > MOST_COMPARED:
+        return None
+    pairs = near_duplicates(list(jsonl.read(Question, path)))
+    if pairs and rule == "refuse":
+        path.unlink()
+        first = pairs[0]
+        raise UserError(
+            f"{len(pairs)} questions have a near duplicate in another split, first: '{first.id}' ({first.split}) and "
+            f"'{first.other_id}' ({first.other_split}); keep them together by group_by, or set near_duplicates: count"
+        )
+    return pairs

@@ -21,9 +21,8 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import beside, put_in_place
 from kbtrain.io.provenance import meta_of, meta_path
 from kbtrain.questions.base import Loaded
-from kbtrain.questions.checks import FirstSeen
+from kbtrain.questions.checks import FLATTERED, MOST_COMPARED, FirstSeen, NearPair
 from kbtrain.questions.gold import GoldCounts
-from kbtrain.questions.near import FLATTERED, MOST, NearPair
 from kbtrain.records import Gold, Passage, Question, Split
 
 
@@ -275,7 +274,7 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool
     ]
     if near is None and looked:
         lines.append(
-            f"questions of different splits were not compared: {splits.total():,} are more than {MOST:,}; "
+            f"questions of different splits were not compared: {splits.total():,} are more than {MOST_COMPARED:,}; "
             "keep wordings of one question together by --group-by"
         )
     for (split, other_split), figures in FLATTERED.items():

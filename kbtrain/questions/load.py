@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.questions.base import Loaded
-from kbtrain.questions.catalogue import DATA_SETS
+from kbtrain.questions.base import Columns, Loaded, Reading, in_split
+from kbtrain.questions.catalogue import DATA_SETS, EMBEDDED_SETS, atlas_file
 from kbtrain.questions.checks import FirstSeen, leak_key, problem_of
 from kbtrain.questions.collect import share_of, split_of
-from kbtrain.questions.data_set import Reading, in_split
-from kbtrain.questions.data_sets.atlas import EMBEDDED_SETS, atlas_file
-from kbtrain.questions.data_sets.columns import Columns
-from kbtrain.questions.data_sets.two_wiki import ALIASES
+from kbtrain.questions.data_sets.multi_hop import ALIASES
 from kbtrain.questions.gold import without_placeholders
 from kbtrain.records import Question
 

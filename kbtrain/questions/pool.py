@@ -8,14 +8,14 @@ of a cross-validation (:mod:`kbtrain.training.folds`) promise less, and group by
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.questions.checks import leak_key
 from kbtrain.questions.collect import split_of
-from kbtrain.questions.linked import linked
 from kbtrain.records import Question, Split
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -188,3 +188,20 @@ def _least_popular(questions: Sequence[Question], dataset: str, share: float) ->
 
 def _place(name: str, seed: int) -> bytes:
     return hashlib.sha256(f"{seed}\0{name}".encode()).digest()
+
+
+def linked(rows: Sequence[Collection[str]]) -> list[str | None]:
+    """Least name of each row's component; None for a row without names."""
+    leader: dict[str, str] = {}  # of each name: a lesser one of its component, or itself
+
+    def least(name: str) -> str:
+        while leader.setdefault(name, name) != name:
+            leader[name] = leader[leader[name]]
+            name = leader[name]
+        return name
+
+    for names in rows:
+        for former, following in itertools.pairwise(names):
+            lesser, greater = sorted((least(former), least(following)))
+            leader[greater] = lesser
+    return [least(next(iter(names))) if names else None for names in rows]

@@ -305,7 +305,7 @@ def _service_of(evidence: Path) -> WebService | None:
 
 
 def _bm25(name: str) -> Search:
-    from kbtrain.questions.data_sets.atlas import atlas_passages
+    from kbtrain.questions.catalogue import atlas_passages
     from kbtrain.retrieval.bm25 import BM25
     from kbtrain.retrieval.corpus import name_duplicates, read_passages, require_passages
     from kbtrain.retrieval.documents import is_documents

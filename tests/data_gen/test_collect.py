@@ -16,10 +16,9 @@ from support import scripts
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256, meta_path, read_meta
 from kbtrain.io.store import SampleStore
-from kbtrain.questions.catalogue import DATA_SETS
+from kbtrain.questions.catalogue import DATA_SETS, atlas_file
+from kbtrain.questions.checks import near_duplicates
 from kbtrain.questions.collect import warnings
-from kbtrain.questions.data_sets.atlas import atlas_file
-from kbtrain.questions.near import near_duplicates
 from kbtrain.records import Evidence, Passage, Question, Sample, SampleSet, Split
 
 ROOT = Path(__file__).parents[2]
@@ -363,7 +362,7 @@ def test_near_duplicates_of_train_and_dev_flatter_thresholds_alone() -> None:
 
 
 def test_more_questions_than_are_compared_are_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbtrain.questions.collect.MOST", 5)
+    monkeypatch.setattr("kbtrain.questions.collect.MOST_COMPARED", 5)
     splits = Counter(train=4, dev=4, test=4)
     (said,) = warnings(splits, None)
     assert said.startswith("questions of different splits were not compared: 12 are more than 5")

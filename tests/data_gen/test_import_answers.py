@@ -22,8 +22,8 @@ from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256, meta_path, read_meta, write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.imported import ImportCounts
+from kbtrain.questions.base import Columns
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
-from kbtrain.questions.data_sets.columns import Columns
 from kbtrain.records import GateScore, Question, Sample, SampleSet
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]

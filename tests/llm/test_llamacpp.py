@@ -16,7 +16,7 @@ from support.llamacpp_server import SERVERS_PYTHON, llamacpp
 from kbtrain.cli import main
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
-from kbtrain.questions.data_sets.atlas import atlas_file, atlas_passages
+from kbtrain.questions.catalogue import atlas_file, atlas_passages
 from kbtrain.records import Question
 
 N_QUESTIONS = 40  # of which two thirds train a gate, which takes 20 or more

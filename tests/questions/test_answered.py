@@ -10,8 +10,8 @@ import pytest
 
 from kbtrain.answers.grading import is_correct
 from kbtrain.errors import UserError
+from kbtrain.questions.base import Columns
 from kbtrain.questions.data_sets.answered import AnswerColumns, Answered, read_answered
-from kbtrain.questions.data_sets.columns import Columns
 
 
 def row(i: int, **fields: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from support import scripts
 from kbtrain.answers.grading import contains, is_correct, option_letter
 from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError
-from kbtrain.questions.data_set import Reading
-from kbtrain.questions.data_sets.atlas import atlas_passages
+from kbtrain.questions.base import Reading
+from kbtrain.questions.catalogue import atlas_passages
 from kbtrain.questions.load import load_questions
 from kbtrain.records import Passage, Question
 

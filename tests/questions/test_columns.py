@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.questions.data_set import Reading
-from kbtrain.questions.data_sets.columns import AnswerAs, Columns, cell_texts, mapped
+from kbtrain.questions.base import AnswerAs, Columns, Reading
+from kbtrain.questions.data_sets.columns import cell_texts, mapped
 from kbtrain.questions.load import load
 from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import python_list

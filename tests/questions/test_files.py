@@ -12,7 +12,7 @@ import pytest
 from native_files import ALIASES, NATIVE
 
 from kbtrain.errors import UserError
-from kbtrain.questions.data_set import Reading
+from kbtrain.questions.base import Reading
 from kbtrain.questions.load import load
 from kbtrain.questions.reading.files import FEW_SHOT_SPLITS, SPLITS, data_files, split_word
 

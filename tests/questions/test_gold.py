@@ -13,8 +13,8 @@ from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta
+from kbtrain.questions.base import Reading
 from kbtrain.questions.checks import problem_of
-from kbtrain.questions.data_set import Reading
 from kbtrain.questions.gold import is_doubtful
 from kbtrain.questions.load import load
 from kbtrain.records import Question

@@ -8,8 +8,7 @@ import datasets
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.questions.data_set import Reading
-from kbtrain.questions.data_sets.columns import Columns
+from kbtrain.questions.base import Columns, Reading
 from kbtrain.questions.load import load
 
 ROWS = {

@@ -11,9 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.questions.base import Loaded, titled
-from kbtrain.questions.data_set import Reading
-from kbtrain.questions.data_sets.columns import Columns
+from kbtrain.questions.base import Columns, Loaded, Reading, titled
 from kbtrain.questions.load import load
 from kbtrain.questions.reading.rows import SourceRecord
 

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kbtrain.questions.base import Loaded
-from kbtrain.questions.data_set import Reading
-from kbtrain.questions.data_sets.columns import Columns
+from kbtrain.questions.base import Columns, Loaded, Reading
 from kbtrain.questions.load import load
 
 FOLDER = os.environ.get("KBTRAIN_TEST_DATA")

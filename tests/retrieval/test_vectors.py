@@ -19,7 +19,7 @@ from support.http_server import LocalServer
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.net.servers import Retry
-from kbtrain.questions.data_sets.atlas import atlas_passages
+from kbtrain.questions.catalogue import atlas_passages
 from kbtrain.questions.load import load_questions
 from kbtrain.records import Evidence, Passage
 from kbtrain.retrieval import vectors

@@ -16,8 +16,8 @@ from kbtrain.answers.mask import mask_answers, mask_leak
 from kbtrain.errors import UserError
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.provenance import read_meta
+from kbtrain.questions.catalogue import atlas_passages
 from kbtrain.questions.collect import taken_for_english
-from kbtrain.questions.data_sets.atlas import atlas_passages
 from kbtrain.questions.load import load_questions
 from kbtrain.records import Passage, Question
 from kbtrain.retrieval.bm25 import BM25

@@ -15,10 +15,10 @@ from typing import Literal
 
 from kbtrain.answers.thoughts import ReadAnswer, read_answer, split_thought
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.questions.base import LeftOutAnswers
+from kbtrain.questions.base import Columns, LeftOutAnswers
 from kbtrain.questions.checks import FirstSeen, leak_key, problem_of
 from kbtrain.questions.collect import LostAnswers, share_of, split_of
-from kbtrain.questions.data_sets.columns import Columns, mapped, reach
+from kbtrain.questions.data_sets.columns import mapped, reach
 from kbtrain.questions.gold import without_placeholders
 from kbtrain.questions.reading.files import DataFile, data_files
 from kbtrain.questions.reading.rows import SourceRecord, format_value, plain_answer

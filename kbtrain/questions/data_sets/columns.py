@@ -10,18 +10,17 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal
+from dataclasses import fields
+from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
 from kbtrain.errors import did_you_mean
 from kbtrain.io import jsonl
-from kbtrain.questions.base import LETTERS, Loaded, context, ids, join_sentences, letter, letters_of
+from kbtrain.questions.base import LETTERS, AnswerAs, Columns, Loaded, context, ids, join_sentences, letter, letters_of
 from kbtrain.questions.reading.files import SPLITS, DataFile, split_word
-from kbtrain.questions.reading.parquet import PARQUET
 from kbtrain.questions.reading.rows import SourceRecord, as_rows, format_value, plain, plain_answer
-from kbtrain.questions.reading.tables import any_rows, python_list, table_rows
+from kbtrain.questions.reading.tables import PARQUET, any_rows, csv_rows, python_list
 from kbtrain.records import Form, Grading, Language, Passage, Question, Split
 
 FIELDS = (
@@ -34,7 +33,6 @@ _USUAL = {  # what others call the two
     "answers": ("gold", "golds", "target", "reference", "output", "response", "label", "solution", "ground_truth", "a",
                 "golden_answers", "gold_answers", "possible_answers", "correct_answers", "ground_truths"),
 }  # fmt: skip
-AnswerAs = Literal["letter", "number", "index", "text"]
 
 
 def _our_fields(columns: dict[str, str | list[str]]) -> dict[str, str | list[str]]:
@@ -48,20 +46,6 @@ def _our_fields(columns: dict[str, str | list[str]]) -> dict[str, str | list[str
 
 # kbtrain's field -> the file's column, or columns.
 ColumnMap = Annotated[dict[str, str | list[str]], AfterValidator(_our_fields)]
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Map of the fields to columns. ``answer_as`` is the form of a multiple-choice answer in the file: the option's
-    letter, its number from 1, its index from 0, or its text.
-    """
-
-    names: Mapping[str, str | list[str]] = field(default_factory=dict)
-    answer_as: AnswerAs = "letter"
-    language: Language = "en"
-    split: Split | None = None  # of all questions, before any column
-    group_by: str | None = None  # column whose value keeps questions in one split
-    without_gold: bool = False  # there are no accepted answers: none are read
 
 
 def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, split: Split) -> Loaded:
@@ -292,8 +276,8 @@ def _passage_text(row: SourceRecord) -> str:
 
 
 def csv_questions(file: DataFile, columns: Columns) -> Iterator[Loaded]:
-    """A table in a file of any name (:func:`~kbtrain.questions.reading.tables.table_rows`), or Parquet."""
-    for number, row in enumerate(any_rows(file) if file.suffix == PARQUET else table_rows(file), 1):
+    """A table in a file of any name (:func:`~kbtrain.questions.reading.tables.csv_rows`), or Parquet."""
+    for number, row in enumerate(any_rows(file) if file.suffix == PARQUET else csv_rows(file), 1):
         yield mapped(row, columns, f"{file.label}-{number}", file.label, file.split)
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kbtrain.errors import UserError, at
-from kbtrain.questions.base import Loaded
-from kbtrain.questions.data_set import Reading
+from kbtrain.questions.base import Loaded, Reading
 from kbtrain.questions.data_sets.columns import mapped
 from kbtrain.questions.reading.files import SPLITS, split_word
 from kbtrain.questions.reading.rows import SourceRecord

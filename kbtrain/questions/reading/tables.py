@@ -1,4 +1,4 @@
-"""CSV and TSV files, one row at a time, each with its first line; and lists in a cell.
+"""CSV, TSV and Parquet files, one row at a time, each with its first line; and lists in a cell.
 
 Lists are as Python or numpy print them: ``['a', "b"]``, ``['a' 'b']``, ``array([...], dtype=...)``. numpy skips
 the commas, and Python would read ``'a' 'b'`` as one text: so commas are put back between tokens.
@@ -16,14 +16,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.io.text_files import open_seekable
 from kbtrain.questions.reading.files import DataFile, text_lines
 from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.questions.reading.parquet import PARQUET, parquet_rows
 from kbtrain.questions.reading.rows import SourceRecord, format_value
 
 if TYPE_CHECKING:
     from _csv import Reader
 
+PARQUET = ".parquet"
 TABLES = (".csv", ".tsv")
 OBJECTS = (".json", ".jsonl", PARQUET)
 _QUOTED = re.compile(r'"[^"]*"?')  # the last may continue in the next line
@@ -73,13 +74,14 @@ def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[
         raise UserError(f"{at(file.name, start)}: broken CSV in the row that begins here ({error})") from None
 
 
-def csv_rows(
-    file: DataFile, required: Sequence[str], *, delimiter: str = ",", rows_before_header: int = 0
-) -> Iterator[SourceRecord]:
-    """Rows by the names in the header, which must have the ``required`` columns and may follow a few other rows."""
+def csv_rows(file: DataFile, required: Sequence[str] = (), rows_before_header: int = 0) -> Iterator[SourceRecord]:
+    """Rows by the names in the header, which must have the ``required`` columns and may follow a few other rows.
+
+    ``.tsv`` is separated by tabs, anything else by commas or by what :func:`delimiter_of` finds.
+    """
     header: list[str] | None = None
     line = 0
-    for line, cells in csv_cells(file, delimiter):
+    for line, cells in csv_cells(file, "\t" if file.suffix == ".tsv" else ","):
         if header is None:
             names = [cell.strip() for cell in cells]
             if rows_before_header and required[0] not in names:
@@ -95,17 +97,28 @@ def csv_rows(
         raise UserError(f"{at(file.name, max(line, 1))}: {reason}")
 
 
-def table_rows(file: DataFile) -> Iterator[SourceRecord]:
-    """Rows by the names in the header; ``.tsv`` is separated by tabs, anything else by commas or by what
-    :func:`delimiter_of` finds."""
-    return csv_rows(file, (), delimiter="\t" if file.suffix == ".tsv" else ",")
+def parquet_rows(file: DataFile) -> Iterator[SourceRecord]:
+    """The rows with their columns as fields; a column of structs is an object. A row's line is its number from 1."""
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
+
+    number = 0
+    with open_seekable(file.raw, file.name) as stream:
+        try:
+            for batch in ParquetFile(stream).iter_batches(batch_size=1024):
+                for data in batch.to_pylist():
+                    number += 1
+                    yield SourceRecord(data, file.name, number)
+        except pyarrow.ArrowException as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(f"{at(file.name)}: cannot be read as Parquet ({reason:.100}); get the file again") from None
 
 
 def any_rows(file: DataFile) -> Iterator[SourceRecord]:
     """Rows of a ``.csv``, ``.tsv`` or ``.parquet``; of any other file the objects of its JSON list or JSON Lines."""
     if file.suffix == PARQUET:
         return parquet_rows(file)
-    return table_rows(file) if file.suffix in TABLES else json_rows(file)
+    return csv_rows(file) if file.suffix in TABLES else json_rows(file)
 
 
 def _checked_header(file: DataFile, line: int, names: list[str], required: Sequence[str]) -> list[str]:

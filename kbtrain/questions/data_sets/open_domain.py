@@ -1,0 +1,116 @@
+"""Open-domain questions about facts: NaturalQuestions-open, TriviaQA, PopQA and FreshQA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kbtrain.questions.base import Loaded, load_row, marked_passages
+from kbtrain.questions.reading.files import SPLITS, DataFile
+from kbtrain.questions.reading.json_stream import first_key, rows_by_key, rows_under
+from kbtrain.questions.reading.rows import SourceRecord, format_value, unique
+from kbtrain.questions.reading.tables import PARQUET, TABLES, any_rows, csv_cells, csv_rows, python_list
+
+
+def nq_open(file: DataFile) -> Iterator[Loaded]:
+    """NaturalQuestions-open (Lee et al. 2019): ``{"question": ..., "answer": [...]}``; with retrieved passages
+    ``{"question", "answers", "ctxs": [{title, text, isgold?}]}``; Pyserini's runs: ``{NUMBER: {"question", "answers",
+    "contexts": [{"text"}]}}``; or a table of DPR (:func:`_dpr_table`).
+
+    Graded by exact match (KBM, section 4.2). A passage is gold if the file marks it (``isgold``).
+    """
+    if _is_dpr_table(file):
+        yield from _dpr_table(file, "nq_open")
+        return
+    is_run = file.suffix != PARQUET and (first_key(file) or "").isdecimal()
+    for number, row in enumerate((row for _, row in rows_by_key(file)) if is_run else any_rows(file), 1):
+        key = "contexts" if row.has("contexts") else "ctxs"
+        passages, gold = marked_passages(row.rows(key) if row.has(key) else (), "nq_open", mark="isgold")
+        yield load_row(row, file, "nq_open", passages, id=f"nq_open/{file.label}/{number}", text=row.text("question"),
+                       answers=row.gold_answers("answers" if row.has("answers") else "answer"), grading="exact",
+                       gold_passages=gold)  # fmt: skip
+
+
+def _is_dpr_table(file: DataFile) -> bool:
+    """True for a table of DPR by its name; Pyserini calls them ``.txt``, and some of its ``.txt`` are JSON Lines."""
+    return file.suffix in TABLES or (file.suffix == ".txt" and first_key(file) is None)
+
+
+def _dpr_table(file: DataFile, dataset: str) -> Iterator[Loaded]:
+    """Questions of DPR (Karpukhin et al. 2020): ``question<TAB>['answer', ...]`` without a header, under the name
+    ``nq-test.qa.csv`` or Pyserini's ``topics.dpr.nq.test.txt``.
+    """
+    for number, (line, cells) in enumerate(csv_cells(file, "\t"), 1):
+        row = SourceRecord(dict(zip(("question", "answers"), cells, strict=False)), file.name, line)
+        if len(cells) != 2:
+            raise row.error("answers", f"expected question<TAB>answers, found {len(cells)} column(s)")
+        answers = row.having({"answers": python_list(row, "answers")}).gold_answers("answers")
+        yield load_row(row, file, dataset, id=f"{dataset}/{file.label}/{number}", text=row.text("question"),
+                       answers=answers, grading="exact")  # fmt: skip
+
+
+_HUB = {"Question": "question", "QuestionId": "question_id", "Answer": "answer", "Value": "value",
+        "Aliases": "aliases", "HumanAnswers": "human_answers"}  # fmt: skip
+
+
+def triviaqa(file: DataFile) -> Iterator[Loaded]:
+    """TriviaQA (Joshi et al. 2017): ``{"Data": [{"Question", "QuestionId", "Answer": {"Value", "Aliases", ...}}]}``. On
+    the Hugging Face hub: ``{"question", "question_id", "answer": {"value", "aliases", ...}}``. Also a table of DPR.
+
+    All aliases count, the value first; graded by exact match. The evidence documents, files of their own in the
+    release, are not read.
+    """
+    if _is_dpr_table(file):
+        yield from _dpr_table(file, "triviaqa")
+        return
+    flat = file.suffix == PARQUET or first_key(file) in {None, *_HUB.values()}
+    names = _HUB if flat else {name: name for name in _HUB}
+    for row in any_rows(file) if flat else rows_under(file, "Data"):
+        answers = _aliases(row.row(names["Answer"]), names) if row.has(names["Answer"]) else ()
+        yield load_row(row, file, "triviaqa", id=row.identifier(names["QuestionId"]), text=row.text(names["Question"]),
+                       answers=answers, grading="exact", gold="given" if answers else "hidden")  # fmt: skip
+
+
+def _aliases(answer: SourceRecord, names: Mapping[str, str]) -> tuple[str, ...]:
+    keys = [names[key] for key in ("Aliases", "HumanAnswers") if answer.has(names[key])]
+    return unique([answer.gold_answer(names["Value"]), *(text for key in keys for text in answer.gold_answers(key))])
+
+
+def popqa(file: DataFile) -> Iterator[Loaded]:
+    """PopQA (Mallen et al. 2023): a table with the columns id, subj, prop, obj, s_uri, s_pop, question and
+    possible_answers (a JSON list), or the same as JSON objects, there possibly with ``paragraphs: [{"title", "text",
+    "is_supporting"}]``.
+
+    Popularity is ``s_pop``, the monthly views of the subject's page; the relation is ``prop``; one hop each.
+    """
+    needed = ("id", "question", "possible_answers", "prop", "s_pop")
+    rows = csv_rows(file, needed) if file.suffix in TABLES else any_rows(file)
+    for row in rows:
+        passages, gold = marked_passages(row.rows("paragraphs") if row.has("paragraphs") else (), "popqa")
+        popularity = row.number("s_pop")
+        if popularity < 0:
+            raise row.error("s_pop", f"expected page views, found {popularity:g}")
+        yield load_row(row, file, "popqa", passages, id=f"popqa/{row.identifier('id')}", text=row.text("question"),
+                       answers=row.gold_answers("possible_answers"), relation=row.text("prop"), hops=1,
+                       popularity=popularity,
+                       entities=tuple(uri.rsplit("/", 1)[-1] for uri in [row.text_or_empty("s_uri")] if uri),
+                       gold_passages=gold)  # fmt: skip
+
+
+def freshqa(file: DataFile) -> Iterator[Loaded]:
+    """FreshQA (Vu et al. 2023): a table with up to ten answers, how fast they change, hops, and false premises.
+
+    ``hops`` 2 means two or more. Each row names its split.
+    """
+    needed = ("question", "id", "split", "false_premise", "num_hops", "fact_type", "answer_0")
+    hops = {"one-hop": 1, "multi-hop": 2}
+    # newer releases begin with a warning not to publish the answers
+    for row in csv_rows(file, needed, rows_before_header=3):
+        word = row.text("split").lower()
+        if word not in SPLITS:
+            raise row.error("split", f"expected TRAIN, DEV or TEST, found {format_value(word)}")
+        more = [text for i in range(1, 10) if (text := row.text_or_empty(f"answer_{i}"))]
+        yield load_row(row, file, "freshqa", id=f"freshqa/{row.identifier('id')}", text=row.text("question"),
+                       answers=unique([row.gold_answer("answer_0"), *more]), split=SPLITS[word],
+                       hops=hops[row.one_of("num_hops", hops)],
+                       fact_type=row.one_of("fact_type", ("never-changing", "slow-changing", "fast-changing")),
+                       false_premise=row.flag("false_premise"))  # fmt: skip
