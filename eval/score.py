@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbtrain.config import run_script
@@ -155,8 +154,8 @@ def score(config: ScoreConfig, to_score: ScoringInputs, gate: GateHandle, hashes
         scores.finish()
     files = list(to_score.files.values())
     write_meta(target, stage="score", config=config, inputs=files, extra=extra, started=started)
-    if to_score.reads == "turn" and gate.opening and gate.opening.prompt is None and "dev" in splits:
-        note_best_f1(Path(gate.opening.model), gate, target, to_score.examples["dev"], to_score.files["turns.jsonl"])
+    if to_score.reads == "turn" and gate.folder and "dev" in splits:
+        note_best_f1(gate.folder, gate, target, to_score.examples["dev"], to_score.files["turns.jsonl"])
     return Scored(gate.names, total, scores.restarted)
 
 
@@ -164,7 +163,7 @@ def members_engine(
     config: ScoreConfig, inputs: ScoringInputs, gate: GateHandle, hashes: Mapping[str, str]
 ) -> Engine | None:
     """For a gate made of others whose scores are all stored: one that reads them. None: the members are asked."""
-    if gate.opening is None or gate.opening.prompt is not None:
+    if gate.opening is None or gate.folder is None:
         return None
 
     def is_stored(member: GateHandle) -> bool:

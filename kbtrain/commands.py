@@ -92,7 +92,7 @@ def check_server(args: argparse.Namespace) -> None:
 
 def vllm_args(args: argparse.Namespace) -> None:
     from kbtrain.engine.vllm_args import check_version, import_path, installed_vllm, serve_flags
-    from kbtrain.gates.states_read import end_token_read, layers_read
+    from kbtrain.gates.handles import end_token_read, layers_read
 
     folders = [Path(folder) for folder in args.folders]
     layers = sorted({layer for folder in folders for layer in layers_read(folder)})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from pydantic import Field, TypeAdapter
 
@@ -51,8 +50,8 @@ class RayScoring(RayCluster):
     def __call__(self, handle: GateHandle, chunks: Sequence[Chunk]) -> Iterator[ScoredChunk]:
         if handle.opening is None:
             raise ValueError(f"gate {', '.join(handle.names)} has no opening: another process cannot open it")
-        if handle.opening.prompt is None:  # here, before a cluster is looked for: a worker's refusal costs minutes
-            check_bases(Path(handle.opening.model))
+        if handle.folder:  # here, before a cluster is looked for: a worker's refusal costs minutes
+            check_bases(handle.folder)
         config = json.dumps({"opening": asdict(handle.opening), "identity": handle.identity})
         rows = {number: json.dumps(asdict(chunk)) for number, chunk in enumerate(chunks)}
         dtypes = set()

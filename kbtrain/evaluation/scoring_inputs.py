@@ -77,13 +77,13 @@ def check_own_prompts(inputs: ScoringInputs, gates: Sequence[GateHandle]) -> Non
         return
     answered = own_prompts(rule, path)
     for gate in gates:
-        if gate.opening is None or gate.opening.prompt is not None:
+        if gate.folder is None:
             continue
-        card = read_card(gate.opening.model)
+        card = read_card(gate.folder)
         if (card.label_rule or hasattr(card, "prompt_fingerprint")) and card.own_prompts() != answered:
             of_gate, of_run = (p.fingerprint() if p else "the project's" for p in (card.own_prompts(), answered))
             raise UserError(
-                f"{gate.opening.model}: gate '{gate.name}' is about answers to prompts {of_gate}, the run's answers "
+                f"{gate.folder}: gate '{gate.name}' is about answers to prompts {of_gate}, the run's answers "
                 f"are to {of_run}; make the gate from this run, or leave it out (only)"
             )
 

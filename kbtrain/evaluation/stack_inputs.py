@@ -38,7 +38,7 @@ def stack_members(
 
 def _check_of_member(file: Path, member: GateHandle) -> None:
     """Raise :class:`UserError` where a file notes another gate behind its scores than the one that will be asked."""
-    folder = Path(member.opening.model) if member.opening else Path()
+    folder = member.folder or Path()
     identities = {gate.get("identity") for name, gate in meta_of(file).get("gates", {}).items() if name in member.names}
     if identities - {gate_identity(folder)}:
         raise UserError(
@@ -55,7 +55,7 @@ class StoredColumns:
 
     def __init__(self, members: Sequence[Member], handles: Sequence[GateHandle], files: Sequence[Path]) -> None:
         self.columns: dict[str, tuple[Path, Mapping[str, float]]] = {}
-        by_folder = {Path(g.opening.model).name: (g, file) for g, file in zip(handles, files, strict=True) if g.opening}
+        by_folder = {g.folder.name: (g, file) for g, file in zip(handles, files, strict=True) if g.folder}
         for member in members:
             g, file = by_folder[Path(member.folder).name]
             if not file.exists():

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kbtrain.errors import UserError, at
 from kbtrain.gate.card import GateCard, Pass, Stage, saved_files, text_of
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gate.trained_on import HELD_OUT, question_hash, read_held_out
 from kbtrain.gates.kind import QUESTION
 from kbtrain.gates.probe.served import connect_states
-from kbtrain.gates.prompted import PROMPTED, need_passes
+from kbtrain.gates.prompted import PROMPTED, SampledPrompt, need_text, replies_fingerprint
 from kbtrain.gates.registry import GATES, check_parts, kind_named, kind_of, load_gate, read_card
-from kbtrain.gates.states_read import model_read
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256, noted_sha256
 from kbtrain.llm.backends import LLMConfig, read_llm_config
 from kbtrain.models.files_read import folder_of as model_folder
-from kbtrain.records import Example, GateExample
+from kbtrain.records import Example, GateExample, Statistic
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class GateHandle:
     within_answer: bool = False  # its pass is what the plain answer begins with
     server: bool = False  # a model elsewhere: requests are paid by their tokens
     models: tuple[str, ...] = ()  # language models and encoders that are opened for the scores
+
+    @property
+    def folder(self) -> Path | None:
+        """The gate's folder; None for a gate without one."""
+        return Path(self.opening.model) if self.opening is not None and self.opening.prompt is None else None
 
     def scores(self, gate: Gate, examples: Sequence[Example]) -> dict[str, list[float]]:
         """The opened gate's scores by :attr:`names`; a question whose scores are all held out is not asked about."""
@@ -106,19 +112,18 @@ def handle(
     kind_name, kind = kind_of(folder)
     card = kind.card.read(folder, kind_name)
     check_parts(folder, card)
-    card_names = card.names()
     model = None if states is None else model_read(folder)
     served = None if states is None or model is None else read_llm_config(Path(states))
-    gate_name = name or folder.resolve().name
-    stored = (
-        {}
-        if gate_name in GATES or gate_name == kind_name
-        else {score: _renamed(score, kind_name, gate_name) for score in card_names}
-    )
-    if len(card_names) == 1 and stored:
-        stored = {card_names[0]: gate_name}
+    gate_name, names = name or folder.resolve().name, card.names()
+    stored: dict[str, str] = {}
+    if gate_name not in GATES and gate_name != kind_name:
+        stored = {score: gate_name if len(names) == 1 else _renamed(score, kind_name, gate_name) for score in names}
+    singles = single_gates(folder)
+    # A gate of a server, and one made of such and of gates without a model, are paid by their tokens. Beside a member
+    # whose model runs here seconds are the price.
+    served_kinds = {(kind_named(single.kind).server, single.base_model is not None) for _, single in singles}
     return GateHandle(
-        tuple(stored.get(score, score) for score in card_names),
+        tuple(stored.get(score, score) for score in names),
         identity_of(_content(folder) + (f":states of {served.served_name}" if served else "")),
         lambda: load_gate(
             folder, dtype=dtype, device=device, states=connect_states(served, model) if served and model else None
@@ -129,11 +134,18 @@ def handle(
         stored,
         card.stage,
         {stored.get(score, score): scores for score, scores in read_held_out(folder).items()},
-        lambda example: passes_of(folder, card, example),
+        lambda example: [prompt_pass for _, single in singles for prompt_pass in single.passes(example)],
         card.within_answer,
-        _asks_server(folder, card),
+        any(asks for asks, _ in served_kinds) and (False, True) not in served_kinds,
         tuple(sorted(_models(folder, card))),
     )
+
+
+def single_gates(folder: Path) -> list[tuple[Path, GateCard]]:
+    """Folders and cards of the gates that a gate is made of in the end; its own where it is made of none."""
+    card = read_card(folder)
+    parts = [single for part in card.parts() for single in single_gates(folder / part)]
+    return parts or [(folder, card)]
 
 
 def _models(folder: Path, card: GateCard) -> set[str]:
@@ -143,40 +155,59 @@ def _models(folder: Path, card: GateCard) -> set[str]:
     return models.union(*(_models(folder / part, read_card(folder / part)) for part in card.parts()))
 
 
-def _asks_server(folder: Path, card: GateCard) -> bool:
-    """True for a gate of a server, and for one made of such and of gates without a model: its tokens are its price.
-    Beside a member whose model runs here its seconds are."""
-    kinds = {(kind_named(single.kind).server, single.base_model is not None) for single in _single(folder, card)}
-    return any(asks for asks, _ in kinds) and (False, True) not in kinds
-
-
-def _single(folder: Path, card: GateCard) -> list[GateCard]:
-    """The cards of the gates that a gate is made of in the end; its own where it is made of none."""
-    parts = [_single(folder / part, read_card(folder / part)) for part in card.parts()]
-    return [single for part in parts for single in part] or [card]
-
-
 def check_bases(folder: Path) -> None:
     """Raise :class:`UserError`, as opening would, if a gate or a part of it was trained beside another base model.
 
     One that is not here passes: where the gate is opened it may be.
     """
+    for place, card in single_gates(folder):
+        if card.base_model and model_folder(card.base_model):
+            card.check_base(place)
+
+
+STATES: frozenset[Statistic] = frozenset({"prompt_states", "draft_states"})
+SERVED = STATES | {"logprobs", "end_states"}  # statistics that an engine behind a server gives
+
+
+def state_readers(folder: Path, statistics: frozenset[Statistic] = STATES) -> list[tuple[Path, GateCard]]:
+    """Folders and cards of the gates that read states, of those that a gate is made of."""
+    return [(place, card) for place, card in single_gates(folder) if card.statistics & statistics]
+
+
+def answering_model(folder: Path) -> str | None:
+    """The answering model of a gate that can be read from a server: its states, or its log-probabilities."""
     card = read_card(folder)
-    if card.base_model and model_folder(card.base_model):
-        card.check_base(folder)
-    for part in card.parts():
-        check_bases(folder / part)
+    return card.base_model if card.statistics and card.statistics <= SERVED else model_read(folder)
 
 
-def passes_of(folder: Path, card: GateCard, example: Example) -> list[Pass]:
-    """Prompts of a score of one example by a folder's gate and by those that it is made of."""
-    if not card.parts():
-        return card.passes(example)
-    return [
-        prompt_pass
-        for part in card.parts()
-        for prompt_pass in passes_of(folder / part, read_card(folder / part), example)
-    ]
+def model_read(folder: Path) -> str | None:
+    """The answering model whose states a gate, or a part of it, reads at its plain prompt; None without such a part."""
+    return next((card.base_model for _, card in state_readers(folder)), None)
+
+
+def layers_read(folder: Path) -> list[int]:
+    """Layers that a gate and its parts read, as ids of transformers' ``hidden_states``.
+
+    Raises :class:`UserError` for a gate that reads no states that an engine gives.
+    """
+    readers = state_readers(folder, STATES | {"end_states"})
+    layers = sorted({layer + 1 for path, card in readers for layer in card.layers_read(path)})
+    if not layers:
+        raise UserError(
+            f"{at(folder)}: this gate reads no states of the answering model that an engine gives; it needs no flags"
+        )
+    return layers
+
+
+def end_token_read(folder: Path) -> int | None:
+    """The end token at which a gate reads states of drawn answers; None for a gate that reads none."""
+    from kbtrain.llm.served_states import own_end_token
+    from kbtrain.models.load import load_tokenizer
+
+    card = read_card(folder)
+    if card.statistics != {"end_states"} or not card.layers_read(folder) or card.base_model is None:
+        return None
+    return own_end_token(load_tokenizer(card.base_model))
 
 
 def _renamed(name: str, kind: str, folder: str) -> str:
@@ -216,7 +247,6 @@ def handle_of_prompt(name: str, model: str, dtype: str = "auto", device: str = "
         GateOpening(model, dtype, device, name),
         name,
         kind.reads,
-        {name.removesuffix("_know"): name},
         models=(model,),
         passes=kind.passes,
     )
@@ -224,27 +254,23 @@ def handle_of_prompt(name: str, model: str, dtype: str = "auto", device: str = "
 
 def handle_of_replies(config: LLMConfig, n: int) -> GateHandle:
     """The gate ``prompt`` of any model that answers, by ``n`` replies to a question; only this process can open it."""
-    from kbtrain.gates.kbm.prompt_sampled import SampledPrompt, asked_how, of_replies
-
-    together = config.server_n or not config.kind.server  # all replies to one prompt
+    config = config.model_copy(update={"stop": ()})  # a whole reply, of however many lines
+    requests = 1 if config.server_n or not config.kind.server else n  # all replies to one prompt, where that can be
 
     def open_gate() -> Gate:
         from kbtrain.llm.backends import open_llm
 
-        return SampledPrompt(open_llm(of_replies(config)), n, 1 if together else n)
+        return SampledPrompt(open_llm(config), n, requests)
 
     def passes(example: GateExample) -> list[Pass]:
-        (single_pass,) = need_passes(example)
-        return (
-            [Pass(single_pass.prompt, config.max_new_tokens * n)]
-            if together
-            else [Pass(single_pass.prompt, config.max_new_tokens)] * n
-        )
+        return [Pass(need_text(example), config.max_new_tokens * n // requests)] * requests
 
+    server, prompts = {"url": config.server_url, "dtype": config.dtype}, replies_fingerprint()
+    depends = json.dumps({**config.run_settings(), **server, "samples": n, "prompts": prompts}, sort_keys=True)
+    models = (config.model,) if config.kind.passes else ()
     return GateHandle(
-        ("prompt",), identity_of(asked_how(of_replies(config), n)), open_gate, name="prompt", reads=QUESTION,
-        passes=passes, server=config.kind.server,
-        models=(config.model,) if config.kind.passes else (),
+        ("prompt",), identity_of(depends), open_gate, name="prompt", passes=passes, server=config.kind.server,
+        models=models,
     )  # fmt: skip
 
 

@@ -1,61 +1,150 @@
-"""Gates that ask an untrained language model, opened by its name without a folder. A new one is a line below."""
+"""Gates that ask an untrained language model, opened by its name without a folder. A new one is a line in
+:data:`PROMPTED`.
+
+``prompt`` is the prompting baseline (KBM, section 4.2): if the model needs more information, by the exact probability,
+or by replies where only these are seen (servers, vLLM).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from kbtrain.answers.chinese import CJK
+from kbtrain.answers.thoughts import without_thought
 from kbtrain.gate.card import Pass, text_of
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.kind import QUESTION, TURN
-from kbtrain.prompts.kbm import need_fingerprint, need_prompt
+from kbtrain.gates.ragate.prompt_and_peft import RagatePrompt
+from kbtrain.gates.tree_scorer import Scorer
+from kbtrain.gates.true_false import NEED_TEMPLATE, Encoder
+from kbtrain.llm.base import LLM, AnswerRequest
+from kbtrain.prompts.kbm import NeedQuestion, fingerprint, need_fingerprint, need_prompt
 from kbtrain.prompts.ragate import Shots, ragate_fingerprint
 from kbtrain.records import GateExample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class PromptGate(Gate):
+    """Score = p(need: True) against p(need: False) in [0, 1] at the value position; it reads no reference."""
+
+    name = "prompt"
+    unit = "probability"
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int = 2048) -> None:
+        self.scorer = Scorer(model, Encoder(tokenizer, NEED_TEMPLATE, max_length))
+        self.spent = self.scorer.spent
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        return self.scorer.probabilities(examples)["need"]
+
+
+_LETTER = rf"[^\W{CJK}]"  # of a word with spaces around it; Chinese has none
+_WORD = rf"(true|false|yes|no)(?!{_LETTER})"
+_NEED = re.compile(rf"need\W*{_WORD}", re.IGNORECASE)
+_STOP = "。.,;!\\uff0c\\uff1b\\uff01"  # ends of a clause, the last three of full width
+# The question repeated says nothing: "whether (it is needed)", "is it needed?", "needed:" before the answer.
+_REPEATED = re.compile(rf"是否(?:需要)?|是不是|需不需要|需要[^{_STOP}]*(?:吗|[:\uff1a](?=\s*[是否不无没]))")
+_NO = rf"(?:不太?|不再|没有?|并非|不是)需要|不用|不必|[无毋]需|无须|没有?必要|不是?(?=的|[^{CJK}]|$)|否(?!则)"
+_YES = rf"需要|(?<![{CJK}])是(?=[的啊呀]|[^{CJK}]|$)|是(?=[{_STOP}]|$)"  # elsewhere 是 is the copula
+_BARE = re.compile(rf"(?<!{_LETTER}){_WORD}|({_NO})|({_YES})", re.IGNORECASE)
+
+
+class SampledPrompt(Gate):
+    """Score = share of ``n`` sampled replies which say that more information is needed; it reads no reference.
+
+    The prompt of :class:`PromptGate`, which reads the exact probability where the model's
+    logits are available. Replies that say neither are skipped and counted (``unparsed``); 0.5 where none is left, and
+    where the server refuses the prompt (``refused``).
+    """
+
+    name = "prompt"
+    unit = "probability"
+
+    def __init__(self, llm: LLM, n: int, requests: int = 1) -> None:
+        """``requests``: that a question's replies take, each of which reads the prompt."""
+        self.llm = llm
+        self.n = n
+        self.requests = requests
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        questions = [  # ids of examples need not differ
+            NeedQuestion(f"{e.id}#need{place}", e.question, (), e.split, "", e.language)
+            for place, e in enumerate(examples)
+        ]
+        requests = [AnswerRequest(question, "llm", None, self.n, greedy=False) for question in questions]
+        answers = {answer_set.question_id: answer_set for group in self.llm.answer(requests) for answer_set in group}
+        scores = []
+        for request in requests:
+            sample_set = answers[request.question.id]
+            needs = [needs_information(sample.text) for sample in sample_set.samples]
+            parsed = [need for need in needs if need is not None]
+            scores.append(sum(parsed) / len(parsed) if parsed else 0.5)
+            self.spent.update(
+                requests=self.requests, samples=len(needs), unparsed=len(needs) - len(parsed),
+                refused=int(sample_set.refused is not None),
+                prompt_tokens=self.requests * sample_set.prompt_tokens,
+                tokens=sum(sample.n_tokens for sample in sample_set.samples),
+            )  # fmt: skip
+        return scores
+
+
+def needs_information(reply: str) -> bool | None:
+    """True if a reply says so: the value behind "need", else the first word that is one; None without such a word."""
+    reply = without_thought(reply)
+    match = _NEED.search(reply)
+    if match is None:
+        match = _BARE.search(_REPEATED.sub(" ", reply))
+        if match is None:
+            return None
+        if not match[1]:
+            return match[3] is not None
+    return match[1].lower() in ("true", "yes")
+
+
+def replies_fingerprint() -> str:
+    """Fingerprint of the prompts whose replies are read, both languages."""
+    return fingerprint(None, *(need_prompt("probe", language) for language in ("en", "zh")))
+
+
+def need_text(example: GateExample) -> str:
+    """The prompt that asks if more information is needed."""
+    return need_prompt(example.question, example.language)
 
 
 @dataclass(frozen=True)
 class Prompted:
     """A gate that asks an untrained language model: it has no folder, but is opened by the model's name.
 
-    ``wording``: a fingerprint of its prompt's text. ``passes``: of the score of an example.
+    ``gate``: of model and tokenizer. ``wording``: a fingerprint of its prompt's text. ``passes``: of the score of an
+    example.
     """
 
-    open: Callable[[str, str, str], Gate]
+    gate: Callable[[PreTrainedModel, PreTrainedTokenizerBase], Gate]
     reads: frozenset[Reads]
     wording: Callable[[], str]
     passes: Callable[[Any], list[Pass]] = lambda example: [Pass(text_of(example))]
 
-
-def _prompt(model: str, dtype: str, device: str) -> Gate:
-    from kbtrain.gates.kbm.prompt import PromptGate
-
-    return PromptGate.load(model, dtype, device)
-
-
-def _ragate(shots: Shots, know: bool) -> Callable[[str, str, str], Gate]:
-    def open_prompt_gate(model: str, dtype: str, device: str) -> Gate:
-        from kbtrain.gates.ragate.prompt_and_peft import RagatePrompt
+    def open(self, model: str, dtype: str = "auto", device: str = "auto") -> Gate:
+        """Open a model by embedded name, folder or hub id. Raises :class:`UserError`."""
         from kbtrain.models.load import load_model
 
-        return RagatePrompt(*load_model(model, dtype, device), shots, know)
-
-    return open_prompt_gate
+        return self.gate(*load_model(model, dtype, device))
 
 
-def _ragate_kind(shots: Shots, know: bool = False) -> Prompted:
-    return Prompted(_ragate(shots, know), TURN, lambda: ragate_fingerprint(shots))
-
-
-def need_passes(example: GateExample) -> list[Pass]:
-    """One over the prompt that asks if more information is needed; its answers are read, not generated."""
-    return [Pass(need_prompt(example.question, example.language))]
+def _ragate(shots: Shots, know: bool = False) -> Prompted:
+    return Prompted(partial(RagatePrompt, shots=shots, with_knowledge=know), TURN, partial(ragate_fingerprint, shots))
 
 
 PROMPTED: dict[str, Prompted] = {
-    "prompt": Prompted(_prompt, QUESTION, need_fingerprint, need_passes),
-    "ragate_prompt_zero_shot": _ragate_kind("zero_shot"),
-    "ragate_prompt_in_context": _ragate_kind("in_context"),
-    "ragate_prompt_zero_shot_know": _ragate_kind("zero_shot", know=True),
-    "ragate_prompt_in_context_know": _ragate_kind("in_context", know=True),
+    "prompt": Prompted(PromptGate, QUESTION, need_fingerprint, lambda example: [Pass(need_text(example))]),
+    "ragate_prompt_zero_shot": _ragate("zero_shot"),
+    "ragate_prompt_in_context": _ragate("in_context"),
+    "ragate_prompt_zero_shot_know": _ragate("zero_shot", know=True),
+    "ragate_prompt_in_context_know": _ragate("in_context", know=True),
 }

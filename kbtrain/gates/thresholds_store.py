@@ -31,9 +31,9 @@ def sources_of(gate: GateHandle, run: Path) -> dict[str, dict[str, str]]:
 
     A folder inside the run is named relative to it, so that both can be moved.
     """
-    if gate.opening is None or gate.opening.prompt is not None:
+    if gate.folder is None:
         return {}
-    folder = Path(gate.opening.model).resolve()
+    folder = gate.folder.resolve()
     names = {stored: name for name, stored in gate.stored.items()}
     place = folder.relative_to(run.resolve()) if folder.is_relative_to(run.resolve()) else folder
     facts = {"folder": str(place), "identity": gate_identity(folder)}

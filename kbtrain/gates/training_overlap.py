@@ -35,9 +35,9 @@ def seen_in_training(gate: GateHandle, by_split: BySplit, reads: Reads, allowed:
     Of training questions that are scored only the first count: those beside them share their entities by right.
     Raises :class:`UserError` for what is not allowed.
     """
-    if gate.opening is None or gate.opening.prompt is not None:
+    folder = gate.folder
+    if folder is None:
         return {}
-    folder = Path(gate.opening.model)
     parts = [folder / part for part in read_card(folder).parts()]
     held_out, of_parts = _held_out(gate)
     counts: Counts = {}

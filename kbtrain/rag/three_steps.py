@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.answering import PlainAnswers
-from kbtrain.gates.states_read import STATES
+from kbtrain.gates.handles import STATES
 from kbtrain.labeling.examples import example, reference_example
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import evidence_text

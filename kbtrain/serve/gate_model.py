@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard
+from kbtrain.gates.handles import answering_model, model_read
 from kbtrain.gates.registry import load_gate, read_card
-from kbtrain.gates.states_read import answering_model, model_read
 from kbtrain.io.provenance import meta_of, short_name
 from kbtrain.llm.dialect import Dialect, Server
 from kbtrain.llm.served_states import StatesServer

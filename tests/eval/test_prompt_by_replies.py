@@ -12,7 +12,7 @@ from tiny_kbm import example
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.run_folder import read_scores
-from kbtrain.gates.kbm.prompt_sampled import SampledPrompt, needs_information
+from kbtrain.gates.prompted import SampledPrompt, needs_information
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta
 from kbtrain.labeling.examples import example as plain

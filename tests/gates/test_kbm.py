@@ -14,7 +14,7 @@ import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.kbm.gate import KBM, KBMCard
-from kbtrain.gates.kbm.prompt import PromptGate
+from kbtrain.gates.prompted import PromptGate
 from kbtrain.gates.registry import verify_weights
 from kbtrain.gates.tree_scorer import like_lengths, marginals, tree_mask, tree_positions, value_probabilities
 from kbtrain.gates.true_false import Encoded, build_tree

@@ -14,11 +14,10 @@ import kbtrain
 from kbtrain.cli import main
 from kbtrain.engine.vllm_args import check_version, engine_arguments, serve_flags
 from kbtrain.errors import UserError
-from kbtrain.gates.handles import handle
+from kbtrain.gates.handles import handle, layers_read, model_read
 from kbtrain.gates.probe.served import REFERENCE, check_reference, read_reference_states, write_reference
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.score_stage import Chunk, local
-from kbtrain.gates.states_read import layers_read, model_read
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import StatesServer, largest_difference, line_break_tokens, read_reply
 from kbtrain.models.load import load_model, load_tokenizer

@@ -10,7 +10,7 @@ from support.states_server import StatesServer as Engine
 
 import kbtrain
 from kbtrain.errors import UserError
-from kbtrain.gates.states_read import answering_model, model_read
+from kbtrain.gates.handles import answering_model, model_read
 from kbtrain.gates.untrained.served import mean_ratio, share_of
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import StatesServer

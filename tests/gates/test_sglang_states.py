@@ -11,7 +11,7 @@ from support.states_server import StatesServer as Engine
 
 from kbtrain.cli import main
 from kbtrain.errors import UserError
-from kbtrain.gates.states_read import model_read
+from kbtrain.gates.handles import model_read
 from kbtrain.llm.served_states import read_last_state
 from kbtrain.models.load import load_model
 

@@ -9,9 +9,9 @@ from support.states_server import StatesServer as Engine
 
 import kbtrain
 from kbtrain.errors import UserError
+from kbtrain.gates.handles import model_read
 from kbtrain.gates.probe.served import write_reference
 from kbtrain.gates.registry import read_card
-from kbtrain.gates.states_read import model_read
 from kbtrain.models.load import load_model
 from kbtrain.prompts.own import asked_text
 from kbtrain.records import GateExample

@@ -9,6 +9,7 @@ from typing import cast
 from kbtrain.arrays import States
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD
+from kbtrain.gates.handles import answering_model, layers_read, state_readers
 from kbtrain.gates.probe.gate import ProbeCard
 from kbtrain.gates.probe.served import (
     REFERENCE,
@@ -18,7 +19,6 @@ from kbtrain.gates.probe.served import (
     read_reference_states,
     reference_states,
 )
-from kbtrain.gates.states_read import answering_model, layers_read, state_readers
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import SHORT_PROMPT, TOLERANCE, StatesServer, largest_difference
 from kbtrain.models.load import load_model, load_tokenizer

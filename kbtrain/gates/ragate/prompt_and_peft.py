@@ -132,8 +132,8 @@ class RagatePrompt(TurnScorerGate):
 
     @property
     def name(self) -> str:
-        """``ragate_prompt_zero_shot`` or ``ragate_prompt_in_context``."""
-        return f"ragate_prompt_{self.shots}"
+        """``ragate_prompt_zero_shot`` or ``ragate_prompt_in_context``, and ``_know`` where it reads knowledge."""
+        return f"ragate_prompt_{self.shots}{'_know' if self.needs_evidence else ''}"
 
 
 class RagatePeftCard(GateCard):
