@@ -30,7 +30,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import check_data, known_sha256, read_document, read_meta, write_atomically, write_result
+from kbtrain.io.provenance import check_data, known_sha256, read_meta, write_atomically, write_result
 from kbtrain.models.files_read import digest
 from kbtrain.records import TurnExample
 from kbtrain.runtime.progress import progress_bar
@@ -134,7 +134,7 @@ def test(config: CrossValidateConfig, started: float) -> None:
     Raises :class:`UserError` where nothing was chosen from these turns, with this encoder, yet.
     """
     source, remedy = config.folder / RESULT, "call this without --test again"
-    document_of_choice, meta = read_document(source, "call this without --test first", remedy), read_meta(source)
+    document_of_choice, meta = jsonl.read_value(source, "call this without --test first", remedy), read_meta(source)
     if meta["inputs"].get(config.turns.name) != known_sha256(config.turns):
         raise UserError(f"{at(source)}: chosen from other turns than {config.turns}; {remedy}")
     settings = meta.get("config")

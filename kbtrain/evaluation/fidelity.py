@@ -29,7 +29,7 @@ from kbtrain.gates.registry import read_card
 from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.gates.thresholds_store import Source, missing_reason
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import check_current, check_unchanged, meta_of, read_document
+from kbtrain.io.provenance import check_current, check_unchanged, meta_of
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.change import Equality, MeaningGroups, by_groups
 from kbtrain.metrics.significance import Delta, random_gate_p, wilson
@@ -227,7 +227,7 @@ def left_out_lines(changes: Mapping[Split, Changes]) -> Sequence[str]:
 
 def read_fidelities(path: Path) -> tuple[dict[str, Any], list[Fidelity]]:
     """Meta data and figures of a ``fidelity.json``. Raises :class:`UserError`: missing, broken."""
-    document = read_document(path, "run eval/fidelity.py first", "run eval/fidelity.py again")
+    document = jsonl.read_value(path, "run eval/fidelity.py first", "run eval/fidelity.py again")
     try:
         return document["meta"], TypeAdapter(list[Fidelity]).validate_python(document["gates"])
     except (KeyError, TypeError, ValidationError):

@@ -17,8 +17,8 @@ from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionSummary
 from kbtrain.evaluation.pipelines import PipelineResult
 from kbtrain.evaluation.seen import NOTHING, Seen
-from kbtrain.io.jsonl import one_line
-from kbtrain.io.provenance import read_document, write_atomically
+from kbtrain.io.jsonl import one_line, read_value
+from kbtrain.io.provenance import write_atomically
 from kbtrain.metrics.classification import Classification
 from kbtrain.metrics.ranking import Oracles
 from kbtrain.metrics.significance import Delta, McNemar
@@ -222,7 +222,7 @@ def save(path: Path, results: Results) -> None:
 
 def load(path: Path) -> Results:
     """Read and check. Raises :class:`UserError`: missing, broken, another schema version, not following the schema."""
-    document = read_document(path, "run eval/end_to_end.py first", "run eval/end_to_end.py again")
+    document = read_value(path, "run eval/end_to_end.py first", "run eval/end_to_end.py again")
     version = document.get("schema") if isinstance(document, dict) else None
     if version != SCHEMA:
         raise UserError(f"{at(path)}: schema is {version!r}, expected {SCHEMA}; run eval/end_to_end.py again")

@@ -13,7 +13,7 @@ from typing import Any, TextIO, TypeVar, cast
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from kbtrain.errors import UserError, at, did_you_mean
-from kbtrain.io.files import BadField, errors_of, loads, replacing
+from kbtrain.io.files import BadField, errors_of, loads, path_exists, replacing
 from kbtrain.io.text_files import read_lines, read_text
 
 K = TypeVar("K")
@@ -106,16 +106,21 @@ def value(line: str, path: Path | str, number: int) -> Any:
         raise UserError(f"{at(path, number)}: broken JSON ({str(error)[:80]})") from None
 
 
-def read_value(path: Path | str) -> Any:
-    """The content of a JSON file. Raises :class:`UserError` if it is missing or broken."""
+def read_value(path: Path | str, if_missing: str = "", if_broken: str = "") -> Any:
+    """The content of a JSON file. Raises :class:`UserError` if it is missing or broken, ending in the remedy given."""
+    if if_missing and not path_exists(path):
+        raise UserError(f"{at(path)}: no such file; {if_missing}")
+    remedy = f"; {if_broken}" if if_broken else ""
     try:
         return loads(read_text(path))
     except BadField as error:
-        raise UserError(f"{at(path, field=error.field)}: {error}") from None
+        raise UserError(f"{at(path, field=error.field)}: {error}{remedy}") from None
     except json.JSONDecodeError as error:
-        raise UserError(f"{at(path, error.lineno)}: broken JSON ({error.msg} at column {error.colno})") from None
+        raise UserError(
+            f"{at(path, error.lineno)}: broken JSON ({error.msg} at column {error.colno}){remedy}"
+        ) from None
     except ValueError as error:
-        raise UserError(f"{at(path)}: broken JSON ({str(error)[:80]})") from None
+        raise UserError(f"{at(path)}: broken JSON ({str(error)[:80]}){remedy}") from None
 
 
 def read_json(path: Path | str) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at, strike
-from kbtrain.io.files import BadField, beside, check_regular, errors_of, loads, path_exists, replacing, script_of
-from kbtrain.io.text_files import read_text
+from kbtrain.io.files import beside, check_regular, errors_of, path_exists, replacing, script_of
+from kbtrain.io.jsonl import read_value
 
 SCHEMA = 1
 PACKAGES = (
@@ -79,24 +79,12 @@ def write_result(
     write_meta(path, stage=stage, config=config, inputs=inputs, started=started)
 
 
-def read_document(path: Path, if_missing: str, if_broken: str) -> Any:
-    """The content of a JSON file. Raises :class:`UserError` ending in one of the two remedies."""
-    if not path_exists(path):
-        raise UserError(f"{at(path)}: no such file; {if_missing}")
-    try:
-        return loads(read_text(path))
-    except BadField as error:
-        raise UserError(f"{at(path, field=error.field)}: {error}; {if_broken}") from None
-    except ValueError:
-        raise UserError(f"{at(path)}: broken JSON; {if_broken}") from None
-
-
 def read_meta(path: Path) -> dict[str, Any]:
     """The meta data beside a file (give the file, not its ``.meta.json``). Raises :class:`UserError`."""
     source = meta_path(path)
     missing = f"run the stage that writes {Path(path).name} again"
     again = f"delete it, and {missing}"  # that stage reads it as well, to see whether it was done
-    meta = read_document(source, missing, again)
+    meta = read_value(source, missing, again)
     if not isinstance(meta, dict) or meta.get("schema") != SCHEMA:
         raise UserError(f"{at(source)}: expected an object with schema {SCHEMA}; {again}")
     inputs = meta.setdefault("inputs", {})
