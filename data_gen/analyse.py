@@ -28,8 +28,8 @@ from kbtrain.io.store import SampleStore
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence
-from kbtrain.report.analysis.page import render_html, render_markdown, sections, to_json
-from kbtrain.report.analysis.run import RunAnalysis
+from kbtrain.report.analysis_page import name_runs, render_html, render_markdown, sections, to_json
+from kbtrain.report.run_analysis import RunAnalysis
 from kbtrain.runtime.progress import progress_bar
 
 PAPER_TAU = 0.8
@@ -53,15 +53,16 @@ class AnalyseConfig(Config):
 def main(config: AnalyseConfig) -> None:
     started = time.monotonic()
     analyses = [parts for folder in config.runs for parts in analyse_folder(config, folder)]
+    name_runs(analyses)
     target = config.out or config.runs[0]
     names = ("questions.jsonl", "samples.db", "evidence.jsonl", "verdicts.jsonl")
     inputs = [p for folder in config.runs for name in names if path_exists(p := folder / name)]
     about = {"runs": ", ".join(map(str, config.runs)), "split": config.split, **git_state()}
-    parts = sections(analyses)
+    parts, document = sections(analyses), {"schema": 1, "runs": list(map(to_json, analyses))}
     texts = {
         "analysis.html": render_html(config.title, parts, about),
         "analysis.md": render_markdown(config.title, parts, about),
-        "analysis.json": json.dumps({"schema": 1, "runs": to_json(analyses)}, ensure_ascii=False, indent=1) + "\n",
+        "analysis.json": json.dumps(document, ensure_ascii=False, indent=1) + "\n",
     }
     for name, text in texts.items():
         write_atomically(target / name, text)

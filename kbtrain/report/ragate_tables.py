@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,7 @@ from kbtrain.metrics.turns import GateTurns, SeedScores, classify_turns
 from kbtrain.records import TurnExample
 from kbtrain.report.page import escape_markdown, page
 from kbtrain.report.tables import Column, Table, Value, as_markdown, cells
-from kbtrain.show.svg import COLOURS, new_figure, render
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from kbtrain.show.svg import COLOURS, legend_above, new_figure, render
 
 BINS = 10  # of a turn's relative position
 _CHANGES = "Change: in percent, against No-Aug."
@@ -241,7 +238,7 @@ def position_figure(table: Table) -> str:
     axes.set_xticks(range(len(labels)), labels, fontsize=8)
     axes.set_xlabel("relative position in the dialogue")
     axes.set_ylabel("augmented turns (%)")
-    _legend(axes, len(table.columns) - 2)
+    legend_above(axes, min(len(table.columns) - 2, 4), 8)
     return render(figure, table.name)
 
 
@@ -257,14 +254,8 @@ def domain_figure(table: Table) -> str:
     axes.set_yticks(range(len(table.rows)), [f"{row[0]} ({row[1]})" for row in table.rows], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("augmented turns (%)")
-    _legend(axes, len(names))
+    legend_above(axes, min(len(names), 4), 8)
     return render(figure, table.name)
-
-
-def _legend(axes: Axes, n: int) -> None:
-    """Above the drawing, where it hides nothing."""
-    place: Any = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0)}
-    axes.legend(**place, ncols=min(n, 4), fontsize=8, frameon=False, labelcolor=COLOURS["ink"])
 
 
 def dialogue_markdown(result: DialogueResult) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kbtrain.records import Condition, Question, Sample, SampleSet
-from kbtrain.report.analysis.graded import GradedAnswers
+from kbtrain.report.tallies import GradedAnswers
 
 
 @pytest.fixture

@@ -12,9 +12,20 @@ import pytest
 from kbtrain.labeling.label import above
 from kbtrain.metrics.significance import newcombe, wilson
 from kbtrain.records import Question, SampleSet
-from kbtrain.report.analysis.conditions import Accuracies, Copying
-from kbtrain.report.analysis.graded import GradedAnswers, RunningMean, graded_answers
-from kbtrain.report.analysis.stability import TAUS, Group, LeastCertain, Stability, SweepRow, TauSweep, new_sweeps
+from kbtrain.report.tallies import (
+    TAUS,
+    Accuracies,
+    Copying,
+    GradedAnswers,
+    Group,
+    LeastCertain,
+    RunningMean,
+    Stability,
+    SweepRow,
+    TauSweep,
+    graded_answers,
+    new_sweeps,
+)
 
 Build = Callable[[str], GradedAnswers]
 

@@ -11,7 +11,7 @@ import pytest
 from kbtrain.labeling.distribution import interval, statistics
 from kbtrain.labeling.label import effect
 from kbtrain.records import Condition, Indicators, Label, Split
-from kbtrain.report.analysis.page import _correlation
+from kbtrain.report.analysis_page import _correlation
 
 
 def _found(condition: Condition, mastery: float, certainty: float | None) -> Indicators:
@@ -77,5 +77,5 @@ def test_labels_from_one_greedy_answer_have_mastery_alone() -> None:
 
 def test_the_table_of_the_correlation_counts_the_questions_with_both() -> None:
     labels = [_label((m, c), None) for m, c in ((0.1, 0.2), (0.4, 0.5), (0.5, 0.4), (0.6, None))]
-    run: Any = SimpleNamespace(statistics=statistics(labels))
-    assert _correlation([run], ["model"]).tables[0].rows[0][:2] == ("model", "3")
+    run: Any = SimpleNamespace(name="model", statistics=statistics(labels))
+    assert _correlation([run]).tables[0].rows[0][:2] == ("model", "3")

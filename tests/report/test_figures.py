@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from kbtrain.evaluation.learning_curve import CurvePoint
 from kbtrain.evaluation.savings import Saving, ThresholdSaving
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.significance import Delta
-from kbtrain.report.analysis import figures as analysis
+from kbtrain.report import figures
 from kbtrain.report.curves import KINDS, LineLabel, accuracy_curve, annotate, leaders, looks, name_ends, spread
 from kbtrain.report.figures import panel, reliability
 from kbtrain.report.first_screen import sentences
@@ -102,14 +103,17 @@ def test_what_stands_around_the_axes_is_in_the_figure_and_leaves_them_room(name:
 
 
 def test_names_of_models_and_their_data_sets_stand_apart_below_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis, "render", lambda figure, name: figure)
+    monkeypatch.setattr(figures, "render", lambda figure, name: figure)
     condition = SimpleNamespace(greedy=(0.5, 0.4, 0.6))
     run = SimpleNamespace(
         accuracies=SimpleNamespace(conditions={"llm": condition}),
         copying=SimpleNamespace(share=(0.5, 0.4, 0.6), n_certain=1234),
     )
-    names = [f"SmolLM2-135M-Instruct, {data}" for data in ("geonames", "languages", "a_name_without_a_blank")]
-    for drawn in (analysis.accuracy_bars([run] * 3, names), analysis.copy_bars([run] * 3, names)):  # type: ignore[list-item]
+    runs: Any = [
+        SimpleNamespace(**vars(run), name=f"SmolLM2-135M-Instruct, {data}")
+        for data in ("geonames", "languages", "a_name_without_a_blank")
+    ]
+    for drawn in (figures.accuracy_bars(runs), figures.copy_bars(runs)):
         drawn.draw_without_rendering()  # type: ignore[union-attr]
         boxes = [label.get_window_extent() for label in drawn.axes[0].get_xticklabels()]  # type: ignore[union-attr]
         assert all(left.x1 < right.x0 for left, right in pairwise(boxes))

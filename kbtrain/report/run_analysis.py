@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,16 +20,22 @@ from kbtrain.labeling.label_stage import common_answers, verdicts_on
 from kbtrain.labeling.mastery import grade_answer
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.prompts.kbm import evidence_text
-from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Question, SampleSet
-from kbtrain.report.analysis.conditions import Accuracies, Copying
-from kbtrain.report.analysis.graded import GradedAnswers, graded_answers
-from kbtrain.report.analysis.stability import LeastCertain, Stability, TauSweep, new_sweeps
+from kbtrain.records import CONDITIONS, Condition, Evidence, Question, SampleSet
+from kbtrain.report.tallies import (
+    Accuracies,
+    Copying,
+    LeastCertain,
+    Stability,
+    TauSweep,
+    graded_answers,
+    new_sweeps,
+)
 
 
 @dataclass
 class RunAnalysis:
     """Analyses of one sampling run, or of its questions from one ``dataset``; ``model`` and ``meta`` come from the
-    run's own meta data."""
+    run's own meta data; :func:`name_runs` sets ``name``."""
 
     model: str
     folder: Path
@@ -44,6 +51,7 @@ class RunAnalysis:
     counts: Counter[str] = field(default_factory=Counter)
     rule: LabelRule = DEFAULT_RULE
     dataset: str = ""
+    name: str = ""
 
     @classmethod
     def begin(
@@ -70,21 +78,6 @@ class RunAnalysis:
             rule=LabelRule(certainty_answers=common),
         )
 
-    def part(self, dataset: str) -> RunAnalysis:
-        """The same analysis of one data set's questions, nothing counted yet."""
-        tau = self.statistics.tau_mastery, self.statistics.tau_certainty
-        return replace(
-            self,
-            accuracies=Accuracies(frozenset(self.accuracies.conditions)),
-            stability=Stability(self.stability.largest, *tau),
-            least_certain=LeastCertain(0),
-            statistics=LabelStatistics(self.split, tau_mastery=tau[0], tau_certainty=tau[1]),
-            copying=Copying(),
-            sweeps=new_sweeps(self.rule.certainty_answers),
-            counts=Counter(),
-            dataset=dataset,
-        )
-
     def read(
         self,
         store: SampleStore,
@@ -96,7 +89,7 @@ class RunAnalysis:
 
         Raises :class:`UserError` for evidence of another order.
         """
-        parts: dict[str, RunAnalysis] = {}
+        empty, parts = copy.deepcopy(replace(self, least_certain=LeastCertain(0))), dict[str, RunAnalysis]()
         for question in questions:
             hits = None if evidence is None else evidence.record_of(question)
             right = verdicts_on(verdicts, question)
@@ -105,7 +98,7 @@ class RunAnalysis:
             stored = {c: row for c in CONDITIONS if (row := store.get(self.sampling_run, question.id, c)) is not None}
             sets = {c: row for c, row in stored.items() if row.refused is None}
             if question.dataset not in parts:
-                parts[question.dataset] = self.part(question.dataset)
+                parts[question.dataset] = replace(copy.deepcopy(empty), dataset=question.dataset)
             for analysis in (self, parts[question.dataset]):
                 analysis.counts["questions"] += 1
                 analysis.counts.update(f"{c}_refused" for c in stored if c not in sets)
@@ -113,10 +106,9 @@ class RunAnalysis:
                     analysis._add(question, sets, hits, right)
                 else:
                     analysis.counts["questions_without_answers"] += 1
-        if evidence is not None:
-            evidence.finish()
-        if verdicts is not None:
-            verdicts.finish()
+        for aligned in (evidence, verdicts):
+            if aligned is not None:
+                aligned.finish()
         return [parts[name] for name in sorted(parts)] if len(parts) > 1 else []
 
     def _add(
@@ -147,26 +139,19 @@ class RunAnalysis:
             for indicator in INDICATORS:
                 self.sweeps[indicator].add(indicator, answers["llm"], answers["rag"])
         if "mask" in answers and graded:
-            self._mask(question, sets["mask"], answers["mask"], evidence)
-        self._label(question, sets, verdicts)
-
-    def _mask(self, question: Question, stored: SampleSet, answers: GradedAnswers, evidence: Evidence | None) -> None:
-        leak: tuple[str, ...] = ()
-        if evidence is None:
-            self.counts["mask_leak_unknown"] += 1
-        elif evidence.mask_leak is None:  # written before leaks were looked for
-            leak = mask_leak(mask_answers(evidence_text(evidence.hits, evidence.titles) or "", question), question)
-        else:
-            leak = evidence.mask_leak
-        self.copying.add(answers, sum(is_mask(sample.text) for sample in stored.samples), leak)
-
-    def _label(
-        self, question: Question, sets: Mapping[Condition, SampleSet], verdicts: grading.Verdicts | None
-    ) -> None:
-        by_condition: dict[Condition, Indicators] = {}
-        for condition, row in sets.items():
-            if len(row.samples) > 1 and (indicated := indicators(question, row, verdicts, self.rule)[0]) is not None:
-                by_condition[condition] = indicated
+            leak: tuple[str, ...] = ()
+            if evidence is None:
+                self.counts["mask_leak_unknown"] += 1
+            elif evidence.mask_leak is None:  # retrieved by a stage that does not look for leaks
+                leak = mask_leak(mask_answers(evidence_text(evidence.hits, evidence.titles) or "", question), question)
+            else:
+                leak = evidence.mask_leak
+            self.copying.add(answers["mask"], sum(is_mask(sample.text) for sample in sets["mask"].samples), leak)
+        by_condition = {
+            condition: indicated
+            for condition, row in sets.items()
+            if len(row.samples) > 1 and (indicated := indicators(question, row, verdicts, self.rule)[0]) is not None
+        }
         if "llm" in by_condition:
             tau = self.statistics.tau_mastery, self.statistics.tau_certainty
             self.statistics.add(label(question, by_condition, *tau))
