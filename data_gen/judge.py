@@ -46,7 +46,7 @@ from kbtrain.labeling.verdicts import (
 )
 from kbtrain.llm.base import AnswerRequest
 from kbtrain.llm.forecast import forecast
-from kbtrain.llm.prices import ForecastConfig, price_of
+from kbtrain.llm.prices import ForecastConfig
 from kbtrain.prompts.kbm import Judged
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Question
@@ -149,7 +149,7 @@ def look_ahead(config: JudgeConfig) -> None:
     cost = forecast(settings, requests, config.measure)
     beside = f", and {len(graded)} that people have graded" if graded else ""
     print(f"{cost.prompts - len(graded)} distinct answers to judge{beside}")
-    print("\n".join(cost.lines(price_of(config.prices), "judgements")))
+    print("\n".join(cost.lines(config.prices, "judgements")))
 
 
 def judged_beside(config: JudgeConfig) -> list[LabelledAnswer]:

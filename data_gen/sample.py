@@ -34,7 +34,8 @@ from kbtrain.io.store import SampleStore, writing
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.forecast import forecast
-from kbtrain.llm.prices import ForecastConfig, price_of
+from kbtrain.llm.outputs import SilentAnswers
+from kbtrain.llm.prices import ForecastConfig
 from kbtrain.llm.sample_stage import (
     Engine,
     SamplingJob,
@@ -45,9 +46,8 @@ from kbtrain.llm.sample_stage import (
     mask_leaks,
     refusal_text,
 )
-from kbtrain.llm.silent_answers import SilentAnswers
 from kbtrain.models.files_read import note
-from kbtrain.net.servers import split_query
+from kbtrain.net import split_query
 from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.records import Condition, Split
 from kbtrain.runtime.progress import progress_bar
@@ -211,7 +211,7 @@ def look_ahead(config: SampleConfig, plan: SamplingPlan, shard: Shard) -> None:
     def requests() -> Iterator[AnswerRequest]:
         return itertools.chain.from_iterable(shard.windows(plan.requests(), config.window))
 
-    print("\n".join(forecast(config, requests, config.measure).lines(price_of(config.prices))))
+    print("\n".join(forecast(config, requests, config.measure).lines(config.prices)))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.io.files import writing
 from kbtrain.io.provenance import check_data, file_sha256, write_meta
 from kbtrain.llm.backends import read_llm_config
-from kbtrain.llm.prices import ForecastConfig, price_of
+from kbtrain.llm.prices import ForecastConfig
 from kbtrain.runtime.progress import progress_bar
 
 
@@ -88,7 +88,7 @@ def look_ahead(
     config: ScoreConfig, inputs: ScoringInputs, gates: Sequence[GateHandle], hashes: Mapping[str, str]
 ) -> None:
     """Print what is left to score for each gate: requests, tokens, money, and with ``measure`` the time."""
-    price, total = price_of(config.prices), sum(map(len, inputs.examples.values()))
+    total = sum(map(len, inputs.examples.values()))
     for gate in gates:
         gate_inputs, files = with_evidence(config, gate, inputs, hashes)
         rows = examples_left(config.run, gate, inputs_of(config, gate, files), gate_inputs.examples)
@@ -96,7 +96,7 @@ def look_ahead(
         if rows and members_engine(config, inputs, gate, hashes):
             print("  from its members' scores, which are stored: no model is asked")
             continue
-        for line in price_of_scores(gate, rows, config.measure, price) if rows else ():
+        for line in price_of_scores(gate, rows, config.measure, config.prices) if rows else ():
             print(f"  {line}")
 
 

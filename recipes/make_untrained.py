@@ -27,8 +27,7 @@ from kbtrain.gates.untrained.make import SIGNALS, WHAT, Name, cards_of_model, wi
 from kbtrain.gates.untrained.server import TOP, ServerCard
 from kbtrain.io.provenance import git_state, package_versions
 from kbtrain.llm.backends import LLMConfig
-from kbtrain.net.credentials import check_url
-from kbtrain.net.servers import LONGEST_ASKED
+from kbtrain.net import LONGEST_ASKED, check_url
 from kbtrain.prompts.own import Part, read_prompts
 from kbtrain.records import DtypeName
 from kbtrain.training.model_card import write_made

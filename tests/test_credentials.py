@@ -17,8 +17,8 @@ from kbtrain.errors import UserError, never_show, strike, strike_all
 from kbtrain.io.provenance import write_atomically
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.backends import LLMConfig
-from kbtrain.llm.server_errors import read_error
-from kbtrain.net.credentials import check_url, hide_values, key_from_environment
+from kbtrain.llm.server_requests import read_error
+from kbtrain.net import check_url, hide_values, key_from_environment
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.config import ServeConfig
 

@@ -15,7 +15,7 @@ from typing import Any
 from kbtrain.errors import UserError, never_show
 from kbtrain.gate.card import CARD, README
 from kbtrain.gate.trained_on import TRAINED_ENTITIES, TRAINED_ON
-from kbtrain.net.credentials import key_from_environment
+from kbtrain.net import key_from_environment
 
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
 # Names of files that gates are opened from, in their folder or one below it; nothing else is sent or fetched.

@@ -20,7 +20,6 @@ from kbtrain.gates.score_file import ScoreFile, Timing, score_path, stored_input
 from kbtrain.io import jsonl, provenance
 from kbtrain.io.provenance import device
 from kbtrain.llm.forecast import Forecast, Measurement, tokens_of
-from kbtrain.llm.prices import Price
 from kbtrain.records import Example, GateExample, GateScore, Split, TurnExample
 
 
@@ -79,14 +78,14 @@ def examples_left(
     return [row for row in rows if any((name, scored_id(row)) not in done for name in gate.names)]
 
 
-def price_of_scores(gate: GateHandle, rows: Sequence[Example], measured: int, price: Price) -> list[str]:
+def price_of_scores(gate: GateHandle, rows: Sequence[Example], measured: int, prices: Path) -> list[str]:
     """Requests, tokens, money and time of scoring the rows, a line each; time by ``measured`` rows (0: none)."""
     passes = [prompt_pass for row in rows for prompt_pass in gate.passes(row)]
     measurement = measured_scores(gate, rows[:: max(1, len(rows) // measured)][:measured]) if measured else None
     tokens_in = round(sum(tokens_of(prompt_pass.prompt) for prompt_pass in passes))
     most = sum(prompt_pass.tokens for prompt_pass in passes)
     forecast = Forecast(len(rows), len(passes), len(rows), tokens_in, most, gate.server, measurement)
-    return forecast.lines(price, "examples", "scores")
+    return forecast.lines(prices, "examples", "scores")
 
 
 def measured_scores(gate: GateHandle, some: Sequence[Example]) -> Measurement:

@@ -15,8 +15,7 @@ from kbtrain.llm.base import LLM, Sampling
 from kbtrain.llm.dialect import Dialect, KeyHeader, LimitName
 from kbtrain.models.batching import BatchLimits
 from kbtrain.models.files_read import digest
-from kbtrain.net.credentials import check_url, hide_values
-from kbtrain.net.servers import LONGEST_ASKED
+from kbtrain.net import LONGEST_ASKED, Retry, check_url, hide_values
 from kbtrain.records import DtypeName
 
 
@@ -55,7 +54,6 @@ def _open_vllm(config: LLMConfig) -> LLM:
 def _open_server(config: LLMConfig) -> LLM:
     from kbtrain.llm.dialect import Server
     from kbtrain.llm.openai_llm import OpenAILLM
-    from kbtrain.net.servers import Retry
 
     server = Server(
         url=config.server_url,

@@ -16,14 +16,21 @@ from kbtrain.errors import UserError, did_you_mean, strike_all
 from kbtrain.installation import as_typed
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.check_thoughts import ROOM, CheckedThoughts, check_thoughts
-from kbtrain.llm.dialect import NEUTRAL, Dialect, KeyHeader, LimitName, Server
-from kbtrain.llm.reply_samples import protocol, usable_logprobs
+from kbtrain.llm.dialect import (
+    NEUTRAL,
+    Dialect,
+    KeyHeader,
+    LimitName,
+    ListedModel,
+    Server,
+    find_model,
+    is_pattern,
+    read_models,
+)
+from kbtrain.llm.replies import protocol, usable_logprobs
 from kbtrain.llm.served_states import LAST_STATE, SHORT_PROMPT, read_last_state, read_reply, state_request
-from kbtrain.llm.server_errors import PASSING, ServerError, holds_error, read_error
-from kbtrain.llm.server_models import ListedModel, find_model, is_pattern, read_models
-from kbtrain.llm.server_requests import NO_QUOTA, NoReply, ask_once
-from kbtrain.net.credentials import check_url, key_headers
-from kbtrain.net.servers import Retry, retry_after, whole_json
+from kbtrain.llm.server_requests import NO_QUOTA, PASSING, NoReply, ServerError, ask_once, holds_error, read_error
+from kbtrain.net import Retry, check_url, key_headers, retry_after, whole_json
 
 Endpoint = Literal["chat", "completions"]
 _PATHS: dict[Endpoint, str] = {"chat": "chat/completions", "completions": "completions"}

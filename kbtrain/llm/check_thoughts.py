@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbtrain.answers.thoughts import ReadAnswer, silence
+from kbtrain.llm.outputs import SilentAnswers
 from kbtrain.llm.replies import OutputRules, is_opened_by_prompt, read_choice
-from kbtrain.llm.silent_answers import SilentAnswers
 from kbtrain.records import Sample
 
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]  # changed fields -> the reply; None: they were refused

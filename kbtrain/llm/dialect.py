@@ -1,22 +1,24 @@
-"""The dialect of a server: names of fields, fields it refuses, answers in one request, the header of its key.
+"""A model server: its address, its dialect (names of fields, fields it refuses, header of its key) and its models.
 
 ``kbtrain check-server`` finds a dialect by trying. Sampling, judges and the gates that ask a server write by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kbtrain.net.credentials import key_headers
-from kbtrain.net.servers import Retry, split_query
+from kbtrain.net import Retry, key_headers, reply_json, split_query
 
 LimitName = Literal["max_tokens", "max_completion_tokens"]
 KeyHeader = Literal["Authorization", "api-key", "x-api-key"]
 
+_CONTEXT = ("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx")
 # These servers fill in a model's or their own filters; answers must be drawn by the settings of the run alone.
 NEUTRAL: Mapping[str, Mapping[str, Any]] = {
     "vllm": {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0},
@@ -99,3 +101,63 @@ def parts_of(indices: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
         first, n = (first, n + 1) if n else (index, 1)
     if n:
         yield first, n
+
+
+@dataclass(frozen=True)
+class ListedModel:
+    """One model of a server. ``root``: the files it was loaded from (vLLM); ``context``: its tokens of prompt and
+    answer together, where the server states them."""
+
+    name: str
+    owner: str = "unknown"
+    root: str | None = None
+    context: int | None = None
+
+
+def read_models(text: str) -> list[ListedModel]:
+    """The models of a reply to GET /models: OpenAI's ``data``, a bare list (Together) or Ollama's ``models``; empty
+    without a list. Raises ``ValueError`` for text that is not JSON."""
+    listed = reply_json(text)
+    if isinstance(listed, dict):
+        listed = listed.get("data") or listed.get("models")
+    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+    return [_read_model(row) for row in rows if isinstance(row.get("id") or row.get("name"), str)]
+
+
+def _read_model(row: Mapping[str, Any]) -> ListedModel:
+    meta = row.get("meta")
+    stated = {**row, **(meta if isinstance(meta, dict) else {})}
+    context = next((stated[key] for key in _CONTEXT if isinstance(stated.get(key), int)), None)
+    root = row.get("root")
+    return ListedModel(
+        name=str(row.get("id") or row.get("name")),
+        owner=str(row.get("owned_by") or "unknown"),
+        root=root if isinstance(root, str) else None,
+        context=context if context is not None and context > 0 else None,
+    )
+
+
+def find_model(name: str, listed: Sequence[ListedModel]) -> ListedModel | None:
+    """The listed model that ``name`` means, under the name to ask for; None where the list has none.
+
+    ``NAME`` is also ``models/NAME`` (Gemini) and ``NAME:latest`` (Ollama). ``NAME:variant`` (OpenRouter) and a pattern
+    such as ``*`` or ``openai/*`` (LiteLLM) leave the name as it is.
+    """
+    for spelling in (str, _bare_name):  # the exact name first
+        for model in listed:
+            if spelling(model.name) == spelling(name):
+                return model
+    base = name.partition(":")[0]
+    for model in listed:
+        if model.name == base or (is_pattern(model.name) and fnmatch.fnmatchcase(name, model.name)):
+            return replace(model, name=name)
+    return None
+
+
+def is_pattern(name: str) -> bool:
+    """True for a name that stands for many models."""
+    return "*" in name
+
+
+def _bare_name(name: str) -> str:
+    return re.sub(r":latest$", "", name.removeprefix("models/"))

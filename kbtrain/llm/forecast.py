@@ -1,21 +1,27 @@
-"""Work of a sampling or judging before it is done: requests, tokens in and out, and time by a short measurement."""
+"""Work of a sampling, judging or scoring before it is done (requests, tokens, money, time), and time left of one.
+
+Time before the work is that of a short measurement; :class:`RemainingTime` follows the tokens that are left.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest
-from kbtrain.llm.prices import Price
-from kbtrain.llm.silent_answers import SilentAnswers
+from kbtrain.llm.outputs import SilentAnswers
+from kbtrain.llm.prices import Prices, read_prices
+from kbtrain.records import SampleSet
 
 _BYTES_A_TOKEN = 4.0  # of English; other languages need more tokens, and chat templates some dozens a prompt
-_SECONDS_AN_HOUR = 3600.0
+_PRIOR = 3.0  # batches of one kind cannot tell the three causes apart: equal shares weigh as many batches
 
 
 @dataclass(frozen=True)
@@ -58,15 +64,19 @@ class Forecast:
             return None
         return self.measured.seconds * self.answers / self.measured.answers
 
-    def money(self, price: Price) -> float | None:
+    def money(self, prices: Prices) -> float | None:
         """Of a server the tokens, out at most where nothing was measured; else the machine's hours, if measured."""
         if self.server:
             out = self.tokens_most if self.tokens_out is None else self.tokens_out
-            return (self.tokens_in * price.tokens_in + out * price.tokens_out) / 1e6
-        return None if self.seconds is None else self.seconds / _SECONDS_AN_HOUR * price.hour
+            return (self.tokens_in * prices.million_tokens_in + out * prices.million_tokens_out) / 1e6
+        return None if self.seconds is None else self.seconds / 3600 * prices.machine_hour
 
-    def lines(self, price: Price, unit: str = "question-conditions", results: str = "answers") -> list[str]:
-        """Requests, tokens, money and time, a line each. ``unit`` of a measurement; ``results``: what comes out."""
+    def lines(self, price_list: Path, unit: str = "question-conditions", results: str = "answers") -> list[str]:
+        """Requests, tokens, money and time, a line each. ``unit`` of a measurement; ``results``: what comes out.
+
+        Raises :class:`UserError` as :func:`~kbtrain.llm.prices.read_prices`.
+        """
+        prices = read_prices(price_list)
         per = round(self.tokens_in / self.requests) if self.requests else 0
         out = f"at most {self.tokens_most:,}" if self.tokens_out is None else f"about {self.tokens_out:,}"
         out = out if self.tokens_most else "none"
@@ -74,13 +84,12 @@ class Forecast:
         rows = [f"requests  {what}, {self.answers:,} {results}",
                  f"tokens    in about {self.tokens_in:,} ({per:,} each, by their bytes), out {out}"]  # fmt: skip
         rows = rows if self.requests or not self.answers else ["requests  none, and no tokens: without a model"]
-        money = self.money(price)
+        money = self.money(prices)
         if money is not None:
             most = "at most " if self.server and self.tokens_out is None else "about "
             digits = 4 if 0.00005 <= money < 0.1 else 2  # a few cents do not show as 0.00
-            rows.append(
-                f"money     {most}{price.currency} {money:,.{digits}f} by {price.source} (put your own prices in)"
-            )
+            amount = f"{most}{prices.currency} {money:,.{digits}f}"
+            rows.append(f"money     {amount} by {price_list.name} (put your own prices in)")
         if self.measured is None or self.seconds is None:
             rows.append(f"time      not measured; --measure 8 draws 8 of the {unit} and tells")
         else:
@@ -113,29 +122,22 @@ def forecast(config: LLMConfig, requests: Callable[[], Iterable[AnswerRequest]],
         each = math.ceil(request.n / (most or request.n or 1)) + request.greedy if server else 1
         sent += each
         read += each * tokens_of((request.system or "") + request.text(request.evidence))
-    counted = Forecast(
-        prompts.total(), sent, answers, round(read), answers * config.sampling().max_output_tokens, server
-    )
+    tokens_most = answers * config.sampling().max_output_tokens
+    counted = Forecast(prompts.total(), sent, answers, round(read), tokens_most, server)
     if not measure or not prompts:
         return counted
-    return Forecast(**{**counted.__dict__, "measured": time_requests(config, _spread(requests(), prompts, measure))})
+    return replace(counted, measured=_time_requests(config, _spread(requests(), prompts, measure)))
 
 
 def _spread(requests: Iterable[AnswerRequest], counts: Mapping[str, int], measure: int) -> list[AnswerRequest]:
-    """A sample of the requests: of each condition its share, drawn at random (and the same ones every time).
-
-    Conditions alternate in the stream, and splits may: what stands at even distances may all be without passages.
-    """
+    """A sample of the requests: of each condition its share, drawn at random (and the same ones every time)."""
     total = sum(counts.values())
     size = min(measure, total)
-    exact = {condition: size * n / total for condition, n in counts.items()}
-    shares = {condition: int(share) for condition, share in exact.items()}
-    for condition in sorted(exact, key=lambda condition: shares[condition] - exact[condition])[
-        : size - sum(shares.values())
-    ]:
-        shares[condition] += 1
+    # whole shares that sum to the size: each condition gets the whole answers up to its place, less those before it
+    ends = [size * n // total for n in itertools.accumulate(counts.values(), initial=0)]
+    # at random: conditions alternate in the stream, so that requests at even distances may all be without passages
     draw = random.Random(0)
-    places = {condition: set(draw.sample(range(n), shares[condition])) for condition, n in counts.items()}
+    places = {c: set(draw.sample(range(n), ends[i + 1] - ends[i])) for i, (c, n) in enumerate(counts.items())}
     passed, chosen = Counter[str](), []
     for request in requests:
         if passed[request.condition] in places[request.condition]:
@@ -144,7 +146,7 @@ def _spread(requests: Iterable[AnswerRequest], counts: Mapping[str, int], measur
     return chosen
 
 
-def time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measurement:
+def _time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measurement:
     """Draw the answers of a few requests and throw them away; opening the model is not counted."""
     llm = open_llm(config)
     start = time.perf_counter()
@@ -159,3 +161,84 @@ def time_requests(config: LLMConfig, chosen: Sequence[AnswerRequest]) -> Measure
 def tokens_of(text: str) -> float:
     """Tokens of a text, estimated from its bytes."""
     return len(text.encode()) / _BYTES_A_TOKEN
+
+
+class RemainingTime:
+    """Seconds that the rest of a sampling takes, from the batches so far.
+
+    Seconds of a batch = a * tokens read + b * tokens drawn + c * prompts, with a, b and c not below 0, fitted to all
+    batches by least squares. The share of finished questions says little: batches come longest first, and questions of
+    a split may have the greedy answer alone. Tokens of a prompt are estimated from its bytes; tokens of an answer that
+    is left are the mean under its condition so far. A batch that takes longer than the mean raises the estimate.
+    """
+
+    def __init__(self, requests: Iterable[AnswerRequest], clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: float | None = None
+        self._left: dict[tuple[str, str], float] = {}  # tokens of each prompt that is left
+        self._to_read = 0.0
+        self._to_draw: Counter[str] = Counter()  # answers that are left, by condition
+        self._drawn: Counter[str] = Counter()  # tokens so far, by condition
+        self._finished: Counter[str] = Counter()  # answers so far, by condition
+        self._batches: list[tuple[float, float, float, float]] = []  # tokens read and drawn, prompts, seconds
+        for request in requests:
+            tokens = tokens_of(request.question.text) + tokens_of(request.evidence or "")
+            self._left[request.question.id, request.condition] = tokens
+            self._to_read += tokens
+            self._to_draw[request.condition] += request.n + request.greedy
+        self._prompts = len(self._left)
+
+    def start(self) -> None:
+        """Begin to measure: the time before, such as opening the model, belongs to no batch."""
+        self._since = self._clock()
+
+    def add(self, sets: Sequence[SampleSet]) -> None:
+        """Count a finished batch; its seconds are those since the last one."""
+        now, read, drawn = self._clock(), 0.0, 0
+        for sample_set in sets:
+            answers = sample_set.answers()
+            tokens = sum(answer.n_tokens for answer in answers)
+            read, drawn = read + self._left.pop((sample_set.question_id, sample_set.condition), 0.0), drawn + tokens
+            self._drawn[sample_set.condition] += tokens
+            self._finished[sample_set.condition] += len(answers)
+            self._to_draw[sample_set.condition] -= len(answers)
+        self._to_read -= read
+        self._batches.append((read, drawn, len(sets), 0.0 if self._since is None else now - self._since))
+        self._since = now
+
+    def seconds(self) -> float | None:
+        """Seconds left; None as long as too little is finished."""
+        finished = sum(self._finished.values())
+        # the first batches are no measure of the rest
+        if len(self._batches) < 2 or 20 * (self._prompts - len(self._left)) < self._prompts:
+            return None
+        overall = sum(self._drawn.values()) / finished
+        drawn = sum(
+            n * (self._drawn[c] / self._finished[c] if self._finished[c] else overall) for c, n in self._to_draw.items()
+        )
+        left = (self._to_read, drawn, len(self._left))
+        return self._slowed(sum(max(0.0, amount) * rate for amount, rate in zip(left, self._rates(), strict=True)))
+
+    def _slowed(self, seconds: float) -> float:
+        """The estimate at the last batch, counted down from there, and raised where the batch takes longer."""
+        measured = sum(batch[3] for batch in self._batches)
+        mean = measured / len(self._batches)
+        since = 0.0 if self._since is None else self._clock() - self._since
+        if since <= mean or not seconds or not measured:
+            return max(0.0, seconds - since)
+        return max(0.0, seconds * (measured + since) / (measured + mean) - mean)
+
+    def _rates(self) -> list[float]:
+        """Seconds of a token read, of a token drawn, and of a prompt."""
+        import numpy as np
+        from scipy.optimize import nnls
+
+        table = np.array(self._batches)
+        causes, seconds = table[:, :3], table[:, 3]
+        scale = causes.mean(axis=0)
+        scale[scale == 0] = 1.0
+        weight = np.sqrt(_PRIOR)
+        rows = np.vstack([causes / scale, weight * np.eye(3)])
+        shares, _ = nnls(rows, np.concatenate([seconds, weight * np.full(3, seconds.mean() / 3)]))
+        rates: list[float] = (shares / scale).tolist()
+        return rates

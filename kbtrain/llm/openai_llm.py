@@ -19,13 +19,18 @@ import httpx2
 from kbtrain.answers.thoughts import split_thought
 from kbtrain.errors import UserError, did_you_mean, strike
 from kbtrain.llm.base import AnswerRequest, PromptTooLong, Sampling, cut_to_bytes, prompt_ids, request_seed
-from kbtrain.llm.dialect import NEUTRAL, Server, parts_of
-from kbtrain.llm.replies import OutputRules, is_opened_by_prompt, is_stopped_early
-from kbtrain.llm.reply_samples import n_broken, protocol, samples, token_count, unusable_parts
-from kbtrain.llm.server_errors import PromptRefusal, read_error
-from kbtrain.llm.server_models import find_model, read_models
-from kbtrain.llm.server_requests import NoReply, ask_once, post, tls
-from kbtrain.llm.thought_tokens import ThoughtTokens
+from kbtrain.llm.dialect import NEUTRAL, Server, find_model, parts_of, read_models
+from kbtrain.llm.outputs import ThoughtTokens
+from kbtrain.llm.replies import (
+    OutputRules,
+    is_opened_by_prompt,
+    is_stopped_early,
+    protocol,
+    samples,
+    token_count,
+    unusable_parts,
+)
+from kbtrain.llm.server_requests import NoReply, PromptRefusal, ask_once, post, read_error, tls
 from kbtrain.prompts.kbm import answer_fingerprint, chat_messages, encode
 from kbtrain.records import GREEDY, Sample, SampleSet
 from kbtrain.runtime.event_loop import EventLoop
@@ -81,7 +86,6 @@ class OpenAILLM:
         self._answered: set[str] = set()  # fields with which the server has answered
         self._gate: asyncio.Semaphore | None = None
         self._proof: asyncio.Lock | None = None
-        self._broken = 0
         self._unusable = Counter[str]()
         self._sends_stop = sampling.max_thought_tokens == 0
         self._n_opened = 0  # outputs that end a thought which their prompt has opened
@@ -138,15 +142,7 @@ class OpenAILLM:
                 self._warn()
 
     def _warn(self) -> None:
-        """Warn of halves of characters, which no store can hold, of parts that could not be used, and of thoughts that
-        were not declared."""
-        if self._broken:
-            warnings.warn(
-                f"server {self.server.url}: {self._broken} halves of surrogate pairs in its answers are stored as "
-                "U+FFFD",
-                stacklevel=2,
-            )
-            self._broken = 0
+        """Warn of parts that could not be used, and of thoughts that were not declared."""
         for part, n in self._unusable.items():
             if n:
                 warnings.warn(f"server {self.server.base}: {n} {UNUSABLE[part]}", stacklevel=2)
@@ -221,7 +217,6 @@ class OpenAILLM:
         if sends_stop and self._is_stopped_early(reply, opened):
             reply = await self._reply(client, unstopped)
             self._sends_stop &= self._is_stopped_early(reply, opened)
-        self._broken += n_broken(reply)
         self._n_opened += sum(is_opened_by_prompt(choice) for choice in reply["choices"])
         split = split_thought if self._thoughts is None else self._thoughts.split
         how = OutputRules(self.sampling.stop, opened, split)

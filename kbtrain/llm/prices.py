@@ -58,28 +58,9 @@ def search_cost(prices: Prices, tokens: float | None, unit: Literal["money", "to
     return prices.search + read * prices.million_tokens_in / 1e6
 
 
-@dataclass(frozen=True)
-class Price:
-    """Of a million tokens read and written, and of an hour of the machine; ``source`` names where they stand."""
-
-    currency: str
-    tokens_in: float
-    tokens_out: float
-    hour: float
-    source: str
-
-
 def read_prices(name: Path) -> Prices:
     """Prices of a file, or of the shipped one of that name. Raises :class:`UserError` for a broken one."""
     return build(Prices, find(name, "configs", what="price list"), {})
-
-
-def price_of(name: Path) -> Price:
-    """Token and machine prices of a file, or of the shipped one of that name, for a forecast."""
-    path = find(name, "configs", what="price list")
-    prices = build(Prices, path, {})
-    tokens = prices.million_tokens_in, prices.million_tokens_out
-    return Price(prices.currency, *tokens, prices.machine_hour, path.name)
 
 
 class ForecastConfig(Config):

@@ -25,8 +25,8 @@ from kbtrain.io.provenance import file_sha256
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
 from kbtrain.llm.base import LLM, AnswerRequest
-from kbtrain.llm.remaining_time import RemainingTime
-from kbtrain.llm.silent_answers import LEAST, SilentAnswers
+from kbtrain.llm.forecast import RemainingTime
+from kbtrain.llm.outputs import LEAST, SilentAnswers
 from kbtrain.models.batching import windows
 from kbtrain.models.files_read import hashes_of
 from kbtrain.prompts.kbm import evidence_text

@@ -205,7 +205,7 @@ class StatesServer:
         ``options``: variables of the template.
         """
         from kbtrain.llm.openai_llm import post_all
-        from kbtrain.llm.server_errors import PromptRefusal
+        from kbtrain.llm.server_requests import PromptRefusal
 
         body = {"model": self.server.model, "messages": chat_messages(text, system), "max_tokens": 1}
         body["return_token_ids"] = True
@@ -255,7 +255,7 @@ class StatesServer:
 
         They are those before temperature and filters. Raises :class:`UserError`.
         """
-        from kbtrain.llm.reply_samples import top_logprobs
+        from kbtrain.llm.replies import top_logprobs
 
         more = {"logprobs": 2, "return_tokens_as_token_ids": True, "return_token_ids": True}
         drafts = []
@@ -272,7 +272,7 @@ class StatesServer:
         speculative method, and its engine ends where another request asks for log-probabilities beside such a one.
         Raises :class:`UserError`.
         """
-        from kbtrain.llm.reply_samples import usable_logprobs
+        from kbtrain.llm.replies import usable_logprobs
 
         read: list[dict[int, float]] = [{} for _ in prompts]
         for token in tokens:
@@ -297,7 +297,7 @@ class StatesServer:
         ``drawn``: temperature and filters. ``end_token``: asks for the states at it. An answer ends at a line break.
         Raises :class:`UserError`.
         """
-        from kbtrain.llm.reply_samples import protocol
+        from kbtrain.llm.replies import protocol
 
         more: dict[str, Any] = {"n": n, **drawn}
         if end_token is not None:
@@ -312,7 +312,7 @@ class StatesServer:
         Drafts end at a line break.
         """
         from kbtrain.llm.openai_llm import post_all
-        from kbtrain.llm.server_errors import PromptRefusal
+        from kbtrain.llm.server_requests import PromptRefusal
 
         fields = {"model": self.server.model, "temperature": 0.0, "max_tokens": tokens, **more}
         if tokens > 1:

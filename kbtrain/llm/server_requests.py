@@ -1,37 +1,173 @@
 """Send a request to a model server, repeated with back-off for passing faults, else one line with the cause.
 
-Repeated: no connection, a connection that breaks, a time-out, the statuses of
-:data:`~kbtrain.llm.server_errors.PASSING`, and a reply of status 200 with wrong content (cut off, no JSON, no choices).
-A prompt that the server refuses is a :class:`PromptRefusal`. Everything else is the user's to fix.
+Repeated: no connection, a connection that breaks, a time-out, the statuses of :data:`PASSING`, and a reply of status
+200 with wrong content (cut off, no JSON, no choices). A prompt that the server refuses is a :class:`PromptRefusal`.
+Everything else is the user's to fix.
+
+Bodies of errors followed here: OpenAI and Azure (``error`` with ``code`` and ``innererror``), vLLM (``object:
+error``), Mistral and FastAPI (``detail``), Gemini (a list of errors), llama.cpp, OpenRouter (an ``error`` inside a
+reply of status 200).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-import json
+import re
 import ssl
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import httpx2
 
-from kbtrain.errors import UserError, strike, strike_all
-from kbtrain.llm.server_errors import (
-    PASSING,
-    PromptRefusal,
-    ServerError,
-    failed_answer,
-    holds_error,
-    read_error,
-    refused_answer,
-)
-from kbtrain.net.servers import LARGEST, LONGEST_ASKED, Retry, retry_after, split_query
+from kbtrain.errors import UserError, strike
+from kbtrain.net import LARGEST, LONGEST_ASKED, Retry, reply_json, retry_after, split_query
 from kbtrain.runtime.event_loop import run
 
-HINTS = {401: "; set the key (see server_key_env)", 403: "; is the key allowed to use this model?"}
+RefusalKind = Literal["content_filter", "context_length", "other"]
+PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+_OF_REQUEST = frozenset({400, 403, 413, 422, 451})  # statuses by which a server refuses what a request holds
+
+_QUOTA_CODES = frozenset({
+    "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
+    "insufficient_funds", "insufficient_credits", "payment_required", "arrearage",
+})  # fmt: skip
+_QUOTA = re.compile(
+    r"insufficient[ _](account )?(balance|quota|credits?|funds)|credit balance is too low|billing hard limit"
+    r"|requires more credits|out of credits|payment required",
+    re.I,
+)
+_OVER_QUOTA = re.compile(r"exceeded your (current|monthly) (quota|usage limit)|quota (has been |is )?exhausted", re.I)
+_WAIT = re.compile(r"\"retryDelay\":\s*\"([\d.]+)s\"|(?:retry|try again) (?:in|after) ([\d.]+) ?s", re.I)
+_FILTER_CODES = frozenset({
+    "content_filter", "content_policy_violation", "responsibleaipolicyviolation", "data_inspection_failed",
+    "moderation_blocked", "safety", "prohibited_content", "sensitive_words_detected", "invalid_prompt",
+})  # fmt: skip
+_FILTER = re.compile(
+    r"content[ _-]?(filter|policy|management policy)|content was (blocked|filtered)|usage polic|responsible ai"
+    r"|safety (system|filter|setting)|inappropriate content|prohibited[ _]content|requires moderation"
+    r"|flagged (for|as)|moderation",
+    re.I,
+)
+_LENGTH_CODES = frozenset({
+    "context_length_exceeded", "exceed_context_size_error", "string_above_max_length", "max_tokens_exceeded",
+})  # fmt: skip
+_LENGTH = re.compile(
+    r"context (length|size|window)|(prompt|input|request|message|text|sequence)s?\b[^.]{0,60}\btoo (long|large)"
+    r"|too many (input )?tokens|longer than the (maximum )?model|reduce the length"
+    r"|max_tokens must be at least 1, got -|input (length|tokens?)\b.{0,60}exceed|larger than the context",
+    re.I,
+)
+_IMAGE = re.compile(r"image (input|url|content)|not support (image|vision|multimodal)", re.I)
+
+
+class PromptRefusal(Exception):
+    """A server refuses this prompt, and another try would not help. ``str``: kind, and the server's words."""
+
+    def __init__(self, kind: RefusalKind, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+        self.message = message
+
+
+@dataclass(frozen=True)
+class ServerError:
+    """One error of a server: HTTP status (or the code that stands for it), short message, codes in lower case."""
+
+    status: int
+    message: str
+    codes: frozenset[str] = frozenset()
+    wait: float | None = None  # seconds that the body asks to wait
+
+    @property
+    def text(self) -> str:
+        """Status and message, as a UserError shows them."""
+        return f"status {self.status} ({self.message})"
+
+    @property
+    def is_quota(self) -> bool:
+        """True where the account has no money or quota left, which no waiting cures."""
+        if self.status == 402 or self.codes & _QUOTA_CODES or _QUOTA.search(self.message):
+            return True
+        return self.wait is None and _OVER_QUOTA.search(self.message) is not None
+
+    @property
+    def refusal(self) -> RefusalKind | None:
+        """Kind of refusal of the prompt; None where the error is not about the prompt."""
+        of_request = self.status in _OF_REQUEST
+        if self.codes & _FILTER_CODES or (of_request and _FILTER.search(self.message)):
+            return "content_filter"
+        if self.codes & _LENGTH_CODES or self.status == 413 or (of_request and _LENGTH.search(self.message)):
+            return "context_length"
+        if _IMAGE.search(self.message):
+            return "other"
+        return "other" if self.status in {400, 422, 451} else None
+
+
+def read_error(status: int, text: str) -> ServerError:
+    """The error that a reply states; of a reply of status 200 the status is that of its ``error.code``, or 502."""
+    body: Any = None
+    with contextlib.suppress(ValueError):
+        body = reply_json(text)  # struck before it is cut: a part of a key could not be
+    codes = frozenset(str(code).lower() for code in _codes(body, 0))
+    if re.search(r"\"quotaId\":\s*\"\w*PerDay", text):  # Gemini's: a wait of seconds is asked for all the same
+        codes |= {"insufficient_quota"}
+    if status == 200:
+        numbers = [int(code) for code in codes if re.fullmatch(r"[45]\d\d", code)]
+        status = numbers[0] if numbers else 502
+    waits = _WAIT.search(text)
+    wait = float((waits[1] or waits[2]).rstrip(".")) if waits and re.search(r"\d", waits[0]) else None
+    return ServerError(status, error_message(strike(text) if body is None else body), codes, wait)
+
+
+def holds_error(reply: Mapping[str, Any]) -> bool:
+    """True for a reply that states an error in place of an answer; an ``error`` of null is not one."""
+    return bool(reply.get("error")) or reply.get("object") == "error"
+
+
+def error_message(value: Any) -> str:
+    """A server's error message in one short line, from its reply's JSON or text; empty where it says nothing."""
+    for _ in range(8):
+        if isinstance(value, list) and value:
+            value = value[0]
+        elif isinstance(value, dict):
+            inner = next((value[key] for key in ("error", "message", "detail", "msg") if value.get(key)), None)
+            if inner is None:
+                break
+            place = value.get("loc")
+            if isinstance(place, list) and place and isinstance(inner, str):
+                inner = f"{place[-1]}: {inner}"
+            value = inner
+        elif isinstance(value, str) and value.startswith("{"):  # JSON inside a message, as Mistral sends it
+            try:
+                value = reply_json(value)
+            except ValueError:
+                break
+        else:
+            break
+    return " ".join(str(value).split())[:200] if value else ""
+
+
+def _codes(value: Any, depth: int) -> Iterator[Any]:
+    """Values of ``code``, ``type`` and ``status`` in an error, and in the errors and reasons inside it."""
+    if depth > 4:
+        return
+    if isinstance(value, list):
+        for item in value[:4]:
+            yield from _codes(item, depth + 1)
+    elif isinstance(value, dict):
+        for key in ("code", "type", "status", "error_type"):
+            if isinstance(value.get(key), str | int):
+                yield value[key]
+        for key in ("error", "innererror", "detail", "message", "metadata"):
+            yield from _codes(value.get(key), depth + 1)
+
+
+_HINTS = {401: "; set the key (see server_key_env)", 403: "; is the key allowed to use this model?"}
 NO_QUOTA = "the account has no quota left: add credit or take another key"
-NOT_FOUND = {  # a server that lacks an endpoint and one that lacks a model say the same
+_NOT_FOUND = {  # a server that lacks an endpoint and one that lacks a model say the same
     "chat/completions": "; check server_url and server_model, or set server_endpoint: completions",
     "completions": "; check server_url and server_model, or set server_endpoint: chat",
     "embeddings": "; check server_url and server_model: does this server make embeddings?",
@@ -79,8 +215,8 @@ async def _post_once(client: httpx2.AsyncClient, path: str, body: Mapping[str, A
         wait = retry_after(response.headers.get("retry-after"), LONGEST_ASKED)
         raise _failure(client, path, read_error(response.status_code, text), wait)
     try:
-        reply = strike_all(json.loads(text))  # a server may echo its caller's headers
-    except (ValueError, RecursionError):
+        reply = reply_json(text)
+    except ValueError:
         raise NoReply(f"a reply that is not JSON ({strike(text)[:60]!r})") from None
     if not isinstance(reply, dict):
         raise NoReply(f"a reply without {holds} ({strike(text)[:60]!r})")
@@ -88,10 +224,13 @@ async def _post_once(client: httpx2.AsyncClient, path: str, body: Mapping[str, A
         if holds_error(reply):
             raise _failure(client, path, read_error(200, text), None)
         raise NoReply(f"a reply without {holds} ({strike(text)[:100]!r})", is_empty=True)
-    if (reason := failed_answer(reply)) is not None:
-        raise NoReply(f"an answer that broke off ({reason})")
-    if (reason := refused_answer(reply)) is not None:
-        raise PromptRefusal("content_filter", f"finish reason {reason}")
+    choices = reply.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        reason = choice.get("finish_reason") if isinstance(choice, dict) else None
+        if reason == "error" or (isinstance(choice, dict) and choice.get("error")):  # its provider broke it off
+            raise NoReply(f"an answer that broke off ({error_message(choice.get('error') or 'finish reason error')})")
+        if isinstance(reason, str) and reason.lower().startswith("content_filter"):
+            raise PromptRefusal("content_filter", f"finish reason {reason}")
     return reply
 
 
@@ -99,12 +238,11 @@ def _failure(client: httpx2.AsyncClient, path: str, error: ServerError, wait: fl
     """The exception that a server's error stands for; ``wait``: its ``Retry-After``."""
     if error.is_quota:
         return UserError(f"server {client.base_url}: {error.text}; {NO_QUOTA}, then run the same command again")
-    kind = error.refusal
-    if kind is not None:
-        return PromptRefusal(kind, error.text)
+    if error.refusal is not None:
+        return PromptRefusal(error.refusal, error.text)
     if error.status in PASSING:
         return NoReply(error.text, error.wait if wait is None else wait)
-    hint = NOT_FOUND[path] if error.status == 404 else HINTS.get(error.status, "")
+    hint = _NOT_FOUND[path] if error.status == 404 else _HINTS.get(error.status, "")
     return UserError(f"server {client.base_url}: {error.text}{hint}")
 
 
@@ -115,8 +253,10 @@ async def exchange(
 
     Raises :class:`NoReply` where none comes, and :class:`UserError` for an address that cannot be asked.
     """
+    timeout = client.timeout
+    deadline = None if timeout.read is None else timeout.read + (timeout.connect or 0.0)
     try:
-        async with asyncio.timeout(_deadline(client)), client.stream(method, path, json=body) as response:
+        async with asyncio.timeout(deadline), client.stream(method, path, json=body) as response:
             return response, await _text_of(response)
     except TimeoutError:  # of the whole request: a reply may come a byte at a time
         raise NoReply("no whole answer in time") from None
@@ -131,7 +271,7 @@ async def exchange(
 def ask_once(
     url: str, method: str, path: str, headers: Mapping[str, str], seconds: float, body: Mapping[str, Any] | None = None
 ) -> tuple[httpx2.Response, str]:
-    """:func:`exchange` for one who asks a server a single time, not more than ``seconds`` for connecting or reading."""
+    """:func:`exchange` with a client of its own, and at most ``seconds`` for connecting and for reading."""
     address, query = split_query(url)
 
     async def ask() -> tuple[httpx2.Response, str]:
@@ -145,13 +285,9 @@ def ask_once(
 
 @functools.cache
 def tls() -> ssl.SSLContext:
-    """One for all clients of servers: reading the certificates takes longer than asking."""
+    """The TLS context of all clients of servers."""
+    # once: reading the certificates takes longer than asking
     return httpx2.create_ssl_context()
-
-
-def _deadline(client: httpx2.AsyncClient) -> float | None:
-    """Seconds for a request as a whole; None: none was set."""
-    return None if client.timeout.read is None else client.timeout.read + (client.timeout.connect or 0.0)
 
 
 async def _text_of(response: httpx2.Response) -> str:

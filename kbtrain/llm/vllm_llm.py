@@ -10,8 +10,8 @@ from kbtrain.answers.grading import is_empty
 from kbtrain.answers.thoughts import ReadAnswer, read_answer
 from kbtrain.errors import UserError
 from kbtrain.llm.base import AnswerRequest, Sampling, prompt_ids, request_seed
+from kbtrain.llm.outputs import ThoughtTokens
 from kbtrain.llm.served_states import ServedStates, line_break_tokens, read_states, state_request
-from kbtrain.llm.thought_tokens import ThoughtTokens
 from kbtrain.models.batching import BatchLimits, windows
 from kbtrain.models.load import load_tokenizer, name_of, resolve
 from kbtrain.prompts.kbm import answer_fingerprint

@@ -31,10 +31,8 @@ from kbtrain.io.files import errors_of, loads
 from kbtrain.io.provenance import file_sha256, write_atomically
 from kbtrain.io.text_files import read_text
 from kbtrain.llm.dialect import KeyHeader
-from kbtrain.llm.server_errors import PromptRefusal
-from kbtrain.llm.server_requests import post
-from kbtrain.net.credentials import check_url, key_from_environment, key_headers
-from kbtrain.net.servers import LONGEST_ASKED, Retry, is_loopback, split_query
+from kbtrain.llm.server_requests import PromptRefusal, post
+from kbtrain.net import LONGEST_ASKED, Retry, check_url, is_loopback, key_from_environment, key_headers, split_query
 from kbtrain.records import Hit, Passage
 from kbtrain.retrieval.corpus import read_passages, require_passages
 from kbtrain.runtime.event_loop import EventLoop, run

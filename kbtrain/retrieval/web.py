@@ -21,8 +21,7 @@ from pydantic import Field
 from kbtrain.answers.writing import is_blank
 from kbtrain.config import Config
 from kbtrain.errors import UserError, strike_all
-from kbtrain.net.credentials import check_url, key_from_environment
-from kbtrain.net.servers import retry_after, whole_text
+from kbtrain.net import check_url, key_from_environment, retry_after, whole_text
 from kbtrain.records import Hit
 from kbtrain.retrieval.distinct import distinct
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from kbtrain.errors import UserError, at, never_show
 from kbtrain.io.text_files import read_text
-from kbtrain.net.servers import is_loopback
+from kbtrain.net import is_loopback
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Busy, Refused

@@ -18,7 +18,7 @@ from kbtrain.answers.writing import is_blank
 from kbtrain.config import Config
 from kbtrain.errors import UserError, require
 from kbtrain.gates.registry import folder_of
-from kbtrain.net.credentials import check_url
+from kbtrain.net import check_url
 from kbtrain.prompts.template_marks import break_marks
 from kbtrain.serve.config import SEARCH_TOOLS, ServeConfig, parse_command
 from kbtrain.serve.decide import Decider, decide_without_gate

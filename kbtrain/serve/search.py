@@ -26,7 +26,7 @@ from kbtrain.errors import UserError, at, strike_all
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import one_line
 from kbtrain.io.provenance import meta_of, meta_path
-from kbtrain.net.servers import Retry
+from kbtrain.net import Retry
 from kbtrain.records import Hit
 from kbtrain.retrieval.base import hit_of
 from kbtrain.retrieval.distinct import DistinctSearch, distinct, refilled

@@ -20,8 +20,7 @@ import aiohttp
 import httpx2
 from yarl import URL
 
-from kbtrain.net.credentials import key_from_environment, key_headers
-from kbtrain.net.servers import LARGEST, is_loopback, split_query, whole_json
+from kbtrain.net import LARGEST, is_loopback, key_from_environment, key_headers, split_query, whole_json
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.exchange import Header, Upload
 from kbtrain.serve.metrics import Metrics

@@ -18,7 +18,7 @@ from kbtrain.gates.untrained.server import SIGNALS, ServerCard, draft_signals, p
 from kbtrain.llm.check_server import ServerAbilities, write_config
 from kbtrain.llm.check_thoughts import CheckedThoughts
 from kbtrain.llm.dialect import Dialect
-from kbtrain.llm.silent_answers import SilentAnswers
+from kbtrain.llm.outputs import SilentAnswers
 from kbtrain.records import GateExample
 
 ASKED = [GateExample.ask(f"What is the {what} of place {i}{', and why' * (i % 3)}?")

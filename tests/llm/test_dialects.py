@@ -17,11 +17,10 @@ from kbtrain.errors import UserError
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest, Sampling, cut_to_bytes, request_seed
 from kbtrain.llm.check_server import check_server
-from kbtrain.llm.dialect import Dialect, Server, parts_of
+from kbtrain.llm.dialect import Dialect, Server, find_model, parts_of, read_models
 from kbtrain.llm.openai_llm import OpenAILLM
-from kbtrain.llm.server_errors import read_error
-from kbtrain.llm.server_models import find_model, read_models
-from kbtrain.net.servers import Retry
+from kbtrain.llm.server_requests import read_error
+from kbtrain.net import Retry
 
 QUICK = Retry(tries=3, first=0.01, longest=0.02)
 KEY = "sk-a-key-of-azures-1234"

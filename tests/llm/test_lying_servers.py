@@ -18,7 +18,7 @@ from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.check_server import check_server
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.openai_llm import OpenAILLM
-from kbtrain.net.servers import Retry
+from kbtrain.net import Retry
 from kbtrain.records import SampleSet
 from kbtrain.retrieval.vectors import Embedder, Embeddings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbtrain.llm.base import AnswerRequest
-from kbtrain.llm.remaining_time import RemainingTime
+from kbtrain.llm.forecast import RemainingTime
 from kbtrain.records import GREEDY, Question, Sample, SampleSet
 
 READ, DRAWN, PROMPT = 0.004, 0.01, 0.2  # seconds of a token read, of a token drawn, and of a prompt

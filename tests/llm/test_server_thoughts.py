@@ -13,8 +13,7 @@ from model_server import ModelServer
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.dialect import Dialect, Server
 from kbtrain.llm.openai_llm import OpenAILLM
-from kbtrain.llm.replies import OutputRules
-from kbtrain.llm.reply_samples import samples
+from kbtrain.llm.replies import OutputRules, samples
 from kbtrain.llm.server_requests import Retry
 
 THINKS = "<think>\nIt may be Rome.\nOr Paris.\n</think>\n\n{answer}\nIt is in France."

@@ -18,7 +18,7 @@ from support.http_server import LocalServer
 
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.net.servers import Retry
+from kbtrain.net import Retry
 from kbtrain.questions.catalogue import atlas_passages
 from kbtrain.questions.load import load_questions
 from kbtrain.records import Evidence, Passage

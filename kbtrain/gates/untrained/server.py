@@ -20,7 +20,7 @@ from kbtrain.gate.card import Pass, Stage
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate
 from kbtrain.gates.untrained.draft import TOKENS
 from kbtrain.llm.dialect import Dialect
-from kbtrain.net.servers import LONGEST_ASKED
+from kbtrain.net import LONGEST_ASKED
 from kbtrain.prompts.kbm import chat_messages, encode
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_text, asked_whole
 from kbtrain.prompts.yes_no import NO, YES, can_you_answer, yes_no_fingerprint
@@ -143,8 +143,8 @@ class ServerGate(UntrainedGate):
     async def _replies(self, bodies: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Top]]:
         """Top log-probabilities of each reply's tokens, in the order of the requests; many under way at once."""
         from kbtrain.llm.openai_llm import post_all
-        from kbtrain.llm.reply_samples import token_count, top_logprobs
-        from kbtrain.llm.server_errors import PromptRefusal
+        from kbtrain.llm.replies import token_count, top_logprobs
+        from kbtrain.llm.server_requests import PromptRefusal
 
         replies = await post_all(self.llm.server, bodies)
         refusals = [reply for reply in replies if isinstance(reply, PromptRefusal)]
@@ -167,7 +167,7 @@ def connect(card: ServerCard) -> OpenAILLM:
     from kbtrain.llm.base import Sampling
     from kbtrain.llm.dialect import Server
     from kbtrain.llm.openai_llm import OpenAILLM
-    from kbtrain.net.servers import Retry
+    from kbtrain.net import Retry
 
     retry = Retry(tries=card.tries, patience=card.patience)
     server = Server(

@@ -27,6 +27,7 @@ from kbtrain.kernels.memory import keep_freed_memory
 from kbtrain.kernels.packed_linear import PackedLinears
 from kbtrain.kernels.parallel_batches import replica
 from kbtrain.llm.base import Sampling
+from kbtrain.llm.outputs import ThoughtTokens
 from kbtrain.llm.sampler.draw import DrawnTokens, UniformRow, draw, filter_logits, upload
 from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.prefill import SharedPrefixCache, current_prefix, prefill
@@ -34,7 +35,6 @@ from kbtrain.llm.sampler.rows import PromptRows, Row
 from kbtrain.llm.sampler.shared_prefix import CopiedPrefixDecoder, SharedPrefixDecoder, room_behind
 from kbtrain.llm.sampler.shared_prefix_check import blocks_hold
 from kbtrain.llm.sampler.step_graph import GridSequences, StepGraphs
-from kbtrain.llm.thought_tokens import ThoughtTokens
 from kbtrain.models.batching import common_start
 from kbtrain.models.weights import no_numbers
 from kbtrain.records import GREEDY, Finish, Sample

@@ -1,20 +1,32 @@
-"""Keys of servers and services: taken from the environment, checked, and never shown.
+"""Keys and addresses of servers, waits between tries, and limits for untrusted replies.
 
-Every secret that is met here is struck from errors, meta files and stores (:func:`kbtrain.errors.never_show`), since
-servers echo headers, and a configuration that holds a key would carry it into each file that says how it was made.
-What could not be struck without striking results too, a word or a number, is refused as a key.
+Keys come from the environment, are checked, and are never shown. Every secret that is met here is struck from errors,
+meta files and stores (:func:`kbtrain.errors.never_show`), since servers echo headers, and a configuration that holds a
+key would carry it into each file that says how it was made. What could not be struck without striking results too, a
+word or a number, is refused as a key.
 """
 
 from __future__ import annotations
 
+import email.utils
+import functools
+import ipaddress
+import json
 import os
+import random
 import re
+import time
 import urllib.parse
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from kbtrain.errors import UserError, is_plain, never_show
+from kbtrain.errors import UserError, is_plain, never_show, strike_all
 
+LARGEST = 64 * 2**20  # bytes of a reply that are read
+LONGEST_ASKED = 600.0  # seconds that a server may ask to wait
+_HALVES = re.compile("[\ud800-\udfff]")
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 PLACEHOLDERS = frozenset(
     {"empty", "none", "null", "dummy", "unused", "not-needed", "ollama", "lm-studio", "sk-no-key-required"}
 )
@@ -120,3 +132,74 @@ def _hide(name: str, value: str, place: str) -> None:
     if _SECRET_NAME.search(name) and value.lower() not in PLACEHOLDERS:
         for secret in (value, *value.split()):  # "Bearer KEY": a server may repeat the key alone
             never_show(secret)
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Number of tries and the pauses between them: ``first`` seconds, doubled each time up to ``longest``, times a
+    random number between 1/2 and 1 (so that clients which failed together do not come back together).
+
+    A server's ``Retry-After`` counts as the least wait, up to ``patience`` seconds.
+    """
+
+    tries: int = 8
+    first: float = 1.0
+    longest: float = 60.0
+    patience: float = LONGEST_ASKED
+
+    def seconds(self, failed: int, requested: float | None) -> float:
+        """Seconds to wait after ``failed`` tries; ``asked`` is the server's own request."""
+        wait = min(self.longest, self.first * 2.0 ** min(failed - 1, 30)) * random.uniform(0.5, 1.0)
+        return max(wait, min(requested or 0.0, self.patience))
+
+
+def retry_after(text: str | None, most: float) -> float | None:
+    """Seconds from a ``Retry-After`` header (a number or a date), at most ``most``; None if it is neither."""
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return None if seconds != seconds else min(most, max(0.0, seconds))
+
+
+def split_query(url: str) -> tuple[str, dict[str, str]]:
+    """An address without its query, and the query: Azure's ``?api-version=...`` follows the path of every request."""
+    address, _, query = url.partition("?")
+    return address.rstrip("/"), dict(urllib.parse.parse_qsl(query.partition("#")[0], keep_blank_values=True))
+
+
+def whole_text(text: str) -> tuple[str, int]:
+    """``text`` with halves of surrogate pairs replaced by U+FFFD, and their number: no file or store can hold them."""
+    return _HALVES.subn("�", text)
+
+
+def whole_json(value: Any) -> tuple[Any, int]:
+    """A value of JSON with every text in it, names of fields too, as :func:`whole_text` makes it, and the number."""
+    text, broken = whole_text(json.dumps(value, ensure_ascii=False))
+    return json.loads(text), broken
+
+
+def reply_json(text: str) -> Any:
+    """The JSON of a reply without secrets, since a server may echo its caller's headers; no store can hold halves of
+    surrogate pairs, so these are U+FFFD. Raises ValueError."""
+    try:
+        value = strike_all(json.loads(text))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return whole_json(value)[0] if _ESCAPED_HALF.search(text) else value
+
+
+@functools.lru_cache(maxsize=256)
+def is_loopback(host: str) -> bool:
+    """True for addresses that only this machine reaches."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

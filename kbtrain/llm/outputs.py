@@ -1,0 +1,110 @@
+"""Outputs of a model: thought and answer in token ids, and the share of answers that say nothing.
+
+Decoding without special tokens drops the marks of some families' thoughts (Magistral, gpt-oss, Command A), and thought
+and answer become one text. So their outputs are decoded with special tokens, which the answer then loses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, get_args
+
+from kbtrain.answers.thoughts import (
+    Silence,
+    SplitText,
+    has_mark,
+    is_closing,
+    is_opening,
+    opens_thought,
+    silence,
+    split_thought,
+)
+from kbtrain.errors import UserError
+from kbtrain.records import Sample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_TAIL = 24  # tokens of a prompt in which an opening mark and the space behind it stand
+MOST_SILENT = 0.2  # share of answers
+LEAST = 50  # answers from which on a share is looked at before all are drawn
+_ADVICE: dict[Silence, str] = {
+    "cut": "raise max_thought_tokens, or ask the model not to think (docs/howto/thinking.md)",
+    "thought_only": "no answer follows the thoughts: ask the model not to think, or look at the stop strings",
+    "empty": "look at the prompt, the chat template and the stop strings",
+}
+
+
+class ThoughtTokens:
+    """``special``: some marks are special tokens of the tokenizer; ``opening`` and ``closing``: ids of whole marks."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        added = tokenizer.added_tokens_decoder
+        special = [token.content for token in added.values() if token.special]
+        self.special = any(map(has_mark, special))
+        self.opening = frozenset(i for i, token in added.items() if is_opening(token.content))
+        self.closing = frozenset(i for i, token in added.items() if is_closing(token.content))
+        names = sorted(special, key=len, reverse=True)
+        self._specials = re.compile("|".join(map(re.escape, names))) if names else None
+
+    def is_opened_by(self, prompt: Sequence[int]) -> bool:
+        """True if a prompt ends with the opening mark of a thought, as the templates of DeepSeek-R1's kind do."""
+        return opens_thought(str(self._tokenizer.decode(list(prompt[-_TAIL:]))))
+
+    def is_thinking(self, tokens: Sequence[int], opened: bool) -> bool:
+        """True if an output is surely in its thought, without decoding it; False where that is not known."""
+        is_open = opened or (bool(tokens) and tokens[0] in self.opening)
+        return is_open and bool(self.closing) and self.closing.isdisjoint(tokens)
+
+    def decode(self, tokens: Sequence[int], opened: bool) -> SplitText:
+        """Thought and answer of an output. The answer has no special tokens."""
+        text = str(self._tokenizer.decode(list(tokens), skip_special_tokens=not self.special))
+        return self.split(text, opened)
+
+    def split(self, text: str, opened: bool) -> SplitText:
+        """As :meth:`decode`, of a text that has its special tokens where some are marks."""
+        split = split_thought(text, opened)
+        if not self.special or self._specials is None:
+            return split
+        return replace(split, answer=self._specials.sub("", split.answer))
+
+
+@dataclass
+class SilentAnswers:
+    """Number of answers so far, and of those that say nothing by kind."""
+
+    n: int = 0
+    kinds: Counter[Silence] = field(default_factory=Counter)
+
+    def add(self, samples: Iterable[Sample]) -> None:
+        """Count answers."""
+        for sample in samples:
+            self.n += 1
+            if (kind := silence(sample)) is not None:
+                self.kinds[kind] += 1
+
+    def line(self) -> str:
+        """The three shares, for people."""
+        n = max(self.n, 1)
+        empty, cut, thoughts = (self.kinds[kind] / n for kind in get_args(Silence))
+        return f"{self.n} answers: {empty:.1%} empty, {cut:.1%} cut before they began, {thoughts:.1%} thoughts alone"
+
+    def is_too_silent(self, least: int = 0) -> bool:
+        """True if more than :data:`MOST_SILENT` of at least ``least`` answers say nothing."""
+        return self.n >= max(least, 1) and self.kinds.total() > MOST_SILENT * self.n
+
+    def advice(self) -> str:
+        """Advice against the most frequent kind."""
+        return _ADVICE[max(self.kinds, key=lambda kind: self.kinds[kind])]
+
+    def check(self, place: str, least: int = 0) -> None:
+        """Raise :class:`UserError` where too many say nothing. ``place``: file and run that hold them."""
+        if self.is_too_silent(least):
+            raise UserError(
+                f"{place}: {self.line()}; {self.advice()}; then sample into a new run (sampling_run), or set "
+                "allow_empty: true to continue"
+            )
