@@ -24,7 +24,7 @@ from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.run_folder import ResampleConfig, stored_scores, warn_of_rule
 from kbtrain.io.provenance import check_unchanged, write_result
 from kbtrain.questions.checks import read_questions
-from kbtrain.rag.pipelines import FOLDER
+from kbtrain.rag.seakr_traces import FOLDER
 from kbtrain.records import Split
 from kbtrain.report.summary import bootstrap_units
 from kbtrain.report.tables import pipelines_text

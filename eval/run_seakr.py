@@ -21,7 +21,7 @@ from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.io.provenance import write_atomically, write_meta
-from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun
+from kbtrain.rag.seakr_run import SeakrPipelineConfig, SeakrRun
 from kbtrain.report.trace_page import render_traces, summarise
 from kbtrain.runtime.progress import progress_bar
 

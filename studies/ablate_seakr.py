@@ -22,8 +22,8 @@ from shared_thoughts import SharedThoughts, shared_thoughts
 from kbtrain.config import run_script
 from kbtrain.evaluation.pipelines import traces_minus
 from kbtrain.io.provenance import write_atomically, write_meta
-from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun
-from kbtrain.rag.seakr.trace import Trace
+from kbtrain.rag.seakr_run import SeakrPipelineConfig, SeakrRun
+from kbtrain.rag.seakr_traces import Trace
 from kbtrain.report.tables import difference
 from kbtrain.report.trace_page import render_traces, summarise
 from kbtrain.runtime.progress import progress_bar

@@ -17,9 +17,9 @@ from types import TracebackType
 from kbtrain.gates.seakr.engine import Thought
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import MODEL_FILES, Records
-from kbtrain.rag.pipelines import FOLDER
-from kbtrain.rag.seakr.run import SeakrPipelineConfig, key_digest, open_thinking, run_settings
-from kbtrain.rag.seakr.self_aware import AnswerEngine, GenerationRequest, PromptEngine, Reply
+from kbtrain.rag.seakr_lockstep import AnswerEngine, GenerationRequest, PromptEngine, Reply
+from kbtrain.rag.seakr_run import SeakrPipelineConfig, key_digest, open_thinking, run_settings
+from kbtrain.rag.seakr_traces import FOLDER
 
 # what a prompt and its thought depend on, the gate's own signal aside
 KEY = ("base_model", "demonstrations", "titles", "max_new_tokens", "chain_tokens", "dtype", "rules", MODEL_FILES)

@@ -1,7 +1,7 @@
 """A model whose thoughts are written down, and a shelf of documents: what SeaKR's loops are tested with."""
 
 from kbtrain.gates.seakr.engine import Thought
-from kbtrain.rag.seakr.self_aware import Reply
+from kbtrain.rag.seakr_lockstep import Reply
 from kbtrain.records import Hit, Question
 
 

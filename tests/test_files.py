@@ -37,7 +37,7 @@ from kbtrain.io.files import (
 )
 from kbtrain.io.provenance import meta_path
 from kbtrain.io.text_files import read_text
-from kbtrain.rag.seakr.trace import Spent, Trace, TraceFile
+from kbtrain.rag.seakr_traces import Spent, Trace
 from kbtrain.records import Evidence, GateScore, Hit, Passage
 from kbtrain.retrieval.retrieve_stage import open_index
 from kbtrain.runtime.exit_code import exit_code
@@ -112,7 +112,7 @@ def _evidence(path: Path) -> None:
 
 
 def _trace(path: Path) -> None:
-    with TraceFile(path, {"a": 1}) as file:
+    with Records(path, {"a": 1}, growing=True) as file:
         file.add(Trace("q", LONG, (), "seakr", 0.5, (), (), "done", "", False, 0.0, 0.0, Spent()))
 
 

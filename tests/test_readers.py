@@ -29,7 +29,6 @@ from kbtrain.io.store import SampleStore
 from kbtrain.prompts.own import read_prompts
 from kbtrain.questions.reading.files import data_files
 from kbtrain.questions.reading.json_stream import json_rows
-from kbtrain.rag.seakr.trace import TraceFile
 from kbtrain.records import GateScore
 from kbtrain.report.figures import read_classified
 from kbtrain.report.summary import read_bills
@@ -98,7 +97,7 @@ OTHER: dict[str, tuple[str, Reader]] = {
 NO_TEXT: dict[str, tuple[str, Reader]] = {
     "hash": ("x", file_sha256),
     "responses": ("x.jsonl", cut_torn_line),
-    "traces": ("x.jsonl", lambda path: TraceFile(path, {}).close()),
+    "traces": ("x.jsonl", lambda path: Records(path, {}, growing=True).close()),
     "scores": ("x.jsonl", lambda path: ScoreFile(path, {}).close()),
     "key of scores": ("x.jsonl.key", lambda path: ScoreFile(_note(path), {}).close()),
 }

@@ -20,8 +20,7 @@ from kbtrain.evaluation.seen import NOTHING, Seen, seen_of
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
 from kbtrain.metrics.significance import Delta, delta, resampled_means
-from kbtrain.rag.pipelines import stored_pipelines
-from kbtrain.rag.seakr.trace import Trace, grades
+from kbtrain.rag.seakr_traces import Trace, grades, stored_pipelines
 from kbtrain.records import Condition, Evidence, Question, Sample
 
 Scores = Mapping[str, Mapping[str, float]]  # gate -> question id -> score

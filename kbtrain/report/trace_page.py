@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from kbtrain.rag.seakr.trace import Spent, Trace
+from kbtrain.rag.seakr_traces import Spent, Trace
 from kbtrain.report.page import render
 
 SHOWN = 200  # characters of a document that are not folded away

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kbtrain.config import build
-from kbtrain.rag.seakr.trace import Candidate, Spent, Step, Trace
+from kbtrain.rag.seakr_traces import Candidate, Spent, Step, Trace
 from kbtrain.report.trace_page import render_traces
 from kbtrain.report.words import gate_name
 

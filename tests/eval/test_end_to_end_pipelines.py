@@ -12,7 +12,7 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation.results import load
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import meta_path, read_meta
-from kbtrain.rag.seakr.trace import Spent, Trace
+from kbtrain.rag.seakr_traces import Spent, Trace
 from kbtrain.records import Question
 
 

@@ -18,7 +18,7 @@ from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta
 from kbtrain.labeling.examples import example
-from kbtrain.rag.seakr.trace import Trace
+from kbtrain.rag.seakr_traces import Trace
 from kbtrain.records import Passage, Question
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +110,7 @@ def test_a_method_answers_every_question_and_leaves_a_page(script, run_folder, m
 
 def test_an_interrupted_run_goes_on_at_the_next_question(script, run_folder, monkeypatch):
     module, config = configured(script, run_folder, method="multi_hop", name="cut", at_once=1)
-    import kbtrain.rag.seakr.run as library
+    import kbtrain.rag.seakr_run as library
 
     whole = library.answer_all
 

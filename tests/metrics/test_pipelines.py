@@ -6,7 +6,7 @@ import pytest
 
 from kbtrain.evaluation.pipelines import Alternatives, measure_pipeline, traces_minus
 from kbtrain.io.store import SampleStore
-from kbtrain.rag.seakr.trace import Spent, Trace
+from kbtrain.rag.seakr_traces import Spent, Trace
 from kbtrain.records import Question, Sample, SampleSet
 from kbtrain.report.tables import pipelines_text
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 from seakr_stand_ins import Script, Shelf, question
 
-from kbtrain.rag.seakr.lockstep import answer_all
-from kbtrain.rag.seakr.loops import single_hop
-from kbtrain.rag.seakr.self_aware import PipelineOutcome, SelfAwareSettings
+from kbtrain.rag.seakr_lockstep import PipelineOutcome, answer_all
+from kbtrain.rag.seakr_loops import SelfAwareSettings, single_hop
 
 UNSURE = Script(lambda ask: ("Ann", 1.0))
 

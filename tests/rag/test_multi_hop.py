@@ -6,9 +6,8 @@ import pytest
 from seakr_stand_ins import Script, Shelf, question
 
 from kbtrain.errors import UserError
-from kbtrain.rag.seakr.lockstep import answer_all
-from kbtrain.rag.seakr.loops import multi_hop
-from kbtrain.rag.seakr.self_aware import SelfAwareSettings
+from kbtrain.rag.seakr_lockstep import answer_all
+from kbtrain.rag.seakr_loops import SelfAwareSettings, multi_hop
 
 SETTINGS = SelfAwareSettings(threshold=0.0)
 FINAL = "So the answer is: Ann."

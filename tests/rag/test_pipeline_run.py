@@ -10,8 +10,8 @@ from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import SeakrSettings
 from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.io import jsonl
-from kbtrain.rag.seakr import run as library
-from kbtrain.rag.seakr.run import SeakrPipelineConfig, SeakrRun, open_thinking
+from kbtrain.rag import seakr_run as library
+from kbtrain.rag.seakr_run import SeakrPipelineConfig, SeakrRun, open_thinking
 from kbtrain.records import Passage, Question
 
 OTHER = {
@@ -59,6 +59,8 @@ def test_the_split_is_answered_once_and_other_settings_are_refused(folder, scrip
     asked = len(script.asks)
     assert SeakrRun(config, "m").n_left == 0 and not list(SeakrRun(config, "m").answer())
     assert len(script.asks) == asked
+    with open(folder / "methods" / "m.jsonl", "a") as torn:  # killed in the middle of the third
+        torn.write('{"question_id": "te')
     whole = SeakrRun(SeakrPipelineConfig(run=folder), "m")
     assert whole.n_left == 2 and len(list(whole.answer())) == 2
     assert [trace.question_id for trace in whole.traces()] == [f"test{i}" for i in range(4)]

@@ -8,7 +8,8 @@ from tiny_kbm import make_model, make_tokenizer
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
 from kbtrain.prompts.seakr import ANSWER, CHAIN_STOP, first_sentence
-from kbtrain.rag.seakr.self_aware import GenerationRequest, PromptEngine, SelfAwareSettings
+from kbtrain.rag.seakr_lockstep import GenerationRequest, PromptEngine
+from kbtrain.rag.seakr_loops import SelfAwareSettings
 from kbtrain.records import Hit
 
 ROOM = 600

@@ -1,6 +1,6 @@
 """Queries: confident content words of the sentence, or else of the question."""
 
-from kbtrain.rag.seakr.loops import build_query, confident_words, content_words
+from kbtrain.rag.seakr_loops import build_query, confident_words, content_words
 
 PIECES = (
     (" Mo", 0.9),

@@ -3,9 +3,8 @@
 import pytest
 from seakr_stand_ins import Script, Shelf, question
 
-from kbtrain.rag.seakr.lockstep import answer_all
-from kbtrain.rag.seakr.loops import single_hop
-from kbtrain.rag.seakr.self_aware import SelfAwareSettings
+from kbtrain.rag.seakr_lockstep import answer_all
+from kbtrain.rag.seakr_loops import SelfAwareSettings, single_hop
 
 ASKED = question(text="Book")
 

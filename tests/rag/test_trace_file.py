@@ -1,4 +1,4 @@
-"""Traces on disk and as a page: resumed at the next question, nothing twice, everything escaped."""
+"""Traces as a page: everything escaped; the choice of questions and of a threshold."""
 
 from dataclasses import replace
 from functools import partial
@@ -7,12 +7,9 @@ import pytest
 from seakr_stand_ins import Script, Shelf, question
 
 from kbtrain.errors import UserError
-from kbtrain.io import jsonl
-from kbtrain.rag.seakr.lockstep import answer_all
-from kbtrain.rag.seakr.loops import multi_hop
-from kbtrain.rag.seakr.run import choose_questions, first_thoughts, for_ratio
-from kbtrain.rag.seakr.self_aware import SelfAwareSettings
-from kbtrain.rag.seakr.trace import Trace, TraceFile
+from kbtrain.rag.seakr_lockstep import answer_all
+from kbtrain.rag.seakr_loops import SelfAwareSettings, multi_hop
+from kbtrain.rag.seakr_run import choose_questions, first_thoughts, for_ratio
 from kbtrain.report.trace_page import render_traces, summarise
 
 EVIL = "<script>alert('x')</script>"
@@ -29,42 +26,6 @@ def traces(names=("q0", "q1")):
     asked = [question(n, f"Who {EVIL}?") for n in names]
     begin = partial(multi_hop, settings=SelfAwareSettings(0.0))
     return list(answer_all(asked, begin, Script(say), shelf, method="seakr", threshold=0.0))
-
-
-def test_a_killed_run_goes_on_at_the_next_question_and_nothing_stands_there_twice(tmp_path):
-    path, made = tmp_path / "m" / "seakr.jsonl", traces(("q0", "q1", "q2"))
-    with TraceFile(path, {"a": 1}) as file:
-        file.add(made[0])
-    with open(path, "a") as torn:  # killed in the middle of the second
-        torn.write(jsonl.dump(made[1])[:50])
-    with TraceFile(path, {"a": 1}) as file:
-        assert file.done == {"q0"}
-        file.add(made[1])
-        with pytest.raises(ValueError, match="'q1' has a trace already"):
-            file.add(made[1])
-        file.add(made[2])
-    assert list(jsonl.read(Trace, path)) == made
-
-
-def test_other_settings_are_refused_with_the_key_that_differs(tmp_path):
-    with TraceFile(tmp_path / "t.jsonl", {"documents": 7, "b": 1}):
-        pass  # nothing was answered yet: nothing is lost
-    with TraceFile(tmp_path / "t.jsonl", {"documents": 3, "b": 1}) as file:
-        file.add(traces(("q0",))[0])
-    with pytest.raises(UserError, match="begun with documents = 3, now it is 5"):
-        TraceFile(tmp_path / "t.jsonl", {"documents": 5, "b": 1})
-
-
-def test_traces_whose_settings_are_gone_are_kept_and_refused(tmp_path):
-    path = tmp_path / "t.jsonl"
-    with TraceFile(path, {"documents": 3}) as file:
-        file.add(traces(("q0",))[0])
-    kept = path.read_bytes()
-    (note,) = (found for found in tmp_path.iterdir() if found != path)
-    note.unlink()
-    with pytest.raises(UserError, match=f"t.jsonl: the settings of its records \\({note.name}\\) are missing; "):
-        TraceFile(path, {"documents": 3})
-    assert path.read_bytes() == kept
 
 
 def test_the_page_escapes_everything_and_is_self_contained():

@@ -9,7 +9,7 @@ from tiny_kbm import make_model, make_tokenizer
 
 from kbtrain.errors import UserError
 from kbtrain.gates.seakr.engine import SeakrSettings, Uncertainty
-from kbtrain.rag.seakr.self_aware import GenerationRequest, PromptEngine
+from kbtrain.rag.seakr_lockstep import GenerationRequest, PromptEngine
 from kbtrain.records import Hit
 
 HIT = Hit("a", "Title a", "first text", 2.0)

@@ -22,7 +22,7 @@ from kbtrain.dialogue.responses import AugmentedResponse
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256
 from kbtrain.labeling.examples import example
-from kbtrain.rag.seakr.trace import Spent, Trace
+from kbtrain.rag.seakr_traces import Spent, Trace
 from kbtrain.records import Entity, Evidence, GateScore, Hit, Label, Passage, Question, TurnExample
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,19 +1,16 @@
-"""Traces of SeaKR: every step and decision for one question, on disk one a line.
-
-A killed run resumes at the next question, and no question is stored twice.
-"""
+"""Traces of SeaKR: every step and decision for one question, one a line in a run folder's files of pipelines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kbtrain.answers.grading import exact_match, is_correct, token_f1
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import Records
 from kbtrain.records import Question
+
+FOLDER = "methods"  # of a run folder: one <name>.jsonl of traces for each pipeline that was run
 
 
 @dataclass(frozen=True)
@@ -117,17 +114,16 @@ def grades(question: Question, answer: str) -> dict[str, Any]:
     }
 
 
-class TraceFile(Records):
-    """A growing file of traces; ``done`` are the questions that have one. See :class:`~kbtrain.io.artifact.Records`."""
+@dataclass(frozen=True)
+class PipelineTraces:
+    """The traces of one pipeline in a run folder."""
 
-    def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
-        super().__init__(path, key, "name another --name, or move or delete this file", growing=True)
-        self.done = {trace.question_id for trace in jsonl.read(Trace, path)}
+    name: str
+    path: Path
+    traces: tuple[Trace, ...]
 
-    def add(self, *traces: Trace) -> None:
-        """Append traces. Raises ``ValueError`` for a question that has one."""
-        for trace in traces:
-            if trace.question_id in self.done:
-                raise ValueError(f"question {trace.question_id!r} has a trace already")
-            super().add(trace)
-            self.done.add(trace.question_id)
+
+def stored_pipelines(run: Path) -> list[PipelineTraces]:
+    """All pipelines with traces in a run folder, by name."""
+    paths = sorted((run / FOLDER).glob("*.jsonl"))
+    return [PipelineTraces(path.stem, path, tuple(jsonl.read(Trace, path))) for path in paths]

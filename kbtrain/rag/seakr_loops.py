@@ -1,34 +1,86 @@
-"""SeaKR's two pipelines: the single-hop rule and the multi-hop loop (section 3.2).
+"""SeaKR's two pipelines: the single-hop rule and the multi-hop loop (section 3.2), with self-aware re-ranking (3.3).
 
-Single hop: answer directly if certain, else with the document that leaves the least uncertainty. Multi-hop: generate a
-sentence at a time and search whenever the next one is uncertain; two buffers hold the documents used so far and the
+Single hop: answer directly if certain, else with the document that leaves the least uncertainty U. Multi-hop: generate
+a sentence at a time and search whenever the next one is uncertain; two buffers hold the documents used so far and the
 rationale, one sentence for each step. A query is built from the words of the uncertain sentence that are certain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, cast
 
 import regex
 
 from kbtrain.answers.chinese import CJK
-from kbtrain.answers.missing import is_missing
-from kbtrain.prompts.seakr import chain, final_answer, first_sentence
-from kbtrain.rag.seakr.self_aware import (
-    Exchange,
-    GenerationRequest,
-    PipelineOutcome,
-    QuestionCoroutine,
-    Reply,
-    SelfAwareSettings,
-    choose,
-    rank,
-    says_nothing,
-    strategy,
-)
-from kbtrain.rag.seakr.trace import Candidate, Step, Strategy
+from kbtrain.answers.missing import is_missing, states_nothing
+from kbtrain.prompts.seakr import chain, clean_answer, final_answer, first_sentence
+from kbtrain.rag.seakr_lockstep import Exchange, GenerationRequest, PipelineOutcome, QuestionCoroutine, Reply
+from kbtrain.rag.seakr_traces import Candidate, Step, Strategy
 from kbtrain.records import Hit, Question
+
+QueryWords = Literal["probable", "public"]
+
+
+@dataclass(frozen=True)
+class SelfAwareSettings:
+    """``documents``: N of a search; ``max_steps`` and ``max_documents`` end the multi-hop loop (paper: 3, 7, 5).
+
+    ``rerank`` False keeps the best hit of the search; ``reason`` False answers from the rationales alone (A).
+    ``word_confidence``: probability from which a word of an uncertain sentence goes into the query; with
+    ``query_words`` "public" also each that stands in the question or in the step before, as in SeaKR's public code.
+    """
+
+    threshold: float
+    documents: int = 3
+    rerank: bool = True
+    reason: bool = True
+    max_steps: int = 7
+    max_documents: int = 5
+    word_confidence: float = 0.4
+    query_words: QueryWords = "probable"
+
+
+def says_nothing(sentence: str) -> bool:
+    """True for a sentence that the next step cannot use ("The documents do not mention it."), and for a final one
+    without an answer."""
+    answer = final_answer(sentence)
+    return states_nothing(sentence) if answer is None else is_missing(answer)
+
+
+def rank(hits: Sequence[Hit], replies: Sequence[Reply]) -> tuple[int, tuple[Candidate, ...]]:
+    """The document whose sentence is the least uncertain (of equal ones the search's best), and all candidates.
+
+    Documents on which the model says nothing come last.
+    """
+    us = [reply.thought.uncertainty for reply in replies]
+    silent = [says_nothing(first_sentence(reply.thought.text)) for reply in replies]
+    best = min(range(len(us)), key=lambda i: (silent[i], us[i]))
+    candidates = tuple(
+        Candidate(hit.passage_id, hit.title, hit.text, first_sentence(reply.thought.text), u, i == best)
+        for i, (hit, reply, u) in enumerate(zip(hits, replies, us, strict=True))
+    )
+    return best, candidates
+
+
+def choose(strategies: Sequence[Strategy]) -> tuple[str, list[Strategy]]:
+    """The answer of the lowest U among those that are not missing; all missing: an empty answer, none chosen."""
+    answered = [s for s in strategies if not is_missing(s.answer)]
+    if not answered:
+        return "", list(strategies)
+    best = min(answered, key=lambda s: s.uncertainty)
+    return best.answer, [replace(s, chosen=s is best) for s in strategies]
+
+
+def strategy(name: str, reply: Reply, chain: Sequence[str] = (), answer: str | None = None) -> Strategy:
+    """The strategy (a way to the answer) that a reply to an answer request stands for.
+
+    ``chain`` was reasoned before it, and ended in an ``answer`` of its own, or (None) in that of the reply.
+    """
+    text = clean_answer(reply.thought.text) if answer is None else answer
+    return Strategy(name, text, reply.thought.uncertainty, False, tuple(chain))
+
 
 _WORD = regex.compile(rf"[{CJK}]+|[^\W_]+(?:['’.-][^\W_]+)*")
 _FUNCTION_WORDS = frozenset(
@@ -86,7 +138,7 @@ def _probabilities(pieces: Sequence[tuple[str, float]], start: int, end: int) ->
 
 
 def single_hop(question: Question, settings: SelfAwareSettings) -> QuestionCoroutine:
-    """One question to its answer, as :func:`kbtrain.rag.seakr.loops.multi_hop`.
+    """One question to its answer, as :func:`kbtrain.rag.seakr_loops.multi_hop`.
 
     A direct answer that says nothing is searched for, however certain.
     The documents are tried one at a time; of answers that are not missing, the lowest U wins. Where the search finds
@@ -225,3 +277,10 @@ def _strategies(buffers: _Buffers, settings: SelfAwareSettings) -> Exchange[list
     requests.append(GenerationRequest(f"{name}/documents", text, documents, thoughts, kind="answer"))
     first, second = cast(list[Reply], (yield requests))
     return [strategy("rationales", first), strategy("documents", second, thoughts, answer)]
+
+
+Method = Literal["single_hop", "multi_hop"]
+PIPELINES: dict[Method, Callable[[Question, SelfAwareSettings], QuestionCoroutine]] = {
+    "single_hop": single_hop,
+    "multi_hop": multi_hop,
+}

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,13 @@ from kbtrain.gates.seakr.engine import Thought, Uncertainty
 from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import MODEL_FILES, Artifact
+from kbtrain.io.artifact import MODEL_FILES, Artifact, Records
 from kbtrain.io.provenance import check_unchanged, file_sha256, write_atomically
 from kbtrain.models.files_read import hashes_of
 from kbtrain.questions.checks import read_questions
-from kbtrain.rag.pipelines import FOLDER, Method, beginner
-from kbtrain.rag.seakr.lockstep import Begin, answer_all
-from kbtrain.rag.seakr.self_aware import AnswerEngine, PromptEngine, QueryWords, SelfAwareSettings
-from kbtrain.rag.seakr.trace import Trace, TraceFile, grades
+from kbtrain.rag.seakr_lockstep import AnswerEngine, Begin, PromptEngine, answer_all
+from kbtrain.rag.seakr_loops import PIPELINES, Method, QueryWords, SelfAwareSettings
+from kbtrain.rag.seakr_traces import FOLDER, Trace, grades
 from kbtrain.records import DtypeName, Question, Split, Titles
 from kbtrain.retrieval.base import Searcher
 
@@ -54,10 +54,7 @@ class SeakrPipelineConfig(Config):
     max_steps: int = Field(7, ge=1, description="sentences of a rationale")
     max_documents: int = Field(5, ge=1, description="documents that are kept")
     word_confidence: float = Field(
-        0.4,
-        ge=0,
-        le=1,
-        description="probability from which a word goes into the query; SeaKR's code has 0.9",
+        0.4, ge=0, le=1, description="probability from which a word goes into the query; SeaKR's code has 0.9"
     )
     query_words: QueryWords = Field(
         "probable", description="probable: by word_confidence alone; public: or of the question or the step before"
@@ -87,16 +84,12 @@ class SeakrPipelineConfig(Config):
 
     def settings(self, threshold: float) -> SelfAwareSettings:
         """Those of the loop."""
-        return SelfAwareSettings(
-            threshold=threshold,
-            documents=self.documents,
-            rerank=not self.no_rerank,
-            reason=not self.no_reason,
-            max_steps=self.max_steps,
-            max_documents=self.max_documents,
-            word_confidence=self.word_confidence,
-            query_words=self.query_words,
-        )
+        named = self.model_dump(include={"documents", "max_steps", "max_documents", "word_confidence", "query_words"})
+        return SelfAwareSettings(threshold, rerank=not self.no_rerank, reason=not self.no_reason, **named)
+
+    def begin(self, threshold: float) -> Begin:
+        """A function that starts the coroutine of a question."""
+        return partial(PIPELINES[self.method], settings=self.settings(threshold))
 
 
 def first_thoughts(
@@ -148,25 +141,29 @@ class SeakrRun:
         self._dev = choose_questions(everything, "dev", config.threshold_questions)
         self._asked = {question.id: question for question in everything}
         self._key = run_settings(config) | {file.name: file_sha256(file) for file in self.inputs}
-        with TraceFile(self.out, self._key) as file:
-            self.n_left = sum(question.id not in file.done for question in self.questions)
+        with self._file():
+            self.n_left = len(self._unanswered())
+
+    def _file(self) -> Records:
+        return Records(self.out, self._key, "name another --name, or move or delete this file", growing=True)
+
+    def _unanswered(self) -> list[Question]:
+        done = {trace.question_id for trace in jsonl.read(Trace, self.out)}
+        return [question for question in self.questions if question.id not in done]
 
     def answer(self, engine: AnswerEngine | None = None) -> Iterator[Trace]:
         """Answer what is not answered yet, by the gate's model or another ``engine``.
 
         Each trace is on disk when it is yielded.
         """
-        with TraceFile(self.out, self._key) as file:
-            todo = [question for question in self.questions if question.id not in file.done]
-            if not todo:
+        with self._file() as file:
+            if not (todo := self._unanswered()):
                 return
             thinking = engine or open_thinking(self.config)
-            searcher = open_search(self.config.run)
-            threshold = self._threshold(thinking)
-            begin = beginner(self.config.method, self.config.settings(threshold))
-            traces = answer_all(todo, begin, thinking, searcher, method=self.config.method, threshold=threshold,
-                                at_once=self.config.at_once)  # fmt: skip
-            for trace in traces:
+            searcher, threshold = open_search(self.config.run), self._threshold(thinking)
+            how: dict[str, Any] = {"method": self.config.method, "at_once": self.config.at_once}
+            begin = self.config.begin(threshold)
+            for trace in answer_all(todo, begin, thinking, searcher, threshold=threshold, **how):
                 file.add(trace)
                 yield trace
 
@@ -180,13 +177,21 @@ class SeakrRun:
         ]
 
     def _threshold(self, thinking: AnswerEngine) -> float:
-        begin = beginner(self.config.method, self.config.settings(0.0))  # what is thought first does not depend on it
+        begin = self.config.begin(0.0)  # what is thought first does not depend on it
         if self.config.threshold is not None:
             self._check(self.config.threshold, list(first_thoughts(self._dev[:_FLOOR_QUESTIONS], begin, thinking)))
             return self.config.threshold
         key = {name: self._key[name] for name in _FIRST_THOUGHT if name in self._key}
         note = self.out.with_name(f"threshold_{key_digest(key)}.json")
-        return dev_threshold(note, self._dev, begin, thinking, self.config.ratio, key)
+        artifact = Artifact(note, "run_seakr", {}, key=key)
+        if artifact.is_current():
+            return float(jsonl.read_json(note)["threshold"])
+        us = [thought.uncertainty for thought in first_thoughts(self._dev, begin, thinking)]
+        threshold = for_ratio(us, self.config.ratio)
+        content = {"threshold": threshold, "ratio": self.config.ratio, "n_dev": len(us), "uncertainties": us}
+        write_atomically(note, json.dumps(content) + "\n")
+        artifact.finish()
+        return threshold
 
     @property
     def signal(self) -> str:
@@ -247,22 +252,3 @@ def choose_questions(questions: Sequence[Question], split: Split, limit: int | N
     ranked = sorted(of_split, key=lambda question: hashlib.blake2b(question.id.encode()).digest())
     chosen = {question.id for question in ranked[:limit]}
     return [question for question in of_split if question.id in chosen]
-
-
-def dev_threshold(
-    note: Path, dev: Sequence[Question], begin: Begin, thinking: AnswerEngine, ratio: float, key: dict[str, Any]
-) -> float:
-    """The threshold that ``ratio`` of the dev questions' first thoughts exceed.
-
-    It is written to ``note``, with the ``key`` it depends on, and read from there the next time. Raises
-    :class:`UserError` without dev questions.
-    """
-    artifact = Artifact(note, "run_seakr", {}, key=key)
-    if artifact.is_current():
-        return float(jsonl.read_json(note)["threshold"])
-    us = [thought.uncertainty for thought in first_thoughts(dev, begin, thinking)]
-    threshold = for_ratio(us, ratio)
-    content = {"threshold": threshold, "ratio": ratio, "n_dev": len(us), "uncertainties": us}
-    write_atomically(note, json.dumps(content) + "\n")
-    artifact.finish()
-    return threshold
