@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,8 @@ class SeakrPipelineConfig(Config):
 
     def begin(self, threshold: float) -> Begin:
         """A function that starts the coroutine of a question."""
-        return partial(PIPELINES[self.method], settings=self.settings(threshold))
+        pipeline, settings = PIPELINES[self.method], self.settings(threshold)
+        return lambda question: pipeline(question, settings)
 
 
 def first_thoughts(
