@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from importlib import resources
 from typing import Annotated, Any
 
@@ -13,18 +14,19 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.routing import Route, Router
 
+from kbtrain.answers.words import normalise
 from kbtrain.answers.writing import is_blank
 from kbtrain.records import TurnExample
 from kbtrain.serve.chat import gate_input
-from kbtrain.serve.exchange import Endpoint, Exchange, Handle
-from kbtrain.serve.policy import Aim
-from kbtrain.serve.problem import BadBody, Refused, read_fields, read_object
+from kbtrain.serve.exchange import Endpoint, Exchange
+from kbtrain.serve.problem import Aim, BadBody, Policy, Refused, read_fields, read_object
 from kbtrain.serve.proxy import forward, passes_all, proxy
 from kbtrain.serve.request_forms import FORMS
 from kbtrain.serve.service import Service
-from kbtrain.serve.wire import decisions_route, systemone_route
 from kbtrain.serve.worker import Input
 from kbtrain.utterances.kinds import UtteranceKind
+
+Handle = Callable[[Service, Exchange], Coroutine[Any, Any, None]]
 
 
 def application(service: Service) -> Router:
@@ -32,7 +34,7 @@ def application(service: Service) -> Router:
     would wrap every token that is sent.
     """
 
-    def route(path: str, method: str, handle: Callable[[Service, Exchange], Any], forwarded: bool = False) -> Route:
+    def route(path: str, method: str, handle: Handle, forwarded: bool = False) -> Route:
         """``forwarded``: the upstream has this path, too, and gets requests of other methods."""
         allowed = (method, "HEAD") if method == "GET" else (method,)  # HEAD is GET without a body
 
@@ -45,10 +47,13 @@ def application(service: Service) -> Router:
                 raise Refused(405, "method", f"this route takes {method}", headers={"allow": ", ".join(allowed)})
 
         methods[path] = method
-        return Route(path, _endpoint(path, handled, service))
+        return Route(path, endpoint(path, handled))
 
     async def others(exchange: Exchange) -> None:
-        if not await _is_gate_s_entry(service, exchange):
+        path, method = exchange.scope["path"], exchange.scope["method"]
+        if path == f"/v1/models/{service.decider.loaded.name}" and method in ("GET", "HEAD"):
+            await exchange.json(_entry(service))
+        else:
             await (forward(service, exchange) if passes_all(service) else unknown(exchange))
 
     async def unknown(exchange: Exchange) -> None:
@@ -56,6 +61,7 @@ def application(service: Service) -> Router:
         named = ", ".join(f"{method} {path}" for path, method in methods.items())
         raise Refused(404, "unknown_route", f"no such route; there are: {named}{rest}")
 
+    endpoint = functools.partial(Endpoint, config=service.config, keys=service.keys, metrics=service.metrics)
     methods: dict[str, str] = {}
     routes = [
         *(route(f"/v1/{path}", "POST", functools.partial(proxy, path), forwarded=True) for path in FORMS),
@@ -68,13 +74,9 @@ def application(service: Service) -> Router:
         route("/ready", "GET", ready_route),
         route("/metrics", "GET", metrics_route),
         route("/openapi.json", "GET", openapi_route),
-        Route("/v1/{path:path}", _endpoint("/v1/*", others, service)),
+        Route("/v1/{path:path}", endpoint("/v1/*", others)),
     ]
-    return Router(routes=routes, redirect_slashes=False, default=_endpoint("unknown", unknown, service))
-
-
-def _endpoint(path: str, handle: Handle, service: Service) -> Endpoint:
-    return Endpoint(path, handle, service.config, service.keys, service.metrics)
+    return Router(routes=routes, redirect_slashes=False, default=endpoint("unknown", unknown))
 
 
 class GateBody(Aim):
@@ -97,19 +99,18 @@ async def gate_route(service: Service, exchange: Exchange) -> None:
     """Many questions, or one chat, to decisions with all scores; nothing is searched."""
     body = read_fields(GateBody, read_object(await exchange.body()))
     inputs, kinds = _inputs(service, body)
-
-    async def work() -> None:
-        exchange.moment = "gate"
-        decisions = await service.decisions("gate", inputs, body, kinds)
-        rows = [_about(value) | decision.fields() for value, decision in zip(inputs, decisions, strict=False)]
-        fields = {"gate": decisions[0].gate, "decisions": rows, "seconds": round(decisions[0].seconds, 6)}
-        if len(decisions) < len(inputs):
-            slow = service.gate_slow(len(decisions), len(inputs))
-            slow.fields = fields
-            raise slow
-        await exchange.json(fields)
-
-    await exchange.until_gone(work())
+    exchange.moment = "gate"
+    decisions = await service.decisions("gate", inputs, body, kinds)
+    rows = [
+        ({"turn": value.turn} if isinstance(value, TurnExample) else {"question": value}) | decision.fields()
+        for value, decision in zip(inputs, decisions, strict=False)
+    ]
+    fields = {"gate": decisions[0].gate, "decisions": rows, "seconds": round(decisions[0].seconds, 6)}
+    if len(decisions) < len(inputs):
+        slow = service.gate_slow(len(decisions), len(inputs))
+        slow.fields = fields
+        raise slow
+    await exchange.json(fields)
 
 
 async def outcomes_route(service: Service, exchange: Exchange) -> None:
@@ -144,8 +145,93 @@ def _inputs(service: Service, body: GateBody) -> tuple[list[Input], list[Utteran
     return list(questions), None
 
 
-def _about(value: Input) -> dict[str, Any]:
-    return {"turn": value.turn} if isinstance(value, TurnExample) else {"question": value}
+INSTRUCTIONS = "Does answering this need retrieval?"
+MOST_QUESTIONS = 128
+NOT_METERED = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}  # clients want numbers
+
+
+async def decisions_route(service: Service, exchange: Exchange) -> None:
+    """OpenAI's form of a decision model: ``input`` (text or messages), ``questions`` (a list) of type ``predicate``,
+    answered by ``probability``. Read in litellm 1.109.1 and langchain-openai 1.7.4.
+
+    A gate can answer one question alone, :data:`INSTRUCTIONS`; another one is refused rather than answered as if it
+    were that one. The answer is the probability that a search helps where dev gave one, else the gate's own.
+    """
+    body = read_object(await exchange.body())
+    questions = _questions(service, body, list, "predicate")
+    for place, question in enumerate(questions):
+        if not isinstance(question.get("name"), str | None):
+            raise BadBody(f"questions[{place}].name: expected text", "questions")
+    probability, common = await _decision(service, exchange, "decisions", body, "input")
+    rows = [{"name": q.get("name"), "type": "predicate", "probability": probability} for q in questions]
+    await exchange.json({"object": "decision", "answers": rows, **common})
+
+
+async def systemone_route(service: Service, exchange: Exchange) -> None:
+    """TypeSafe's form: ``state`` (text or messages), ``questions`` (a map) of type ``noul``, answered by P(yes).
+    Read in langchain-typesafe 0.0.1a3.
+    """
+    body = read_object(await exchange.body())
+    questions = _questions(service, body, dict, "noul")
+    probability, common = await _decision(service, exchange, "systemone", body, "state")
+    answers = {name: {"type": "noul", "noul": probability} for name in questions}
+    await exchange.json({"answers": answers, "request_id": secrets.token_hex(12), **common})
+
+
+def _questions(service: Service, body: dict[str, Any], form: type[list[Any]] | type[dict[str, Any]], kind: str) -> Any:
+    """The questions of a decision model's request. Raises :class:`Refused` for any other than the gate's."""
+    loaded, name = service.decider.loaded, body.get("model")
+    if name not in (None, "kbtrain", loaded.name, loaded.gate.name):
+        message = f"the decision model here is '{loaded.name}' (or '{loaded.gate.name}', or 'kbtrain')"
+        raise Refused(404, "model_not_found", message, "model")
+    questions: Any = body.get("questions")
+    if not isinstance(questions, form) or not 1 <= len(questions) <= MOST_QUESTIONS:
+        word = "list" if form is list else "map"
+        raise BadBody(f"expected a {word} of 1 to {MOST_QUESTIONS} questions", "questions")
+    for place, question in questions.items() if isinstance(questions, dict) else enumerate(questions):
+        where = f"question {place!s:.40}"
+        if not isinstance(question, dict):
+            raise BadBody(f"{where}: expected an object", "questions")
+        if question.get("type") != kind:
+            raise BadBody(f"{where}: this gate answers questions of type '{kind}' alone", "questions")
+        instructions = question.get("instructions")
+        alone = question.get("criteria") in (None, "", {}, [])
+        if not alone or not isinstance(instructions, str) or normalise(instructions) != normalise(INSTRUCTIONS):
+            message = f'{where}: this gate answers one question: instructions "{INSTRUCTIONS}", no criteria'
+            raise BadBody(message, "questions")
+    return questions
+
+
+async def _decision(
+    service: Service, exchange: Exchange, route: str, body: dict[str, Any], field: str
+) -> tuple[float, dict[str, Any]]:
+    """The probability for the text or messages in a field, and the fields of both forms' replies.
+
+    Raises :class:`Refused` for a gate without a probability, and for a field that it cannot read.
+    """
+    gate, messages = service.decider.loaded.gate, body.get(field)
+    if gate.unit is None and gate.outlook is None:
+        message = f"the score of gate '{gate.name}' is not a probability; ask /v1/gate"
+        raise Refused(400, "no_probability", message)
+    if isinstance(messages, str):
+        messages = [{"content": messages}]
+    elif isinstance(messages, dict):
+        messages = messages.get("messages")
+    if isinstance(messages, list):
+        messages = [{"role": "user", **m} if isinstance(m, dict) else m for m in messages]
+    try:
+        gated = gate_input(messages, service.config, gate.reads)
+    except Refused as refused:
+        raise BadBody(f"expected text or messages ({refused})", field) from None
+    if gated.value is None:
+        raise BadBody(f"nothing here that the gate reads ({gated.reason})", field)
+    exchange.moment = "gate"
+    (decision,) = await service.decisions(route, [gated.value], Policy.read(exchange.headers))
+    probability = decision.probability if decision.helps is None else decision.helps
+    assert probability is not None
+    public = ("score", "threshold", "retrieve", "helps", "gain", "id")
+    raw = {"gate": decision.gate} | {name: value for name, value in decision.fields().items() if name in public}
+    return probability, {"model": service.decider.loaded.name, "usage": NOT_METERED, "kbtrain": raw}
 
 
 async def models_route(service: Service, exchange: Exchange) -> None:
@@ -159,16 +245,8 @@ async def models_route(service: Service, exchange: Exchange) -> None:
 
 
 def _entry(service: Service) -> dict[str, Any]:
+    """The gate in the list of models."""
     return {"id": service.decider.loaded.name, "object": "model", "created": 0, "owned_by": "kbtrain"}
-
-
-async def _is_gate_s_entry(service: Service, exchange: Exchange) -> bool:
-    """True if the request was for the gate's entry in the list of models, which is answered."""
-    is_entry = exchange.scope["path"] == f"/v1/models/{service.decider.loaded.name}"
-    if is_entry and exchange.scope["method"] in ("GET", "HEAD"):
-        await exchange.json(_entry(service))
-        return True
-    return False
 
 
 async def health_route(service: Service, exchange: Exchange) -> None:

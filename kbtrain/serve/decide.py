@@ -31,9 +31,8 @@ from kbtrain.rag.three_steps import SecondJudgement
 from kbtrain.records import GateExample, Hit, Titles, TurnExample
 from kbtrain.serve.config import OnGateFailure, ServeConfig
 from kbtrain.serve.gate_model import states_server
-from kbtrain.serve.policy import NO_AIM, Aim
-from kbtrain.serve.problem import Refused
-from kbtrain.serve.worker import GateWorker, Input, PartlyScored
+from kbtrain.serve.problem import NO_AIM, Aim, Refused
+from kbtrain.serve.worker import GateWorker, Input
 from kbtrain.utterances.kinds import UtteranceKind, decide_by, input_kind
 
 logger = logging.getLogger("kbtrain.serve")
@@ -75,14 +74,6 @@ class ServedDecision:
             "scores": dict(self.scores),
             **({"id": self.request_id} if self.request_id else {}),
         }
-
-
-class GateSlow(TimeoutError):
-    """The deadline came first. ``decisions``: of the inputs before the first one without a score."""
-
-    def __init__(self, decisions: Sequence[ServedDecision]) -> None:
-        super().__init__()
-        self.decisions = tuple(decisions)
 
 
 def gate_failure(error: Exception) -> Refused:
@@ -322,24 +313,19 @@ class Decider:
     async def decide(
         self, inputs: Sequence[Input], aim: Aim = NO_AIM, kinds: Sequence[UtteranceKind | None] | None = None
     ) -> list[ServedDecision]:
-        """One decision an input. ``kinds``: of the messages behind them; None: those of the inputs.
+        """One decision an input; at the deadline those before the first input without a score. ``kinds``: of the
+        messages behind them; None: those of the inputs.
 
-        Raises :class:`Refused` (a threshold that cannot be, no room), :class:`GateSlow`, and errors of the gate.
+        Raises :class:`Refused` (a threshold that cannot be, no room), ``TimeoutError`` where none is scored at the
+        deadline, and errors of the gate.
         """
         self.threshold(self.loaded, aim)  # refuse a bad one before the gate scores anything
         began = time.perf_counter()
-        scored: Sequence[ScoredInput]
-        try:
-            scored = await self.worker.score(inputs)
-        except PartlyScored as late:
-            scored = late.results
+        scored = await self.worker.score(inputs)
         seconds = time.perf_counter() - began
         if kinds is None:
             kinds = [input_kind(value) if self.config.utterance_rules else None for value in inputs]
-        decisions = [self._decision(value, aim, seconds, kind) for value, kind in zip(scored, kinds, strict=False)]
-        if len(decisions) < len(inputs):
-            raise GateSlow(decisions)
-        return decisions
+        return [self._decision(value, aim, seconds, kind) for value, kind in zip(scored, kinds, strict=False)]
 
     def _decision(self, scored: ScoredInput, aim: Aim, seconds: float, kind: UtteranceKind | None) -> ServedDecision:
         loaded = scored.loaded

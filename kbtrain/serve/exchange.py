@@ -83,6 +83,7 @@ class Exchange:
         self.headers: list[Header] = list(scope["headers"])
         self.status = 0
         self.moment = "body"
+        self.left = False  # the client has closed its connection before the end of its answer
         self.added: list[Header] = []  # to every answer
         self._receive, self._send = receive, send
         self._body_read = asyncio.Event()
@@ -144,6 +145,7 @@ class Exchange:
         if not more:
             self._body_read.set()
         if message["type"] == "http.disconnect":
+            self.left = True
             raise ClientLeft
         return message.get("body", b""), more
 
@@ -162,12 +164,12 @@ class Exchange:
         departure = asyncio.ensure_future(self._wait_for_departure())
         try:
             await asyncio.wait({task, departure}, return_when=asyncio.FIRST_COMPLETED)
-            left = not task.done()
+            self.left = not task.done()
         finally:
             departure.cancel()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        if left:
+        if self.left:
             raise ClientLeft
         task.result()
 
@@ -294,7 +296,7 @@ class Keys:
         return valid
 
 
-Handle = Callable[[Exchange], Awaitable[None]]
+Handle = Callable[[Exchange], Coroutine[Any, Any, None]]
 
 
 class Endpoint:
@@ -324,7 +326,7 @@ class Endpoint:
                 await exchange.start(204, self._cors.preflight(exchange.headers))
                 await exchange.chunk(b"", more=False)
             else:
-                await self._handle(exchange)
+                await exchange.until_gone(self._handle(exchange))
             status = exchange.status
         except ClientLeft:
             status = 499

@@ -1,4 +1,6 @@
-"""Errors that a client gets, in the form of OpenAI's or Anthropic's, and checks of requests that raise them."""
+"""Errors that a client gets, in the form of OpenAI's or Anthropic's, and checks of requests that raise them: JSON
+bodies, their fields, and the policy in a request's ``x-kbtrain-*`` headers.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,12 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NoReturn, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from kbtrain.serve.config import ToolRule
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 ANTHROPIC_TYPES = TYPES | {
@@ -92,15 +96,19 @@ def read_fields(kind: type[M], body: Mapping[str, Any]) -> M:
     try:
         return kind.model_validate(body, strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
+        field, message = _first_problem(kind, error)
+    raise BadBody(message, field)
+
+
+def _first_problem(kind: type[BaseModel], error: ValidationError, prefix: str = "") -> tuple[str | None, str]:
+    """The field of an invalid value (None: of several), and what is expected."""
+    first = error.errors()[0]
     if not first["loc"]:
-        raise BadBody(first["msg"].removeprefix("Value error, "))
-    field = f"{first['loc'][0]:.40}"
+        return None, first["msg"].removeprefix("Value error, ")
+    field = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
-        refused = BadBody(f"unknown field '{field}'; allowed: {', '.join(kind.model_fields)}")
-        refused.param = field
-        raise refused
-    raise BadBody(f"expected {kind.model_fields[field].description}", field)
+        return f"{field:.40}", f"unknown; allowed: {', '.join(prefix + name for name in kind.model_fields)}"
+    return field, f"expected {kind.model_fields[field].description}"
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -121,3 +129,61 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError("too large")
     return number
+
+
+PREFIX = "x-kbtrain-"  # of headers
+
+
+class Aim(BaseModel):
+    """Aim of a decision: a threshold, a share of searches, the gain that a search must exceed, or the worth of one more
+    right answer in money, tokens or milliseconds; at most one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    threshold: float | None = Field(None, description="a number")
+    budget: float | None = Field(None, ge=0, le=1, description="a share of searches, from 0 to 1")
+    price: float | None = Field(None, ge=-1, le=1, description="a share of right answers, from -1 to 1")
+    worth: str | None = Field(None, description="an amount such as '0.05 USD'")
+
+    @model_validator(mode="after")
+    def _is_single(self) -> Aim:
+        if sum(getattr(self, name) is not None for name in AIMS) > 1:
+            raise ValueError(f"give one of {', '.join(AIMS)}")
+        return self
+
+
+AIMS = tuple(Aim.model_fields)
+NO_AIM = Aim.model_validate({})
+
+
+class Policy(Aim):
+    """The policy of one request, from its headers. ``retrieve`` auto: as the gate decides. ``tool``: of a search tool;
+    None: the configuration's.
+    """
+
+    retrieve: Literal["auto", "always", "never"] = Field("auto", description="auto, always or never")
+    tool: ToolRule | None = Field(None, description="keep, remove or force")
+    debug: bool = Field(False, description="true or false")
+
+    @classmethod
+    def read(cls, headers: Iterable[tuple[bytes, bytes]]) -> Policy:
+        """Raises :class:`Refused` for an unknown header or value, with what is allowed."""
+        values: dict[str, str] = {}
+        for header, value in headers:
+            name = header.decode("latin-1")
+            key = name.removeprefix(PREFIX)
+            if key == name:
+                continue
+            if key in values:
+                raise _refused_header(key, "duplicate")
+            text = value.decode("latin-1").strip()
+            values[key] = text if key in AIMS else text.lower()
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            field, message = _first_problem(cls, error, PREFIX)
+        raise _refused_header(field or max(values.keys() & set(AIMS)), message)
+
+
+def _refused_header(key: str, message: str) -> Refused:
+    return Refused(400, "policy", f"{PREFIX}{key:.40}: {message}", f"{PREFIX}{key:.40}")

@@ -12,30 +12,37 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote_from_bytes
 
+from kbtrain.answers.chinese import language_of
+from kbtrain.answers.thoughts import split_thought
+from kbtrain.answers.writing import is_blank
+from kbtrain.prompts.condense import condense_prompt
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.serve.chat import GatedMessage
-from kbtrain.serve.condense import resolve_follow_up
 from kbtrain.serve.decide import decide_without_gate
-from kbtrain.serve.exchange import ClientLeft, Exchange, Header, Upload
+from kbtrain.serve.exchange import Exchange, Header, Upload
 from kbtrain.serve.gate_model import continue_draft
-from kbtrain.serve.policy import Policy
-from kbtrain.serve.problem import BadBody, Refused, read_object
+from kbtrain.serve.problem import BadBody, Policy, Refused, read_object
 from kbtrain.serve.request_forms import FORMS, Body, search_tools, steer_tools, with_evidence
 from kbtrain.serve.service import RequestTrace, Service
-from kbtrain.serve.upstream import ErrorEvents, Upstream
+from kbtrain.serve.upstream import ErrorEvents, Upstream, read_whole
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 PREFIX = b"/v1/"
 _PRINTABLE = "".join(map(chr, range(33, 127)))
 _GROUP = re.compile(r"[a-z][a-z_-]{0,31}")
+LARGEST_REPLY = 2**18  # bytes of an upstream's question
+LONGEST_QUESTION = 1000  # characters; a longer reply is not a question
+_KEYS = {b"authorization", b"x-api-key", b"api-key", b"openai-organization", b"openai-project"}
+logger = logging.getLogger("kbtrain.serve")
 
 
 async def proxy(path: str, service: Service, exchange: Exchange) -> None:
@@ -63,18 +70,15 @@ async def proxy(path: str, service: Service, exchange: Exchange) -> None:
 async def record_request(
     service: Service, exchange: Exchange, policy: Policy, trace: RequestTrace, work: Coroutine[Any, Any, None]
 ) -> None:
-    """Do the work of a request until the client leaves; count and log the request in any case."""
+    """Do the work of a request; count and log the request in any case."""
     try:
-        await exchange.until_gone(work)
-    except ClientLeft:
-        service.record(trace, exchange, "client-left")
-        raise
+        await work
     except Refused as refused:
         refused.headers |= trace.headers(service.decider.loaded.name, policy.debug)
         service.record(trace, exchange, refused.code, refused.status)
         raise
-    except BaseException:  # also a cancellation at the end of the process, whose answer the endpoint sends
-        service.record(trace, exchange, "cut-off")
+    except BaseException:  # a cancellation, too: the client has left, or the process ends
+        service.record(trace, exchange, f"client-left-at-{exchange.moment}" if exchange.left else "cut-off")
         raise
     service.record(trace, exchange, "error-event" if trace.error_inside else "answered")
 
@@ -293,3 +297,64 @@ def _path(exchange: Exchange) -> str:
     if not path.startswith(PREFIX):  # %2fv1/...
         raise Refused(400, "path", "the path does not begin with /v1/")
     return quote_from_bytes(path.removeprefix(PREFIX), _PRINTABLE)
+
+
+# Follow-ups
+
+
+async def resolve_follow_up(
+    service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GatedMessage, trace: RequestTrace
+) -> GatedMessage:
+    """The gated part with the question that a follow-up means, by the setting ``context``; ``trace`` gets the way."""
+    context = service.config.context
+    if context == "last" or gated.value is None:
+        return gated
+    trace.context = "last" if not gated.dialogue else "window"
+    if gated.dialogue and context == "condense":
+        gated = await _condensed(service, exchange, body, gated, trace)
+    trace.query = gated.searched or gated.query
+    service.metrics.follow_ups.labels(trace.context).inc()
+    return gated
+
+
+async def _condensed(
+    service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GatedMessage, trace: RequestTrace
+) -> GatedMessage:
+    began = time.perf_counter()
+    question = None
+    try:
+        async with asyncio.timeout(service.config.condense_deadline_s):
+            question = await _ask(service, exchange, body, gated)
+    except Exception as error:  # noqa: BLE001 - an upstream may raise any; the window takes the question's place
+        slow = isinstance(error, TimeoutError)
+        logger.warning("condense: %s", "slower than its deadline" if slow else type(error).__name__)
+    trace.condense_seconds = time.perf_counter() - began
+    trace.context = "condense-failed" if question is None else "condensed"
+    if question is None:
+        return gated
+    value = question if isinstance(gated.value, str) else gated.value
+    return replace(gated, value=value, searched=question)
+
+
+async def _ask(service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GatedMessage) -> str | None:
+    """The upstream's question; None for a reply without one, or a cut one. Raises the upstream's errors."""
+    assert service.upstream is not None
+    config = service.config
+    prompt = condense_prompt(gated.dialogue, language_of(gated.query or ""))
+    limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
+    request: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}], limit: config.condense_tokens}
+    if limit == "max_tokens":  # models that want the other name take no temperature
+        request["temperature"] = 0
+    if model := config.condense_model or body.get("model"):
+        request["model"] = model
+    headers = [(name, value) for name, value in exchange.headers if name in _KEYS]
+    headers.append((b"content-type", b"application/json"))
+    async with service.upstream.send("chat/completions", json.dumps(request).encode(), headers) as reply:
+        data = await read_whole(reply.pieces, LARGEST_REPLY)
+    if reply.status != 200:
+        raise ValueError(f"status {reply.status}")
+    choice = json.loads(data)["choices"][0]
+    if choice.get("finish_reason") == "length":
+        return None
+    text = " ".join(split_thought(choice["message"]["content"]).answer.split()).strip('"“” ')
+    return None if is_blank(text) or len(text) > LONGEST_QUESTION else text

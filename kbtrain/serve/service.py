@@ -21,21 +21,12 @@ from kbtrain.gates.question_shift import Asked, QuestionShift, question_numbers,
 from kbtrain.metrics.calibration import Shift, shift
 from kbtrain.records import Hit
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.decide import (
-    Decider,
-    GateSlow,
-    LoadedGate,
-    PassageJudge,
-    ServedDecision,
-    gate_failure,
-    user_text,
-)
+from kbtrain.serve.decide import Decider, LoadedGate, PassageJudge, ServedDecision, gate_failure, user_text
 from kbtrain.serve.decision_log import DecisionLog
 from kbtrain.serve.exchange import Endpoint, Exchange, Keys
 from kbtrain.serve.gate_model import gate_model
 from kbtrain.serve.metrics import Metrics
-from kbtrain.serve.policy import Aim
-from kbtrain.serve.problem import Refused
+from kbtrain.serve.problem import Aim, Refused
 from kbtrain.serve.request_forms import FORMS, Placement, with_evidence
 from kbtrain.serve.search import Search, SearchCheck, check_search, find_within, open_search
 from kbtrain.serve.upstream import HttpUpstream, Upstream, UpstreamCheck
@@ -185,11 +176,9 @@ class Service:
         if (loaded := self.decider.loaded).after_search:
             read = [loaded.example(str(question), await self.find(str(question))) for question in inputs]
         try:
-            decisions: Sequence[ServedDecision] = await self.decider.decide(read, aim, kinds)
-        except GateSlow as slow:
-            decisions = slow.decisions
-            if not decisions:
-                raise self.gate_slow(0, len(inputs)) from None
+            decisions = await self.decider.decide(read, aim, kinds)
+        except TimeoutError:
+            raise self.gate_slow(0, len(inputs)) from None
         except Exception as error:  # noqa: BLE001 - a gate may raise any
             raise gate_failure(error) from None
         return [self._recorded(route, value, decision) for value, decision in zip(inputs, decisions, strict=False)]
@@ -231,12 +220,10 @@ class Service:
     def record(self, trace: RequestTrace, exchange: Exchange, outcome: str, status: int | None = None) -> None:
         """Count and log a proxied request.
 
-        ``outcome``: answered, error-event, client-left, cut-off, or an error's code. ``status``: of an answer that is
-        still to be sent.
+        ``outcome``: answered, error-event, client-left-at-a-moment, cut-off, or an error's code. ``status``: of an
+        answer that is still to be sent.
         """
         self._count(trace)
-        if outcome == "client-left":
-            outcome = f"client-left-at-{exchange.moment}"
         self._write(trace, outcome, exchange.status or status or 0)
 
     def _count(self, trace: RequestTrace) -> None:

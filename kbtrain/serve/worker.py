@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import threading
 import time
@@ -25,14 +26,6 @@ ScoreBatch = Callable[[Sequence[Input]], Sequence[R]]
 class _Waiting(Generic[R]):
     value: Input
     answer: asyncio.Future[R]
-
-
-class PartlyScored(TimeoutError, Generic[R]):
-    """The deadline came first. ``results``: of the inputs before the first one without a score."""
-
-    def __init__(self, results: Sequence[R]) -> None:
-        super().__init__()
-        self.results = tuple(results)
 
 
 class GateWorker(Generic[R]):
@@ -76,8 +69,9 @@ class GateWorker(Generic[R]):
         return len(self._waiting)
 
     async def score(self, inputs: Sequence[Input]) -> list[R]:
-        """One result an input, in order. Raises :class:`Busy` without room for all of them, and
-        :class:`PartlyScored` at the deadline.
+        """One result an input, in order; at the deadline those before the first input without one.
+
+        Raises :class:`Busy` without room for all of them, and ``TimeoutError`` where none is scored at the deadline.
         """
         loop = asyncio.get_running_loop()
         items = [_Waiting(value, loop.create_future()) for value in inputs]
@@ -89,10 +83,13 @@ class GateWorker(Generic[R]):
         try:
             within = None if self._deadline == math.inf else self._deadline
             answers = [item.answer for item in items]
-            _, late = await asyncio.wait(answers, timeout=within, return_when=asyncio.FIRST_EXCEPTION)
-            results = [answer.result() for answer in answers if answer.done()]
-            if late:
-                raise PartlyScored(results)
+            done, _ = await asyncio.wait(answers, timeout=within, return_when=asyncio.FIRST_EXCEPTION)
+            for answer in done:
+                answer.result()  # raises the error of any input
+            # several threads may end their batches in another order
+            results = [answer.result() for answer in itertools.takewhile(asyncio.Future.done, answers)]
+            if not results:
+                raise TimeoutError
             return results
         finally:
             for item in items:

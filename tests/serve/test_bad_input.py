@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from serve_support import KNOWN, serving
 from stub_upstream import StubUpstream
 
-from kbtrain.serve.wire import INSTRUCTIONS
+from kbtrain.serve.app import INSTRUCTIONS
 
 CHAT = {"model": "stub", "messages": [{"role": "user", "content": KNOWN}], "stream": False}
 PREDICATE = {"type": "predicate", "name": "search", "instructions": INSTRUCTIONS}

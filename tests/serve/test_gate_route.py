@@ -80,7 +80,7 @@ def test_a_budget_without_calibration_is_refused(tmp_path):
         (b'{"questions": [" "]}', "question 0"),
         (json.dumps({"questions": ["x" * 30_000]}).encode(), "20000 characters"),
         (json.dumps({"questions": ["x"] * 10_000}).encode(), "more than 256 questions"),
-        (b'{"questions": ["a"], "treshold": 1}', "unknown field 'treshold'"),
+        (b'{"questions": ["a"], "treshold": 1}', "field 'treshold': unknown; allowed: threshold"),
         (b'{"questions": ["a"], "threshold": "x"}', "expected a number"),
         (b'{"messages": "x"}', "list of messages"),
         (b'{"messages": [1]}', "message 0: expected an object"),

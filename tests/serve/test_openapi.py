@@ -8,10 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from serve_support import serving
 from stub_upstream import StubUpstream
 
-from kbtrain.serve.app import application, openapi
+from kbtrain.serve.app import INSTRUCTIONS, MOST_QUESTIONS, application, openapi
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.policy import Policy
-from kbtrain.serve.wire import INSTRUCTIONS, MOST_QUESTIONS
+from kbtrain.serve.problem import Policy
 
 DOCUMENT = json.loads(openapi())
 METHODS = ("get", "post", "put", "patch", "delete")

@@ -3,7 +3,7 @@
 import pytest
 from serve_support import KNOWN, NEEDS, serving
 
-from kbtrain.serve.wire import INSTRUCTIONS
+from kbtrain.serve.app import INSTRUCTIONS
 
 PREDICATE = {"type": "predicate", "name": "search", "instructions": INSTRUCTIONS}
 NOUL = {"type": "noul", "instructions": INSTRUCTIONS}
