@@ -1,7 +1,7 @@
 """Search evidence for every question of a run folder: questions.jsonl + passages.jsonl -> evidence.jsonl.
 
 One record per question, in the questions' order. Resumable: an interrupted run resumes after its last batch; an index
-is built once and kept in RUN/bm25/ or RUN/tfidf/; data_gen/embed.py makes RUN/vectors/. A corpus is JSON Lines, a
+is built once and kept in RUN/bm25/; data_gen/embed.py makes RUN/vectors/. A corpus is JSON Lines, a
 JSON list or Parquet (id, title, text), DPR's TSV or a CSV, compressed or not, or a folder of Markdown and text (a
 section is a passage).
 
@@ -9,7 +9,7 @@ Examples:
   python data_gen/retrieve.py --run runs/demo
   python data_gen/retrieve.py --config data_gen/configs/retrieve_paper.yaml --run runs/qwen2_7b --corpus psgs_w100.tsv
   python data_gen/retrieve.py --run runs/mine --corpus handbook/ --chunk-tokens 100
-  python data_gen/retrieve.py --run runs/zh --retriever tfidf --chinese jieba --chunk-tokens 100 --chunk-overlap 20
+  python data_gen/retrieve.py --run runs/zh --chinese jieba --chunk-tokens 100 --chunk-overlap 20
   python data_gen/retrieve.py --config data_gen/configs/retrieve_web.yaml --run runs/fresh
 """
 
@@ -30,9 +30,8 @@ from kbtrain.io.provenance import check_unchanged, file_sha256
 from kbtrain.llm.answered_inputs import check_passages_replaceable
 from kbtrain.records import Titles
 from kbtrain.retrieval import retrieve_stage as stage
-from kbtrain.retrieval.base import Searcher
+from kbtrain.retrieval.base import DistinctSearch, Searcher
 from kbtrain.retrieval.corpus import Chunking
-from kbtrain.retrieval.distinct import DistinctSearch
 from kbtrain.retrieval.tokens import Chinese, SoutheastAsian, Tokens
 from kbtrain.retrieval.vectors import CARD, VectorIndex
 from kbtrain.retrieval.web import WebSearch, WebService
@@ -48,9 +47,9 @@ class RetrieveConfig(Config):
     columns: dict[Literal["id", "title", "text"], str] = Field(
         {}, description="of the corpus: our field -> theirs, as {text: body}; without an id the lines are counted"
     )
-    retriever: Literal["bm25", "tfidf", "vectors", "fixed", "context", "web"] = Field(
+    retriever: Literal["bm25", "vectors", "fixed", "context", "web"] = Field(
         "bm25",
-        description="bm25, tfidf, vectors (RUN/vectors, by data_gen/embed.py), fixed (gold passages), context (all "
+        description="bm25, vectors (RUN/vectors, by data_gen/embed.py), fixed (gold passages), context (all "
         "that came with a question), web (key web)",
     )
     k: int = Field(3, ge=1, description="passages per question, best first")
@@ -78,10 +77,8 @@ class RetrieveConfig(Config):
             if self.chunk_overlap or self.chunk_tokenizer != "words":
                 key = "chunk_overlap" if self.chunk_overlap else "chunk_tokenizer"
                 raise ValueError(f"key '{key}': counts for chunks alone; give chunk_tokens, too, or leave it out")
-        elif self.retriever not in ("bm25", "tfidf"):
-            raise ValueError(
-                "key 'chunk_tokens': bm25 and tfidf cut passages into chunks; name one of these, or leave it out"
-            )
+        elif self.retriever != "bm25":
+            raise ValueError("key 'chunk_tokens': retriever bm25 alone cuts passages into chunks; leave it out")
         return self
 
     def writes(self) -> tuple[Path, ...]:
@@ -95,7 +92,7 @@ def main(config: RetrieveConfig) -> None:
     check_unchanged(*inputs)
     evidence = Artifact(target, "retrieve", config, inputs, key_of(config, questions, corpus))
     if evidence.is_current():
-        if config.retriever in ("bm25", "tfidf"):  # other stages read its index
+        if config.retriever == "bm25":  # other stages read its index
             with contextlib.ExitStack() as opened:
                 search_of(config, corpus, opened)
         return print(f"{target} is there already, made from the same questions, passages and options")
@@ -117,7 +114,7 @@ def main(config: RetrieveConfig) -> None:
         target.unlink()  # no later stage reads it, and the next call searches again
         raise
     evidence.finish({"counts": counts})
-    warned = stage.script_warnings(questions, tokens_of(config)) if config.retriever in ("bm25", "tfidf") else []
+    warned = stage.script_warnings(questions, tokens_of(config)) if config.retriever == "bm25" else []
     print("\n".join([*lines, *warned]))
 
 
@@ -154,9 +151,9 @@ def search_of(
     if config.retriever in ("fixed", "context"):
         field = "gold_passages" if config.retriever == "fixed" else "context_passages"
         return stage.take_own_passages(corpus, config.k, field, columns), dict, str
-    size, folder = config.chunk_tokens, config.run / config.retriever
+    size = config.chunk_tokens
     chunking = None if size is None else Chunking(size, config.chunk_overlap, config.chunk_tokenizer)
-    index = stage.open_index(config.retriever, corpus, folder, tokens_of(config), chunking, columns)
+    index = stage.open_index(corpus, config.run / "bm25", tokens_of(config), chunking, columns)
     return searched_apart(index, config.k)
 
 
@@ -177,7 +174,7 @@ def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict
     unused = {"run", "corpus", "batch", *(() if config.columns else ("columns",))}
     if config.southeast_asian == "bigrams":
         unused.add("southeast_asian")
-    words = stage.word_rule(questions) if config.retriever in ("bm25", "tfidf") else {}
+    words = stage.word_rule(questions) if config.retriever == "bm25" else {}
     return {**config.model_dump(mode="json", exclude=unused), **hashes, **words}
 
 

@@ -26,7 +26,7 @@ from kbtrain.gates.features.additive import KNOTS, Additive, CurveSettings
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features, held_out_scores
 from kbtrain.prompts.kbm import Key
-from kbtrain.retrieval.attach_hits import attach_hits
+from kbtrain.retrieval.base import attach_hits
 from kbtrain.training.config import KeyedFitConfig
 from kbtrain.training.data import Labelled
 from kbtrain.training.fit import KeyedData, KeyedEnding, KeyedFit, claim_fit_folder, read_keyed

@@ -20,7 +20,6 @@ from kbtrain.io.jsonl import write
 from kbtrain.records import Passage
 from kbtrain.retrieval.bm25 import BM25, document_frequencies
 from kbtrain.retrieval.retrieve_stage import open_index
-from kbtrain.retrieval.tfidf import TfIdf
 
 SEED = 7
 INPUT = {"low": 0, "high": 1, "log_odds": False, "slope": 1}
@@ -179,38 +178,35 @@ def test_hashes_of_training_questions_that_are_no_text_are_one_line(tmp_path: Pa
         trained_among(tmp_path, [turn(0)])
 
 
-@pytest.mark.parametrize("kind", ["bm25", "tfidf"])
 @pytest.mark.parametrize("share", [0, 0.5, 1])
-def test_a_damaged_index_is_built_again(kind: Any, share: float, tmp_path: Path) -> None:
+def test_a_damaged_index_is_built_again(share: float, tmp_path: Path) -> None:
     """Cut, or (1) of the same size with other bytes at its end."""
     corpus, folder = tmp_path / "passages.jsonl", tmp_path / "index"
     write(corpus, [Passage(str(i), f"Town {i}", f"A town of {i} people by a river.") for i in range(9)])
-    sought = open_index(kind, corpus, folder).search(["town of 3 people"], 2)
+    sought = open_index(corpus, folder).search(["town of 3 people"], 2)
     files = [path for path in sorted(folder.iterdir()) if path.stat().st_size > 1]
     assert len(files) > 4
     for path in files:
         whole = path.read_bytes()
         path.write_bytes(whole[: int(len(whole) * share)] if share < 1 else whole[:-4] + b"\1\2\1\2"[: len(whole)])
-        assert open_index(kind, corpus, folder).search(["town of 3 people"], 2) == sought
+        assert open_index(corpus, folder).search(["town of 3 people"], 2) == sought
     made = folder.stat().st_mtime_ns
-    open_index(kind, corpus, folder)
+    open_index(corpus, folder)
     assert folder.stat().st_mtime_ns == made
 
 
-@pytest.mark.parametrize("kind", ["bm25", "tfidf"])
 @pytest.mark.parametrize("damage", ["cut", "a byte", "gone"])
-def test_a_damaged_index_is_one_line_for_what_cannot_build_it(kind: Any, damage: str, tmp_path: Path) -> None:
+def test_a_damaged_index_is_one_line_for_what_cannot_build_it(damage: str, tmp_path: Path) -> None:
     """A server, and a gate's words and their frequencies."""
     corpus, folder = tmp_path / "passages.jsonl", tmp_path / "index"
     write(corpus, [Passage(str(i), f"Town {i}", f"A town of {i} people by a river.") for i in range(9)])
-    open_index(kind, corpus, folder)
-    readers = [BM25.load, document_frequencies] if kind == "bm25" else [TfIdf.load]
+    open_index(corpus, folder)
     for path in sorted(folder.iterdir()):
         whole = path.read_bytes()
         path.write_bytes(whole[:-9] if damage == "cut" else whole[:-9] + b"7" + whole[-8:])
         if damage == "gone":
             path.unlink()
-        for read in readers:
+        for read in (BM25.load, document_frequencies):
             with pytest.raises(
                 UserError, match=r"/index: was changed since index made it; run data_gen/retrieve.py with"
             ):

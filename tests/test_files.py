@@ -138,8 +138,8 @@ def test_an_index_on_a_full_disk_is_one_line_and_is_built_with_room(tmp_path: Pa
     corpus = tmp_path / "passages.jsonl"
     jsonl.write(corpus, [Passage(str(i), f"Town {i}", f"A town of {i} people. " * 20) for i in range(40)])
     with full_disk(), pytest.raises(UserError, match=rf"bm25: .*({REFUSED})"):
-        open_index("bm25", corpus, tmp_path / "bm25")
-    assert len(open_index("bm25", corpus, tmp_path / "bm25").search(["town of 3 people"], 2)[0]) == 2
+        open_index(corpus, tmp_path / "bm25")
+    assert len(open_index(corpus, tmp_path / "bm25").search(["town of 3 people"], 2)[0]) == 2
 
 
 def test_what_an_open_file_still_holds_is_not_refused_again_at_its_end() -> None:

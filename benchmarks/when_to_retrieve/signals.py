@@ -61,7 +61,7 @@ def main(config: SignalsConfig) -> None:
 def corpus_signals(config: SignalsConfig, rows: Sequence[Judged]) -> list[str]:
     assert config.corpus is not None
     folder = config.out.parent / "bm25"
-    index, texts = open_index("bm25", config.corpus, folder), [row.question.text for row in rows]
+    index, texts = open_index(config.corpus, folder), [row.question.text for row in rows]
     found = [[hit.score for hit in hits] + [0.0, 0.0] for hits in index.search(texts, 2)]
     known = Frequencies.of_index(folder)
     scores = {

@@ -162,10 +162,10 @@ def find_knowledge(config: KnowledgeConfig, examples: Iterable[TurnExample], k: 
     corpus, whose index is kept in the run. Raises :class:`~kbtrain.errors.UserError`."""
     run, source = config.run, config.source
     if config.know == "bm25" and source:
-        from kbtrain.retrieval.distinct import DistinctSearch
+        from kbtrain.retrieval.base import DistinctSearch
         from kbtrain.retrieval.retrieve_stage import open_index
 
-        return by_index(DistinctSearch(open_index("bm25", source, run / "bm25_turns")), examples, k)
+        return by_index(DistinctSearch(open_index(source, run / "bm25_turns")), examples, k)
     snippets = read_snippets(run / "snippets.jsonl")
     if config.know == "tfidf":
         return by_rank(TfIdfRank(snippets), Candidates(snippets), examples, k)

@@ -19,7 +19,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import file_sha256
 from kbtrain.records import Example, Split, TurnExample
-from kbtrain.retrieval.attach_hits import attach_hits
+from kbtrain.retrieval.base import attach_hits
 from kbtrain.training.data import label_rule, own_prompts
 
 

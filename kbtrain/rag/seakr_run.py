@@ -238,10 +238,10 @@ def open_thinking(config: SeakrPipelineConfig) -> PromptEngine:
 
 def open_search(run: Path) -> Searcher:
     """BM25 over the run folder's passages; its index is kept in RUN/bm25."""
-    from kbtrain.retrieval.distinct import DistinctSearch
+    from kbtrain.retrieval.base import DistinctSearch
     from kbtrain.retrieval.retrieve_stage import open_index
 
-    return DistinctSearch(open_index("bm25", run / "passages.jsonl", run / "bm25"))
+    return DistinctSearch(open_index(run / "passages.jsonl", run / "bm25"))
 
 
 def choose_questions(questions: Sequence[Question], split: Split, limit: int | None) -> list[Question]:

@@ -24,8 +24,7 @@ from kbtrain.llm.served_states import StatesServer
 from kbtrain.prompts.kbm import render_chat
 from kbtrain.rag.three_steps import GatedAnswer, SecondJudgement, ThreeSteps
 from kbtrain.records import GREEDY, Hit, Question, Sample, SampleSet, Titles
-from kbtrain.retrieval.base import Searcher, hit_of
-from kbtrain.retrieval.distinct import DistinctSearch, distinct
+from kbtrain.retrieval.base import DistinctSearch, Searcher, distinct, hit_of
 
 Ask = Callable[[str], str]  # a prompt -> the answer
 Find = Callable[..., Sequence[Any]]  # a question (and how many) -> texts, mappings with 'text', or hits, best first

@@ -1,13 +1,18 @@
-"""Interface of retrievers, and the evidence that a data set provides: its gold passages, or all of a question's."""
+"""Interface of retrievers; hits with different texts; evidence that a data set or evidence.jsonl provides."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
+from kbtrain.answers.writing import without_ignored
 from kbtrain.errors import UserError
-from kbtrain.records import Hit, Passage, Question
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import check_current
+from kbtrain.records import Evidence, Example, GateExample, Hit, Passage, Question
 
 BUILD = "data_gen/retrieve.py with its options"  # the command that builds an index
 
@@ -46,3 +51,76 @@ def own_hits(question: Question, field: str, passages: Mapping[str, Passage]) ->
             raise UserError(f"question '{question.id}': field '{field}': no passage '{name}' in the corpus")
         hits.append(Hit(name, passages[name].title, passages[name].text, 1.0))
     return tuple(hits)
+
+
+SHORT = 40  # characters: shorter texts ("Yes.") are equal by chance, so their titles have to be equal, too
+
+
+def distinct(hits: Iterable[Hit], k: int) -> tuple[tuple[Hit, ...], int]:
+    """The first ``k`` hits with different texts, and how many copies were skipped on the way.
+
+    A passage that a corpus holds several times takes one place; case, spaces and ignored characters do not count.
+    """
+    by_key: dict[str, Hit] = {}
+    skipped = 0
+    for hit in hits:
+        key = _folded(hit.text)
+        key = key if len(key) >= SHORT else f"{_folded(hit.title)}\n{key}"
+        skipped += key in by_key
+        by_key.setdefault(key, hit)
+        if len(by_key) == k:
+            break
+    return tuple(by_key.values()), skipped
+
+
+def _folded(text: str) -> str:
+    return " ".join(without_ignored(text).casefold().split())
+
+
+def refilled(
+    find: Callable[[int], Sequence[Hit]], k: int, first: Sequence[Hit] | None = None
+) -> tuple[tuple[Hit, ...], int]:
+    """``k`` distinct hits of one query, as far as there are, and how many copies were skipped.
+
+    ``find`` gives the best hits for their number, and more where copies are among them; ``first``: its hits for ``k``,
+    where they are known.
+    """
+    number, hits = k, find(k) if first is None else first
+    while len(hits) == number and len(distinct(hits, k)[0]) < k:
+        number *= 2
+        hits = find(number)
+    return distinct(hits, k)
+
+
+class DistinctSearch:
+    """A searcher whose hits for a query have different texts; ``copies`` counts those that were skipped."""
+
+    def __init__(self, searcher: Searcher) -> None:
+        self.copies = 0
+        self._searcher = searcher
+
+    def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
+        """As :meth:`Searcher.search`."""
+        results = []
+        for query, hits in zip(queries, self._searcher.search(queries, k), strict=True):
+            best, copies = refilled(lambda n, query=query: self._searcher.search([query], n)[0], k, hits)  # type: ignore[misc]
+            self.copies += copies
+            results.append(best)
+        return results
+
+
+def attach_hits(examples: Sequence[Example], evidence: Path) -> list[GateExample]:
+    """Questions with their passages and the rule of the passages' titles.
+
+    Raises :class:`UserError` for a question without a row in ``evidence``, for a file that was changed, and for a file
+    made from other questions than those beside it.
+    """
+    check_current(evidence, evidence.parent / "questions.jsonl")
+    questions = [example for example in examples if isinstance(example, GateExample)]
+    ids = {example.question_id for example in questions}
+    by_question = {row.question_id: row for row in jsonl.read(Evidence, evidence) if row.question_id in ids}
+    missing = next((example.id for example in questions if example.question_id not in by_question), None)
+    if missing is not None:
+        raise UserError(f"{evidence}: no passages of question '{missing}'; run data_gen/retrieve.py for it")
+    rows = [(example, by_question[example.question_id]) for example in questions]
+    return [replace(example, hits=row.hits, titles=row.titles) for example, row in rows]

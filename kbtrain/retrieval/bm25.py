@@ -15,10 +15,11 @@ import sys
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import beside, put_in_place
@@ -30,13 +31,13 @@ from kbtrain.retrieval.corpus import PassageFile, copy_passages
 from kbtrain.retrieval.tokens import TokenIds, Tokens
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Numbers = np.ndarray[Any, Any]
     import bm25s
+
+Numbers = np.ndarray[Any, Any]
 
 SPILL_WORDS = 2_000_000  # words gathered before they are sorted and written: about 80 MB
 MERGE_POSTINGS = 4_000_000  # postings in one merge: about 120 MB
+_PIECE = ("words", "ends", "passages", "frequencies")  # arrays of a piece of postings
 
 
 def _bm25s() -> ModuleType:
@@ -49,16 +50,6 @@ def _bm25s() -> ModuleType:
     finally:
         if hidden:
             del sys.modules["jax"]
-
-
-@dataclass(frozen=True)
-class Lists:
-    """The postings of the words ``first`` to ``first + len(counts) - 1``: passages (ascending) and term frequencies."""
-
-    first: int
-    counts: Numbers
-    passages: Numbers
-    frequencies: Numbers
 
 
 class Postings:
@@ -86,60 +77,48 @@ class Postings:
 
     def _spill(self) -> None:
         """Sort what is pending by (word, passage), count repeats, and write it as one piece."""
-        import numpy as np
-
         n = len(self.lengths) - self._first
         lengths = np.array(self.lengths[self._first :], dtype=np.int64)
         keys = np.array(self._pending, dtype=np.int64) * n + np.repeat(np.arange(n), lengths)
         keys, frequencies = np.unique(keys, return_counts=True)
         words, counts = np.unique(keys // max(n, 1), return_counts=True)
-        self._save("words", words.astype(np.int32))
-        self._save("ends", np.cumsum(counts))
-        self._save("passages", (keys % max(n, 1) + self._first).astype(np.int32))
-        self._save("frequencies", frequencies.astype(np.int32))
+        passages = (keys % max(n, 1) + self._first).astype(np.int32)
+        arrays: tuple[Numbers, ...] = (
+            words.astype(np.int32),
+            np.cumsum(counts),
+            passages,
+            frequencies.astype(np.int32),
+        )
+        for name, values in zip(_PIECE, arrays, strict=True):
+            np.save(self._folder / f"{self._pieces}.{name}.npy", values)
         self._pieces += 1
         self._pending, self._first = array("i"), len(self.lengths)
 
-    def _save(self, name: str, values: Numbers) -> None:
-        import numpy as np
-
-        np.save(self._folder / f"{self._pieces}.{name}.npy", values)
-
-    def _piece(self, number: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        import numpy as np
-
-        names = ("words", "ends", "passages", "frequencies")
-        words, ends, passages, frequencies = (
-            np.load(self._folder / f"{number}.{name}.npy", mmap_mode="r") for name in names
-        )
-        return words, ends, passages, frequencies
+    def _piece(self, number: int) -> list[Numbers]:
+        return [np.load(self._folder / f"{number}.{name}.npy", mmap_mode="r") for name in _PIECE]
 
     def df(self) -> Numbers:
         """Number of passages that contain each word."""
-        import numpy as np
-
         total = np.zeros(len(self.words.vocabulary), dtype=np.int64)
         for number in range(self._pieces):
             words, ends, *_ = self._piece(number)
             total[words] += np.diff(ends, prepend=0)
         return total
 
-    def merged(self, df: Numbers, at_once: int = MERGE_POSTINGS) -> Iterator[Lists]:
-        """All lists in the order of the words, a range of words at a time (at least one word)."""
-        import numpy as np
-
+    def merged(self, df: Numbers, at_once: int = MERGE_POSTINGS) -> Iterator[tuple[slice, Numbers, Numbers]]:
+        """All postings in the order of the words, a range of words at a time (at least one word): the range, passages
+        (ascending for each word) and term frequencies.
+        """
         ends = np.cumsum(df)
         first = 0
         while first < len(df):
             offset = ends[first] - df[first]
             last = max(first + 1, int(np.searchsorted(ends, offset + at_once, side="right")))
-            yield self._merge(first, last, df[first:last])
+            yield slice(first, last), *self._merge(first, last, df[first:last])
             first = last
 
-    def _merge(self, first: int, last: int, counts: Numbers) -> Lists:
+    def _merge(self, first: int, last: int, counts: Numbers) -> tuple[Numbers, Numbers]:
         """The pieces hold ascending passages, so each word's postings are laid down piece after piece."""
-        import numpy as np
-
         cursor = np.cumsum(counts) - counts
         passages, frequencies = (np.empty(counts.sum(), dtype=np.int32) for _ in range(2))
         for number in range(self._pieces):
@@ -155,7 +134,7 @@ class Postings:
             passages[place] = ids[begin : int(ends[high - 1])]
             frequencies[place] = times[begin : int(ends[high - 1])]
             cursor[local] += sizes
-        return Lists(first, counts, passages, frequencies)
+        return passages, frequencies
 
 
 Backend = Literal["numba", "numpy"]
@@ -167,11 +146,10 @@ _TOKENS = "tokens.json"
 class BM25:
     """An index over passages: title and text are searched, ``score`` is BM25 (Lucene's variant, k1 1.5, b 0.75)."""
 
-    def __init__(self, index: bm25s.BM25, passages: PassageFile, tokens: Tokens, folder: Path) -> None:
+    def __init__(self, index: bm25s.BM25, passages: PassageFile, tokens: Tokens) -> None:
         self._index = index
         self._passages = passages
         self._tokens = tokens
-        self._folder = folder
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     @staticmethod
@@ -208,12 +186,7 @@ class BM25:
             index = bm25s.BM25.load(folder, mmap=True, show_progress=False, backend=backend)
         except (FileNotFoundError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{at(folder)}: no whole BM25 index ({error}); build it again") from None
-        return BM25(index, passages, tokens, folder)
-
-    def save(self, folder: Path) -> None:
-        """Copy the index into another folder (replaced as a whole if it is there)."""
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(self._folder, folder)
+        return BM25(index, passages, tokens)
 
     def __len__(self) -> int:
         return len(self._passages)
@@ -256,8 +229,6 @@ def document_frequencies(folder: Path) -> tuple[Tokens, list[str], Numbers]:
 
     Raises :class:`UserError` without a whole index.
     """
-    import numpy as np
-
     check_current(folder, command=BUILD)
     tokens = Tokens.load(folder / _TOKENS)
     try:
@@ -286,8 +257,6 @@ def build_index(passages: Iterable[Passage], folder: Path, tokens: Tokens) -> No
 
 def _write_scores(postings: Postings, folder: Path) -> None:
     """The matrix of BM25 scores, one column a word (compressed sparse columns), written front to back."""
-    import numpy as np
-
     df, lengths = postings.df(), np.frombuffer(postings.lengths, dtype=np.int32)
     n = len(lengths)
     idf = np.log(1 + (n - df + 0.5) / (df + 0.5))
@@ -298,11 +267,10 @@ def _write_scores(postings: Postings, folder: Path) -> None:
         for file, kind in ((data, "<f4"), (indices, "<i4")):
             header = {"descr": kind, "fortran_order": False, "shape": (total,)}
             np.lib.format.write_array_header_1_0(file, header)
-        for lists in postings.merged(df):
-            words = slice(lists.first, lists.first + len(lists.counts))
-            tf = lists.frequencies / (lists.frequencies + norm[lists.passages])
-            data.write((np.repeat(idf[words], lists.counts) * tf).astype("<f4").tobytes())
-            indices.write(lists.passages.tobytes())
+        for words, passages, frequencies in postings.merged(df):
+            tf = frequencies / (frequencies + norm[passages])
+            data.write((np.repeat(idf[words], df[words]) * tf).astype("<f4").tobytes())
+            indices.write(passages.tobytes())
     settings = {"k1": K1, "b": B, "delta": 0.5, "method": "lucene", "idf_method": "lucene", "num_docs": n}
     params = {**settings, "dtype": "float32", "int_dtype": "int32", "backend": "numpy"}
     (folder / "params.index.json").write_text(json.dumps(params), "utf-8")

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import regex
 
 from kbtrain.answers.chinese import CJK
@@ -24,14 +26,10 @@ from kbtrain.answers.writing import HIRAGANA, KATAKANA, SOUTHEAST_ASIAN, is_blan
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io.text_files import open_decompressed, opener_of, plain_name
 from kbtrain.questions.base import titled
-from kbtrain.questions.reading.files import ARCHIVES, DOCUMENTS, data_files
+from kbtrain.questions.reading.files import ARCHIVES, DOCUMENTS, DataFile, data_files, text_lines
 from kbtrain.questions.reading.rows import SourceRecord
 from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
 from kbtrain.records import Hit, Passage
-from kbtrain.retrieval.documents import read_documents
-
-if TYPE_CHECKING:
-    import numpy as np
 
 FIELDS = ("id", "title", "text")
 CONTENTS = "contents"
@@ -41,7 +39,7 @@ ROWS = (*OBJECTS, *TABLES)
 
 def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) -> Iterator[Passage]:
     """Stream a corpus: rows of JSON, JSON Lines, Parquet, TSV or CSV; or documents of Markdown or plain text
-    (:func:`~kbtrain.retrieval.documents.read_documents`). A file, a folder or an archive of such, compressed or not.
+    (:func:`~kbtrain.retrieval.corpus.read_documents`). A file, a folder or an archive of such, compressed or not.
 
     ``columns``: kbtrain's field -> the file's; other fields (source, language ...) are not read. A file whose first
     passage has no id gets ids from the file's name and the line. A table needs all three columns, or a
@@ -60,6 +58,16 @@ def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) ->
             f"{at(path)}: cannot read passages from it; name a .jsonl, .json, .parquet, .tsv or .csv file, compressed "
             "or not, or a folder of .md and .txt files"
         )
+
+
+def read_unique_passages(path: Path, columns: Mapping[str, str] | None = None) -> Iterator[Passage]:
+    """As :func:`read_passages`. Raises :class:`UserError` for an id that occurs twice; ids are kept in memory."""
+    ids: set[str] = set()
+    for number, passage in enumerate(read_passages(path, columns), 1):
+        if passage.id in ids:
+            raise UserError(f"{at(path)}: passage {number}: field 'id': duplicate '{passage.id}'")
+        ids.add(passage.id)
+        yield passage
 
 
 def _holds_rows(path: Path) -> bool:
@@ -160,8 +168,6 @@ def copy_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage
     Besides the texts: where each begins, and the rank of its id among all ids (by code points), which orders equal
     scores. Memory: 8 bytes and the longest id's length per passage. Raises :class:`UserError`: none, or an id twice.
     """
-    import numpy as np
-
     offsets, blocks, ids = array("q", [0]), list[Any](), list[bytes]()
     with open(folder / _TEXTS, "wb") as file:
         for passage in require_passages(passages):
@@ -194,8 +200,6 @@ def name_duplicates(corpus: Path) -> Iterator[None]:
 
 def _ranks(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Place of each id in their order. UTF-8 bytes sort like code points, so this is the order of Python's strings."""
-    import numpy as np
-
     order = np.argsort(ids, kind="stable")
     twins = np.flatnonzero(ids[order[1:]] == ids[order[:-1]])
     if len(twins):
@@ -212,8 +216,6 @@ class PassageFile:
     """The passages of a folder that :func:`copy_passages` filled, memory-mapped. ``ranks[i]``: rank of i's id."""
 
     def __init__(self, folder: Path) -> None:
-        import numpy as np
-
         try:
             self._offsets = np.load(folder / _OFFSETS, mmap_mode="r")
             self.ranks = np.load(folder / _RANKS, mmap_mode="r")
@@ -300,3 +302,69 @@ def model_spans(name: str) -> Spans:
         return [(begin, end) for begin, end in encoding["offset_mapping"] if end > begin]
 
     return spans
+
+
+_MARKDOWN = (".md", ".markdown")
+_HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_BETWEEN = " > "  # headings of a title
+
+
+def read_documents(path: Path | str) -> Iterator[Passage]:
+    """Sections of the documents in a folder or an archive, or of one document; hidden files are skipped.
+
+    A section's id is the document's path there and its number (``guide/travel.md#2``), its title the headings that it
+    stands under, or the document's name. Plain text is one section. Raises :class:`UserError` with file and line.
+    """
+    for file in data_files(Path(path), DOCUMENTS, split="train"):  # a split given: none is read from the names
+        lines = [line.rstrip("\r\n") for _, line in text_lines(file)]
+        sections = [([], lines)] if file.suffix not in _MARKDOWN else _sections(_without_front_matter(lines))
+        yield from _passages(file, sections)
+
+
+def is_documents(folder: Path) -> bool:
+    """True for a folder with documents in it; an index has none."""
+    return next(data_files(folder, DOCUMENTS, split="train", required=False), None) is not None
+
+
+def _passages(file: DataFile, sections: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Iterator[Passage]:
+    name = re.sub(r"\.[^.]+$", "", file.label.rpartition("/")[2])
+    filled = ((titles, text) for titles, lines in sections if not is_empty(text := "\n".join(lines).strip()))
+    for number, (titles, text) in enumerate(filled, 1):
+        yield Passage(f"{file.label}#{number}", _BETWEEN.join(titles) or name, text)
+
+
+def _without_front_matter(lines: list[str]) -> list[str]:
+    """Without the settings between two lines of dashes that site generators put first."""
+    if lines[:1] != ["---"] or "---" not in lines[1:]:
+        return lines
+    return lines[lines.index("---", 1) + 1 :]
+
+
+def _sections(lines: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """(headings above, lines) of each section; ``#`` within a block of code begins none."""
+    above: dict[int, str] = {}  # by level
+    text, fence = list[str](), ""
+    for line in lines:
+        heading = None if fence else _HEADING.match(line)
+        if heading is None:
+            fence = _fence_after(line, fence)
+            text.append(line)
+            continue
+        yield list(above.values()), text
+        level, text = len(heading[1]), []
+        above = {depth: title for depth, title in above.items() if depth < level}
+        if heading[2]:
+            above[level] = heading[2]
+    yield list(above.values()), text
+
+
+def _fence_after(line: str, fence: str) -> str:
+    """The fence of the block of code that a line is followed by; "" outside of one."""
+    mark = _FENCE.match(line)
+    if mark is None:
+        return fence
+    if not fence:
+        return mark[1]
+    closes = mark[1][0] == fence[0] and len(mark[1]) >= len(fence) and line.strip() == mark[1]
+    return "" if closes else fence

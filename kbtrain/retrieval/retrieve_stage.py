@@ -22,47 +22,48 @@ from kbtrain.io.files import errors_of, writing
 from kbtrain.io.provenance import file_sha256, meta_path
 from kbtrain.prompts.kbm import evidence_text, query_text
 from kbtrain.questions.checks import read_questions
-from kbtrain.records import Evidence, Hit, Passage, Question, Titles
-from kbtrain.retrieval.base import Searcher, own_hits
+from kbtrain.records import Evidence, Hit, Question, Titles
+from kbtrain.retrieval.base import Searcher, distinct, own_hits
 from kbtrain.retrieval.bm25 import BM25, build_index
-from kbtrain.retrieval.corpus import Chunking, cut_passages, name_duplicates, read_passages, require_passages
-from kbtrain.retrieval.distinct import distinct
-from kbtrain.retrieval.tfidf import TfIdf, build_tfidf
+from kbtrain.retrieval.corpus import (
+    Chunking,
+    cut_passages,
+    name_duplicates,
+    read_passages,
+    read_unique_passages,
+    require_passages,
+)
 from kbtrain.retrieval.tokens import RULE, Tokens
 
 Query = Literal["text", "text_and_options"]
-Kind = Literal["bm25", "tfidf"]
 Search = Callable[[Sequence[Question], Sequence[str]], list[tuple[Hit, ...]]]
-_BUILD = {"bm25": build_index, "tfidf": build_tfidf}
 FEW = 0.1  # share of questions without a hit from which on a line warns
-_LOAD: dict[str, Callable[[Path], BM25 | TfIdf]] = {"bm25": BM25.load, "tfidf": TfIdf.load}
 
 
 def open_index(
-    kind: Kind,
     corpus: Path,
     folder: Path,
     tokens: Tokens | None = None,
     chunking: Chunking | None = None,
     columns: Mapping[str, str] | None = None,
-) -> BM25 | TfIdf:
+) -> BM25:
     """The index of a corpus, kept in ``folder``; built if corpus, tokenizer or chunks differ from last time, and again
     where a file of it is missing, was changed or cannot be opened.
     """
     tokens = tokens or Tokens()
-    key: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": kind, "tokens": tokens.as_dict()}
+    key: dict[str, Any] = {"corpus_sha256": file_sha256(corpus), "kind": "bm25", "tokens": tokens.as_dict()}
     key |= {"chunking": chunking and chunking._asdict(), "columns": dict(columns or {}) or None}
     index = Artifact(folder, "index", {}, key=key)
     if index.is_current():
         with contextlib.suppress(UserError, OSError):  # then it is built again
-            return _LOAD[kind](folder)
+            return BM25.load(folder)
     with writing(folder), errors_of(folder):
         meta_path(folder).unlink(missing_ok=True)
         passages = require_passages(read_passages(corpus, columns), corpus)
         with name_duplicates(corpus):
-            _BUILD[kind](passages if chunking is None else cut_passages(passages, chunking), folder, tokens)
+            build_index(passages if chunking is None else cut_passages(passages, chunking), folder, tokens)
         index.finish()
-    return _LOAD[kind](folder)
+    return BM25.load(folder)
 
 
 def search_corpus(searcher: Searcher, k: int) -> Search:
@@ -71,15 +72,8 @@ def search_corpus(searcher: Searcher, k: int) -> Search:
 
 
 def take_own_passages(corpus: Path, k: int, field: str, columns: Mapping[str, str] | None = None) -> Search:
-    """The passages that questions name in a field (:func:`~kbtrain.retrieval.base.own_hits`).
-
-    Raises :class:`UserError` for a passage id that occurs twice.
-    """
-    passages: dict[str, Passage] = {}
-    for number, passage in enumerate(read_passages(corpus, columns), 1):
-        if passage.id in passages:
-            raise UserError(f"{corpus}: passage {number}: field 'id': duplicate '{passage.id}'")
-        passages[passage.id] = passage
+    """The passages that questions name in a field (:func:`~kbtrain.retrieval.base.own_hits`)."""
+    passages = {passage.id: passage for passage in read_unique_passages(corpus, columns)}
     return lambda questions, queries: [distinct(own_hits(q, field, passages), k)[0] for q in questions]
 
 

@@ -9,9 +9,10 @@ import unicodedata
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import regex
+from pydantic import TypeAdapter, ValidationError
 
 from kbtrain.answers.chinese import CJK
 from kbtrain.answers.writing import (
@@ -25,7 +26,7 @@ from kbtrain.answers.writing import (
     has_unspaced,
 )
 from kbtrain.errors import UserError, at
-from kbtrain.io.text_files import read_text
+from kbtrain.io.jsonl import read_json
 
 Chinese = Literal["bigrams", "characters", "jieba"]
 SoutheastAsian = Literal["bigrams", "icu"]
@@ -105,22 +106,18 @@ class Tokens:
         if not path.exists():
             raise UserError(f"{at(path)}: no such file; this folder holds no whole index")
         try:
-            data = json.loads(read_text(path))
-            if isinstance(data, dict) and data.get("rule") != RULE:
-                raise UserError(f"{at(path)}: words cut by another rule than today's; {remedy}")
+            data = read_json(path)
             if data.keys() != Tokens().as_dict().keys():
                 raise KeyError("other fields")
-            if data["chinese"] not in get_args(Chinese) or not isinstance(data["stemmer"], str | None):
-                raise KeyError("chinese, stemmer")
-            if data["southeast_asian"] not in get_args(SoutheastAsian):
-                raise KeyError("southeast_asian")
-            if not all(isinstance(word, str) for word in data["stop_words"]):
-                raise TypeError("stop_words")
-            if data["stemmer"] is not None:
-                _stemmer(data["stemmer"])
-            return Tokens(data["stemmer"], frozenset(data["stop_words"]), data["chinese"], data["southeast_asian"])
-        except (ValueError, KeyError, TypeError, RecursionError):
+            rule = data.pop("rule")
+            tokens = TypeAdapter(Tokens).validate_python(data)
+            if tokens.stemmer is not None:
+                _stemmer(tokens.stemmer)
+        except (UserError, ValidationError, KeyError):  # a KeyError: other fields, no such stemmer
             raise UserError(f"{at(path)}: broken; {remedy}") from None
+        if rule != RULE:
+            raise UserError(f"{at(path)}: words cut by another rule than today's; {remedy}")
+        return tokens
 
 
 class TokenIds:

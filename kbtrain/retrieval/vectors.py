@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import httpx2
+import numpy as np
 from pydantic import Field
 
 from kbtrain.config import Config
@@ -34,14 +35,13 @@ from kbtrain.llm.dialect import KeyHeader
 from kbtrain.llm.server_requests import PromptRefusal, post
 from kbtrain.net import LONGEST_ASKED, Retry, check_url, is_loopback, key_from_environment, key_headers, split_query
 from kbtrain.records import Hit, Passage
-from kbtrain.retrieval.corpus import read_passages, require_passages
+from kbtrain.retrieval.corpus import read_unique_passages, require_passages
 from kbtrain.runtime.event_loop import EventLoop, run
 
 if TYPE_CHECKING:
-    import numpy as np
     from qdrant_client import QdrantClient
 
-    Vectors = np.ndarray[Any, Any]
+Vectors = np.ndarray[Any, Any]
 
 CARD = "vectors.json"
 NO_VECTOR = {  # change no vector
@@ -124,8 +124,6 @@ class Embedder:
 
 def _stack_rows(parts: Sequence[Vectors]) -> Vectors:
     """The rows of all parts. Raises :class:`UserError` for parts of different lengths."""
-    import numpy as np
-
     if len({part.shape[1] for part in parts}) > 1:
         raise UserError("server: embeddings of different lengths; is it one model?")
     return np.concatenate(parts)
@@ -133,8 +131,6 @@ def _stack_rows(parts: Sequence[Vectors]) -> Vectors:
 
 def vectors_of(reply: Mapping[str, Any], n: int) -> Vectors:
     """The vectors of a reply in the order of the texts. Raises :class:`UserError` for any other reply."""
-    import numpy as np
-
     try:
         rows = sorted(reply["data"], key=lambda row: int(row["index"]))
         vectors = np.array([row["embedding"] for row in rows], dtype=np.float32)
@@ -386,7 +382,8 @@ class VectorBuild:
             raise UserError(f"key 'collection': the store has a '{name}' that this folder did not make; name another")
         self.done = count or 0
         yield self.done
-        passages = itertools.islice(require_passages(self._numbered(), self._corpus), self.done, None)
+        every = require_passages(read_unique_passages(self._corpus, self._columns), self._corpus)
+        passages = itertools.islice(every, self.done, None)
         while group := list(itertools.islice(passages, size * self._parallel)):
             parts = [group[i : i + size] for i in range(0, len(group), size)]
             for part, vectors in zip(parts, loop.run(self._embedded(embedder, parts)), strict=True):
@@ -403,15 +400,6 @@ class VectorBuild:
     async def _embedded(self, embedder: Embedder, parts: Sequence[Sequence[Passage]]) -> list[Vectors]:
         prefix = self._settings["passage_prefix"]
         return await asyncio.gather(*(embedder.vectors([prefix + text_of(p) for p in part]) for part in parts))
-
-    def _numbered(self) -> Iterator[Passage]:
-        """The corpus. Raises :class:`UserError` for an id that occurs twice."""
-        ids: set[str] = set()
-        for number, passage in enumerate(read_passages(self._corpus, self._columns), 1):
-            if passage.id in ids:
-                raise UserError(f"{at(self._corpus)}: passage {number}: field 'id': duplicate '{passage.id}'")
-            ids.add(passage.id)
-            yield passage
 
     def _write(self, dimensions: int, passages: int | None) -> None:
         card = VectorCard(**self._settings, dimensions=dimensions, passages=passages)

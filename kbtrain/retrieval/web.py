@@ -23,7 +23,7 @@ from kbtrain.config import Config
 from kbtrain.errors import UserError, strike_all
 from kbtrain.net import check_url, key_from_environment, retry_after, whole_text
 from kbtrain.records import Hit
-from kbtrain.retrieval.distinct import distinct
+from kbtrain.retrieval.base import distinct
 
 RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT = 60.0  # seconds, also where a server asks for more

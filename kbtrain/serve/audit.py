@@ -194,7 +194,7 @@ def answer_steps(audit: Audit) -> list[tuple[str, list[str]]]:
     source, run = audit.folder.parent, ["--run", str(audit.run)]
     retrieved, sampled = meta_of(source / "evidence.jsonl"), meta_of(source / "samples.db")
     search = {name: value for name, value in retrieved.get("config", {}).items() if value not in (None, {})}
-    if sampled.get("stage") != "sample" or search.get("retriever") not in ("bm25", "tfidf", "web"):
+    if sampled.get("stage") != "sample" or search.get("retriever") not in ("bm25", "web"):
         return []
     if search["retriever"] != "web":
         search.setdefault("corpus", str(source / "passages.jsonl"))

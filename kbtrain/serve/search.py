@@ -28,8 +28,7 @@ from kbtrain.io.jsonl import one_line
 from kbtrain.io.provenance import meta_of, meta_path
 from kbtrain.net import Retry
 from kbtrain.records import Hit
-from kbtrain.retrieval.base import hit_of
-from kbtrain.retrieval.distinct import DistinctSearch, distinct, refilled
+from kbtrain.retrieval.base import DistinctSearch, distinct, hit_of, refilled
 from kbtrain.retrieval.vectors import VectorIndex, is_index
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.serve.config import ServeConfig
@@ -185,7 +184,7 @@ class VectorSearch:
             (vector,) = await self._index.embedded(self._embedder, [query])
         except UserError:  # its words may repeat the query
             raise SearchFailed(f"no embedding from {self._index.card.server_url}") from None
-        return await self._threads.run(lambda: refilled(lambda n: self._index.store.nearest(vector, n), k))
+        return await self._threads.run(lambda: refilled(lambda n: self._index.store.nearest(vector, n), k)[0])
 
     async def close(self) -> None:
         await self._embedder.close()
@@ -307,8 +306,7 @@ def _service_of(evidence: Path) -> WebService | None:
 def _bm25(name: str) -> Search:
     from kbtrain.questions.catalogue import atlas_passages
     from kbtrain.retrieval.bm25 import BM25
-    from kbtrain.retrieval.corpus import name_duplicates, read_passages, require_passages
-    from kbtrain.retrieval.documents import is_documents
+    from kbtrain.retrieval.corpus import is_documents, name_duplicates, read_passages, require_passages
 
     if Path(name).is_dir() and not is_documents(Path(name)):
         index = BM25.load(Path(name))

@@ -96,7 +96,7 @@ def corpus_features(corpus: Path, folder: Path, asked: Sequence[GateExample]) ->
     from kbtrain.retrieval.retrieve_stage import open_index
 
     index = folder / f"bm25-{file_sha256(corpus)[:12]}"
-    open_index("bm25", corpus, index)
+    open_index(corpus, index)
     return feature_rows(Frequencies.of_index(index), asked, after_search=False, spelling=False)
 
 

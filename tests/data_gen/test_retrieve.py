@@ -116,23 +116,23 @@ def test_one_hop_questions_of_the_atlas_find_their_passage() -> None:
     assert found > 0.98 * len(questions)
 
 
-def test_tf_idf_chunks_and_chinese_are_options_of_the_index(run: Path) -> None:
-    done = retrieve(run, "--retriever", "tfidf", "--chunk-tokens", 8, "--chunk-overlap", 2, "--k", 5)
+def test_chunks_and_chinese_are_options_of_the_index(run: Path) -> None:
+    done = retrieve(run, "--chunk-tokens", 8, "--chunk-overlap", 2, "--k", 5)
     assert done.returncode == 0, done.stderr
     evidence = list(jsonl.read(Evidence, run / "evidence.jsonl"))
     ids = {hit.passage_id for found in evidence for hit in found.hits}
     assert any("#" in name for name in ids) and all(len(hit.text.split()) <= 8 for e in evidence for hit in e.hits)
     assert read_meta(run / "evidence.jsonl")["counts"]["gold_found"] > 30  # a chunk of a gold passage counts
-    built = (run / "tfidf.meta.json").stat().st_mtime_ns
-    assert retrieve(run, "--retriever", "tfidf", "--chunk-tokens", 8, "--chunk-overlap", 2).returncode == 0
-    assert (run / "tfidf.meta.json").stat().st_mtime_ns == built
-    assert retrieve(run, "--retriever", "tfidf", "--chinese", "characters").returncode == 0
-    assert (run / "tfidf.meta.json").stat().st_mtime_ns != built
-    idf = (run / "tfidf" / "idf.tfidf.npy").read_bytes()
-    (run / "tfidf" / "idf.tfidf.npy").write_bytes(idf[:-8])
-    done = retrieve(run, "--retriever", "tfidf", "--chinese", "characters")
+    built = (run / "bm25.meta.json").stat().st_mtime_ns
+    assert retrieve(run, "--chunk-tokens", 8, "--chunk-overlap", 2).returncode == 0
+    assert (run / "bm25.meta.json").stat().st_mtime_ns == built
+    assert retrieve(run, "--chinese", "characters").returncode == 0
+    assert (run / "bm25.meta.json").stat().st_mtime_ns != built
+    scores = (run / "bm25" / "data.csc.index.npy").read_bytes()
+    (run / "bm25" / "data.csc.index.npy").write_bytes(scores[:-8])
+    done = retrieve(run, "--chinese", "characters")
     assert done.returncode == 0 and "is there already" in done.stdout
-    assert (run / "tfidf" / "idf.tfidf.npy").read_bytes() == idf  # built again for what else reads it
+    assert (run / "bm25" / "data.csc.index.npy").read_bytes() == scores  # built again for what else reads it
 
 
 WEB = '{url: "http://127.0.0.1:1/?q={query}", results: results, id: url, title: title, text: content}'
@@ -149,7 +149,7 @@ WEB = '{url: "http://127.0.0.1:1/?q={query}", results: results, id: url, title: 
         (("--retriever", "web", "--web", WEB, "--corpus", "own.jsonl"), "key 'corpus': retriever web searches none"),
         (("--chunk-overlap", 2), "key 'chunk_overlap': counts for chunks alone"),
         (("--chunk-tokenizer", "smollm2-135m-instruct"), "key 'chunk_tokenizer': counts for chunks alone"),
-        (("--retriever", "fixed", "--chunk-tokens", 50), "key 'chunk_tokens': bm25 and tfidf cut passages"),
+        (("--retriever", "fixed", "--chunk-tokens", 50), "key 'chunk_tokens': retriever bm25 alone cuts passages"),
     ],
 )
 def test_a_key_that_would_not_be_heeded_is_refused(run: Path, arguments: tuple[object, ...], message: str) -> None:

@@ -27,9 +27,8 @@ from kbtrain.gates.handles import handle
 from kbtrain.io.jsonl import read, write
 from kbtrain.io.provenance import write_meta
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
-from kbtrain.retrieval.attach_hits import attach_hits
+from kbtrain.retrieval.base import attach_hits
 from kbtrain.retrieval.bm25 import BM25
-from kbtrain.retrieval.tokens import Tokens
 from kbtrain.training.data import Labelled
 from kbtrain.training.fit import claim_fit_folder
 from kbtrain.training.folds import folds
@@ -51,8 +50,8 @@ def folder(tmp_path_factory):
     """A folder with bm25/, train.jsonl (60), dev.jsonl (20) and evidence.jsonl."""
     made = tmp_path_factory.mktemp("features")
     passages = [Passage(str(i), place, f"{place} has a river." * (i + 1)) for i, place in enumerate(PLACES)]
-    index = BM25.build([*passages, Passage("x", "Rome", "The capital is Rome, and rivers flow.")], Tokens())
-    index.save(made / "bm25")
+    every = [*passages, Passage("x", "Rome", "The capital is Rome, and rivers flow.")]
+    index = BM25.build(every, folder=made / "bm25")
     write(made / "train.jsonl", [question(i) for i in range(60)])
     write(made / "dev.jsonl", [question(i, "dev") for i in range(20)])
     asked = [question(i, split) for split, n in (("train", 60), ("dev", 20)) for i in range(n)]

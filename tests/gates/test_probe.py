@@ -25,7 +25,7 @@ from kbtrain.metrics.ranking import auroc
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.records import Evidence, GateExample, Hit, Question
-from kbtrain.retrieval.attach_hits import attach_hits
+from kbtrain.retrieval.base import attach_hits
 from kbtrain.training.folds import folds
 
 PLACES = ("city", "river", "lake", "hill", "road", "bay", "cape", "isle", "port", "farm", "mine", "dam", "peak", "glen")

@@ -25,7 +25,6 @@ from kbtrain.io.provenance import meta_path, stamp
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.bm25 import BM25
-from kbtrain.retrieval.tokens import Tokens
 from kbtrain.training.folds import folds
 
 SIZES = {"train": 40, "dev": 22, "test": 6}
@@ -47,9 +46,8 @@ def made(tmp_path_factory):
     run = tmp_path_factory.mktemp("stack") / "run"
     for split, n in SIZES.items():
         write(run / "examples" / f"{split}.jsonl", [question(i, split) for i in range(n)])
-    BM25.build([Passage("a", "River", "A river and a capital."), Passage("b", "Rivers", "All rivers.")], Tokens()).save(
-        run / "bm25"
-    )
+    rivers = [Passage("a", "River", "A river and a capital."), Passage("b", "Rivers", "All rivers.")]
+    BM25.build(rivers, folder=run / "bm25")
     asked = [question(i, split) for split, n in SIZES.items() for i in range(n)]
     write(
         run / "evidence.jsonl",

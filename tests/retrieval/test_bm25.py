@@ -85,8 +85,7 @@ def test_numba_and_numpy_give_the_same_hits_as_the_formula() -> None:
 
 
 def test_a_saved_index_answers_the_same(tmp_path: Path) -> None:
-    index = BM25.build(ANIMALS, Tokens(stemmer=None))
-    index.save(tmp_path / "index")
+    index = BM25.build(ANIMALS, Tokens(stemmer=None), folder=tmp_path / "index")
     again = BM25.load(tmp_path / "index")
     queries = ["cat", "dog barks", "birds cats", "unknown"]
     assert again.search(queries, 2) == index.search(queries, 2)
@@ -117,7 +116,7 @@ def test_one_letter_words_and_chinese_characters_are_words() -> None:
 def test_an_id_that_a_corpus_holds_twice_is_told_with_its_file(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "passages.jsonl", [*ANIMALS, ANIMALS[0]])
     with pytest.raises(UserError, match=r"passages\.jsonl: field 'id': two passages have the id '.': number 1 and"):
-        open_index("bm25", tmp_path / "passages.jsonl", tmp_path / "index")
+        open_index(tmp_path / "passages.jsonl", tmp_path / "index")
 
 
 def test_a_search_does_not_import_jax_which_would_take_most_of_a_gpu_s_memory(tmp_path):
@@ -129,7 +128,7 @@ def test_a_search_does_not_import_jax_which_would_take_most_of_a_gpu_s_memory(tm
     code = (
         "import sys, pathlib; from kbtrain.retrieval.retrieve_stage import open_index;"
         f"folder = pathlib.Path({str(tmp_path)!r});"
-        "found = open_index('bm25', folder / 'passages.jsonl', folder / 'bm25').search(['cat'], 1);"
+        "found = open_index(folder / 'passages.jsonl', folder / 'bm25').search(['cat'], 1);"
         "print(found[0][0].title, 'jax' in sys.modules);"
         "import jax"
     )

@@ -47,12 +47,11 @@ def test_the_size_of_the_pieces_does_not_change_the_postings(
     postings.add(p.text for p in corpus)
     df = postings.df()
     found = {}
-    for lists in postings.merged(df, at_once=merge):
-        ends = np.cumsum(lists.counts)
-        for i, (end, count) in enumerate(zip(ends, lists.counts, strict=True)):
+    for numbers, passages, frequencies in postings.merged(df, at_once=merge):
+        ends = np.cumsum(df[numbers])
+        for i, (end, count) in enumerate(zip(ends, df[numbers], strict=True)):
             part = slice(end - count, end)
-            rows = zip(lists.passages[part].tolist(), lists.frequencies[part].tolist(), strict=True)
-            found[lists.first + i] = dict(rows)
+            found[numbers.start + i] = dict(zip(passages[part].tolist(), frequencies[part].tolist(), strict=True))
     tokens = Tokens()
     texts = [tokens.words(p.text) for p in corpus]
     for word, number in postings.words.vocabulary.items():
@@ -96,14 +95,6 @@ def test_an_index_is_replaced_as_a_whole_or_not_at_all(corpus: list[Passage], tm
     BM25.build(corpus[:5], folder=folder)
     assert len(BM25.load(folder)) == 5
     assert not list(folder.glob("postings-*"))
-
-
-def test_a_copy_of_an_index_stands_alone(corpus: list[Passage], tmp_path: Path) -> None:
-    index = BM25.build(corpus)
-    index.save(tmp_path / "copy")
-    expected = index.search(["w1 w2"], 4)
-    del index
-    assert BM25.load(tmp_path / "copy").search(["w1 w2"], 4) == expected
 
 
 def test_chinese_is_cut_into_bigrams_and_half_width() -> None:

@@ -32,7 +32,7 @@ def run(tmp_path_factory):
         store.put("main", sets)
     passages = ({"id": str(i), "title": "", "text": f"The code of place {i}."} for i in range(30))
     (folder / "passages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in passages))
-    open_index("bm25", folder / "passages.jsonl", folder / "bm25")
+    open_index(folder / "passages.jsonl", folder / "bm25")
     return folder
 
 
