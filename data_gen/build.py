@@ -26,8 +26,7 @@ from kbtrain.config import Config, check_each_once, run_script
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_current, check_unchanged, write_meta
 from kbtrain.labeling.examples import BenefitTarget, Targets, example, reference_example
-from kbtrain.labeling.graded_by import check_rules, grading_sources
-from kbtrain.labeling.verdicts import side_by_side
+from kbtrain.labeling.verdicts import check_rules, grading_sources, side_by_side
 from kbtrain.prompts.kbm import DEFAULT_KEYS, evidence_text
 from kbtrain.questions.checks import find_leaks, refuse_leaks
 from kbtrain.records import OF_QUESTION, GateExample, Label, Split, Target

@@ -37,9 +37,8 @@ from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, file_sha256, meta_of, meta_path, unchanged
 from kbtrain.io.store import SampleStore, writing
-from kbtrain.labeling.copied_gold import CopiedGold
-from kbtrain.labeling.imported import ImportCounts
-from kbtrain.labeling.one_arm import OneArmRow, one_arm_labels
+from kbtrain.labeling.imported import ImportCounts, OneArmRow, one_arm_labels
+from kbtrain.labeling.label_stage import CopiedGold
 from kbtrain.llm.answered_inputs import check_replaceable
 from kbtrain.questions.base import Columns
 from kbtrain.questions.collect import Shares, warnings

@@ -33,9 +33,19 @@ from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.provenance import check_unchanged, file_sha256, meta_of, meta_path, read_meta, write_atomically
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.agreement import LabelledAnswer, agreement, line, read_labelled
-from kbtrain.labeling.judges import Judge, RuleJudge, judgement
-from kbtrain.labeling.open_judge import ANEW, ModelJudgeConfig, is_judged, open_judge
+from kbtrain.labeling.judges import (
+    ANEW,
+    Judge,
+    LabelledAnswer,
+    ModelJudgeConfig,
+    RuleJudge,
+    agreement,
+    is_judged,
+    judgement,
+    line,
+    open_judge,
+    read_labelled,
+)
 from kbtrain.labeling.verdicts import (
     Aligned,
     QuestionVerdicts,

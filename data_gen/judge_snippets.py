@@ -37,8 +37,7 @@ from kbtrain.evaluation.turns import labelled_turns
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.provenance import check_unchanged, file_sha256
-from kbtrain.labeling.judges import PromptJudge
-from kbtrain.labeling.open_judge import ANEW, ModelJudgeConfig, is_judged, open_judge
+from kbtrain.labeling.judges import ANEW, ModelJudgeConfig, PromptJudge, is_judged, open_judge
 from kbtrain.prompts.kbm import Judged
 from kbtrain.runtime.progress import progress_bar
 

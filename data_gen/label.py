@@ -25,9 +25,9 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import beside
 from kbtrain.io.provenance import check_current, check_unchanged, read_meta, write_meta
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.certainty import DRAWS, MAX_EMPTY, SEED
 from kbtrain.labeling.change import MeaningGroups
 from kbtrain.labeling.distribution import Distribution
+from kbtrain.labeling.indicators import DRAWS, MAX_EMPTY, SEED
 from kbtrain.labeling.label import Cut, LabelledBy, LabelRule, with_taus
 from kbtrain.labeling.label_stage import (
     LabelCounts,

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
-from kbtrain.labeling.one_arm import benefit_labels, clipped_weights
+from kbtrain.labeling.imported import benefit_labels, clipped_weights
 from kbtrain.metrics.off_policy import effective_size
 from kbtrain.runtime.progress import progress_bar
 

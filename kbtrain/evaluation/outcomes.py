@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kbtrain.answers.grading import Verdicts
 from kbtrain.answers.thoughts import counted_answers, is_left_out, silence
 from kbtrain.arrays import Floats
-from kbtrain.labeling import mastery
+from kbtrain.labeling import indicators
 from kbtrain.records import Outcome, Question, SampleSet
 
 AccuracyKind = Literal["greedy", "expected"]
@@ -74,9 +74,9 @@ def grade(question: Question, stored: SampleSet, verdicts: Verdicts | None = Non
     """Grade stored answers: by the question's rule, or by a judge's verdicts on them."""
     greedy = stored.greedy
     texts = (sample.text for sample in counted_answers(stored.samples))
-    sampled = mastery.grade(question, texts, verdicts)
+    sampled = indicators.grade(question, texts, verdicts)
     return ConditionOutcome(
-        correct=mastery.grade_answer(question, greedy, verdicts),
+        correct=indicators.grade_answer(question, greedy, verdicts),
         mastery=sampled.n_correct / sampled.n_graded if sampled.n_graded else None,
         tokens=0 if greedy is None else greedy.n_tokens,
         empty=greedy is not None and silence(greedy) == "empty",

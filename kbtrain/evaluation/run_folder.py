@@ -29,7 +29,7 @@ from kbtrain.gates.thresholds_store import Source, has_other_gate, missing_reaso
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_current, check_unchanged, meta_of, short_name
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.graded_by import ByQuestion, check_rules, grading_sources, read_run_verdicts, verdicts_file
+from kbtrain.labeling.verdicts import ByQuestion, check_rules, grading_sources, read_run_verdicts, verdicts_file
 from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, GATE_NAME, Condition, GateScore, Label, Outcome, Question, Split
 
@@ -60,7 +60,7 @@ def read_stored(
 ) -> GradedSplit:
     """Grade the stored answers of each question of a split; the answers themselves are not kept.
 
-    ``verdicts``: a judge's, see :mod:`kbtrain.labeling.graded_by`; without them each question's own rule grades.
+    ``verdicts``: a judge's, see :mod:`kbtrain.labeling.verdicts`; without them each question's own rule grades.
     """
     stored = GradedSplit()
     for question in questions:

@@ -14,9 +14,8 @@ from typing import Literal
 
 from kbtrain.answers import grading
 from kbtrain.answers.thoughts import counted_answers, silence
-from kbtrain.labeling.certainty import MAX_EMPTY, certainty, certainty_interval
 from kbtrain.labeling.change import Change
-from kbtrain.labeling.mastery import Graded, grade, grade_answer
+from kbtrain.labeling.indicators import MAX_EMPTY, Graded, certainty, certainty_interval, grade, grade_answer
 from kbtrain.metrics.significance import Interval, newcombe, wilson
 from kbtrain.records import Condition, Effect, Indicators, Label, Question, Sample, SampleSet
 
@@ -58,7 +57,7 @@ class LabelRule:
     one answer), its certainty not known. ``max_empty``: share of empty answers above which certainty is None, since
     empty answers do not agree. ``cut``: answers that end at the token limit count as they are, are dropped, or count by
     their first complete sentence. ``certainty_answers``: the I of
-    certainty's scale (:mod:`kbtrain.labeling.certainty`); fewer answers have no certainty on it. None: each question
+    certainty's scale (:mod:`kbtrain.labeling.indicators`); fewer answers have no certainty on it. None: each question
     on the scale of all of its answers, which is the paper's value.
     """
 

@@ -22,13 +22,48 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import known_sha256
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.change import LONG, Change, MeaningGroups, by_groups, change
-from kbtrain.labeling.copied_gold import CopiedGold
 from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, counted_texts, indicators, label
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Label, Question, SampleSet, Split, Titles
 
 MANY_CUT = 0.05  # share of answers cut at the token limit above which labelling warns
+LEAST_COPIED_OF = 10  # questions from which on a share says something
+MANY_COPIED = 0.9  # share of copies from which on the gold answers are taken for the model's own
 MANY_LONG = 0.2  # share of long answers above which labelling warns
+
+
+@dataclass
+class CopiedGold:
+    """Gold answers that repeat, word for word, what a model answered to the same question.
+
+    An answer that a person approved of (a thumb up) judges the condition that showed it. As a gold answer it makes that
+    condition right on every such question, and the other one wrong wherever its words differ. Counts are over open
+    questions with gold answers: ``n``, those with a copy, and copies by condition.
+    """
+
+    n: int = 0
+    copied: int = 0
+    by_condition: Counter[Condition] = field(default_factory=Counter)
+
+    def add(self, question: Question, answers: Mapping[Condition, str]) -> None:
+        """Count one question with the greedy answers to it; case, signs and inner spaces count."""
+        if question.grading == "option" or not question.answers or not answers:
+            return
+        golds = {gold.strip() for gold in question.answers}
+        copies = [condition for condition, answer in answers.items() if answer.strip() in golds]
+        self.n += 1
+        self.copied += bool(copies)
+        self.by_condition.update(copies)
+
+    def problem(self) -> str | None:
+        """A sentence where at least :data:`MANY_COPIED` of the gold answers are copies; else None."""
+        if self.n < LEAST_COPIED_OF or self.copied < MANY_COPIED * self.n:
+            return None
+        each = ", ".join(f"{condition} {n}" for condition, n in self.by_condition.most_common())
+        return (
+            f"{self.copied} of {self.n} accepted answers are word for word the model's own ({each}): that condition "
+            "is right by construction, and the other one wrong wherever its words differ"
+        )
 
 
 @dataclass

@@ -15,9 +15,9 @@ from kbtrain.answers.thoughts import counted_answers, is_left_out
 from kbtrain.errors import UserError, at
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.distribution import INDICATORS, Indicator, LabelStatistics
+from kbtrain.labeling.indicators import grade_answer
 from kbtrain.labeling.label import DEFAULT_RULE, LabelRule, indicators, label
 from kbtrain.labeling.label_stage import common_answers, verdicts_on
-from kbtrain.labeling.mastery import grade_answer
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.records import CONDITIONS, Condition, Evidence, Question, SampleSet

@@ -6,8 +6,8 @@ import pytest
 
 from kbtrain.answers.grading import graded, group_key, is_correct, is_yes_no, rule_verdict
 from kbtrain.answers.yes_no import says_yes
+from kbtrain.labeling.indicators import grade
 from kbtrain.labeling.judges import RuleJudge
-from kbtrain.labeling.mastery import grade
 from kbtrain.records import Question
 
 ASKED = "Were Scott Derrickson and Ed Wood of the same nationality?"

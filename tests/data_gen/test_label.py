@@ -17,7 +17,7 @@ from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import file_sha256, read_meta
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.certainty import certainty
+from kbtrain.labeling.indicators import certainty
 from kbtrain.records import Evidence, Hit, Label, Titles
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -24,7 +24,7 @@ from kbtrain.dialogue.responses import AugmentedResponse, UsefulSnippets
 from kbtrain.errors import UserError
 from kbtrain.io.jsonl import read, write
 from kbtrain.io.provenance import file_sha256, read_meta, write_meta
-from kbtrain.labeling import judges_token
+from kbtrain.labeling import judges
 from kbtrain.models import load as loading
 from kbtrain.prompts import ragate
 from kbtrain.prompts.kbm import encode
@@ -198,7 +198,7 @@ def test_a_judge_model_says_which_snippets_are_useful_where_none_is_gold(folder,
 
 
 def test_an_interrupted_judge_of_snippets_goes_on_and_judges_nothing_twice(folder, tmp_path, capsys, monkeypatch):
-    path, judge = folder / "responses" / "tfidf_top3.jsonl", judges_token.TokenJudge.judge_prompts
+    path, judge = folder / "responses" / "tfidf_top3.jsonl", judges.TokenJudge.judge_prompts
     dialogue = {one.id: one.dialogue_id for one in read(TurnExample, folder / "turns.jsonl")}
     write(path, [replace(r, snippets=(f"{dialogue[r.turn_id]}/3",)) for r in list(read(AugmentedResponse, path))])
     asked = []
@@ -211,7 +211,7 @@ def test_an_interrupted_judge_of_snippets_goes_on_and_judges_nothing_twice(folde
         return judge(self, questions)
 
     opened, load_model = [], loading.load_model
-    monkeypatch.setattr(judges_token.TokenJudge, "judge_prompts", judged)
+    monkeypatch.setattr(judges.TokenJudge, "judge_prompts", judged)
     monkeypatch.setattr(loading, "load_model", lambda *given: opened.append(given) or load_model(*given))
     wanted = ("--run", folder, "--model", make_folder(tmp_path / "judge"), "--augmentations", "[tfidf_top3]")
     with pytest.raises(KeyboardInterrupt):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import entropy
 
-from kbtrain.labeling.certainty import DRAWS, certainty, certainty_interval
+from kbtrain.labeling.indicators import DRAWS, certainty, certainty_interval
 
 
 def test_certainty_by_hand() -> None:

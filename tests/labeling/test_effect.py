@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kbtrain.labeling.certainty import certainty
+from kbtrain.labeling.indicators import certainty
 from kbtrain.labeling.label import benefit, effect, indicators
 from kbtrain.metrics.significance import newcombe
 from kbtrain.records import Question, SampleSet

@@ -13,10 +13,19 @@ import pytest
 from kbtrain.answers import grading
 from kbtrain.errors import UserError
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.agreement import LabelledAnswer, agreement, line, read_labelled
-from kbtrain.labeling.judges import LLMJudge, Opinion, RuleJudge, judgement, parse_reply
+from kbtrain.labeling.indicators import grade
+from kbtrain.labeling.judges import (
+    LabelledAnswer,
+    LLMJudge,
+    Opinion,
+    RuleJudge,
+    agreement,
+    judgement,
+    line,
+    parse_reply,
+    read_labelled,
+)
 from kbtrain.labeling.label import indicators, label
-from kbtrain.labeling.mastery import grade
 from kbtrain.labeling.verdicts import QuestionVerdicts, count_verdicts, judge_answers
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.scripted import ScriptedLLM

@@ -11,8 +11,7 @@ from tiny_kbm import make_byte_model
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from kbtrain.errors import UserError
-from kbtrain.labeling.judges import judgement
-from kbtrain.labeling.judges_token import TokenJudge
+from kbtrain.labeling.judges import TokenJudge, judgement
 from kbtrain.prompts.kbm import answer_prompt, render_chat
 from kbtrain.records import Question
 

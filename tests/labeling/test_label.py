@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kbtrain.labeling.certainty import certainty
 from kbtrain.labeling.examples import example
+from kbtrain.labeling.indicators import certainty
 from kbtrain.labeling.label import LabelRule, benefit, first_sentence, indicators, label, with_taus
 from kbtrain.metrics.significance import newcombe, wilson
 from kbtrain.records import Indicators, Question, SampleSet

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbtrain.labeling.mastery import Graded, grade
+from kbtrain.labeling.indicators import Graded, grade
 from kbtrain.records import Question
 
 

@@ -10,7 +10,7 @@ from support import scripts
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.labeling.one_arm import OneArmRow, benefit_labels, clipped_weights, one_arm_labels
+from kbtrain.labeling.imported import OneArmRow, benefit_labels, clipped_weights, one_arm_labels
 from kbtrain.records import GateExample
 
 importing = scripts.load("data_gen/import_answers.py")

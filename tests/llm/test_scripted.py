@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from kbtrain.labeling.mastery import grade
+from kbtrain.labeling.indicators import grade
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest, Sampling, request_seed
 from kbtrain.llm.sampler.draw import UniformRow
