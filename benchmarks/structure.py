@@ -11,6 +11,7 @@ Examples:
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
 import subprocess
@@ -27,6 +28,7 @@ from kbtrain.config import Config, run_script
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("kbtrain", "data_gen", "recipes", "eval")
 MOST_PARAMETERS = 6
+SAME_LINES = 6
 # a function named by one of these alone says neither what it does nor what it returns
 PARTICIPLES = frozenset(
     "added asked begun built called changed checked chosen closed combined counted cut described done drawn ended "
@@ -89,9 +91,31 @@ def count_structure() -> dict[str, object]:
         "own_line_comments": comments,
         f"functions_with_over_{MOST_PARAMETERS}_parameters": long_signatures,
         "class_names_used_twice": shared,
+        "repeated_line_pairs": repeated_places(),
         "functions_named_by_a_participle": unclear,
         "phrases_to_avoid": words,
     }
+
+
+def repeated_places() -> list[str]:
+    """Pairs of places that share :data:`SAME_LINES` lines or more, imports and blank lines aside, longest run each."""
+    places: defaultdict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
+    for path, text, _ in sources():
+        rows = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        rows = [(number, line) for number, line in rows if not line.startswith(("import ", "from "))]
+        for start in range(len(rows) - SAME_LINES + 1):
+            window = rows[start : start + SAME_LINES]
+            places[tuple(line for _, line in window)].append((str(path), window[0][0]))
+    pairs, last = [], dict[tuple[str, str], tuple[int, int]]()
+    for (first, line), (second, other) in sorted(
+        pair for same in places.values() for pair in itertools.combinations(sorted(same), 2)
+    ):
+        # windows that follow each other are one pair
+        before = last.get((first, second), (0, 0))
+        if line - before[0] > SAME_LINES or other - before[1] > SAME_LINES:
+            pairs.append(f"{first}:{line} {second}:{other}")
+        last[first, second] = (line, other)
+    return pairs
 
 
 def modules_of_help(script: Path) -> int:
