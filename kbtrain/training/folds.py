@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from kbtrain.errors import UserError
 from kbtrain.gate.trained_on import asked_about
 from kbtrain.records import Example
@@ -64,16 +66,14 @@ def folds(groups: Sequence[int], seed: int, count: int = FOLDS) -> list[tuple[li
     ``seed`` shuffles the groups. The largest go first, each into the first fold with room for it, or else into the
     smallest: folds are as equal as the groups allow. A single group, as an inner fold may have, is split.
     """
-    from sklearn.model_selection import KFold
-    from sklearn.utils import check_random_state
-
     together = members(groups if len(set(groups)) > 1 else range(len(groups)))
     count = min(count, len(together))
     if count < 2:
         return []
-    rooms = [len(held) for _, held in KFold(count).split(range(len(groups)))]
+    # sizes and shuffle of scikit-learn's KFold, which takes a second to load
+    rooms = [len(groups) // count + (fold < len(groups) % count) for fold in range(count)]
     held_out: list[list[int]] = [[] for _ in rooms]
-    shuffled = check_random_state(seed).permutation(len(together))
+    shuffled = np.random.RandomState(seed).permutation(len(together))
     for place in sorted(shuffled, key=lambda place: -len(together[place])):
         group = together[place]
         fits = (fold for fold, room in enumerate(rooms) if len(held_out[fold]) + len(group) <= room)

@@ -79,8 +79,10 @@ def stacked(
     inner, outer, need = (inner - mean) / spread, (outer - mean) / spread, (1 + gains) / 2
     found = np.zeros(len(gains))
     for part, rest in folds(groups, seed):
-        found[rest] = fit_logistic(inner[part], need[part], 1.0).decision_function(inner[rest])
-    return found, np.asarray(fit_logistic(inner, need, 1.0).decision_function(outer))
+        slopes, intercept = fit_logistic(inner[part], need[part], 1.0)
+        found[rest] = inner[rest] @ slopes + intercept
+    slopes, intercept = fit_logistic(inner, need, 1.0)
+    return found, outer @ slopes + intercept
 
 
 def per_set(member: Fit, data_sets: Sequence[str]) -> Fit:

@@ -1,7 +1,7 @@
 """Additive logistic regression: log odds = intercept + a piecewise linear function of each feature.
 
-It is fitted by scikit-learn (hat functions at the features' quantiles, logistic regression, penalty by cross-validation
-on the training questions alone) and kept as numbers: each function by its knots and its values there.
+It is fitted by hat functions at the features' quantiles and a logistic regression, whose penalty a cross-validation on
+the training questions alone chooses, and kept as numbers: each function by its knots and its values there.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ Row = Mapping[str, float]
 LEAST = 20  # training questions; below it a cross-validation is noise
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # C of the logistic regression: the inverse of the penalty
 KNOTS = 5
+_FLAT, _STEPS = 1e-6, 100  # largest gradient a question at which a fit ends, and most steps of it
 GRAM, BUCKETS = "gram_", 256  # features "gram_0" to "gram_255": a row has those that are not 0
 
 
@@ -117,15 +118,17 @@ def fit_additive(
         raise NothingToLearn("no feature varies among the training questions; there is nothing to learn")
     grams = gram_table(rows)
     hats = np.hstack([*parts, grams] if grams.any() else parts)
-    strength = least_loss(STRENGTHS, hats, labels, seed, groups)
-    line = fit_logistic(hats, labels, strength)
-    *heights, spelling = np.split(line.coef_[0], np.cumsum([len(places) for places in knots.values()]))
+    # no slope leaves the span of the rows: in its coordinates, at most as many as there are rows, a fit is quick
+    basis, coordinates = np.linalg.qr(hats.T)
+    strength = least_loss(STRENGTHS, coordinates.T, labels, seed, groups)
+    slopes, intercept = fit_logistic(coordinates.T, labels, strength)
+    *heights, spelling = np.split(basis @ slopes, np.cumsum([len(places) for places in knots.values()]))
     curves = {
         name: FeatureCurve(knots=tuple(places.tolist()), values=tuple(values.tolist()))
         for (name, places), values in zip(knots.items(), heights, strict=True)
     }
     weights = tuple(round(float(weight), 5) for weight in spelling)
-    return Additive(intercept=float(line.intercept_[0]), curves=curves, strength=strength, grams=weights)
+    return Additive(intercept=intercept, curves=curves, strength=strength, grams=weights)
 
 
 def held_out_log_odds(
@@ -165,14 +168,30 @@ def held_out(
     return held_out_odds
 
 
-def fit_logistic(features: Floats, need: Floats, strength: float):  # type: ignore[no-untyped-def]  # sklearn has no types
-    """Logistic regression on soft labels: each is both labels, with its share."""
-    from sklearn.linear_model import LogisticRegression
+def fit_logistic(features: Floats, need: Floats, strength: float) -> tuple[Floats, float]:
+    """Slopes (d,) and intercept of the logistic regression on soft labels with C = ``strength``, by Newton's method."""
+    # not by scikit-learn: loading it takes as long as all else here, and its checks longer than these small fits
+    n, d = features.shape
+    table, penalty = np.column_stack([features, np.ones(n)]), np.append(np.full(d, 1 / strength), 0.0)
+    line, gradient = np.zeros(d + 1), table.T @ (0.5 - need)
+    shares = np.full(n, 0.5)
+    for _ in range(_STEPS):
+        curvature = (table.T * (shares * (1 - shares))) @ table
+        curvature.flat[:: d + 2] += penalty
+        step = np.linalg.solve(curvature, gradient)
+        before = _penalised_loss(table @ line, need, line, penalty)
+        while _penalised_loss(table @ (line - step), need, line - step, penalty) > before + _FLAT:
+            step /= 2
+        line = line - step
+        shares = 0.5 + 0.5 * np.tanh(0.5 * (table @ line))
+        gradient = table.T @ (shares - need) + penalty * line
+        if max(np.abs(gradient).max(), step @ curvature @ step / 2) <= _FLAT * n:
+            break
+    return line[:-1], float(line[-1])
 
-    shares, both = np.concatenate([need, 1 - need]), np.repeat([1, 0], len(need))
-    used = shares > 0
-    line = LogisticRegression(C=strength, solver="newton-cholesky", tol=1e-6)  # dozens of columns: a few steps
-    return line.fit(np.vstack([features, features])[used], both[used], sample_weight=shares[used])
+
+def _penalised_loss(odds: Floats, need: Floats, line: Floats, penalty: Floats) -> float:
+    return float((np.logaddexp(0, odds) - need * odds).sum() + penalty @ line**2 / 2)
 
 
 def least_loss(
@@ -189,7 +208,8 @@ def _loss(features: Floats, need: Floats, strength: float, drawn: Sequence[tuple
     for fit, rest in drawn:
         if len(set(need[fit])) < 2:
             continue
-        odds = fit_logistic(features[fit], need[fit], strength).decision_function(features[rest])
+        slopes, intercept = fit_logistic(features[fit], need[fit], strength)
+        odds = features[rest] @ slopes + intercept
         total += float(np.sum(np.logaddexp(0, odds) - need[rest] * odds))
     return total
 
@@ -201,8 +221,4 @@ def _knots(values: Floats, count: int) -> Floats:
 
 def _hats(values: Floats, knots: Floats) -> Floats:
     """(n, knots): 1 at a knot, 0 at all others, straight between them."""
-    from sklearn.preprocessing import SplineTransformer
-
-    spline = SplineTransformer(degree=1, knots=knots[:, None], extrapolation="constant")
-    columns: Floats = spline.fit_transform(values[:, None])
-    return columns
+    return np.stack([np.interp(values, knots, heights) for heights in np.eye(len(knots))], axis=1)

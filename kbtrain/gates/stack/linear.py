@@ -76,13 +76,13 @@ def fit_linear(columns: Columns, need: Sequence[float], seed: int = 0, groups: S
     mean, spread = table.mean(0), table.std(0)
     scaled = (table - mean) / spread
     strength = least_loss(STRENGTHS, scaled, labels, seed, groups)
-    line = fit_logistic(scaled, labels, strength)
-    slopes = line.coef_[0] / spread
+    scaled_slopes, intercept = fit_logistic(scaled, labels, strength)
+    slopes = scaled_slopes / spread
     inputs = {
         name: shape.model_copy(update={"slope": float(slope)})
         for (name, shape), slope in zip(shapes.items(), slopes, strict=True)
     }
-    return Linear(intercept=float(line.intercept_[0] - slopes @ mean), inputs=inputs, strength=strength)
+    return Linear(intercept=intercept - float(slopes @ mean), inputs=inputs, strength=strength)
 
 
 def held_out_log_odds(
