@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     Parsers = argparse._SubParsersAction["_Parser"]
 
 
-_PRICES = Path("eval/configs/prices.yaml")
 _KEY = "label by which a gate with several decides: mastery, certainty, benefit, change"
 
 
@@ -331,7 +330,9 @@ def _add_calibrate(parsers: Parsers) -> None:
     calibrate.add_argument("--replace", action="store_true", help="replace a threshold even if it has a promise")
     calibrate.add_argument("--rollback", action="store_true", help="put back the threshold before the calibration")
     calibrate.add_argument("--dry-run", action="store_true", help="show the threshold, and write nothing")
-    calibrate.add_argument("--prices", type=Path, default=_PRICES, metavar="FILE", help="price list of the bill")
+    calibrate.add_argument(
+        "--prices", type=Path, default=argparse.SUPPRESS, metavar="FILE", help="price list of the bill"
+    )
     calibrate.set_defaults(run=commands.calibrate)
 
 
@@ -360,7 +361,7 @@ def _add_audit(parsers: Parsers) -> None:
     audit.add_argument("--max-loss", type=_share, default=0.05, metavar="SHARE",
                        help="goal max_loss: right answers that may be lost against always searching, promised with "
                        "probability 0.9 (default: 0.05)")  # fmt: skip
-    audit.add_argument("--prices", type=Path, default=_PRICES, metavar="FILE", help="price list")
+    audit.add_argument("--prices", type=Path, default=argparse.SUPPRESS, metavar="FILE", help="price list")
     audit.add_argument("--answer", action="store_true", help="answer the drawn turns, as the gate's run was answered")
     audit.add_argument("--apply", action="store_true", help="note the proposed threshold in the gate's folder")
     audit.add_argument("--replace", action="store_true",

@@ -177,8 +177,7 @@ def mcp(args: argparse.Namespace) -> None:
 
 
 def push(args: argparse.Namespace) -> None:
-    from kbtrain.push.push import push
-    from kbtrain.push.staging import Push
+    from kbtrain.push import Push, push
 
     hashes = not args.no_hashes
     settings = Push(Path(args.folder), args.name, args.private, args.dry_run, args.base_model, args.license, hashes)
@@ -198,9 +197,9 @@ def calibrate(args: argparse.Namespace) -> None:
     if args.ratio is not None and not 0 <= args.ratio <= 1:
         raise UserError("command line: --ratio: expected a share of searches, from 0 to 1")
     from kbtrain.evaluation.cost import share_cost
-    from kbtrain.llm.prices import read_prices
+    from kbtrain.llm.prices import PRICES, read_prices
 
-    prices = read_prices(args.prices)
+    prices = read_prices(getattr(args, "prices", PRICES))
     lines = calibrate_traffic(Path(args.folder), Path(args.log), args.ratio, args.key, args.replace, args.dry_run)
     if args.ratio is not None:
         lines.append(share_cost(Path(args.folder).parent, "main", args.ratio, prices))
@@ -219,7 +218,7 @@ def audit(args: argparse.Namespace) -> None:
     if args.run_folder is None:
         raise UserError("command line: --run: name a folder for the audit, such as runs/audit")
     values = vars(args) | {"run": args.run_folder}
-    settings = Audit(**{field.name: values[field.name] for field in fields(Audit)})
+    settings = Audit(**{field.name: values[field.name] for field in fields(Audit) if field.name in values})
     if not args.answer or args.dry_run:
         sys.stdout.write("\n".join(audit_lines(settings)) + "\n")
         return

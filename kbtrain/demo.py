@@ -21,13 +21,13 @@ from typing import Literal
 from kbtrain.errors import UserError
 from kbtrain.io.provenance import meta_path
 from kbtrain.models import embedded
+from kbtrain.records import Question
 from kbtrain.runtime.scripts import find, launch_command
 from kbtrain.runtime.stage_process import ProcessResult, run_to_end
 
 Size = Literal["tiny", "demo", "full"]
 Say = Callable[[str], None]
 MODEL = "smollm2-135m-instruct"
-_ON_CPU = ("--device", "cpu")  # the demo's figures are those of a laptop
 _GREEDY = 1.0  # weight of the greedy answers in the benefit of own questions, as in the demo
 CLOSING = 7  # lines of the block that the report's stage ends with
 
@@ -56,33 +56,28 @@ class ChainStep:
         return run_to_end(self.command())
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """Differences between the sizes; ``more``: script -> further arguments."""
-
-    suffix: str
-    epochs: int
-    sampling: float
-    training: float
-    scoring: float
-    more: dict[str, tuple[str, ...]]
+def chain_step(
+    script: str, does: str, minutes: float, later: Callable[[], tuple[str, ...]] | None = None, /, **keys: object
+) -> ChainStep:
+    """A stage with the keys of its script; None is left out."""
+    pairs = ((f"--{key.replace('_', '-')}", str(value)) for key, value in keys.items() if value is not None)
+    return ChainStep(script, does, minutes, tuple(itertools.chain.from_iterable(pairs)), later=later)
 
 
-_SCALES: dict[Size, _Scale] = {
-    "tiny": _Scale(
-        "_demo", 1, 0.2, 0.2, 0.1,
+# Size -> suffix of the configurations, minutes of sampling, training and scoring, and a script's further keys.
+_SCALES: dict[Size, tuple[str, float, float, float, dict[str, dict[str, object]]]] = {
+    "tiny": (
+        "_demo", 0.2, 0.2, 0.1,
         {
-            "collect": ("--train", "24", "--dev", "6", "--test", "6"),  # a probe needs 20
+            "collect": {"train": 24, "dev": 6, "test": 6},  # a probe needs 20
             # at temperature 1 no two of four answers agree: certainty would be 0 for all of so few questions
-            "sample": (
-                "--samples", "{train: 4, dev: 2, test: 0}", "--mask-questions", "{train: 1, dev: 0, test: 1}",
-                "--max-new-tokens", "17", "--temperature", "0.3",
-            ),
-            "label": ("--tau-mastery", "middle", "--tau-certainty", "middle"),
+            "sample": {"samples": "{train: 4, dev: 2, test: 0}", "mask_questions": "{train: 1, dev: 0, test: 1}",
+                       "max_new_tokens": 17, "temperature": 0.3},
+            "label": {"tau_mastery": "middle", "tau_certainty": "middle"},
         },
     ),
-    "demo": _Scale("_demo", 1, 6, 3, 0.4, {}),
-    "full": _Scale("_demo_full", 1, 25, 5, 0.5, {}),
+    "demo": ("_demo", 6, 3, 0.4, {}),
+    "full": ("_demo_full", 25, 5, 0.5, {}),
 }  # fmt: skip
 
 
@@ -91,64 +86,56 @@ def run_folder(size: Size) -> Path:
     return Path("runs") / ("demo" if size == "demo" else f"demo-{size}")
 
 
+def _examples(folder: Path) -> dict[str, Path]:
+    return {"train": folder / "train.jsonl", "dev": folder / "dev.jsonl"}
+
+
 def chain(size: Size = "demo") -> list[ChainStep]:
     """All stages in their order. The KBM reads every question once."""
-    scale, run = _SCALES[size], run_folder(size)
-    at_run = ("--run", str(run))
-    data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
+    (suffix, sampling, training, scoring, more), run = _SCALES[size], run_folder(size)
+    data, double, tabled = _examples(run / "examples"), list[ChainStep](), list[ChainStep]()
     measured = [
-        ChainStep("score", "every gate's score of every question", scale.scoring, ("--config", "score_demo", *at_run)),
-        ChainStep("end_to_end", "accuracy against searches", 0.1, ("--config", "end_to_end_demo", *at_run)),
+        chain_step("score", "every gate's score of every question", scoring, config="score_demo", run=run),
+        chain_step("end_to_end", "accuracy against searches", 0.1, config="end_to_end_demo", run=run),
     ]
-    steps = [
-        ChainStep("collect", "questions of the atlas", 0.1, ("--config", f"collect{scale.suffix}", *at_run)),
-        ChainStep("retrieve", "passages for each question", 0.1, ("--config", "retrieve_demo", *at_run)),
-        ChainStep(
-            "sample", "answers with and without them", scale.sampling, ("--config", f"sample{scale.suffix}", *at_run)
-        ),
-        ChainStep("label", "what the model masters", 0.1, ("--config", "label_demo", *at_run)),
-        ChainStep("build", "training examples", 0.1, ("--config", "build_demo", *at_run)),
-        ChainStep("train_probe", "a gate that reads the model's states", 0.2,
-             ("--config", "probe_smollm2", "--states", f"{run}/states/llm", *data, "--output", f"{run}/probe")),
-        ChainStep("train_probe", "one that reads on while the model begins its answer", 0.2,
-             ("--config", "draft_probe_smollm2", "--states", f"{run}/states/draft", *data,
-              "--output", f"{run}/draft_probe")),
-        ChainStep("train_features", "a gate that reads how it is asked", 0.1,
-             ("--config", "features_demo", *data, "--index", f"{run}/bm25", "--output", f"{run}/features")),
-        ChainStep("score", "these gates' scores of every question", 2 * scale.scoring,
-             ("--config", "score_demo", "--splits", "[train, dev, test]", "--only", "[probe, draft_probe, features]",
-              *at_run)),
-        ChainStep("train_stack", "all of them as one", 0.1,
-             ("--config", "stack_demo", *at_run, *data, "--output", f"{run}/stack")),
+    kbm = {"config": "kbm_smollm2", "epochs": 1, "device": "cpu"}  # the demo's figures are those of a laptop
+    if size == "full":  # a second KBM, trained with and without passages: it can judge what was found
+        double = [
+            chain_step("build", "training examples with passages", 0.1, config="build_double_judgement", run=run),
+            chain_step("train_kbm", "a gate that judges what was found, too", 12, **kbm, keys="[mastery, certainty]",
+                       **_examples(run / "examples_double"), output=run / "kbm_double"),
+        ]  # fmt: skip
+        tabled = [
+            chain_step("score_reference", "the second judgement", 2, run=run, kbm=run / "kbm_double"),
+            chain_step("tables", "double judgement", 0.1, config="figure8", runs=_folder_list(run),
+                       out=run / "tables", resample="entities"),
+        ]  # fmt: skip
+    return [
+        chain_step("collect", "questions of the atlas", 0.1, config=f"collect{suffix}", run=run,
+                   **more.get("collect", {})),
+        chain_step("retrieve", "passages for each question", 0.1, config="retrieve_demo", run=run),
+        chain_step("sample", "answers with and without them", sampling, config=f"sample{suffix}", run=run,
+                   **more.get("sample", {})),
+        chain_step("label", "what the model masters", 0.1, config="label_demo", run=run, **more.get("label", {})),
+        chain_step("build", "training examples", 0.1, config="build_demo", run=run),
+        chain_step("train_probe", "a gate that reads the model's states", 0.2, config="probe_smollm2",
+                   states=run / "states/llm", **data, output=run / "probe"),
+        chain_step("train_probe", "one that reads on while the model begins its answer", 0.2,
+                   config="draft_probe_smollm2", states=run / "states/draft", **data, output=run / "draft_probe"),
+        chain_step("train_features", "a gate that reads how it is asked", 0.1, config="features_demo", **data,
+                   index=run / "bm25", output=run / "features"),
+        chain_step("score", "these gates' scores of every question", 2 * scoring, config="score_demo",
+                   splits="[train, dev, test]", only="[probe, draft_probe, features]", run=run),
+        chain_step("train_stack", "all of them as one", 0.1, config="stack_demo", run=run, **data,
+                   output=run / "stack"),
         *measured,
-        ChainStep("train_kbm", "a gate of its own weights", scale.training,
-             ("--config", "kbm_smollm2", "--epochs", str(scale.epochs), *_ON_CPU, *data, "--output", f"{run}/kbm")),
-        *(_double_judgement(run) if size == "full" else ()),
+        chain_step("train_kbm", "a gate of its own weights", training, **kbm, **data, output=run / "kbm"),
+        *double,
         *measured,
-        ChainStep("classify", "precision and recall", 0.1, at_run),
-        *(_figure_8(run) if size == "full" else ()),
-        ChainStep("write_report", "the report", 0.1, at_run),
+        chain_step("classify", "precision and recall", 0.1, run=run),
+        *tabled,
+        chain_step("write_report", "the report", 0.1, run=run),
     ]  # fmt: skip
-    return [replace(step, arguments=(*step.arguments, *scale.more.get(step.script, ()))) for step in steps]
-
-
-def _double_judgement(run: Path) -> list[ChainStep]:
-    """A second KBM, trained with and without passages: it can judge again when it has read what was found."""
-    examples, at_run = run / "examples_double", ("--run", str(run))
-    data = ("--train", f"{examples}/train.jsonl", "--dev", f"{examples}/dev.jsonl", "--output", f"{run}/kbm_double")
-    config = ("--config", "kbm_smollm2", "--keys", "[mastery, certainty]", "--epochs", "1", *_ON_CPU)
-    return [
-        ChainStep("build", "training examples with passages", 0.1, ("--config", "build_double_judgement", *at_run)),
-        ChainStep("train_kbm", "a gate that judges what was found, too", 12, (*config, *data)),
-    ]
-
-
-def _figure_8(run: Path) -> list[ChainStep]:
-    at_run, tables = ("--run", str(run)), ("--runs", _folder_list(run), "--out", f"{run}/tables")
-    return [
-        ChainStep("score_reference", "the second judgement", 2, (*at_run, "--kbm", f"{run}/kbm_double")),
-        ChainStep("tables", "double judgement", 0.1, ("--config", "figure8", *tables, *_BY_ENTITY)),
-    ]
 
 
 def own_chain(run: Path, prices: str | None = None) -> list[ChainStep]:
@@ -156,64 +143,53 @@ def own_chain(run: Path, prices: str | None = None) -> list[ChainStep]:
 
     Without accepted answers the gate skips searches that change no answer. ``prices``: the report's price list.
     """
-    at_run = ("--run", str(run))
-    data = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
+    data = _examples(run / "examples")
     # a search of the user's own leaves no index, and the gate reads the questions' form alone
-    index = ("--index", f"{run}/bm25") if (run / "bm25").exists() else ()
+    index = run / "bm25" if (run / "bm25").exists() else None
+
+    def keys() -> tuple[str, ...]:
+        return ("--keys", "[mastery]" if benefit_tau(run) is None else "[mastery, benefit]")
+
+    def targets() -> tuple[str, ...]:
+        # benefit says more of whether a search pays (docs/lab/demo.md); not all models' answers differ with passages
+        if (tau := benefit_tau(run)) is None:
+            return keys()
+        return (*keys(), "--benefit-greedy", f"{_GREEDY:g}", "--benefit-tail", "0.05", "--tau-benefit", repr(tau))
+
+    def halves() -> tuple[str, ...]:
+        return ("--by", "greedy") if greedy_only(run) else ("--tau-certainty", "middle")  # one answer has no certainty
+
+    label = chain_step("label", "what the model masters", 0.1, halves, run=run, tau_mastery="middle")
+    figures = chain_step(
+        "end_to_end", "accuracy against searches", 0.1, run=run, threshold_rule="best_accuracy"
+    )  # fmt: skip
     if without_gold(run):
-        keys: Callable[[], tuple[str, ...]] = lambda: ("--keys", "[change]")  # noqa: E731
-        targets = keys
-        label = ChainStep(
-            "label", "what passages change", 0.1, (*at_run, "--tau-change", "middle"),
-            later=lambda: ("--by", "greedy") if greedy_only(run) else ("--tau-certainty", "middle"),
-        )  # fmt: skip
-        figures = ChainStep(
-            "fidelity", "searches skipped against answers that differ", 0.1, at_run,
-            later=lambda: ("--max-change", f"{attainable_change(run):g}"),
-        )  # fmt: skip
-    else:
-        keys = lambda: ("--keys", "[mastery]" if benefit_tau(run) is None else "[mastery, benefit]")  # noqa: E731
-
-        def targets() -> tuple[str, ...]:
-            # benefit says more of whether a search pays (docs/lab/demo.md); not all models' answers differ with
-            # passages
-            tau = benefit_tau(run)
-            of_benefit = ("--benefit-greedy", f"{_GREEDY:g}", "--benefit-tail", "0.05", "--tau-benefit", repr(tau))
-            return (*keys(), *(() if tau is None else of_benefit))
-
-        halves = ("--tau-mastery", "middle", "--tau-certainty", "middle")
-        one_each = ("--tau-mastery", "middle", "--by", "greedy")  # one answer has no certainty
-        label = ChainStep(
-            "label", "what the model masters", 0.1, at_run, later=lambda: one_each if greedy_only(run) else halves
-        )
-        figures = ChainStep(
-            "end_to_end", "accuracy against searches", 0.1, (*at_run, "--threshold-rule", "best_accuracy")
-        )
-    gate = (*data, *index, "--output", f"{run}/features")
+        keys = targets = lambda: ("--keys", "[change]")
+        label = chain_step("label", "what passages change", 0.1, halves, run=run, tau_change="middle")
+        figures = chain_step("fidelity", "searches skipped against answers that differ", 0.1,
+                             lambda: ("--max-change", f"{attainable_change(run):g}"), run=run)  # fmt: skip
     return [
         label,
-        ChainStep("build", "training examples", 0.1, at_run, later=targets),
-        ChainStep("train_features", "a gate from the questions' form and words", 0.1, gate, later=keys),
-        ChainStep("score", "every gate's score of every question", 0.1, at_run),
+        chain_step("build", "training examples", 0.1, targets, run=run),
+        chain_step("train_features", "a gate from the questions' form and words", 0.1, keys, **data, index=index,
+                   output=run / "features"),
+        chain_step("score", "every gate's score of every question", 0.1, run=run),
         figures,
-        ChainStep("write_report", "the report", 0.1, (*at_run, *(("--prices", prices) if prices else ()))),
-    ]
+        chain_step("write_report", "the report", 0.1, run=run, prices=prices),
+    ]  # fmt: skip
 
 
 def check_answered(run: Path) -> None:
     """Raise :class:`UserError` for too few answered questions without gold, before a stage leaves a gate behind."""
-    if not without_gold(run):
+    questions = _questions(run)
+    if not _lacks_gold(questions):
         return
     from kbtrain.evaluation.fidelity import read_changes
-    from kbtrain.io import jsonl
     from kbtrain.questions.collect import lacking_for_change
-    from kbtrain.records import Question
 
-    path = run / "questions.jsonl"
-    train = sum(question.split == "train" for question in jsonl.read(Question, path))
-    changes = read_changes(run)
+    train, changes = sum(question.split == "train" for question in questions), read_changes(run)
     if few := lacking_for_change({"train": train, "dev": len(changes["dev"].questions)}):
-        raise UserError(f"{path}: {few}; collect and sample more (kbtrain run collect)")
+        raise UserError(f"{run / 'questions.jsonl'}: {few}; collect and sample more (kbtrain run collect)")
     differ = [differs for split in changes.values() for differs in split.differ]
     check_changes(run, len(differ), any(differ))
 
@@ -252,11 +228,17 @@ def check_changes(run: Path, n: int, differ: bool) -> None:
 
 def without_gold(run: Path) -> bool:
     """True where no question of some split has an accepted answer: nothing can be called right there."""
+    return _lacks_gold(_questions(run))
+
+
+def _questions(run: Path) -> list[Question]:
     from kbtrain.io import jsonl
-    from kbtrain.records import Question
 
     path = run / "questions.jsonl"
-    questions = list(jsonl.read(Question, path)) if path.exists() else []
+    return list(jsonl.read(Question, path)) if path.exists() else []
+
+
+def _lacks_gold(questions: Sequence[Question]) -> bool:
     return len({q.split for q in questions if q.answers}) < len({q.split for q in questions})
 
 
@@ -351,7 +333,6 @@ _CHINESE = {
     "ceval": ("ceval", "ceval.zip"),
     "xiezhi": ("xiezhi", "xiezhi_train_chn.v1.1.json"),
 }
-_BY_ENTITY = ("--resample", "entities")  # as the evaluation's intervals
 _TABLED = (
     "[kbm_mastery, kbm_certainty, kbm_benefit, probe_benefit, draft_probe_benefit, stack_benefit, p_yes, draft_margin, "
     "seakr, prompt]"
@@ -377,72 +358,66 @@ class PublicRun:
 
     def sets(self) -> dict[str, tuple[str, str]]:
         """By the folder's name each data set's name and file."""
-        return {**_PUBLIC, **(_CHINESE if self.chinese else {})}
+        return _PUBLIC | (_CHINESE if self.chinese else {})
 
 
 def public_chain(public: PublicRun) -> list[ChainStep]:
     """The stages. The data sets' own folders are beside the run's folder, the screening is in its folder ``screen``."""
-    data, run, chinese, answers = public.data, public.run, public.chinese, public.answers
-    sets, screen, at_run = public.sets(), run / "screen", ("--run", str(run))
-    pool = ("--config", "pool_public" if chinese else "pool_public_en",
-            "--runs", _folder_list(*(run.parent / name for name in sets)),
-            *(() if public.yes_no else ("--yes-no", "without")))  # fmt: skip
-    corpus = ("--corpus", str(data / "passages.jsonl"), "--k", "1")
-    model, screened = ("--model", public.model), ("--run", str(screen), "--conditions", "[llm]")
-    put = (*model, *(("--prompts", public.prompts) if public.prompts else ()))  # stages that render prompts
-    examples = ("--train", f"{run}/examples/train.jsonl", "--dev", f"{run}/examples/dev.jsonl")
+    data, run, answers, sets = public.data, public.run, public.answers, public.sets()
+    screen, examples = run / "screen", _examples(run / "examples")
+    pool = {"config": "pool_public" if public.chinese else "pool_public_en",
+            "runs": _folder_list(*(run.parent / name for name in sets)),
+            "yes_no": None if public.yes_no else "without"}  # fmt: skip
+    corpus = {"corpus": data / "passages.jsonl", "k": 1}
+    model = {"model": public.model}
+    prompted = {**model, "prompts": public.prompts}  # of stages that render prompts
     members = "[probe, draft_probe, features, p_yes, draft]"
     measured = [
-        ChainStep("score", "every gate's score of every question", 15, (*at_run, *model)),
-        ChainStep("end_to_end", "accuracy against searches", 0.2, ("--config", "end_to_end_public", *at_run)),
+        chain_step("score", "every gate's score of every question", 15, run=run, **model),
+        chain_step("end_to_end", "accuracy against searches", 0.2, config="end_to_end_public", run=run),
     ]
+    kbm = chain_step("train_kbm", "a gate of its own weights", 10, config="kbm_smollm2", **model, epochs=1, **examples,
+                     output=run / "kbm")  # fmt: skip
     return [
-        *(ChainStep("collect", f"questions of {name}", 0.1,
-               ("--run", str(run.parent / name), "--dataset", dataset, "--path", str(data / file), "--pick", "random",
-                "--impossible", "drop", "--near-duplicates", "ignore")) for name, (dataset, file) in sets.items()),
-        ChainStep("pool", "training questions of each group, to see which ones the model knows", 0.1,
-             (*pool, "--output", str(screen), "--train", "550" if chinese else "350", "--dev", "0", "--test", "0")),
-        ChainStep("retrieve", "a passage for each", 0.5, ("--run", str(screen), *corpus)),
-        ChainStep("sample", "one answer to each", 3,
-             (*screened, *put, "--samples", "{train: 0, dev: 0, test: 0}", "--max-new-tokens", "32")),
-        ChainStep("pool", "questions of the groups it knows", 0.1,
-             (*pool, "--output", str(run), "--screened", str(screen))),
-        ChainStep("retrieve", "a passage for each", 0.5, (*at_run, *corpus)),
-        ChainStep("sample", "answers with and without it", 10 + 50 * answers / 30,
-             ("--config", "sample_public", *at_run, *put,
-              "--samples", f"{{train: {answers}, dev: {max(2, math.ceil(answers / 3))}, test: 0}}")),
-        ChainStep("label", "what the model masters", 0.1, ("--config", "label_demo", *at_run)),
-        ChainStep("build", "training examples", 0.1, ("--config", "build_demo", *at_run, "--on-leak", "drop")),
-        ChainStep("train_probe", "a gate that reads the model's states", 0.3,
-             ("--config", "probe_smollm2", *model, "--states", f"{run}/states/llm", *examples,
-              "--output", f"{run}/probe")),
-        ChainStep("train_probe", "a gate that reads the states of its draft, too", 0.5,
-             ("--config", "draft_probe_smollm2", *model, "--states", f"{run}/states/draft", *examples,
-              "--output", f"{run}/draft_probe")),
-        ChainStep("train_features", "a gate that reads how it is asked", 0.1,
-             ("--config", "features_demo", *examples, "--index", f"{run}/bm25", "--output", f"{run}/features")),
-        ChainStep("make_untrained", "gates without training", 0.1, (*put, "--output", str(run))),
-        ChainStep("score", "their scores of every question", 8,
-             (*at_run, *model, "--splits", "[train, dev, test]", "--only", members)),
-        ChainStep("train_stack", "all five as one", 0.1,
-             (*at_run, "--members", members, *examples, "--output", f"{run}/stack")),
+        *(chain_step("collect", f"questions of {name}", 0.1, run=run.parent / name, dataset=dataset, path=data / file,
+                     pick="random", impossible="drop", near_duplicates="ignore")
+          for name, (dataset, file) in sets.items()),
+        chain_step("pool", "training questions of each group, to see which ones the model knows", 0.1, **pool,
+                   output=screen, train=550 if public.chinese else 350, dev=0, test=0),
+        chain_step("retrieve", "a passage for each", 0.5, run=screen, **corpus),
+        chain_step("sample", "one answer to each", 3, run=screen, conditions="[llm]", **prompted,
+                   samples="{train: 0, dev: 0, test: 0}", max_new_tokens=32),
+        chain_step("pool", "questions of the groups it knows", 0.1, **pool, output=run, screened=screen),
+        chain_step("retrieve", "a passage for each", 0.5, run=run, **corpus),
+        chain_step("sample", "answers with and without it", 10 + 50 * answers / 30, config="sample_public", run=run,
+                   **prompted, samples=f"{{train: {answers}, dev: {max(2, math.ceil(answers / 3))}, test: 0}}"),
+        chain_step("label", "what the model masters", 0.1, config="label_demo", run=run),
+        chain_step("build", "training examples", 0.1, config="build_demo", run=run, on_leak="drop"),
+        chain_step("train_probe", "a gate that reads the model's states", 0.3, config="probe_smollm2", **model,
+                   states=run / "states/llm", **examples, output=run / "probe"),
+        chain_step("train_probe", "a gate that reads the states of its draft, too", 0.5, config="draft_probe_smollm2",
+                   **model, states=run / "states/draft", **examples, output=run / "draft_probe"),
+        chain_step("train_features", "a gate that reads how it is asked", 0.1, config="features_demo", **examples,
+                   index=run / "bm25", output=run / "features"),
+        chain_step("make_untrained", "gates without training", 0.1, **prompted, output=run),
+        chain_step("score", "their scores of every question", 8, run=run, **model, splits="[train, dev, test]",
+                   only=members),
+        chain_step("train_stack", "all five as one", 0.1, run=run, members=members, **examples,
+                   output=run / "stack"),
         *measured,
-        ChainStep("train_kbm", "a gate of its own weights", 10,
-             ("--config", "kbm_smollm2", *model, "--epochs", "1", *examples, "--output", f"{run}/kbm"), launch="cpu"),
-        ChainStep("make_seakr", "the scale of the model's uncertainty", 2,
-             ("--config", "seakr_smollm2", *put, "--questions", f"{run}/questions.jsonl",
-              "--output", f"{run}/seakr")),
+        replace(kbm, launch="cpu"),
+        chain_step("make_seakr", "the scale of the model's uncertainty", 2, config="seakr_smollm2", **prompted,
+                   questions=run / "questions.jsonl", output=run / "seakr"),
         *measured,
-        ChainStep("end_to_end", "the same without questions of yes or no", 0.2,
-             ("--config", "end_to_end_public", *at_run, "--yes-no", "without")),
-        ChainStep("compare_scores", "which answers will be wrong", 0.1,
-             (*at_run, "--reference", "stack_mastery", *_BY_ENTITY)),
-        ChainStep("analyse", "figures 1 to 3 by data set", 0.3, ("--runs", _folder_list(run))),
-        ChainStep("tables", "table 1 by data set", 0.1,
-             ("--layout", "table1", "--runs", _folder_list(run), "--gates", _TABLED, "--threshold-rule", "ratio",
-              "--out", f"{run}/tables", *_BY_ENTITY)),
-        ChainStep("cost", "money and seconds", 0.1, at_run),
-        ChainStep("write_report", "the report", 0.1, at_run),
+        chain_step("end_to_end", "the same without questions of yes or no", 0.2, config="end_to_end_public", run=run,
+                   yes_no="without"),
+        chain_step("compare_scores", "which answers will be wrong", 0.1, run=run, reference="stack_mastery",
+                   resample="entities"),
+        chain_step("analyse", "figures 1 to 3 by data set", 0.3, runs=_folder_list(run)),
+        chain_step("tables", "table 1 by data set", 0.1, layout="table1", runs=_folder_list(run), gates=_TABLED,
+                   threshold_rule="ratio", out=run / "tables", resample="entities"),
+        chain_step("cost", "money and seconds", 0.1, run=run),
+        chain_step("write_report", "the report", 0.1, run=run),
     ]  # fmt: skip
 
 
