@@ -59,7 +59,7 @@ class ChainStep:
 def chain_step(
     script: str, does: str, minutes: float, later: Callable[[], tuple[str, ...]] | None = None, /, **keys: object
 ) -> ChainStep:
-    """A stage with the keys of its script; None is left out."""
+    """A stage with the keys of its script; None is skipped."""
     pairs = ((f"--{key.replace('_', '-')}", str(value)) for key, value in keys.items() if value is not None)
     return ChainStep(script, does, minutes, tuple(itertools.chain.from_iterable(pairs)), later=later)
 

@@ -231,9 +231,9 @@ def _named_model(folder: Path, card: GateCard, model: str | None) -> str | None:
     return name
 
 
-def _check_no_machine(staged: Path, own: Iterable[Path]) -> None:
+def _check_no_machine(staged: Path, folders: Iterable[Path]) -> None:
     """Raise :class:`UserError` where a text that would be sent holds one of these folders' paths."""
-    paths = {str(path.expanduser().absolute()) for path in own}
+    paths = {str(path.expanduser().absolute()) for path in folders}
     paths |= {str(Path(path).resolve()) for path in paths}
     # a short one such as /root or /app with its slash: without it the text may be a word
     needles = sorted(path if path.count("/") > 1 else f"{path}/" for path in paths if path != "/")
@@ -372,7 +372,7 @@ def metadata(name: str, kind: str, model: str | None, tested: Sequence[GateResul
 def _of_readme(folder: Path) -> tuple[list[str], dict[str, str]]:
     """Points about the gate, and the sections with dev's figures and thresholds, of the README in its folder.
 
-    A line that names an absolute path is left out.
+    A line that names an absolute path is skipped.
     """
     path = folder / README
     if not path.exists():
