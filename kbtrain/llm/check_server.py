@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -12,10 +13,10 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from kbtrain.errors import UserError, did_you_mean, strike_all
+from kbtrain.errors import UserError, did_you_mean
 from kbtrain.installation import as_typed
 from kbtrain.llm.backends import LLMConfig
-from kbtrain.llm.check_thoughts import ROOM, CheckedThoughts, check_thoughts
+from kbtrain.llm.check_thoughts import ROOM, Ask, CheckedThoughts, check_thoughts
 from kbtrain.llm.dialect import (
     NEUTRAL,
     Dialect,
@@ -27,10 +28,10 @@ from kbtrain.llm.dialect import (
     is_pattern,
     read_models,
 )
-from kbtrain.llm.replies import protocol, usable_logprobs
+from kbtrain.llm.replies import protocol, read_output, usable_logprobs
 from kbtrain.llm.served_states import LAST_STATE, SHORT_PROMPT, read_last_state, read_reply, state_request
 from kbtrain.llm.server_requests import NO_QUOTA, PASSING, NoReply, ServerError, ask_once, holds_error, read_error
-from kbtrain.net import Retry, check_url, key_headers, retry_after, whole_json
+from kbtrain.net import Retry, check_url, key_headers, reply_json, retry_after
 
 Endpoint = Literal["chat", "completions"]
 _PATHS: dict[Endpoint, str] = {"chat": "chat/completions", "completions": "completions"}
@@ -106,13 +107,16 @@ class ServerAbilities:
             False: "no: a seed does not repeat an answer; stored answers are kept",
             None: "unknown: all test answers were the same",
         }[self.seeds]
+        shared = self.answers > 1 and not self.dialect.logprobs
+        usage = "yes" + ", one count for all answers of a reply: divided by the lengths of their texts" * shared
+        usage = usage if self.usage else "no: lengths of answers are estimated"
         abilities = {
             "server": f"{self.url} ({self.owner}), model {self.model}",
             "endpoint": f"{'; '.join(ends)} -> server_endpoint: {self.endpoint}",
             "n": self._answers(),
             "logprobs": "yes" if self.dialect.logprobs else "no: 0 is stored for them",
             "seeds": seeds,
-            "usage": self._usage(),
+            "usage": usage,
             "thoughts": self.thoughts.line(),
         }
         if self.states is not None:
@@ -121,11 +125,7 @@ class ServerAbilities:
             abilities["greedy"] = "temperature 0 is refused: one more sampled answer takes the place of the greedy one"
         if fields := self._fields():
             abilities["fields"] = "; ".join(f"{key}: {json.dumps(value)}" for key, value in fields.items())
-        words = [
-            f"refused   {name}: {words_of_server}"
-            for name, words_of_server in self.refused.items()
-            if name not in _PATHS
-        ]
+        words = [f"refused   {name}: {text}" for name, text in self.refused.items() if name not in _PATHS]
         return [*(f"{name:<9} {text}" for name, text in abilities.items()), *words]
 
     def server(self, seconds: float) -> Server:
@@ -140,14 +140,6 @@ class ServerAbilities:
             return f"{self.answers} answers in one request"
         return f"{self.answers} answers in one request ({self.samples} were requested): several requests a question"
 
-    def _usage(self) -> str:
-        if not self.usage:
-            return "no: lengths of answers are estimated"
-        shared = self.answers > 1 and not self.dialect.logprobs
-        return "yes" + (
-            ", one count for all answers of a reply: divided by the lengths of their texts" if shared else ""
-        )
-
 
 class _Refused(Exception):
     """A reply of another status than 200, or one without an answer in it."""
@@ -158,18 +150,20 @@ class _Refused(Exception):
 
 
 class _Probe:
-    """Posts small requests and counts them; finds the header that takes the key."""
+    """Asks an endpoint with its ``fields``, counts the requests, and finds the header that takes the key.
+
+    ``refused``: endpoint or field -> the server's words; ``refusal``: the newest one of a field.
+    """
 
     def __init__(self, url: str, key_env: str, seconds: float) -> None:
         self.url, self.key_env, self.seconds, self.n = url.rstrip("/"), key_env, seconds, 0
         self.where = f"server {self.url.partition('?')[0]}"
+        self.endpoint: Endpoint = "chat"
+        self.fields: dict[str, Any] = {}
+        self.refused: dict[str, str] = {}
+        self.refusal = _Refused(ServerError(0, ""))
         has_key = bool(key_headers(key_env))
-        self._headers: list[KeyHeader] = list(get_args(KeyHeader)) if has_key else ["Authorization"]
-
-    @property
-    def header(self) -> KeyHeader:
-        """The header that carries the key."""
-        return self._headers[0]
+        self.headers: list[KeyHeader] = list(get_args(KeyHeader)) if has_key else ["Authorization"]  # the first counts
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> str:
         """The text of a reply; a passing fault (busy, starting) is waited for a little.
@@ -181,7 +175,7 @@ class _Probe:
         while True:
             self.n += 1
             try:
-                headers = key_headers(self.key_env, self.header)
+                headers = key_headers(self.key_env, self.headers[0])
                 reply, text = ask_once(self.url, method, path, headers, self.seconds, body)
             except NoReply as error:
                 message = f"{self.where}: no connection ({error}); is it running, is the address right?"
@@ -193,8 +187,8 @@ class _Probe:
                 raise UserError(f"{self.where}: {failure.text}; {NO_QUOTA}")
             if failure.status in {401, 403} and failure.refusal is None:
                 first = first or failure
-                if len(self._headers) > 1:
-                    self._headers.pop(0)
+                if len(self.headers) > 1:
+                    self.headers.pop(0)
                     continue
                 raise UserError(
                     f"{self.where}: {first.text}; set the key in the environment variable {self.key_env}, or name "
@@ -216,16 +210,26 @@ class _Probe:
         except ValueError:
             raise self._foreign() from None
 
-    def answer(self, endpoint: Endpoint, body: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, body: Mapping[str, Any], endpoint: Endpoint | None = None) -> dict[str, Any]:
         """The JSON of a reply with an answer in it. Raises :class:`_Refused` for one without."""
-        text = self.send("POST", _PATHS[endpoint], body)
+        text = self.send("POST", _PATHS[endpoint or self.endpoint], body)
         try:
-            reply, _ = whole_json(strike_all(json.loads(text)))  # what is found is shown and written: text alone can be
-        except (ValueError, RecursionError):
+            reply = reply_json(text)
+        except ValueError:
             raise self._foreign() from None
         if isinstance(reply, dict) and isinstance(reply.get("choices"), list) and reply["choices"]:
             return reply
         raise _Refused(ServerError(200, read_error(200, text).message[:100] or "a reply without choices"))
+
+    def ask(self, **changes: Any) -> dict[str, Any] | None:
+        """The reply to the fields with these changes (None takes one out); None where one of them is refused."""
+        try:
+            return self.answer({key: value for key, value in {**self.fields, **changes}.items() if value is not None})
+        except _Refused as error:
+            if error.status not in _OF_FIELDS:
+                raise
+            self.refusal = error
+            return None
 
     def _foreign(self) -> UserError:
         return UserError(f"{self.where}: does not speak OpenAI's protocol; does the address end in /v1?")
@@ -236,8 +240,8 @@ def _failure(status: int, text: str) -> ServerError | None:
     if status != 200:
         return read_error(status, text)
     try:
-        reply = json.loads(text)
-    except (ValueError, RecursionError):
+        reply = reply_json(text)
+    except ValueError:
         return None
     states = isinstance(reply, dict) and holds_error(reply) and not reply.get("choices") and not reply.get("data")
     return read_error(200, text) if states else None
@@ -260,83 +264,74 @@ def check_server(
     probe = _Probe(url, key_env, seconds)
     with protocol():
         try:
-            return _check_fields(probe, model, samples, max_new_tokens)
+            return _check_fields(probe, _model(probe, model), samples, max_new_tokens)
         except _Refused as error:
             raise UserError(f"{probe.where}: it answered first, then failed: {error}; try again later") from None
 
 
-def _check_fields(probe: _Probe, model_name: str | None, samples: int, max_new_tokens: int) -> ServerAbilities:
-    model = _model(probe, model_name)
-    endpoint, fields, refused, reply = _endpoint(probe, model)
-    limit: LimitName = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
-    greedy, length = _greedy(probe, endpoint, fields, limit, max_new_tokens, refused)
-    thoughts = check_thoughts(_Asker(probe, endpoint, fields), limit, length, endpoint == "chat", model.context)
-    fields = {key: value for key, value in {**fields, **thoughts.extra}.items() if value is not None}
-    alike = _seeds(probe, endpoint, fields, reply)
-    logprobs = _logprobs(probe, endpoint, fields)
+def _check_fields(probe: _Probe, model: ListedModel, samples: int, max_new_tokens: int) -> ServerAbilities:
+    reply = _find_endpoint(probe, model)
+    limit: LimitName = "max_completion_tokens" if "max_completion_tokens" in probe.fields else "max_tokens"
+    greedy, length = _greedy(probe, limit, max_new_tokens)
+    thoughts = check_thoughts(_asker(probe), limit, length, probe.endpoint == "chat", model.context)
+    extra: dict[str, Any] = dict.fromkeys({*_sampling_fields(model), limit} - probe.fields.keys())
+    if limit != "max_tokens":
+        del extra["max_tokens"]
+    extra |= thoughts.extra
+    probe.fields = {key: value for key, value in {**probe.fields, **thoughts.extra}.items() if value is not None}
+    seeds = _seeds(probe, reply)
+    logprobs = _gives_logprobs(probe)
     states = _states(probe, model) if model.owner in ("vllm", "sglang") else None
     usage = isinstance((reply.get("usage") or {}).get("completion_tokens"), int)
-    answers = _answers(probe, endpoint, fields, samples)
-    tried_fields = {*_sampling_fields(model), limit} - {"max_tokens" if limit != "max_tokens" else ""}
-    extra: dict[str, Any] = {**{key: None for key in tried_fields if key not in fields}, **thoughts.extra}
+    answers = _answers(probe, samples)
     most = length + thoughts.settings.get("max_thought_tokens", 0)
     room = None if model.context is None else max(32, model.context - most - _TEMPLATE)
     dialect = Dialect(
         limit=limit, greedy=greedy, most=None if answers >= samples else answers, logprobs=logprobs,
-        extra=dict(sorted(extra.items())), key_header=probe.header,
+        extra=dict(sorted(extra.items())), key_header=probe.headers[0],
     )  # fmt: skip
     return ServerAbilities(
-        probe.url, model.name, model.owner, endpoint, refused, dialect, samples, answers, usage, alike, probe.key_env,
-        probe.n, length, thoughts, room, states,
+        probe.url, model.name, model.owner, probe.endpoint, probe.refused, dialect, samples, answers, usage, seeds,
+        probe.key_env, probe.n, length, thoughts, room, states,
     )  # fmt: skip
 
 
-class _Asker:
-    """Asks an endpoint with changed fields, each time with another seed."""
+def _asker(probe: _Probe) -> Ask:
+    """Ask as :meth:`_Probe.ask`, each time with another seed. A limit or a stop string that is refused stays out."""
+    seconds, numbers = probe.seconds, itertools.count(1)
 
-    def __init__(self, probe: _Probe, endpoint: Endpoint, fields: Mapping[str, Any]) -> None:
-        self._probe, self._endpoint, self._fields, self._n = probe, endpoint, dict(fields), 0
-        self._seconds = probe.seconds
-
-    def __call__(self, change: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The reply; None where the endpoint refuses a field. A limit or a stop string that it refuses stays out."""
-        self._n += 1
-        changes = {key: value for key, value in change.items() if key in self._fields or key not in _OPTIONAL}
-        seed = {"seed": self._fields["seed"] + self._n} if "seed" in self._fields else {}
-        body = {key: value for key, value in {**self._fields, **seed, **changes}.items() if value is not None}
-        long = any((body.get(key) or 0) >= ROOM for key in ("max_tokens", "max_completion_tokens"))
-        self._probe.seconds = self._seconds * (_LONG if long else 1)  # a thought comes in one piece, after minutes
+    def ask(changes: Mapping[str, Any]) -> dict[str, Any] | None:
+        taken = {key: value for key, value in changes.items() if key in probe.fields or key not in _OPTIONAL}
+        if "seed" in probe.fields:
+            taken["seed"] = probe.fields["seed"] + next(numbers)
+        long = any((taken.get(key) or 0) >= ROOM for key in ("max_tokens", "max_completion_tokens"))
+        probe.seconds = seconds * (_LONG if long else 1)  # a thought comes in one piece, after minutes
         try:
-            return self._probe.answer(self._endpoint, body)
-        except _Refused as error:
-            if error.status not in _OF_FIELDS:
-                raise
-            return None
+            return probe.ask(**taken)
         finally:
-            self._probe.seconds = self._seconds
+            probe.seconds = seconds
+
+    return ask
 
 
 def _model(probe: _Probe, name: str | None) -> ListedModel:
     """The model to be asked."""
     listed = probe.models()
     deployed = re.search(r"/deployments/([^/?]+)", probe.url)  # Azure's older addresses name the model themselves
-    if name is None and deployed and not listed:
-        return ListedModel(deployed[1])
+    if not listed and (name is not None or deployed):
+        return ListedModel(deployed[1] if name is None and deployed else str(name))
     if name is not None:
-        if not listed:
-            return ListedModel(name)
-        model = find_model(name, listed)
-        if model is None:
-            hint = did_you_mean(name, [model.name for model in listed])
-            raise UserError(f"--model {name}: the server has none of that name; {hint}")
-        return model
-    names = [model for model in listed if not is_pattern(model.name)]
-    if len(names) == 1:
-        return names[0]
-    if not names:
+        if (model := find_model(name, listed)) is not None:
+            return model
+        hint = did_you_mean(name, [model.name for model in listed])
+        raise UserError(f"--model {name}: the server has none of that name; {hint}")
+    models = [model for model in listed if not is_pattern(model.name)]
+    if len(models) == 1:
+        return models[0]
+    if not models:
         raise UserError(f"{probe.where}: lists no models; name one by --model (does the address end in /v1?)")
-    listed_names = ", ".join(sorted(model.name for model in names)[:10]) + (", ..." if len(names) > 10 else "")
-    raise UserError(f"{probe.where}: has {len(names)} models; choose one by --model: {listed_names}")
+    listed_names = ", ".join(sorted(model.name for model in models)[:10]) + (", ..." if len(models) > 10 else "")
+    raise UserError(f"{probe.where}: has {len(models)} models; choose one by --model: {listed_names}")
 
 
 def _sampling_fields(model: ListedModel) -> dict[str, Any]:
@@ -345,134 +340,89 @@ def _sampling_fields(model: ListedModel) -> dict[str, Any]:
     return {"max_tokens": _TOKENS, "temperature": 1.0, "top_p": 1.0, "stop": ["\n"], "seed": 7, **neutral}
 
 
-def _prompt(endpoint: Endpoint, model: ListedModel) -> dict[str, Any]:
-    ask = {"messages": [{"role": "user", "content": _ASK}]} if endpoint == "chat" else {"prompt": _ASK}
-    return {"model": model.name, **ask}
-
-
-def _endpoint(probe: _Probe, model: ListedModel) -> tuple[Endpoint, dict[str, Any], dict[str, str], dict[str, Any]]:
-    """The first endpoint that answers (chat before completions), the fields that it takes, the words on what was
-    refused, and a reply."""
-    refused: dict[str, str] = {}
-    first: tuple[Endpoint, dict[str, Any], dict[str, Any]] | None = None
+def _find_endpoint(probe: _Probe, model: ListedModel) -> dict[str, Any]:
+    """Let the probe ask the first endpoint that answers (chat before completions) with the fields that it takes; a
+    reply."""
+    reply: dict[str, Any] | None = None
     for endpoint in _PATHS:
+        asked = {"messages": [{"role": "user", "content": _ASK}]} if endpoint == "chat" else {"prompt": _ASK}
+        prompt = {"model": model.name, **asked}
         try:
-            if first is None:
-                first = (endpoint, *_fields(probe, endpoint, model, refused))
+            if reply is None:
+                probe.endpoint = endpoint
+                reply = _take_fields(probe, prompt, _sampling_fields(model))
             else:
-                probe.answer(endpoint, {**_prompt(endpoint, model), "max_tokens": _TOKENS})
+                probe.answer({**prompt, "max_tokens": _TOKENS}, endpoint)
         except _Refused as error:
-            refused[endpoint] = str(error)
-    if first is None:
-        refusals = "; ".join(f"{name}: {text}" for name, text in refused.items() if name in _PATHS)
+            probe.refused[endpoint] = str(error)
+    if reply is None:
+        refusals = "; ".join(f"{name}: {text}" for name, text in probe.refused.items() if name in _PATHS)
         other = ", does it want other fields" if re.search(r"status (400|422)", refusals) else ""
         raise UserError(
             f"{probe.where}: answers neither chat nor completions ({refusals}); are address and model right{other}?"
         )
-    return first[0], first[1], refused, first[2]
+    return reply
 
 
-def _fields(
-    probe: _Probe, endpoint: Endpoint, model: ListedModel, refused: dict[str, str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fields of a request that the endpoint takes, found one by one where it refuses them together, and a reply.
+def _take_fields(probe: _Probe, prompt: Mapping[str, Any], optional: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the probe the fields that its endpoint takes, found one by one where it refuses them together; a reply.
 
     Raises :class:`_Refused` where it takes none.
     """
-    prompt, optional = _prompt(endpoint, model), _sampling_fields(model)
-    try:
-        return {**prompt, **optional}, probe.answer(endpoint, {**prompt, **optional})
-    except _Refused as error:
-        if error.status not in _OF_FIELDS:
-            raise
-    fields, reply, words = _limit(probe, endpoint, prompt)
+    probe.fields = {**prompt, **optional}
+    if (reply := probe.ask()) is not None:
+        return reply
+    words: dict[str, str] = {}
+    first: _Refused | None = None
+    # the server's name for the longest answer, or a request without any
+    for limit in ("max_tokens", "max_completion_tokens", ""):
+        probe.fields = {**prompt, **({limit: _TOKENS} if limit else {})}
+        if (reply := probe.ask()) is not None:
+            break
+        first, words[limit] = first or probe.refusal, str(probe.refusal)
+    else:
+        assert first is not None
+        raise first
     for key, value in optional.items():
         if key == "max_tokens":
             continue
-        try:
-            reply = probe.answer(endpoint, {**fields, key: value})
-            fields[key] = value
-        except _Refused as error:
-            if error.status not in _OF_FIELDS:
-                raise
-            words[key] = str(error)
-    refused |= words
-    return fields, reply
+        if (changed := probe.ask(**{key: value})) is None:
+            words[key] = str(probe.refusal)
+        else:
+            probe.fields[key], reply = value, changed
+    probe.refused |= words
+    return reply
 
 
-def _limit(
-    probe: _Probe, endpoint: Endpoint, prompt: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
-    """A request with the server's name for the longest answer, or without any; its reply, and the words on the others.
-
-    Raises the first :class:`_Refused` where all are refused.
-    """
-    words: dict[str, str] = {}
-    first: _Refused | None = None
-    limits: tuple[dict[str, int], ...] = ({"max_tokens": _TOKENS}, {"max_completion_tokens": _TOKENS}, {})
-    for limit in limits:
-        try:
-            return {**prompt, **limit}, probe.answer(endpoint, {**prompt, **limit}), words
-        except _Refused as error:
-            first = first or error
-            if error.status not in _OF_FIELDS:
-                break
-            words |= {name: str(error) for name in limit}
-    assert first is not None
-    raise first
-
-
-def _greedy(
-    probe: _Probe,
-    endpoint: Endpoint,
-    fields: Mapping[str, Any],
-    limit: LimitName,
-    length: int,
-    refused: dict[str, str],
-) -> tuple[bool, int]:
+def _greedy(probe: _Probe, limit: LimitName, length: int) -> tuple[bool, int]:
     """True if temperature 0 is taken, and the longest answer that is, of ``length`` tokens or fewer."""
-    plain = {**fields, "temperature": 0.0} if "temperature" in fields else dict(fields)
-    long: dict[str, int] = {limit: length} if limit in fields else {}
-    try:
-        probe.answer(endpoint, {**plain, **long})
+    greedy = {"temperature": 0.0} if "temperature" in probe.fields else {}
+    long: dict[str, Any] = {limit: length} if limit in probe.fields else {}
+    if probe.ask(**greedy, **long) is not None:
         return True, length
-    except _Refused as error:
-        if error.status not in _OF_FIELDS:
-            raise
-        words = str(error)
-    greedy = _is_taken(probe, endpoint, plain)
-    if not greedy:
-        refused["temperature 0"] = words
-        plain = dict(fields)
+    words = str(probe.refusal)
+    is_taken = probe.ask(**greedy) is not None
+    if not is_taken:
+        probe.refused["temperature 0"], greedy = words, {}
     for tokens in (length, length // 2, _TOKENS):
-        if _is_taken(probe, endpoint, {**plain, **dict.fromkeys(long, tokens)}):
-            return greedy, tokens
-        refused[limit] = words
-    return greedy, _TOKENS
+        if probe.ask(**greedy, **dict.fromkeys(long, tokens)) is not None:
+            return is_taken, tokens
+        probe.refused[limit] = words
+    return is_taken, _TOKENS
 
 
-def _is_taken(probe: _Probe, endpoint: Endpoint, body: Mapping[str, Any]) -> bool:
-    """True if the endpoint answers; False where it refuses a field."""
-    try:
-        probe.answer(endpoint, body)
-    except _Refused as error:
-        if error.status not in _OF_FIELDS:
-            raise
-        return False
-    return True
-
-
-def _seeds(probe: _Probe, endpoint: Endpoint, fields: Mapping[str, Any], reply: Mapping[str, Any]) -> bool | None:
+def _seeds(probe: _Probe, reply: Mapping[str, Any]) -> bool | None:
     """True if equal seeds give equal answers; None where all answers are alike."""
-    if "seed" not in fields:
+    if "seed" not in probe.fields:
         return False
-    texts = [_text(reply), *(_text(probe.answer(endpoint, {**fields, "seed": seed})) for seed in (7, 8, 9))]
+    replies = [reply, *(probe.answer({**probe.fields, "seed": seed}) for seed in (7, 8, 9))]
+    texts = [read_output(reply["choices"][0])[0] for reply in replies]
     return None if len(set(texts)) < 2 else texts[0] == texts[1]
 
 
-def _logprobs(probe: _Probe, endpoint: Endpoint, fields: Mapping[str, Any]) -> bool:
+def _gives_logprobs(probe: _Probe) -> bool:
     try:
-        reply = probe.answer(endpoint, {**fields, "logprobs": True if endpoint == "chat" else 1})
+        reply = probe.answer({**probe.fields, "logprobs": True if probe.endpoint == "chat" else 1})
     except _Refused:
         return False
     return usable_logprobs(reply["choices"][0]) is not None
@@ -483,31 +433,21 @@ def _states(probe: _Probe, model: ListedModel) -> str:
     body = {"model": model.name, "prompt": SHORT_PROMPT, "max_tokens": 1}
     try:
         if model.owner == "sglang":
-            width = len(read_last_state(probe.answer("completions", {**body, **LAST_STATE})))
+            width = len(read_last_state(probe.answer({**body, **LAST_STATE}, "completions")))
             return f"of the last layer, after the final norm, {width} numbers; no gate reads them"
         body["kv_transfer_params"] = state_request(0)
-        layers = read_reply(probe.answer("completions", body), SHORT_PROMPT).layers
+        layers = read_reply(probe.answer(body, "completions"), SHORT_PROMPT).layers
     except (_Refused, UserError) as error:
         return f"no: {error}"
     return f"of layers {', '.join(map(str, layers))}"
 
 
-def _answers(probe: _Probe, endpoint: Endpoint, fields: Mapping[str, Any], samples: int) -> int:
+def _answers(probe: _Probe, samples: int) -> int:
     """The most answers that one request gives, ``samples`` or fewer."""
     for n in (samples, *(n for n in (16, 8, 4, 2) if n < samples)):
-        if n < 2:
-            break
-        try:
-            return min(n, len(probe.answer(endpoint, {**fields, "n": n})["choices"]))
-        except _Refused as error:
-            if error.status not in _OF_FIELDS:
-                raise
+        if n > 1 and (reply := probe.ask(n=n)) is not None:
+            return min(n, len(reply["choices"]))
     return 1
-
-
-def _text(reply: Mapping[str, Any]) -> str:
-    choice = (reply.get("choices") or [{}])[0]
-    return str((choice.get("message") or {}).get("content") or choice.get("text") or "")
 
 
 def write_config(checked: ServerAbilities, path: Path) -> None:
