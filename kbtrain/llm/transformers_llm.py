@@ -21,8 +21,8 @@ from kbtrain.llm.sampler.rows import PromptRows
 from kbtrain.llm.sampler.sampler import BatchSampler
 from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
 from kbtrain.models.batching import BatchLimits, batches, windows
+from kbtrain.models.files_read import mlp_width
 from kbtrain.models.load import load_model, name_of
-from kbtrain.models.shapes import mlp_width
 from kbtrain.prompts.kbm import answer_fingerprint
 from kbtrain.records import GREEDY, Sample, SampleSet
 

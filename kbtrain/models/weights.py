@@ -226,8 +226,7 @@ def opening(where: Path | str, model: str, what: str = "") -> Iterator[None]:
             raise
         name = _broken_json(folder)
         subject = f"model '{model}'" if name is None else str(folder / name)
-        first = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise UserError(f"{subject}: {what} cannot be opened ({first})".replace(":  ", ": ")) from None
+        raise UserError(f"{subject}: {what} cannot be opened ({_first(error)})".replace(":  ", ": ")) from None
 
 
 def _check_files(folder: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kbtrain.errors import UserError
 from kbtrain.io.jsonl import read_json
 from kbtrain.kernels.memory import available_memory, machine_memory
-from kbtrain.models.adapters import folder_of
+from kbtrain.models.files_read import config_of, folder_of, mlp_width
 from kbtrain.models.weights import weight_files
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ def check_base(model: str, method: str, dtype: str, device: str) -> PreTrainedTo
     - adapters on a model whose files hold no output layer: a new one would be random and never saved.
     """
     from kbtrain.models.load import choose_dtype, load_tokenizer
-    from kbtrain.models.shapes import config_of
 
     if dtype.startswith("fp16") and device == "cpu":
         raise UserError("key 'dtype': fp16 training needs a GPU; use bf16 or fp32")
@@ -108,8 +107,6 @@ def check_fits(config: PlannedTraining, device: str, longest: int, processes: in
 
 def _at_most(config: PlannedTraining, longest: int) -> float:
     """More bytes than any training of this model takes: fp32 everywhere, nothing split, attention kept in full."""
-    from kbtrain.models.shapes import config_of, mlp_width
-
     text = config_of(config.model).get_text_config()
     wide, inner = text.hidden_size, mlp_width(text)
     layer = 4 * wide * wide + 3 * wide * inner

