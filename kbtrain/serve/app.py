@@ -263,7 +263,7 @@ async def ready_route(service: Service, exchange: Exchange) -> None:
         raise Refused(503, refused.code, str(refused))
     search = "none"
     if service.search_check is not None:
-        search = "ok" if await service.search_check.works() else "failed"
+        search = "ok" if await service.search_check.problem() is None else "failed"
     if search == "failed" and service.config.on_search_failure == "error":
         raise Refused(503, "search_failed", "the search does not answer")
     await exchange.json({"status": "ready", "gate": service.decider.loaded.name, "search": search})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import logging
 import secrets
@@ -15,8 +14,9 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, Field
 
 from kbtrain.answers.thoughts import may_open_thought
 from kbtrain.llm.base import Sampling
@@ -31,7 +31,7 @@ from kbtrain.prompts.template_marks import break_special_tokens
 from kbtrain.records import GREEDY, Sample
 from kbtrain.serve.chat import text
 from kbtrain.serve.exchange import Header, Upload, place_of
-from kbtrain.serve.problem import Busy, Refused, read_object
+from kbtrain.serve.problem import Busy, Refused, read_fields, read_object
 from kbtrain.serve.upstream import UpstreamReply
 from kbtrain.serve.worker import as_exception
 
@@ -40,12 +40,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MAX_WAITING = 32
-DEFAULT_TOKENS = 512
 COLDEST = 1e-6  # temperature and mass of top_p: below, logits leave the range of their numbers, or no token is left
-# Fields that set the answer, then fields about the request.
-FIELDS = {
-    "messages", "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "temperature", "top_p",
-    "top_k", "seed", "stop", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+MOST = 1_000_000  # tokens
+# fields about the request, which change no answer
+ABOUT = {
+    "messages", "model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_options", "prompt_cache_retention", "prediction", "parallel_tool_calls",
 }  # fmt: skip
 # Clients send fields with their default, too: these values change no answer, null in no field.
@@ -59,6 +58,38 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 TEXT = {None, "text", "input_text"}  # types of a message's parts that hold text
 UNREAD = ("tool_calls", "function_call", "audio", "refusal")  # fields of a message beside its text
 logger = logging.getLogger("kbtrain.serve")
+Stop = Annotated[str, Field(min_length=1, max_length=999)]
+
+
+class ChatFields(BaseModel):
+    """Fields that set the answer."""
+
+    stream: bool | None = Field(None, description="true or false")
+    stream_options: Any = None
+    max_tokens: int | None = Field(None, ge=1, le=MOST, description=f"a whole number from 1 to {MOST}")
+    max_completion_tokens: int | None = Field(None, ge=1, le=MOST, description=f"a whole number from 1 to {MOST}")
+    temperature: float | None = Field(None, ge=0, le=2, description="a number from 0 to 2")
+    top_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1")
+    top_k: int | None = Field(None, ge=-1, le=MOST, description=f"a whole number from -1 to {MOST}")
+    seed: Any = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = Field(
+        None, description="a text or at most 16 of them"
+    )
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    def sampling(self, room: int) -> Sampling:
+        """Settings of the sampler, for an answer of at most ``room`` tokens."""
+        return Sampling(
+            seed=secrets.token_hex(8) if self.seed is None else str(self.seed),
+            temperature=max(self.temperature or 1.0, COLDEST),
+            top_k=max(0, self.top_k or 0),  # vLLM's word for all is -1
+            top_p=max(1.0 if self.top_p is None else self.top_p, COLDEST),
+            max_new_tokens=min(self.max_completion_tokens or self.max_tokens or 512, room),
+            stop=(),
+        )
 
 
 class _Stopped(Exception):
@@ -77,27 +108,6 @@ class _Tokens(Observer):
             row.finish, row.feed = row.finish or "stop", []
 
 
-@dataclass(frozen=True)
-class LocalRequest:
-    """A chat that can be answered: its prompt's tokens and its settings."""
-
-    ids: tuple[int, ...]
-    sampling: Sampling
-    greedy: bool
-    stop: tuple[str, ...]
-    stream: bool
-    usage: bool
-
-
-@dataclass
-class _Job:
-    """One answer on its way from the model to the client; ``send`` takes texts, then the sample or an error."""
-
-    request: LocalRequest
-    send: Callable[[str | Sample | Exception], None]
-    stopped: threading.Event = field(default_factory=threading.Event)
-
-
 class LocalModel:
     """Implements :class:`~kbtrain.serve.upstream.Upstream`. ``sampler``: of one answer."""
 
@@ -113,7 +123,6 @@ class LocalModel:
         self.sampler = BatchSampler(self.model, self.tokenizer, Sampling(stop=()), shared)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._waiting = 0
-        self._numbers = itertools.count(1)
 
     async def models(self, headers: Iterable[Header] = ()) -> list[Any]:
         return [{"id": self.name, "object": "model", "created": 0, "owned_by": "local"}]
@@ -125,126 +134,154 @@ class LocalModel:
     def check(self, path: str, body: Mapping[str, Any]) -> None:
         self._read(body)
 
+    def _read(self, body: Mapping[str, Any]) -> tuple[ChatFields, tuple[int, ...]]:
+        """Settings of the answer, and the prompt's tokens. Raises :class:`Refused` for a request that cannot be met."""
+        if body.get("model") not in {None, self.name}:
+            raise Refused(404, "model_not_found", f"the model here is '{self.name}'", "model")
+        check_fields(body)
+        fields = read_fields(ChatFields, body)
+        prompt = chat_text(self.tokenizer, body["messages"])
+        special = not self.tokenizer.chat_template  # a template writes its special tokens itself
+        ids = self.tokenizer(prompt, add_special_tokens=special)["input_ids"]
+        if len(ids) >= self.room:
+            message = f"the prompt has {len(ids)} tokens; this model has room for {self.room - 1}"
+            raise Refused(400, "context_length_exceeded", message, "messages")
+        return fields, tuple(ids)
+
     @contextlib.asynccontextmanager
     async def send(
         self, path: str, data: bytes | Upload, headers: Iterable[Header], query: bytes = b"", method: str = "POST"
     ) -> AsyncIterator[UpstreamReply]:
         """As :meth:`kbtrain.serve.upstream.Upstream.send`. Raises :class:`Refused` for settings that cannot be met."""
         assert isinstance(data, bytes)  # of its paths' POST; no other path comes here
-        request = self._read(read_object(data))
+        fields, ids = self._read(read_object(data))
         if self._waiting >= MAX_WAITING:
             raise Busy(f"{self._waiting} answers are asked for")
-        loop, parts = asyncio.get_running_loop(), Parts()
-        job = _Job(request, lambda part: _call(loop, lambda: parts.put_nowait(part)))
+        loop, parts, stopped = asyncio.get_running_loop(), Parts(), threading.Event()
+
+        def call(function: Callable[..., None], *arguments: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no client waits
+                loop.call_soon_threadsafe(function, *arguments)
+
+        def work() -> None:
+            try:
+                if not stopped.is_set():
+                    call(parts.put_nowait, self._draw(fields, ids, lambda part: call(parts.put_nowait, part), stopped))
+            except _Stopped:
+                pass
+            except BaseException as error:  # noqa: BLE001 - a library's panic too is this request's, not the thread's end
+                logger.error("model: %s\n%s", type(error).__name__, place_of(error))
+                call(parts.put_nowait, as_exception(error))
+
         self._waiting += 1
-        future = self._thread.submit(self._run, job)
-        future.add_done_callback(lambda _: _call(loop, self._finish))
-        shape = _Shape(request, self.name, f"kbtrain-{next(self._numbers)}", int(time.time()))
+        self._thread.submit(work).add_done_callback(lambda _: call(self._finish))
         try:
-            if request.stream:
+            if fields.stream:
                 kind = b"text/event-stream; charset=utf-8"
-                yield UpstreamReply(200, [(b"content-type", kind)], _events(shape, parts))
+                yield UpstreamReply(200, [(b"content-type", kind)], self._events(fields, ids, parts))
             else:
-                whole = await _full_reply(shape, parts)
+                whole = await self._full_reply(ids, parts)
                 length = (b"content-length", str(len(whole)).encode())
                 yield UpstreamReply(200, [(b"content-type", b"application/json"), length], _once(whole))
         finally:
-            job.stopped.set()
+            stopped.set()
 
     def _finish(self) -> None:
         self._waiting -= 1
 
-    def _run(self, job: _Job) -> None:
-        if job.stopped.is_set():
-            return
-        try:
-            job.send(self._draw(job))
-        except _Stopped:
-            pass
-        except BaseException as error:  # noqa: BLE001 - a library's panic too is this request's, not the thread's end
-            logger.error("model: %s\n%s", type(error).__name__, place_of(error))
-            job.send(as_exception(error))
-
-    def _draw(self, job: _Job) -> Sample:
-        request, sent = job.request, ""
+    def _draw(
+        self, fields: ChatFields, ids: tuple[int, ...], send: Callable[[str], None], stopped: threading.Event
+    ) -> Sample:
+        """Draw an answer and ``send`` its text in pieces. Raises :class:`_Stopped` once ``stopped`` is set."""
+        sent, stops = "", fields.stops
         # The end of the text may be the beginning of a stop string: it waits for the next tokens.
-        held = max((len(stop) - 1 for stop in request.stop), default=0)
+        held = max((len(stop) - 1 for stop in stops), default=0)
 
         def ends(row: Row) -> bool:
             nonlocal sent
-            if job.stopped.is_set():
+            if stopped.is_set():
                 raise _Stopped
-            so_far = self.sampler.stopper.text(row.tokens, row.opened)
-            cut = _cut_at_stop(so_far, request.stop)
+            cut = so_far = self.sampler.stopper.text(row.tokens, row.opened)
+            for stop in stops:
+                cut = cut.split(stop, 1)[0]
             ended = row.finish is not None or len(cut) < len(so_far)
             ready = cut if ended else cut[: max(0, len(cut) - held)].rstrip("\ufffd")
             if not ended and may_open_thought(so_far):
                 return False
             if len(ready) > len(sent):
-                job.send(ready[len(sent) :])
+                send(ready[len(sent) :])
                 sent = ready
             return len(cut) < len(so_far)
 
         sampler = self.sampler.observed(_Tokens(ends))
-        sampler.sampling = request.sampling
-        index = GREEDY if request.greedy else 0
-        ((sample,),) = sampler.sample([PromptRows("request", "llm", request.ids, (index,))])
+        sampler.sampling = fields.sampling(self.room - len(ids))
+        index = GREEDY if fields.temperature == 0 else 0
+        ((sample,),) = sampler.sample([PromptRows("request", "llm", ids, (index,))])
         return sample
 
-    def _read(self, body: Mapping[str, Any]) -> LocalRequest:
-        if body.get("model") not in {None, self.name}:
-            raise Refused(404, "model_not_found", f"the model here is '{self.name}'", "model")
-        check_fields(body)
-        prompt = chat_text(self.tokenizer, body["messages"])
-        special = not self.tokenizer.chat_template  # a template writes its special tokens itself
-        return read_request(body, self.tokenizer(prompt, add_special_tokens=special)["input_ids"], self.room)
+    async def _full_reply(self, ids: Sequence[int], parts: Parts) -> bytes:
+        words = ""
+        while not isinstance(part := await parts.get(), Sample):
+            if isinstance(part, Exception):
+                raise Refused(502, "model_failed", f"the model failed ({type(part).__name__})")
+            words += part
+        reply = self._reply("chat.completion")
+        choice = _choice(part, message={"role": "assistant", "content": words})
+        return _json(reply | {"choices": [choice], "usage": _usage(ids, part)})
+
+    async def _events(self, fields: ChatFields, ids: Sequence[int], parts: Parts) -> AsyncIterator[bytes]:
+        """Server-sent events, one a piece of text."""
+        reply, role = self._reply("chat.completion.chunk"), {"role": "assistant"}
+        part: str | Sample | Exception = ""
+        while not isinstance(part, Sample):
+            part = await parts.get()
+            if isinstance(part, Exception):
+                raise part
+            content = {"content": part} if isinstance(part, str) else {}
+            yield _event(reply | {"choices": [_choice(part, delta=role | content)]})
+            role = {}  # in the first event alone
+        options = fields.stream_options
+        if isinstance(options, dict) and options.get("include_usage") is True:
+            yield _event(reply | {"choices": [], "usage": _usage(ids, part)})
+        yield b"data: [DONE]\n\n"
+
+    def _reply(self, kind: str) -> dict[str, Any]:
+        """The common fields of a reply's objects in OpenAI's protocol."""
+        name = f"kbtrain-{secrets.token_hex(12)}"
+        return {"id": name, "object": kind, "created": int(time.time()), "model": self.name}
 
 
-def chat_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]]) -> str:
-    """The chat template's text of messages of OpenAI's protocol; without a template their texts, one a line.
-
-    Raises :class:`Refused` for messages of anything but text, and for one that the template fails on or skips.
-    """
-    turns = [_turn(place, message) for place, message in enumerate(messages)]
-    if tokenizer.chat_template:  # as in the prompts of labels (render_chat)
-        turns = [{**turn, "content": break_special_tokens(tokenizer, turn["content"])} for turn in turns]
-    # Templates drop roles that they do not know and report nothing. A mark in place of each text shows which.
-    marked = _rendered(tokenizer, [{**turn, "content": f"mark{i}of{len(turns)}"} for i, turn in enumerate(turns)])
-    for place, turn in enumerate(turns):
-        if turn["content"].strip() and f"mark{place}of{len(turns)}" not in marked:
-            raise _refused(place, f"role '{turn['role']}', field 'content': the model's chat template leaves it out")
-    return _rendered(tokenizer, turns)
+Parts = asyncio.Queue["str | Sample | Exception"]  # of an answer: its texts, then the sample or an error
 
 
-def _turn(place: int, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Role and text of a message."""
-    parts = message["content"] if isinstance(message.get("content"), list) else ()
-    if not all(isinstance(part.get("text"), str) and part.get("type") in TEXT for part in parts):
-        raise _refused(place, "this model reads text alone")
-    name = next((name for name in UNREAD if message.get(name)), None)  # clients send empty ones along
-    if name is not None:
-        role = message.get("role")
-        raise _refused(place, f"role '{role}', field '{name}': the model in this process reads text alone")
-    return {"role": message.get("role"), "content": text(dict(message))}
+def _choice(part: str | Sample, **content: Any) -> dict[str, Any]:
+    finish = None
+    if isinstance(part, Sample):
+        finish = "length" if part.finish == "length" else "stop"
+    return {"index": 0, "finish_reason": finish, "logprobs": None, **content}
 
 
-def _rendered(tokenizer: PreTrainedTokenizerBase, turns: Sequence[dict[str, Any]]) -> str:
-    if not tokenizer.chat_template:
-        return "\n".join(turn["content"] for turn in turns)
-    try:
-        return str(tokenizer.apply_chat_template(list(turns), tokenize=False, **TEMPLATE_OPTIONS))
-    except Exception:  # noqa: BLE001 - a template raises any exception
-        raise Refused(400, "messages", "the model's chat template takes no such messages", "messages") from None
+def _usage(ids: Sequence[int], sample: Sample) -> dict[str, int]:
+    total = len(ids) + sample.n_tokens
+    return {"prompt_tokens": len(ids), "completion_tokens": sample.n_tokens, "total_tokens": total}
 
 
-def _refused(place: int, problem: str) -> Refused:
-    return Refused(400, "unsupported", f"field 'messages': message {place}: {problem}", "messages")
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _event(value: Mapping[str, Any]) -> bytes:
+    return b"data: " + _json(value) + b"\n\n"
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 def check_fields(body: Mapping[str, Any]) -> None:
     """Raise :class:`Refused` for the first field that would have to change the answer and cannot."""
     for name, value in body.items():
-        if name in FIELDS or value is None:
+        if name in ABOUT or name in ChatFields.model_fields or value is None:
             continue
         neutral = NEUTRAL.get(name, ())
         if not any(value == default and isinstance(value, bool) == isinstance(default, bool) for default in neutral):
@@ -252,130 +289,40 @@ def check_fields(body: Mapping[str, Any]) -> None:
             raise Refused(400, "unsupported", f"field '{name:.40}': nothing this model can do; {leave}", f"{name:.40}")
 
 
-def read_request(body: Mapping[str, Any], ids: list[int], room: int) -> LocalRequest:
-    """The request of a prompt of these tokens. Raises :class:`Refused` for invalid settings, and for a prompt that
-    leaves no token of the model's ``room``."""
-    left = room - len(ids)
-    if left < 1:
-        message = f"the prompt has {len(ids)} tokens; this model has room for {room - 1}"
-        raise Refused(400, "context_length_exceeded", message, "messages")
-    temperature = _number(body, "temperature", 1.0, 0, 2)
-    options = body.get("stream_options")
-    usage = isinstance(options, dict) and options.get("include_usage") is True
-    sampling = _sampling(body, temperature or 1.0, left)
-    return LocalRequest(tuple(ids), sampling, temperature == 0, _stops(body), bool(body.get("stream")), usage)
+def chat_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]]) -> str:
+    """The chat template's text of messages of OpenAI's protocol; without a template their texts, one a line.
 
+    Raises :class:`Refused` for messages of anything but text, and for one that the template fails on or skips.
+    """
 
-def _sampling(body: Mapping[str, Any], temperature: float, left: int) -> Sampling:
-    name = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
-    most = int(_number(body, name, DEFAULT_TOKENS, 1, 1_000_000, whole=True))
-    return Sampling(
-        seed=str(body.get("seed")) if body.get("seed") is not None else secrets.token_hex(8),
-        temperature=max(temperature, COLDEST),
-        top_k=max(0, int(_number(body, "top_k", 0, -1, 1_000_000, whole=True))),  # vLLM's word for all is -1
-        top_p=max(_number(body, "top_p", 1.0, 0, 1), COLDEST),
-        max_new_tokens=min(most, left),
-        stop=(),
-    )
+    def refused(place: int, problem: str) -> Refused:
+        return Refused(400, "unsupported", f"field 'messages': message {place}: {problem}", "messages")
 
+    turns: list[dict[str, Any]] = []
+    for place, message in enumerate(messages):
+        role, parts = message.get("role"), message.get("content")
+        for part in parts if isinstance(parts, list) else ():
+            if not isinstance(part.get("text"), str) or part.get("type") not in TEXT:
+                raise refused(place, "this model reads text alone")
+        if name := next((name for name in UNREAD if message.get(name)), None):  # clients send empty ones along
+            raise refused(place, f"role '{role}', field '{name}': the model in this process reads text alone")
+        turns.append({"role": role, "content": text(dict(message))})
+    if not tokenizer.chat_template:
+        return "\n".join(turn["content"] for turn in turns)
+    # as in the prompts of labels (render_chat)
+    turns = [{**turn, "content": break_special_tokens(tokenizer, turn["content"])} for turn in turns]
 
-def _number(body: Mapping[str, Any], name: str, default: float, low: float, high: float, whole: bool = False) -> float:
-    value = body.get(name)
-    if value is None:
-        return default
-    kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-        kind = "whole number" if whole else "number"
-        raise Refused(400, "body", f"field '{name}': expected a {kind} from {low:g} to {high:g}", name)
-    return value
+    def rendered(contents: Iterable[str]) -> str:
+        marked = [{**turn, "content": content} for turn, content in zip(turns, contents, strict=True)]
+        try:
+            return str(tokenizer.apply_chat_template(marked, tokenize=False, **TEMPLATE_OPTIONS))
+        except Exception:  # noqa: BLE001 - a template raises any exception
+            raise Refused(400, "messages", "the model's chat template takes no such messages", "messages") from None
 
-
-def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
-    stops = body.get("stop") or []
-    stops = [stops] if isinstance(stops, str) else stops
-    if (
-        not isinstance(stops, list)
-        or len(stops) > 16
-        or not all(isinstance(s, str) and 0 < len(s) < 1000 for s in stops)
-    ):
-        raise Refused(400, "body", "field 'stop': expected a text or at most 16 of them", "stop")
-    return tuple(stops)
-
-
-def _cut_at_stop(so_far: str, stop: Sequence[str]) -> str:
-    for string in stop:
-        so_far = so_far.split(string, 1)[0]
-    return so_far
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """Layout of an answer in OpenAI's protocol."""
-
-    request: LocalRequest
-    model: str
-    id: str
-    created: int
-
-    def choice(self, words: str | None, finish: str | None, stream: bool, first: bool = False) -> dict[str, Any]:
-        choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "logprobs": None}
-        if not stream:
-            return {**choice, "message": {"role": "assistant", "content": words}}
-        role = {"role": "assistant"} if first else {}
-        return {**choice, "delta": {**role, **({} if words is None else {"content": words})}}
-
-    def object(self, choices: list[dict[str, Any]], stream: bool, usage: dict[str, int] | None = None) -> bytes:
-        kind = "chat.completion.chunk" if stream else "chat.completion"
-        reply = {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
-        return json.dumps(reply | ({} if usage is None else {"usage": usage}), ensure_ascii=False).encode()
-
-    def event(self, choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> bytes:
-        return b"data: " + self.object(choices, True, usage) + b"\n\n"
-
-    def usage(self, sample: Sample) -> dict[str, int]:
-        prompt, completion = len(self.request.ids), sample.n_tokens
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
-
-Parts = asyncio.Queue["str | Sample | Exception"]
-
-
-async def _events(shape: _Shape, parts: Parts) -> AsyncIterator[bytes]:
-    """Server-sent events, one a piece of text."""
-    first = True
-    while True:
-        part = await parts.get()
-        if isinstance(part, Exception):
-            raise part
-        if isinstance(part, Sample):
-            yield shape.event([shape.choice(None, _finish(part), True, first)])
-            if shape.request.usage:
-                yield shape.event([], shape.usage(part))
-            yield b"data: [DONE]\n\n"
-            return
-        yield shape.event([shape.choice(part, None, True, first)])
-        first = False
-
-
-async def _full_reply(shape: _Shape, parts: Parts) -> bytes:
-    words = ""
-    while True:
-        part = await parts.get()
-        if isinstance(part, Exception):
-            raise Refused(502, "model_failed", f"the model failed ({type(part).__name__})")
-        if isinstance(part, Sample):
-            return shape.object([shape.choice(words, _finish(part), False)], False, shape.usage(part))
-        words += part
-
-
-async def _once(data: bytes) -> AsyncIterator[bytes]:
-    yield data
-
-
-def _finish(sample: Sample) -> str:
-    return "length" if sample.finish == "length" else "stop"
-
-
-def _call(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: no client waits
-        loop.call_soon_threadsafe(function)
+    # Templates drop roles that they do not know and report nothing. A mark in place of each text shows which.
+    marks = [f"mark{place}of{len(turns)}" for place in range(len(turns))]
+    with_marks = rendered(marks)
+    for place, (turn, mark) in enumerate(zip(turns, marks, strict=True)):
+        if turn["content"].strip() and mark not in with_marks:
+            raise refused(place, f"role '{turn['role']}', field 'content': the model's chat template leaves it out")
+    return rendered(turn["content"] for turn in turns)

@@ -10,13 +10,13 @@ import logging
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
@@ -38,8 +38,6 @@ from kbtrain.serve.worker import as_exception
 
 LARGEST = 8 * 2**20  # bytes of a reply
 THREADS = 8
-AGAIN = 5.0  # seconds after which a search that failed is tried again
-PROBE = "What is the capital of France?"
 logger = logging.getLogger("kbtrain.serve")
 R = TypeVar("R")
 
@@ -48,18 +46,18 @@ class SearchFailed(Exception):
     """A search that gave no answer; the message is for the log, and holds no question."""
 
 
-class Search(Protocol):
-    """``name`` stands in answers and logs."""
+async def _release_nothing() -> None: ...
+
+
+@dataclass
+class Search:
+    """``find``: at most k hits for a query, best first; after an error of any kind the server answers without passages.
+    ``close`` releases connections and threads. ``name`` is in answers and logs.
+    """
 
     name: str
-
-    async def find(self, query: str, k: int) -> Sequence[Hit]:
-        """At most ``k`` hits, best first. Errors of any kind: the server answers without passages."""
-        ...
-
-    async def close(self) -> None:
-        """Release connections and threads."""
-        ...
+    find: Callable[[str, int], Awaitable[Sequence[Hit]]]
+    close: Callable[[], Awaitable[None]] = _release_nothing
 
 
 async def find_within(search: Search, query: str, k: int, seconds: float) -> Sequence[Hit]:
@@ -73,39 +71,6 @@ async def find_within(search: Search, query: str, k: int, seconds: float) -> Seq
         name = type(error).__name__
         logger.warning("search: %s: %s", name, error if name == "SearchFailed" else "")
         raise Refused(502, "search_failed", "the search failed") from None
-
-
-class SearchCheck:
-    """State of a search for ``/ready``: the result of the last request's search.
-
-    Without one, and a while after a failure, the check searches for one passage itself.
-    """
-
-    def __init__(self, search: Search, deadline_s: float) -> None:
-        self._search, self._deadline = search, deadline_s
-        self._works: bool | None = None
-        self._time = 0.0
-        self._answer: asyncio.Task[None] | None = None
-
-    def note(self, works: bool) -> None:
-        """Take over the result of a request's search."""
-        self._works, self._time = works, time.monotonic()
-
-    async def works(self) -> bool:
-        """True if the search answers."""
-        due = self._works is None or (not self._works and time.monotonic() - self._time >= AGAIN)
-        if due and (self._answer is None or self._answer.done()):
-            self._answer = asyncio.ensure_future(self._ask())
-        if self._answer is not None:
-            await asyncio.shield(self._answer)
-        return bool(self._works)
-
-    async def _ask(self) -> None:
-        try:
-            await find_within(self._search, PROBE, 1, self._deadline)
-            self.note(True)
-        except Refused:
-            self.note(False)
 
 
 class Threads:
@@ -123,8 +88,8 @@ class Threads:
         self._jobs.put((job, call))
         return await asyncio.wrap_future(job)
 
-    def close(self) -> None:
-        """End the threads, each after the call that it is in."""
+    async def close(self) -> None:
+        """End the threads, each after the call that it is in, without waiting for it."""
         with suppress(Empty):
             while job := self._jobs.get_nowait():
                 job[0].cancel()
@@ -142,67 +107,40 @@ class Threads:
                 future.set_exception(as_exception(error))
 
 
-class ThreadSearch:
+def thread_search(name: str, find: Callable[[str, int], Sequence[Hit]], threads: int) -> Search:
     """A function of a query and k, in threads of its own."""
-
-    def __init__(self, name: str, find: Callable[[str, int], Sequence[Hit]], threads: int) -> None:
-        self.name = name
-        self._find = find
-        self._threads = Threads(threads)
-
-    async def find(self, query: str, k: int) -> Sequence[Hit]:
-        return await self._threads.run(lambda: self._find(query, k))
-
-    async def close(self) -> None:
-        self._threads.close()  # does not wait for a search that hangs
+    pool = Threads(threads)
+    return Search(name, lambda query, k: pool.run(lambda: find(query, k)), pool.close)
 
 
-class AsyncSearch:
-    """A coroutine function of a query and k."""
-
-    def __init__(self, name: str, function: Callable[[str, int], Any]) -> None:
-        self.name = name
-        self._function = function
-
-    async def find(self, query: str, k: int) -> Sequence[Hit]:
-        return hits_of(await self._function(query, k), k)
-
-    async def close(self) -> None: ...
-
-
-class VectorSearch:
+def vector_search(index: VectorIndex) -> Search:
     """The passages whose vectors are nearest to the query's (:mod:`kbtrain.retrieval.vectors`)."""
+    embedder = index.embedder(Retry(tries=2, first=0.05, longest=0.05))  # the server's deadline is over both tries
+    threads = Threads(1 if index.card.store is None else THREADS)
 
-    def __init__(self, index: VectorIndex) -> None:
-        self.name = index.card.collection
-        self._index = index
-        self._embedder = index.embedder(Retry(tries=2, first=0.05, longest=0.05))  # a deadline stands over both
-        self._threads = Threads(1 if index.card.store is None else THREADS)
-
-    async def find(self, query: str, k: int) -> Sequence[Hit]:
+    async def find(query: str, k: int) -> Sequence[Hit]:
         try:
-            (vector,) = await self._index.embedded(self._embedder, [query])
+            (vector,) = await index.embedded(embedder, [query])
         except UserError:  # its words may repeat the query
-            raise SearchFailed(f"no embedding from {self._index.card.server_url}") from None
-        return await self._threads.run(lambda: refilled(lambda n: self._index.store.nearest(vector, n), k)[0])
+            raise SearchFailed(f"no embedding from {index.card.server_url}") from None
+        return await threads.run(lambda: refilled(lambda n: index.store.nearest(vector, n), k)[0])
 
-    async def close(self) -> None:
-        await self._embedder.close()
-        self._threads.close()
-        self._index.store.close()
+    async def close() -> None:
+        await embedder.close()
+        await threads.close()
+        index.store.close()
+
+    return Search(index.card.collection, find, close)
 
 
-class HttpSearch:
+def http_search(service: WebService) -> Search:
     """A service that answers a GET with JSON (:class:`~kbtrain.retrieval.web.WebService`); one request a question."""
+    web = WebSearch(service)
+    client = httpx2.AsyncClient(timeout=httpx2.Timeout(service.timeout_s, pool=None), trust_env=False)
 
-    def __init__(self, service: WebService) -> None:
-        self.name = f"http ({urlsplit(service.url).netloc})"
-        self._web = WebSearch(service)
-        self._client = httpx2.AsyncClient(timeout=httpx2.Timeout(service.timeout_s, pool=None), trust_env=False)
-
-    async def find(self, query: str, k: int) -> Sequence[Hit]:
-        headers = {"accept": "application/json", **self._web.headers}
-        async with self._client.stream("GET", self._web.url(query, k), headers=headers) as response:
+    async def find(query: str, k: int) -> Sequence[Hit]:
+        headers = {"accept": "application/json", **web.headers}
+        async with client.stream("GET", web.url(query, k), headers=headers) as response:
             if response.status_code != 200:
                 raise SearchFailed(f"status {response.status_code}")
             data = b""
@@ -211,14 +149,13 @@ class HttpSearch:
                 if len(data) > LARGEST:
                     raise SearchFailed(f"a reply above {LARGEST:,} bytes")
         try:
-            return self._web.hits(strike_all(json.loads(data.decode())), query, k)
+            return web.hits(strike_all(json.loads(data.decode())), query, k)
         except (ValueError, RecursionError):
             raise SearchFailed("no JSON in the reply") from None
         except UserError:
-            raise SearchFailed(f"no list at '{self._web.service.results}' of the reply") from None
+            raise SearchFailed(f"no list at '{service.results}' of the reply") from None
 
-    async def close(self) -> None:
-        await self._client.aclose()
+    return Search(f"http ({urlsplit(service.url).netloc})", find, client.aclose)
 
 
 def open_search(config: ServeConfig) -> Search | None:
@@ -233,10 +170,10 @@ def open_search(config: ServeConfig) -> Search | None:
             service = WebService(**{"url": name, "timeout_s": config.search_deadline_s, **config.search_mapping})
         except ValidationError as error:
             raise UserError(f"key 'search_mapping': {one_line(error)}") from None
-        return HttpSearch(service)
+        return http_search(service)
     check_search(name)
     if is_index(Path(name)):
-        return VectorSearch(VectorIndex.open(Path(name)))
+        return vector_search(VectorIndex.open(Path(name)))
     if name == "atlas" or Path(name).exists():
         return _bm25(name)
     return _function(name)
@@ -245,7 +182,7 @@ def open_search(config: ServeConfig) -> Search | None:
 def open_source(source: str | WebService | None, config: ServeConfig) -> Search | None:
     """The search of a run folder."""
     if isinstance(source, WebService):
-        return HttpSearch(source.model_copy(update={"timeout_s": config.search_deadline_s}))
+        return http_search(source.model_copy(update={"timeout_s": config.search_deadline_s}))
     return None if source is None else open_search(config.model_copy(update={"search": source}))
 
 
@@ -317,7 +254,7 @@ def _bm25(name: str) -> Search:
             index = BM25.build(require_passages(read_passages(Path(name)), Path(name)))
     index.warm_up()
     searcher = DistinctSearch(index)
-    return ThreadSearch(name, lambda query, k: searcher.search([query], k)[0], threads=1)
+    return thread_search(name, lambda query, k: searcher.search([query], k)[0], threads=1)
 
 
 def _function(name: str) -> Search:
@@ -334,8 +271,12 @@ def _function(name: str) -> Search:
     if not callable(function):
         raise UserError(f"key 'search': {name}: is not a function")
     if inspect.iscoroutinefunction(function):
-        return AsyncSearch(name, function)
-    return ThreadSearch(name, lambda query, k: hits_of(function(query, k), k), THREADS)
+
+        async def find(query: str, k: int) -> Sequence[Hit]:
+            return hits_of(await function(query, k), k)
+
+        return Search(name, find)
+    return thread_search(name, lambda query, k: hits_of(function(query, k), k), THREADS)
 
 
 def hits_of(results: Any, k: int) -> tuple[Hit, ...]:

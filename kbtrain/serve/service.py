@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import math
 import random
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
@@ -28,13 +30,16 @@ from kbtrain.serve.gate_model import gate_model
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Aim, Refused
 from kbtrain.serve.request_forms import FORMS, Placement, with_evidence
-from kbtrain.serve.search import Search, SearchCheck, check_search, find_within, open_search
-from kbtrain.serve.upstream import HttpUpstream, Upstream, UpstreamCheck
+from kbtrain.serve.search import Search, check_search, find_within, open_search
+from kbtrain.serve.upstream import HttpUpstream, Upstream
 from kbtrain.serve.worker import Input
 from kbtrain.utterances.kinds import BY_THRESHOLD, UtteranceKind
 
 SCHEMA = "1"
 LONGEST_IDS = 2000  # characters of a debug header
+PROBE = "What is the capital of France?"
+FRESH = 1.0  # seconds for which an answer about the upstream holds
+AGAIN = 5.0  # seconds after which a search that failed is tried again
 RECENT = 500  # scores of different questions compared with those on dev, and new scores until the next comparison
 logger = logging.getLogger("kbtrain.serve")
 
@@ -105,6 +110,40 @@ def _ms(seconds: float | None) -> str:
     return "" if seconds is None else f"{1000 * seconds:.2f}"
 
 
+class ReadyCheck:
+    """State for ``/ready`` of what ``probe`` asks, which raises :class:`Refused`.
+
+    ``holds``: seconds for which a success counts, and a failure. One probe is under way at a time: the route needs no
+    key.
+    """
+
+    def __init__(self, probe: Callable[[], Awaitable[object]], holds: tuple[float, float]) -> None:
+        self._probe, self._holds = probe, holds
+        self._problem: Refused | None = None
+        self._until = -math.inf
+        self._probing: asyncio.Task[None] | None = None
+
+    def note(self, problem: Refused | None) -> None:
+        """Take over the result of a probe, or of a request."""
+        self._problem, self._until = problem, time.monotonic() + self._holds[problem is not None]
+
+    async def problem(self) -> Refused | None:
+        """The reason why it cannot be used; None if it can be."""
+        if time.monotonic() >= self._until and (self._probing is None or self._probing.done()):
+            self._probing = asyncio.ensure_future(self._ask())
+        if self._probing is not None:
+            await asyncio.shield(self._probing)
+        return self._problem
+
+    async def _ask(self) -> None:
+        try:
+            await self._probe()
+        except Refused as refused:
+            self.note(refused)
+        else:
+            self.note(None)
+
+
 class Service:
     """Opened from a configuration. Raises :class:`~kbtrain.errors.UserError`."""
 
@@ -123,11 +162,14 @@ class Service:
             from kbtrain.serve.local_model import LocalModel
 
             self.upstream = LocalModel(config.model)
-        self.upstream_check = None if self.upstream is None else UpstreamCheck(self.upstream)
+        self.upstream_check = None if self.upstream is None else ReadyCheck(self._list_models, (FRESH, FRESH))
         self.second: PassageJudge | None = None
-        self.search_check: SearchCheck | None = None
+        self.search_check: ReadyCheck | None = None
         if self.search is not None and not config.shadow:
-            self.search_check = SearchCheck(self.search, config.search_deadline_s)
+            # a success holds until a request's search fails: a search may cost money
+            self.search_check = ReadyCheck(
+                functools.partial(find_within, self.search, PROBE, 1, config.search_deadline_s), (math.inf, AGAIN)
+            )
         self._prepare(self.decider.loaded)
         self.decider.prepare = self._prepare
         self.log: DecisionLog | None = None
@@ -194,23 +236,30 @@ class Service:
         self._write(trace, "decided", 200)
         return replace(decision, retrieve=trace.searches, reason=trace.reason, request_id=trace.request_id)
 
+    async def _list_models(self) -> None:
+        assert self.upstream is not None
+        try:
+            await self.upstream.models()
+        except Refused as refused:
+            if refused.status != 401:  # 401: the clients have the keys, and it answers
+                raise
+
     async def find(self, query: str) -> Sequence[Hit]:
         """As :func:`find_within`, counted."""
         assert self.search is not None
-        began, result = time.perf_counter(), ""
+        began, hits, problem = time.perf_counter(), list[Hit](), None
         try:
-            hits = await find_within(self.search, query, self.config.k, self.config.search_deadline_s)
-            result = "found" if hits else "nothing"
-            return hits
+            hits += await find_within(self.search, query, self.config.k, self.config.search_deadline_s)
         except Refused as refused:
-            result = "slow" if refused.status == 504 else "failed"
-            raise
-        finally:
-            if result:  # else the client left
-                self.metrics.search_seconds.observe(time.perf_counter() - began)
-                self.metrics.searches.labels(result).inc()
-                if self.search_check is not None:
-                    self.search_check.note(result in {"found", "nothing"})
+            problem = refused
+        self.metrics.search_seconds.observe(time.perf_counter() - began)
+        result = ("found" if hits else "nothing") if problem is None else "slow" if problem.status == 504 else "failed"
+        self.metrics.searches.labels(result).inc()
+        if self.search_check is not None:
+            self.search_check.note(problem)
+        if problem is not None:
+            raise problem
+        return hits
 
     def gate_slow(self, decided: int, inputs: int) -> Refused:
         """The error of a gate that has scored a part of the inputs at its deadline."""

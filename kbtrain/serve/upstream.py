@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import ssl
-import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -38,7 +37,6 @@ IDLE = 5.0  # seconds after which an unused connection is closed, or at most twi
 LINE = 65_536  # bytes of a line of the upstream's head
 LARGE = 2**20  # bytes of a body that is sent in parts, so that no stream waits for it
 PAUSE = 0.1  # seconds before the second try, doubled each time
-FRESH = 1.0  # seconds for which an answer of /ready about the upstream holds
 
 logger = logging.getLogger("kbtrain.serve")
 
@@ -86,29 +84,6 @@ class Upstream(Protocol):
     async def close(self) -> None:
         """Release connections and threads."""
         ...
-
-
-class UpstreamCheck:
-    """State of the upstream for ``/ready``: one request for its models at a time, since the route needs no key."""
-
-    def __init__(self, upstream: Upstream) -> None:
-        self._upstream = upstream
-        self._time = 0.0
-        self._answer: asyncio.Task[Refused | None] | None = None
-
-    async def problem(self) -> Refused | None:
-        """The reason why the upstream cannot be used; None if it can be."""
-        if self._answer is None or (self._answer.done() and time.monotonic() - self._time >= FRESH):
-            self._time = time.monotonic()
-            self._answer = asyncio.ensure_future(self._ask())
-        return await asyncio.shield(self._answer)
-
-    async def _ask(self) -> Refused | None:
-        try:
-            await self._upstream.models()
-        except Refused as refused:
-            return None if refused.status == 401 else refused  # 401: the clients have the keys, and it answers
-        return None
 
 
 class HttpUpstream:

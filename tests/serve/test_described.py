@@ -6,7 +6,7 @@ from stub_upstream import StubUpstream
 from support import gate_folders
 
 from kbtrain.gate.card import BestKey, TestFigures, Threshold, set_best, set_threshold
-from kbtrain.serve import search
+from kbtrain.serve import service
 from kbtrain.serve.server import startup_lines
 
 FIGURES = TestFigures(n=385, accuracy=0.509, saved=0.283, change=0.068, low=0.038, high=0.097)
@@ -85,7 +85,7 @@ def test_the_prompt_is_said_and_if_the_labels_are_about_another_one(gate, stub, 
 
 @pytest.mark.parametrize("policy", ["plain", "error"])
 def test_readiness_knows_a_dead_search(gate, stub, monkeypatch, policy):
-    monkeypatch.setattr(search, "AGAIN", 0.0)
+    monkeypatch.setattr(service, "AGAIN", 0.0)
     chat = {"model": "stub", "messages": [{"role": "user", "content": NEEDS}]}
     with serving(gate, upstream=stub.url, search=f"{__name__}:find", on_search_failure=policy) as server:
         assert server.get("/ready").json["search"] == "ok"

@@ -17,7 +17,7 @@ from stub_upstream import StubUpstream
 from support.disk import full_disk
 from support.waiting import wait_until
 
-from kbtrain.serve import upstream
+from kbtrain.serve import service
 from kbtrain.serve.decision_log import DecisionLog, read_log
 from kbtrain.serve.server import OncePerSecond, raise_open_files
 
@@ -45,7 +45,7 @@ class CountingUpstream(StubUpstream):
 
 
 def test_readiness_asks_the_upstream_once_for_all_and_takes_no_room(gate, tmp_path, monkeypatch):
-    monkeypatch.setattr(upstream, "FRESH", 3600.0)
+    monkeypatch.setattr(service, "FRESH", 3600.0)
     (tmp_path / "keys.txt").write_text("a-key-of-sixteen-characters\n")
     key = {"authorization": "Bearer a-key-of-sixteen-characters"}
     with CountingUpstream() as stub:
@@ -66,7 +66,7 @@ def test_readiness_asks_the_upstream_once_for_all_and_takes_no_room(gate, tmp_pa
 
 
 def test_readiness_is_asked_again_when_its_answer_is_old(gate, monkeypatch):
-    monkeypatch.setattr(upstream, "FRESH", 0.0)
+    monkeypatch.setattr(service, "FRESH", 0.0)
     with CountingUpstream() as stub, serving(gate, upstream=stub.url) as server:
         assert [server.get("/ready").status for _ in range(3)] == [200] * 3
     assert stub.listed == 3

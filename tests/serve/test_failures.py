@@ -22,7 +22,7 @@ from support.waiting import wait_until
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.search import SearchFailed, ThreadSearch, hits_of, open_search
+from kbtrain.serve.search import Search, SearchFailed, hits_of, open_search, thread_search
 
 STUB = Path(__file__).resolve().parents[2] / "benchmarks" / "peers" / "serving_stub.py"
 PATIENCE = 30  # seconds until a test gives up; nothing is asserted about time
@@ -162,10 +162,10 @@ def test_a_full_queue_is_a_503_that_says_when_to_come_back(gate, stub):
 
 HANGS = """
 import asyncio, threading
-from kbtrain.serve.search import ThreadSearch
+from kbtrain.serve.search import thread_search
 
 async def ask():
-    search = ThreadSearch("hangs", lambda query, k: threading.Event().wait(), 1)
+    search = thread_search("hangs", lambda query, k: threading.Event().wait(), 1)
     try:
         async with asyncio.timeout(0.2):
             await search.find("q", 1)
@@ -194,7 +194,7 @@ def test_searches_that_wait_for_a_thread_are_cancelled_when_it_is_closed():
         return []
 
     async def ask():
-        search = ThreadSearch("slow", find, 1)
+        search = thread_search("slow", find, 1)
         asked = [asyncio.create_task(search.find(query, 1)) for query in ("raises", "waits")]
         await asyncio.to_thread(begun.wait, PATIENCE)
         await search.close()
@@ -333,14 +333,14 @@ def test_search_in_a_vector_store_and_without_its_server_of_embeddings(gate, stu
         assert reason == "above-threshold" and "closed" in stub.body()["messages"][0]["content"]
 
 
-class Slow(ThreadSearch):
+class Slow(Search):
     """A search that waits and notes if its wait was cancelled."""
 
     def __init__(self):
-        super().__init__("slow", lambda query, k: (), 1)
+        super().__init__("slow", self._find)
         self.begun, self.cancelled = threading.Event(), threading.Event()
 
-    async def find(self, query, k):
+    async def _find(self, query, k):
         self.begun.set()
         try:
             await asyncio.sleep(3600)

@@ -91,7 +91,7 @@ def test_a_failing_gate_and_a_failing_search(gate, monkeypatch):
     from kbtrain.serve.mcp_server import GatedSearch
     from kbtrain.serve.problem import Refused
 
-    def broken(query, k):
+    async def broken(query, k):
         raise ValueError(query)
 
     async def of(setting):
@@ -109,7 +109,7 @@ def test_a_failing_gate_and_a_failing_search(gate, monkeypatch):
 
     async def failing_search():
         gated = GatedSearch(ServeConfig(gate=gate, search="serve_support:echo", threshold=0.0))
-        gated.search._find = broken
+        gated.search.find = broken
         try:
             await gated.find(NEEDS, None)
         finally:
