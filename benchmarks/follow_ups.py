@@ -103,8 +103,7 @@ def condenser(model: str, tokens: int) -> Callable[[Sequence[Utterance]], str | 
     """A dialogue's last turn as a question of the model's; None for an empty reply, and one that was cut."""
     from kbtrain.dialogue.greedy import greedy
     from kbtrain.models.load import load_model
-    from kbtrain.prompts.condense import condense_prompt
-    from kbtrain.prompts.kbm import encode
+    from kbtrain.prompts.kbm import condense_prompt, encode
 
     body, tokenizer = load_model(model)
 

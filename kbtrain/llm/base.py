@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kbtrain.errors import UserError
-from kbtrain.prompts.kbm import Judgement, answer_prompt, encode
+from kbtrain.prompts.kbm import PromptedQuestion, answer_prompt, encode
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Condition, Question, SampleSet
 
@@ -37,7 +37,7 @@ class AnswerRequest:
 
     def text(self, evidence: str | None) -> str:
         """The user's message with this evidence in place of the request's own."""
-        if self.prompts is None or isinstance(self.question, Judgement):
+        if self.prompts is None or isinstance(self.question, PromptedQuestion):
             return answer_prompt(self.question, self.condition, evidence)
         return self.prompts.render(self.question, evidence)
 

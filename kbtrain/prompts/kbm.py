@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kbtrain.errors import UserError
 from kbtrain.prompts.ragate import useful_prompt
 from kbtrain.prompts.template_marks import break_marks, break_special_tokens
-from kbtrain.records import Condition, Form, Hit, Language, Question, Titles
+from kbtrain.records import Condition, Form, Hit, Language, Question, Titles, Utterance
 
 if TYPE_CHECKING:
     from jinja2 import nodes
@@ -96,42 +96,66 @@ _SAME = {  # kbtrain's, in the form of figure 13
     "问题: {query}\n答案一: {one}\n答案二: {other}\n输出: ",
 }
 
-
-@dataclass(frozen=True)
-class Judgement(Question):
-    """Answer to judge: ``text`` is the predicted answer, ``answers`` are the gold ones.
-
-    Usable wherever a question is (condition ``llm``): :func:`answer_prompt` gives figure 13 for it.
-    """
-
-
-@dataclass(frozen=True)
-class ClaimsJudgement(Question):
-    """A long answer put before a judge: ``text`` is the question, ``answers`` are the answer and its gold ones.
-
-    :func:`answer_prompt` gives :func:`claims_prompt` for it.
-    """
+_MOST_UTTERANCES = 8  # the last ones of a dialogue
+_LONGEST_UTTERANCE = 1000  # characters
+_SPEAKERS: dict[Language, dict[str, str]] = {
+    "en": {"USER": "User", "SYSTEM": "Assistant"},
+    "zh": {"USER": "用户", "SYSTEM": "助手"},
+}
+_CONDENSE: dict[Language, str] = {
+    "en": "Rewrite the user's last message as one question that can be understood without the conversation. Put names "
+    "in place of pronouns. Do not answer it. Reply with the question alone.\n\nConversation:\n{dialogue}\n\n"
+    "Last message: {message}\nQuestion: ",
+    "zh": "请把用户的最后一条消息改写成一个不看对话也能理解的问题。用名称代替代词。不要回答。只回复这个问题。\n\n"
+    "对话:\n{dialogue}\n\n最后一条消息: {message}\n问题: ",
+}
 
 
 @dataclass(frozen=True)
-class SnippetsQuestion(Question):
-    """Snippets put before a judge: ``text`` is a dialogue so far, ``context_passages`` are the snippets.
+class PromptedQuestion(Question):
+    """A question with a prompt of its own, which :func:`answer_prompt` gives for it (condition ``llm``)."""
 
-    :func:`answer_prompt` gives :func:`~kbtrain.prompts.ragate.useful_prompt` for it.
-    """
-
-
-@dataclass(frozen=True)
-class AnswerPair(Question):
-    """Two answers to a question put before a judge: ``answers`` are the two; no gold answer is shown.
-
-    :func:`answer_prompt` gives :func:`same_prompt` for it.
-    """
+    def prompt(self) -> str:
+        """The prompt."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class NeedQuestion(Question):
-    """A question of the prompting baseline: :func:`answer_prompt` gives :func:`need_prompt` for it."""
+class Judgement(PromptedQuestion):
+    """Answer to judge by figure 13: ``text`` is the predicted answer, ``answers`` are the gold ones."""
+
+    def prompt(self) -> str:
+        return judge_prompt(self.text, self.answers, self.language)
+
+
+class ClaimsJudgement(PromptedQuestion):
+    """A long answer put before a judge: ``text`` is the question, ``answers`` are the answer and its gold ones, which
+    are alternatives."""
+
+    def prompt(self) -> str:
+        prediction, *gold = self.answers
+        return _CLAIMS[self.language].format(query=query_text(self), pred=prediction, answer=" / ".join(gold))
+
+
+class SnippetsQuestion(PromptedQuestion):
+    """Snippets put before a judge: ``text`` is a dialogue so far, ``context_passages`` are the snippets."""
+
+    def prompt(self) -> str:
+        return useful_prompt(self.text, self.context_passages)
+
+
+class AnswerPair(PromptedQuestion):
+    """Two answers to a question put before a judge: ``answers`` are the two; no gold answer is shown."""
+
+    def prompt(self) -> str:
+        first, second = self.answers
+        return _SAME[self.language].format(query=query_text(self), one=first, other=second)
+
+
+class NeedQuestion(PromptedQuestion):
+    """A question of the prompting baseline."""
+
+    def prompt(self) -> str:
+        return need_prompt(query_text(self), self.language)
 
 
 def query_text(question: Question) -> str:
@@ -178,22 +202,11 @@ def answer_prompt(question: Question, condition: Condition, evidence: str | None
     Without evidence (a search that found nothing) ``rag`` and ``mask`` ask as ``llm`` does, as in use.
     Of a ``turn`` (its text is the dialogue so far) it asks for the system's response, by kbtrain's prompt.
     """
-    query = query_text(question)
     if condition == "llm" and evidence is not None:
         raise ValueError("condition 'llm' takes no evidence")
     evidence = evidence or None
-    if isinstance(question, Judgement):
-        return judge_prompt(question.text, question.answers, question.language)
-    if isinstance(question, ClaimsJudgement):
-        prediction, *gold = question.answers
-        return claims_prompt(query, prediction, gold, question.language)
-    if isinstance(question, SnippetsQuestion):
-        return useful_prompt(question.text, question.context_passages)
-    if isinstance(question, AnswerPair):
-        first, second = question.answers
-        return same_prompt(query, first, second, question.language)
-    if isinstance(question, NeedQuestion):
-        return need_prompt(query, question.language)
+    if isinstance(question, PromptedQuestion):
+        return question.prompt()
     if question.form == "turn":
         template = ("" if evidence is None else _EVIDENCE["en"]) + _TURN
     elif question.form == "choice":
@@ -201,7 +214,7 @@ def answer_prompt(question: Question, condition: Condition, evidence: str | None
     else:
         template = (_OPEN if evidence is None else _OPEN_RAG)[question.language]
     # format() never looks into the inserted values, so braces in a question or passage are safe
-    return template.format(query=query, evidence=evidence)
+    return template.format(query=query_text(question), evidence=evidence)
 
 
 def background(evidence: str, language: Language) -> str:
@@ -239,17 +252,6 @@ def judge_prompt(prediction: str, gold: Sequence[str], language: Language) -> st
     return _JUDGE[language].format(pred=prediction, answer=" / ".join(gold))
 
 
-def claims_prompt(query: str, prediction: str, gold: Sequence[str], language: Language) -> str:
-    """Prompt (kbtrain's) that asks if an answer states a reference's claims; several references are alternatives."""
-    references = " / ".join(gold)
-    return _CLAIMS[language].format(query=query, pred=prediction, answer=references)
-
-
-def same_prompt(query: str, first: str, second: str, language: Language) -> str:
-    """Prompt (kbtrain's) that asks if two answers to a question say the same; the reply is 1 or 0."""
-    return _SAME[language].format(query=query, one=first, other=second)
-
-
 def judge_reply(right: bool) -> str:
     """Figure 13's answer: 1 or 0."""
     return "1" if right else "0"
@@ -263,6 +265,15 @@ def need_prompt(query: str, language: Language) -> str:
 def need_answer(value: bool) -> str:
     """The baseline's answer, e.g. ``{"need": "True"}``."""
     return f'{{"need": "{value}"}}'
+
+
+def condense_prompt(dialogue: Sequence[Utterance], language: Language) -> str:
+    """Prompt (kbtrain's) that rewrites the user's last message of a dialogue as a question of its own; long utterances
+    are cut."""
+    *earlier, last = dialogue
+    speakers = _SPEAKERS[language]
+    lines = [f"{speakers[turn.speaker]}: {turn.text[:_LONGEST_UTTERANCE]}" for turn in earlier[-_MOST_UTTERANCES:]]
+    return _CONDENSE[language].format(dialogue="\n".join(lines), message=last.text[:_LONGEST_UTTERANCE])
 
 
 _WIDEST = 1_000_000  # characters
@@ -405,12 +416,13 @@ _UNNOTED: dict[Judged, str] = {  # prompts of verdicts stored without a fingerpr
 
 def judge_prompt_facts(judged: Judged) -> dict[str, str]:
     """``judge_prompt``, the fingerprint of the words of a judge's prompt; empty for the first prompts."""
+    both: tuple[Language, ...] = ("en", "zh")
     pair = (_PROBE, _PROBE)  # two, so that what joins them counts
     texts = {
-        "answers": [judge_prompt(_PROBE, pair, "en"), judge_prompt(_PROBE, pair, "zh")],
+        "answers": [judge_prompt(_PROBE, pair, language) for language in both],
         "snippets": [useful_prompt(_PROBE, pair)],
-        "claims": [claims_prompt(_PROBE, _PROBE, pair, "en"), claims_prompt(_PROBE, _PROBE, pair, "zh")],
-        "pairs": [same_prompt(_PROBE, _PROBE, _PROBE, "en"), same_prompt(_PROBE, _PROBE, _PROBE, "zh")],
+        "claims": [_CLAIMS[language].format(query=_PROBE, pred=_PROBE, answer=" / ".join(pair)) for language in both],
+        "pairs": [_SAME[language].format(query=_PROBE, one=_PROBE, other=_PROBE) for language in both],
     }
     code = fingerprint(None, *texts[judged])
     return {} if code == _UNNOTED.get(judged) else {"judge_prompt": code}

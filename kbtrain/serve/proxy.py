@@ -24,8 +24,7 @@ from urllib.parse import quote_from_bytes
 from kbtrain.answers.chinese import language_of
 from kbtrain.answers.thoughts import split_thought
 from kbtrain.answers.writing import is_blank
-from kbtrain.prompts.condense import condense_prompt
-from kbtrain.prompts.kbm import evidence_text
+from kbtrain.prompts.kbm import condense_prompt, evidence_text
 from kbtrain.serve.chat import GatedMessage
 from kbtrain.serve.decide import decide_without_gate
 from kbtrain.serve.exchange import Exchange, Header, Upload
