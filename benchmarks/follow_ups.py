@@ -28,7 +28,7 @@ from kbtrain.questions.catalogue import atlas_file, atlas_passages
 from kbtrain.records import Question, Utterance
 from kbtrain.retrieval.bm25 import BM25
 from kbtrain.show.text_table import aligned
-from kbtrain.utterances.follow_ups import is_follow_up, last_messages
+from kbtrain.utterances import is_follow_up, last_messages
 
 KINDS = ("pronoun", "other entity", "three turns")
 WINDOW, LONGEST = 3, 20_000  # serve's defaults

@@ -265,7 +265,7 @@ class Decision:
 
     ``probability`` that retrieval is needed, in [0, 1] and not calibrated, where the score states one; else None.
     ``reason``: ``above-threshold``, ``below-threshold``, ``always``, ``never`` or a
-    :data:`~kbtrain.utterances.kinds.UtteranceKind`.
+    :data:`~kbtrain.utterances.UtteranceKind`.
     """
 
     score: float

@@ -19,14 +19,14 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from kbtrain.answers.chinese import language_of
+from kbtrain.answers.writing import language_of
 from kbtrain.config import Config, run_script
 from kbtrain.gates.encoder.needs_knowledge import WEIGHTS, NeedsKnowledge
 from kbtrain.io import jsonl
 from kbtrain.questions.catalogue import atlas_file
 from kbtrain.records import Question
 from kbtrain.show.text_table import aligned
-from kbtrain.utterances.kinds import utterance_kind
+from kbtrain.utterances import utterance_kind
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDLESS = {"THANK_YOU", "GOODBYE", "AFFIRM", "NEGATE", "SELECT", "AFFIRM_INTENT", "NEGATE_INTENT"}

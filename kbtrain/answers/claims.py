@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kbtrain.answers import forms
-from kbtrain.answers.chinese import has_chinese
 from kbtrain.answers.words import CJK_OR_NUMERAL, without_articles, words
+from kbtrain.answers.writing import has_chinese
 
 _COMMA, _STOP = "\ua66e", "\ua672"  # letters that no answer has: ends of a part, and of a sentence
 _MARKS = re.compile(

@@ -11,9 +11,9 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from kbtrain.answers.chinese import has_chinese
 from kbtrain.answers.numbers import NUMERAL, SCALES, from_chinese, from_english, is_number_word, number_words
 from kbtrain.answers.words import CJK_OR_NUMERAL, normalise, without_articles, words
+from kbtrain.answers.writing import has_chinese
 
 # Letters that Unicode does not decompose, and apostrophes.
 _LETTERS = str.maketrans(
@@ -179,7 +179,10 @@ def converted(plain: Sequence[str]) -> tuple[str, ...]:
             for i, word in enumerate(terms)
         ]
     if "war" in terms:
-        terms = _world_wars(terms)
+        text = re.sub(
+            r" (?:(1)st|(2)nd) world war ", lambda war: f" world war {war[1] or war[2]} ", f" {' '.join(terms)} "
+        )
+        terms = text.replace(" world war i ", " world war 1 ").split()  # as the First World War
     if not _MONTH.keys().isdisjoint(terms):
         terms = _with_dates(terms)
     return tuple(terms)
@@ -256,13 +259,6 @@ def ordinal(n: int) -> str:
     return f"{n}{'th' if 10 <= n % 100 <= 20 else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
 
 
-def _world_wars(terms: list[str]) -> list[str]:
-    """World War I and the First World War are "world war 1"."""
-    text = f" {' '.join(terms)} "
-    text = re.sub(r" (?:(1)st|(2)nd) world war ", lambda war: f" world war {war[1] or war[2]} ", text)
-    return re.sub(r" world war i ", " world war 1 ", text).split()
-
-
 def _with_dates(terms: list[str]) -> list[str]:
     dated: list[str] = []
     i = 0
@@ -310,10 +306,6 @@ def _chinese_digits(terms: Sequence[str]) -> tuple[str, ...]:
     return tuple(digits)
 
 
-def _texts(terms: Sequence[str]) -> tuple[str, str]:
-    return without_articles(terms), " ".join(terms)
-
-
 @functools.lru_cache(maxsize=1024)
 def readings(text: str) -> tuple[str, ...]:
     """The texts by which an answer is compared, the usual one first; each of an answer's with each of a gold one's.
@@ -333,7 +325,7 @@ def readings(text: str) -> tuple[str, ...]:
     if (date := _YEAR_FIRST.search(text)) is not None:
         rows += [words(f"{date[1]}年{int(date[3])}月{int(date[4])}日", CJK_OR_NUMERAL)]
     rows += [spelled, plain]
-    texts = dict.fromkeys(form for row in dict.fromkeys(rows) for form in _texts(row))
+    texts = dict.fromkeys(form for row in dict.fromkeys(rows) for form in (without_articles(row), " ".join(row)))
     return tuple(form for form in texts if form)
 
 

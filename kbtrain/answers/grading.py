@@ -16,10 +16,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from kbtrain.answers import forms, yes_no
-from kbtrain.answers.chinese import has_chinese, simplified
 from kbtrain.answers.claims import is_claimed
 from kbtrain.answers.words import folded, normalise, words
-from kbtrain.answers.writing import has_unspaced
+from kbtrain.answers.writing import has_chinese, has_unspaced, simplified
 from kbtrain.errors import UserError
 from kbtrain.records import Grading, Question
 

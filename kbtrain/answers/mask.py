@@ -14,7 +14,6 @@ import unicodedata
 
 import regex
 
-from kbtrain.answers.chinese import CJK, has_chinese, simplified_character
 from kbtrain.answers.grading import contains, is_empty
 from kbtrain.answers.numbers import (
     LARGEST,
@@ -26,11 +25,18 @@ from kbtrain.answers.numbers import (
     from_english,
     is_number_word,
 )
-from kbtrain.answers.writing import KATAKANA, UNSPACED, has_unspaced, without_ignored
+from kbtrain.answers.writing import (
+    CJK,
+    KATAKANA,
+    UNSPACED,
+    has_chinese,
+    has_unspaced,
+    simplified_character,
+    without_ignored,
+)
 from kbtrain.records import Question
 
 _PARTS = re.compile(r"[\x00-\x7f]+|[^\x00-\x7f]")  # plain stretches at once, other characters one by one
-_MARKS = ("\u0300", "\u036f")  # accents; in other scripts combining marks are letters and stay
 
 
 def fold(text: str) -> tuple[str, list[int] | range]:
@@ -49,8 +55,8 @@ def fold(text: str) -> tuple[str, list[int] | range]:
 
 
 def is_mark(char: str) -> bool:
-    """True if a character is an accent on the one before it."""
-    return _MARKS[0] <= char <= _MARKS[1]
+    """True if a character is an accent on the one before it; combining marks of other scripts are letters."""
+    return "\u0300" <= char <= "\u036f"
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -264,16 +270,11 @@ def _numbers(folded: str) -> set[int]:
     words = re.findall(r"[a-z]+|[^\w\s-]", folded)
     i = 0
     while i < len(words):
-        size = next((n for n in range(min(12, len(words) - i), 0, -1) if _words_value(words[i : i + n])), 0)
-        if size:
-            value = from_english(words[i : i + size])
-            values.add(value if value is not None else -1)
-        i += size or 1
-    for numeral in _HANZI_NUMBER.findall(folded):
-        value = from_chinese(numeral)
-        values |= {value} if value is not None else set()
-    return values
-
-
-def _words_value(words: list[str]) -> bool:
-    return is_number_word(words[0]) and from_english(words) is not None
+        size = 1
+        for n in range(min(12, len(words) - i), 0, -1) if is_number_word(words[i]) else ():
+            if (value := from_english(words[i : i + n])) is not None:
+                values.add(value)
+                size = n
+                break
+        i += size
+    return values | {value for text in _HANZI_NUMBER.findall(folded) if (value := from_chinese(text)) is not None}

@@ -104,10 +104,7 @@ def without_thought(text: str) -> str:
 
 def has_mark(token: str) -> bool:
     """True for a token that opens or closes a thought, or a part of such a mark."""
-    return is_opening(token) or is_closing(token) or token in _PARTS
-
-
-_PARTS = frozenset({"<|channel|>", "<|message|>"})
+    return is_opening(token) or is_closing(token) or token in ("<|channel|>", "<|message|>")
 
 
 def is_opening(token: str) -> bool:
@@ -150,7 +147,9 @@ def read_answer(
     a stop string ends is whole, however the output ended.
     """
     answer = skip_blank_lines(split.answer) if (bool(stop) if skip_blank is None else skip_blank) else split.answer
-    up_to_end = up_to_stop(answer, stop)
+    up_to_end = answer
+    for string in stop:
+        up_to_end = up_to_end.split(string, 1)[0]
     if len(up_to_end) < len(answer):
         finish = "stop"
     if split.thought is not None and finish != "length" and is_empty(up_to_end):
@@ -161,13 +160,6 @@ def read_answer(
 def skip_blank_lines(text: str) -> str:
     """A text without the blank lines at its beginning."""
     return _BLANK_LINES.sub("", text)
-
-
-def up_to_stop(text: str, stop: Sequence[str]) -> str:
-    """A text up to the first stop string."""
-    for string in stop:
-        text = text.split(string, 1)[0]
-    return text
 
 
 Silence = Literal["empty", "cut", "thought_only"]

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 import regex
 
-from kbtrain.answers.chinese import CJK
 from kbtrain.answers.numbers import NUMERAL
-from kbtrain.answers.writing import UNIT, without_ignored
+from kbtrain.answers.writing import CJK, UNIT, without_ignored
 
 ARTICLES = frozenset({"a", "an", "the"})
 _CJK = regex.compile(rf"([{CJK}]|{UNIT})")

@@ -1,4 +1,5 @@
-"""Writing systems: characters without a glyph, and scripts that put no spaces between words.
+"""Writing systems: characters without a glyph, scripts that put no spaces between words, and Chinese characters,
+whose traditional and simplified forms count as one where answers are graded and masked.
 
 Ranges are those of a regular expression's class. They follow Unicode 16: Default_Ignorable_Code_Point for
 :data:`IGNORED`, Line_Break=SA for :data:`SOUTHEAST_ASIAN`.
@@ -6,9 +7,14 @@ Ranges are those of a regular expression's class. They follow Unicode 16: Defaul
 
 from __future__ import annotations
 
+import functools
 import re
+import unicodedata
+from typing import Any
 
 import regex
+
+from kbtrain.records import Language
 
 # Soft hyphen, zero-width characters, direction marks, variation selectors, fillers: they are part of no comparison.
 IGNORED = (
@@ -67,3 +73,37 @@ def is_blank(text: str) -> bool:
 def without_ignored(text: str) -> str:
     """A text without the characters that have no glyph of their own."""
     return text if text.isascii() else _IGNORED.sub("", text)
+
+
+CJK = r"\u3400-\u9fff\uf900-\ufaff"  # ranges of a regular expression's class: Chinese characters
+_CJK = re.compile(f"[{CJK}]")
+
+
+def has_chinese(text: str) -> bool:
+    """True if there is a Chinese character in a text."""
+    return _CJK.search(text) is not None
+
+
+def language_of(text: str) -> Language:
+    """``zh`` for a text with a Chinese character and no kana (Japanese), as gates take a bare question."""
+    return "zh" if has_chinese(text) and not has_kana(text) else "en"
+
+
+@functools.lru_cache(maxsize=512)  # gold answers and passages are compared more than once
+def simplified(text: str) -> str:
+    """A text with its Chinese characters simplified; all others stay, and so does their number."""
+    return _CJK.sub(lambda match: simplified_character(match[0]), text)
+
+
+@functools.lru_cache(maxsize=65_536)
+def simplified_character(char: str) -> str:
+    """A Chinese character in its simplified form; compatibility characters are the usual ones."""
+    return str(_simplifier().convert(unicodedata.normalize("NFKC", char)))
+
+
+@functools.cache
+def _simplifier() -> Any:
+    """OpenCC; one character at a time, so that no phrase changes the length of a text."""
+    from opencc import OpenCC
+
+    return OpenCC("t2s")

@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 
 from kbtrain.answers import forms
-from kbtrain.answers.chinese import CJK, has_chinese, simplified
 from kbtrain.answers.words import normalise, words
+from kbtrain.answers.writing import CJK, has_chinese, simplified
 
 _YES = frozenset("yes,true,是,是 的,对,对 的,正 确,正 确 的,有,会,能,可 以,真".split(","))
 _NO = frozenset("no,false,不 是,否,不 对,错,错 误,错 误 的,不 正 确,没 有,不 会,不 能,不 可 以,假".split(","))
@@ -101,24 +101,18 @@ _LEAD_ZH = re.compile(
     r"(?P<rest>.*)$",
     re.DOTALL,
 )
-_SURE_ZH = re.compile(r"^(?:没错|不错)")
 _PARTICLE = "[吗么吧呢?？。.!！]"
 
 
-def polarity(gold: Sequence[str], question: str) -> bool | None:
+@functools.lru_cache(maxsize=1024)  # every answer to a question asks for it
+def polarity(gold: tuple[str, ...], question: str) -> bool | None:
     """Gold verdict of a yes/no question: True for yes; None for any other question.
 
     A question that asks who or what has another kind of answer, also where it is called "Yes" or "True".
     """
-    if not gold or len(gold) > 12:
-        return None
-    return _polarity(tuple(gold), question)
-
-
-@functools.lru_cache(maxsize=1024)  # every answer to a question asks for it
-def _polarity(gold: tuple[str, ...], question: str) -> bool | None:
-    golds = {normalise(simplified(text)) for text in gold}
-    if _WH.search(question) or not (golds <= _YES or golds <= _NO):
+    # of hundreds of aliases none says yes or no
+    golds = {normalise(simplified(text)) for text in gold} if len(gold) <= 12 else set()
+    if not golds or _WH.search(question) or not (golds <= _YES or golds <= _NO):
         return None
     return golds <= _YES
 
@@ -232,20 +226,15 @@ def _in_order(expected: Sequence[str], actual: Sequence[str]) -> bool:
 
 def _same_stem(first: str, second: str) -> bool:
     short, long = sorted((first, second), key=len)
-    if short == long:
-        return True
-    return (
-        len(short) >= 3
-        and long.startswith(short)
-        and long[len(short) :] in ("s", "es", "ed", "d", "ing", "er", "ers", "n")
-    )
+    endings = ("", "s", "es", "ed", "d", "ing", "er", "ers", "n")
+    return short == long or (len(short) >= 3 and long.startswith(short) and long[len(short) :] in endings)
 
 
 def _says_yes_in_chinese(answer: str, question: str) -> bool | None:
     text = re.sub(r"\s", "", answer)
     if _SAYS_NOTHING.search(text):
         return None
-    if _SURE_ZH.match(text):
+    if text.startswith(("没错", "不错")):
         return True
     lead = _LEAD_ZH.match(text)
     if lead is None:

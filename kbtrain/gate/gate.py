@@ -15,12 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from numbers import Real
 from typing import Any, ClassVar, Literal, Protocol, Self
 
-from kbtrain.answers.chinese import language_of
-from kbtrain.answers.writing import is_blank
+from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.gate.card import CARD, GateCard, Outlook, Stage
 from kbtrain.records import Decision, Example, GateExample, Target, TurnExample
-from kbtrain.utterances.kinds import decide_by, input_kind
+from kbtrain.utterances import decide_by, input_kind
 
 Reads = Literal["question", "turn"]
 Unit = Literal["probability", "log odds"]
@@ -114,7 +113,7 @@ class Gate(ABC):
     def decide(self, inputs: Sequence[str | Example], threshold: float | None = None) -> list[Decision]:
         """One decision per text or example. ``threshold`` None: the gate's own.
 
-        Small talk, instructions about a text and sums are never searched for (:mod:`kbtrain.utterances.kinds`).
+        Small talk, instructions about a text and sums are never searched for (:mod:`kbtrain.utterances`).
         Raises :class:`UserError` without a threshold, and for gates that need retrieved text.
         """
         chosen, values = self.threshold_or(threshold), self._as_list(inputs)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.answers.chinese import CJK
 from kbtrain.answers.thoughts import without_thought
+from kbtrain.answers.writing import CJK
 from kbtrain.gate.card import Pass, text_of
 from kbtrain.gate.gate import Gate, Reads
 from kbtrain.gates.kind import QUESTION, TURN

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import regex
 
-from kbtrain.answers.chinese import CJK
-from kbtrain.answers.writing import UNIT, UNSPACED
+from kbtrain.answers.writing import CJK, UNIT, UNSPACED
 from kbtrain.gates.features.question import KINDS, names
 from kbtrain.metrics.calibration import ALARM, shift
 

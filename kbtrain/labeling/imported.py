@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from kbtrain.answers.chinese import language_of
 from kbtrain.answers.grading import rule_verdict
+from kbtrain.answers.writing import language_of
 from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError
 from kbtrain.gate.trained_on import question_hash

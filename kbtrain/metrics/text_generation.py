@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kbtrain.answers.chinese import CJK
+from kbtrain.answers.writing import CJK
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.io.provenance import file_sha256

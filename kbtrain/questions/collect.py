@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from kbtrain.answers.chinese import language_of
+from kbtrain.answers.writing import language_of
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.io.files import beside, put_in_place

@@ -13,8 +13,8 @@ from typing import Literal, cast
 
 import regex
 
-from kbtrain.answers.chinese import CJK
 from kbtrain.answers.missing import is_missing, states_nothing
+from kbtrain.answers.writing import CJK
 from kbtrain.prompts.seakr import chain, clean_answer, final_answer, first_sentence
 from kbtrain.rag.seakr_lockstep import Exchange, GenerationRequest, PipelineOutcome, QuestionCoroutine, Reply
 from kbtrain.rag.seakr_traces import Candidate, Step, Strategy

@@ -20,7 +20,7 @@ from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Condition, Hit, Question, Titles
 from kbtrain.retrieval.base import Searcher
-from kbtrain.utterances.kinds import decide_by, utterance_kind
+from kbtrain.utterances import decide_by, utterance_kind
 
 if TYPE_CHECKING:
     from kbtrain.gates.probe.gate import Probe
@@ -76,7 +76,7 @@ class SecondJudgement:
 @dataclass(frozen=True)
 class ThreeSteps:
     """A question is searched for iff its score > ``threshold``; small talk, instructions about a text and sums
-    (:mod:`kbtrain.utterances.kinds`) never are.
+    (:mod:`kbtrain.utterances`) never are.
 
     ``k``: most passages. ``titles`` None: by the rule of the gate's card. ``second``: passages are passed on iff the
     score with them is not above its threshold. Raises :class:`UserError` for a gate that needs retrieved text, which is

@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from kbtrain.answers.chinese import language_of
 from kbtrain.answers.thoughts import read_answer, split_thought
-from kbtrain.answers.writing import is_blank
+from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.registry import load_gate

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import regex
 
-from kbtrain.answers.chinese import CJK
 from kbtrain.answers.grading import is_empty
-from kbtrain.answers.writing import HIRAGANA, KATAKANA, SOUTHEAST_ASIAN, is_blank
+from kbtrain.answers.writing import CJK, HIRAGANA, KATAKANA, SOUTHEAST_ASIAN, is_blank
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io.text_files import open_decompressed, opener_of, plain_name
 from kbtrain.questions.base import titled

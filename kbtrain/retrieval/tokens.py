@@ -14,8 +14,8 @@ from typing import Any, Literal
 import regex
 from pydantic import TypeAdapter, ValidationError
 
-from kbtrain.answers.chinese import CJK
 from kbtrain.answers.writing import (
+    CJK,
     HANGUL,
     HIRAGANA,
     IGNORED,

@@ -24,7 +24,7 @@ from kbtrain.serve.proxy import forward, passes_all, proxy
 from kbtrain.serve.request_forms import FORMS
 from kbtrain.serve.service import Service
 from kbtrain.serve.worker import Input
-from kbtrain.utterances.kinds import UtteranceKind
+from kbtrain.utterances import UtteranceKind
 
 Handle = Callable[[Service, Exchange], Coroutine[Any, Any, None]]
 

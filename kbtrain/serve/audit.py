@@ -22,8 +22,8 @@ import yaml
 from numpy.typing import NDArray
 from pydantic_core import to_json
 
-from kbtrain.answers.chinese import language_of
 from kbtrain.answers.words import words
+from kbtrain.answers.writing import language_of
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.audit import AuditFigures, JudgedTurns, audit_figures, best_threshold, draw_turns

@@ -18,8 +18,7 @@ from kbtrain.records import TurnExample, Utterance
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.worker import Input
-from kbtrain.utterances.follow_ups import is_follow_up, last_messages
-from kbtrain.utterances.kinds import UtteranceKind, input_kind, utterance_kind
+from kbtrain.utterances import UtteranceKind, input_kind, is_follow_up, last_messages, utterance_kind
 
 TEXTS = {"text", "input_text", "output_text"}  # types of text parts in all forms of requests
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kbtrain.answers.chinese import language_of
+from kbtrain.answers.writing import language_of
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Saves
 from kbtrain.gate.gate import Gate
@@ -33,7 +33,7 @@ from kbtrain.serve.config import OnGateFailure, ServeConfig
 from kbtrain.serve.gate_model import states_server
 from kbtrain.serve.problem import NO_AIM, Aim, Refused
 from kbtrain.serve.worker import GateWorker, Input
-from kbtrain.utterances.kinds import UtteranceKind, decide_by, input_kind
+from kbtrain.utterances import UtteranceKind, decide_by, input_kind
 
 logger = logging.getLogger("kbtrain.serve")
 AT_ONCE = 8  # batches under way of a gate that waits for a server

@@ -21,9 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote_from_bytes
 
-from kbtrain.answers.chinese import language_of
 from kbtrain.answers.thoughts import split_thought
-from kbtrain.answers.writing import is_blank
+from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.prompts.kbm import condense_prompt, evidence_text
 from kbtrain.serve.chat import GatedMessage
 from kbtrain.serve.decide import decide_without_gate

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kbtrain.answers.chinese import language_of
+from kbtrain.answers.writing import language_of
 from kbtrain.gate.gate import Reads
 from kbtrain.prompts.kbm import answer_prompt, background, render_chat
 from kbtrain.prompts.own import OwnPrompts

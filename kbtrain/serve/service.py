@@ -33,7 +33,7 @@ from kbtrain.serve.request_forms import FORMS, Placement, with_evidence
 from kbtrain.serve.search import Search, check_search, find_within, open_search
 from kbtrain.serve.upstream import HttpUpstream, Upstream
 from kbtrain.serve.worker import Input
-from kbtrain.utterances.kinds import BY_THRESHOLD, UtteranceKind
+from kbtrain.utterances import BY_THRESHOLD, UtteranceKind
 
 SCHEMA = "1"
 LONGEST_IDS = 2000  # characters of a debug header

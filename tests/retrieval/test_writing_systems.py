@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support import scripts
 
-from kbtrain.answers.chinese import CJK, language_of
 from kbtrain.answers.grading import RULES, is_correct, normalise, rules_of
 from kbtrain.answers.mask import mask_answers, mask_leak
+from kbtrain.answers.writing import CJK, language_of
 from kbtrain.errors import UserError
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.provenance import read_meta

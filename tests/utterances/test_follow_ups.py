@@ -3,7 +3,7 @@
 import pytest
 
 from kbtrain.records import Utterance
-from kbtrain.utterances.follow_ups import depends_on_context, is_follow_up, last_messages
+from kbtrain.utterances import depends_on_context, is_follow_up, last_messages
 
 
 @pytest.mark.parametrize(

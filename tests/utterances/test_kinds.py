@@ -10,7 +10,7 @@ import pytest
 from kbtrain.gate.gate import Gate
 from kbtrain.rag.use import answer
 from kbtrain.records import TurnExample, Utterance
-from kbtrain.utterances.kinds import decide_by, input_kind, utterance_kind
+from kbtrain.utterances import decide_by, input_kind, utterance_kind
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -131,7 +131,7 @@ def test_an_answer_with_a_gate_is_not_searched_for_by_the_kind():
 
 def test_the_head_beside_the_rules_on_the_held_out_table_is_that_of_the_docs():
     """The weights that come with the package; the list that they were fitted to shares no utterance with the table."""
-    from kbtrain.answers.chinese import language_of
+    from kbtrain.answers.writing import language_of
     from kbtrain.gates.encoder.needs_knowledge import NeedsKnowledge
 
     rows = table()

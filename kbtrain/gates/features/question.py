@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from kbtrain.answers.chinese import CJK
+from kbtrain.answers.writing import CJK
 from kbtrain.gates.features.additive import BUCKETS, GRAM
 from kbtrain.gates.features.frequencies import Frequencies, word_hash
 from kbtrain.records import GateExample
