@@ -37,7 +37,7 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, meta_of, write_result
 from kbtrain.metrics.ranking import separations
 from kbtrain.records import Question, Split
-from kbtrain.report.selection import questions_of
+from kbtrain.report.examples import questions_of
 from kbtrain.report.summary import bootstrap_units
 from kbtrain.report.tables import score_document, score_table
 

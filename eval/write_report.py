@@ -42,13 +42,12 @@ from kbtrain.labeling.distribution import statistics
 from kbtrain.llm.prices import PRICES, read_prices
 from kbtrain.records import Outcome, Question
 from kbtrain.report.curves import curve_band, savings_file
-from kbtrain.report.examples import AnsweredRun, collect, worst_errors
+from kbtrain.report.examples import AnsweredRun, collect, questions_of, select, worst_errors
 from kbtrain.report.fidelity import FidelityReport, beside_accuracy, changed_answers, figure
 from kbtrain.report.fidelity import closing_block as fidelity_block
 from kbtrain.report.figures import POSITIVE, ClassifiedGate, gate_figures, read_classified
 from kbtrain.report.first_screen import closing_block, first_screen, rule_of, sentences
 from kbtrain.report.page import DecisionSummary, Report, draw, render_gate, render_html, render_markdown
-from kbtrain.report.selection import questions_of, select
 from kbtrain.report.summary import read_bills
 
 
@@ -115,7 +114,20 @@ def main(config: ReportConfig) -> None:
     shaded = None if gate is None else curve_band(gate, outcomes, scores[gate.gate], kind, clusters)
     orders = order_curves(outcomes, scored, kind)
     svgs = draw(results, label_counts, gate_savings, main, shaded)
-    report = Report(config.title, results, label_counts, kinds, gate, svgs, examples, pages, bills, first, orders)
+    report = Report(
+        config.title,
+        results,
+        label_counts,
+        kinds,
+        gate,
+        svgs,
+        examples,
+        pages,
+        bills,
+        first,
+        orders,
+        cuts.get(main or ""),
+    )
     texts = {
         "report.html": render_html(report),
         "report.md": render_markdown(report),

@@ -13,8 +13,8 @@ from kbtrain.evaluation.result_meta import check_result
 from kbtrain.evaluation.results import Results, load
 from kbtrain.evaluation.run_folder import in_order, read_outcomes, stored_scores
 from kbtrain.report import curves, summary
+from kbtrain.report.examples import questions_of
 from kbtrain.report.page import page
-from kbtrain.report.selection import questions_of
 from kbtrain.report.words import gate_name, percent, points, points_interval
 from kbtrain.show.text_table import aligned, p_value
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from kbtrain.evaluation.fidelity import Changes, Fidelity
-from kbtrain.io.store import SampleStore
 from kbtrain.prompts.kbm import query_text
+from kbtrain.report.examples import Example, greedy_texts
 from kbtrain.report.first_screen import aligned_block, subtitle
 from kbtrain.report.page import page, render
 from kbtrain.report.words import gate_name, percent, percent_interval
@@ -76,32 +76,18 @@ def _certainty(row: Fidelity) -> str:
     return f"Not shown by these questions: {chance}, and chance may do as well (p = {row.p:.2g})."
 
 
-@dataclass(frozen=True)
-class ChangedAnswer:
-    """A question whose search the gate skips although passages change the answer."""
-
-    id: str
-    question: str
-    llm_answer: str
-    rag_answer: str
-    score: float
-
-
 def changed_answers(
     run: Path, sampling_run: str, test: Changes, scores: Mapping[str, float], threshold: float
-) -> list[ChangedAnswer]:
-    """Skipped questions whose answer differs, lowest score first."""
+) -> list[Example]:
+    """Questions whose search the gate skips although passages change the answer, lowest score first."""
     rows = zip(test.questions, test.differ, strict=True)
     chosen = [question for question, differs in rows if differs and scores[question.id] <= threshold]
     chosen.sort(key=lambda question: (scores[question.id], question.id))
-    with SampleStore(run / "samples.db", read_only=True) as store:
-        store.run_meta(sampling_run)
-
-        def text(question: str, condition: Any) -> str:
-            answers = store.get(sampling_run, question, condition)
-            return "" if answers is None or answers.greedy is None else answers.greedy.text.strip()
-
-        return [ChangedAnswer(q.id, query_text(q), text(q.id, "llm"), text(q.id, "rag"), scores[q.id]) for q in chosen]
+    texts = greedy_texts(run, sampling_run, [question.id for question in chosen])
+    return [
+        Example(question.id, query_text(question), "", *pair, score=scores[question.id])
+        for question, pair in zip(chosen, texts, strict=True)
+    ]
 
 
 def figure(test: Changes, scores: Mapping[str, Mapping[str, float]], gates: Sequence[Fidelity]) -> str:
@@ -128,7 +114,7 @@ class FidelityReport:
     meta: Mapping[str, Any]
     test: Changes
     found: Sequence[Fidelity]
-    changed: Sequence[ChangedAnswer]
+    changed: Sequence[Example]
     lines: Sequence[str]
     costs: Sequence[str]
     svg: str

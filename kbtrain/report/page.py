@@ -18,7 +18,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kbtrain.evaluation.groups import GroupRow, JudgedQuestions, group_rows
 from kbtrain.evaluation.results import GateResult, Results
@@ -28,9 +27,8 @@ from kbtrain.metrics.ranking import Curve
 from kbtrain.records import CONDITIONS
 from kbtrain.report import curves, figures, first_screen, summary, tables, words
 from kbtrain.report.curves import Band
-from kbtrain.report.examples import TEXT, ErrorKind, ExampleKind
+from kbtrain.report.examples import TEXT, ExampleKind, Selection
 from kbtrain.report.first_screen import FirstScreen
-from kbtrain.report.selection import Selection
 from kbtrain.report.summary import Bills
 from kbtrain.show.text_table import number, p_value
 
@@ -57,29 +55,17 @@ FILTERS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Partition:
-    """One partition of the questions: its name, and a row for each group."""
-
-    name: str
-    rows: list[GroupRow]
-
-
-def split_parts(selection: Selection, gate: str | None) -> list[Partition]:
-    """Every dimension of the selection; empty without a gate whose decisions are stored."""
-    if gate is None or gate not in selection.decisions:
-        return []
-    decisions, clusters = {gate: _bits(selection.decisions[gate])}, list(map(str, selection.clusters)) or None
-    judged = JudgedQuestions(_bits(selection.llm), _bits(selection.rag), decisions, clusters)
-    partitions = []
-    for d in selection.dimensions:
-        labels = [None if place < 0 else d.labels[place] for place in d.places]
-        partitions.append(Partition(d.name, group_rows(judged, labels, d.labels.index)))
-    return partitions
-
-
-def _bits(text: str) -> NDArray[np.float64]:
-    return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.float64) - ord("0")
+def split_parts(selection: Selection | None, gate: GateResult | None) -> dict[str, list[GroupRow]]:
+    """A gate's rows by every dimension of the selection; empty without a gate whose decisions are stored."""
+    if selection is None or gate is None or gate.gate not in selection.decisions:
+        return {}
+    bits = {name: values.astype(np.float64) for name, values in selection.decisions.items() if name == gate.gate}
+    clusters = list(map(str, selection.clusters)) or None
+    judged = JudgedQuestions(selection.llm.astype(np.float64), selection.rag.astype(np.float64), bits, clusters)
+    return {
+        d.name: group_rows(judged, list(map(d.label, range(len(d.places)))), d.labels.index)
+        for d in selection.dimensions
+    }
 
 
 _HERE = Path(__file__).parent
@@ -110,20 +96,17 @@ def _templates(autoescape: bool) -> Environment:
 
 
 def page(template: str, **values: Any) -> str:
-    """A page: everything escaped but the SVG figures (values named ``svgs``), nothing loaded, one script inline."""
-    from markupsafe import Markup
-
+    """A page: everything escaped but our own SVG figures, nothing loaded, one script inline."""
     script = SCRIPT.read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    svgs = {name: Markup(svg) for name, svg in values.pop("svgs", {}).items()}  # noqa: S704 - our own figures
-    inline = Markup(script)  # noqa: S704 - the package's own file
-    return render(template, True, svgs=svgs, script=inline, script_hash=f"sha256-{digest}", **values)
+    return render(template, True, script=script, script_hash=f"sha256-{digest}", **values)
 
 
 @dataclass(frozen=True)
 class Report:
     """All that the templates show. ``main_gate`` is the gate of the headline and of the gate's errors; ``pages`` are
-    the gates' own pages, relative to the report; ``orders`` the exact curves of the gates' orders of the questions.
+    the gates' own pages, relative to the report; ``orders`` the exact curves of the gates' orders of the questions;
+    ``cut`` the main gate's threshold.
     """
 
     title: str
@@ -137,6 +120,7 @@ class Report:
     bills: Bills | None = None
     first: FirstScreen | None = None
     orders: Mapping[str, Curve] = field(default_factory=dict)
+    cut: float | None = None
 
 
 def draw(
@@ -180,9 +164,7 @@ def headline(results: Results, gate: GateResult | None) -> str:
 
 def render_html(report: Report) -> str:
     """One page: inline styles, figures and one script of its own, everything escaped, nothing loaded."""
-    from markupsafe import Markup
-
-    chosen = None if report.selection is None else Markup(report.selection.to_json())  # noqa: S704 - to_json escapes <
+    chosen = None if report.selection is None else report.selection.to_json()
     return page("report.html.j2", svgs=report.figures, selection_json=chosen, **_values(report))
 
 
@@ -206,7 +188,7 @@ def _values(report: Report) -> dict[str, Any]:
         "meta": results.meta,
         "statistics": report.statistics,
         "head": summary.HEAD,
-        "parts": split_parts(report.selection, report.main_gate.gate) if report.selection and report.main_gate else [],
+        "parts": split_parts(report.selection, report.main_gate),
         "rows": [summary.row(gate) for gate in results.gates],
         "scored": [gate for gate in results.gates if gate.threshold_rule is not None],
         "caption": summary.caption(results),
@@ -247,7 +229,7 @@ class DecisionSummary:
 def render_gate(
     report: Report,
     gate: GateResult,
-    errors: Sequence[ErrorKind],
+    errors: Sequence[ExampleKind],
     svgs: dict[str, str],
     positive: str,
     decided: DecisionSummary,
