@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
-from kbtrain.distributed.merge import ShardStore, add, check, find_shards, merge, n_gaps
+from kbtrain.distributed.merge import ShardStore, check, find_shards, merge, n_gaps
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import beside, has_content, put_in_place
 from kbtrain.io.provenance import meta_path, write_meta
@@ -41,44 +41,39 @@ def main(config: MergeConfig) -> None:
     parts = check(config.shards or find_shards(config.run), name, config.allow_gaps)
     n_stored, shards = sum(part.stored for part in parts), f"of {len(parts)} shards"
     with writing(target, name):
-        n_new = add_to(parts, name, target) if has_content(target) else write_store(parts, name, target)
+        n_new = merge_into(target, parts, name) if has_content(target) else write_store(parts, name, target)
     if not n_new and meta_path(target).exists():  # else a merge ended before its meta data, as on a full disk
         return print(f"all {n_stored} question-conditions {shards} are in {target} already")
     meta, inputs = parts[0].meta, [part.path for part in parts]
     extra = {"questions": meta["questions"], "run_meta": meta, "n_gaps": n_gaps(parts)}
-    write_meta(target, stage="merge", config=config, inputs=inputs, extra=extra,
-               started=started)  # fmt: skip
+    write_meta(target, stage="merge", config=config, inputs=inputs, extra=extra, started=started)
     new_text = "" if n_new == n_stored else f", {n_new} of them now"
     print(f"{n_stored} question-conditions {shards}, {extra['n_gaps']} gaps{new_text} -> {target}")
 
 
-def bar_of(parts: Sequence[ShardStore]) -> progress_bar:
-    return progress_bar(total=sum(part.stored for part in parts), desc="merge", unit="question-conditions")
-
-
-def add_to(parts: Sequence[ShardStore], name: str, target: Path) -> int:
-    """Add to a store that is there what it lacks; returns how many question-conditions that was."""
-    with SampleStore(target) as store:
+def merge_into(path: Path, parts: Sequence[ShardStore], name: str) -> int:
+    """Returns the number of question-conditions that the store lacked."""
+    with (
+        SampleStore(path) as store,
+        progress_bar(total=sum(part.stored for part in parts), desc="merge", unit="question-conditions") as bar,
+    ):
         n_before = sum(store.counts(name).values())
-        with bar_of(parts) as bar:
-            for n in add(parts, name, store):
-                bar.update(n)
+        for n in merge(parts, name, store):
+            bar.update(n)
         return sum(store.counts(name).values()) - n_before
 
 
 def write_store(parts: Sequence[ShardStore], name: str, target: Path) -> int:
-    """Merge into a file beside the target, which gets its name when it is whole; as :func:`add_to`."""
+    """Merge into a file beside the target, which gets its name when it is whole; as :func:`merge_into`."""
     partial = beside(target, ".partial")
     for left_over in target.parent.glob(f"{partial.name}*"):
         left_over.unlink()
-    with SampleStore(partial) as store, bar_of(parts) as bar:
-        for n in merge(parts, name, store):
-            bar.update(n)
+    n_new = merge_into(partial, parts, name)
     if has_content(target):  # the lock is of this run alone: another may have begun the store in these minutes
         partial.unlink()
         raise UserError(f"{at(target)}: begun by another command meanwhile; run the same command again")
     put_in_place(partial, target)  # closed, so its log is folded in: one file
-    return sum(part.stored for part in parts)
+    return n_new
 
 
 if __name__ == "__main__":

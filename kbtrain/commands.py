@@ -13,7 +13,7 @@ from kbtrain.errors import UserError, as_commands
 from kbtrain.runtime import scripts
 
 if TYPE_CHECKING:
-    from kbtrain.training.plan.plan import PlannedTraining
+    from kbtrain.training.plan import PlannedTraining
 
 
 def finish(args: argparse.Namespace) -> None:
@@ -299,8 +299,7 @@ def plan(args: argparse.Namespace) -> None:
 
 def plan_command(args: argparse.Namespace) -> str:
     """Text of ``kbtrain plan``. Raises :class:`UserError`."""
-    from kbtrain.training.plan.plan import read_planned
-    from kbtrain.training.plan.text import Workload, text_plan
+    from kbtrain.training.plan import Workload, read_planned, text_plan
 
     if args.gpus < 1 or args.gpu_memory <= 0:
         raise UserError("command line: --gpus and --gpu-memory must be above 0")

@@ -14,9 +14,10 @@ Examples:
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -27,7 +28,8 @@ from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from kbtrain.dialogue.train_responder import DialogueData, DialogueTrainer
+    from kbtrain.dialogue.train_responder import Cut, DialogueData, DialogueTrainer, Lesson
+    from kbtrain.training.answer_trainer import Opened, TrainingRow
 
 
 class TrainDialogueConfig(TrainingConfig):
@@ -51,10 +53,6 @@ class TrainDialogueConfig(TrainingConfig):
             raise ValueError("key 'select': loss needs a dev file; give --dev, or set select: last")
         if self.max_length < self.knowledge_tokens + self.response_tokens + 16:
             raise ValueError("max_length must be above knowledge_tokens + response_tokens + 16: the rest is context")
-        return self
-
-    @model_validator(mode="after")
-    def _values_of_acts(self) -> TrainDialogueConfig:
         if self.act_values and not self.acts:
             raise ValueError("act_values needs acts: true")
         return self
@@ -65,58 +63,52 @@ class TrainDialogueConfig(TrainingConfig):
 
 
 def main(config: TrainDialogueConfig) -> None:
-    from kbtrain.dialogue.train_responder import read_dialogue_data
+    from kbtrain.dialogue.train_responder import ResponderEnding, read_dialogue_data
 
     recipe = Recipe("train_dialogue", config)
     data = read_dialogue_data(config.train, config.dev, config.snippets, config.know, config.k, config.act_values)
     for lack, count in data.lacking.items():
         recipe.say(f"{lack}: {count}")
     if config.dry_run:
-        return recipe.show(dry_run(config, data))
+        from kbtrain.training.plan import as_plan, dry_run, shown_row
+
+        prompts, rows, cut = prompts_and_rows(config, data.train, "cpu" if config.device == "cpu" else "auto")
+        counts = f"{len(rows)} turns, {sum(bool(lesson.hits) for lesson in data.train)} with knowledge"
+        row = next((row for row, lesson in zip(rows, data.train, strict=True) if lesson.hits), rows[0])
+        return recipe.show(dry_run(as_plan(config), rows, shown_row(prompts.tokenizer, row), counts, str(cut)))
     if not recipe.claim(CARD, snippets_sha256=file_sha256(config.snippets) if config.snippets else None):
         return None
-    trainer, tokenizer, facts = train(recipe, config, data)
-    from kbtrain.models.adapters import open_base
-
-    model = trainer.plain_model(lambda: open_base(config.model, "full", recipe.device, facts["compute"])[0])
+    trainer, opened, cut = train(recipe, config, data)
+    model = trainer.plain_model(opened.fresh)
     if recipe.first:
-        from kbtrain.dialogue.train_responder import ResponderEnding
-
-        responder, rows = Responder(model, tokenizer, config.reads()), trainer.dev or trainer.rows
-        recipe.say(ResponderEnding(config, responder, data, rows, trainer.state, recipe.facts(**facts)).finish())
+        responder, rows = Responder(model, opened.tokenizer, config.reads()), trainer.dev or trainer.rows
+        run = recipe.facts(compute=opened.compute, **asdict(cut))
+        recipe.say(ResponderEnding(config, responder, data, rows, trainer.state, run).finish())
     return recipe.leave()
 
 
-def train(
-    recipe: Recipe, config: TrainDialogueConfig, data: DialogueData
-) -> tuple[DialogueTrainer, Any, dict[str, Any]]:
-    from dataclasses import asdict
+def train(recipe: Recipe, config: TrainDialogueConfig, data: DialogueData) -> tuple[DialogueTrainer, Opened, Cut]:
+    from kbtrain.dialogue.train_responder import DialogueTrainer
+    from kbtrain.training.answer_trainer import answer_loss, open_to_train
 
-    from kbtrain.dialogue.train_responder import DialogueTrainer, lesson_rows
-    from kbtrain.models.adapters import compute_of, open_trainable
-    from kbtrain.training.checks import check_base, check_fits, check_rows
-    from kbtrain.training.plan.plan import as_plan
-
-    prompts = ResponsePrompts(check_base(config.model, "full", config.dtype, recipe.device), config.reads())
-    rows, cut = lesson_rows(prompts, [*data.train, *data.dev])
-    check_rows(rows, [lesson.turn.id for lesson in (*data.train, *data.dev)])
-    compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
-    check_fits(as_plan(config), recipe.device, max(len(row.ids) for row in rows), recipe.processes)
-    model, tokenizer = open_trainable(config.model, "full", recipe.device, compute, None, config.gradient_checkpointing)
-    arguments = training_arguments(config, compute, recipe.device, has_dev=bool(data.dev))
-    n = len(data.train)
-    trainer = DialogueTrainer(model, tokenizer, arguments, rows[:n], rows[n:])
+    lessons, n = [*data.train, *data.dev], len(data.train)
+    _, rows, cut = prompts_and_rows(config, lessons, recipe.device)
+    opened = open_to_train(recipe, config, rows, [lesson.turn.id for lesson in lessons])
+    arguments = training_arguments(config, opened.compute, recipe.device, has_dev=bool(data.dev))
+    # Cross-entropy of the response's tokens and its end: a mean over the step's tokens.
+    trainer = DialogueTrainer(opened.model, opened.tokenizer, arguments, rows[:n], rows[n:], answer_loss)
     recipe.train_to_end(trainer)
-    return trainer, tokenizer, {"compute": compute, **asdict(cut)}
+    return trainer, opened, cut
 
 
-def dry_run(config: TrainDialogueConfig, data: DialogueData) -> str:
-    from kbtrain.dialogue.train_responder import dry_run
-    from kbtrain.training.checks import check_base
+def prompts_and_rows(
+    config: TrainDialogueConfig, lessons: Sequence[Lesson], device: str
+) -> tuple[ResponsePrompts, list[TrainingRow], Cut]:
+    from kbtrain.dialogue.train_responder import lesson_rows
+    from kbtrain.training.plan import check_base
 
-    tokenizer = check_base(config.model, "full", config.dtype, "cpu" if config.device == "cpu" else "auto")
-    rows_a_step = config.device_batch_size * config.gradient_accumulation_steps * int(os.environ.get("WORLD_SIZE", "1"))
-    return dry_run(ResponsePrompts(tokenizer, config.reads()), data, rows_a_step, config.epochs)
+    prompts = ResponsePrompts(check_base(config.model, "full", config.dtype, device), config.reads())
+    return prompts, *lesson_rows(prompts, lessons)
 
 
 if __name__ == "__main__":

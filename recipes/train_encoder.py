@@ -33,7 +33,7 @@ from kbtrain.gates.encoder.input import EncoderInput, Feature
 from kbtrain.gates.encoder.pair import TunedConfig, train_pair, train_probe
 from kbtrain.gates.encoder.train import describe, encoder_rows, fit_base, training_facts, with_adapter
 from kbtrain.gates.late_scores import score_late_test
-from kbtrain.training.config import classifier_arguments
+from kbtrain.training.config import training_arguments
 from kbtrain.training.data import ClassifierData, class_weights, common_acts, read_classifier_data
 from kbtrain.training.finish import SCORES, ClassifierEnding, dev_metrics, held_out_examples
 from kbtrain.training.recipe import Recipe
@@ -104,7 +104,7 @@ def train(
     rates = Rates(config.learning_rate, config.layer_decay, config.head_learning_rate)
     trainer = ClassifierTrainer(
         with_adapter(model, config.lora_rank, config.lora_alpha) if config.method == "lora" else model,
-        classifier_arguments(config, compute, recipe.device),
+        training_arguments(config, compute, recipe.device, has_dev=True),
         encoder_rows(reader, data, acts, offsets),
         ClassifierCollator(pad_id(tokenizer), has_segments(model), len(acts)),
         Objective(weights, 1, config.label_smoothing, config.act_weight, rates),

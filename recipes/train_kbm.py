@@ -13,13 +13,13 @@ Examples:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
 from kbtrain.config import check_each_once, run_script
 from kbtrain.gate.card import CARD
-from kbtrain.models.adapters import base_fingerprint, compute_of, open_trainable
+from kbtrain.models.adapters import base_fingerprint
 from kbtrain.prompts.kbm import DEFAULT_KEYS, KBMPrompt, Key, kbm_fingerprint
 from kbtrain.training.config import LanguageModelConfig, training_arguments
 from kbtrain.training.data import Labels, TrainingData, check_dev, label_rule, read_data, smoothed_targets
@@ -28,6 +28,8 @@ from kbtrain.training.recipe import Recipe
 if TYPE_CHECKING:
     from kbtrain.gates.kbm.gate import KBMCard
     from kbtrain.gates.kbm.train import KBMTrainer
+    from kbtrain.gates.true_false import Encoder
+    from kbtrain.training.answer_trainer import Opened, TrainingRow
 
 
 class TrainKBMConfig(LanguageModelConfig):
@@ -52,50 +54,53 @@ def main(config: TrainKBMConfig) -> None:
     data = read_data(config.train, config.dev, config.keys, config.labels)
     check_dev(data, config.keys, config.labels, config.select, config.dev)
     if config.dry_run:
-        from kbtrain.gates.kbm.train import dry_run
-        from kbtrain.training.plan.plan import as_plan
+        from kbtrain.training.plan import as_plan, dry_run, shown_row
 
-        return recipe.show(dry_run(as_plan(config), data, config.labels))
+        encoder, rows = encoder_and_rows(config, data, "cpu" if config.device == "cpu" else "auto")
+        pairs = list(zip(data.train, rows, strict=True))[:2]
+        shown = "\n".join(f"--- {example.id}\n{shown_row(encoder.tokenizer, row)}" for example, row in pairs)
+        cut = f"{sum(row.n_truncated for row in rows)} reference tokens cut, {data.unlabelled} without a label skipped"
+        return recipe.show(dry_run(as_plan(config), rows, shown, f"{len(rows)} examples", cut))
     if not recipe.claim(CARD):
         return None
-    trainer, compute = train(recipe, config, data)
-    model = trainer.plain_model(lambda: open_model(config, recipe.device, compute)[0])
+    trainer, opened = train(recipe, config, data)
+    model = trainer.plain_model(opened.fresh)
     if recipe.first:
         from kbtrain.gates.kbm.train import KBMEnding
 
-        card = card_of(config, trainer, compute)
-        recipe.say(KBMEnding(config, trainer, model, card, data, recipe.facts(compute=compute)).finish())
-    recipe.leave()
+        card = card_of(config, trainer, opened.compute)
+        run = recipe.facts(compute=opened.compute)
+        recipe.say(KBMEnding(config, trainer, model, card, data, run).finish())
+    return recipe.leave()
 
 
-def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[KBMTrainer, str]:
+def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[KBMTrainer, Opened]:
     from kbtrain.gates.kbm.gate import KBM
-    from kbtrain.gates.kbm.train import KBMTrainer, make_row
-    from kbtrain.gates.true_false import Encoder, kbm_template
-    from kbtrain.training.answer_trainer import answer_loss
-    from kbtrain.training.checks import check_base, check_fits, check_rows
-    from kbtrain.training.plan.plan import as_plan
+    from kbtrain.gates.kbm.train import KBMTrainer
+    from kbtrain.training.answer_trainer import answer_loss, open_to_train
 
-    tokenizer = check_base(config.model, config.method, config.dtype, recipe.device)
-    encode = Encoder(tokenizer, kbm_template(config.keys, config.prompt), config.max_length).encode
-    taught = [smoothed_targets(e, config.keys, config.labels, config.label_smoothing) for e in data.train]
-    rows = [make_row(encode(e), t, config.loss_on == "values") for e, t in zip(data.train, taught, strict=True)]
-    check_rows(rows, [e.id for e in data.train])
+    encoder, rows = encoder_and_rows(config, data, recipe.device)
     for example in data.dev:
-        encode(example)  # one that does not fit is an error now, not after an epoch
-    compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
-    check_fits(as_plan(config), recipe.device, max(len(row.ids) for row in rows), recipe.processes)
-    model, tokenizer = open_model(config, recipe.device, compute)
-    kbm = KBM(model, tokenizer, config.keys, config.max_length, config.prompt)
-    arguments = training_arguments(config, compute, recipe.device, bool(data.dev))
+        encoder.encode(example)  # one that does not fit is an error now, not after an epoch
+    opened = open_to_train(recipe, config, rows, [example.id for example in data.train])
+    kbm = KBM(opened.model, opened.tokenizer, config.keys, config.max_length, config.prompt)
+    arguments = training_arguments(config, opened.compute, recipe.device, bool(data.dev))
     # Cross-entropy of the answer's tokens alone; a soft label weighs True against False. A mean over the step's tokens.
     trainer = KBMTrainer(kbm, arguments, rows, data.dev, config.labels, answer_loss)
     recipe.train_to_end(trainer)
-    return trainer, compute
+    return trainer, opened
 
 
-def open_model(config: TrainKBMConfig, device: str, compute: str) -> tuple[Any, Any]:
-    return open_trainable(config.model, config.method, device, compute, config.adapter(), config.gradient_checkpointing)
+def encoder_and_rows(config: TrainKBMConfig, data: TrainingData, device: str) -> tuple[Encoder, list[TrainingRow]]:
+    from kbtrain.gates.kbm.train import make_row
+    from kbtrain.gates.true_false import Encoder, kbm_template
+    from kbtrain.training.plan import check_base
+
+    tokenizer = check_base(config.model, config.method, config.dtype, device)
+    encoder = Encoder(tokenizer, kbm_template(config.keys, config.prompt), config.max_length)
+    taught = [smoothed_targets(e, config.keys, config.labels, config.label_smoothing) for e in data.train]
+    pairs = zip(data.train, taught, strict=True)
+    return encoder, [make_row(encoder.encode(e), targets, config.loss_on == "values") for e, targets in pairs]
 
 
 def card_of(config: TrainKBMConfig, trainer: KBMTrainer, compute: str) -> KBMCard:

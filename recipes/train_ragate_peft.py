@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.gate.card import CARD
 from kbtrain.gates.late_scores import score_late_test
-from kbtrain.models.adapters import compute_of, open_trainable
 from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.records import TurnExample
 from kbtrain.training.config import HeldOutConfig, LanguageModelConfig, LoraAlpha, LoraDropout, training_arguments
@@ -34,7 +33,9 @@ from kbtrain.training.finish import SCORES, held_out_examples
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
+    from kbtrain.gates.ragate.prompt_and_peft import TurnPrompts
     from kbtrain.gates.ragate.train_peft import RagatePeftTrainer
+    from kbtrain.training.answer_trainer import Opened, TrainingRow
 
 
 class TrainRagatePeftConfig(HeldOutConfig, LanguageModelConfig):
@@ -57,65 +58,67 @@ class TrainRagatePeftConfig(HeldOutConfig, LanguageModelConfig):
 
 
 def main(config: TrainRagatePeftConfig) -> None:
-    from kbtrain.gates.ragate.train_peft import check_turns, dry_run, read_turns
+    from kbtrain.gates.ragate.train_peft import PeftEnding, check_turns, new_card, read_turns
 
     recipe = Recipe("train_ragate_peft", config)
     data = read_turns(config.train, config.dev, config.features)
     held_out = held_out_examples(config.test)  # a wrong file is an error before the training, not after it
     test = check_turns(held_out, config.test, config.features) if config.test else []
     if config.dry_run:
-        from kbtrain.training.plan.plan import as_plan
+        from kbtrain.training.plan import as_plan, dry_run, shown_row
 
-        return recipe.show(dry_run(as_plan(config), config.features, data))
+        prompts, rows = prompts_and_rows(config, data, "cpu" if config.device == "cpu" else "auto")
+        counts = f"{len(rows)} turns, {sum(row.need > 0.5 for row in data.train)} positive"
+        shown, cut = shown_row(prompts.tokenizer, rows[0]), f"{prompts.n_truncated} old turns skipped"
+        return recipe.show(dry_run(as_plan(config), rows, shown, counts, cut))
     if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return None
-    trainer, compute = train(recipe, config, data, test)
-    model = trainer.plain_model(lambda: open_model(config, recipe.device, compute)[0])
+    trainer, opened, turns_cut = train(recipe, config, data, test)
+    model = trainer.plain_model(opened.fresh)
     if recipe.first:
         from kbtrain.gates.ragate.prompt_and_peft import RagatePeft
-        from kbtrain.gates.ragate.train_peft import PeftEnding, new_card
 
-        tokenizer = trainer.kbm.scorer.encoder.tokenizer
-        gate = RagatePeft(model, tokenizer, config.features, config.max_length)
-        run = recipe.facts(compute=compute, turns_cut=trainer.turns_truncated)
-        settings = config.model_dump(include={"method", "max_length", "seed"})
-        card = new_card(config, compute, config.features, tokenizer, merged=config.merge_adapter, **settings)
+        gate = RagatePeft(model, opened.tokenizer, config.features, config.max_length)
+        run = recipe.facts(compute=opened.compute, turns_cut=turns_cut)
+        settings = config.model_dump(include={"method", "max_length", "seed"}) | {"merged": config.merge_adapter}
+        card = new_card(config, opened.compute, config.features, opened.tokenizer, **settings)
         recipe.say(PeftEnding(config, gate, card, data, trainer.state, run).finish())
     return recipe.leave()
 
 
 def train(
     recipe: Recipe, config: TrainRagatePeftConfig, data: ClassifierData, test: Sequence[TurnExample]
-) -> tuple[RagatePeftTrainer, str]:
-    from kbtrain.gates.ragate.prompt_and_peft import RagatePeft, peft_prompts
-    from kbtrain.gates.ragate.train_peft import RagatePeftTrainer, peft_arguments, turn_row, turns_of
-    from kbtrain.training.answer_trainer import answer_loss
-    from kbtrain.training.checks import check_base, check_fits, check_rows
-    from kbtrain.training.plan.plan import as_plan
+) -> tuple[RagatePeftTrainer, Opened, int]:
+    """Also the number of old turns that the training prompts have no room for."""
+    from kbtrain.gates.ragate.prompt_and_peft import RagatePeft
+    from kbtrain.gates.ragate.train_peft import RagatePeftTrainer, paged_on_gpu, turns_of
+    from kbtrain.training.answer_trainer import answer_loss, open_to_train
 
-    tokenizer = check_base(config.model, config.method, config.dtype, recipe.device)
-    prompts = peft_prompts(tokenizer, config.features, config.max_length)
-    turns = turns_of(data.train)
-    rows = [turn_row(prompts, turn) for turn in turns]
-    check_rows(rows, [turn.id for turn in turns])
-    turns_truncated = prompts.n_truncated
+    prompts, rows = prompts_and_rows(config, data, recipe.device)
+    turns_cut = prompts.n_truncated
     for turn in (*turns_of(data.dev), *test):
         prompts.encode(turn)  # one that does not fit is an error now, not after an epoch
-    compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
-    check_fits(as_plan(config), recipe.device, max(len(row.ids) for row in rows), recipe.processes)
-    model, tokenizer = open_model(config, recipe.device, compute)
-    arguments = training_arguments(config, compute, recipe.device, has_dev=True)
-    gate = RagatePeft(model, tokenizer, config.features, config.max_length)
-    arguments = peft_arguments(arguments, config.select, recipe.device)
+    opened = open_to_train(recipe, config, rows, [row.example.id for row in data.train])
+    arguments = training_arguments(config, opened.compute, recipe.device, has_dev=True)
+    gate = RagatePeft(opened.model, opened.tokenizer, config.features, config.max_length)
     # Cross-entropy of the one token that reads True or False: a mean over the step's turns.
-    trainer = RagatePeftTrainer(gate, arguments, rows, turns_of(data.dev), "hard", answer_loss)
-    trainer.turns_truncated = turns_truncated
+    trainer = RagatePeftTrainer(
+        gate, paged_on_gpu(arguments, recipe.device), rows, turns_of(data.dev), "hard", answer_loss
+    )
     recipe.train_to_end(trainer)
-    return trainer, compute
+    return trainer, opened, turns_cut
 
 
-def open_model(config: TrainRagatePeftConfig, device: str, compute: str) -> tuple[Any, Any]:
-    return open_trainable(config.model, config.method, device, compute, config.adapter(), config.gradient_checkpointing)
+def prompts_and_rows(
+    config: TrainRagatePeftConfig, data: ClassifierData, device: str
+) -> tuple[TurnPrompts, list[TrainingRow]]:
+    from kbtrain.gates.ragate.prompt_and_peft import peft_prompts
+    from kbtrain.gates.ragate.train_peft import turn_row, turns_of
+    from kbtrain.training.plan import check_base
+
+    tokenizer = check_base(config.model, config.method, config.dtype, device)
+    prompts = peft_prompts(tokenizer, config.features, config.max_length)
+    return prompts, [turn_row(prompts, turn) for turn in turns_of(data.train)]
 
 
 if __name__ == "__main__":

@@ -92,11 +92,9 @@ def train(
         checkpoint(model)
     compute = recipe.compute(lambda: compute_dtype(config.dtype, recipe.device, model))
     ranker = Ranker(model, tokenizer, config.max_length)
-    arguments = training_arguments(config, compute, recipe.device, has_dev=bool(dev))
-    arguments.greater_is_better = True
     trainer = ClassifierTrainer(
         model,
-        arguments,
+        training_arguments(config, compute, recipe.device, has_dev=bool(dev)),
         [ranker.row(p.example.context, p.hit.title, p.hit.text, float(p.right)) for p in pairs],
         ClassifierCollator(pad_id(tokenizer), has_segments(model)),
         Objective((0.5, 0.5)),

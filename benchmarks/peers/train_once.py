@@ -28,8 +28,7 @@ from kbtrain.io.provenance import peak_rss_mb
 from kbtrain.models.adapters import Adapter, open_base
 from kbtrain.prompts.kbm import PAPER_KEYS, kbm_answer, kbm_prompt, render_chat
 from kbtrain.records import GateExample
-from kbtrain.training.answer_rows import Collator, TrainingRow, n_common_start
-from kbtrain.training.answer_trainer import answer_loss
+from kbtrain.training.answer_trainer import Collator, TrainingRow, answer_loss, n_common_start
 from kbtrain.training.base_trainer import LikeLengthSampler
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.data import target

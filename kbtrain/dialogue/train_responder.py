@@ -22,9 +22,7 @@ from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.models.batching import like_length
 from kbtrain.prompts.ragate import dialogue_fingerprint
 from kbtrain.records import Hit, Snippet, Split, TurnExample
-from kbtrain.training.answer_rows import IGNORE, Collator, TrainingRow
-from kbtrain.training.answer_trainer import AnswerTrainer, answer_loss
-from kbtrain.training.checks import count_steps
+from kbtrain.training.answer_trainer import IGNORE, AnswerTrainer, Collator, TrainingRow, answer_loss
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import shared_dialogues
 from kbtrain.training.finish import Ending, steps_of
@@ -113,15 +111,21 @@ def lacking(turns: Sequence[TurnExample], lessons: Mapping[Split, Sequence[Lesso
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """Tokens cut from responses and knowledge, and old turns skipped, over all rows of both splits."""
+class Cut:
+    """Tokens cut from responses and knowledge, and old turns skipped, over all rows."""
 
     responses_cut: int
     knowledge_cut: int
     turns_cut: int
 
+    def __str__(self) -> str:
+        return (
+            f"cut: {self.turns_cut} old turns, {self.knowledge_cut} tokens of knowledge, {self.responses_cut} of "
+            "responses"
+        )
 
-def lesson_rows(prompts: ResponsePrompts, lessons: Iterable[Lesson]) -> tuple[list[TrainingRow], Lengths]:
+
+def lesson_rows(prompts: ResponsePrompts, lessons: Iterable[Lesson]) -> tuple[list[TrainingRow], Cut]:
     """Loss at the response's tokens and the end token only."""
     rows, cuts = [], [0, 0, 0]
     for lesson in lessons:
@@ -129,7 +133,7 @@ def lesson_rows(prompts: ResponsePrompts, lessons: Iterable[Lesson]) -> tuple[li
         answer, cut = prompts.response(lesson.response)
         rows.append(TrainingRow((*prompt.ids, *answer), answer, (0,) * len(answer), (1.0,) * len(answer)))
         cuts = [a + b for a, b in zip(cuts, (cut, prompt.knowledge_cut, prompt.turns_cut), strict=True)]
-    return rows, Lengths(*cuts)
+    return rows, Cut(*cuts)
 
 
 TOKENS_PER_BATCH = 4096
@@ -171,21 +175,6 @@ def row_losses(model: Any, rows: Sequence[TrainingRow]) -> list[float]:
                 losses[i] = float(answer_loss(*inputs_of_row))
     model.train(was_training)
     return losses
-
-
-def dry_run(prompts: ResponsePrompts, data: DialogueData, rows_a_step: int, epochs: float) -> str:
-    """A row as the model reads it (the response in double brackets), then one line of figures."""
-    rows, cut = lesson_rows(prompts, data.train)
-    example = next((i for i, lesson in enumerate(data.train) if lesson.hits), 0)
-    n, ids, decode = answer_tokens(rows[example]), list(rows[example].ids), prompts.tokenizer.decode
-    lengths = sorted(len(row.ids) for row in rows)
-    return (
-        f"{decode(ids[:-n])}[[{decode(ids[-n:])}]]\ndry run: {len(rows)} turns, "
-        f"{sum(bool(lesson.hits) for lesson in data.train)} with knowledge, of {lengths[0]}-{lengths[-1]} tokens "
-        f"(median {lengths[len(lengths) // 2]}, {sum(lengths)} in all); cut: {cut.turns_cut} old turns, "
-        f"{cut.knowledge_cut} tokens of knowledge, {cut.responses_cut} of responses; "
-        f"{count_steps(len(rows), rows_a_step, epochs)} steps of {rows_a_step} rows"
-    )
 
 
 TOLERANCE = 1e-5  # nats a token, between the trained model and the one opened from its folder

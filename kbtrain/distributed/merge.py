@@ -56,24 +56,16 @@ def check(paths: Sequence[Path], run: str, allow_gaps: bool) -> list[ShardStore]
 
 
 def merge(parts: Sequence[ShardStore], run: str, target: SampleStore) -> Iterator[int]:
-    """Copy the parts into an empty store; yields how many question-conditions were copied each time.
-
-    Raises :class:`UserError` for a question-condition that two shards hold.
-    """
-    target.begin(run, parts[0].meta)
-    yield from _copied(parts, run, target, frozenset())
-
-
-def add(parts: Sequence[ShardStore], run: str, target: SampleStore) -> Iterator[int]:
     """Copy the parts' missing question-conditions into a store, beside its other runs; yields the number of each batch.
 
-    Resumes after a kill. Raises :class:`UserError`, before anything is copied, if the run has other settings there, for
-    other answers to a question-condition, and for one in two shards.
+    Resumes after a kill. Raises :class:`UserError` if the run has other settings there, for other answers to a
+    question-condition, and for one in two shards; a store with runs is left as it was then.
     """
-    if any(target.counts(run).values()):
+    done, has_runs = target.done(run), target.runs()
+    if done:
         target.begin(run, parts[0].meta)  # other settings are reported before other answers
-    done = target.done(run)
-    _check_answers(parts, run, target, done)
+    if has_runs:  # into a new store nothing is read twice: put() finds an overlap
+        _check_answers(parts, run, target, done)
     target.begin(run, parts[0].meta)
     yield from _copied(parts, run, target, done)
 

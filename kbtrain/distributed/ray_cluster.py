@@ -1,5 +1,6 @@
 """Map rows over Ray actors on many machines; results are yielded to the calling process as they finish.
 
+Configuration, rows and results are plain values, which travel as JSON; the calling process alone writes files.
 The rows are a Ray Data job. When a node dies, Ray starts its actors again where there is room and repeats their rows;
 when the whole job breaks, it is started again with the rows that are left, as long as each attempt finishes one.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
+from pydantic_core import from_json, to_json
 
 from kbtrain.config import Config
 from kbtrain.errors import UserError
@@ -42,26 +44,27 @@ class EngineConfig(Config):
 
 
 class RowWorker(ABC):
-    """One actor: opens its model once, then works row by row (text in, text out)."""
+    """One actor: opens its model once, then works row by row (JSON in, JSON out)."""
 
     def __init__(self, config: str, folder: str) -> None:
         if os.path.isdir(folder):  # so that relative names mean what they mean to the process that asks
             os.chdir(folder)
         try:
-            self.open(config)
+            self.open(from_json(config))
         except UserError as error:  # what one machine lacks, another may have
             raise UserError(f"{error} (on machine {socket.gethostname()})") from None
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        return {"number": batch["number"], "done": [self.do(str(row)) for row in batch["row"]]}
+        done = [to_json(self.do(from_json(str(row)))).decode() for row in batch["row"]]
+        return {"number": batch["number"], "done": done}
 
     @abstractmethod
-    def open(self, config: str) -> None:
-        """Open the model that ``config`` describes."""
+    def open(self, config: Any) -> None:
+        """Open the model that ``config`` describes, as JSON values."""
 
     @abstractmethod
-    def do(self, row: str) -> str:
-        """The result of one row."""
+    def do(self, row: Any) -> Any:
+        """The result of one row of JSON values: a value, or a record, that JSON can hold."""
 
 
 @dataclass(frozen=True)
@@ -76,20 +79,22 @@ class RayCluster:
     cpus: float = 0
 
     def map_rows(
-        self, worker: type[RowWorker], config: str, rows: Mapping[int, str], unit: str, gpus: int = 1
-    ) -> Iterator[tuple[int, str]]:
-        """Number and outcome of each row, in the order in which they are finished, each once.
+        self, worker: type[RowWorker], config: Any, rows: Mapping[int, Any], unit: str, gpus: int = 1
+    ) -> Iterator[tuple[int, Any]]:
+        """Number and result of each row, in the order in which they are finished, each once.
+
+        ``config`` and rows are values or records that JSON can hold; results are JSON values.
 
         ``gpus`` of each actor where there are GPUs, 0: none; ``unit`` is what an error calls a row. Raises
         :class:`UserError`: Ray or its cluster is missing, a worker refuses, or nothing can be finished any more.
         """
-        ray, pending = self.connect(), dict(rows)
+        ray, pending = self.connect(), {number: to_json(row).decode() for number, row in rows.items()}
         while pending:
             n_before = len(pending)
             try:
-                for number, result in self._job(worker, config, pending, gpus):
+                for number, result in self._job(worker, to_json(config).decode(), pending, gpus):
                     if pending.pop(number, None) is not None:  # a row that was repeated counts once
-                        yield number, result
+                        yield number, from_json(result)
             except ray.exceptions.RayError as error:
                 _raise_user_error(error)
                 if len(pending) == n_before:

@@ -1,14 +1,13 @@
-"""Gate scores on a Ray cluster: actors on many machines score, the calling process alone writes.
+"""Gate scores on a Ray cluster, and the keys of every script that scores a run folder's questions with gates.
 
-A row of the job is one chunk of examples, so its batches, and therefore its scores, are those of one machine. Here are
-also the keys of every script that scores a run folder's questions with gates that run a model.
+A row of the job is one chunk of examples, so its batches, and therefore its scores, are those of one machine.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import Field, TypeAdapter
 
@@ -25,20 +24,18 @@ _SCORED = TypeAdapter(ScoredChunk)
 class ScoreWorker(RowWorker):
     """Scores chunks."""
 
-    def open(self, config: str) -> None:
-        """``config``: an :class:`GateOpening` and what its scores depend on, as JSON."""
-        spec = json.loads(config)
-        model_opening = _with_dtype(GateOpening(**spec["opening"]))
-        self.handle = handle_of_opening(model_opening)
-        if self.handle.identity != spec["identity"]:
-            raise UserError(f"{model_opening.model}: other weights or settings here than where scoring was started")
-        self.dtype = model_opening.dtype
+    def open(self, config: Any) -> None:
+        """``config``: a :class:`GateOpening` and what its scores depend on."""
+        opening = _with_dtype(GateOpening(**config["opening"]))
+        self.handle = handle_of_opening(opening)
+        if self.handle.identity != config["identity"]:
+            raise UserError(f"{opening.model}: other weights or settings here than where scoring was started")
+        self.dtype = opening.dtype
         self.gate = self.handle.open()
 
-    def do(self, row: str) -> str:
+    def do(self, row: Any) -> Any:
         """A chunk -> its scores, and the number format that this machine computes in."""
-        scored = scored_chunk(self.handle, self.gate, _CHUNK.validate_python(json.loads(row)))
-        return json.dumps({"scored": asdict(scored), "dtype": self.dtype})
+        return {"scored": scored_chunk(self.handle, self.gate, _CHUNK.validate_python(row)), "dtype": self.dtype}
 
 
 @dataclass(frozen=True)
@@ -52,11 +49,9 @@ class RayScoring(RayCluster):
             raise ValueError(f"gate {', '.join(handle.names)} has no opening: another process cannot open it")
         if handle.folder:  # here, before a cluster is looked for: a worker's refusal costs minutes
             check_bases(handle.folder)
-        config = json.dumps({"opening": asdict(handle.opening), "identity": handle.identity})
-        rows = {number: json.dumps(asdict(chunk)) for number, chunk in enumerate(chunks)}
+        config, gpus = {"opening": handle.opening, "identity": handle.identity}, int(handle.opening.device != "cpu")
         dtypes = set()
-        for _, text in self.map_rows(self.worker, config, rows, "chunk", gpus=int(handle.opening.device != "cpu")):
-            reply = json.loads(text)
+        for _, reply in self.map_rows(self.worker, config, dict(enumerate(chunks)), "chunk", gpus):
             dtypes.add(reply["dtype"])
             if len(dtypes) > 1:  # 'auto' follows the processor, and the machines differ
                 names = " and ".join(sorted(dtypes))

@@ -1,16 +1,15 @@
-"""States of the answering model's prompts on a Ray cluster: actors on many machines read them, the caller alone writes.
+"""States of the answering model's prompts, read on a Ray cluster. A row of the job is some prompts of like length.
 
-A row of the job is some prompts of like length. Actors compute in one number format, named by the caller, and with the
-caller's weights, so a state is that of one machine up to the rounding of its batch.
+Actors compute in one number format, named by the caller, and with the caller's weights, so a state is that of one
+machine up to the rounding of its batch.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from kbtrain.distributed.ray_cluster import RayCluster, RowWorker
 from kbtrain.errors import UserError
@@ -42,34 +41,33 @@ class ReadModel:
 class StateWorker(RowWorker):
     """Reads the states of some prompts."""
 
-    def open(self, config: str) -> None:
-        """``config``: a :class:`ReadModel` as JSON. Raises :class:`UserError` for other weights on this machine."""
+    def open(self, config: Any) -> None:
+        """``config``: a :class:`ReadModel`. Raises :class:`UserError` for other weights on this machine."""
         from kbtrain.models.load import load_model
 
-        spec = ReadModel(**json.loads(config))
+        spec = ReadModel(**config)
         if base_fingerprint(spec.name) != spec.fingerprint:
             raise UserError(f"{spec.name}: other weights here than where the extraction was started")
         model, tokenizer = load_model(spec.name, spec.dtype, spec.device)
         self.reader = Reader(model, tokenizer, "draft" if spec.draft else "llm", draft_tokens=spec.draft)
 
-    def do(self, row: str) -> str:
-        """Prompts (lists of token ids, JSON) -> shape and bf16 bytes of their states."""
-        return packed(self.reader.read(json.loads(row)))
+    def do(self, row: Any) -> Any:
+        """Prompts (lists of token ids) -> shape and bf16 bytes of their states."""
+        return packed(self.reader.read(row))
 
 
-def packed(states: States) -> str:
-    """JSON of states (prompts, layers, d) in 16 bits, as they are stored."""
+def packed(states: States) -> dict[str, Any]:
+    """States (prompts, layers, d) for JSON, in 16 bits as they are stored."""
     import torch
 
     raw = torch.from_numpy(states).bfloat16().contiguous().view(torch.uint8).numpy().tobytes()
-    return json.dumps({"shape": states.shape, "bf16": base64.b64encode(raw).decode("ascii")})
+    return {"shape": states.shape, "bf16": base64.b64encode(raw).decode("ascii")}
 
 
-def unpacked(text: str) -> States:
+def unpacked(record: dict[str, Any]) -> States:
     """States in fp32 of what :func:`packed` wrote."""
     import torch
 
-    record = json.loads(text)
     raw = bytearray(base64.b64decode(record["bf16"]))
     states: States = torch.frombuffer(raw, dtype=torch.bfloat16).float().numpy().reshape(record["shape"])
     return states
@@ -86,8 +84,7 @@ class RayStates(RayCluster):
         missing = {key: list(ids) for ids in prompts if (key := prompt_key(ids)) not in store}
         store.warn_of_missing(len(missing), len(prompts))
         parts = list(windows(sorted(missing, key=lambda key: len(missing[key])), PER_ROW))
-        rows = {number: json.dumps([missing[key] for key in part]) for number, part in enumerate(parts)}
-        gpus = int(model.device != "cpu")
-        for number, text in self.map_rows(self.worker, json.dumps(asdict(model)), rows, "group of prompts", gpus):
-            store.add(parts[number], unpacked(text))
+        rows = {number: [missing[key] for key in part] for number, part in enumerate(parts)}
+        for number, record in self.map_rows(self.worker, model, rows, "group of prompts", int(model.device != "cpu")):
+            store.add(parts[number], unpacked(record))
             yield len(parts[number])

@@ -2,8 +2,8 @@
 
 For CPUs on which the fused kernel is slow (:func:`kbtrain.models.load.fused_attention_is_slow`); there a training batch
 attends in blocks. Like the fused kernel, this keeps queries, keys and values only, but its products run at the
-processor's 16-bit rate. Each row is computed without its padding. Packed rows (:mod:`kbtrain.training.answer_rows`) use
-it too: each sees itself and the prefix that all of them share.
+processor's 16-bit rate. Each row is computed without its padding. Packed rows
+(:mod:`kbtrain.training.answer_trainer`) use it too: each sees itself and the prefix that all of them share.
 """
 
 from __future__ import annotations

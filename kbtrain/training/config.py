@@ -94,70 +94,54 @@ class TrainingConfig(RecipeConfig):
     keep_checkpoints: bool = Field(False, description="keep the last and best checkpoint of a finished run")
 
 
+_SAME_NAME = (
+    "gradient_accumulation_steps", "learning_rate", "weight_decay", "max_grad_norm", "adam_beta2", "seed", "report_to",
+)  # fmt: skip
+
+
 def training_arguments(config: TrainingConfig, compute: str, device: str, has_dev: bool) -> TrainingArguments:
     """``compute``: fp32, bf16 or fp16. Raises :class:`UserError` for fp16 on a CPU, and for a GPU but the first."""
     from transformers import TrainingArguments
 
-    _check_device(compute, device)
-    _set_up_tracker(config)
-    os.environ["ACCELERATE_MIXED_PRECISION"] = "no" if compute == "fp32" else compute  # a launcher may say another
-    arguments = TrainingArguments(
-        output_dir=str(config.output / "checkpoints"),
-        num_train_epochs=config.epochs,
-        per_device_train_batch_size=config.device_batch_size,
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-        learning_rate=config.learning_rate,
-        warmup_steps=config.warmup_share,
-        lr_scheduler_type=config.schedule,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
-        adam_beta2=config.adam_beta2,
-        optim="adamw_torch_fused" if device == "cpu" or device.startswith("cuda") else "adamw_torch",
-        bf16=compute == "bf16",
-        fp16=compute == "fp16",
-        use_cpu=device == "cpu",
-        seed=config.seed,
-        logging_steps=1,
-        logging_nan_inf_filter=False,  # else a NaN loss is shown as the one before
-        remove_unused_columns=False,
-        ddp_find_unused_parameters=False,
-        dataloader_pin_memory=device != "cpu",
-        report_to=config.report_to,
-        **_checkpoints(config, has_dev),
-    )
-    # a process computes on one GPU: transformers would put copies on all, and take as many times the rows
-    arguments._n_gpu = min(arguments.n_gpu, 1)
-    return arguments
-
-
-def _check_device(compute: str, device: str) -> None:
     if compute == "fp16" and device == "cpu":
         raise UserError("key 'dtype': fp16 training needs a GPU; use bf16 or fp32")
     if device.startswith("cuda:") and device != "cuda:0":  # transformers would take the model to the first
         raise UserError(
             f"key 'device': a training takes the first GPU; CUDA_VISIBLE_DEVICES={device[5:]} makes it that"
         )
-
-
-def _set_up_tracker(config: TrainingConfig) -> None:
-    """Make sure of the tracker's package, and have it write into the output folder."""
-    if config.report_to == "none":
-        return
-    require(config.report_to, config.report_to)
-    os.environ.setdefault("WANDB_DIR", str(config.output))
-    os.environ.setdefault("WANDB_PROJECT", "kbtrain")
-    os.environ["TENSORBOARD_LOGGING_DIR"] = str(config.output / "tensorboard")
-
-
-def _checkpoints(config: TrainingConfig, has_dev: bool) -> dict[str, Any]:
-    """Arguments for when checkpoints are saved and scored, and which of them is kept."""
+    if config.report_to != "none":
+        require(config.report_to, config.report_to)
+        os.environ.setdefault("WANDB_DIR", str(config.output))
+        os.environ.setdefault("WANDB_PROJECT", "kbtrain")
+        os.environ["TENSORBOARD_LOGGING_DIR"] = str(config.output / "tensorboard")
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "no" if compute == "fp32" else compute  # a launcher may say another
     when = "epoch" if config.save_steps is None else "steps"
-    arguments: dict[str, Any] = {"save_strategy": when, "eval_strategy": when if has_dev else "no"}
+    checkpoints: dict[str, Any] = {"save_strategy": when, "eval_strategy": when if has_dev else "no"}
     if config.save_steps is not None:
-        arguments |= {"save_steps": config.save_steps, "eval_steps": config.save_steps}
+        checkpoints |= {"save_steps": config.save_steps, "eval_steps": config.save_steps}
     if config.select != "last":
-        arguments |= {"load_best_model_at_end": True, "metric_for_best_model": config.select}
-        arguments["greater_is_better"] = config.select == "auroc"
+        checkpoints |= {"load_best_model_at_end": True, "metric_for_best_model": config.select}
+        checkpoints["greater_is_better"] = config.select != "loss"
+    arguments = TrainingArguments(
+        output_dir=str(config.output / "checkpoints"),
+        num_train_epochs=config.epochs,
+        per_device_train_batch_size=config.device_batch_size,
+        warmup_steps=config.warmup_share,
+        lr_scheduler_type=config.schedule,
+        optim="adamw_torch_fused" if device == "cpu" or device.startswith("cuda") else "adamw_torch",
+        bf16=compute == "bf16",
+        fp16=compute == "fp16",
+        use_cpu=device == "cpu",
+        logging_steps=1,
+        logging_nan_inf_filter=False,  # else a NaN loss is shown as the one before
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
+        dataloader_pin_memory=device != "cpu",
+        **{name: getattr(config, name) for name in _SAME_NAME},
+        **checkpoints,
+    )
+    # a process computes on one GPU: transformers would put copies on all, and take as many times the rows
+    arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
 
 
@@ -202,11 +186,3 @@ class ClassifierConfig(HeldOutConfig):
     key: Key = Field("mastery", description="questions only: which label says that retrieval is needed")
     labels: Labels = Field("hard", description="questions only: hard, or soft (sampled shares)")
     class_weight: float = Field(1.0, ge=0, le=1, description="0: classes as they are; 1: both have the same say")
-
-
-def classifier_arguments(config: ClassifierConfig, compute: str, device: str) -> TrainingArguments:
-    """As every recipe's, with dev's best chosen by our own figures."""
-    arguments = training_arguments(config, compute, device, has_dev=True)
-    arguments.greater_is_better = config.select != "loss"
-    arguments.label_names = ["need"]
-    return arguments

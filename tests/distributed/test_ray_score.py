@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from pydantic_core import from_json, to_json
 from support import gate_folders
 from tiny_kbm import QUESTIONS, make_folder, make_tokenizer
 
@@ -172,7 +173,7 @@ def test_a_worker_opens_each_kind_from_plain_values_and_scores_as_this_process(k
     for split, rows in EXAMPLES.items():
         chunk = Chunk(split, tuple(rows))
         (ours,) = local(source, [chunk])
-        theirs = json.loads(worker.do(json.dumps(asdict(chunk))))["scored"]
+        theirs = from_json(to_json(worker.do(from_json(to_json(chunk)))))["scored"]
         assert [GateScore(**row) for row in theirs["scores"]] == list(ours.scores)
         assert len({row.score for row in ours.scores}) > 3
         assert (theirs["timing"]["n"], theirs["timing"]["spent"]) == (len(rows), ours.timing.spent)
@@ -259,7 +260,7 @@ def test_all_rows_but_one_that_always_fails_are_done_in_three_attempts(cluster):
             for number in list(left):
                 if number == 2:
                     raise ray.exceptions.RayError("RuntimeError: row 2")
-                yield number, f"row {number}"
+                yield number, f'"row {number}"'
 
     done = []
     with pytest.warns(UserWarning, match="continuing with"), pytest.raises(UserError, match=r"no chunk .* row 2\)"):
@@ -318,7 +319,7 @@ def test_machines_that_measure_other_number_formats_are_not_mixed(cluster, tmp_p
 
     class Measuring(worker):
         def do(self, row):
-            self.dtype = "fp32" if '"split": "dev"' in row else "bf16"
+            self.dtype = "fp32" if row["split"] == "dev" else "bf16"
             return super().do(row)
 
     with pytest.raises(UserError, match="key 'dtype': auto means bf16 and fp32 on different machines; name one"):

@@ -54,7 +54,9 @@ def test_a_worker_s_states_are_those_of_one_process(read, model_and_prompts):
     model, prompts = model_and_prompts
     worker = StateWorker(json.dumps(asdict(read)), os.getcwd())
     done = worker({"number": [0], "row": [json.dumps([list(ids) for ids in prompts])]})["done"][0]
-    assert unpacked(done) == pytest.approx(unpacked(packed(prompt_states(model, prompts))), rel=0.01, abs=1e-4)
+    assert unpacked(json.loads(done)) == pytest.approx(
+        unpacked(packed(prompt_states(model, prompts))), rel=0.01, abs=1e-4
+    )
 
 
 def test_a_worker_with_other_weights_refuses(read, tmp_path):
@@ -67,9 +69,9 @@ class Here(RayStates):
     """The rows in this process, the last one first, as machines of unequal speed finish them."""
 
     def map_rows(self, worker, config, rows, unit, gpus=1):
-        opened = worker(config, ".")
+        opened = worker(json.dumps(asdict(config)), ".")
         for number, row in reversed(rows.items()):
-            yield number, opened.do(row)
+            yield number, json.loads(json.dumps(opened.do(row)))
 
 
 def test_what_is_stored_is_not_read_again_and_each_state_stands_at_its_prompt(

@@ -21,7 +21,7 @@ from kbtrain.dialogue.train_responder import lesson_rows, read_dialogue_data
 from kbtrain.errors import UserError
 from kbtrain.io.jsonl import write
 from kbtrain.records import Hit
-from kbtrain.training.answer_rows import IGNORE
+from kbtrain.training.answer_trainer import IGNORE
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "train_dialogue.py"

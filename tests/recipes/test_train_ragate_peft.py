@@ -329,11 +329,11 @@ def test_the_papers_values_stand_in_the_llama_config_and_both_configs_are_short(
 def test_adamw_is_paged_on_a_gpu_and_plain_on_a_cpu(tmp_path):
     from transformers import TrainingArguments
 
-    from kbtrain.gates.ragate.train_peft import peft_arguments
+    from kbtrain.gates.ragate.train_peft import paged_on_gpu
 
     for device, optimizer in (("cuda", "paged_adamw_32bit"), ("cpu", "adamw_torch")):
         made = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", optim="adamw_torch")
-        assert peft_arguments(made, "f1", device).optim.value == optimizer
+        assert paged_on_gpu(made, device).optim.value == optimizer
 
 
 @needs_bitsandbytes

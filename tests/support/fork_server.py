@@ -72,7 +72,7 @@ PRELOADED = (
     "kbtrain.distributed.scoring",
     "kbtrain.evaluation.scoring_inputs",
     "kbtrain.llm.forecast",
-    "kbtrain.training.plan.plan",
+    "kbtrain.training.plan",
     "kbtrain.evaluation.end_to_end",
     "kbtrain.report.summary",
 )

@@ -6,9 +6,8 @@ from kbtrain.errors import UserError
 from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.models.adapters import base_fingerprint, check_base_of_adapter
-from kbtrain.training.answer_rows import IGNORE, Collator, TrainingRow
-from kbtrain.training.checks import check_base, check_fits, check_rows, launched_layout
-from kbtrain.training.plan.plan import PlannedTraining
+from kbtrain.training.answer_trainer import IGNORE, Collator, TrainingRow
+from kbtrain.training.plan import PlannedTraining, check_base, check_fits, check_rows, launched_layout
 
 
 def test_fp16_is_refused_for_qwen2_and_on_a_cpu_before_weights_are_opened(tmp_path):
@@ -64,9 +63,9 @@ def test_a_batch_that_cannot_fit_is_refused_before_weights_are_opened(tmp_path, 
     make_folder(tmp_path / "m")
     (tmp_path / "m" / "model.safetensors").unlink()
     config = PlannedTraining(model=str(tmp_path / "m"), device_batch_size=64, max_length=4000, dtype="fp32")
-    monkeypatch.setattr("kbtrain.training.checks.device_memory", lambda device: 9e12)
+    monkeypatch.setattr("kbtrain.training.plan.device_memory", lambda device: 9e12)
     check_fits(config, "cpu", 4000, 1)
-    monkeypatch.setattr("kbtrain.training.checks.device_memory", lambda device: 2e9)
+    monkeypatch.setattr("kbtrain.training.plan.device_memory", lambda device: 2e9)
     check_fits(config, "cpu", 100, 1)
     with pytest.raises(UserError, match=r"64 rows of 4000 tokens need about \d+\.\d GB on a device of 2\.0 GB"):
         check_fits(config, "cpu", 4000, 1)
@@ -75,8 +74,8 @@ def test_a_batch_that_cannot_fit_is_refused_before_weights_are_opened(tmp_path, 
 def test_a_training_that_may_be_killed_is_warned_of(tmp_path, monkeypatch):
     make_folder(tmp_path / "m")
     config = PlannedTraining(model=str(tmp_path / "m"), device_batch_size=64, max_length=4000, dtype="fp32")
-    monkeypatch.setattr("kbtrain.training.checks.device_memory", lambda device: 9e12)
-    monkeypatch.setattr("kbtrain.training.checks.available_memory", lambda: 2e9)
+    monkeypatch.setattr("kbtrain.training.plan.device_memory", lambda device: 9e12)
+    monkeypatch.setattr("kbtrain.training.plan.available_memory", lambda: 2e9)
     with pytest.warns(UserWarning, match=r"needs about \d+\.\d GB, and 2\.0 GB are available: the system may end it"):
         check_fits(config, "cpu", 4000, 1)
 

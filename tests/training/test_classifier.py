@@ -23,7 +23,7 @@ from kbtrain.training.classifier_trainer import (
     need_logit,
     parameter_groups,
 )
-from kbtrain.training.config import ClassifierConfig, classifier_arguments
+from kbtrain.training.config import ClassifierConfig, training_arguments
 from kbtrain.training.data import (
     Labelled,
     act_targets,
@@ -233,7 +233,7 @@ def test_lower_layers_learn_slower_and_new_ones_at_their_own_rate():
 def test_with_rates_by_layer_adamw_forgets_as_fast_as_the_configuration_says(tmp_path):
     config = ClassifierConfig(model="m", train=tmp_path, dev=tmp_path, output=tmp_path / "out", adam_beta2=0.95)
     arguments, objective = (
-        classifier_arguments(config, "fp32", "cpu"),
+        training_arguments(config, "fp32", "cpu", has_dev=True),
         Objective((0.5, 0.5), rates=Rates(1.0, 0.5, 7.0)),
     )
     trainer = ClassifierTrainer(
@@ -247,7 +247,7 @@ def test_deepspeed_s_split_weights_and_own_optimizer_are_refused(tmp_path, monke
     """ZeRO-3 waited for ever when the gate was saved; the optimizer took the encoder's rate for the head, too."""
     monkeypatch.setattr(f"kbtrain.training.classifier_trainer.{found}", lambda accelerator: True)
     config = ClassifierConfig(model="m", train=tmp_path, dev=tmp_path, output=tmp_path / "out")
-    arguments = classifier_arguments(config, "fp32", "cpu")
+    arguments = training_arguments(config, "fp32", "cpu", has_dev=True)
     parts = (ClassifierCollator(0), Objective((0.5, 0.5), rates=rates), dict)
     with pytest.raises(UserError, match="launcher: neither ZeRO-3 nor offload is for a classifier"):
         ClassifierTrainer(small_bert(), arguments, [ClassifierRow((5, 6))], *parts)

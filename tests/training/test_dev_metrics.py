@@ -4,7 +4,6 @@ import pytest
 from tiny_kbm import example, labelled
 
 from kbtrain.gates.kbm.train import dev_metrics
-from kbtrain.training.checks import estimate
 
 
 def test_loss_and_auroc_worked_by_hand():
@@ -19,15 +18,6 @@ def test_the_soft_loss_is_the_cross_entropy_against_the_share():
     found = dev_metrics([labelled(0, "dev")], {"mastery": [0.6]}, "soft")
     assert found["loss_mastery"] == pytest.approx(-0.9 * math.log(0.6) - 0.1 * math.log(0.4))
     assert "auroc_mastery" not in found  # one class only
-
-
-def test_an_estimate_worked_by_hand():
-    found = estimate([10, 20, 30, 40, 50], epochs=3, group=2, parameters=1000, trained=1000)
-    assert (found.steps, found.tokens, found.shortest, found.median, found.longest) == (9, 450, 10, 30, 50)
-    assert found.operations == 6 * 1000 * 450
-    assert found.state_gb == pytest.approx(16 * 1000 / 1e9)
-    # ZeRO-2 on 4: 2 bytes of weights everywhere, (2 + 12) / 4 of the rest
-    assert estimate([10], 1, 4, 1000, 1000, shards=4).state_gb == pytest.approx((2 + 3.5) * 1000 / 1e9)
 
 
 def test_dev_questions_of_one_label_have_a_table_without_the_figures_of_an_order():

@@ -7,8 +7,7 @@ from tiny_kbm import KINDS, example, make_model, make_tokenizer
 from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.kernels.training_attention import Span, attention_for_training
-from kbtrain.training.answer_rows import IGNORE, Collator, TrainingRow, n_common_start, packed, pays
-from kbtrain.training.answer_trainer import answer_loss
+from kbtrain.training.answer_trainer import IGNORE, Collator, TrainingRow, answer_loss, n_common_start, packed, pays
 
 KEYS = ("mastery", "certainty")
 ENCODER = Encoder(make_tokenizer(), kbm_template(KEYS), 4000)

@@ -1,12 +1,8 @@
-"""Training of a KBM: rows with a loss on the answer only, dev figures per key, and its part of the ending.
-
-A dry run shows what a training would do without loading weights: rendered examples, lengths, steps, estimates.
-"""
+"""Training of a KBM: rows with a loss on the answer only, dev figures per key, and its part of the ending."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,21 +13,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 
 from kbtrain.gate.card import ADAPTER
 from kbtrain.gates.kbm.gate import KBM, KBMCard
-from kbtrain.gates.true_false import Encoded, Encoder, kbm_template
+from kbtrain.gates.true_false import Encoded
 from kbtrain.io.provenance import package_versions, peak_rss_mb
 from kbtrain.metrics.classification import log_loss
 from kbtrain.metrics.ranking import auroc
 from kbtrain.models.adapters import adapters_in_fp32, cast_weights, open_merged, save_adapter
 from kbtrain.models.load import NAMES
 from kbtrain.records import GateExample, Target
-from kbtrain.training.answer_rows import IGNORE, TrainingRow
-from kbtrain.training.answer_trainer import AnswerLoss, AnswerTrainer, answer_loss
-from kbtrain.training.checks import estimate, open_without_weights
+from kbtrain.training.answer_trainer import IGNORE, AnswerLoss, AnswerTrainer, TrainingRow, answer_loss
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
 from kbtrain.training.finish import COMPARED, Ending, intervals_of_keys, largest_difference, steps_of
 from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
-from kbtrain.training.plan.plan import PlannedTraining
 from kbtrain.training.processes import extra_batches
 
 
@@ -59,34 +52,6 @@ def dev_metrics(
         if values:
             metrics[name] = math.fsum(values) / len(values)
     return metrics
-
-
-def dry_run(config: PlannedTraining, data: TrainingData, labels: Labels) -> str:
-    """Two examples as the model reads them (the answer in double brackets), then one line of figures.
-
-    Raises :class:`~kbtrain.errors.UserError` for an unknown model or a question too long.
-    """
-    empty, tokenizer = open_without_weights(config.model)
-    if adapter := config.adapter():
-        empty = adapter(empty)
-    keys, rows_a_device = config.keys, config.device_batch_size * config.gradient_accumulation_steps
-    encoder = Encoder(tokenizer, kbm_template(keys, config.prompt), config.max_length)
-    encoded = [encoder.encode(e) for e in data.train]
-    lines = []
-    for example, encoded_example in list(zip(data.train, encoded, strict=True))[:2]:
-        answer = encoded_example.answer(tuple((target(example, key, labels) or 0.0) > 0.5 for key in keys))
-        lines.append(f"--- {example.id}\n{tokenizer.decode(encoded_example.prompt)}[[{tokenizer.decode(answer)}]]")
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    parameters = sum(p.numel() for p in empty.parameters())
-    trained = sum(p.numel() for p in empty.parameters() if p.requires_grad)
-    figures = estimate([e.length for e in encoded], config.epochs, rows_a_device * world, parameters, trained, world)
-    lines.append(
-        f"dry run: {len(encoded)} examples of {figures.shortest}-{figures.longest} tokens (median {figures.median}), "
-        f"{sum(e.cut for e in encoded)} reference tokens cut, {data.unlabelled} without a label skipped; "
-        f"{figures.steps} steps of {rows_a_device * world} rows, {figures.tokens:,} tokens, {figures.operations:.2g} "
-        f"operations; weights and optimiser {figures.state_gb:.1f} GB a device"
-    )
-    return "\n".join(lines)
 
 
 def make_row(encoded: Encoded, targets: Sequence[float | None], values_alone: bool = False) -> TrainingRow:

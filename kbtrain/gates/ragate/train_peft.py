@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ from kbtrain.gates.ragate.prompt_and_peft import (
     RagatePeftCard,
     TurnPrompts,
     peft_fingerprint,
-    peft_prompts,
 )
 from kbtrain.gates.true_false import Encoded
 from kbtrain.io.provenance import package_versions, peak_rss_mb
@@ -27,13 +25,11 @@ from kbtrain.metrics.dev import classifier_metrics
 from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, open_merged, save_adapter, under_deepspeed
 from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.records import Example, TurnExample
-from kbtrain.training.answer_rows import TrainingRow
-from kbtrain.training.checks import check_base, count_steps
+from kbtrain.training.answer_trainer import TrainingRow
 from kbtrain.training.config import HeldOutConfig
 from kbtrain.training.data import ClassifierData, label_rule, read_classifier_data
 from kbtrain.training.finish import DevScores, Ending, largest_difference, steps_of
 from kbtrain.training.model_card import ModelCard
-from kbtrain.training.plan.plan import PlannedTraining
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, TrainerState
@@ -84,18 +80,15 @@ def answer_only(encoded: Encoded, need: bool) -> TrainingRow:
     return TrainingRow(row.ids[:end], (row.labels[place],), (row.other[place],), (row.weight[place],), row.n_truncated)
 
 
-def peft_arguments(arguments: TrainingArguments, select: str, device: str) -> TrainingArguments:
-    """As every recipe's; on a GPU AdamW in pages, which wait in the machine's memory when the GPU's is short."""
+def paged_on_gpu(arguments: TrainingArguments, device: str) -> TrainingArguments:
+    """On a GPU AdamW in pages, which wait in the machine's memory when the GPU's is short."""
     if device.startswith("cuda") and not under_deepspeed():
         arguments.optim = OptimizerNames.PAGED_ADAMW
-    arguments.greater_is_better = select != "loss"
     return arguments
 
 
 class RagatePeftTrainer(KBMTrainer):
-    """``labels`` is not used: a turn's label is True or False. ``turns_truncated``: old turns that did not fit."""
-
-    turns_truncated = 0
+    """``labels`` is not used: a turn's label is True or False."""
 
     def dev_figures(self, probabilities: Mapping[Any, Sequence[float]]) -> dict[str, float]:
         """``loss``, ``auroc``, ``average_precision`` and the best ``f1`` of dev."""
@@ -198,21 +191,4 @@ def _model_card(card: RagatePeftCard, dev: DevScores) -> ModelCard:
         unit="turns",
         tags=("adaptive-retrieval", "ragate"),
         base=card.base_model,
-    )
-
-
-def dry_run(config: PlannedTraining, features: Sequence[PeftFeature], data: ClassifierData) -> str:
-    """The first row as the model reads it (the answer in double brackets), then one line of figures; no weights."""
-    tokenizer = check_base(config.model, config.method, config.dtype, "cpu" if config.device == "cpu" else "auto")
-    prompts = peft_prompts(tokenizer, features, config.max_length)
-    rows_a_device = config.device_batch_size * config.gradient_accumulation_steps
-    rows_a_step = rows_a_device * int(os.environ.get("WORLD_SIZE", "1"))
-    rows = [turn_row(prompts, turn) for turn in turns_of(data.train)]
-    ids, decode = list(rows[0].ids), prompts.tokenizer.decode
-    lengths = sorted(len(row.ids) for row in rows)
-    return (
-        f"{decode(ids[:-1])}[[{decode(ids[-1:])}]]\ndry run: {len(rows)} turns, "
-        f"{sum(row.need > 0.5 for row in data.train)} positive, of {lengths[0]}-{lengths[-1]} tokens (median "
-        f"{lengths[len(lengths) // 2]}), {prompts.n_truncated} old turns skipped; "
-        f"{count_steps(len(rows), rows_a_step, config.epochs)} steps of {rows_a_step} rows"
     )
