@@ -70,7 +70,8 @@ def main(config: TrainDialogueConfig) -> None:
     for lack, count in data.lacking.items():
         recipe.say(f"{lack}: {count}")
     if config.dry_run:
-        from kbtrain.training.plan import as_plan, dry_run, shown_row
+        from kbtrain.training.answer_trainer import dry_run, shown_row
+        from kbtrain.training.plan import as_plan
 
         prompts, rows, cut = prompts_and_rows(config, data.train, "cpu" if config.device == "cpu" else "auto")
         counts = f"{len(rows)} turns, {sum(bool(lesson.hits) for lesson in data.train)} with knowledge"

@@ -54,7 +54,8 @@ def main(config: TrainKBMConfig) -> None:
     data = read_data(config.train, config.dev, config.keys, config.labels)
     check_dev(data, config.keys, config.labels, config.select, config.dev)
     if config.dry_run:
-        from kbtrain.training.plan import as_plan, dry_run, shown_row
+        from kbtrain.training.answer_trainer import dry_run, shown_row
+        from kbtrain.training.plan import as_plan
 
         encoder, rows = encoder_and_rows(config, data, "cpu" if config.device == "cpu" else "auto")
         pairs = list(zip(data.train, rows, strict=True))[:2]

@@ -65,7 +65,8 @@ def main(config: TrainRagatePeftConfig) -> None:
     held_out = held_out_examples(config.test)  # a wrong file is an error before the training, not after it
     test = check_turns(held_out, config.test, config.features) if config.test else []
     if config.dry_run:
-        from kbtrain.training.plan import as_plan, dry_run, shown_row
+        from kbtrain.training.answer_trainer import dry_run, shown_row
+        from kbtrain.training.plan import as_plan
 
         prompts, rows = prompts_and_rows(config, data, "cpu" if config.device == "cpu" else "auto")
         counts = f"{len(rows)} turns, {sum(row.need > 0.5 for row in data.train)} positive"

@@ -9,6 +9,7 @@ rounding; neither the beginnings nor padding are computed again and again.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -26,7 +27,8 @@ from kbtrain.models.adapters import compute_of, open_trainable
 from kbtrain.models.batching import common_start, padded
 from kbtrain.training.base_trainer import BaseTrainer
 from kbtrain.training.config import TrainingConfig
-from kbtrain.training.plan import as_plan, check_fits, check_rows
+from kbtrain.training.plan import PlannedTraining, as_plan, check_fits, make_plan, planned_work
+from kbtrain.training.plan_memory import needs
 from kbtrain.training.processes import gather_weights, is_zero3, load_weights_into
 
 if TYPE_CHECKING:
@@ -108,6 +110,39 @@ def packed(rows: Sequence[TrainingRow]) -> dict[str, torch.Tensor]:
         "kept": torch.tensor(predicted),
         "spans": torch.tensor(spans),
     }
+
+
+def check_rows(rows: Sequence[TrainingRow], ids: Sequence[str]) -> None:
+    """Every row must teach something. Raises :class:`UserError` naming the first example that does not."""
+    for row, name in zip(rows, ids, strict=True):
+        if all(label == IGNORE for label in row.labels):
+            raise UserError(
+                f"example '{name}': no token of its answer has a label, so there is nothing to learn from it"
+            )
+
+
+def dry_run(config: PlannedTraining, rows: Sequence[TrainingRow], shown: str, counts: str, cut: str) -> str:
+    """``shown`` rows as the model reads them, then one line: ``counts``, lengths, what was ``cut``, steps, operations
+    and the memory of weights and AdamW by the plan. No weights are loaded.
+
+    A rank that the launcher starts says what all of them would do.
+    """
+    devices, lengths = int(os.environ.get("WORLD_SIZE", "1")), sorted(len(row.ids) for row in rows)
+    plan = make_plan(config, devices, layouts=())
+    work = planned_work(plan, len(rows), sum(lengths) / len(rows))
+    states = needs("zero2" if devices > 1 else "none", plan.weights, devices, 0, 0)
+    return (
+        f"{shown}\ndry run: {counts}, of {lengths[0]}-{lengths[-1]} tokens (median {lengths[len(lengths) // 2]}); "
+        f"{cut}; {work.steps} steps of {plan.rows_a_step} rows, {work.tokens:,} tokens, {work.operations:.2g} "
+        f"operations; weights and optimiser {(states.weights + states.gradients + states.optimizer) / 1e9:.1f} GB a "
+        "device"
+    )
+
+
+def shown_row(tokenizer: Any, row: TrainingRow) -> str:
+    """A row as the model reads it, the answer in double brackets."""
+    n = len(row.labels)
+    return f"{tokenizer.decode(list(row.ids[:-n]))}[[{tokenizer.decode(list(row.ids[-n:]))}]]"
 
 
 class Opened(NamedTuple):

@@ -42,8 +42,6 @@ from kbtrain.training.plan_memory import (
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from kbtrain.training.answer_trainer import TrainingRow
-
 _GIB = 2**30
 _HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")
 
@@ -127,8 +125,8 @@ def make_plan(
 
     memory = []
     for layout in layouts:
-        kept = of_batch(batch_of(config, layout))
-        total = kept.total_bytes(config.gradient_checkpointing) + kept.layer  # and one layer's gradients
+        of_pass = of_batch(batch_of(config, layout))
+        total = of_pass.total_bytes(config.gradient_checkpointing) + of_pass.layer  # and one layer's gradients
         memory.append(needs(layout, weights, devices, total, context))
     return Plan(config, shape, weights, devices, tuple(memory))
 
@@ -317,17 +315,6 @@ def _check_head(model: str) -> None:
         )
 
 
-def check_rows(rows: Sequence[TrainingRow], ids: Sequence[str]) -> None:
-    """Every row must teach something. Raises :class:`UserError` naming the first example that does not."""
-    from kbtrain.training.answer_trainer import IGNORE
-
-    for row, name in zip(rows, ids, strict=True):
-        if all(label == IGNORE for label in row.labels):
-            raise UserError(
-                f"example '{name}': no token of its answer has a label, so there is nothing to learn from it"
-            )
-
-
 def check_fits(config: PlannedTraining, device: str, longest: int, processes: int) -> None:
     """Raises :class:`UserError` if a batch of the longest rows cannot fit into the device's memory, by the plan; warns
     if it would not fit into what is free of a machine's."""
@@ -381,27 +368,3 @@ def device_memory(device: str) -> float:
     if device.startswith("cuda"):
         return float(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
     return float(machine_memory())
-
-
-def dry_run(config: PlannedTraining, rows: Sequence[TrainingRow], shown: str, counts: str, cut: str) -> str:
-    """``shown`` rows as the model reads them, then one line: ``counts``, lengths, what was ``cut``, steps, operations
-    and the memory of weights and AdamW by the plan. No weights are loaded.
-
-    A rank that the launcher starts says what all of them would do.
-    """
-    devices, lengths = int(os.environ.get("WORLD_SIZE", "1")), sorted(len(row.ids) for row in rows)
-    plan = make_plan(config, devices, layouts=())
-    work = planned_work(plan, len(rows), sum(lengths) / len(rows))
-    states = needs("zero2" if devices > 1 else "none", plan.weights, devices, 0, 0)
-    return (
-        f"{shown}\ndry run: {counts}, of {lengths[0]}-{lengths[-1]} tokens (median {lengths[len(lengths) // 2]}); "
-        f"{cut}; {work.steps} steps of {plan.rows_a_step} rows, {work.tokens:,} tokens, {work.operations:.2g} "
-        f"operations; weights and optimiser {(states.weights + states.gradients + states.optimizer) / 1e9:.1f} GB a "
-        "device"
-    )
-
-
-def shown_row(tokenizer: Any, row: TrainingRow) -> str:
-    """A row as the model reads it, the answer in double brackets."""
-    n = len(row.labels)
-    return f"{tokenizer.decode(list(row.ids[:-n]))}[[{tokenizer.decode(list(row.ids[-n:]))}]]"

@@ -6,8 +6,8 @@ from kbtrain.errors import UserError
 from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.models.adapters import base_fingerprint, check_base_of_adapter
-from kbtrain.training.answer_trainer import IGNORE, Collator, TrainingRow
-from kbtrain.training.plan import PlannedTraining, check_base, check_fits, check_rows, launched_layout
+from kbtrain.training.answer_trainer import IGNORE, Collator, TrainingRow, check_rows
+from kbtrain.training.plan import PlannedTraining, check_base, check_fits, launched_layout
 
 
 def test_fp16_is_refused_for_qwen2_and_on_a_cpu_before_weights_are_opened(tmp_path):
