@@ -99,7 +99,7 @@ class CollectCounts:
 def pick_questions(stream: Callable[[], Iterator[Loaded]], rule: PickRule, tally: CollectCounts) -> Iterator[Loaded]:
     """The wanted questions in the order of their file, counted in ``tally``. A random draw calls ``stream`` twice."""
     if rule.pick == "first":
-        take: Callable[[Question], bool] = _First(rule.limits)
+        take = first_ones(rule.limits)
     else:
         every = (loaded.question for loaded in stream() if rule.drops(loaded) is None)
         take = draw(every, rule.limits, rule.seed)
@@ -144,20 +144,17 @@ def _group(limits: Limits, question: Question) -> str:
     return "all" if "all" in limits else question.split
 
 
-class _First:
-    """The first questions up to each limit."""
+def first_ones(limits: Limits) -> Callable[[Question], bool]:
+    """A function that takes the first questions up to each limit."""
+    counts = Counter[str]()
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.taken: Counter[str] = Counter()
+    def is_taken(question: Question) -> bool:
+        group = _group(limits, question)
+        counts[group] += 1
+        limit = limits.get(group)
+        return limit is None or counts[group] <= limit
 
-    def __call__(self, question: Question) -> bool:
-        group = _group(self.limits, question)
-        limit = self.limits.get(group)
-        if limit is not None and self.taken[group] >= limit:
-            return False
-        self.taken[group] += 1
-        return True
+    return is_taken
 
 
 def draw(questions: Iterable[Question], limits: Limits, seed: int) -> Callable[[Question], bool]:
@@ -172,7 +169,7 @@ def draw(questions: Iterable[Question], limits: Limits, seed: int) -> Callable[[
         limit = limits.get(group)
         if not limit:
             continue
-        heap, key = heaps.setdefault(group, []), -_hash(question.id, seed)
+        heap, key = heaps.setdefault(group, []), -_hash(f"{seed}\0{question.id}")
         if len(heap) < limit:
             heapq.heappush(heap, key)
         else:
@@ -182,14 +179,14 @@ def draw(questions: Iterable[Question], limits: Limits, seed: int) -> Callable[[
     def is_taken(question: Question) -> bool:
         group = _group(limits, question)
         limit = limits.get(group)
-        return limit is None or (limit > 0 and _hash(question.id, seed) <= highest[group])
+        return limit is None or (limit > 0 and _hash(f"{seed}\0{question.id}") <= highest[group])
 
     return is_taken
 
 
 def split_of(key: str, shares: Sequence[float]) -> Split:
     """Train, dev or test by shares that add up to 1; it depends on the key alone."""
-    place, edge = int.from_bytes(hashlib.sha256(f"split {key}".encode()).digest()[:8], "big") / 2**64, 0.0
+    place, edge = _hash(f"split {key}") / 2**64, 0.0
     splits: tuple[Split, ...] = ("train", "dev", "test")
     for split, share in zip(splits, shares, strict=True):
         edge += share
@@ -200,11 +197,12 @@ def split_of(key: str, shares: Sequence[float]) -> Split:
 
 def share_of(question_id: str) -> float:
     """A number in [0, 1) that depends on the id alone: other questions do not change a question's split."""
-    return int.from_bytes(hashlib.sha256(f"dev {question_id}".encode()).digest()[:8], "big") / 2**64
+    return _hash(f"dev {question_id}") / 2**64
 
 
-def _hash(name: str, seed: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}\0{name}".encode()).digest()[:8], "big")
+def _hash(text: str) -> int:
+    """64 bits."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 def write_questions(

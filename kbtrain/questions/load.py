@@ -25,9 +25,7 @@ def load(name: str, path: Path | None = None, reading: Reading | None = None) ->
     options = reading or Reading()
     _refuse_ignored(name, options)
     questions = _check_gold(DATA_SETS[name].load(source, options), source, options.placeholders)
-    if options.shares:
-        return (in_split(loaded, split_of(_key(loaded), options.shares)) for loaded in questions)
-    return (_held_out(loaded, options.dev_share) for loaded in questions) if options.dev_share else questions
+    return (_in_new_split(loaded, options) for loaded in questions)
 
 
 def load_questions(name: str, path: Path | None = None, reading: Reading | None = None) -> Iterator[Question]:
@@ -35,15 +33,14 @@ def load_questions(name: str, path: Path | None = None, reading: Reading | None 
     return (loaded.question for loaded in load(name, path, reading))
 
 
-def _key(loaded: Loaded) -> str:
-    """Key of the split: the group, else the text, so that a duplicate question is in one split."""
-    return f"group {loaded.group}" if loaded.group else leak_key(loaded.question)
-
-
-def _held_out(loaded: Loaded, dev_share: float) -> Loaded:
-    """A share of the test questions becomes dev: thresholds need questions that are not tested on."""
+def _in_new_split(loaded: Loaded, options: Reading) -> Loaded:
     question = loaded.question
-    return in_split(loaded, "dev") if question.split == "test" and share_of(question.id) < dev_share else loaded
+    if options.shares:  # by the group, else the text, so that a duplicate question is in one split
+        key = f"group {loaded.group}" if loaded.group else leak_key(question)
+        return in_split(loaded, split_of(key, options.shares))
+    # a share of the test questions: thresholds need questions that are not tested on
+    is_held_out = options.dev_share and question.split == "test" and share_of(question.id) < options.dev_share
+    return in_split(loaded, "dev") if is_held_out else loaded
 
 
 def _refuse_ignored(name: str, options: Reading) -> None:

@@ -41,8 +41,8 @@ def read_passages(path: Path | str, columns: Mapping[str, str] | None = None) ->
     (:func:`~kbtrain.retrieval.corpus.read_documents`). A file, a folder or an archive of such, compressed or not.
 
     ``columns``: kbtrain's field -> the file's; other fields (source, language ...) are not read. A file whose first
-    passage has no id gets ids from the file's name and the line. A table needs all three columns, or a
-    map. A row without ``text`` may have ``contents``, as Pyserini's and FlashRAG's corpora do (:func:`titled`).
+    passage has no id gets ids from the file's name and the line. A row without ``text`` may have ``contents``, as
+    Pyserini's and FlashRAG's corpora do (:func:`~kbtrain.questions.base.titled`).
     Raises :class:`UserError` with file, line and field.
     """
     place, name = Path(path), plain_name(str(path)).lower()
@@ -86,22 +86,10 @@ def _passages_of_rows(path: Path, columns: Mapping[str, str]) -> Iterator[Passag
     for file in data_files(path, ROWS, split="train"):  # a split given: none is read from the names
         numbered = "id" not in columns
         for n, row in enumerate(any_rows(file), 1):
-            if n == 1 and file.suffix in TABLES:
-                _check_columns(row, columns)
-            if n == 1:
-                numbered &= not row.has("id")
+            numbered &= n > 1 or not row.has("id")
             # ids of a list are by place: it may be all on one line
             name = f"{file.label}-{n if row.path else row.line}" if numbered else _text(row, "id", columns)
             yield _passage(row, name, columns)
-
-
-def _check_columns(row: SourceRecord, columns: Mapping[str, str]) -> None:
-    names = sorted(columns.get(field, field) for field in FIELDS if not columns or field in {*columns, "text"})
-    if not (set(names) <= row.data.keys() or (not columns and CONTENTS in row.data)):
-        raise UserError(
-            f"{at(row.file, 1)}: expected the columns {', '.join(names)} in the first line, found "
-            f'{" ".join(row.data)[:60]!r}; map its columns: --columns "{{text: THEIR_TEXT}}"'
-        )
 
 
 def _passage(row: SourceRecord, name: str, columns: Mapping[str, str]) -> Passage:
@@ -317,7 +305,9 @@ def read_documents(path: Path | str) -> Iterator[Passage]:
     """
     for file in data_files(Path(path), DOCUMENTS, split="train"):  # a split given: none is read from the names
         lines = [line.rstrip("\r\n") for _, line in text_lines(file)]
-        sections = [([], lines)] if file.suffix not in _MARKDOWN else _sections(_without_front_matter(lines))
+        if lines[:1] == ["---"] and "---" in lines[1:] and file.suffix in _MARKDOWN:
+            lines = lines[lines.index("---", 1) + 1 :]  # settings that site generators put first
+        sections = _sections(lines) if file.suffix in _MARKDOWN else [([], lines)]
         yield from _passages(file, sections)
 
 
@@ -331,13 +321,6 @@ def _passages(file: DataFile, sections: Iterable[tuple[Sequence[str], Sequence[s
     filled = ((titles, text) for titles, lines in sections if not is_empty(text := "\n".join(lines).strip()))
     for number, (titles, text) in enumerate(filled, 1):
         yield Passage(f"{file.label}#{number}", _BETWEEN.join(titles) or name, text)
-
-
-def _without_front_matter(lines: list[str]) -> list[str]:
-    """Without the settings between two lines of dashes that site generators put first."""
-    if lines[:1] != ["---"] or "---" not in lines[1:]:
-        return lines
-    return lines[lines.index("---", 1) + 1 :]
 
 
 def _sections(lines: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:

@@ -93,20 +93,19 @@ def find_evidence(
     while group := list(itertools.islice(rows, batch)):
         queries = [question.text if rule.query == "text" else query_text(question) for question in group]
         hits = search(group, queries)
-        yield [evidence_of(*parts, rule.name, rule.titles) for parts in zip(group, queries, hits, strict=True)]
+        yield [_evidence(*parts, rule) for parts in zip(group, queries, hits, strict=True)]
 
 
-def evidence_of(
-    question: Question, query: str, hits: tuple[Hit, ...], name: str, titles: Titles = "missing"
-) -> Evidence:
+def _evidence(question: Question, query: str, hits: tuple[Hit, ...], rule: EvidenceRule) -> Evidence:
     """The record. ``gold_found``: True if a gold passage, or a chunk of one, is among the hits."""
     gold = set(question.gold_passages)
-    leak = mask_leak(mask_answers(evidence_text(hits, titles) or "", question), question)
+    leak = mask_leak(mask_answers(evidence_text(hits, rule.titles) or "", question), question)
     gold_found = any(_source(hit.passage_id, gold) in gold for hit in hits) if gold else None
-    return Evidence(question.id, name, query, hits, gold_found, leak, titles)
+    return Evidence(question.id, rule.name, query, hits, gold_found, leak, rule.titles)
 
 
 def _source(passage_id: str, gold: set[str]) -> str:
+    """The passage that a chunk is of."""
     return passage_id if passage_id in gold else re.sub(r"#\d+$", "", passage_id)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, cast
 
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import check_regular
@@ -46,11 +46,6 @@ class DataFile:
     def suffix(self) -> str:
         """``.csv`` for ``x.csv`` and ``x.csv.gz``."""
         return PurePosixPath(plain_name(self.name)).suffix.lower()
-
-    @property
-    def is_text(self) -> bool:
-        """True for documents, which may be web pages."""
-        return self.suffix in DOCUMENTS
 
 
 def data_files(
@@ -142,17 +137,12 @@ def _tar_members(path: Path) -> Iterator[tuple[str, str, Callable[[], IO[bytes]]
     with open_seekable(opener_of(path), path) as file:
         try:
             with tarfile.open(fileobj=file) as archive:
+                extract = cast(Callable[[tarfile.TarInfo], IO[bytes]], archive.extractfile)  # None for no file alone
                 for member in archive:
                     if member.isfile() and not _hidden(member.name):
-                        yield member.name, f"{path}/{member.name}", partial(_extract, archive, member)
+                        yield member.name, f"{path}/{member.name}", partial(extract, member)
         except (tarfile.TarError, EOFError, zlib.error) as error:
             raise UserError(f"{at(path)}: not a whole tar archive ({error}); get the file again") from None
-
-
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    stream = archive.extractfile(member)
-    assert stream is not None  # a file, as its caller saw
-    return stream
 
 
 def _hidden(name: str) -> bool:
@@ -166,4 +156,4 @@ def text_chunks(file: DataFile) -> Iterator[str]:
 
 def text_lines(file: DataFile) -> Iterator[tuple[int, str]]:
     """Stream (number from 1, text with its line end). Raises :class:`UserError` naming the line."""
-    return lines_of(file.raw, file.name, markup=file.is_text)
+    return lines_of(file.raw, file.name, markup=file.suffix in DOCUMENTS)  # a document may be a web page

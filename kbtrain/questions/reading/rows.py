@@ -147,7 +147,8 @@ class SourceRecord:
 
     def flag(self, key: str) -> bool:
         """True or false, as JSON, as 1 and 0, as yes and no, or as a table's TRUE and FALSE."""
-        flag = flag_of(self.data.get(key))
+        value = self.data.get(key)
+        flag = _FLAGS.get(str(value).strip().lower()) if isinstance(value, str | int | float) else None
         if flag is None:
             raise self.wrong(key, "true, false, 1 or 0")
         return flag
@@ -160,11 +161,6 @@ class SourceRecord:
 
 
 _FLAGS = {"true": True, "yes": True, "1": True, "1.0": True, "false": False, "no": False, "0": False, "0.0": False}
-
-
-def flag_of(value: Any) -> bool | None:
-    """The truth value that JSON, a number or a cell of a table writes; None for anything else."""
-    return _FLAGS.get(str(value).strip().lower()) if isinstance(value, str | int | float) else None
 
 
 def as_rows(value: Any) -> Any:
@@ -189,22 +185,17 @@ def format_value(value: Any) -> str:
     return f"{text!r:.60}"
 
 
-def number_text(value: float) -> str:
-    """A number as people write it: all its digits, and no fraction of zero (1984.0 is the answer 1984)."""
-    return repr(value).removesuffix(".0")
-
-
-YES_NO: Mapping[Language, tuple[str, str]] = {"en": ("no", "yes"), "zh": ("否", "是")}
-
-
 def plain(value: Any) -> Any:
-    """Numbers as texts; any other value stays as it is, and is refused later where it is not text."""
-    return number_text(value) if type(value) in (int, float) else value
+    """Numbers as texts, all their digits and no fraction of zero (1984.0 is the answer 1984); any other value stays as
+    it is, and is refused later where it is not text.
+    """
+    return repr(value).removesuffix(".0") if type(value) in (int, float) else value
 
 
 def plain_answer(value: Any, language: Language = "en") -> Any:
     """As :func:`plain`, with true and false as yes and no."""
-    return YES_NO[language][value] if isinstance(value, bool) else plain(value)
+    yes_no = ("否", "是") if language == "zh" else ("no", "yes")
+    return yes_no[value] if isinstance(value, bool) else plain(value)
 
 
 def unique(values: Iterable[str]) -> tuple[str, ...]:

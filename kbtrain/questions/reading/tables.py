@@ -12,17 +12,13 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io.text_files import open_seekable
 from kbtrain.questions.reading.files import DataFile, text_lines
 from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.questions.reading.rows import SourceRecord, format_value
-
-if TYPE_CHECKING:
-    from _csv import Reader
 
 PARQUET = ".parquet"
 TABLES = (".csv", ".tsv")
@@ -31,43 +27,30 @@ _QUOTED = re.compile(r'"[^"]*"?')  # the last may continue in the next line
 MAX_CELL = 1 << 25  # characters: room for a long context, but not for all that follows an open quote
 
 
-def delimiter_of(head: str, usual: str) -> str:
-    """Separator of the cells of a table that begins with the line ``head``: its own (``sep=;``, see
-    :func:`names_separator`); else ``usual``, or ";" where the header of a table of commas has only those, quotes aside
-    (spreadsheets do so where numbers have a comma).
-    """
-    separator = re.fullmatch(r"sep=([,;|\t])", head.rstrip("\r\n"), re.IGNORECASE)
-    if separator:
-        return separator[1]
-    plain = _QUOTED.sub("", head)
-    return ";" if usual == "," and ";" in plain and "," not in plain else usual
-
-
-def names_separator(cells: Sequence[str]) -> bool:
-    """True for the cells of a line ``sep=;``, by which a table gives spreadsheets its separator; not a header."""
-    return len(cells) == 2 and cells[0].lower() == "sep=" and not cells[1]
-
-
-def reader_of(lines: Iterator[str], usual: str) -> Reader:
-    """A reader of the cells of a table's lines, by the separator of :func:`delimiter_of`."""
-    first = next(lines, "")
-    return csv.reader(chain([first], lines), delimiter=delimiter_of(first, usual), strict=True)
-
-
 def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of every row that is not blank. Raises :class:`UserError` for quotes that do not match."""
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
-    line = 0
+    """(line, cells) of every row that is not blank. Raises :class:`UserError` for quotes that do not match.
 
-    def count_lines() -> Iterator[str]:
+    A first line ``sep=;``, by which a table gives spreadsheets its separator, is no row. A table of commas whose header
+    has only ";", quotes aside, is separated by these: spreadsheets do so where numbers have a comma.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
+    numbered = text_lines(file)
+    line, head = next(numbered, (0, ""))
+    start, first = 1, [head]
+    if separator := re.fullmatch(r"sep=([,;|\t])", head.rstrip("\r\n"), re.IGNORECASE):
+        delimiter, start, first = separator[1], 2, []
+    elif delimiter == "," and ";" in (bare := _QUOTED.sub("", head)) and "," not in bare:
+        delimiter = ";"
+
+    def lines() -> Iterator[str]:
         nonlocal line
-        for line, text in text_lines(file):  # noqa: B007
+        yield from first
+        for line, text in numbered:  # noqa: B007
             yield text
 
-    start = 1
     try:
-        for cells in reader_of(count_lines(), delimiter):
-            if cells and not (start == 1 and names_separator(cells)):
+        for cells in csv.reader(lines(), delimiter=delimiter, strict=True):
+            if cells:
                 yield start, cells
             start = line + 1
     except csv.Error as error:
@@ -77,7 +60,7 @@ def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[
 def csv_rows(file: DataFile, required: Sequence[str] = (), rows_before_header: int = 0) -> Iterator[SourceRecord]:
     """Rows by the names in the header, which must have the ``required`` columns and may follow a few other rows.
 
-    ``.tsv`` is separated by tabs, anything else by commas or by what :func:`delimiter_of` finds.
+    ``.tsv`` is separated by tabs, anything else by commas or as :func:`csv_cells` finds.
     """
     header: list[str] | None = None
     line = 0
