@@ -183,16 +183,6 @@ NATIVE: dict[str, Native] = {
         ("questions", 0, "answer", "type")], id=("questions", 0, "qid"), optional=[("title",)],
         answers=(("38", "38 years"), ("Ann, Bob",), ()),
     ),
-    "iirc_steps": Native(
-        "iirc_steps", "iirc.jsonnet",
-        [{"question_id": f"r{i}", "question_text": f"When was {i} born?", "reasoning_steps": [
-            {"paragraphs": [{"title": "P", "text_substring": f"Born in {i}."}], "cot_sent": "Born then."},
-            {"paragraphs": [{"title": None, "text_substring": None}], "cot_sent": f"So the answer is: 190{i}."}]}
-         for i in range(3)],
-        lambda records: "[\n" + ",\n".join(json.dumps(r, ensure_ascii=False) for r in records) + ", # the last\n]\n", 2,
-        ("question_text",), [("question_text",), ("question_id",), ("reasoning_steps",)], id=("question_id",),
-        answers=(("1900",), ("1901",), ("1902",)),
-    ),
     "popqa": Native(
         "popqa", "popQA.tsv",
         [[str(i), "Ann", "occupation", "politician", f"http://www.wikidata.org/entity/Q{i}", str(100 * i),

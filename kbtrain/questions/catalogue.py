@@ -11,7 +11,7 @@ from kbtrain.questions.base import DataSet, Loaded, Reading, any_table, native
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.data_sets.columns import csv_questions, jsonl_questions
 from kbtrain.questions.data_sets.hub import hub_questions
-from kbtrain.questions.data_sets.multi_hop import hotpotqa, iirc, iirc_steps, musique, two_wiki
+from kbtrain.questions.data_sets.multi_hop import hotpotqa, iirc, musique, two_wiki
 from kbtrain.questions.data_sets.multiple_choice import (
     ceval,
     cmmlu,
@@ -124,12 +124,6 @@ DATA_SETS: dict[str, DataSet] = {
         "see its page",
         "answer type as relation, hops, gold passages, questions without an answer",
         download="https://iirc-dataset.s3.us-west-2.amazonaws.com/iirc_train_dev.tgz",
-    ),
-    "iirc_steps": DataSet(
-        native(iirc_steps, ".jsonnet"),
-        "github.com/StonyBrookNLP/ircot (iirc.jsonnet: a few questions with reasoning steps)",
-        "Apache 2.0",
-        "hops, gold passages",
     ),
     "popqa": DataSet(
         native(popqa, *OBJECTS, *TABLES),

@@ -150,17 +150,6 @@ def test_musique() -> None:
     ]  # fmt: skip
 
 
-def test_iirc_with_reasoning_steps() -> None:
-    found = loaded("iirc_steps", "iirc.jsonnet")
-    assert len(found) == 20
-    assert [(name, answers) for name, _, answers in three(found)] == [
-        ("q_10236", ("1",)), ("q_8173", ("April 19, 1954",)), ("q_3290", ("Koudas",))
-    ]  # fmt: skip
-    assert gold(found[10]) == [
-        ("David Lee Roth", "A straight-ahead hard rock alb"), ("Bob Rock", "Robert Jenns Rock (born April ")
-    ]  # fmt: skip
-
-
 def test_squad_2() -> None:
     found = loaded("squad", "squad2.dev-v2.0.json")
     assert splits(found) == {"dev": 6078}

@@ -11,9 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from kbtrain.errors import UserError, at
 from kbtrain.questions.base import (
     Loaded,
     Reading,
@@ -25,7 +22,7 @@ from kbtrain.questions.base import (
     marked_passages,
     native,
 )
-from kbtrain.questions.reading.files import DataFile, data_files, text_chunks
+from kbtrain.questions.reading.files import DataFile, data_files
 from kbtrain.questions.reading.json_stream import jsonl_rows
 from kbtrain.questions.reading.rows import SourceRecord, unique
 from kbtrain.questions.reading.tables import OBJECTS, any_rows
@@ -213,46 +210,3 @@ def _iirc_answers(answer: SourceRecord) -> tuple[str, ...]:
         return (", ".join(spans),)
     value = answer.identifier("answer_value")
     return unique([value, f"{value} {answer.text_or_empty('answer_unit')}".strip()])
-
-
-def iirc_steps(file: DataFile) -> Iterator[Loaded]:
-    """IIRC questions with annotated reasoning steps (IRCoT's ``iirc.jsonnet``; Trivedi et al. 2023): ``[{"question_id",
-    "question_text", "reasoning_steps": [{"paragraphs": [{"title", "text_substring"}], "cot_sent"}]}]`` with comments
-    and trailing commas. Small files: they are read whole.
-
-    The answer is the last step's sentence; the passages are the steps' paragraphs, hops their number.
-    """
-    for row in _jsonnet_rows(file):
-        steps = row.rows("reasoning_steps")
-        if not steps:
-            raise row.error("reasoning_steps", "empty list")
-        answer = re.match(r"^So the answer is: (.+?)\.?$", steps[-1].text("cot_sent"))
-        if not answer:
-            raise steps[-1].error("cot_sent", "the last step must read 'So the answer is: ...'")
-        passages = tuple(context("iirc", paragraph.text_or_empty("title"), paragraph.text("text_substring"))
-                         for step in steps for paragraph in step.rows("paragraphs")
-                         if paragraph.has("text_substring"))  # fmt: skip
-        yield load_row(row, file, "iirc", passages, id=row.identifier("question_id"), text=row.text("question_text"),
-                       answers=(answer.group(1).strip(),), hops=len(ids(passages)),
-                       gold_passages=ids(passages))  # fmt: skip
-
-
-def _jsonnet_rows(file: DataFile) -> Iterator[SourceRecord]:
-    """This much of jsonnet is YAML: comments with #, commas before a closing bracket."""
-    text = "".join(text_chunks(file))
-    try:
-        node = yaml.compose(text, Loader=yaml.CSafeLoader)
-        values = yaml.load(text, Loader=yaml.CSafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "not jsonnet"
-        raise UserError(f"{at(file.name, mark.line + 1 if mark else 1)}: broken jsonnet ({reason})") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{at(file.name, 1)}: broken jsonnet ({str(error) or 'nested too deeply'})") from None
-    if not isinstance(node, yaml.SequenceNode):
-        raise UserError(f"{at(file.name, 1)}: expected a list of questions, found {type(values).__name__}")
-    for inner, value in zip(node.value, values, strict=True):
-        line = inner.start_mark.line + 1
-        if not isinstance(value, dict):
-            raise UserError(f"{at(file.name, line)}: expected an object, found {type(value).__name__}")
-        yield SourceRecord(value, file.name, line)

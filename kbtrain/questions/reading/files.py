@@ -92,7 +92,7 @@ def data_file(path: Path, split: Split = "test") -> DataFile:
 
 
 def _label(name: str) -> str:
-    return re.sub(r"(\.(jsonl|json|jsonnet|csv|tsv|parquet))+$", "", plain_name(name))
+    return re.sub(r"(\.(jsonl|json|csv|tsv|parquet))+$", "", plain_name(name))
 
 
 def split_word(name: str, splits: Mapping[str, Split], place: str = "") -> str:
