@@ -30,8 +30,15 @@ from kbtrain.config import run_script
 from kbtrain.gate.card import CARD
 from kbtrain.gates.encoder.gate import turns_only
 from kbtrain.gates.encoder.input import EncoderInput, Feature
-from kbtrain.gates.encoder.pair import TunedConfig, train_pair, train_probe
-from kbtrain.gates.encoder.train import describe, encoder_rows, fit_base, training_facts, with_adapter
+from kbtrain.gates.encoder.train import (
+    TunedConfig,
+    describe,
+    encoder_rows,
+    fit_base,
+    train_pair,
+    train_probe,
+    with_adapter,
+)
 from kbtrain.gates.late_scores import score_late_test
 from kbtrain.training.config import training_arguments
 from kbtrain.training.data import ClassifierData, class_weights, common_acts, read_classifier_data
@@ -111,7 +118,8 @@ def train(
         dev_metrics(gate, data),
     )
     recipe.train_to_end(trainer)
-    return gate, trainer, training_facts(compute, acts, weights, base)
+    facts: dict[str, Any] = {"compute": compute, "acts_foreseen": acts, "class_weights": weights}
+    return gate, trainer, facts | ({"base_slope": base.slope, "base_intercept": base.intercept} if base else {})
 
 
 if __name__ == "__main__":

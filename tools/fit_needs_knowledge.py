@@ -21,7 +21,7 @@ from pydantic import Field
 
 from kbtrain.answers.writing import language_of
 from kbtrain.config import Config, run_script
-from kbtrain.gates.encoder.needs_knowledge import WEIGHTS, NeedsKnowledge
+from kbtrain.gates.encoder.probe import WEIGHTS, NeedsKnowledge
 from kbtrain.io import jsonl
 from kbtrain.questions.catalogue import atlas_file
 from kbtrain.records import Question

@@ -62,18 +62,25 @@ class AverageGate(Combination):
         return mean_log_odds([of[name] for name, of in zip(names, self.member_scores(examples), strict=True)], names)
 
     @classmethod
-    def from_members(cls, folder: Path | str, members: Sequence[Path], open_member: OpenMember) -> AverageGate:
-        """A gate of these folders' gates, its own folder written. Raises :class:`UserError` for fewer than two."""
+    def of_folders(
+        cls, folder: Path, members: Sequence[Path], open_member: OpenMember
+    ) -> tuple[AverageGate, AverageCard]:
+        """The gate of these folders' gates, and its card for ``folder``. Raises :class:`UserError` for fewer than
+        two."""
         if len(members) < 2:
             raise UserError(f"gate 'average': {len(members)} members, needs two at least; name their folders")
-        gates = [open_member(member) for member in members]
         card = AverageCard(members=tuple(Path(os.path.relpath(member, folder)).as_posix() for member in members))
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        gate_of_members = cls(gates, card)
-        names = ", ".join(f"`{gate.name}`" for gate in gates)
+        return cls([open_member(member) for member in members], card), card
+
+    @classmethod
+    def from_members(cls, folder: Path, members: Sequence[Path], open_member: OpenMember) -> AverageGate:
+        """As :meth:`of_folders`, its own folder written."""
+        gate, card = cls.of_folders(folder, members, open_member)
+        folder.mkdir(parents=True, exist_ok=True)
+        names = ", ".join(f"`{member.name}`" for member in gate.gates)
         what = f"The mean of the log odds of {names}. Score: p(retrieval needed) in [0, 1]; members lie beside it."
-        write_made(Path(folder), card, what, turns="question" not in gate_of_members.reads)
-        return gate_of_members
+        write_made(folder, card, what, turns="question" not in gate.reads)
+        return gate
 
     @classmethod
     def load(cls, folder: Path | str, open_member: OpenMember) -> AverageGate:

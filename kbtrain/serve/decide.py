@@ -18,7 +18,7 @@ from kbtrain.answers.writing import language_of
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Saves
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.encoder.needs_knowledge import NeedsKnowledge
+from kbtrain.gates.encoder.probe import NeedsKnowledge
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.question_shift import vocabulary_of

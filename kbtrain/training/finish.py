@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import CARD, SAVED, ClassifierCard, Threshold, kept_thresholds, set_threshold
+from kbtrain.gate.card import CARD, SAVED, ClassifierCard, GateCard, Threshold, kept_thresholds, set_threshold
 from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.io import jsonl
 from kbtrain.io.files import errors_of, put_in_place, replacing
@@ -288,10 +288,50 @@ def write_scores(
     write_meta(output / SCORES, stage="score", config=None, inputs=inputs, extra={"gates": {gate: facts}})
 
 
-class ClassifierEnding(Ending):
-    """The end of an encoder, its probe or RAGate-MHA; ``gate`` has its best weights."""
+class ExampleEnding(Ending):
+    """The end of a gate that scores questions or turns; ``card`` lacks run, versions and threshold."""
 
     data = ("train", "dev", "test")
+    unit = "examples"
+
+    def __init__(
+        self,
+        config: HeldOutConfig,
+        gate: Any,
+        card: GateCard,
+        data: ClassifierData,
+        state: TrainerState | None,
+        run: Mapping[str, Any],
+    ) -> None:
+        super().__init__(config, state)
+        cut = gate.cut
+        self.gate, self.dev = gate, DevScores.from_gate(gate, data.dev, config.dev)
+        self.scored = config, gate, self.dev
+        self.figures, self.questions = self.dev.metrics, [row.example for row in data.train]
+        self.trained_on = f"{len(data.train)} {self.unit}"
+        self.facts = {
+            "train_examples": len(data.train),
+            "dev_examples": len(self.dev.need),
+            "without_label": data.unlabelled,
+            "dev_turns_cut": gate.cut - cut,
+            "dev": self.dev.metrics,
+            **steps_of(state, config.epochs),
+        }
+        self.run = {**run, **self.facts, "peak_rss_mb": peak_rss_mb()}
+        about = {"run": self.run, "versions": package_versions(), "thresholds": {gate.name: self.dev.threshold}}
+        self.card: Any = card.model_copy(update=about)
+
+    def write(self, folder: Path) -> None:
+        self.gate.save_beside(folder)
+        self.card.write(folder)
+
+    def difference(self, folder: Path) -> float:
+        again = type(self.gate).load(folder, device=str(self.gate.model.device))
+        return largest_difference(self.dev.scores, again.score(self.dev.examples))
+
+
+class ClassifierEnding(ExampleEnding):
+    """The end of an encoder, its probe or RAGate-MHA; ``gate`` has its best weights."""
 
     def __init__(
         self,
@@ -302,23 +342,7 @@ class ClassifierEnding(Ending):
         state: TrainerState | None,
         run: Mapping[str, Any],
     ) -> None:
-        super().__init__(config, state)
-        self.gate = gate
-        gate.cut = 0
-        self.dev = DevScores.from_gate(gate, data.dev, config.dev)
-        self.scored = config, gate, self.dev
-        self.figures, self.questions = self.dev.metrics, [row.example for row in data.train]
-        self.trained_on = f"{len(data.train)} examples"
-        self.facts = {
-            "train_examples": len(data.train),
-            "dev_examples": len(self.dev.need),
-            "without_label": data.unlabelled,
-            "dev_turns_cut": gate.cut,
-            "dev": self.dev.metrics,
-            **steps_of(state, config.epochs),
-        }
-        self.run = {**run, **self.facts, "peak_rss_mb": peak_rss_mb()}
-        self.card = ClassifierCard(
+        card = ClassifierCard(
             kind=kind,
             base_model=config.model,
             reads=gate.reader.settings,
@@ -326,19 +350,9 @@ class ClassifierEnding(Ending):
             key=config.key,
             base=gate.base.kind if getattr(gate, "base", None) else None,
             seed=config.seed,
-            thresholds={gate.name: self.dev.threshold},
             label_rule=label_rule(config.train),
-            run=self.run,
-            versions=package_versions(),
         )
-
-    def write(self, folder: Path) -> None:
-        self.gate.save_beside(folder)
-        self.card.write(folder)
-
-    def difference(self, folder: Path) -> float:
-        again = type(self.gate).load(folder, device=str(self.gate.model.device))
-        return largest_difference(self.dev.scores, again.score(self.dev.examples))
+        super().__init__(config, gate, card, data, state, run)
 
     def readme(self, worst: float) -> str:
         return _classifier_card(self.card, self.dev).text(worst)

@@ -132,7 +132,7 @@ def test_an_answer_with_a_gate_is_not_searched_for_by_the_kind():
 def test_the_head_beside_the_rules_on_the_held_out_table_is_that_of_the_docs():
     """The weights that come with the package; the list that they were fitted to shares no utterance with the table."""
     from kbtrain.answers.writing import language_of
-    from kbtrain.gates.encoder.needs_knowledge import NeedsKnowledge
+    from kbtrain.gates.encoder.probe import NeedsKnowledge
 
     rows = table()
     shares = NeedsKnowledge.load().probabilities([text for _, text in rows])

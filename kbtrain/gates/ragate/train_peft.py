@@ -19,16 +19,14 @@ from kbtrain.gates.ragate.prompt_and_peft import (
     TurnPrompts,
     peft_fingerprint,
 )
-from kbtrain.gates.true_false import Encoded
-from kbtrain.io.provenance import package_versions, peak_rss_mb
 from kbtrain.metrics.dev import classifier_metrics
 from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, open_merged, save_adapter, under_deepspeed
 from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.records import Example, TurnExample
 from kbtrain.training.answer_trainer import TrainingRow
 from kbtrain.training.config import HeldOutConfig
-from kbtrain.training.data import ClassifierData, label_rule, read_classifier_data
-from kbtrain.training.finish import DevScores, Ending, largest_difference, steps_of
+from kbtrain.training.data import ClassifierData, Labelled, label_rule, read_classifier_data
+from kbtrain.training.finish import DevScores, ExampleEnding, largest_difference
 from kbtrain.training.model_card import ModelCard
 
 if TYPE_CHECKING:
@@ -61,20 +59,16 @@ def check_turns(examples: Sequence[Example], path: Path, features: Sequence[Peft
     return turns
 
 
-def turns_of(rows: Sequence[object]) -> list[TurnExample]:
+def turns_of(rows: Sequence[Labelled]) -> list[TurnExample]:
     """The turns of labelled rows."""
-    examples = [getattr(row, "example", None) for row in rows]
-    return [turn for turn in examples if isinstance(turn, TurnExample)]
+    return [row.example for row in rows if isinstance(row.example, TurnExample)]
 
 
 def turn_row(prompts: TurnPrompts, turn: TurnExample) -> TrainingRow:
-    """The row ends with the token that decides; nothing after it is fed in or learnt."""
-    return answer_only(prompts.encode(turn), bool(turn.label))
-
-
-def answer_only(encoded: Encoded, need: bool) -> TrainingRow:
-    """The prompt and the answer up to its first differing token, which alone has a label."""
-    row = make_row(encoded, [float(need)])
+    """The prompt and the answer up to the first token that decides, which alone has a label; nothing after it is fed in
+    or learnt."""
+    encoded = prompts.encode(turn)
+    row = make_row(encoded, [float(bool(turn.label))])
     place = encoded.tree.places[()].position
     end = len(encoded.prompt) + place + 1
     return TrainingRow(row.ids[:end], (row.labels[place],), (row.other[place],), (row.weight[place],), row.n_truncated)
@@ -96,15 +90,6 @@ class RagatePeftTrainer(KBMTrainer):
         return classifier_metrics(need, probabilities["need"])
 
 
-def write_merged(folder: Path, card: RagatePeftCard, adapter: Path, device: str, tokenizer: Any) -> None:
-    """A model of its own in 16 bits, for other software. Its scores differ from the gate's by rounding."""
-    import torch
-
-    model: Any = open_merged(card.base_model, adapter, card.method, device, torch.bfloat16)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
 def new_card(
     config: HeldOutConfig,
     compute: str,
@@ -124,49 +109,35 @@ def new_card(
     )
 
 
-class PeftEnding(Ending):
+class PeftEnding(ExampleEnding):
     """The end of RAGate-PEFT's training: ``card`` lacks run and threshold."""
 
-    data = ("train", "dev", "test")
+    unit = "turns"
 
     def __init__(
-        self,
-        config: HeldOutConfig,
-        gate: RagatePeft,
-        card: RagatePeftCard,
-        data: ClassifierData,
-        state: TrainerState,
+        self, config: HeldOutConfig, gate: RagatePeft, card: RagatePeftCard, data: ClassifierData, state: TrainerState,
         run: Mapping[str, Any],
-    ) -> None:
-        super().__init__(config, state)
+    ) -> None:  # fmt: skip
         adapters_in_fp32(gate.scorer.model)
-        self.gate, self.dev_turns = gate, turns_of(data.dev)
-        self.dev = DevScores.from_gate(gate, data.dev, config.dev)
-        self.scored = config, gate, self.dev
-        self.figures, self.questions = self.dev.metrics, turns_of(data.train)
-        self.trained_on = f"{len(data.train)} turns"
-        self.facts = {
-            "train_examples": len(data.train),
-            "dev_examples": len(self.dev.need),
-            "dev": self.dev.metrics,
-            "without_label": data.unlabelled,
-            **steps_of(state, config.epochs),
-        }
-        self.run = {**run, **self.facts, "peak_rss_mb": peak_rss_mb()}
-        about = {"run": self.run, "versions": package_versions(), "thresholds": {gate.name: self.dev.threshold}}
-        self.card = card.model_copy(update=about)
+        super().__init__(config, gate, card, data, state, run)
 
     def write(self, folder: Path) -> None:
-        model, tokenizer = self.gate.scorer.model, self.gate.prompts.tokenizer
+        """Adapter, tokenizer and card; where asked for, a model of its own in 16 bits, for other software: its scores
+        differ from the gate's by rounding."""
+        model, tokenizer, card = self.gate.scorer.model, self.gate.prompts.tokenizer, self.card
         save_adapter(model, folder / ADAPTER)
         tokenizer.save_pretrained(folder)
-        self.card.write(folder)
-        if self.card.merged:
-            write_merged(folder / MERGED, self.card, folder / ADAPTER, model.device.type, tokenizer)
+        card.write(folder)
+        if card.merged:
+            import torch
+
+            merged: Any = open_merged(card.base_model, folder / ADAPTER, card.method, model.device.type, torch.bfloat16)
+            merged.save_pretrained(folder / MERGED)
+            tokenizer.save_pretrained(folder / MERGED)
 
     def difference(self, folder: Path) -> float:
         again = RagatePeft.load(folder, device=self.gate.scorer.model.device.type)
-        return largest_difference(self.dev.scores, again.score(self.dev_turns))
+        return largest_difference(self.dev.scores, again.score(self.dev.examples))
 
     def readme(self, worst: float) -> str:
         return _model_card(self.card, self.dev).text(worst)
