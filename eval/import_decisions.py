@@ -32,7 +32,7 @@ from kbtrain.evaluation.decisions_file import added_gates, read_decisions
 from kbtrain.evaluation.run_folder import check_gate_name, first_ids, read_outcomes, read_scores
 from kbtrain.evaluation.savings import four_fold
 from kbtrain.gate.card import CARD
-from kbtrain.gates.score_file import SCORES, score_path
+from kbtrain.gates.scoring import SCORES, score_path
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, meta_of, meta_path, write_meta

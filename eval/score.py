@@ -30,14 +30,18 @@ from kbtrain.evaluation.member_scores import from_members
 from kbtrain.evaluation.scoring_inputs import ScoringInputs, attach_passages, check_own_prompts, read_inputs
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.prompted import PROMPTED
-from kbtrain.gates.score_file import ScoreFile, files_of_models, is_finished, noted_models, score_path
-from kbtrain.gates.score_stage import (
+from kbtrain.gates.scoring import (
     Engine,
+    ScoreFile,
     chunks_left,
     examples_left,
+    files_of_models,
+    is_finished,
     note_best_f1,
+    noted_models,
     price_of_scores,
     score_chunks,
+    score_path,
 )
 from kbtrain.gates.thresholds_store import sources_of
 from kbtrain.gates.training_overlap import dev_in_test, seen_in_training, seen_messages

@@ -22,8 +22,7 @@ from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.gates.handles import handle
-from kbtrain.gates.score_file import ScoreFile, files_of_models, noted_models
-from kbtrain.gates.score_stage import chunks_left, score_chunks
+from kbtrain.gates.scoring import ScoreFile, chunks_left, files_of_models, noted_models, score_chunks
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, write_meta

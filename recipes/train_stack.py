@@ -26,7 +26,7 @@ from kbtrain.evaluation.stack_inputs import StoredColumns, stack_members
 from kbtrain.gate.trained_on import held_out_rows
 from kbtrain.gates.features.additive import check_need
 from kbtrain.gates.handles import handle
-from kbtrain.gates.score_file import score_path
+from kbtrain.gates.scoring import score_path
 from kbtrain.gates.stack.gate import StackCard, combine_scores, held_out_or_own
 from kbtrain.gates.stack.linear import fit_linear, held_out_log_odds
 from kbtrain.records import GateExample

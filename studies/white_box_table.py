@@ -20,7 +20,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.results import GateResult, load
-from kbtrain.gates.score_file import score_path
+from kbtrain.gates.scoring import score_path
 from kbtrain.io.provenance import meta_of, write_atomically
 from kbtrain.report.words import percent, points, points_interval
 

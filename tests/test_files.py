@@ -21,7 +21,7 @@ from support.disk import full_disk
 
 from kbtrain.dialogue.responses import Response
 from kbtrain.errors import UserError
-from kbtrain.gates.score_file import ScoreFile, Timing
+from kbtrain.gates.scoring import ScoreFile, Timing
 from kbtrain.io.artifact import Records
 from kbtrain.io.files import (
     append,

@@ -20,7 +20,7 @@ from kbtrain.dialogue.responses import VERDICTS, read_key, read_verdicts
 from kbtrain.dialogue.turns_jsonl import plain_turns
 from kbtrain.errors import UserError
 from kbtrain.evaluation import results
-from kbtrain.gates.score_file import ScoreFile
+from kbtrain.gates.scoring import ScoreFile
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import Records
 from kbtrain.io.files import cut_torn_line

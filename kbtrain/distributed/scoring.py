@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 from kbtrain.distributed.ray_cluster import EngineConfig, RayCluster, RowWorker, engine
 from kbtrain.errors import UserError
 from kbtrain.gates.handles import GateHandle, GateOpening, check_bases, handle_of_opening
-from kbtrain.gates.score_stage import Chunk, Engine, ScoredChunk, local, scored_chunk
+from kbtrain.gates.scoring import Chunk, Engine, ScoredChunk, local, scored_chunk
 from kbtrain.records import DtypeName, Split
 
 _CHUNK = TypeAdapter(Chunk)
@@ -40,7 +40,7 @@ class ScoreWorker(RowWorker):
 
 @dataclass(frozen=True)
 class RayScoring(RayCluster):
-    """An :data:`~kbtrain.gates.score_stage.Engine`; an actor takes one GPU where there are GPUs."""
+    """An :data:`~kbtrain.gates.scoring.Engine`; an actor takes one GPU where there are GPUs."""
 
     worker: type[RowWorker] = ScoreWorker
 

@@ -18,7 +18,7 @@ from kbtrain.gates.fit_kind import fit_and_write
 from kbtrain.gates.handles import GateHandle, gate_identity, handle, handle_of_prompt, handle_of_replies
 from kbtrain.gates.prompted import PROMPTED
 from kbtrain.gates.registry import GATES, load_gate
-from kbtrain.gates.score_stage import gates_of_run
+from kbtrain.gates.scoring import gates_of_run
 from kbtrain.gates.simple import Always
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import path_exists, writing

@@ -17,12 +17,12 @@ from kbtrain.gates.simple import (
     NEUTRAL,
     RETRIEVER_SCORES,
     Always,
-    FormOnly,
     Never,
     Oracle,
     Random,
-    RelationOnly,
     RetrieverScore,
+    form_only,
+    relation_only,
 )
 from kbtrain.labeling.examples import example
 from kbtrain.records import Evidence, Label, Outcome
@@ -34,7 +34,7 @@ def baselines(
 ) -> list[GateInput]:  # fmt: skip
     """LLM-only, All-RAG, random, oracle, relation-only, form-only, the retriever's score and gap.
 
-    Raises :class:`UserError` (see :class:`RelationOnly`).
+    Raises :class:`UserError` (see :class:`~kbtrain.gates.simple.GroupMean`).
 
     ``texts``: the training questions that count, by id. Without any there is neither relation-only nor form-only: they
     know what training questions gained, nothing else. Without ``evidence`` of all questions there is neither the
@@ -44,7 +44,7 @@ def baselines(
     by_score = [gate for gate in (RetrieverScore(name, rows) for name in RETRIEVER_SCORES) if gate.knows(ids)]
     oracle = Oracle([*dev.outcomes, *test.outcomes])
     trained = [label for label in labels if label.split == "train" and label.question_id in texts]
-    groups: list[Gate] = [RelationOnly(trained), FormOnly(trained, texts)] if trained else []
+    groups: list[Gate] = [relation_only(trained), form_only(trained, texts)] if trained else []
     return [
         _input(Never(), dev, test, fixed=0.5),
         _input(Always(), dev, test, fixed=0.5),

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kbtrain.gates.combination import ByName
+from kbtrain.gate.gate import ByName
 from kbtrain.gates.handles import GateHandle, GateOpening, handle
 from kbtrain.gates.registry import kind_of, read_card
-from kbtrain.gates.score_file import Costs, Timing, costs_of, score_path
-from kbtrain.gates.score_stage import Chunk, Engine, ScoredChunk, scored_id
+from kbtrain.gates.scoring import Chunk, Costs, Engine, ScoredChunk, Timing, costs_of, score_path, scored_id
 from kbtrain.io import jsonl
 from kbtrain.records import GateScore
 
@@ -68,9 +67,7 @@ def from_members(opening: GateOpening, run: Path, stored: Callable[[GateHandle],
 
 def _read(member: GateHandle, run: Path) -> _Stored:
     rows = jsonl.read(GateScore, score_path(run, member.name))
-    scores = {name: score for score, name in member.stored.items()}
-    names = {scores.get(name, name): name for name in member.names}
-    return _Stored(names, {(row.gate, row.question_id): row.score for row in rows}, costs_of(run, member))
+    return _Stored(member.own_names, {(row.gate, row.question_id): row.score for row in rows}, costs_of(run, member))
 
 
 def _scored(score: FromMembers, members: Sequence[_Stored], gate: GateHandle, chunk: Chunk) -> ScoredChunk:

@@ -13,7 +13,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate.gate import Reads
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.registry import read_card
-from kbtrain.gates.score_stage import plain_examples
+from kbtrain.gates.scoring import plain_examples
 from kbtrain.gates.training_overlap import AllowedOverlap
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
@@ -47,7 +47,7 @@ THRESHOLD_HEADING = "## Threshold"
 # The earliest moment of answering at which a gate can be asked: before anything, after the prefill of the answering
 # model's own prompt, after (the beginning of) an answer, after a search.
 Stage = Literal["question", "prefill", "draft", "search"]
-STAGES: tuple[Stage, ...] = ("question", "prefill", "draft", "search")
+STAGES: tuple[Stage, ...] = get_args(Stage)
 Saves = Literal["searches", "passages"]  # what a gate skips: one that reads what was found saves no search
 
 
@@ -104,25 +104,15 @@ class Outlook(BaseModel):
 
     def at(self, score: float) -> tuple[float, float]:
         """Probability that a search helps, and the expected gain."""
-        place = bisect.bisect_left(self.scores, score)
-        if place in (0, len(self.scores)):
-            end = max(place - 1, 0)
-            return self.helps[end], self.gain[end]
-        before, after = self.scores[place - 1], self.scores[place]
-        share = (score - before) / (after - before)
-        chance, gain = (row[place - 1] + share * (row[place] - row[place - 1]) for row in (self.helps, self.gain))
-        return chance, gain
+        import numpy as np
+
+        return float(np.interp(score, self.scores, self.helps)), float(np.interp(score, self.scores, self.gain))
 
     def above(self, gain: float) -> float:
         """The threshold above which a search gains more than this; infinite where none does, or all do."""
-        place = bisect.bisect_right(self.gain, gain)
-        if place == len(self.gain):
-            return math.inf
-        if place == 0:
-            return -math.inf
-        low, high = self.gain[place - 1], self.gain[place]
-        before, after = self.scores[place - 1], self.scores[place]
-        return before + (gain - low) / (high - low) * (after - before)
+        import numpy as np
+
+        return float(np.interp(gain, self.gain, self.scores, left=-math.inf)) if gain < self.gain[-1] else math.inf
 
     def line(self) -> str:
         """The calibration error in words."""
@@ -179,14 +169,11 @@ class Threshold(BaseModel):
 
     def line(self, gate: str) -> str:
         """A point of a list: the threshold, its rule, its promise if any, and its effect on dev as far as noted."""
-        evidence = self.evidence
-        has_shares = {"retrieval_ratio", "accuracy"} <= set(evidence)
-        shares = (
-            f": {evidence['retrieval_ratio']:.1%} retrieved, accuracy {evidence['accuracy']:.3f}" if has_shares else ""
-        )
+        evidence, shares, ratio = self.evidence, "", self.evidence.get("retrieval_ratio", 0.0)
         if {"retrieval_ratio", "changed"} <= set(evidence):
-            skipped = 1 - evidence["retrieval_ratio"]
-            shares = f": {skipped:.1%} of the searches skipped, {evidence['changed']:.1%} of the answers differ"
+            shares = f": {1 - ratio:.1%} of the searches skipped, {evidence['changed']:.1%} of the answers differ"
+        elif {"retrieval_ratio", "accuracy"} <= set(evidence):
+            shares = f": {ratio:.1%} retrieved, accuracy {evidence['accuracy']:.3f}"
         promise = f"; promised: {self.promise}" if self.promise else ""
         where = "logged" if "traffic" in evidence else "dev"
         tested = "" if self.test is None else f"; {self.test.line()}"
@@ -198,10 +185,10 @@ class Threshold(BaseModel):
 
 def promise_text(guarantee: Mapping[str, Any]) -> str:
     """A threshold's guarantee in words (:class:`kbtrain.metrics.thresholds.Guarantee` as a document has it)."""
+    changed = guarantee.get("promise") == "answers_changed"
+    what = "% of the answers differ from" if changed else "points of right answers lost against"
     sure = f"with probability {1 - guarantee['delta']:g}"
-    if guarantee.get("promise") == "answers_changed":
-        return f"at most {100 * guarantee['limit']:.3g} % of the answers differ from always searching, {sure}"
-    return f"at most {100 * guarantee['limit']:.3g} points of right answers lost against always searching, {sure}"
+    return f"at most {100 * guarantee['limit']:.3g} {what} always searching, {sure}"
 
 
 class GateCard(BaseModel):
@@ -265,18 +252,16 @@ class GateCard(BaseModel):
             raise UserError(f"{at(path)}: a gate of kind '{data['kind']}', expected '{expected}'")
         try:
             card = cls.model_validate(data)
-        except ValidationError as error:
-            raise UserError(f"{at(path)}: {one_line(error)}") from None
-        try:
             card.own_prompts()
             card.titles()
-        except UserError as error:
-            raise UserError(f"{at(path)}: {error}") from None
+        except (ValidationError, UserError) as error:
+            raise UserError(f"{at(path)}: {one_line(error) if isinstance(error, ValidationError) else error}") from None
         return card
 
     def write(self, folder: Path) -> None:
         """Write ``gate.json`` atomically, with the hashes of the weights that lie in the folder already."""
-        card = self if self.parts() else self.model_copy(update={"weights_sha256": hash_weights(folder)})
+        hashes = {path.relative_to(folder).as_posix(): file_sha256(path) for path in _scored_by(folder)}
+        card = self if self.parts() else self.model_copy(update={"weights_sha256": hashes})
         write_atomically(folder / CARD, json.dumps(card.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n")
 
     def check_weights(self, folder: Path | str, full: bool = False) -> None:
@@ -417,13 +402,8 @@ class ClassifierCard(GateCard):
             raise UserError(f"{at(Path(folder) / CARD, field='reads')}: {error}") from None
 
 
-def hash_weights(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file of a folder that scores come from, by its path there; checkpoints are skipped."""
-    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in _scored_by(folder)}
-
-
 def _scored_by(folder: Path) -> list[Path]:
-    """Weights, configuration and tokenizer."""
+    """Weights, configuration and tokenizer; checkpoints are skipped."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix in _WEIGHTS or path.name in _BESIDE_WEIGHTS)
     return [path for path in paths if not path.relative_to(folder).parts[0].startswith("checkpoint")]
 
@@ -438,22 +418,15 @@ def read_gate_json(folder: Path | str) -> dict[str, Any]:
     """Any gate's ``gate.json``, of any kind. Raises :class:`UserError` if it is missing or broken."""
     path = Path(folder) / CARD
     if not path.exists():
-        raise UserError(_no_card(path))
+        if gates := _gates_in(path.parent):
+            raise UserError(f"{folder}: a folder of gates, no gate itself; give one of them: {gates}")
+        gates = "" if path.parent.exists() else _gates_in(path.parent.parent)
+        beside = f" Gates beside it: {gates}" if gates else ""
+        raise UserError(f"{at(path)}: no such file; is '{path.parent}' the folder of a finished training?{beside}")
     data = read_json(path)
     if not isinstance(data.get("kind"), str):
         raise UserError(f"{at(path)}: field 'kind': expected the kind of gate, found {data.get('kind')!r}")
     return data
-
-
-def _no_card(path: Path) -> str:
-    """The message for a folder without ``gate.json``: that of a run names the gates in it, a missing one those beside
-    it."""
-    folder = path.parent
-    if gates := _gates_in(folder):
-        return f"{folder}: a folder of gates, no gate itself; give one of them: {gates}"
-    gates = "" if folder.exists() else _gates_in(folder.parent)
-    beside = f" Gates beside it: {gates}" if gates else ""
-    return f"{at(path)}: no such file; is '{folder}' the folder of a finished training?{beside}"
 
 
 def _gates_in(folder: Path) -> str:
@@ -466,37 +439,34 @@ def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
 
     The folder's README, if there is one, follows.
     """
-    with writing(Path(folder) / CARD):  # read and written again: another process's threshold would be lost
-        data = read_gate_json(folder)
-        thresholds = _thresholds(data, Path(folder) / CARD)
-        if (
-            threshold.outlook is None and gate in thresholds
-        ):  # it is of the scores: another threshold changes none of it
+    with _changing(Path(folder)) as (data, thresholds):
+        if threshold.outlook is None and gate in thresholds:
+            # The outlook is of the scores: another threshold changes none of it.
             threshold = threshold.model_copy(update={"outlook": thresholds[gate].outlook})
         thresholds[gate] = threshold
         data["thresholds"] = {name: item.model_dump(mode="json") for name, item in thresholds.items()}
-        _write_noted(Path(folder), data)
 
 
 def set_best(folder: Path | str, best: BestKey) -> None:
     """Note in ``gate.json`` and README which of a gate's keys decides where none is given."""
-    with writing(Path(folder) / CARD):
-        data = read_gate_json(folder)
+    with _changing(Path(folder)) as (data, _):
         data["best"] = best.model_dump(mode="json")
-        _write_noted(Path(folder), data)
 
 
-def _write_noted(folder: Path, data: dict[str, Any]) -> None:
-    """Write ``gate.json``, and the section on thresholds of the README, if there is one."""
-    readme, thresholds = folder / README, _thresholds(data, folder / CARD)
-    text = (
-        with_thresholds(read_text(readme), thresholds, (data.get("best") or {}).get("key"))
-        if path_exists(readme)
-        else None
-    )
-    write_atomically(folder / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
-    if text is not None:
-        write_atomically(readme, text)
+@contextmanager
+def _changing(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Threshold]]]:
+    """Content of ``gate.json`` and its thresholds, to be changed; written afterwards, and the README's section on
+    thresholds, if there is one."""
+    readme = folder / README
+    with writing(folder / CARD):  # read and written again: another process's threshold would be lost
+        data = read_gate_json(folder)
+        thresholds = _thresholds(data, folder / CARD)
+        yield data, thresholds
+        best = (data.get("best") or {}).get("key")
+        text = with_thresholds(read_text(readme), thresholds, best) if path_exists(readme) else None
+        write_atomically(folder / CARD, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+        if text is not None:
+            write_atomically(readme, text)
 
 
 def kept_thresholds(card: Mapping[str, Any], folder: Path) -> dict[str, Threshold]:

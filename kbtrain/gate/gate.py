@@ -13,23 +13,17 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from numbers import Real
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Self
 
 from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.gate.card import CARD, GateCard, Outlook, Stage
+from kbtrain.gate.card import CARD, GateCard, Outlook, Stage, Threshold
 from kbtrain.records import Decision, Example, GateExample, Target, TurnExample
 from kbtrain.utterances import decide_by, input_kind
 
 Reads = Literal["question", "turn"]
 Unit = Literal["probability", "log odds"]
-
-
-class TimeLimited(Protocol):
-    """A source of scores that asks a server."""
-
-    def answer_within(self, seconds: float) -> None:
-        """Limit the seconds of what a score asks of the server."""
+ByName = Mapping[str, Sequence[float]]  # scores of one gate by its own names, each in the examples' order
 
 
 class Gate(ABC):
@@ -37,7 +31,8 @@ class Gate(ABC):
 
     A kind of gate sets ``name`` and defines :meth:`score_examples`. ``needs_evidence``: examples carry retrieved text.
     ``reads``: the examples it takes. ``unit``: of the score; None where it is neither a probability nor log odds.
-    ``card`` is None for gates without a folder. ``gates``: those that it is made of; ``server``: the one it asks.
+    ``card`` is None for gates without a folder. ``gates``: those that it is made of; ``server``: the one
+    it asks, with its own :meth:`answer_within`.
     """
 
     needs_evidence: bool = False
@@ -45,7 +40,7 @@ class Gate(ABC):
     unit: Unit | None = None
     card: GateCard | None = None
     gates: Sequence[Gate] = ()
-    server: TimeLimited | None = None
+    server: Any = None
 
     @property
     @abstractmethod
@@ -84,22 +79,24 @@ class Gate(ABC):
         return {self.name: self.score(inputs)}
 
     @property
+    def noted(self) -> Threshold | None:
+        """The threshold that the card notes, with all that is known of it; None if none was chosen yet."""
+        return self.card.thresholds.get(self.name) if self.card else None
+
+    @property
     def promise(self) -> str:
         """The promise of its own threshold for new questions, in words; empty without one."""
-        chosen = self.card.thresholds.get(self.name) if self.card else None
-        return chosen.promise if chosen else ""
+        return self.noted.promise if self.noted else ""
 
     @property
     def outlook(self) -> Outlook | None:
         """The worth of a search by the score; None before an evaluation noted it."""
-        chosen = self.card.thresholds.get(self.name) if self.card else None
-        return None if chosen is None else chosen.outlook
+        return self.noted.outlook if self.noted else None
 
     @property
     def threshold(self) -> float | None:
         """The threshold noted in the card; None if none was chosen yet."""
-        chosen = self.card.thresholds.get(self.name) if self.card else None
-        return None if chosen is None else chosen.threshold
+        return self.noted.threshold if self.noted else None
 
     def gate(self, key: Target) -> Gate:
         """The gate that decides by another label. Raises :class:`UserError`: this one has a single label."""
@@ -193,6 +190,27 @@ class KeyedGate(Gate):
         other = copy.copy(self)
         other.key = key
         return other
+
+
+class Combination(Gate):
+    """A gate that reads its members' scores: it needs what any of them needs, and reads what all of them read."""
+
+    def __init__(self, gates: Sequence[Gate]) -> None:
+        self.gates = list(gates)
+        self.needs_evidence = any(gate.needs_evidence for gate in gates)
+        self.reads = frozenset.intersection(*(gate.reads for gate in gates))
+        self.spent = Counter()  # a member that counts nothing makes one request each
+
+    def member_scores(self, examples: Sequence[Example]) -> list[ByName]:
+        """Scores of each member, in the members' order; what they cost is counted."""
+        by_member: list[ByName] = []
+        for gate in self.gates:
+            before = Counter(gate.spent)
+            by_member.append(gate.score_all(examples))
+            cost = {name: n - before[name] for name, n in gate.spent.items()} or {"requests": len(examples)}
+            for name, n in cost.items():
+                self.spent[name] += n  # 0 stays: it says that no request was made
+        return by_member
 
 
 def logistic(log_odds: float) -> float:

@@ -48,38 +48,30 @@ def local_folder(
     more: Callable[[], Iterable[str]] = tuple,
     check: Callable[[Path], None] = lambda folder: None,
 ) -> Path:
-    """A gate's folder as given, or fetched from the hub for ``USER/NAME``. Raises :class:`UserError`.
+    """A gate's folder as given; for ``USER/NAME`` that in the hub client's cache, where what is missing is downloaded.
 
-    ``more``: names of files that are fetched beside :data:`FILES`, asked for only then; ``check``: of each gate's
-    folder that was fetched.
+    ``revision``: branch, tag or commit; None: the main branch. Without network the cached one is taken. ``more``: names
+    of files that are fetched beside :data:`FILES`, asked for only then; ``check``: of each gate's folder that was
+    fetched. Raises :class:`UserError`: no such repository or revision, no access, a pickle in it, no gate in it.
     """
-    if is_hub_name(place):
-        return fetch_gate(str(place), revision, more(), check)
-    if revision is not None:
-        raise UserError(
-            f"revision '{revision}': '{place}' is read from this machine, not from the hub; leave the revision out"
-        )
-    return Path(place)
-
-
-def fetch_gate(
-    name: str,
-    revision: str | None = None,
-    more: Iterable[str] = (),
-    check: Callable[[Path], None] = lambda folder: None,
-) -> Path:
-    """The folder of a hub's gate in the client's cache; what is not there yet is downloaded.
-
-    ``revision``: branch, tag or commit; None: the main branch. Without network the cached one is taken. Raises
-    :class:`UserError`: no such repository or revision, no access, a pickle in it, no gate in it.
-    """
+    name = str(place)
+    if not is_hub_name(place):
+        if revision is not None:
+            raise UserError(
+                f"revision '{revision}': '{name}' is read from this machine, not from the hub; leave the revision out"
+            )
+        return Path(place)
     from huggingface_hub import snapshot_download
 
     check_name(name)
     with hub_errors(name, revision), quiet():
         hub_token = token()
-        _check_listed(name, _list_files(name, revision, hub_token))
-        patterns = [pattern for file in (*FILES, *more) for pattern in (file, f"*/{file}")]
+        names = sorted(_list_files(name, revision, hub_token))
+        if pickle := pickle_in(names):
+            raise UserError(f"{name}: {pickle} is a pickle, which can run code; kbtrain reads safetensors only")
+        if names and CARD not in names:
+            raise UserError(f"{name}: no {CARD} in it, so it holds no gate of kbtrain")
+        patterns = [pattern for file in (*FILES, *more()) for pattern in (file, f"*/{file}")]
         folder = Path(snapshot_download(name, revision=revision, token=hub_token, allow_patterns=patterns))
     for card in folder.rglob(CARD):
         check(card.parent)
@@ -102,14 +94,6 @@ def _list_files(name: str, revision: str | None, hub_token: str | None) -> list[
     except (ConnectionError, httpx2.TransportError):
         pass
     return []
-
-
-def _check_listed(name: str, files: Iterable[str]) -> None:
-    names = sorted(files)
-    if pickle := pickle_in(names):
-        raise UserError(f"{name}: {pickle} is a pickle, which can run code; kbtrain reads safetensors only")
-    if names and CARD not in names:
-        raise UserError(f"{name}: no {CARD} in it, so it holds no gate of kbtrain")
 
 
 def pickle_in(files: Iterable[str]) -> str | None:
@@ -161,16 +145,12 @@ def hub_errors(name: str, revision: str | None = None) -> Iterator[None]:
     except errors.LocalEntryNotFoundError:
         raise UserError(f"{name}: the hub cannot be reached, and its cache here has no whole copy of it") from None
     except errors.HfHubHTTPError as error:
-        raise UserError(f"{name}: {_refusal(error.response.status_code)}") from None
+        status = error.response.status_code
+        refusals = dict.fromkeys((401, 403), f"refused (status {status}); set {TOKEN} to a token that may do this")
+        refusals[429] = "asks to wait (status 429); try again later"
+        refusal = refusals.get(status, f"answered with status {status}; try again later")
+        raise UserError(f"{name}: the hub {refusal}") from None
     except (httpx2.HTTPError, ConnectionError, TimeoutError) as error:
         raise UserError(f"{name}: the hub cannot be reached ({type(error).__name__})") from None
     except (ValueError, KeyError) as error:  # the client reads answers as they come
         raise UserError(f"{name}: the hub's answer is not understood ({str(error).splitlines()[0][:120]})") from None
-
-
-def _refusal(status: int) -> str:
-    if status in (401, 403):
-        return f"the hub refused (status {status}); set {TOKEN} to a token that may do this"
-    if status == 429:
-        return "the hub asks to wait (status 429); try again later"
-    return f"the hub answered with status {status}; try again later"

@@ -25,7 +25,11 @@ HELD_OUT = "held_out.jsonl"  # scores of training questions by gates fitted with
 
 def question_hash(text: str) -> str:
     """16 hexadecimal digits of a normalised question: equal for spellings that count as the same question."""
-    return hashlib.sha256(normalise(text).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return _digest(normalise(text))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def example_hash(example: Example) -> str:
@@ -49,7 +53,7 @@ def entity_hashes(example: Example) -> frozenset[str]:
         names = tuple(normalise(name) for name in example.entities if not is_empty(name))
     else:
         names = ("\n".join([example.dialogue_id, *(utterance.text for utterance in example.context[:1])]),)
-    return frozenset(hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16] for name in names)
+    return frozenset(map(_digest, names))
 
 
 def asked_about(example: Example) -> tuple[str, str]:
@@ -73,12 +77,9 @@ def write_trained_on(folder: Path, examples: Iterable[Example], others: Iterable
     ``others``: folders of gates that it is made of, whose questions count as well. Notes of a training before go.
     """
     rows, folders = list(examples), list(others)
-    by_file = {
-        TRAINED_ON: {example_hash(row) for row in rows},
-        TRAINED_ENTITIES: {digest for row in rows for digest in entity_hashes(row)},
-    }
-    for name, hashes in by_file.items():
-        hashes |= {digest for other in folders for digest in _noted_hashes(other, name)}
+    own = {TRAINED_ON: map(example_hash, rows), TRAINED_ENTITIES: (d for row in rows for d in entity_hashes(row))}
+    for name, digests in own.items():
+        hashes = set(digests).union(*(_noted_hashes(other, name) for other in folders))
         if hashes:
             write_atomically(folder / name, "".join(f"{digest}\n" for digest in sorted(hashes)))
         else:

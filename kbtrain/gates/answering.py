@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD, GateCard
@@ -27,21 +27,10 @@ OTHER_PROMPTS = "its threshold was chosen with other prompts; make and calibrate
 Fingerprint = Callable[["PreTrainedTokenizerBase", "OwnPrompts | None"], str]  # of the prompts of a gate
 
 
-class AnsweringCard(Protocol):
-    """A card's facts about the model: its name, its number format, and the prompts that it was asked with."""
-
-    @property
-    def base_model(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    def own_prompts(self) -> OwnPrompts | None: ...
-    def check_prompts(self, fingerprint: str, folder: Path | str, model: str | None = ...) -> None: ...
-
-
 def open_base_model(
-    card: AnsweringCard, folder: Path | str, dtype: str, device: str
+    card: Any, folder: Path | str, dtype: str, device: str
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model that a card names; ``dtype`` auto: the card's. Raises :class:`UserError`, which names the card, too."""
+    """The card's ``base_model``; ``dtype`` auto: the card's. Raises :class:`UserError`, which names the card, too."""
     from kbtrain.models.load import load_readable
 
     try:
@@ -53,7 +42,7 @@ def open_base_model(
 
 
 def open_answering(
-    card: AnsweringCard, folder: Path | str, fingerprint: Fingerprint, dtype: str, device: str
+    card: Any, folder: Path | str, fingerprint: Fingerprint, dtype: str, device: str
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer; ``dtype`` auto: the card's. Raises :class:`UserError` for prompts of another fingerprint."""
     model, tokenizer = open_base_model(card, folder, dtype, device)

@@ -12,8 +12,7 @@ from pydantic import Field
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard
-from kbtrain.gate.gate import Gate, logistic
-from kbtrain.gates.combination import ByName, Combination
+from kbtrain.gate.gate import ByName, Combination, Gate, logistic
 from kbtrain.records import Example
 from kbtrain.training.model_card import write_made
 

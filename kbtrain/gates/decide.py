@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
@@ -13,6 +13,7 @@ from kbtrain.errors import HALVES, UserError, at
 from kbtrain.gate.gate import Gate
 from kbtrain.io import jsonl
 from kbtrain.io.files import loads
+from kbtrain.models.batching import windows
 from kbtrain.questions.reading.files import DataFile, data_file, text_lines
 from kbtrain.questions.reading.json_stream import begins_list
 from kbtrain.questions.reading.tables import PARQUET, TABLES, any_rows
@@ -67,13 +68,8 @@ def _of_rows(file: DataFile, field: str | None) -> Iterator[str]:
 
 def missing_promise_warning(gate: Gate) -> str:
     """A warning of a gate for ``change`` whose threshold rests on no promise; empty for any other gate."""
-    threshold = gate.card.thresholds.get(gate.name) if gate.card else None
-    if (
-        threshold is None
-        or threshold.promise
-        or "traffic" in threshold.evidence
-        or getattr(gate, "key", None) != "change"
-    ):
+    noted, key = gate.noted, getattr(gate, "key", None)
+    if key != "change" or noted is None or noted.promise or "traffic" in noted.evidence:
         return ""
     return (
         f"warning: the threshold of {gate.name} promises nothing about changed answers; choose one: "
@@ -147,16 +143,8 @@ def decisions(
 ) -> Iterator[dict[str, object]]:
     """For each input its text (or the example's id), the gate's name, and the fields of a
     :class:`~kbtrain.records.Decision`."""
-    waiting: list[str | Example] = []
-    for value in inputs:
-        waiting.append(value)
-        if len(waiting) == BATCH:
-            yield from _decided(gate, waiting, threshold)
-            waiting = []
-    yield from _decided(gate, waiting, threshold)
-
-
-def _decided(gate: Gate, inputs: Sequence[str | Example], threshold: float | None) -> Iterator[dict[str, object]]:
-    for value, decision in zip(inputs, gate.decide(inputs, threshold), strict=True):
-        named = {"text": value} if isinstance(value, str) else {"id": value.id}
-        yield {**named, "gate": gate.name, **asdict(decision)}
+    gate.threshold_or(threshold)  # a gate without one is an error before any input comes
+    for group in windows(inputs, BATCH):
+        for value, decision in zip(group, gate.decide(group, threshold), strict=True):
+            named = {"text": value} if isinstance(value, str) else {"id": value.id}
+            yield {**named, "gate": gate.name, **asdict(decision)}

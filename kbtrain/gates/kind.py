@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbtrain.gate.card import GateCard
-from kbtrain.gate.gate import Gate, Reads
-from kbtrain.gates.combination import ByName
+from kbtrain.gate.gate import ByName, Gate, Reads
 
 if TYPE_CHECKING:
     from kbtrain.llm.served_states import StatesServer

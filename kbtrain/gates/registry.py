@@ -56,57 +56,36 @@ def _stack(folder: Path, dtype: str, device: str) -> Gate:
 
 def _stack_served(folder: Path, states: StatesServer) -> Gate:
     """A stack whose probes read from the server; its other members are opened here: a stack reads all their scores."""
-    return Stack.load(
-        folder,
-        lambda member: load_gate(member, states=states if issubclass(kind_of(member)[1].card, _READ_STATES) else None),
-    )
 
+    def open_member(member: Path) -> Gate:
+        return load_gate(member, states=states if isinstance(read_card(member), ProbeCard | StackCard) else None)
 
-_READ_STATES = (ProbeCard, StackCard)
+    return Stack.load(folder, open_member)
 
 
 GATES: dict[str, Kind] = {
     "kbm": Kind(KBMCard, KBM.load, QUESTION, "recipes/train_kbm.py", ("kbm_benefit", "kbm_certainty", "kbm_mastery")),
     "probe": Kind(
-        ProbeCard,
-        Probe.load,
-        QUESTION,
-        "recipes/train_probe.py",
-        ("probe_benefit", "probe_certainty", "probe_mastery"),
-        open_served=partial(load_served, Probe),
+        ProbeCard, Probe.load, QUESTION, "recipes/train_probe.py",
+        ("probe_benefit", "probe_certainty", "probe_mastery"), open_served=partial(load_served, Probe),
     ),
     "draft_probe": Kind(
-        DraftProbeCard,
-        DraftProbe.load,
-        QUESTION,
-        "recipes/train_probe.py",
-        ("draft_probe_benefit",),
+        DraftProbeCard, DraftProbe.load, QUESTION, "recipes/train_probe.py", ("draft_probe_benefit",),
         open_served=partial(load_served, DraftProbe),
     ),
     "encoder": Kind(ClassifierCard, EncoderGate.load, QUESTION | TURN, "recipes/train_encoder.py", ("encoder",)),
     "encoder_probe": Kind(
-        ClassifierCard,
-        EncoderProbe.load,
-        QUESTION | TURN,
-        "recipes/train_encoder.py",
-        ("encoder_probe",),
-        fit=EncoderProbe.fit_embedded,
-        features=embedded,
+        ClassifierCard, EncoderProbe.load, QUESTION | TURN, "recipes/train_encoder.py", ("encoder_probe",),
+        fit=EncoderProbe.fit_embedded, features=embedded,
     ),
     "features": Kind(FeaturesCard, Features.load, QUESTION, "recipes/train_features.py", fit=Features.fit_form),
     "seakr": Kind(SeakrCard, SeaKR.load, QUESTION, "recipes/make_seakr.py", ("seakr",), open_served=load_seakr),
     "p_yes": Kind(
-        p_yes.PYesCard,
-        p_yes.PYes.load,
-        QUESTION,
-        "recipes/make_untrained.py",
+        p_yes.PYesCard, p_yes.PYes.load, QUESTION, "recipes/make_untrained.py",
         open_served=partial(load_untrained, ServedPYes),
     ),
     "draft": Kind(
-        draft.DraftCard,
-        draft.Draft.load,
-        QUESTION,
-        "recipes/make_untrained.py",
+        draft.DraftCard, draft.Draft.load, QUESTION, "recipes/make_untrained.py",
         open_served=partial(load_untrained, ServedDraft),
     ),
     "server": Kind(server.ServerCard, server.ServerGate.load, QUESTION, "recipes/make_untrained.py", server=True),
@@ -115,17 +94,13 @@ GATES: dict[str, Kind] = {
     "dialogue_state": Kind(DialogueStateCard, DialogueStateGate.load, TURN, FIT_GATE, fit=DialogueStateGate.fit),
     "structural": Kind(StructuralCard, StructuralGate.load, TURN, FIT_GATE, fit=StructuralGate.fit),
     "stack": Kind(
-        StackCard,
-        _stack,
-        QUESTION,
-        "recipes/train_stack.py",
-        open_served=_stack_served,
+        StackCard, _stack, QUESTION, "recipes/train_stack.py", open_served=_stack_served,
         of_members=StackCard.of_members,
     ),
     "average": Kind(
         AverageCard, _average, QUESTION | TURN, "eval/score.py", of_members=AverageCard.of_members, one_score=True
     ),
-}
+}  # fmt: skip
 # Rows of every table: what needs no gate's folder, then KBM and probe; further gates follow by name.
 TABLE_ORDER = (
     *("llm_only", "all_rag", "random", "oracle", "prompt", "relation_only", "form_only", *RETRIEVER_SCORES),
@@ -218,7 +193,6 @@ def verify_weights(folder: Path | str, revision: str | None = None) -> None:
 
 
 def _check_arguments(folder: object, key: object, dtype: object, device: object, revision: object) -> None:
-    """Raise :class:`UserError` for what :func:`load_gate` cannot take, for any kind of gate."""
     if not isinstance(folder, str | Path) or not str(folder).strip():
         raise UserError(f"folder: expected a gate's folder, or USER/NAME on the hub, found {folder!r:.60}")
     for name, value in (("key", key), ("revision", revision), ("device", device)):

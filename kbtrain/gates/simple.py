@@ -53,7 +53,7 @@ class Random(Gate):
 
     def _uniform(self, question_id: str) -> float:
         digest = hashlib.blake2b(f"{self.seed}\0{question_id}".encode(), digest_size=8).digest()
-        return (int.from_bytes(digest, "big") >> 11) / 2**53
+        return (int.from_bytes(digest, "big") >> 11) / 2**53  # the 53 bits that a float holds
 
 
 class Oracle(Gate):
@@ -75,35 +75,46 @@ class Oracle(Gate):
 NEUTRAL = 0.0  # a score above it says: retrieval gained more than it lost on the training questions
 
 
-class RelationOnly(Gate):
-    """Score = mean benefit (mastery with retrieval minus without, in [-1, 1]) of the relation's training questions.
+class GroupMean(Gate):
+    """Score = mean benefit (mastery with retrieval minus without, in [-1, 1]) of the training questions of its group.
 
-    A relation that was not trained on (or None) gets the mean over all training questions.
+    A group that was not trained on (or None) gets the mean over all training questions.
     """
 
-    name = "relation_only"
+    name = "relation_only"  # or form_only
 
-    def __init__(self, labels: Iterable[Label]) -> None:
-        """Only labels of the train split are read. Raises :class:`UserError` if none of them has a benefit."""
-        self.overall, self.means = _mean_benefits(self.name, ((label, label.relation) for label in labels))
-
-    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        return [self.means.get(example.relation or "", self.overall) for example in examples]
-
-
-class FormOnly(Gate):
-    """Score = mean benefit of the training questions of the same form: what "Is ...?", "Who ...?" or "How many ...?"
-    alone tells. A form that was not trained on gets the mean over all training questions."""
-
-    name = "form_only"
-
-    def __init__(self, labels: Iterable[Label], texts: Mapping[str, str]) -> None:
-        """``texts``: the training questions by id. Raises as :class:`RelationOnly`."""
-        with_form = ((label, question_form(texts[label.question_id])) for label in labels if label.question_id in texts)
-        self.overall, self.means = _mean_benefits(self.name, with_form)
+    def __init__(
+        self, name: str, group: Callable[[GateExample], str | None], labels: Iterable[tuple[Label, str | None]]
+    ) -> None:
+        """``labels`` with their groups; only those of the train split are read. Raises :class:`UserError` if none of
+        them has a benefit."""
+        self.name, self.group = name, group
+        benefits: dict[str | None, list[float]] = defaultdict(list)
+        for label, group_of_label in labels:
+            if label.split == "train" and label.benefit is not None:
+                benefits[group_of_label].append(label.benefit)
+        everything = [benefit for values in benefits.values() for benefit in values]
+        if not everything:
+            raise UserError(f"gate '{name}': no training label has a benefit; sample condition 'rag' for them")
+        self.overall = sum(everything) / len(everything)
+        self.means = {group: sum(values) / len(values) for group, values in benefits.items() if group}
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
-        return [self.means.get(question_form(example.question), self.overall) for example in examples]
+        return [self.means.get(self.group(example) or "", self.overall) for example in examples]
+
+
+def relation_only(labels: Iterable[Label]) -> GroupMean:
+    """The gate whose groups are the questions' relations."""
+    return GroupMean("relation_only", lambda example: example.relation, ((label, label.relation) for label in labels))
+
+
+def form_only(labels: Iterable[Label], texts: Mapping[str, str]) -> GroupMean:
+    """The gate whose groups are the questions' forms: what "Is ...?", "Who ...?" or "How many ...?" alone tells.
+
+    ``texts``: the training questions by id.
+    """
+    with_form = ((label, question_form(texts[label.question_id])) for label in labels if label.question_id in texts)
+    return GroupMean("form_only", lambda example: question_form(example.question), with_form)
 
 
 def top_score(hits: Sequence[Hit]) -> float:
@@ -130,19 +141,15 @@ class RetrieverScore(Gate):
     A question for which nothing was found is below all others.
     """
 
+    name = "retriever_score"  # or retriever_gap
     needs_evidence = True
 
     def __init__(self, name: str, evidence: Iterable[Evidence]) -> None:
-        self._name = name
+        self.name = name
         self._scores = {
             hits_of_question.question_id: RETRIEVER_SCORES[name](hits_of_question.hits) for hits_of_question in evidence
         }
         self._none = min((score for score in self._scores.values() if score > -math.inf), default=0.0) - 1
-
-    @property
-    def name(self) -> str:
-        """``retriever_score`` or ``retriever_gap``."""
-        return self._name
 
     def knows(self, question_ids: Iterable[str]) -> bool:
         """True if every one of these questions was searched for."""
@@ -151,16 +158,3 @@ class RetrieverScore(Gate):
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example. Raises KeyError for a question without evidence."""
         return [max(self._scores[example.question_id], self._none) for example in examples]
-
-
-def _mean_benefits(gate: str, labels: Iterable[tuple[Label, str | None]]) -> tuple[float, dict[str, float]]:
-    """Mean benefit of all training questions with one, and of each group. Raises :class:`UserError` without any."""
-    benefits: dict[str | None, list[float]] = defaultdict(list)
-    for label, group in labels:
-        if label.split == "train" and label.benefit is not None:
-            benefits[group].append(label.benefit)
-    everything = [benefit for values in benefits.values() for benefit in values]
-    if not everything:
-        raise UserError(f"gate '{gate}': no training label has a benefit; sample condition 'rag' for them")
-    means = {group: sum(values) / len(values) for group, values in benefits.items() if group}
-    return sum(everything) / len(everything), means

@@ -34,10 +34,9 @@ def sources_of(gate: GateHandle, run: Path) -> dict[str, dict[str, str]]:
     if gate.folder is None:
         return {}
     folder = gate.folder.resolve()
-    names = {stored: name for name, stored in gate.stored.items()}
     place = folder.relative_to(run.resolve()) if folder.is_relative_to(run.resolve()) else folder
     facts = {"folder": str(place), "identity": gate_identity(folder)}
-    return {name: {**facts, "name": names.get(name, name)} for name in gate.names}
+    return {stored: {**facts, "name": name} for name, stored in gate.own_names.items()}
 
 
 def source_of(run: Path, meta: Mapping[str, Any], gate: str) -> Source | None:
@@ -102,24 +101,19 @@ def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> T
     of it.
     """
     stored = read_gate_json(folder).get("thresholds", {}).get(name)
-    old = None if stored is None else Threshold.model_validate(stored)
-    if old is not None and chosen.rule == "given" and not chosen.evidence and chosen.threshold == old.threshold:
-        _update(folder, name, old, chosen, "test", "outlook")
-        return ThresholdNote(old, True, old)
-    calibrated = old is not None and bool(old.evidence) and not chosen.evidence
-    stays = old is not None and not replace and (calibrated or promises_less(chosen, old))
-    if not stays:
+    if stored is None:
         set_threshold(folder, name, chosen)
-    elif old is not None:
-        _update(folder, name, old, chosen, "outlook")
-    return ThresholdNote(chosen, stays, old)
-
-
-def _update(folder: Path, name: str, old: Threshold, chosen: Threshold, *fields: str) -> None:
-    """Note these fields of ``chosen`` beside the threshold that stays."""
-    new = {field: value for field in fields if (value := getattr(chosen, field)) is not None}
-    if any(value != getattr(old, field) for field, value in new.items()):
-        set_threshold(folder, name, old.model_copy(update=new))
+        return ThresholdNote(chosen, False, None)
+    old = Threshold.model_validate(stored)
+    again = chosen.rule == "given" and not chosen.evidence and chosen.threshold == old.threshold
+    weaker = (bool(old.evidence) and not chosen.evidence) or promises_less(chosen, old)
+    stays = again or (weaker and not replace)
+    fields = ("test", "outlook") if again else ("outlook",)  # what is known of a threshold or of all: noted beside it
+    known = {field: value for field in fields if (value := getattr(chosen, field)) is not None}
+    written = old.model_copy(update=known) if stays else chosen
+    if written != old or not stays:
+        set_threshold(folder, name, written)
+    return ThresholdNote(old if again else chosen, stays, old)
 
 
 def note_calibrated(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> ThresholdNote:

@@ -42,13 +42,12 @@ def seen_in_training(gate: GateHandle, by_split: BySplit, reads: Reads, allowed:
     held_out, of_parts = _held_out(gate)
     counts: Counts = {}
     for split, rows in by_split.items():
-        same = [row for row in trained_among(folder, rows) if example_hash(row) not in held_out]
-        same += [row for part in parts for row in trained_among(part, rows) if example_hash(row) not in of_parts]
-        near = [row for row in sharing_entities(folder, rows) if example_hash(row) not in held_out]
-        near += [row for part in parts for row in sharing_entities(part, rows)]  # no fold of the whole leaves these out
-        near = [] if split == "train" else near
-        same = _once(rows, same)
-        near = _apart(_once(rows, near), same)
+        trained = {row.id for row in trained_among(folder, rows) if example_hash(row) not in held_out}
+        trained |= {r.id for part in parts for r in trained_among(part, rows) if example_hash(r) not in of_parts}
+        about = {row.id for row in sharing_entities(folder, rows) if example_hash(row) not in held_out}
+        about |= {row.id for part in parts for row in sharing_entities(part, rows)}  # no fold of the whole omits these
+        same = [row for row in rows if row.id in trained]
+        near = [row for row in rows if row.id in about - trained and split != "train"]
         who = f"{folder}: gate '{gate.name}' was trained on"
         if same and not allowed.questions:
             raise UserError(
@@ -90,7 +89,8 @@ def dev_in_test(by_split: BySplit, reads: Reads, allowed: AllowedOverlap, where:
     hashes = {example_hash(row) for row in test}
     entities = {entity for row in test for entity in entity_hashes(row)}
     same = [row for row in dev if example_hash(row) in hashes]
-    near = _apart([row for row in dev if not entities.isdisjoint(entity_hashes(row))], same)
+    same_ids = {row.id for row in same}
+    near = [row for row in dev if row.id not in same_ids and not entities.isdisjoint(entity_hashes(row))]
     lines = []
     for rows, free, what, flag in (
         (same, allowed.questions, "stand in test too", "allow_trained"),
@@ -108,13 +108,3 @@ def dev_in_test(by_split: BySplit, reads: Reads, allowed: AllowedOverlap, where:
 
 def _units(reads: Reads) -> str:
     return "entities" if reads == "question" else "dialogues"
-
-
-def _once(rows: Sequence[Example], chosen: Sequence[Example]) -> list[Example]:
-    ids = {row.id for row in chosen}
-    return [row for row in rows if row.id in ids]
-
-
-def _apart(rows: Sequence[Example], excluded: Sequence[Example]) -> list[Example]:
-    ids = {row.id for row in excluded}
-    return [row for row in rows if row.id not in ids]

@@ -267,11 +267,9 @@ def _as_model_takes_it(model: PreTrainedModel, allowed: torch.Tensor, positions:
     if window is not None and (kinds is None or "sliding_attention" in kinds):
         masks["sliding_attention"] = allowed & (distance < window)
     if config._attn_implementation != "sdpa":
-        masks = {kind: _additive(mask, model.dtype) for kind, mask in masks.items()}
+        least = torch.finfo(model.dtype).min
+        masks = {
+            kind: torch.zeros(mask.shape, dtype=model.dtype, device=mask.device).masked_fill(~mask, least)
+            for kind, mask in masks.items()
+        }
     return masks if kinds and len(masks) > 1 else masks.popitem()[1]
-
-
-def _additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    import torch
-
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill(~allowed, torch.finfo(dtype).min)

@@ -26,8 +26,7 @@ from kbtrain.gate.gate import Gate
 from kbtrain.gates.average import AverageCard
 from kbtrain.gates.handles import GateHandle, GateOpening, handle, handle_of_prompt
 from kbtrain.gates.kbm.gate import KBMCard
-from kbtrain.gates.score_file import ScoreFile
-from kbtrain.gates.score_stage import Chunk, chunks_left, local, score_chunks
+from kbtrain.gates.scoring import Chunk, ScoreFile, chunks_left, local, score_chunks
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta
 from kbtrain.prompts.kbm import kbm_fingerprint

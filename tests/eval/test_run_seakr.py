@@ -13,7 +13,7 @@ from yaml import safe_load
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import read_gate_json
-from kbtrain.gates.score_file import ScoreFile
+from kbtrain.gates.scoring import ScoreFile
 from kbtrain.gates.seakr.signals import SIGNALS
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta

@@ -19,7 +19,7 @@ from kbtrain.evaluation.seen import Seen
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import write_trained_on
-from kbtrain.gates import score_file
+from kbtrain.gates import scoring as score_file
 from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle_of_replies
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.prompted import PROMPTED

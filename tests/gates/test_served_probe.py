@@ -17,7 +17,7 @@ from kbtrain.errors import UserError
 from kbtrain.gates.handles import handle, layers_read, model_read
 from kbtrain.gates.probe.served import REFERENCE, check_reference, read_reference_states, write_reference
 from kbtrain.gates.registry import read_card
-from kbtrain.gates.score_stage import Chunk, local
+from kbtrain.gates.scoring import Chunk, local
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import StatesServer, largest_difference, line_break_tokens, read_reply
 from kbtrain.models.load import load_model, load_tokenizer

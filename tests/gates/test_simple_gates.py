@@ -8,7 +8,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.simple import Always, FormOnly, Never, Oracle, Random, RelationOnly, RetrieverScore
+from kbtrain.gates.simple import Always, Never, Oracle, Random, RetrieverScore, form_only, relation_only
 from kbtrain.records import Evidence, GateExample, Hit, Indicators, Label, Outcome, Split
 
 
@@ -59,14 +59,14 @@ def test_relation_only_is_the_mean_benefit_of_the_relation_in_the_training_set()
         _label("e", "symbol", 1.0, split="dev"),  # not read
         _label("f", "symbol", None),  # was not sampled with retrieval
     ]
-    gate = RelationOnly(labels)
+    gate = relation_only(labels)
     scores = gate.score([_example("x", "capital"), _example("y", "symbol"), _example("z", "new"), _example("w")])
     assert scores == pytest.approx([0.3, -0.3, 0.2, 0.2])
 
 
 def test_relation_only_without_a_benefit_says_what_to_do() -> None:
     with pytest.raises(UserError, match="sample condition 'rag'"):
-        RelationOnly([_label("a", "capital", None), _label("b", "capital", 0.5, split="test")])
+        relation_only([_label("a", "capital", None), _label("b", "capital", 0.5, split="test")])
 
 
 def test_form_only_is_the_mean_benefit_of_the_questions_form_in_the_training_set() -> None:
@@ -79,12 +79,12 @@ def test_form_only_is_the_mean_benefit_of_the_questions_form_in_the_training_set
         _label("e", None, 1.0),  # its question is skipped
         _label("a", None, 1.0, split="dev"),  # not read
     ]
-    gate = FormOnly(labels, texts)
+    gate = form_only(labels, texts)
     asked = ("Was it red?", "Who is she?\nA. Ann\nB. Is", "Tell me.", "How many?")
     scores = gate.score([dataclasses.replace(_example("x"), question=text) for text in asked])
     assert scores == pytest.approx([0.3, -0.3, 0.5, 0.2])
     with pytest.raises(UserError, match=r"gate 'form_only'.*sample condition 'rag'"):
-        FormOnly([_label("a", None, None)], texts)
+        form_only([_label("a", None, None)], texts)
 
 
 def test_the_retriever_s_score_and_gap_and_nothing_found_is_below_all() -> None:
@@ -100,7 +100,7 @@ def test_the_retriever_s_score_and_gap_and_nothing_found_is_below_all() -> None:
 
 
 def test_they_are_gates_that_need_nothing() -> None:
-    gates: list[Gate] = [Always(), Never(), Random(), Oracle([]), RelationOnly([_label("a", "b", 0.0)])]
-    gates += [FormOnly([_label("a", "b", 0.0)], {"a": "Why?"})]
+    gates: list[Gate] = [Always(), Never(), Random(), Oracle([]), relation_only([_label("a", "b", 0.0)])]
+    gates += [form_only([_label("a", "b", 0.0)], {"a": "Why?"})]
     assert [gate.name for gate in gates] == ["all_rag", "llm_only", "random", "oracle", "relation_only", "form_only"]
     assert not any(gate.needs_evidence for gate in gates)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.gates.score_file import ScoreFile, files_of_models
+from kbtrain.gates.scoring import ScoreFile, files_of_models
 from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.models.files_read import check_noted, digest, files_of, note
 from kbtrain.training.run import RUN, check_saved, claim_folder, claim_model, mark_complete

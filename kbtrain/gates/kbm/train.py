@@ -146,14 +146,6 @@ def write_gate(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, car
     return plain
 
 
-def reload_difference(
-    folder: Path, expected: Mapping[Target, list[float]], examples: Sequence[GateExample], device: str
-) -> float:
-    """Largest difference of a probability between ``expected`` and the model opened from the folder."""
-    again = KBM.load(folder, device=device).probabilities(examples)
-    return max(largest_difference(expected[key], again[key]) for key in expected)
-
-
 class KBMEnding(Ending):
     """The end of a KBM's training: ``model`` has its best weights, ``card`` all but the run.
 
@@ -198,7 +190,8 @@ class KBMEnding(Ending):
         self.figures = dev_metrics(self.examples, self.of_dev, card.labels) if self.examples else {}
 
     def difference(self, folder: Path) -> float:
-        return reload_difference(folder, self.kept, self.compared_examples, str(self.model.device))
+        again = KBM.load(folder, device=str(self.model.device)).probabilities(self.compared_examples)
+        return max(largest_difference(values, again[key]) for key, values in self.kept.items())
 
     def readme(self, worst: float) -> str:
         return _model_card(self.card, self.examples, self.of_dev, len(self.compared_examples)).text(worst)

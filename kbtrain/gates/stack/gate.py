@@ -11,9 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import STAGES, KeyedCard, Stage
-from kbtrain.gate.gate import Gate, KeyedGate, logistic
+from kbtrain.gate.gate import ByName, Combination, Gate, KeyedGate, logistic
 from kbtrain.gate.trained_on import HeldOut, question_hash
-from kbtrain.gates.combination import ByName, Combination
 from kbtrain.gates.stack.linear import Columns, Linear
 from kbtrain.records import Example, GateExample, Target
 from kbtrain.training.data import Labels
