@@ -34,6 +34,7 @@ from kbtrain.gates.scoring import (
     Engine,
     ScoreFile,
     chunks_left,
+    cost_facts,
     examples_left,
     files_of_models,
     is_finished,
@@ -143,7 +144,7 @@ def score(config: ScoreConfig, to_score: ScoringInputs, gate: GateHandle, hashes
             for n in score_chunks(scores, gate, chunks, engine):
                 bar.update(n)
         extra: dict[str, Any] = {
-            **scores.costs().facts(gate.names, splits),
+            **cost_facts(scores.timings(), gate.names),
             "server": dict.fromkeys(gate.names, True) if gate.server else {},
             **({"within_answer": dict.fromkeys(gate.names, True)} if gate.within_answer else {}),
             **({"after_search": dict.fromkeys(gate.names, True)} if gate.stage == "search" else {}),

@@ -22,7 +22,7 @@ from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.run_folder import first_ids
 from kbtrain.gates.handles import handle
-from kbtrain.gates.scoring import ScoreFile, chunks_left, files_of_models, noted_models, score_chunks
+from kbtrain.gates.scoring import ScoreFile, chunks_left, cost_facts, files_of_models, noted_models, score_chunks
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, write_meta
@@ -57,7 +57,7 @@ def main(config: ScoreReferenceConfig) -> None:
             for n in score_chunks(scores, source, chunks, config.scoring()):
                 bar.update(n)
         scores.finish()
-        extra = {**scores.costs().facts(source.names, config.splits), MODEL_FILES: noted_models(target, source.models)}
+        extra = {**cost_facts(scores.timings(), source.names), MODEL_FILES: noted_models(target, source.models)}
     write_meta(target, stage="score_reference", config=config, inputs=files, extra=extra,
                started=started)  # fmt: skip
     print(f"scored {len(examples)} questions with their passages in {time.monotonic() - started:.0f} s -> {target}")

@@ -28,8 +28,7 @@ from pydantic import Field
 
 from kbtrain.config import run_script
 from kbtrain.gate.card import CARD
-from kbtrain.gates.encoder.gate import turns_only
-from kbtrain.gates.encoder.input import EncoderInput, Feature
+from kbtrain.gates.encoder.gate import EncoderInput, Feature, turns_only
 from kbtrain.gates.encoder.train import (
     TunedConfig,
     describe,

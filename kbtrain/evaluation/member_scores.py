@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kbtrain.gate.gate import ByName
 from kbtrain.gates.handles import GateHandle, GateOpening, handle
 from kbtrain.gates.registry import kind_of, read_card
-from kbtrain.gates.scoring import Chunk, Costs, Engine, ScoredChunk, Timing, costs_of, score_path, scored_id
+from kbtrain.gates.scoring import Chunk, Engine, ScoredChunk, Timing, score_path, scored_id
 from kbtrain.io import jsonl
+from kbtrain.io.provenance import read_meta
 from kbtrain.records import GateScore
 
 FromMembers = Callable[[Sequence[ByName]], dict[str, list[float]]]
@@ -24,7 +26,7 @@ class _Stored:
 
     names: dict[str, str]  # its own name -> the stored one
     scores: dict[tuple[str, str], float]
-    costs: Costs
+    costs: Mapping[str, Any]  # as the scores' meta data have them
 
     def scores_of(self, chunk: Chunk) -> ByName:
         return {
@@ -35,8 +37,8 @@ class _Stored:
     def took(self, chunk: Chunk) -> tuple[float, dict[str, float]]:
         """Seconds and spent of the chunk; a gate that notes nothing spent makes a request each."""
         name, n = next(iter(self.names.values())), len(chunk.examples)
-        spent = self.costs.spent(name, chunk.split) or {"requests": 1.0}
-        return n * self.costs.seconds(name, chunk.split), {what: n * value for what, value in spent.items()}
+        seconds, spent = (self.costs[f"{what}_per_question"][name][chunk.split] for what in ("seconds", "spent"))
+        return n * seconds, {what: n * value for what, value in (spent or {"requests": 1.0}).items()}
 
 
 def from_members(opening: GateOpening, run: Path, stored: Callable[[GateHandle], bool]) -> Engine | None:
@@ -66,8 +68,9 @@ def from_members(opening: GateOpening, run: Path, stored: Callable[[GateHandle],
 
 
 def _read(member: GateHandle, run: Path) -> _Stored:
-    rows = jsonl.read(GateScore, score_path(run, member.name))
-    return _Stored(member.own_names, {(row.gate, row.question_id): row.score for row in rows}, costs_of(run, member))
+    path = score_path(run, member.name)
+    scores = {(row.gate, row.question_id): row.score for row in jsonl.read(GateScore, path)}
+    return _Stored(member.own_names, scores, read_meta(path))
 
 
 def _scored(score: FromMembers, members: Sequence[_Stored], gate: GateHandle, chunk: Chunk) -> ScoredChunk:
@@ -78,6 +81,6 @@ def _scored(score: FromMembers, members: Sequence[_Stored], gate: GateHandle, ch
         took, used = member.took(chunk)
         seconds += took
         spent.update({what: round(value) for what, value in used.items()})
-    device = ", ".join(sorted({member.costs.device() for member in members}))
+    device = ", ".join(sorted({member.costs["device"] for member in members}))
     timing = Timing(gate.names, chunk.split, len(chunk.examples), seconds, dict(spent), device)
     return ScoredChunk(tuple(scores), timing)

@@ -68,19 +68,13 @@ def plain_rows(rows: tuple[Labelled, ...]) -> list[Labelled]:
     return [row for row in rows if getattr(row.example, "reference", None) is None] or list(rows)
 
 
-def fit_and_write(name: str, train: Sequence[TurnExample], folder: Path) -> Gate:
-    """Fit a gate that is fitted in seconds to labelled turns; write its folder.
+def fit_and_write(name: str, turns: Sequence[TurnExample], folder: Path) -> None:
+    """Fit a gate of turns that needs no recipe to labelled ones; write its folder.
 
-    Raises :class:`UserError` for a single class, and for kinds that have a recipe instead.
+    Raises :class:`UserError` for a single class.
     """
-    kind = kinds()[name]
-    if kind.fit is None:
-        raise UserError(f"gate '{name}': not fitted here; {kind.made_by} makes it")
-    labelled = [turn for turn in train if turn.label is not None]
-    features = () if kind.features is None else (kind.features(labelled),)
-    gate = kind.fit(labelled, [float(bool(turn.label)) for turn in labelled], *features)
-    if gate.card is None:
-        raise UserError(f"gate '{name}': its fit() gives no card to write")
-    what = " ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split())
-    write_made(folder, gate.card, what, turns=True)
-    return gate
+    kind = GATES[name]
+    gate = kind.fit(turns, [float(bool(turn.label)) for turn in turns]) if kind.fit else None
+    if gate is None or gate.card is None:
+        raise UserError(f"gate '{name}': its fit() gives no gate with a card to write")
+    write_made(folder, gate.card, " ".join((type(gate).__doc__ or "").split()), turns=True)

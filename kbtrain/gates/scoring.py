@@ -7,6 +7,7 @@ scores depend on, and ``<gate>.jsonl.progress`` the costs of each batch.
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections import Counter
@@ -48,44 +49,22 @@ class Timing:
     device: str = ""
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Costs of stored scores, batch by batch."""
+def cost_facts(timings: Sequence[Timing], gates: Sequence[str]) -> dict[str, Any]:
+    """Means of an example by gate and split, and the devices, as the scores' meta data have them.
 
-    timings: tuple[Timing, ...]
-
-    @classmethod
-    def read_costs(cls, progress: Path) -> Costs:
-        """As noted in a file beside the scores."""
-        return cls(tuple(jsonl.read(Timing, progress)))
-
-    def seconds(self, gate: str, split: Split) -> float:
-        """Seconds per example of this gate as measured on one split; 0 before anything was scored."""
-        timings = self._timings_of(gate, split)
-        n = sum(t.n for t in timings)
-        return sum(t.seconds for t in timings) / n if n else 0.0
-
-    def spent(self, gate: str, split: Split) -> dict[str, float]:
-        """Requests, samples and tokens per example of this gate on one split; empty for one request a question."""
-        timings = self._timings_of(gate, split)
-        n = sum(t.n for t in timings)
-        names = sorted({name for t in timings for name in t.spent})
-        return {name: sum(t.spent.get(name, 0) for t in timings) / n for name in names}
-
-    def device(self) -> str:
-        """Device on which the scores were computed; this process's device if that was not noted."""
-        return ", ".join(sorted({t.device for t in self.timings if t.device})) or provenance.device()
-
-    def facts(self, gates: Sequence[str], splits: Sequence[Split]) -> dict[str, Any]:
-        """Seconds and spent of a question by gate and split, and the device, as the scores' meta data have them."""
-        return {
-            "seconds_per_question": {name: {split: self.seconds(name, split) for split in splits} for name in gates},
-            "spent_per_question": {name: {split: self.spent(name, split) for split in splits} for name in gates},
-            "device": self.device(),
-        }
-
-    def _timings_of(self, gate: str, split: Split) -> list[Timing]:
-        return [t for t in self.timings if gate in t.gates and t.split == split]
+    ``spent``: requests, samples and tokens; empty for one request a question. Where no batch notes its device, it is
+    this process's.
+    """
+    seconds: dict[str, dict[str, float]] = {gate: {} for gate in gates}
+    spent: dict[str, dict[str, dict[str, float]]] = {gate: {} for gate in gates}
+    for gate, split in itertools.product(gates, dict.fromkeys(timing.split for timing in timings)):
+        measured = [timing for timing in timings if gate in timing.gates and timing.split == split]
+        n = sum(timing.n for timing in measured) or 1
+        names = sorted({name for timing in measured for name in timing.spent})
+        seconds[gate][split] = sum(timing.seconds for timing in measured) / n
+        spent[gate][split] = {name: sum(timing.spent.get(name, 0) for timing in measured) / n for name in names}
+    devices = ", ".join(sorted({timing.device for timing in timings if timing.device})) or device()
+    return {"seconds_per_question": seconds, "spent_per_question": spent, "device": devices}
 
 
 class ScoreFile:
@@ -132,7 +111,7 @@ class ScoreFile:
     def _drop_uncovered_costs(self) -> None:
         """Drop the costs of a batch whose scores are not whole: it is scored again, and would count twice."""
         names = {gate for gate, _ in self.done}
-        timings = self.costs().timings
+        timings = self.timings()
         counts = [len(names.intersection(timing.gates)) * timing.n for timing in timings] if names else []
         while sum(counts) > len(self.done):
             counts.pop()
@@ -140,9 +119,9 @@ class ScoreFile:
             lines = (json.dumps(asdict(timing)) + "\n" for timing in timings[: len(counts)])
             provenance.write_atomically(_costs(self._scores_path), "".join(lines))
 
-    def costs(self) -> Costs:
-        """Costs of the scores so far."""
-        return Costs.read_costs(_costs(self._scores_path))
+    def timings(self) -> list[Timing]:
+        """Costs of the scores so far, batch by batch."""
+        return list(jsonl.read(Timing, _costs(self._scores_path)))
 
     def finish(self) -> None:
         """Put new scores in the place of those of other inputs, once all of them are there."""
@@ -164,11 +143,6 @@ class ScoreFile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def costs_of(run: Path, gate: GateHandle) -> Costs:
-    """Costs of a gate's stored scores."""
-    return Costs.read_costs(_costs(score_path(run, gate.name)))
 
 
 def _costs(path: Path) -> Path:

@@ -19,7 +19,7 @@ from kbtrain.evaluation.seen import Seen
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import write_trained_on
-from kbtrain.gates import scoring as score_file
+from kbtrain.gates import scoring
 from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle_of_replies
 from kbtrain.gates.kbm.gate import KBM, KBMCard
 from kbtrain.gates.prompted import PROMPTED
@@ -433,9 +433,9 @@ def test_a_dry_run_says_what_is_left_and_writes_nothing(
 
 def test_new_scores_that_a_kill_left_beside_the_older_inputs_are_not_taken_for_the_older(tmp_path, monkeypatch):
     def made(gate: str, score: float) -> float:
-        with score_file.ScoreFile(tmp_path / "g.jsonl", {"gate": gate}) as file:
+        with scoring.ScoreFile(tmp_path / "g.jsonl", {"gate": gate}) as file:
             if not file.done:
-                file.append([GateScore("q", "g", score)], score_file.Timing(("g",), "dev", 1, 0.1))
+                file.append([GateScore("q", "g", score)], scoring.Timing(("g",), "dev", 1, 0.1))
             file.finish()
         return next(jsonl.read(GateScore, tmp_path / "g.jsonl")).score
 
@@ -445,7 +445,7 @@ def test_new_scores_that_a_kill_left_beside_the_older_inputs_are_not_taken_for_t
 
     assert made("old", 1.0) == 1.0
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(score_file, "put_in_place", killed_after)
+        patched.setattr(scoring, "put_in_place", killed_after)
         made("new", 2.0)
     assert made("old", 1.0) == 1.0
 
@@ -456,28 +456,28 @@ def test_costs_are_those_of_an_unkilled_scoring_whatever_was_written_of_a_batch(
     """A batch was counted twice, or not at all, after a kill between its scores and its costs."""
     path = tmp_path / "g.jsonl"
 
-    def batch(number: int) -> tuple[list[GateScore], score_file.Timing]:
+    def batch(number: int) -> tuple[list[GateScore], scoring.Timing]:
         scores = [GateScore(f"q{4 * number + i}", name, 0.5) for i in range(2) for name in ("a", "b")]
-        return scores, score_file.Timing(("a", "b"), "dev", 2, 0.1, {"tokens": 10 + number})
+        return scores, scoring.Timing(("a", "b"), "dev", 2, 0.1, {"tokens": 10 + number})
 
     def score() -> dict[str, float]:
-        with score_file.ScoreFile(path, {}) as file:
+        with scoring.ScoreFile(path, {}) as file:
             for number in range(3):
                 scores, timing = batch(number)
                 if any((one.gate, one.question_id) not in file.done for one in scores):
                     file.append(scores, timing)
-            return file.costs().spent("a", "dev")
+            return scoring.cost_facts(file.timings(), "a")["spent_per_question"]["a"]["dev"]
 
     unkilled = score()
     assert unkilled == {"tokens": 33 / 6}
     path.unlink()
     killed = 0 if first else 1
-    with score_file.ScoreFile(path, {}) as file:
+    with scoring.ScoreFile(path, {}) as file:
         for number in range(killed):
             file.append(*batch(number))
 
         def write(opened: Any, text: str) -> None:  # the process is killed when it has written a part
-            score_file.append(opened, "".join(text.splitlines(keepends=True)[:n_scores]))
+            scoring.append(opened, "".join(text.splitlines(keepends=True)[:n_scores]))
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):

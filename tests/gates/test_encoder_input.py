@@ -6,7 +6,7 @@ import pytest
 from tiny_turns import turn, words_tokenizer
 
 from kbtrain.errors import UserError
-from kbtrain.gates.encoder.input import EncoderInput, feature_text
+from kbtrain.gates.encoder.gate import EncoderInput, feature_text
 from kbtrain.records import Entity, GateExample, Hit, Utterance
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from peft import PeftMixedModel, PeftModel
     from transformers import PreTrainedModel
 
-    from kbtrain.gates.encoder.input import EncoderInput
+    from kbtrain.gates.encoder.gate import EncoderInput
     from kbtrain.training.classifier_trainer import ClassifierRow
 
 Base = Literal["dialogue_state"] | None

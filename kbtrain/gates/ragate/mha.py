@@ -11,8 +11,7 @@ from pydantic import Field
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import ClassifierCard
-from kbtrain.gates.encoder.gate import ClassifierGate
-from kbtrain.gates.encoder.input import Feature, InputTokens, TextReader, feature_value
+from kbtrain.gates.encoder.gate import ClassifierGate, Feature, InputTokens, TextReader, feature_value
 from kbtrain.io.files import beside, put_in_place
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Example, GateExample, TurnExample

@@ -7,7 +7,7 @@ each followed by residual connection and layer normalisation; mean over the real
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -26,20 +26,16 @@ class RagateMHAConfig(PretrainedConfig):
 
     model_type = "ragate_mha"
 
-    SIZES: ClassVar[dict[str, int]] = {"vocab_size": 8000, "d_model": 64, "n_layers": 5, "n_heads": 4}  # by default
-    vocab_size: int
-    d_model: int
-    n_layers: int
-    n_heads: int
-
     def __init__(
-        self, dropout: float = 0.1, attends_to: Crossing = "self", pad_token_id: int = 0, **kwargs: Any
-    ) -> None:
-        sizes = {name: kwargs.pop(name, default) for name, default in self.SIZES.items()}
-        for name, value in {**sizes, "pad_token_id": pad_token_id}.items():
-            if type(value) is not int or value < (name in sizes):
+        self, vocab_size: int = 8000, d_model: int = 64, n_layers: int = 5, n_heads: int = 4, dropout: float = 0.1,
+        attends_to: Crossing = "self", pad_token_id: int = 0, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        self.vocab_size, self.d_model, self.n_layers, self.n_heads = vocab_size, d_model, n_layers, n_heads
+        for name in ("vocab_size", "d_model", "n_layers", "n_heads"):
+            if type(value := getattr(self, name)) is not int or value < 1:
                 raise ValueError(f"{name}: expected a whole number, found {value!r:.40}")
-            setattr(self, name, value)
+        if type(pad_token_id) is not int or pad_token_id < 0:
+            raise ValueError(f"pad_token_id: expected a whole number, found {pad_token_id!r:.40}")
         if self.d_model % self.n_heads or self.d_model % 2:
             raise ValueError(f"d_model {self.d_model} must be even, and divisible by {self.n_heads} heads")
         self.dropout = dropout

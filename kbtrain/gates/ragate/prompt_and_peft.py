@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kbtrain.errors import UserError
 from kbtrain.gate.card import ADAPTER, CARD, GateCard
 from kbtrain.gate.gate import Gate, Reads
-from kbtrain.gates.encoder.input import feature_value, knowledge_text
+from kbtrain.gates.encoder.gate import feature_value, knowledge_text
 from kbtrain.gates.tree_scorer import Scorer
 from kbtrain.gates.true_false import Encoded, Encoder, PromptTemplate
 from kbtrain.models.adapters import check_base_of_adapter, open_beside

@@ -11,7 +11,7 @@ from transformers.training_args import OptimizerNames
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import ADAPTER
-from kbtrain.gates.encoder.input import feature_value
+from kbtrain.gates.encoder.gate import feature_value
 from kbtrain.gates.kbm.train import KBMTrainer, make_row
 from kbtrain.gates.ragate.prompt_and_peft import (
     RagatePeft,
