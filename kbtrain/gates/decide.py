@@ -57,7 +57,7 @@ def read_questions_file(path: Path, field: str | None = None) -> Iterator[str | 
 
 
 def _of_rows(file: DataFile, field: str | None) -> Iterator[str]:
-    names = (field,) if field is not None else _FIELDS
+    names = _FIELDS if field is None else (field,)
     for row in any_rows(file):
         name = next((name for name in names if row.has(name)), None)
         if name is None:

@@ -23,14 +23,10 @@ def kind_to_fit(name: str) -> Kind:
     """The kind of that name. Raises :class:`UserError` for one without a fit."""
     registered = kinds()
     able = {kind_name: kind for kind_name, kind in registered.items() if kind.fit}
-    if name not in able:
-        hint = (
-            f"it has a recipe of its own: {registered[name].made_by}"
-            if name in registered
-            else did_you_mean(name, able)
-        )
-        raise UserError(f"key 'gate': '{name}' cannot be fitted here; {hint}")
-    return able[name]
+    if name in able:
+        return able[name]
+    recipe = f"it has a recipe of its own: {registered[name].made_by}" if name in registered else ""
+    raise UserError(f"key 'gate': '{name}' cannot be fitted here; {recipe or did_you_mean(name, able)}")
 
 
 def names_to_fit() -> str:

@@ -27,9 +27,7 @@ LEAST = 5  # expected questions of a kind, from which on it is counted by itself
 _HEX = 6  # digits of a word's hash
 _WORD = regex.compile(rf"[{CJK}]|{UNIT}|[^\W{CJK}{UNSPACED}]+")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-NUMBERS = {
-    "characters": "characters", "words": "words", "names": "names", "numbers": "numbers", "new_words": "new words",
-}  # fmt: skip
+NUMBERS = ("characters", "words", "names", "numbers", "new_words")
 Asked = Mapping[str, Any]  # of one question: :data:`NUMBERS` by their keys, and "kind"
 
 
@@ -137,11 +135,11 @@ def question_shift(dev: Mapping[str, Any], new: Sequence[Asked]) -> QuestionShif
     tests err on the careful side: the first for numbers with ties, the second since rare kinds are counted together.
     """
     p_values, changes = dict[str, float](), dict[str, str]()
-    for name, title in NUMBERS.items():
+    for name in NUMBERS:
         before, now = dev["numbers"].get(name) or [], [row[name] for row in new if name in row]
         if before and now:
             p_values[name] = shift(before, now, (dev.get("entities"), None)).p_value
-            changes[name] = f"{title} {np.mean(before):.3g} on dev, {np.mean(now):.3g} now"
+            changes[name] = f"{name.replace('_', ' ')} {np.mean(before):.3g} on dev, {np.mean(now):.3g} now"
     counts = Counter(row["kind"] for row in new if "kind" in row)
     p_value = _p_of_kinds(dev["kinds"], counts, dev.get("entities", dev["n"]) / dev["n"])
     if p_value is not None:

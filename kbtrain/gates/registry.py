@@ -43,7 +43,7 @@ _LONGEST_NAME = 255  # characters: what file systems take
 
 
 def _average(folder: Path, dtype: str, device: str) -> Gate:
-    return AverageGate.load(folder, lambda member: load_gate(member, dtype=dtype, device=device))
+    return AverageGate.load(folder, partial(load_gate, dtype=dtype, device=device))
 
 
 def _stack(folder: Path, dtype: str, device: str) -> Gate:
@@ -51,7 +51,7 @@ def _stack(folder: Path, dtype: str, device: str) -> Gate:
     from kbtrain.models.load import opened_once
 
     with opened_once():
-        return Stack.load(folder, lambda member: load_gate(member, dtype=dtype, device=device))
+        return Stack.load(folder, partial(load_gate, dtype=dtype, device=device))
 
 
 def _stack_served(folder: Path, states: StatesServer) -> Gate:

@@ -21,7 +21,7 @@ from kbtrain.dialogue.base import domain_of
 from kbtrain.errors import UserError
 from kbtrain.gate.card import GateCard
 from kbtrain.gate.gate import Gate, Reads, logistic
-from kbtrain.records import Entity, Speaker, TurnExample, Utterance
+from kbtrain.records import Entity, TurnExample, Utterance
 
 OFFER = "OFFER"  # what people enrich most often: an offer that names something
 _SILENCE = Utterance("SYSTEM", "")
@@ -67,16 +67,18 @@ def _progress(example: TurnExample, service: str, of_service: Sequence[Utterance
 
 def _acts(context: Sequence[Utterance], last: Utterance, before: Utterance) -> dict[str, float]:
     """The acts of the last two turns, one by one and together; and how often each happened."""
-    features = {
+    user, system = (
+        Counter(act for u in context if u.speaker == speaker for act in u.acts) for speaker in ("USER", "SYSTEM")
+    )
+    return {
         **_present("user_act", last.acts),
         **_present("system_act", before.acts),
         f"user_acts={_together(last.acts)}": 1.0,
         f"system_acts={_together(before.acts)}": 1.0,
+        **{f"user_count={act}": float(n) for act, n in user.items()},
+        **{f"system_count={act}": float(n) for act, n in system.items()},
+        **_present("system_did", system),
     }
-    speakers: tuple[tuple[Speaker, str], ...] = (("USER", "user_count"), ("SYSTEM", "system_count"))
-    for speaker, name in speakers:
-        features |= {f"{name}={act}": float(n) for act, n in _counts(context, speaker).items()}
-    return features | {f"system_did={act}": 1.0 for act in _counts(context, "SYSTEM")}
 
 
 def _services(
@@ -120,10 +122,6 @@ def _words(context: Sequence[Utterance], last: Utterance, before: Utterance) -> 
         "capitals_last": float(sum(word[:1].isupper() for word in words[1:])),
         "numbers_last": float(sum(any(c.isdigit() for c in word) for word in words)),
     }
-
-
-def _counts(context: Sequence[Utterance], speaker: Speaker) -> Counter[str]:
-    return Counter(act for utterance in context if utterance.speaker == speaker for act in utterance.acts)
 
 
 def _present(group: str, values: Iterable[str]) -> dict[str, float]:

@@ -194,16 +194,13 @@ class KBMEnding(Ending):
         return max(largest_difference(values, again[key]) for key, values in self.kept.items())
 
     def readme(self, worst: float) -> str:
-        return _model_card(self.card, self.examples, self.of_dev, len(self.compared_examples)).text(worst)
+        figures = {name: f"{value:.4f}" for name, value in self.figures.items()}
+        if self.examples:
+            figures |= intervals_of_keys(self.examples, self.of_dev)
+        return _model_card(self.card, figures, len(self.compared_examples)).text(worst)
 
 
-def _model_card(
-    card: KBMCard, dev: Sequence[GateExample], of_dev: Mapping[Target, list[float]], n_probe: int
-) -> ModelCard:
-    figures: dict[str, str] = {}
-    if dev:
-        figures = {name: f"{value:.4f}" for name, value in dev_metrics(dev, of_dev, card.labels).items()}
-        figures |= intervals_of_keys(dev, of_dev)
+def _model_card(card: KBMCard, figures: Mapping[str, str], n_probe: int) -> ModelCard:
     method = {"full": "full fine-tune", "lora": "LoRA", "qlora": "LoRA beside NF4 weights"}[card.method]
     base = card.base_model
     return ModelCard(
