@@ -77,8 +77,8 @@ def write_trained_on(folder: Path, examples: Iterable[Example], others: Iterable
     ``others``: folders of gates that it is made of, whose questions count as well. Notes of a training before go.
     """
     rows, folders = list(examples), list(others)
-    own = {TRAINED_ON: map(example_hash, rows), TRAINED_ENTITIES: (d for row in rows for d in entity_hashes(row))}
-    for name, digests in own.items():
+    by_file = {TRAINED_ON: map(example_hash, rows), TRAINED_ENTITIES: (d for row in rows for d in entity_hashes(row))}
+    for name, digests in by_file.items():
         hashes = set(digests).union(*(_noted_hashes(other, name) for other in folders))
         if hashes:
             write_atomically(folder / name, "".join(f"{digest}\n" for digest in sorted(hashes)))

@@ -68,8 +68,8 @@ def _of_rows(file: DataFile, field: str | None) -> Iterator[str]:
 
 def missing_promise_warning(gate: Gate) -> str:
     """A warning of a gate for ``change`` whose threshold rests on no promise; empty for any other gate."""
-    noted, key = gate.noted, getattr(gate, "key", None)
-    if key != "change" or noted is None or noted.promise or "traffic" in noted.evidence:
+    threshold, key = gate.noted, getattr(gate, "key", None)
+    if key != "change" or threshold is None or threshold.promise or "traffic" in threshold.evidence:
         return ""
     return (
         f"warning: the threshold of {gate.name} promises nothing about changed answers; choose one: "

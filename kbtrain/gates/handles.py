@@ -68,8 +68,8 @@ class GateHandle:
     @property
     def own_names(self) -> dict[str, str]:
         """The stored name of each score by the gate's own name for it."""
-        own = {stored: name for name, stored in self.stored.items()}
-        return {own.get(name, name): name for name in self.names}
+        by_stored = {stored: name for name, stored in self.stored.items()}
+        return {by_stored.get(name, name): name for name in self.names}
 
     def scores(self, gate: Gate, examples: Sequence[Example]) -> dict[str, list[float]]:
         """The opened gate's scores by :attr:`names`; a question whose scores are all held out is not asked about."""

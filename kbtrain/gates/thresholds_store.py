@@ -109,8 +109,8 @@ def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> T
     weaker = (bool(old.evidence) and not chosen.evidence) or promises_less(chosen, old)
     stays = again or (weaker and not replace)
     fields = ("test", "outlook") if again else ("outlook",)  # what is known of a threshold or of all: noted beside it
-    known = {field: value for field in fields if (value := getattr(chosen, field)) is not None}
-    written = old.model_copy(update=known) if stays else chosen
+    updates = {field: value for field in fields if (value := getattr(chosen, field)) is not None}
+    written = old.model_copy(update=updates) if stays else chosen
     if written != old or not stays:
         set_threshold(folder, name, written)
     return ThresholdNote(old if again else chosen, stays, old)
