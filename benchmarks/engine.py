@@ -40,7 +40,7 @@ from kbtrain.llm.server_requests import NoReply, ask_once
 from kbtrain.models.embedded import path_of
 from kbtrain.prompts.kbm import answer_prompt, encode
 from kbtrain.records import GateExample, Question
-from kbtrain.show.text_table import aligned
+from kbtrain.show import aligned
 
 ROOT = Path(__file__).resolve().parent.parent
 START = 600.0  # seconds that a server may take to start on a busy machine

@@ -27,7 +27,7 @@ from kbtrain.io import jsonl
 from kbtrain.questions.catalogue import atlas_file, atlas_passages
 from kbtrain.records import Question, Utterance
 from kbtrain.retrieval.bm25 import BM25
-from kbtrain.show.text_table import aligned
+from kbtrain.show import aligned
 from kbtrain.utterances import is_follow_up, last_messages
 
 KINDS = ("pronoun", "other entity", "three turns")

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.show.text_table import aligned
+from kbtrain.show import aligned
 
 if TYPE_CHECKING:
     from gpu_here import Figures, Here

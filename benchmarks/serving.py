@@ -34,7 +34,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.show.text_table import aligned
+from kbtrain.show import aligned
 
 sys.path.insert(0, str(Path(__file__).parent))
 from peers.http_load import Clients, Load, added, at_once, at_rate, in_all, in_turn

@@ -28,7 +28,7 @@ from tqdm import tqdm
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
-from kbtrain.show.text_table import aligned
+from kbtrain.show import aligned
 
 PEER = Path(__file__).resolve().parent / "peers" / "train_once.py"
 PEERS = ("kbtrain", "trl_best", "trl_defaults")
@@ -93,7 +93,7 @@ def share(reply: dict[str, Any]) -> str:
 
 
 def figure(found: dict[str, dict[str, Any]]) -> str:
-    from kbtrain.show.svg import COLOURS, new_figure, render
+    from kbtrain.show import COLOURS, new_figure, render
 
     figure, axes = new_figure(6.0, 3.6)
     for (name, reply), colour in zip(found.items(), ("blue", "orange", "red"), strict=False):

@@ -24,7 +24,7 @@ from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.io.provenance import write_result
 from kbtrain.runtime.scripts import find
-from kbtrain.show.text_table import aligned, number, signed
+from kbtrain.show import aligned, number, signed
 
 
 class CostConfig(Config):

@@ -40,7 +40,7 @@ from kbtrain.gates.thresholds_store import missing_reason, note
 from kbtrain.io.provenance import file_sha256, write_result
 from kbtrain.io.store import SampleStore
 from kbtrain.report.words import gate_name, percent, percent_interval
-from kbtrain.show.text_table import aligned
+from kbtrain.show import aligned
 
 
 class FidelityConfig(Config):

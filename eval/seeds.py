@@ -28,7 +28,7 @@ from kbtrain.metrics.turns import SeedSummary, gain_over_random, summarise_seeds
 from kbtrain.report import summary
 from kbtrain.report.compare import FinishedRun, read_finished
 from kbtrain.report.summary import interval
-from kbtrain.show.text_table import aligned, number
+from kbtrain.show import aligned, number
 
 
 class SeedsConfig(Config):

@@ -59,27 +59,22 @@ __all__ = [
     "set_threshold",
 ]
 
-_MODULES = {
-    "answers.grading": ("is_correct",),
-    "errors": ("UserError",),
-    "gate.card": ("GateCard", "KeyedCard", "Threshold", "set_threshold"),
-    "gate.gate": ("Gate", "KeyedGate"),
-    "gates.kind": ("Kind",),
-    "gates.registry": ("load_gate",),
-    "llm.backends": ("LLMConfig", "open_llm"),
-    "rag.use": ("answer",),
-    "records": (
-        *("Decision", "GateExample", "Hit", "Label", "Passage", "Question", "Sample", "SampleSet", "TurnExample"),
-        "Utterance",
-    ),
+_MODULE_OF = {
+    "is_correct": "answers.grading",
+    "UserError": "errors",
+    **dict.fromkeys(("GateCard", "KeyedCard", "Threshold", "set_threshold"), "gate.card"),
+    **dict.fromkeys(("Gate", "KeyedGate"), "gate.gate"),
+    "Kind": "gates.kind",
+    "load_gate": "gates.registry",
+    **dict.fromkeys(("LLMConfig", "open_llm"), "llm.backends"),
+    "answer": "rag.use",
 }
-_MODULE_OF = {name: f"kbtrain.{module}" for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
+    if name not in __all__:
         raise AttributeError(f"module 'kbtrain' has no attribute '{name}'")
-    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    return getattr(importlib.import_module(f"kbtrain.{_MODULE_OF.get(name, 'records')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -111,91 +111,84 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kbtrain {__version__}")
     parsers = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_scripts(parsers)
-    _add_demo(parsers)
-    _add_finish(parsers)
-    _add_public(parsers)
-    _add_models(parsers)
+    _add_chains_and_models(parsers)
     _add_server(parsers)
-    _add_vllm_args(parsers)
-    _add_decide(parsers)
-    _add_serve(parsers)
-    _add_calibrate(parsers)
-    _add_audit(parsers)
-    _add_next(parsers)
-    _add_value(parsers)
-    _add_push(parsers)
-    compare = _command(parsers, "compare", "two finished evaluations, gate by gate, on the questions they share")
-    compare.add_argument("first", metavar="A", help="run folder with results.json")
-    compare.add_argument("second", metavar="B", help="another one")
-    compare.set_defaults(run=commands.compare)
-    _add_plan(parsers)
-    env = _command(parsers, "env", "versions, devices, memory, threads and caches, for a report of a fault")
-    env.set_defaults(run=commands.env)
-    completion = _command(parsers, "completion", 'completion of this command: eval "$(kbtrain completion bash)"')
-    completion.add_argument("shell", choices=("bash", "zsh"))
-    completion.set_defaults(run=_completion)
+    _add_use(parsers)
+    _add_traffic(parsers)
+    _add_rest(parsers)
     return parser
 
 
-def _command(parsers: Parsers, name: str, about: str, **more: Any) -> _Parser:
+def _command(parsers: Parsers, name: str, run: Callable[..., None], about: str, **more: Any) -> _Parser:
     """A command's parser; its help says what the list of commands says, and shows its examples of that page."""
     lines = [line.strip() for line in (__doc__ or "").splitlines() if line.strip().startswith(f"kbtrain {name} ")]
     examples = "Examples:\n" + "\n".join(f"  {line}" for line in lines) if lines else None
     settings = {"description": f"{about[0].upper()}{about[1:]}.", "epilog": examples, **more}
-    return parsers.add_parser(name, help=about, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+    parser = parsers.add_parser(name, help=about, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, name: str, metavar: str, text: str, **more: Any) -> None:
+    """An argument with its help, which names a default."""
+    shown = more.get("default") not in (None, [], argparse.SUPPRESS)
+    text += f" (default: {more['default']})" if shown else ""
+    parser.add_argument(name, metavar=metavar, help=text, **more)
+
+
+def _flag(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    parser.add_argument(name, help=text, action="store_true")
 
 
 def _add_scripts(parsers: Parsers) -> None:
-    ls = _command(parsers, "ls", "names of stages, recipes, configurations and launch files")
+    ls = _command(parsers, "ls", commands.ls, "names of stages, recipes, configurations and launch files")
     ls.add_argument("kind", nargs="?", choices=scripts.KINDS, help="one kind only")
-    ls.set_defaults(run=commands.ls)
-    cp = _command(parsers, "cp", "copy one of them, to change it")
-    cp.add_argument("name", metavar="NAME|PATH", help="as in kbtrain ls")
-    cp.add_argument("target", metavar="DEST", help="file or folder; a file that exists is not overwritten")
-    cp.set_defaults(run=commands.cp)
+    cp = _command(parsers, "cp", commands.cp, "copy one of them, to change it")
+    _add(cp, "name", "NAME|PATH", "as in kbtrain ls")
+    _add(cp, "target", "DEST", "file or folder; a file that exists is not overwritten")
     run = _command(
         parsers,
         "run",
+        commands.run,
         "run one step by its name: a stage (collect, retrieve, sample, ...) or a recipe (train_probe, ...)",
         usage="kbtrain run NAME|PATH [--launch NAME|PATH] [--config NAME|PATH] [--key value | key=value ...]",
         epilog="The keys of a script: kbtrain run NAME --help. With --launch, accelerate's --num_processes, "
         "--num_machines, --machine_rank, --main_process_ip and --main_process_port may stand among them.",
     )
-    run.add_argument("name", metavar="NAME|PATH", help="stage, recipe, or a script of your own")
-    run.add_argument("--launch", metavar="NAME|PATH", help="start it with accelerate and this launch file")
+    _add(run, "name", "NAME|PATH", "stage, recipe, or a script of your own")
+    _add(run, "--launch", "NAME|PATH", "start it with accelerate and this launch file")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own")
-    run.set_defaults(run=commands.run)
-    check = _command(parsers, "check", "all checks of a configuration; no model is loaded")
-    check.add_argument("config", metavar="NAME|PATH", help="YAML file, or the name of a shipped one")
-    check.add_argument("changes", metavar="key=value", nargs="*", default=[], help="what the command line would change")
-    check.add_argument("--script", metavar="NAME", help="whose configuration it is, where its head does not say")
-    check.add_argument("--no-files", action="store_true", help="do not look for the input files it names")
-    check.set_defaults(run=commands.check)
+    check = _command(parsers, "check", commands.check, "all checks of a configuration; no model is loaded")
+    _add(check, "config", "NAME|PATH", "YAML file, or the name of a shipped one")
+    _add(check, "changes", "key=value", "what the command line would change", nargs="*", default=[])
+    _add(check, "--script", "NAME", "whose configuration it is, where its head does not say")
+    _flag(check, "--no-files", "do not look for the input files it names")
 
 
-def _add_demo(parsers: Parsers) -> None:
-    demo = _command(parsers, "demo", "the whole chain on a real model of 135 M weights, 8 to 20 minutes on 2 cores")
+def _add_chains_and_models(parsers: Parsers) -> None:
+    demo = _command(
+        parsers, "demo", commands.demo, "the whole chain on a real model of 135 M weights, 8 to 20 minutes on 2 cores"
+    )
     size = demo.add_mutually_exclusive_group()
     size.add_argument("--full", dest="size", action="store_const", const="full", help="all questions: 35 to 120 min")
     size.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="36 questions: does it run here?")
-    demo.set_defaults(run=commands.demo, size="demo")
+    demo.set_defaults(size="demo")
 
+    finish = _command(
+        parsers, "finish", commands.finish, "from a run folder's answers to a gate and a report, without a model"
+    )
+    _add(finish, "run_folder", "RUN", "run folder with questions, index and sampled answers")
+    _add(finish, "--prices", "FILE", "price list of the report")
 
-def _add_finish(parsers: Parsers) -> None:
-    finish = _command(parsers, "finish", "from a run folder's answers to a gate and a report, without a model")
-    finish.add_argument("run_folder", metavar="RUN", help="run folder with questions, index and sampled answers")
-    finish.add_argument("--prices", metavar="FILE", help="price list of the report")
-    finish.set_defaults(run=commands.finish)
-
-
-def _add_public(parsers: Parsers) -> None:
-    public = _command(parsers, "public", "white-box gates on public questions that a model knows in part: hours")
-    public.add_argument("data", metavar="DATA", help="folder with the data sets' files and passages.jsonl")
+    public = _command(
+        parsers, "public", commands.public, "white-box gates on public questions that a model knows in part: hours"
+    )
+    _add(public, "data", "DATA", "folder with the data sets' files and passages.jsonl")
     public.add_argument(
         "--model", metavar="NAME", default="smollm2-135m-instruct", help="embedded name, local folder or hub id"
     )
     public.add_argument("--run", dest="run_folder", metavar="RUN", default="runs/public", help="run folder")
-    public.add_argument("--chinese", action="store_true", help="the Chinese data sets, too")
+    _flag(public, "--chinese", "the Chinese data sets, too")
     public.add_argument(
         "--without-yes-no", dest="yes_no", action="store_false", help="no question whose gold answer is yes or no"
     )
@@ -206,54 +199,51 @@ def _add_public(parsers: Parsers) -> None:
         default=30,
         help="to each training question, a third to each dev question (default: 30); fewer take less time",
     )
-    public.add_argument(
+    _add(
+        public,
         "--prompts",
-        metavar="{llm: FILE, rag: FILE}",
-        help="own templates with {question} and {evidence}: a base model needs a few questions and answers",
+        "{llm: FILE, rag: FILE}",
+        "own templates with {question} and {evidence}: a base model needs a few questions and answers",
     )
-    public.set_defaults(run=commands.public)
 
-
-def _add_models(parsers: Parsers) -> None:
-    models = _command(parsers, "models", "models that kbtrain can fetch by itself")
+    models = _command(parsers, "models", commands.list_models, "models that kbtrain can fetch by itself")
     actions = models.add_subparsers(metavar="ACTION", required=True)
-    actions.add_parser("list", help="their names and whether they are here").set_defaults(run=commands.list_models)
+    actions.add_parser("list", help="their names and whether they are here")
     for action, run, text in (
         ("get", commands.get_model, "fetch and convert one, once"),
         ("path", commands.model_path, "print its folder"),
     ):
         sub = actions.add_parser(action, help=text)
-        sub.add_argument("name", metavar="NAME", help="as in kbtrain models list")
+        _add(sub, "name", "NAME", "as in kbtrain models list")
         sub.set_defaults(run=run)
 
 
 def _add_server(parsers: Parsers) -> None:
-    check = _command(parsers, "check-server", "what a model server can, and a configuration that works with it")
-    check.add_argument("url", metavar="URL", help="address up to and with /v1")
-    check.add_argument("--model", metavar="NAME", help="the model's name on the server, where it has several")
-    check.add_argument("--key-env", default="OPENAI_API_KEY", metavar="VARIABLE",
-                       help="environment variable that holds the key (default: OPENAI_API_KEY)")  # fmt: skip
+    check = _command(
+        parsers,
+        "check-server",
+        commands.check_server,
+        "what a model server can, and a configuration that works with it",
+    )
+    _add(check, "url", "URL", "address up to and with /v1")
+    _add(check, "--model", "NAME", "the model's name on the server, where it has several")
+    _add(check, "--key-env", "VARIABLE", "environment variable that holds the key", default="OPENAI_API_KEY")
     check.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS",
                        help="longest silence of the server (default: 60)")  # fmt: skip
-    check.add_argument("--samples", type=_count, default=30, metavar="N",
-                       help="answers a question that sampling will ask for (default: 30)")  # fmt: skip
-    check.add_argument("--max-new-tokens", type=_count, default=64, metavar="N",
-                       help="longest answer that sampling will ask for, in tokens (default: 64)")  # fmt: skip
-    check.add_argument("--allow-empty", action="store_true",
-                       help="write the configuration though over a fifth of the answers say nothing")  # fmt: skip
-    check.add_argument("--states", metavar="GATE|MODEL",
-                       help="compare vLLM's hidden states with a gate's reference, or with a model's here")  # fmt: skip
-    check.add_argument("--output", default="server.yaml", metavar="FILE",
-                       help="configuration to write (default: server.yaml)")  # fmt: skip
-    check.set_defaults(run=commands.check_server)
-
-
-def _add_vllm_args(parsers: Parsers) -> None:
-    flags = _command(parsers, "vllm-args", "flags for vllm serve, so that it returns the states that gates read")
-    flags.add_argument(
-        "folders", metavar="FOLDER", nargs="+", help="a probe's or SeaKR's folder, or a stack's of probes"
+    _add(check, "--samples", "N", "answers a question that sampling will ask for", type=_count, default=30)
+    _add(
+        check, "--max-new-tokens", "N", "longest answer that sampling will ask for, in tokens", type=_count, default=64
     )
-    flags.set_defaults(run=commands.vllm_args)
+    _flag(check, "--allow-empty", "write the configuration though over a fifth of the answers say nothing")
+    _add(
+        check, "--states", "GATE|MODEL", "compare vLLM's hidden states with a gate's reference, or with a model's here"
+    )
+    _add(check, "--output", "FILE", "configuration to write", default="server.yaml")
+
+    flags = _command(
+        parsers, "vllm-args", commands.vllm_args, "flags for vllm serve, so that it returns the states that gates read"
+    )
+    _add(flags, "folders", "FOLDER", "a probe's or SeaKR's folder, or a stack's of probes", nargs="+")
 
 
 def _within(kind: type[int] | type[float], low: float, high: float, expected: str) -> Callable[[str], float]:
@@ -279,160 +269,155 @@ _seconds = _within(float, math.nextafter(0, 1), 86400, "seconds above 0, a day a
 _share = _within(float, math.nextafter(0, 1), math.nextafter(1, 0), "a share above 0 and below 1")
 
 
-def _add_decide(parsers: Parsers) -> None:
-    decide = _command(parsers, "decide", "a gate's decisions about texts, one JSON line each")
-    decide.add_argument("folder", metavar="FOLDER", help="the gate's folder, or USER/NAME on the hub")
-    decide.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a gate on the hub")
+def _add_use(parsers: Parsers) -> None:
+    decide = _command(parsers, "decide", commands.decide, "a gate's decisions about texts, one JSON line each")
+    _add(decide, "folder", "FOLDER", "the gate's folder, or USER/NAME on the hub")
+    _add(decide, "--revision", "NAME", "branch, tag or commit of a gate on the hub")
     texts = "questions; none, or -: lines of standard input"
-    decide.add_argument("texts", metavar="TEXT", nargs="*", default=[], help=texts)
-    decide.add_argument(
-        "--file", metavar="FILE", help="a question a line, as text or JSON (field question or text), or a .csv"
-    )
-    decide.add_argument(
-        "--field", metavar="NAME", help="the question's field in JSON lines, or column in a .csv, of your own"
-    )
-    decide.add_argument("--key", metavar="NAME", help=f"{_KEY} (default: the best on dev)")
-    decide.add_argument("--threshold", type=_finite, metavar="X", help="in place of the one in the folder")
+    _add(decide, "texts", "TEXT", texts, nargs="*", default=[])
+    _add(decide, "--file", "FILE", "a question a line, as text or JSON (field question or text), or a .csv")
+    _add(decide, "--field", "NAME", "the question's field in JSON lines, or column in a .csv, of your own")
+    _add(decide, "--key", "NAME", f"{_KEY} (default: the best on dev)")
+    _add(decide, "--threshold", "X", "in place of the one in the folder", type=_finite)
     decide.add_argument("--dtype", default="auto", choices=get_args(DtypeName), help="auto: as saved (default)")
     decide.add_argument("--device", default="auto", metavar="auto|cpu|cuda", help="default: auto")
-    decide.add_argument("--verify", action="store_true", help="hash the weights, even if no file looks changed")
-    decide.set_defaults(run=commands.decide)
+    _flag(decide, "--verify", "hash the weights, even if no file looks changed")
 
-
-def _add_serve(parsers: Parsers) -> None:
     serve = _command(
         parsers,
         "serve",
+        commands.serve,
         "put a gate in front of a model: an OpenAI-compatible server",
         usage="kbtrain serve FOLDER [--upstream URL | --model NAME] [--config FILE] [--key value | key=value ...]",
         add_help=False,
     )
-    serve.add_argument("arguments", nargs=argparse.REMAINDER, metavar="FOLDER", help="the gate's folder, then keys")
-    serve.set_defaults(run=commands.serve)
+    _add(serve, "arguments", "FOLDER", "the gate's folder, then keys", nargs=argparse.REMAINDER)
     mcp = _command(
         parsers,
         "mcp",
+        commands.mcp,
         "offer a gate to agents: an MCP server with tools should_search and search",
         usage="kbtrain mcp FOLDER [--search FOLDER|FILE|URL] [--config FILE] [--key value | key=value ...]",
         add_help=False,
     )
-    mcp.add_argument("arguments", nargs=argparse.REMAINDER, metavar="FOLDER", help="the gate's folder, then keys")
-    mcp.set_defaults(run=commands.mcp)
+    _add(mcp, "arguments", "FOLDER", "the gate's folder, then keys", nargs=argparse.REMAINDER)
 
-
-def _add_calibrate(parsers: Parsers) -> None:
-    calibrate = _command(parsers, "calibrate", "a gate's threshold from the decision log of kbtrain serve")
-    calibrate.add_argument("folder", metavar="FOLDER", help="the gate's folder, whose gate.json takes the threshold")
-    calibrate.add_argument("--log", metavar="FILE", help="the log; its rotated files are read too")
-    calibrate.add_argument("--ratio", type=_finite, metavar="SHARE", help="share of questions to search for")
-    calibrate.add_argument("--key", metavar="NAME", help=_KEY)
-    calibrate.add_argument("--check", action="store_true", help="only compare with dev and with the threshold so far")
-    calibrate.add_argument("--replace", action="store_true", help="replace a threshold even if it has a promise")
-    calibrate.add_argument("--rollback", action="store_true", help="put back the threshold before the calibration")
-    calibrate.add_argument("--dry-run", action="store_true", help="show the threshold, and write nothing")
-    calibrate.add_argument(
-        "--prices", type=Path, default=argparse.SUPPRESS, metavar="FILE", help="price list of the bill"
+    calibrate = _command(
+        parsers, "calibrate", commands.calibrate, "a gate's threshold from the decision log of kbtrain serve"
     )
-    calibrate.set_defaults(run=commands.calibrate)
+    _add(calibrate, "folder", "FOLDER", "the gate's folder, whose gate.json takes the threshold")
+    _add(calibrate, "--log", "FILE", "the log; its rotated files are read too")
+    _add(calibrate, "--ratio", "SHARE", "share of questions to search for", type=_finite)
+    _add(calibrate, "--key", "NAME", _KEY)
+    _flag(calibrate, "--check", "only compare with dev and with the threshold so far")
+    _flag(calibrate, "--replace", "replace a threshold even if it has a promise")
+    _flag(calibrate, "--rollback", "put back the threshold before the calibration")
+    _flag(calibrate, "--dry-run", "show the threshold, and write nothing")
+    _add(calibrate, "--prices", "FILE", "price list of the bill", type=Path, default=argparse.SUPPRESS)
 
 
-def _add_audit(parsers: Parsers) -> None:
+def _add_traffic(parsers: Parsers) -> None:
     audit = _command(
         parsers,
         "audit",
+        commands.audit,
         "judge a sample of logged turns: needless and missed searches, and a threshold, with intervals",
     )
-    audit.add_argument("folder", type=Path, metavar="FOLDER", help="the gate's folder")
-    audit.add_argument("--run", type=Path, dest="run_folder", metavar="RUN", help="run folder of the audit")
-    audit.add_argument("--log", type=Path, metavar="FILE", help="decision log to draw from, written with --log-text")
-    audit.add_argument("--turns", type=Path, metavar="FILE", help="or: a file of questions, which the gate scores")
-    audit.add_argument("--field", metavar="NAME", help="the question's field or column in --turns")
-    audit.add_argument("--n", type=_count, default=100, metavar="N", help="turns to draw (default: 100)")
-    audit.add_argument("--seed", type=int, default=0, metavar="N", help="of the draw (default: 0)")
-    audit.add_argument("--gold", type=Path, metavar="FILE", help="accepted answers: columns question and answers")
-    audit.add_argument(
-        "--verdicts", type=Path, metavar="FILE", help="people's verdicts: the sheet, filled in as far as you like"
-    )
-    audit.add_argument(
-        "--judge", type=Path, metavar="FILE", help="a judge's verdicts on all turns, in the form of the sheet"
-    )
+    _add(audit, "folder", "FOLDER", "the gate's folder", type=Path)
+    _add(audit, "--run", "RUN", "run folder of the audit", type=Path, dest="run_folder")
+    _add(audit, "--log", "FILE", "decision log to draw from, written with --log-text", type=Path)
+    _add(audit, "--turns", "FILE", "or: a file of questions, which the gate scores", type=Path)
+    _add(audit, "--field", "NAME", "the question's field or column in --turns")
+    _add(audit, "--n", "N", "turns to draw", type=_count, default=100)
+    _add(audit, "--seed", "N", "of the draw", type=int, default=0)
+    _add(audit, "--gold", "FILE", "accepted answers: columns question and answers", type=Path)
+    _add(audit, "--verdicts", "FILE", "people's verdicts: the sheet, filled in as far as you like", type=Path)
+    _add(audit, "--judge", "FILE", "a judge's verdicts on all turns, in the form of the sheet", type=Path)
     audit.add_argument("--goal", choices=("best_accuracy", "max_loss"), default="best_accuracy",
                        help="of the proposed threshold (default: best_accuracy)")  # fmt: skip
-    audit.add_argument("--max-loss", type=_share, default=0.05, metavar="SHARE",
-                       help="goal max_loss: right answers that may be lost against always searching, promised with "
-                       "probability 0.9 (default: 0.05)")  # fmt: skip
-    audit.add_argument("--prices", type=Path, default=argparse.SUPPRESS, metavar="FILE", help="price list")
-    audit.add_argument("--answer", action="store_true", help="answer the drawn turns, as the gate's run was answered")
-    audit.add_argument("--apply", action="store_true", help="note the proposed threshold in the gate's folder")
-    audit.add_argument("--replace", action="store_true",
-                       help="with --apply: also note one that is not better, or that ends a promise")  # fmt: skip
-    audit.add_argument("--rollback", action="store_true", help="put back the threshold before the last applied audit")
-    audit.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
-    audit.add_argument("--key", metavar="NAME", help=_KEY)
-    audit.set_defaults(run=commands.audit)
+    _add(
+        audit,
+        "--max-loss",
+        "SHARE",
+        "goal max_loss: right answers that may be lost against always searching, promised with probability 0.9",
+        type=_share,
+        default=0.05,
+    )
+    _add(audit, "--prices", "FILE", "price list", type=Path, default=argparse.SUPPRESS)
+    _flag(audit, "--answer", "answer the drawn turns, as the gate's run was answered")
+    _flag(audit, "--apply", "note the proposed threshold in the gate's folder")
+    _flag(audit, "--replace", "with --apply: also note one that is not better, or that ends a promise")
+    _flag(audit, "--rollback", "put back the threshold before the last applied audit")
+    _flag(audit, "--dry-run", "say what would be done, and write nothing")
+    _add(audit, "--key", "NAME", _KEY)
 
-
-def _add_next(parsers: Parsers) -> None:
-    chosen = _command(parsers, "next", "questions of a log to label next, at random or near the gate's threshold")
-    chosen.add_argument("folder", type=Path, metavar="FOLDER", help="the gate's folder")
-    chosen.add_argument("--log", type=Path, metavar="FILE", help="decision log, written with --log-text")
-    chosen.add_argument("--turns", type=Path, metavar="FILE", help="or: a file of questions, which the gate scores")
-    chosen.add_argument("--field", metavar="NAME", help="the question's field or column in --turns")
-    chosen.add_argument("--n", type=_count, default=50, metavar="N", help="questions (default: 50)")
+    chosen = _command(
+        parsers,
+        "next",
+        commands.choose_questions,
+        "questions of a log to label next, at random or near the gate's threshold",
+    )
+    _add(chosen, "folder", "FOLDER", "the gate's folder", type=Path)
+    _add(chosen, "--log", "FILE", "decision log, written with --log-text", type=Path)
+    _add(chosen, "--turns", "FILE", "or: a file of questions, which the gate scores", type=Path)
+    _add(chosen, "--field", "NAME", "the question's field or column in --turns")
+    _add(chosen, "--n", "N", "questions", type=_count, default=50)
     chosen.add_argument("--by", choices=("random", "uncertainty", "diversity"), default="random",
                         help="random; uncertainty: scores nearest to the threshold; diversity: unlike each other in "
                         "a rule as many random ones are drawn (default: random)")  # fmt: skip
-    chosen.add_argument("--seed", type=int, default=0, metavar="N", help="of the draw (default: 0)")
-    chosen.add_argument(
-        "--output", type=Path, required=True, metavar="FILE", help="JSON lines: question, chosen_by, score"
-    )
-    chosen.add_argument("--key", metavar="NAME", help=_KEY)
-    chosen.set_defaults(run=commands.choose_questions)
+    _add(chosen, "--seed", "N", "of the draw", type=int, default=0)
+    _add(chosen, "--output", "FILE", "JSON lines: question, chosen_by, score", type=Path, required=True)
+    _add(chosen, "--key", "NAME", _KEY)
 
-
-def _add_value(parsers: Parsers) -> None:
     value = _command(
-        parsers, "value", "what other gates and thresholds were worth, from the log of kbtrain serve --explore"
+        parsers,
+        "value",
+        commands.value,
+        "what other gates and thresholds were worth, from the log of kbtrain serve --explore",
     )
-    value.add_argument("folder", metavar="FOLDER", help="folder of the gate that decided")
-    value.add_argument("--log", required=True, metavar="FILE", help="the log; its rotated files are read too")
-    value.add_argument(
-        "--threshold", type=_finite, metavar="X", action="append", default=[], help="value this one, too"
-    )
-    value.add_argument(
+    _add(value, "folder", "FOLDER", "folder of the gate that decided")
+    _add(value, "--log", "FILE", "the log; its rotated files are read too", required=True)
+    _add(value, "--threshold", "X", "value this one, too", type=_finite, action="append", default=[])
+    _add(
+        value,
         "--gate",
-        metavar="FOLDER",
+        "FOLDER",
+        "another gate, on questions that it was not trained on; needs a log with texts",
         action="append",
         default=[],
-        help="another gate, on questions that it was not trained on; needs a log with texts",
     )
-    value.add_argument("--key", metavar="NAME", help=_KEY)
-    value.set_defaults(run=commands.value)
+    _add(value, "--key", "NAME", _KEY)
 
 
-def _add_push(parsers: Parsers) -> None:
-    push = _command(parsers, "push", "send a gate to the Hugging Face hub, with a model card")
-    push.add_argument("folder", metavar="FOLDER", help="the gate's folder")
-    push.add_argument("name", metavar="USER/NAME", help="its repository; made if it is not there")
-    push.add_argument("--dry-run", action="store_true", help="check everything, show files and card, send nothing")
-    push.add_argument("--private", action="store_true", help="make the new repository private")
-    push.add_argument("--base-model", metavar="USER/MODEL", help="the answering model's name on the hub")
-    push.add_argument("--license", metavar="ID", help="of the weights, as the hub writes it: apache-2.0")
-    push.add_argument("--no-hashes", action="store_true", help="keep the hashes of the training questions here")
-    push.set_defaults(run=commands.push)
+def _add_rest(parsers: Parsers) -> None:
+    push = _command(parsers, "push", commands.push, "send a gate to the Hugging Face hub, with a model card")
+    _add(push, "folder", "FOLDER", "the gate's folder")
+    _add(push, "name", "USER/NAME", "its repository; made if it is not there")
+    _flag(push, "--dry-run", "check everything, show files and card, send nothing")
+    _flag(push, "--private", "make the new repository private")
+    _add(push, "--base-model", "USER/MODEL", "the answering model's name on the hub")
+    _add(push, "--license", "ID", "of the weights, as the hub writes it: apache-2.0")
+    _flag(push, "--no-hashes", "keep the hashes of the training questions here")
 
-
-def _add_plan(parsers: Parsers) -> None:
-    plan = _command(parsers, "plan", "memory, steps and time of a training, before it starts")
-    plan.add_argument("config", metavar="NAME|PATH", help="configuration of recipe train_kbm or train_ragate_peft")
-    plan.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs of all machines together (default: 1)")
-    plan.add_argument("--gpu-memory", type=_finite, default=80, metavar="GIB", help="of one GPU (default: 80)")
-    plan.add_argument("--train", metavar="FILE", help="training examples of the KBM: their number and lengths")
-    plan.add_argument("--examples", type=int, metavar="N", help="number of examples, if the file does not exist yet")
-    plan.add_argument("--tokens", type=_finite, metavar="MEAN", help="their mean length (default: max_length)")
-    plan.add_argument("--rate", metavar="TFLOPS", help="what one GPU reaches in training, or: measure (this CPU)")
-    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a key of the config")
-    plan.set_defaults(run=commands.plan)
+    compare = _command(
+        parsers, "compare", commands.compare, "two finished evaluations, gate by gate, on the questions they share"
+    )
+    _add(compare, "first", "A", "run folder with results.json")
+    _add(compare, "second", "B", "another one")
+    plan = _command(parsers, "plan", commands.plan, "memory, steps and time of a training, before it starts")
+    _add(plan, "config", "NAME|PATH", "configuration of recipe train_kbm or train_ragate_peft")
+    _add(plan, "--gpus", "N", "GPUs of all machines together", type=int, default=1)
+    _add(plan, "--gpu-memory", "GIB", "of one GPU", type=_finite, default=80)
+    _add(plan, "--train", "FILE", "training examples of the KBM: their number and lengths")
+    _add(plan, "--examples", "N", "number of examples, if the file does not exist yet", type=int)
+    _add(plan, "--tokens", "MEAN", "their mean length (default: max_length)", type=_finite)
+    _add(plan, "--rate", "TFLOPS", "what one GPU reaches in training, or: measure (this CPU)")
+    _add(plan, "--set", "KEY=VALUE", "change a key of the config", action="append", default=[])
+    _command(parsers, "env", commands.env, "versions, devices, memory, threads and caches, for a report of a fault")
+    completion = _command(
+        parsers, "completion", _completion, 'completion of this command: eval "$(kbtrain completion bash)"'
+    )
+    completion.add_argument("shell", choices=("bash", "zsh"))
 
 
 def _completion(args: argparse.Namespace) -> None:

@@ -31,7 +31,7 @@ from kbtrain.models.weights import header_of
 from kbtrain.report.page import render
 from kbtrain.report.summary import KIND, bootstrap_units, interval
 from kbtrain.report.words import by_rule, percent
-from kbtrain.show.text_table import number, signed
+from kbtrain.show import number, signed
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN
 
 QUESTION = "What is the capital of France?"  # of the card's snippet

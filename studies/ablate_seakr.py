@@ -27,7 +27,7 @@ from kbtrain.rag.seakr_traces import Trace
 from kbtrain.report.tables import difference
 from kbtrain.report.trace_page import render_traces, summarise
 from kbtrain.runtime.progress import progress_bar
-from kbtrain.show.text_table import aligned, number
+from kbtrain.show import aligned, number
 
 Ablation = Literal["measure", "documents", "parts"]
 FULL: dict[str, Any] = {"signal": None, "documents": 3, "no_rerank": False, "no_reason": False}  # the variant "full"

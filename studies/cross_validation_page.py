@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from kbtrain.report.palette import gate_looks
+from kbtrain.report.curves import gate_looks
 from kbtrain.report.words import gate_name, ranged, signed_range
-from kbtrain.show.svg import FILE_WIDTH, legend_above, new_figure, page
+from kbtrain.show import FILE_WIDTH, legend_above, new_figure, page
 
 _GATES = {"probe": "encoder_probe"}  # the candidate whose name elsewhere is that of another gate
 

@@ -34,7 +34,7 @@ from kbtrain.io.provenance import write_atomically
 from kbtrain.metrics.turns import classify_turns, compare
 from kbtrain.records import Split, TurnExample
 from kbtrain.report.tables import difference_table, gate_table
-from kbtrain.show.text_table import aligned, number
+from kbtrain.show import aligned, number
 
 RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "train_ragate_mha.py"
 COMPARED = ("f1", "auroc", "average_precision")

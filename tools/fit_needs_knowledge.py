@@ -25,7 +25,7 @@ from kbtrain.gates.encoder.probe import WEIGHTS, NeedsKnowledge
 from kbtrain.io import jsonl
 from kbtrain.questions.catalogue import atlas_file
 from kbtrain.records import Question
-from kbtrain.show.text_table import aligned
+from kbtrain.show import aligned
 from kbtrain.utterances import utterance_kind
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from kbtrain.records import Condition, Effect, Indicators, Label
-from kbtrain.show.text_table import aligned
+from kbtrain.show import aligned
 
 Indicator = Literal["mastery", "certainty"]
 INDICATORS: tuple[Indicator, ...] = get_args(Indicator)

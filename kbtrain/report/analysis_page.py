@@ -15,7 +15,7 @@ from kbtrain.report import figures
 from kbtrain.report.page import render
 from kbtrain.report.run_analysis import RunAnalysis
 from kbtrain.report.tallies import TauSweep
-from kbtrain.show.text_table import number, signed
+from kbtrain.show import number, signed
 
 SHOWN_TAUS = tuple(i / 10 for i in range(10))  # in the table; the curves and the JSON file have all
 

@@ -16,7 +16,7 @@ from kbtrain.report import curves, summary
 from kbtrain.report.examples import questions_of
 from kbtrain.report.page import page
 from kbtrain.report.words import gate_name, percent, points, points_interval
-from kbtrain.show.text_table import aligned, p_value
+from kbtrain.show import aligned, p_value
 
 HEAD = ("gate", "n", "first", "second", "difference", "95 % interval", "McNemar p", "retrieved", "then", "difference",
         "95 % interval")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Accuracy against searches: each gate's curve, named at its end.
+"""Accuracy against searches: each gate's curve, named at its end; colours of lines for any number of gates.
 
 The first figure of a report shows few curves (the gate best on dev with its band, the best of the other kinds, random
 and the oracle), the folded one all of them.
@@ -6,10 +6,12 @@ and the oracle), the folded one all of them.
 
 from __future__ import annotations
 
+import functools
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -17,15 +19,15 @@ from kbtrain.arrays import Floats
 from kbtrain.evaluation.outcomes import AccuracyKind, answers
 from kbtrain.evaluation.results import GateResult, Results
 from kbtrain.evaluation.savings import Saving, band
-from kbtrain.records import Outcome
-from kbtrain.report.palette import Dash, gate_looks
+from kbtrain.records import Outcome, Target
 from kbtrain.report.words import gate_name, percent, points
-from kbtrain.show.svg import COLOURS, new_figure, page, render
+from kbtrain.show import COLOURS, new_figure, page, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Dash = str | tuple[int, tuple[int, int]]
 KINDS = 4  # curves of gates in the first figure, each of another kind
 _ENDS = ("llm_only", "all_rag")  # the two points that all curves share
 _REFERENCES: dict[str, tuple[str, Dash]] = {"random": (COLOURS["grey"], "--"), "oracle": (COLOURS["ink"], ":")}
@@ -242,3 +244,67 @@ def spread(places: Floats, heights: Floats, low: float, high: float) -> Floats:
     first: Floats = isotonic_regression(places - offsets).x
     lowest, highest = low + heights[0] / 2, high - heights[-1] / 2 - offsets[-1]
     return np.asarray(np.clip(first, lowest, max(lowest, highest)) + offsets)
+
+
+FIRST = tuple(COLOURS[name] for name in ("blue", "red", "green", "purple", "orange"))
+GROUNDS = ("#ffffff", "#16171a")  # of style.css
+CONTRAST = 2.5  # at least, to both grounds; the page has own shades of the first five for each
+_STEP = 17  # 16 steps a channel
+_KINDS = ("stack", "draft_probe", "probe", "features", "kbm", "encoder_probe")  # the gates of most figures
+_DASHES: dict[str, Dash] = {"benefit": "-", "mastery": "--", "certainty": "-.", "change": (0, (1, 1))}
+
+
+def gate_looks(gates: Iterable[str]) -> dict[str, tuple[str, Dash]]:
+    """Colour and dash of each gate: the colour is the kind's, in every figure, and the dash the label's."""
+    parts = {}
+    for gate in gates:
+        kind, _, key = gate.rpartition("_")
+        parts[gate] = (kind, key) if kind and key in get_args(Target) else (gate, "")
+    kinds = [*_KINDS, *dict.fromkeys(kind for kind, _ in parts.values() if kind not in _KINDS)]
+    colours = dict(zip(kinds, distinct(len(kinds)), strict=True))
+    return {gate: (colours[kind], _DASHES.get(key, "-")) for gate, (kind, key) in parts.items()}
+
+
+@functools.cache
+def distinct(n: int) -> tuple[str, ...]:
+    """``n`` colours: :data:`FIRST`, then always the one farthest in Oklab from grey and from all before it."""
+    values = range(0, 256, _STEP)
+    rgb = np.array(list(product(values, values, values)), dtype=np.float64) / 255
+    rgb = rgb[np.all([contrast(rgb, rgb_of(ground)) >= CONTRAST for ground in GROUNDS], axis=0)]
+    lab = oklab(rgb)
+    colours = list(FIRST)
+    used = [oklab(rgb_of(colour)) for colour in (*colours, COLOURS["grey"], COLOURS["ink"])]
+    nearest = np.min([np.linalg.norm(lab - colour, axis=1) for colour in used], axis=0)
+    while len(colours) < n:
+        place = int(np.argmax(nearest))
+        colours.append("#" + "".join(f"{round(255 * v):02x}" for v in rgb[place]))
+        nearest = np.minimum(nearest, np.linalg.norm(lab - lab[place], axis=1))
+    return tuple(colours[:n])
+
+
+def oklab(rgb: Floats) -> Floats:
+    """Ottosson's Oklab (2020) of sRGB colours in [0, 1], shape (..., 3)."""
+    to_cones = np.array([[0.4122214708, 0.5363325363, 0.0514459929],
+                         [0.2119034982, 0.6806995451, 0.1073969566],
+                         [0.0883024619, 0.2817188376, 0.6299787005]])  # fmt: skip
+    to_lab = np.array([[0.2104542553, 0.7936177850, -0.0040720468],
+                       [1.9779984951, -2.4285922050, 0.4505937099],
+                       [0.0259040371, 0.7827717662, -0.8086757660]])  # fmt: skip
+    lab: Floats = np.cbrt(_linear(rgb) @ to_cones.T) @ to_lab.T
+    return lab
+
+
+def contrast(colour: Floats, ground: Floats) -> Floats:
+    """WCAG's contrast ratio of sRGB colours, 1 to 21."""
+    weights = np.array([0.2126, 0.7152, 0.0722])
+    first, second = _linear(colour) @ weights + 0.05, _linear(ground) @ weights + 0.05
+    return np.asarray(np.maximum(first, second) / np.minimum(first, second))
+
+
+def rgb_of(colour: str) -> Floats:
+    """``#ff0000`` as three numbers in [0, 1]."""
+    return np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+
+
+def _linear(rgb: Floats) -> Floats:
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)

@@ -18,8 +18,8 @@ from kbtrain.report.examples import Example, greedy_texts
 from kbtrain.report.first_screen import aligned_block, subtitle
 from kbtrain.report.page import page, render
 from kbtrain.report.words import gate_name, percent, percent_interval
-from kbtrain.show.svg import COLOURS, new_figure
-from kbtrain.show.svg import render as render_svg
+from kbtrain.show import COLOURS, new_figure
+from kbtrain.show import render as render_svg
 
 HEAD = ("gate", "searches skipped, %", "answers that differ, %", "skipped at random, %", "threshold")
 SHOWN = 25  # changed answers on the page

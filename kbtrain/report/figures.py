@@ -26,7 +26,7 @@ from kbtrain.metrics.significance import wilson
 from kbtrain.records import CONDITIONS, Condition, Effect, Outcome
 from kbtrain.report.run_analysis import RunAnalysis
 from kbtrain.report.tallies import TauSweep
-from kbtrain.show.svg import COLOURS, legend_above, legend_inside, new_figure, render
+from kbtrain.show import COLOURS, legend_above, legend_inside, new_figure, render
 
 _EFFECT_COLOURS = dict(zip(EFFECTS, ("blue", "grey", "red"), strict=True))
 _CONDITION_STYLES: dict[Condition, tuple[str, str]] = {

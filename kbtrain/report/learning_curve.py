@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from kbtrain.evaluation.learning_curve import CurvePoint
-from kbtrain.report.palette import gate_looks
+from kbtrain.report.curves import gate_looks
 from kbtrain.report.tables import Column, Table, Value
-from kbtrain.show.svg import COLOURS, FILE_WIDTH, legend_above, new_figure, page
+from kbtrain.show import COLOURS, FILE_WIDTH, legend_above, new_figure, page
 
 
 def layout(points: Sequence[CurvePoint], n_test: int) -> Table:

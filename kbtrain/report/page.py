@@ -30,7 +30,7 @@ from kbtrain.report.curves import Band
 from kbtrain.report.examples import TEXT, ExampleKind, Selection
 from kbtrain.report.first_screen import FirstScreen
 from kbtrain.report.summary import Bills
-from kbtrain.show.text_table import number, p_value
+from kbtrain.show import number, p_value
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -20,7 +20,7 @@ from kbtrain.metrics.turns import GateTurns, SeedScores, classify_turns
 from kbtrain.records import TurnExample
 from kbtrain.report.page import escape_markdown, page
 from kbtrain.report.tables import Column, Table, Value, as_markdown, cells
-from kbtrain.show.svg import COLOURS, legend_above, new_figure, render
+from kbtrain.show import COLOURS, legend_above, new_figure, render
 
 BINS = 10  # of a turn's relative position
 _CHANGES = "Change: in percent, against No-Aug."

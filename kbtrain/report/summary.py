@@ -22,7 +22,7 @@ from kbtrain.metrics.ranking import Curve
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import SMALL_LOSS
 from kbtrain.report.words import chosen_by, percent, points, points_interval
-from kbtrain.show.text_table import aligned, p_value, signed
+from kbtrain.show import aligned, p_value, signed
 
 HEAD = ("gate", "accuracy", "retrieved", "random", "vs random", "95 % interval", "AUC", "AP", "F1", "FDR", "area", "p")
 GAINS = (0.5, 0.8, 1.0)  # parts of what searching always gains over never searching

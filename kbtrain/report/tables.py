@@ -20,7 +20,7 @@ from kbtrain.metrics.registry import METRICS
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.turns import GateDifference, GateTurns
 from kbtrain.report.words import gate_name, points_interval
-from kbtrain.show.text_table import aligned, number, signed
+from kbtrain.show import aligned, number, signed
 
 Kind = Literal["text", "count", "percent", "points", "decimal", "change"]
 Value = str | float | int | None

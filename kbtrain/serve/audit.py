@@ -50,7 +50,7 @@ from kbtrain.report.page import render
 from kbtrain.report.words import percent, percent_interval, points, points_interval
 from kbtrain.serve.decision_log import read_log
 from kbtrain.serve.traffic import check_one_gate, gate_rows, names_of
-from kbtrain.show.text_table import aligned
+from kbtrain.show import aligned
 
 Goal = Literal["best_accuracy", "max_loss"]
 By = Literal["random", "uncertainty", "diversity"]

@@ -33,7 +33,7 @@ from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, choose
 from kbtrain.records import GateExample
 from kbtrain.serve.decision_log import read_log, read_outcomes
-from kbtrain.show.text_table import aligned
+from kbtrain.show import aligned
 
 LEAST = 50  # scores, or decisions with a verdict: fewer say little about a share
 UNSCORED, OTHER_GATES = "without a score", "of other gates or versions"  # reasons why a row of a log is skipped

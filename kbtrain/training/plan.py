@@ -24,7 +24,7 @@ from kbtrain.kernels.memory import available_memory, machine_memory
 from kbtrain.models.files_read import config_of, folder_of, mlp_width, parameters_of
 from kbtrain.models.weights import weight_files
 from kbtrain.prompts.kbm import PAPER_KEYS, KBMPrompt, Key
-from kbtrain.show.text_table import aligned
+from kbtrain.show import aligned
 from kbtrain.training.config import LanguageModelConfig, TrainingConfig
 from kbtrain.training.plan_memory import (
     CONTEXT,

@@ -202,7 +202,7 @@ def curves(history: Sequence[Mapping[str, Any]]) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from kbtrain.show.svg import COLOURS
+    from kbtrain.show import COLOURS
 
     losses = [(log["step"], log["loss"]) for log in history if "loss" in log]
     dev: dict[str, list[tuple[int, float]]] = {}

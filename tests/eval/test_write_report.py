@@ -28,7 +28,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
 from kbtrain.records import Outcome, Question
 from kbtrain.report.words import gate_name, percent_interval
-from kbtrain.show.text_table import p_value
+from kbtrain.show import p_value
 
 Script = Callable[[str], ModuleType]
 PRICES = Path(__file__).resolve().parents[2] / "eval" / "configs" / "prices.yaml"

@@ -19,12 +19,27 @@ from kbtrain.evaluation.savings import Saving, ThresholdSaving
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.significance import Delta
 from kbtrain.report import figures
-from kbtrain.report.curves import KINDS, LineLabel, accuracy_curve, annotate, leaders, looks, name_ends, spread
+from kbtrain.report.curves import (
+    CONTRAST,
+    FIRST,
+    GROUNDS,
+    KINDS,
+    LineLabel,
+    accuracy_curve,
+    annotate,
+    contrast,
+    distinct,
+    leaders,
+    looks,
+    name_ends,
+    oklab,
+    rgb_of,
+    spread,
+)
 from kbtrain.report.figures import panel, reliability
 from kbtrain.report.first_screen import sentences
 from kbtrain.report.learning_curve import figure as learning_figure
-from kbtrain.report.palette import CONTRAST, FIRST, GROUNDS, contrast, distance, distinct, oklab
-from kbtrain.show.svg import new_figure, render
+from kbtrain.show import new_figure, render
 
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
 
@@ -137,10 +152,10 @@ def test_boxes_that_fit_stay_where_they_are_and_others_share_the_way() -> None:
 def test_any_number_of_gates_has_colours_that_are_told_apart_on_white_and_on_dark(n: int) -> None:
     colours = [colour for colour, style in looks([f"g{i}" for i in range(n)]).values() if style == "-"]
     assert len(colours) == n and tuple(colours) == distinct(n + 6)[6:]  # the first six are of known kinds
-    points = [oklab(np.array([int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)])) for c in colours]
-    apart = min(float(distance(a, b)) for a, b in combinations(points, 2))
+    points = [oklab(rgb_of(colour)) for colour in colours]
+    apart = min(float(np.linalg.norm(a - b)) for a, b in combinations(points, 2))
     assert apart > 0.08  # about four times what an eye can just tell apart
-    assert all(contrast(c, ground) >= CONTRAST for c in colours if c not in FIRST for ground in GROUNDS)
+    assert all(contrast(rgb_of(c), rgb_of(ground)) >= CONTRAST for c in colours if c not in FIRST for ground in GROUNDS)
 
 
 def test_oklab_of_white_and_of_a_pure_red() -> None:

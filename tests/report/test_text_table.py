@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbtrain.report.page import escape_markdown
-from kbtrain.show.text_table import aligned, number, p_value, signed
+from kbtrain.show import aligned, number, p_value, signed
 
 
 def test_numbers_lose_the_leading_zero_and_the_sign_of_zero() -> None:

@@ -28,7 +28,7 @@ from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.io.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.metrics.ranking import auroc
 from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Target
-from kbtrain.show.svg import COLOURS, new_figure, page
+from kbtrain.show import COLOURS, new_figure, page
 from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
 from kbtrain.training.finish import COMPARED, Ending, intervals_of_keys, largest_difference
 from kbtrain.training.folds import groups_of

@@ -1,1 +1,0 @@
-"""Text tables and SVG figures."""
