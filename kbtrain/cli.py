@@ -131,8 +131,8 @@ def _command(parsers: Parsers, name: str, run: Callable[..., None], about: str, 
 
 def _add(parser: argparse.ArgumentParser, name: str, metavar: str, text: str, **more: Any) -> None:
     """An argument with its help, which names a default."""
-    shown = more.get("default") not in (None, [], argparse.SUPPRESS)
-    text += f" (default: {more['default']})" if shown else ""
+    if more.get("default") not in (None, [], argparse.SUPPRESS):
+        text += f" (default: {more['default']})"
     parser.add_argument(name, metavar=metavar, help=text, **more)
 
 
