@@ -9,8 +9,7 @@ from typing import Literal
 from kbtrain.io import jsonl
 from kbtrain.questions.base import DataSet, Loaded, Reading, any_table, native
 from kbtrain.questions.checks import read_questions
-from kbtrain.questions.data_sets.columns import csv_questions, jsonl_questions
-from kbtrain.questions.data_sets.hub import hub_questions
+from kbtrain.questions.data_sets.columns import csv_questions, hub_questions, jsonl_questions
 from kbtrain.questions.data_sets.multi_hop import hotpotqa, iirc, musique, two_wiki
 from kbtrain.questions.data_sets.multiple_choice import (
     ceval,

@@ -7,7 +7,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,15 +39,15 @@ _RUNS = (CJK, HIRAGANA, KATAKANA, HANGUL, SOUTHEAST_ASIAN)
 _WORD = regex.compile("|".join(f"[{run}]+" for run in _RUNS) + rf"|(?!\p{{M}})[^\W{CJK}{UNSPACED}]+")
 _ASCII_WORD = re.compile(r"\w+")
 # Words that ask or join. "as", "in", "no" are also symbols and names, and BM25 weighs common words down by itself.
-STOP_WORDS = (
+STOP_WORDS = frozenset(
     "a an and are by did do does for from had has have how is it its many much of on or that the their there these "
-    "this those to was were what when where which who whom whose why will with"
+    "this those to was were what when where which who whom whose why will with".split()
 )
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Lower-cased words (NFKC: full to half width) without stop words, stemmed by PyStemmer's ``stemmer`` (None: not).
+    """Lower-cased words (NFKC: full to half width) without stop words, stemmed by PyStemmer's English stemmer.
 
     A word is a run of letters, digits and combining marks. Chinese has no spaces: its runs become overlapping
     ``bigrams`` (a lone character stays one), single ``characters``, or the words of the package jieba. Runs of
@@ -55,8 +55,6 @@ class Tokens:
     dictionaries. Vowel points of Arabic and Hebrew are dropped, since most texts lack them.
     """
 
-    stemmer: str | None = "english"
-    stop_words: frozenset[str] = field(default_factory=lambda: frozenset(STOP_WORDS.split()))
     chinese: Chinese = "bigrams"
     southeast_asian: SoutheastAsian = "bigrams"
 
@@ -69,12 +67,7 @@ class Tokens:
 
     def words(self, text: str) -> list[str]:
         """The words of a text, in order, repeats kept."""
-        return self.stems(word for word in self.surfaces(text) if word not in self.stop_words)
-
-    def stems(self, words: Iterable[str]) -> list[str]:
-        if self.stemmer is None:
-            return list(words)
-        return [str(word) for word in _stemmer(self.stemmer).stemWords(list(words))]
+        return [str(stem) for stem in _stemmer().stemWords([w for w in self.surfaces(text) if w not in STOP_WORDS])]
 
     def known_words(self, text: str, vocabulary: Container[str]) -> list[str]:
         """The words that the vocabulary has: an index can only look for these."""
@@ -95,7 +88,7 @@ class Tokens:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values that identify a tokenizer."""
-        return {**asdict(self), "stop_words": sorted(self.stop_words), "rule": RULE}
+        return {**asdict(self), "stemmer": "english", "stop_words": sorted(STOP_WORDS), "rule": RULE}
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(self.as_dict(), ensure_ascii=False), encoding="utf-8")
@@ -107,16 +100,13 @@ class Tokens:
             raise UserError(f"{at(path)}: no such file; this folder holds no whole index")
         try:
             data = read_json(path)
-            if data.keys() != Tokens().as_dict().keys():
-                raise KeyError("other fields")
-            rule = data.pop("rule")
             tokens = TypeAdapter(Tokens).validate_python(data)
-            if tokens.stemmer is not None:
-                _stemmer(tokens.stemmer)
-        except (UserError, ValidationError, KeyError):  # a KeyError: other fields, no such stemmer
+        except (UserError, ValidationError):
             raise UserError(f"{at(path)}: broken; {remedy}") from None
-        if rule != RULE:
+        if data.get("rule") != RULE:
             raise UserError(f"{at(path)}: words cut by another rule than today's; {remedy}")
+        if data != tokens.as_dict():  # other stop words or another stemmer, too
+            raise UserError(f"{at(path)}: broken; {remedy}")
         return tokens
 
 
@@ -146,9 +136,8 @@ class TokenIds:
         if len(self._known) >= self.REMEMBERED:
             self._known.clear()
         number = self.STOP
-        if word not in self.tokens.stop_words:
-            (stem,) = self.tokens.stems([word])
-            number = self.vocabulary.setdefault(stem, len(self.vocabulary))
+        if word not in STOP_WORDS:
+            number = self.vocabulary.setdefault(str(_stemmer().stemWord(word)), len(self.vocabulary))
         self._known[word] = number
         return number
 
@@ -168,10 +157,10 @@ def _word_breaker() -> Any:
 
 
 @functools.cache
-def _stemmer(name: str):  # type: ignore[no-untyped-def]  # PyStemmer has no types
+def _stemmer() -> Any:
     import Stemmer
 
-    return Stemmer.Stemmer(name)
+    return Stemmer.Stemmer("english")
 
 
 @functools.cache

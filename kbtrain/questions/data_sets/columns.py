@@ -8,16 +8,30 @@ under "answer"). ``{"question": "...", "answers": ["..."]}`` a line is enough fo
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from kbtrain.errors import did_you_mean
+from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.io import jsonl
-from kbtrain.questions.base import LETTERS, AnswerAs, Columns, Loaded, context, ids, join_sentences, letter, letters_of
+from kbtrain.questions.base import (
+    LETTERS,
+    AnswerAs,
+    Columns,
+    Loaded,
+    Reading,
+    context,
+    ids,
+    join_sentences,
+    letter,
+    letters_of,
+)
 from kbtrain.questions.reading.files import SPLITS, DataFile, split_word
 from kbtrain.questions.reading.rows import SourceRecord, as_rows, format_value, plain, plain_answer
 from kbtrain.questions.reading.tables import PARQUET, any_rows, csv_rows, python_list
@@ -54,14 +68,21 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
     row = _renamed(native, columns)
     _check_needed(row, native, columns.without_gold)
     # letters count places: an option that is there twice keeps both
-    options = cell_texts(row, "options", repeats=True) if _has_value(row, "options") else ()
+    options = cell_texts(row, "options", repeats=True) if row.has("options") else ()
     form: Form = "choice" if options else "open"
     dataset, language = row.text_or_empty("dataset") or dataset, _language(row, columns.language)
     passages = _passages(row, dataset)
+    answers = (
+        ()
+        if columns.without_gold
+        else _letters(row, options, columns.answer_as)
+        if options
+        else _gold_answers(row, language)
+    )
     question = Question(
-        id=row.identifier("id") if _has_value(row, "id") else name,
+        id=row.identifier("id") if row.has("id") else name,
         text=row.text("text"),
-        answers=() if columns.without_gold else _accepted(row, options, columns.answer_as, language),
+        answers=answers,
         gold="hidden" if columns.without_gold else "given",
         split=columns.split or _split(row, split),
         dataset=dataset,
@@ -70,13 +91,13 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
         grading=_grading(row, form),
         options=options,
         relation=row.text_or_empty("relation") or None,
-        hops=_read_integer(row, "hops") if _has_value(row, "hops") else None,
-        popularity=row.number("popularity") if _has_value(row, "popularity") else None,
-        entities=cell_texts(row, "entities") if _has_value(row, "entities") else (),
+        hops=_read_integer(row, "hops") if row.has("hops") else None,
+        popularity=row.number("popularity") if row.has("popularity") else None,
+        entities=cell_texts(row, "entities") if row.has("entities") else (),
         gold_passages=ids(tuple(passage for passage, is_gold in passages if is_gold)),
         fact_type=row.text_or_empty("fact_type") or None,
-        false_premise=row.flag("false_premise") if _has_value(row, "false_premise") else None,
-        needs_knowledge=row.flag("needs_knowledge") if _has_value(row, "needs_knowledge") else None,
+        false_premise=row.flag("false_premise") if row.has("false_premise") else None,
+        needs_knowledge=row.flag("needs_knowledge") if row.has("needs_knowledge") else None,
         context_passages=ids(tuple(passage for passage, _ in passages)),
     )
     group = "" if columns.group_by is None else _group(native, columns.group_by)
@@ -134,6 +155,10 @@ def _renamed(row: SourceRecord, columns: Columns) -> SourceRecord:
             data[key] = [reach(row, part) for part in column]
             if key == "answers":  # one column may have a list of aliases, or nothing
                 data[key] = _flat(data[key])
+    # a table writes a missing value as an empty cell
+    data = {
+        key: value for key, value in data.items() if key in _OTHER_NAMES or (value is not None and str(value).strip())
+    }
     return SourceRecord(data, row.file, row.line, row.path, names)
 
 
@@ -167,11 +192,6 @@ def _flat(values: Sequence[Any]) -> list[Any]:
     return [value for values in lists for value in values if value is not None]
 
 
-def _has_value(row: SourceRecord, key: str) -> bool:
-    value = row.data.get(key)
-    return value is not None and not (isinstance(value, str) and not value.strip())
-
-
 def cell_texts(row: SourceRecord, key: str, repeats: bool = False) -> tuple[str, ...]:
     """A list of texts, one text or number, or a text that is a list as JSON, Python or numpy prints it."""
     if key not in row.data:
@@ -180,10 +200,6 @@ def cell_texts(row: SourceRecord, key: str, repeats: bool = False) -> tuple[str,
     if _is_list(value):
         return row.having({key: [plain(cell) for cell in _read_list(row, key)]}).texts(key, repeats)
     return (row.having({key: plain(value)}).text(key),)
-
-
-def _accepted(row: SourceRecord, options: tuple[str, ...], answer_as: AnswerAs, language: Language) -> tuple[str, ...]:
-    return _letters(row, options, answer_as) if options else _gold_answers(row, language)
 
 
 def _gold_answers(row: SourceRecord, language: Language) -> tuple[str, ...]:
@@ -233,7 +249,7 @@ def _read_integer(row: SourceRecord, key: str) -> int:
 
 
 def _split(row: SourceRecord, split: Split) -> Split:
-    if not _has_value(row, "split"):
+    if not row.has("split"):
         return split
     word = split_word(row.text("split").replace("/", " "), SPLITS, f"{row.file}:{row.line}: field 'split'")
     if not word:
@@ -242,7 +258,7 @@ def _split(row: SourceRecord, split: Split) -> Split:
 
 
 def _language(row: SourceRecord, default: Language) -> Language:
-    if not _has_value(row, "language"):
+    if not row.has("language"):
         return default
     return "zh" if row.one_of("language", ("en", "zh")) == "zh" else "en"
 
@@ -250,14 +266,14 @@ def _language(row: SourceRecord, default: Language) -> Language:
 def _grading(row: SourceRecord, form: Form) -> Grading:
     if form == "choice":
         return "option"
-    if not _has_value(row, "grading"):
+    if not row.has("grading"):
         return "contains"
     return "exact" if row.one_of("grading", ("exact", "contains")) == "exact" else "contains"
 
 
 def _passages(row: SourceRecord, dataset: str) -> list[tuple[Passage, bool]]:
     """Texts, or objects with a title, a text or sentences, and a mark of those that support the answer."""
-    if not _has_value(row, "contexts"):
+    if not row.has("contexts"):
         return []
     value = as_rows(row.data["contexts"])
     values = value if isinstance(value, list) else _read_list(row, "contexts") if _is_list(value) else [value]
@@ -349,3 +365,73 @@ def _answer_list(value: Any, language: Language) -> Any:
         value = plain_answer(value, language)
         return [value] if isinstance(value, str) else [] if value is None else value
     return ["" if answer is None else plain_answer(answer, language) for answer in value]
+
+
+_SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
+
+
+def hub_questions(path: Path, reading: Reading) -> Iterator[Loaded]:
+    """All splits, streamed; "validation" is dev. A row's line is its number within its split, from 1.
+
+    One file is of the split that its name has, a saved part of a data set of the one that it was taken from; else
+    they are test.
+
+    ``path`` is a local folder or file, or a name on the hub ("owner/name"); ``reading.subset`` is the data set's
+    configuration, ``reading.only`` a pattern for the names of its splits.
+    """
+    columns = replace(reading.columns, split=reading.split)
+    for name, rows in _splits(path, reading).items():
+        split = reading.split or SPLITS.get(name.lower())
+        if split is None:
+            hint = f"read it alone with only: {name} and a split of your choice"
+            raise UserError(f"{at(path)}: its split '{name}' is not train, dev or test; {hint}")
+        for number, data in _rows(rows, path, name):
+            row = SourceRecord(data, f"{path}/{name}", number)
+            yield mapped(row, columns, f"{path.name}/{name}/{number}", path.name, split)
+
+
+def _splits(path: Path, reading: Reading) -> Mapping[str, Iterable[dict[str, Any]]]:
+    import datasets
+
+    with _one_line(path):
+        if path.is_dir() and any((path / name).exists() for name in _SAVED):
+            loaded = datasets.load_from_disk(str(path))
+        else:  # datasets calls a single file "train", under any name
+            files = {_split_word(path.name, path, reading): path.name} if path.is_file() else None
+            place = path.resolve().parent if files else path
+            loaded = datasets.load_dataset(str(place), name=reading.subset, data_files=files, streaming=True)
+    by_name: Mapping[str, Iterable[dict[str, Any]]] = (
+        loaded if isinstance(loaded, Mapping) else {_split_word(str(loaded.split), path, reading): loaded}
+    )
+    matching = {name: rows for name, rows in by_name.items() if fnmatch.fnmatch(name, reading.only or "*")}
+    if not matching:
+        raise UserError(f"{at(path)}: no split matches '{reading.only}'; valid: {', '.join(by_name)}")
+    return matching
+
+
+def _split_word(name: str, path: Path, reading: Reading) -> str:
+    """The word that names a split, "test" without such a word."""
+    return (not reading.split and split_word(name, SPLITS, str(path))) or "test"
+
+
+def _rows(rows: Iterable[dict[str, Any]], path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number from 1, row); what fails while it is read is one line with the number of the last good row."""
+    stream, number = iter(rows), 0
+    while True:
+        with _one_line(Path(f"{path}/{name}:{number + 1}")):
+            row = next(stream, None)
+        if row is None:
+            return
+        number += 1
+        yield number, dict(row)
+
+
+@contextmanager
+def _one_line(place: Path) -> Iterator[None]:
+    import datasets
+
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{at(place)}: not a data set that can be loaded ({reason:.200})") from None

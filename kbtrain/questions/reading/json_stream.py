@@ -17,14 +17,7 @@ _TOKEN = 16  # characters; an error so near the end may be a token that continue
 MAX_RECORD = 1 << 28  # characters
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    try:
-        return written_object(pairs)
-    except BadField as error:
-        raise ValueError(f"field {error.field!r}: {error}") from None
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+_DECODER = json.JSONDecoder(object_pairs_hook=written_object)
 
 
 def json_rows(file: DataFile) -> Iterator[SourceRecord]:
@@ -135,7 +128,9 @@ class Cursor:
                 raise self.error(error.msg) from None
             except RecursionError:
                 raise self.error("nested too deeply") from None
-            except ValueError as error:  # a key twice, no finite number, or a number of thousands of digits
+            except BadField as error:  # a key twice, or no finite number
+                raise self.error(f"field {error.field!r}: {error}") from None
+            except ValueError as error:  # a number of thousands of digits
                 raise self.error(str(error)) from None
             if end < len(self._text) or not self._more():  # at the end of a chunk a number may continue
                 self._advance(end)
