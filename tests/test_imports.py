@@ -51,6 +51,13 @@ def test_light_module_loads_nothing_heavy(module):
     assert loaded_by(f"import kbtrain.{module}") & HEAVY == set()
 
 
+@pytest.mark.parametrize("module", ["server", "mcp_server"])
+def test_serving_commands_load_without_the_extra_serve(module):
+    """`kbtrain serve` then names the extra that is missing, and `kbtrain mcp` does without it."""
+    extra = {"aiohttp", "prometheus_client", "starlette", "uvicorn"}
+    assert loaded_by(f"import kbtrain.serve.{module}") & extra == set()
+
+
 MODULES_OF_HELP = """import contextlib, io, runpy, sys
 sys.argv = [sys.argv[1], "--help"]
 with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):

@@ -47,9 +47,9 @@ from kbtrain.questions.reading.files import data_file
 from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Question, SampleSet
 from kbtrain.report.page import render
-from kbtrain.report.words import percent, percent_interval, points, points_interval
+from kbtrain.report.words import percent, points, points_interval
 from kbtrain.serve.decision_log import read_log
-from kbtrain.serve.traffic import check_one_gate, gate_rows, names_of
+from kbtrain.serve.traffic import check_one_gate, gate_rows, interval_cell, left_out_text, names_of
 from kbtrain.show import aligned
 
 Goal = Literal["best_accuracy", "max_loss"]
@@ -128,7 +128,7 @@ def _draw(audit: Audit) -> list[str]:
     counts = f"{gate}: {len(drawn)} of {len(turns)} turns drawn, {len(questions)} different questions"
     if audit.gold is not None:
         counts += f", {sum(bool(question.answers) for question in questions.values())} with an accepted answer"
-    line = f"{counts}; skipped: {', '.join(f'{n} {why}' for why, n in left_out.items()) or 'none'}"
+    line = f"{counts}; skipped: {left_out_text(left_out)}"
     if audit.dry_run:
         nothing = f"dry run: nothing was written; {2 * len(questions)} answers would be generated and judged"
         return [line, nothing, answers_cost(audit.folder, len(questions), audit.prices)]
@@ -137,8 +137,8 @@ def _draw(audit: Audit) -> list[str]:
     jsonl.write(audit.run / "questions.jsonl", questions.values())
     extra = {"gate": gate, "turns": len(turns), "drawn": len(drawn), "left_out": dict(left_out)}
     options = {"folder": str(audit.folder), "n": audit.n, "seed": audit.seed}
-    write_meta(audit.run / "turns.jsonl", stage="audit", config=options, inputs=[], extra=extra)
-    write_meta(audit.run / "questions.jsonl", stage="audit", config=options, inputs=[], extra=extra)
+    for name in ("turns.jsonl", "questions.jsonl"):
+        write_meta(audit.run / name, stage="audit", config=options, inputs=[], extra=extra)
     return [line]
 
 
@@ -165,8 +165,7 @@ def logged_turns(audit: Audit) -> tuple[str, list[tuple[str, float]], Counter[st
                 turns.append((text, float(row["score"])))
     check_one_gate(gates, audit.log)
     if len(turns) < LEAST:
-        reasons = ", ".join(f"{n} {why}" for why, n in left_out.items())
-        what = f"{len(turns)} turns to audit" + (f" ({reasons} skipped)" if reasons else "")
+        what = f"{len(turns)} turns to audit (skipped: {left_out_text(left_out)})"
         raise UserError(f"{at(audit.turns or audit.log or audit.run)}: {what}; at least {LEAST} are needed")
     return next(iter(gates)), turns, left_out
 
@@ -357,12 +356,12 @@ def judged_turns(turns: Sequence[AuditTurn], truth: Verdicts, judge: Verdicts) -
     """
     used = [turn for turn in turns if turn.question_id in (judge or truth)]
     nothing = (math.nan, math.nan)
-    people = np.array([truth.get(turn.question_id, nothing) for turn in used]).reshape(-1, 2)
-    scores = np.array([turn.score for turn in used])
-    if not judge:
-        return JudgedTurns(scores, people[:, 0], people[:, 1])
-    labels = np.array([judge[turn.question_id] for turn in used]).reshape(-1, 2)
-    return JudgedTurns(scores, people[:, 0], people[:, 1], labels[:, 0], labels[:, 1])
+    columns = [
+        np.array([verdicts.get(turn.question_id, nothing)[arm] for turn in used])
+        for verdicts in ((truth, judge) if judge else (truth,))
+        for arm in (0, 1)
+    ]
+    return JudgedTurns(np.array([turn.score for turn in used]), *columns)
 
 
 def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) -> list[str]:
@@ -403,21 +402,20 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
     if old and now.high < 0:
         lines.append(
             f"warning: the noted threshold {old.threshold:.4g} is certainly worse than always searching "
-            f"({points(now.mean)} points {points_interval(now)}); replace it, or serve without the gate"
+            f"({_gain_text(now)} points); replace it, or serve without the gate"
         )
-    if audit.apply and old and not audit.replace:
-        if new.mean < now.mean - 1e-9 and not guarantee:
-            return [*lines, "not applied: the proposal has fewer right answers than now; --replace notes it anyway"]
-        if old.promise and not guarantee:
-            return [*lines, f"not applied: this promise would end: {old.promise}; --replace notes it anyway"]
-    if gain and gain.mean <= 0:
-        expected = f"no gain is expected, {points(gain.mean)} points against always searching; judge more turns"
-        if not audit.apply:
-            return [*lines, f"next: {expected}"]
-        if not audit.replace:
-            return [*lines, f"not applied: {expected}, or --replace notes it anyway"]
+    obstacle = ""
+    if old and new.mean < now.mean - 1e-9 and not guarantee:
+        obstacle = "the proposal has fewer right answers than now"
+    elif old and old.promise and not guarantee:
+        obstacle = f"this promise would end: {old.promise}"
+    elif gain and gain.mean <= 0:
+        obstacle = f"no gain is expected, {points(gain.mean)} points against always searching; judge more turns"
     if not audit.apply:
-        return [*lines, "next: the same command with --apply notes the proposed threshold; --rollback takes it back"]
+        step = "the same command with --apply notes the proposed threshold; --rollback takes it back"
+        return [*lines, f"next: {step}" + (f" (it needs --replace: {obstacle})" if obstacle else "")]
+    if obstacle and not audit.replace:
+        return [*lines, f"not applied: {obstacle}; --replace notes it anyway"]
     return [*lines, _apply(audit, gate, old, proposal, value, scores)]
 
 
@@ -429,31 +427,28 @@ def _choose(audit: Audit, judged: JudgedTurns) -> tuple[float, str, dict[str, An
         return chosen.threshold, f"the fewest searches with the promise: {promise_text(guarantee)}", guarantee, None
     value, gain = best_threshold(judged)
     sure = "more" if gain.low > 0 else "fewer" if gain.high < 0 else "not certainly more or fewer"
-    return (
-        value,
-        (
-            f"the most right answers on the judged turns; corrected for this choice {points(gain.mean)} points "
-            f"{points_interval(gain)} against always searching: {sure} right answers"
-        ),
-        None,
-        gain,
+    reason = (
+        "the most right answers on the judged turns; corrected for this choice, against always searching: "
+        f"{_gain_text(gain)} points, {sure} right answers"
     )
+    return value, reason, None, gain
 
 
 def _rows(figures: Sequence[AuditFigures]) -> list[list[str]]:
-    def cell(of: Delta | None) -> str:
-        return "-" if of is None else f"{percent(of.mean)} {percent_interval(of)}"
+    rows = {
+        "searched": [percent(row.searched) for row in figures],
+        "right, never searching": [interval_cell(row.never) for row in figures],
+        "right, always searching": [interval_cell(row.always) for row in figures],
+        "right, with the gate": [interval_cell(row.gate) for row in figures],
+        "gate minus always, points": [_gain_text(row.difference) for row in figures],
+        "needless, of the searched": [interval_cell(row.needless) for row in figures],
+        "missed, of the others": [interval_cell(row.missed) for row in figures],
+    }
+    return [[name, *cells] for name, cells in rows.items()]
 
-    return [
-        ["searched", *(percent(row.searched) for row in figures)],
-        ["right, never searching", *(cell(row.never) for row in figures)],
-        ["right, always searching", *(cell(row.always) for row in figures)],
-        ["right, with the gate", *(cell(row.gate) for row in figures)],
-        ["gate minus always, points", *(f"{points(row.difference.mean)} {points_interval(row.difference)}"
-                                        for row in figures)],
-        ["needless, of the searched", *(cell(row.needless) for row in figures)],
-        ["missed, of the others", *(cell(row.missed) for row in figures)],
-    ]  # fmt: skip
+
+def _gain_text(gain: Delta) -> str:
+    return f"{points(gain.mean)} {points_interval(gain)}"
 
 
 def _apply(
@@ -532,8 +527,7 @@ def next_lines(audit: Audit, by: By, output: Path) -> list[str]:
     rows = [{"question": texts[i][0], "chosen_by": rule, "score": texts[i][1]} for i, rule in rules.items()]
     write_atomically(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     counts = ", ".join(f"{n} by {rule}" for rule, n in Counter(rules.values()).items())
-    reasons = ", ".join(f"{count} {why}" for why, count in left_out.items()) or "none"
     return [
-        f"{gate}: {counts}, of {len(texts)} different questions; skipped: {reasons} -> {output}",
+        f"{gate}: {counts}, of {len(texts)} different questions; skipped: {left_out_text(left_out)} -> {output}",
         answers_cost(audit.folder, len(rows)),
     ]

@@ -159,8 +159,6 @@ class ServeConfig(Config):
     def _possible(self) -> ServeConfig:
         if self.upstream is not None:
             check_url(self.upstream, "upstream")
-            if not self.upstream.startswith(("http://", "https://")):
-                raise ValueError("key 'upstream': an address begins with http:// or https://")
         if self.upstream is not None and self.model is not None:
             raise ValueError("key 'model': give an upstream or a model in this process, not both")
         aims = [name for name in ("threshold", "price", "worth") if getattr(self, name) is not None]

@@ -228,18 +228,13 @@ class Decider:
     def _open(self) -> LoadedGate:
         c = self.config
         loaded = LoadedGate.open(c.gate, c.key, c.dtype, c.device, states_server(c))
-        if c.threshold is not None:
-            try:
-                loaded.check(c.threshold, "threshold")
-            except Refused as refused:
-                raise UserError(f"key 'threshold': {refused}") from None
-        elif c.price is not None or c.worth is not None:
-            try:
-                loaded.at_price(0.0)
-                loaded.price = c.price if c.worth is None else self._price(loaded, c.worth)
-            except Refused as refused:
-                raise UserError(f"key '{'worth' if c.price is None else 'price'}': {refused}") from None
-        elif loaded.gate.threshold is None and not c.shadow:
+        loaded.price = c.price if c.worth is None else self._price(loaded, c.worth)
+        try:
+            threshold = self.threshold(loaded)
+        except Refused as refused:
+            key = next(name for name in ("threshold", "price", "worth") if getattr(c, name) is not None)
+            raise UserError(f"key '{key}': {refused}") from None
+        if threshold is None and not c.shadow:
             raise UserError(
                 f"gate '{loaded.gate.name}': no threshold in its folder; choose one on dev questions "
                 "(eval/calibrate.py), or give one: --threshold; --shadow records scores without one"
@@ -297,7 +292,9 @@ class Decider:
                 raise Refused(400, "policy", str(error), "x-kbtrain-worth") from None
         if price is not None:
             return loaded.at_price(price)
-        return self.config.threshold if self.config.threshold is not None else loaded.gate.threshold
+        if self.config.threshold is not None:
+            return loaded.check(self.config.threshold, "threshold")
+        return loaded.gate.threshold
 
     def _price(self, loaded: LoadedGate, amount: str) -> float:
         """The gain that a search must exceed where one more right answer is worth this amount.

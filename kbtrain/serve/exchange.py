@@ -10,17 +10,18 @@ import traceback
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbtrain.errors import UserError, at, never_show
 from kbtrain.io.text_files import read_text
 from kbtrain.net import is_loopback
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Busy, Refused
 
+if TYPE_CHECKING:
+    from kbtrain.serve.metrics import Metrics
+
 Header = tuple[bytes, bytes]
-MAX_AGE = b"600"  # seconds for which a browser keeps a preflight's answer
 
 
 class Cors:
@@ -50,7 +51,7 @@ class Cors:
         return [
             (b"access-control-allow-methods", values[b"access-control-request-method"]),
             (b"access-control-allow-headers", values.get(b"access-control-request-headers", b"")),
-            (b"access-control-max-age", MAX_AGE),
+            (b"access-control-max-age", b"600"),  # seconds
         ]
 
 
@@ -75,7 +76,7 @@ class ClientLeft(Exception):
 
 
 class Exchange:
-    """``moment``: the work under way, for the count of clients that left. ``started``: the status line is sent."""
+    """``moment``: the work under way, for the count of clients that left. ``status``: as sent; 0 before."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, config: ServeConfig) -> None:
         self.scope = scope
@@ -87,10 +88,6 @@ class Exchange:
         self.added: list[Header] = []  # to every answer
         self._receive, self._send = receive, send
         self._body_read = asyncio.Event()
-
-    @property
-    def started(self) -> bool:
-        return self.status != 0
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of that (lower-case) name."""
@@ -333,7 +330,7 @@ class Endpoint:
             self._metrics.client_left.labels(exchange.moment).inc()
         except Refused as refused:
             status = refused.status
-            if not exchange.started:
+            if not exchange.status:
                 await exchange.reply(refused.status, refused.body(exchange.anthropic), refused.headers)
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -345,7 +342,7 @@ class Endpoint:
 
     async def _failed(self, exchange: Exchange, error: BaseException) -> int:
         """Answer after an error that is not the client's; returns the status for the metrics."""
-        if exchange.started:
+        if exchange.status:
             # the HTTP server now cuts the connection, so that the answer does not seem whole
             logger.warning("%s: cut off (%s)", self.route, type(error).__name__)
             return 599

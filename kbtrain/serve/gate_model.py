@@ -20,9 +20,7 @@ from kbtrain.models.load import load_tokenizer
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS, apply_template, encode
 from kbtrain.prompts.template_marks import break_special_tokens
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Refused
-from kbtrain.serve.upstream import HttpUpstream
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -91,6 +89,10 @@ def _plain(name: str) -> str:
 
 async def served_models(config: ServeConfig) -> list[str] | None:
     """Names in the upstream's list of models; None where it cannot be read."""
+    # of the extra serve, which kbtrain mcp does without
+    from kbtrain.serve.metrics import Metrics
+    from kbtrain.serve.upstream import HttpUpstream
+
     upstream = HttpUpstream(config, Metrics())
     try:
         models: list[dict[str, Any]] = await upstream.models()
@@ -122,43 +124,32 @@ def states_server(config: ServeConfig) -> StatesServer | None:
             raise UserError(f"key 'states': no upstream, or gate '{config.gate}' reads nothing that it gives")
         return None
     served = asyncio.run(served_models(config))
-    name = served_name(served or (), model, config.any_model)
+    same = [name for name in served or () if is_same_model(name, model)]
+    if not same and config.any_model and served is not None:
+        same = served
     problem = "it does not answer" if served is None else "its list of models has no model of that name"
-    if name is not None:
+    if len(same) == 1:
         server = Server(
             url=config.upstream.rstrip("/"),
             dialect=Dialect(key_header=config.upstream_key_header),
-            model=name,
+            model=same[0],
             key_env=config.upstream_key_env,
             timeout=config.gate_deadline_s,
         )
         states = StatesServer(server, load_tokenizer(model))
-        problem = _problem(states, config.gate)
+        try:
+            if model_read(config.gate) is None:
+                load_gate(config.gate, states=states)
+                return states
+            problem = states.problem() or ""
+        except UserError as error:
+            problem = str(error)
         if not problem:
             return states
     if config.states == "upstream":
         raise UserError(f"key 'states': the upstream gives no states of '{model}': {problem}")
     logger.warning("the upstream gives no states (%s); the gate reads those of a copy of '%s' here", problem, model)
     return None
-
-
-def _problem(states: StatesServer, gate: Path) -> str:
-    """A short reason why the gate cannot be read from the server; empty where it can."""
-    if model_read(gate) is not None:
-        return states.problem() or ""
-    try:
-        load_gate(gate, states=states)
-    except UserError as error:
-        return str(error)
-    return ""
-
-
-def served_name(names: Sequence[str], model: str, any_model: bool) -> str | None:
-    """The upstream's name of a model; None without one."""
-    same = [name for name in names if is_same_model(name, model)]
-    if len(same) == 1:
-        return same[0]
-    return names[0] if any_model and len(names) == 1 else None
 
 
 Body = dict[str, Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import shlex
@@ -53,6 +54,10 @@ QUERY_NAMES = ("query", "question", "q", "search_query", "text")
 NOT_NEEDED = "No search needed ({reason}): answer from what you know."
 
 
+Question = Annotated[str, Field(description="the user's question, as it was asked and understandable on its own")]
+Most = Annotated[int | None, Field(ge=1, le=100, description="most passages; null: as configured")]
+
+
 class WrapConfig(Config):
     wrap: str | None = Field(
         None, description="another MCP server, in front of which the gate stands: a command, or an http(s) address"
@@ -90,7 +95,7 @@ class AgentGate:
             raise UserError(f"gate '{gate.name}': reads what a search found; an agent asks before the search")
         self.decider.warm_up()
 
-    async def judge(self, question: str) -> SearchJudgement:
+    async def judge(self, question: Question) -> SearchJudgement:
         """Decision about a question. A gate that fails decides by ``on_gate_failure``. Raises :class:`Refused`."""
         if is_blank(question) or len(question) > self.config.max_question_chars:
             raise Refused(400, "question", f"question: expected 1 to {self.config.max_question_chars} characters")
@@ -100,14 +105,6 @@ class AgentGate:
             retrieve = decide_without_gate(error, self.config.on_gate_failure)
             return SearchJudgement(retrieve=retrieve, reason="gate-failed", gate=self.decider.loaded.name)
         return SearchJudgement.model_validate(decision, from_attributes=True)
-
-
-def run_wrapped(gate: AgentGate, config: WrapConfig, say: Callable[[str], None]) -> None:
-    """Serve until the agent leaves. Raises :class:`UserError`."""
-    try:
-        asyncio.run(serve_wrapped(gate, config, say))
-    except ExceptionGroup as group:  # the SDK's client wraps errors
-        raise first_error(group) from None
 
 
 def first_error(error: Exception) -> Exception:
@@ -132,41 +129,32 @@ async def serve_wrapped(gate: AgentGate, config: WrapConfig, say: Callable[[str]
 @contextlib.asynccontextmanager
 async def open_wrapped(config: WrapConfig) -> AsyncIterator[Client]:
     """A client of the wrapped server. Raises :class:`UserError` where it cannot be started or reached."""
-    from mcp import Client
+    from mcp import Client, StdioServerParameters
+    from mcp.client.streamable_http import streamable_http_client
 
+    assert config.wrap is not None
     async with contextlib.AsyncExitStack() as stack:
+        server: Any
+        if config.wrap.startswith(("http://", "https://")):
+            check_url(config.wrap, "wrap")
+            token = os.environ.get(config.wrap_key_env)
+            headers = {"authorization": f"Bearer {token}"} if token else {}
+            timeout = httpx2.Timeout(30, read=300)  # the SDK's own: a search may stream its answer
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
+            server = streamable_http_client(config.wrap, http_client=http)
+        else:
+            try:
+                command, *words = shlex.split(config.wrap)
+            except ValueError as error:
+                raise UserError(f"key 'wrap': expected a command or an address ({error})") from None
+            # the SDK passes a few variables alone; the agent sets the wrapped server's keys for this process
+            server = StdioServerParameters(command=command, args=words, env=dict(os.environ))
         try:
-            client = await stack.enter_async_context(Client(await _transport(config, stack)))
-        except UserError:
-            raise
+            client = await stack.enter_async_context(Client(server))
         except Exception as error:  # noqa: BLE001 - of a command or a network: the SDK documents no type
             cause = first_error(error)
             raise UserError(f"key 'wrap': no MCP server answers there ({type(cause).__name__}: {cause})") from None
         yield client
-
-
-async def _transport(config: WrapConfig, stack: contextlib.AsyncExitStack) -> Any:
-    """A command's parameters, or the transport of an address, as the SDK's client takes them."""
-    from mcp import StdioServerParameters
-
-    assert config.wrap is not None
-    if not config.wrap.startswith(("http://", "https://")):
-        try:
-            words = shlex.split(config.wrap)
-        except ValueError as error:
-            raise UserError(f"key 'wrap': {error}") from None
-        if not words:
-            raise UserError("key 'wrap': expected a command or an address")
-        # the SDK passes a few variables alone; the agent sets the wrapped server's keys for this process
-        return StdioServerParameters(command=words[0], args=words[1:], env=dict(os.environ))
-    from mcp.client.streamable_http import streamable_http_client
-
-    check_url(config.wrap, "wrap")
-    token = os.environ.get(config.wrap_key_env)
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    timeout = httpx2.Timeout(30, read=300)  # the SDK's own: a search may stream its answer
-    http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
-    return streamable_http_client(config.wrap, http_client=http)
 
 
 async def gated_tools(client: Client, config: WrapConfig) -> list[str]:
@@ -253,7 +241,6 @@ McpConfig: type[Config] = create_model(
     __module__=__name__,
     **{name: (ServeConfig.model_fields[name].annotation, ServeConfig.model_fields[name]) for name in KEYS},  # type: ignore[call-overload]
 )
-Question = Annotated[str, Field(description="the user's question, as it was asked and understandable on its own")]
 
 
 class FoundPassage(BaseModel):
@@ -285,7 +272,9 @@ def mcp_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
     if settings.wrap is not None:
         gate = AgentGate(config)
         try:
-            run_wrapped(gate, settings, say)
+            asyncio.run(serve_wrapped(gate, settings, say))
+        except ExceptionGroup as group:  # the SDK's client wraps errors
+            raise first_error(group) from None
         finally:
             gate.decider.close()
         return
@@ -308,7 +297,7 @@ class GatedSearch(AgentGate):
         super().__init__(config)
         self.search: Search | None = open_search(config) if source is None else open_source(source, config)
 
-    async def find(self, question: str, most: int | None) -> SearchResult:
+    async def find(self, question: Question, most: Most = None) -> SearchResult:
         """Passages where the gate asks for them. Raises :class:`Refused`."""
         assert self.search is not None
         judgement = await self.judge(question)
@@ -330,24 +319,19 @@ def mcp_server(gated: GatedSearch) -> MCPServer[Any]:
     server: MCPServer[Any] = MCPServer("kbtrain", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     read_only = ToolAnnotations(read_only_hint=True, idempotent_hint=True)
 
-    async def should_search(question: Question) -> SearchJudgement:
-        try:
-            return await gated.judge(question)
-        except Refused as refused:
-            raise ToolError(str(refused)) from None
+    def add_tool(function: Callable[..., Any], name: str, about: str) -> None:
+        @functools.wraps(function)
+        async def answer(*arguments: Any, **named: Any) -> Any:
+            try:
+                return await function(*arguments, **named)
+            except Refused as refused:  # the SDK hides the words of any other error than its own
+                raise ToolError(str(refused)) from None
 
-    async def search(
-        question: Question,
-        most: Annotated[int | None, Field(ge=1, le=100, description="most passages; null: as configured")] = None,
-    ) -> SearchResult:
-        try:
-            return await gated.find(question, most)
-        except Refused as refused:
-            raise ToolError(str(refused)) from None
+        server.add_tool(answer, name, description=about, annotations=read_only, structured_output=True)
 
     about = "Decide if a question needs a search, or if the model answers it right from memory."
-    server.tool(description=about, annotations=read_only, structured_output=True)(should_search)
+    add_tool(gated.judge, "should_search", about)
     if gated.search is not None:
         about = "Search for passages on a question, only where the gate says that it needs them."
-        server.tool(description=about, annotations=read_only, structured_output=True)(search)
+        add_tool(gated.find, "search", about)
     return server

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -21,49 +22,31 @@ class Metrics:
     """
 
     def __init__(self, unit: Unit | None = None) -> None:
-        self.registry = registry = CollectorRegistry()
-        self.requests = Counter("kbtrain_requests", "Requests", ["route", "status"], registry=registry)
-        self.decisions = Counter("kbtrain_decisions", "Decisions", ["gate", "decision", "reason"], registry=registry)
-        self.gate_seconds = Histogram(
-            "kbtrain_gate_seconds", "Gate, waiting included", buckets=SECONDS, registry=registry
-        )
-        self.search_seconds = Histogram("kbtrain_search_seconds", "Search", buckets=SECONDS, registry=registry)
-        self.searches = Counter("kbtrain_searches", "Searches", ["result"], registry=registry)
-        self.follow_ups = Counter(
-            "kbtrain_follow_ups", "Messages, by what they were gated by", ["context"], registry=registry
-        )
-        self.first_token = Histogram(
-            "kbtrain_upstream_first_token_seconds",
-            "Upstream until its first byte",
-            buckets=(*SECONDS, 60, 120),
-            registry=registry,
-        )
-        self.upstream_failures = Counter(
-            "kbtrain_upstream_failures", "Failures of the upstream", ["kind"], registry=registry
-        )
+        self.registry = CollectorRegistry()
+        counter = functools.partial(Counter, registry=self.registry)
+        gauge = functools.partial(Gauge, registry=self.registry)
+        histogram = functools.partial(Histogram, registry=self.registry)
+        self.requests = counter("kbtrain_requests", "Requests", ["route", "status"])
+        self.decisions = counter("kbtrain_decisions", "Decisions", ["gate", "decision", "reason"])
+        self.gate_seconds = histogram("kbtrain_gate_seconds", "Gate, waiting included", buckets=SECONDS)
+        self.search_seconds = histogram("kbtrain_search_seconds", "Search", buckets=SECONDS)
+        self.searches = counter("kbtrain_searches", "Searches", ["result"])
+        self.follow_ups = counter("kbtrain_follow_ups", "Messages, by what they were gated by", ["context"])
+        about = "Upstream until its first byte"
+        self.first_token = histogram("kbtrain_upstream_first_token_seconds", about, buckets=(*SECONDS, 60, 120))
+        self.upstream_failures = counter("kbtrain_upstream_failures", "Failures of the upstream", ["kind"])
         edges = SHARES if unit == "probability" else SCORES
-        self.score = Histogram("kbtrain_score", "Scores of the gate", buckets=edges, registry=registry)
-        self.client_left = Counter(
-            "kbtrain_client_left", "Clients that left, by what was under way", ["moment"], registry=registry
-        )
-        self.inflight = Gauge("kbtrain_inflight", "Requests under way", registry=registry)
-        self.queue_depth = Gauge("kbtrain_queue_depth", "Questions that wait for the gate", registry=registry)
-        self.spent = Gauge(
-            "kbtrain_gate_spent", "Requests, samples and tokens of a gate that samples", ["what"], registry=registry
-        )
-        self.shift = Gauge("kbtrain_score_shift_p", "p-value of recent scores distributed as on dev", registry=registry)
-        self.question_shift = Gauge(
-            "kbtrain_question_shift_p",
-            "p-value of recent questions being of dev's kind",
-            registry=registry,
-        )
-        for gauge in (self.shift, self.question_shift):
-            gauge.set(math.nan)  # before the first comparison; 0 would mean a certain shift
-        self.log_lost = Counter(
-            "kbtrain_log_lost",
-            "Decisions that the log did not take: too many waited, or the disk was full",
-            registry=registry,
-        )
+        self.score = histogram("kbtrain_score", "Scores of the gate", buckets=edges)
+        self.client_left = counter("kbtrain_client_left", "Clients that left, by what was under way", ["moment"])
+        self.inflight = gauge("kbtrain_inflight", "Requests under way")
+        self.queue_depth = gauge("kbtrain_queue_depth", "Questions that wait for the gate")
+        self.spent = gauge("kbtrain_gate_spent", "Requests, samples and tokens of a gate that samples", ["what"])
+        self.shift = gauge("kbtrain_score_shift_p", "p-value of recent scores distributed as on dev")
+        self.question_shift = gauge("kbtrain_question_shift_p", "p-value of recent questions being of dev's kind")
+        for shift in (self.shift, self.question_shift):
+            shift.set(math.nan)  # before the first comparison; 0 would mean a certain shift
+        about = "Decisions that the log did not take: too many waited, or the disk was full"
+        self.log_lost = counter("kbtrain_log_lost", about)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -318,8 +318,7 @@ async def resolve_follow_up(
 async def _condensed(
     service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GatedMessage, trace: RequestTrace
 ) -> GatedMessage:
-    began = time.perf_counter()
-    question = None
+    began, question = time.perf_counter(), None
     try:
         async with asyncio.timeout(service.config.condense_deadline_s):
             question = await _ask(service, exchange, body, gated)
@@ -327,11 +326,11 @@ async def _condensed(
         slow = isinstance(error, TimeoutError)
         logger.warning("condense: %s", "slower than its deadline" if slow else type(error).__name__)
     trace.condense_seconds = time.perf_counter() - began
-    trace.context = "condense-failed" if question is None else "condensed"
     if question is None:
+        trace.context = "condense-failed"
         return gated
-    value = question if isinstance(gated.value, str) else gated.value
-    return replace(gated, value=value, searched=question)
+    trace.context = "condensed"
+    return replace(gated, value=question if isinstance(gated.value, str) else gated.value, searched=question)
 
 
 async def _ask(service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GatedMessage) -> str | None:

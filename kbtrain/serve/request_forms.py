@@ -49,9 +49,9 @@ class RequestForm(ABC):
     kind = "text"
     no_call: Any = "none"
 
-    @abstractmethod
     def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
         """The gated part. Raises :class:`Refused` for an invalid body of this form."""
+        return gate_input(body.get("messages"), config, reads)
 
     def replace_question(self, body: Body, prompt: str, system: str | None) -> Body:
         """The whole prompt in place of the question, and ``system`` in place of the system's message."""
@@ -77,34 +77,30 @@ class RequestForm(ABC):
         """The text behind the system's message, or as that message."""
 
     def append_search(self, body: Body, query: str, evidence: str, declare: bool) -> Body:
-        """A call of a search with its result behind the question; the search among the tools if ``declare``."""
-        messages = body[self.field]
-        items = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        changed = {**body, self.field: [*items, *self._search_call(query, evidence)]}
-        return self._declare(changed) if declare else changed
-
-    @abstractmethod
-    def _search_call(self, query: str, evidence: str) -> list[Body]: ...
-
-    @abstractmethod
-    def _search_tool(self) -> Body: ...
-
-    def _declare(self, body: Body) -> Body:
-        """The request with the search among its tools, which strict servers want beside a call. The model must not call
-        it where the client has no tools of its own.
+        """A call of a search with its result behind the question; the search among the tools if ``declare``, which
+        strict servers want beside a call.
         """
-        tools = body.get("tools") or []
-        if not isinstance(tools, list) or any(isinstance(tool, dict) and _name(tool) == SEARCH for tool in tools):
-            return body
+        messages, tools = body[self.field], body.get("tools") or []
+        items = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        call, tool = self._search(query, evidence)
+        changed = {**body, self.field: [*items, *call]}
+        if not declare or not isinstance(tools, list) or search_tools(body, [SEARCH]):
+            return changed
+        # the model must not call it where the client has no tools of its own
         choice = {} if tools else {"tool_choice": self.no_call}
-        return {**body, "tools": [*tools, self._search_tool()], **choice}
+        return {**changed, "tools": [*tools, tool], **choice}
+
+    @abstractmethod
+    def _search(self, query: str, evidence: str) -> tuple[list[Body], Body]:
+        """A call with its result, and the declaration of the tool."""
+
+    def choice(self, tool: Body) -> Body:
+        """``tool_choice`` that makes the model call the tool."""
+        return {"type": "function", "function": {"name": _name(tool)}}
 
 
 class ChatForm(RequestForm):
     """``/v1/chat/completions``: ``messages`` with roles."""
-
-    def gate_input(self, body: Body, config: ServeConfig, reads: frozenset[Reads]) -> GatedMessage:
-        return gate_input(body.get("messages"), config, reads)
 
     def _replace_system(self, body: Body, system: str) -> Body:
         return {**body, "messages": [{"role": "system", "content": system}, *_without_system(body["messages"])]}
@@ -112,15 +108,13 @@ class ChatForm(RequestForm):
     def extend_system(self, body: Body, text: str) -> Body:
         return {**body, "messages": _with_system(body["messages"], text.rstrip("\n"), "text")}
 
-    def _search_call(self, query: str, evidence: str) -> list[Body]:
+    def _search(self, query: str, evidence: str) -> tuple[list[Body], Body]:
         function = {"name": SEARCH, "arguments": json.dumps({"query": query}, ensure_ascii=False)}
         call = {"id": CALL, "type": "function", "function": function}
         result = {"role": "tool", "tool_call_id": CALL, "content": evidence}
-        return [{"role": "assistant", "content": None, "tool_calls": [call]}, result]
-
-    def _search_tool(self) -> Body:
         about = {"name": SEARCH, "description": ABOUT_SEARCH, "parameters": SEARCH_PARAMETERS}
-        return {"type": "function", "function": about}
+        message: Body = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return [message, result], {"type": "function", "function": about}
 
 
 class CompletionForm(ChatForm):
@@ -179,14 +173,15 @@ class ResponsesForm(RequestForm):
             return {**body, "input": _with_system(items, text, "input_text")}
         return {**body, "instructions": _join(instructions, text)}
 
-    def _search_call(self, query: str, evidence: str) -> list[Body]:
+    def _search(self, query: str, evidence: str) -> tuple[list[Body], Body]:
         arguments = json.dumps({"query": query}, ensure_ascii=False)
         call = {"type": "function_call", "call_id": CALL, "name": SEARCH, "arguments": arguments}
-        return [call, {"type": "function_call_output", "call_id": CALL, "output": evidence}]
-
-    def _search_tool(self) -> Body:
+        result = {"type": "function_call_output", "call_id": CALL, "output": evidence}
         about = {"name": SEARCH, "description": ABOUT_SEARCH, "parameters": SEARCH_PARAMETERS, "strict": False}
-        return {"type": "function", **about}
+        return [call, result], {"type": "function", **about}
+
+    def choice(self, tool: Body) -> Body:
+        return {"type": "function", "name": _name(tool)} if tool.get("type") == "function" else {"type": tool["type"]}
 
 
 class MessagesForm(RequestForm):
@@ -219,13 +214,14 @@ class MessagesForm(RequestForm):
             return self.precede_question(body, background(evidence, language_of(query)))
         return super().append_search(body, query, evidence, declare)
 
-    def _search_call(self, query: str, evidence: str) -> list[Body]:
+    def _search(self, query: str, evidence: str) -> tuple[list[Body], Body]:
         call = {"type": "tool_use", "id": CALL, "name": SEARCH, "input": {"query": query}}
         result = {"type": "tool_result", "tool_use_id": CALL, "content": evidence}
-        return [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+        tool = {"name": SEARCH, "description": ABOUT_SEARCH, "input_schema": SEARCH_PARAMETERS}
+        return [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}], tool
 
-    def _search_tool(self) -> Body:
-        return {"name": SEARCH, "description": ABOUT_SEARCH, "input_schema": SEARCH_PARAMETERS}
+    def choice(self, tool: Body) -> Body:
+        return {"type": "tool", "name": _name(tool)}
 
 
 FORMS: Mapping[str, RequestForm] = {
@@ -322,7 +318,7 @@ def steer_tools(path: str, body: Body, tools: Sequence[Body], needed: bool, rule
     if rule == "keep" or own_choice:
         return body, "kept"
     if needed:
-        return ({**body, "tool_choice": _choice(path, tools[0])}, "forced") if rule == "force" else (body, "kept")
+        return ({**body, "tool_choice": FORMS[path].choice(tools[0])}, "forced") if rule == "force" else (body, "kept")
     if _has_calls(body):
         return body, "kept"
     rest = [tool for tool in body["tools"] if not any(tool is search for search in tools)]
@@ -342,15 +338,6 @@ def _name(tool: Body) -> str:
 def fits(name: str, patterns: Sequence[str]) -> bool:
     """True if the name fits one of the patterns; case does not count."""
     return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
-
-
-def _choice(path: str, tool: Body) -> Body:
-    """``tool_choice`` that makes the model call the tool, in the route's form."""
-    if path == "messages":
-        return {"type": "tool", "name": _name(tool)}
-    if path == "responses":
-        return {"type": "function", "name": _name(tool)} if tool.get("type") == "function" else {"type": tool["type"]}
-    return {"type": "function", "function": {"name": _name(tool)}}
 
 
 def _has_calls(body: Body) -> bool:

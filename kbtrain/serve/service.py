@@ -79,20 +79,16 @@ class RequestTrace:
     def headers(self, gate: str, debug: bool) -> dict[str, str]:
         """The ``x-kbtrain-*`` headers of the answer."""
         d = self.decision
+        figures = {"score": d and d.score, "threshold": d and d.threshold, "second-score": self.second}
+        seconds = {"gate": self.gate_seconds, "search": self.search_seconds, "condense": self.condense_seconds}
         values = {
             "retrieved": str(int(bool(self.hits))),
-            "score": f"{d.score:.6g}" if d else "",
-            "threshold": "" if d is None or d.threshold is None else f"{d.threshold:.6g}",
             "gate": quote(d.gate if d else gate, safe="@"),
             "reason": self.reason,
             "passages": str(len(self.hits)),
-            "gate-ms": _ms(self.gate_seconds),
-            "search-ms": _ms(self.search_seconds),
-            "second-score": "" if self.second is None else f"{self.second:.6g}",
             "saves": self.saves if d or self.second is not None else "",
             "tool": self.tool,
             "context": self.context,
-            "condense-ms": _ms(self.condense_seconds),
             "request-id": self.request_id,
             "schema": SCHEMA,
         }
@@ -101,13 +97,10 @@ class RequestTrace:
                 values["question"] = quote(self.query, errors="replace")[:LONGEST_IDS]
             names = (quote(hit.passage_id, safe="", errors="replace") for hit in self.hits)
             values["passage-ids"] = ",".join(names)[:LONGEST_IDS]
-            about = {name: getattr(d, name, None) for name in ("probability", "helps", "gain")}
-            values |= {name: "" if value is None else f"{value:.6g}" for name, value in about.items()}
+            figures |= {name: getattr(d, name, None) for name in ("probability", "helps", "gain")}
+        values |= {name: f"{value:.6g}" for name, value in figures.items() if value is not None}
+        values |= {f"{name}-ms": f"{1000 * value:.2f}" for name, value in seconds.items() if value is not None}
         return {f"x-kbtrain-{name}": value for name, value in values.items() if value}
-
-
-def _ms(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1000 * seconds:.2f}"
 
 
 class ReadyCheck:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from kbtrain.arrays import Bools
+from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.trained_on import trained_among
@@ -32,6 +32,7 @@ from kbtrain.metrics.off_policy import FEWEST, Logged, PolicyValue, policy_value
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, choose
 from kbtrain.records import GateExample
+from kbtrain.report.words import percent, percent_interval
 from kbtrain.serve.decision_log import read_log, read_outcomes
 from kbtrain.show import aligned
 
@@ -42,7 +43,7 @@ UNSCORED, OTHER_GATES = "without a score", "of other gates or versions"  # reaso
 @dataclass(frozen=True)
 class Traffic:
     """Scores of one gate in a log, in order; ``distinct``: the newest of each question; ``questions``: numbers of each
-    question once, as far as the rows have them; ``others``: rows of other gates, ``ungated``: without a finite score.
+    question once, as far as the rows have them; ``left_out``: other rows, by reason.
     """
 
     gate: str
@@ -51,8 +52,7 @@ class Traffic:
     questions: tuple[Asked, ...]
     first: float
     last: float
-    others: int
-    ungated: int
+    left_out: Counter[str]
 
 
 def names_of(folder: Path, key: str | None = None) -> frozenset[str]:
@@ -84,30 +84,23 @@ def check_one_gate(names: Collection[str], log: Path | None) -> None:
 
 def read_traffic(folder: Path, log: Path, key: str | None = None) -> Traffic:
     """The gate's scores in a log. Raises :class:`UserError` for fewer than :data:`LEAST` of them."""
-    names = names_of(folder, key)
-    scores: dict[str, list[tuple[float, float, Asked | None, str | None]]] = {}
-    left_out = Counter[str]()
-    for row in gate_rows(read_log(log), names, left_out):
-        about = row.get("asked"), row.get("question_hash")
-        scores.setdefault(row["gate"], []).append((float(row["score"]), float(row.get("time") or 0), *about))
-    others, ungated = left_out[OTHER_GATES], left_out[UNSCORED]
-    check_one_gate(scores, log)
-    newest = next(iter(scores.values()), [])
-    if not newest and not others:
+    left_out, gates = Counter[str](), set[str]()
+    scores, times = list[float](), list[float]()
+    once: dict[object, tuple[float, Any]] = {}  # the newest score of a question, and its numbers
+    for row in gate_rows(read_log(log), names_of(folder, key), left_out):
+        gates.add(row["gate"])
+        scores.append(float(row["score"]))
+        times.append(float(row.get("time") or 0))
+        once[row.get("question_hash") or len(scores)] = scores[-1], row.get("asked")
+    check_one_gate(gates, log)
+    if not scores and not left_out[OTHER_GATES]:
         raise UserError(f"{log}: no row has a score; expected the decision log of kbtrain serve (--log FILE)")
-    if len(newest) < LEAST:
-        raise UserError(
-            f"{log}: {len(newest)} scores of this gate ({others} of other gates or versions, {ungated} ungated); at "
-            f"least {LEAST} are needed"
-        )
-    times = [moment for _, moment, _, _ in newest]
-    once = {hashed or str(place): (score, numbers) for place, (score, _, numbers, hashed) in enumerate(newest)}
-    gate = next(iter(scores)).partition("@")[0]
-    questions = tuple(
-        numbers for _, numbers in once.values() if isinstance(numbers, dict) and {"kind", "words"} <= set(numbers)
-    )
-    every, distinct = tuple(score for score, *_ in newest), tuple(score for score, _ in once.values())
-    return Traffic(gate, every, distinct, questions, min(times), max(times), others, ungated)
+    if len(scores) < LEAST:
+        raise UserError(f"{log}: {len(scores)} scores of this gate ({left_out_text(left_out)}); {LEAST} are needed")
+    distinct = tuple(score for score, _ in once.values())
+    numbers = tuple(row for _, row in once.values() if isinstance(row, dict) and {"kind", "words"} <= set(row))
+    gate = gates.pop().partition("@")[0]
+    return Traffic(gate, tuple(scores), distinct, numbers, min(times), max(times), left_out)
 
 
 def calibrate_traffic(
@@ -123,7 +116,7 @@ def calibrate_traffic(
     days = max(0.0, traffic.last - traffic.first) / 86_400
     lines = [
         f"{traffic.gate}: {len(traffic.scores)} scores of {len(traffic.distinct)} questions in {days:.1f} days; "
-        f"skipped: {traffic.others} of other gates, {traffic.ungated} ungated"
+        f"skipped: {left_out_text(traffic.left_out)}"
     ]
     if before and before.dev_scores:
         entities = before.dev.get("questions", {}).get("entities")
@@ -228,20 +221,20 @@ class ExploredLog:
 
 def read_explored(folder: Path, log: Path, key: str | None = None) -> ExploredLog:
     """The gate's explored decisions. Raises :class:`UserError` for fewer than :data:`LEAST`."""
-    names, left_out = names_of(folder, key), Counter[str]()
-    explored = list(explored_rows(log, left_out, names))
+    left_out = Counter[str]()
+    explored = list(explored_rows(log, left_out, names_of(folder, key)))
     gates = Counter(str(row["gate"]) for row, _ in explored)
-    rows = [(row["score"], bool(row.get("searched")), row["propensity"], right, row.get("question"))
-            for row, right in explored]  # fmt: skip
     check_one_gate(gates, log)
-    if len(rows) < LEAST:
+    if len(explored) < LEAST:
         raise UserError(
-            f"{log}: {len(rows)} explored decisions with a verdict ({left_out_text(left_out)}); {LEAST} are needed: "
-            f"report {LEAST - len(rows)} more verdicts to /v1/outcomes, of decisions of a server with --explore"
+            f"{log}: {len(explored)} explored decisions with a verdict ({left_out_text(left_out)}); report "
+            f"{LEAST - len(explored)} more verdicts to /v1/outcomes, of decisions of a server with --explore"
         )
-    columns = [np.array(column) for column in list(zip(*rows, strict=True))[:4]]
-    logged = Logged(columns[0].astype(float), columns[1].astype(bool), *(part.astype(float) for part in columns[2:]))
-    return ExploredLog(next(iter(gates)).partition("@")[0], logged, tuple(row[4] for row in rows), left_out)
+    table = np.array([(row["score"], bool(row.get("searched")), row["propensity"], right) for row, right in explored])
+    scores, searched, propensities, verdicts = table.astype(float).T
+    texts = tuple(row.get("question") for row, _ in explored)
+    logged = Logged(scores, searched.astype(bool), propensities, verdicts)
+    return ExploredLog(next(iter(gates)).partition("@")[0], logged, texts, left_out)
 
 
 def explored_rows(
@@ -273,7 +266,7 @@ def explored_rows(
 
 def left_out_text(left_out: Counter[str]) -> str:
     """Counts of rows by reason."""
-    return ", ".join(f"{n} {reason}" for reason, n in sorted(left_out.items())) or "no other rows"
+    return ", ".join(f"{n} {reason}" for reason, n in sorted(left_out.items())) or "none"
 
 
 def value_lines(
@@ -286,8 +279,7 @@ def value_lines(
     scores = read.logged.scores
     chosen = read_card(folder).thresholds.get(read.gate)
     named = {"threshold noted": chosen.threshold} if chosen else {}
-    named |= {f"threshold {value:g}": value for value in thresholds}
-    named |= {f"{share:.0%} searched": float(np.quantile(scores, 1 - share)) for share in SHARES}
+    named |= {f"threshold {value:g}": value for value in thresholds} | _at_shares(scores)
     policies = {"never": np.zeros(len(scores), bool), "always": np.ones(len(scores), bool)}
     policies |= {f"{read.gate}, {name}": scores > value for name, value in named.items()}
     for other in others:
@@ -327,13 +319,19 @@ def _of_gate(folder: Path, read: ExploredLog) -> dict[str, Bools]:
     gate = load_gate(folder)
     scores = np.array(gate.score([str(text) for text in read.texts]))
     values = {} if gate.threshold is None else {"noted": gate.threshold}
-    values |= {f"{share:.0%} searched": float(np.quantile(scores, 1 - share)) for share in SHARES}
+    values |= _at_shares(scores)
     return {f"{gate.name} of {folder}, {name}, {value:.4g}": scores > value for name, value in values.items()}
 
 
-def _row(name: str, value: PolicyValue) -> list[str]:
-    def cell(of: Delta | None) -> str:
-        return "-" if of is None else f"{100 * of.mean:.1f} [{100 * of.low:.1f}, {100 * of.high:.1f}]"
+def _at_shares(scores: Floats) -> dict[str, float]:
+    return {f"{share:.0%} searched": float(np.quantile(scores, 1 - share)) for share in SHARES}
 
-    estimates = [cell(of) for of in (value.normalised, value.inverse, value.robust)]
-    return [name, f"{100 * value.searches:.1f}", *estimates, f"{value.effective:.0f}", f"{value.fewest}"]
+
+def _row(name: str, value: PolicyValue) -> list[str]:
+    estimates = [interval_cell(of) for of in (value.normalised, value.inverse, value.robust)]
+    return [name, percent(value.searches), *estimates, f"{value.effective:.0f}", f"{value.fewest}"]
+
+
+def interval_cell(delta: Delta | None) -> str:
+    """A share in percent with its interval; a dash for None."""
+    return "-" if delta is None else f"{percent(delta.mean)} {percent_interval(delta)}"

@@ -264,7 +264,7 @@ def test_results_of_a_wrapped_server_at_an_address_are_unchanged(gate, wrapped, 
     [
         (["--wrap", "no-such-command-here"], "key 'wrap': no MCP server answers there \\(FileNotFoundError"),
         (["--wrap", "server", "--k", "5"], "key 'wrap': the wrapped server searches; remove"),
-        (["--wrap", "'"], "key 'wrap': No closing quotation"),
+        (["--wrap", "'"], "key 'wrap': expected a command or an address .No closing quotation"),
     ],
 )
 def test_a_server_that_cannot_be_wrapped_is_one_line(gate, words, message):

@@ -41,7 +41,7 @@ def test_the_threshold_searches_for_the_wanted_share(folder, tmp_path):
     assert noted["threshold"] == pytest.approx(0.695) == threshold_of([i / 100 for i in range(100)], 0.3)
     assert (noted["rule"], noted["n_dev"]) == ("ratio 0.3 of logged traffic", 100)
     assert noted["evidence"]["dev_scores"][0] == 0.01  # what dev said stays
-    assert "100 scores" in lines[0] and "1 of other gates, 2 ungated" in lines[0]
+    assert "100 scores" in lines[0] and "1 of other gates or versions, 2 without a score" in lines[0]
     assert (
         "distributed as on dev" in lines[1]
         and "49.0% of them" in lines[2]
