@@ -463,7 +463,8 @@ def follow(
     report = (run / result).resolve()
     if not report.is_file():
         raise UserError(f"{report}: not written")
-    say(f"done in {(time.monotonic() - started) / 60:.0f} minutes; all that the stages wrote: {run / 'chain.log'}")
+    passed = _about((time.monotonic() - started) / 60).removeprefix("about ")
+    say(f"done in {passed}; all that the stages wrote: {run / 'chain.log'}")
     sys.stdout.write("\n".join(closing(report) if closing else lines[-CLOSING:]) + "\n")
     sys.stdout.flush()
 
