@@ -101,7 +101,7 @@ def by_pronoun(text: str, title: str) -> str:
 
 def condenser(model: str, tokens: int) -> Callable[[Sequence[Utterance]], str | None]:
     """A dialogue's last turn as a question of the model's; None for an empty reply, and one that was cut."""
-    from kbtrain.dialogue.greedy import greedy
+    from kbtrain.dialogue.responder import greedy
     from kbtrain.models.load import load_model
     from kbtrain.prompts.kbm import condense_prompt, encode
 

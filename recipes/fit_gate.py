@@ -35,8 +35,7 @@ from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
 from kbtrain.training.config import FitConfig
 from kbtrain.training.data import read_classifier_data, read_examples
-from kbtrain.training.fit import FittedGate, SingleEnding, claim_fit_folder
-from kbtrain.training.kept_features import KeptFeatures
+from kbtrain.training.fit import FittedGate, KeptFeatures, SingleEnding, claim_fit_folder
 
 KEYS: tuple[Key, ...] = ("benefit", "mastery", "certainty")  # of equally good ones, the first
 WITHOUT_GOLD: tuple[Key, ...] = ("change", "certainty")

@@ -59,9 +59,9 @@ def main(config: TrainKBMConfig) -> None:
 
         encoder, rows = encoder_and_rows(config, data, "cpu" if config.device == "cpu" else "auto")
         pairs = list(zip(data.train, rows, strict=True))[:2]
-        shown = "\n".join(f"--- {example.id}\n{shown_row(encoder.tokenizer, row)}" for example, row in pairs)
+        rendered = "\n".join(f"--- {example.id}\n{shown_row(encoder.tokenizer, row)}" for example, row in pairs)
         cut = f"{sum(row.n_truncated for row in rows)} reference tokens cut, {data.unlabelled} without a label skipped"
-        return recipe.show(dry_run(as_plan(config), rows, shown, f"{len(rows)} examples", cut))
+        return recipe.show(dry_run(as_plan(config), rows, rendered, f"{len(rows)} examples", cut))
     if not recipe.claim(CARD):
         return None
     trainer, opened = train(recipe, config, data)

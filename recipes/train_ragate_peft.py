@@ -70,8 +70,8 @@ def main(config: TrainRagatePeftConfig) -> None:
 
         prompts, rows = prompts_and_rows(config, data, "cpu" if config.device == "cpu" else "auto")
         counts = f"{len(rows)} turns, {sum(row.need > 0.5 for row in data.train)} positive"
-        shown, cut = shown_row(prompts.tokenizer, rows[0]), f"{prompts.n_truncated} old turns skipped"
-        return recipe.show(dry_run(as_plan(config), rows, shown, counts, cut))
+        rendered, cut = shown_row(prompts.tokenizer, rows[0]), f"{prompts.n_truncated} old turns skipped"
+        return recipe.show(dry_run(as_plan(config), rows, rendered, counts, cut))
     if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return None
     trainer, opened, turns_cut = train(recipe, config, data, test)

@@ -14,9 +14,9 @@ import pytest
 
 from kbtrain.config import read_yaml
 from kbtrain.dialogue.base import load_list
-from kbtrain.dialogue.ketod import ketod_lines
 from kbtrain.dialogue.responder import read_responder_card
 from kbtrain.dialogue.responses import VERDICTS, read_key, read_verdicts
+from kbtrain.dialogue.sgd_ketod import ketod_lines
 from kbtrain.dialogue.turns_jsonl import plain_turns
 from kbtrain.errors import UserError
 from kbtrain.evaluation import results

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from kbtrain.dialogue.base import Dialogue, History, check_dialogues, domain_of, turn_examples
 from kbtrain.dialogue.dstc import dstc_dialogues
-from kbtrain.dialogue.ketod import ketod_joined, ketod_lines, ketod_released
-from kbtrain.dialogue.sgd import sgd_dialogues
+from kbtrain.dialogue.sgd_ketod import ketod_joined, ketod_lines, ketod_released, sgd_dialogues
 from kbtrain.dialogue.turns_jsonl import plain_turns
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.records import Snippet, Split, TurnExample

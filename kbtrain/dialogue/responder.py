@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import read_model
+from kbtrain.models.batching import padded
 from kbtrain.prompts.kbm import end_token
 from kbtrain.prompts.ragate import (
     CONTEXT,
@@ -28,9 +29,8 @@ from kbtrain.prompts.ragate import (
 from kbtrain.records import Hit, TurnExample
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from kbtrain.dialogue.greedy import Generated
 
 CARD = "dialogue.json"
 
@@ -182,6 +182,63 @@ class Responder:
 
     def respond(self, prompts: Sequence[Sequence[int]]) -> list[Generated]:
         """Greedy responses to one batch of prompts, in their order."""
-        from kbtrain.dialogue.greedy import greedy
-
         return greedy(self.model, self.tokenizer, prompts, self.prompts.reads.response_tokens)
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A greedy answer: the least logit and probability of its tokens, without the end token; None if it is empty."""
+
+    text: str
+    n_tokens: int
+    minimum_logit: float | None
+    minimum_probability: float | None
+
+
+def greedy(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequence[int]], max_new_tokens: int
+) -> list[Generated]:
+    """One answer a prompt by transformers' ``generate``. Logits are fp32 (the output layer is computed so), of the
+    model as it is: its own generation settings (penalties, temperature) are not used."""
+    import torch
+    from transformers import GenerationConfig, LogitsProcessorList
+
+    from kbtrain.kernels.fp32_output_layer import fp32_output_layer
+    from kbtrain.llm.sampler.sampler import eos_ids
+
+    ends = sorted(eos_ids(model, tokenizer))
+    pad = ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    ids, mask = padded(prompts, pad, "left")
+    settings = GenerationConfig(
+        do_sample=False, num_beams=1, repetition_penalty=1.0, max_new_tokens=max_new_tokens, eos_token_id=ends,
+        pad_token_id=pad,
+    )  # fmt: skip
+    logits: list[torch.Tensor] = []  # of the best token, which greedy decoding takes; (rows,) a step
+    probabilities: list[torch.Tensor] = []
+
+    def watch(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        best = scores.amax(dim=-1)
+        logits.append(best)
+        probabilities.append((best - scores.logsumexp(dim=-1)).exp())
+        return scores
+
+    generation_config, anything = model.generation_config, cast("Any", model)
+    anything.generation_config = settings  # generate() fills what is not set from the model's own
+    try:
+        with torch.inference_mode(), fp32_output_layer(model):
+            outputs: Any = anything.generate(
+                input_ids=ids.to(model.device), attention_mask=mask.to(model.device), generation_config=settings,
+                logits_processor=LogitsProcessorList([cast("Any", watch)]),
+            )  # fmt: skip
+    finally:
+        anything.generation_config = generation_config
+    answers = []
+    rows = outputs[:, ids.shape[1] :].tolist()
+    for row, *least in zip(rows, torch.stack(logits, 1), torch.stack(probabilities, 1), strict=True):
+        n = next((i for i, token in enumerate(row) if token in ends), len(row))
+        text = str(tokenizer.decode(row[:n], skip_special_tokens=True)).strip()
+        logit, probability = (float(values[:n].min()) if n else 0.0 for values in least)
+        answers.append(
+            Generated(text, n, round(logit, 6), round(probability, 8)) if n else Generated("", 0, None, None)
+        )
+    return answers

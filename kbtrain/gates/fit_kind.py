@@ -14,8 +14,7 @@ from kbtrain.metrics.dev import classifier_metrics
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
 from kbtrain.training.data import Labelled
-from kbtrain.training.fit import FittedGate
-from kbtrain.training.kept_features import KeptFeatures, with_stored_features
+from kbtrain.training.fit import FittedGate, KeptFeatures, scores_of
 from kbtrain.training.model_card import write_made
 
 
@@ -54,7 +53,7 @@ def best_key(tried: Mapping[Key, FittedGate], stored_features: KeptFeatures | No
     areas = {}
     for key, fitted in tried.items():
         rows = tried.get("benefit", tried.get("change", fitted)).dev
-        scores = with_stored_features(fitted.gate, stored_features).score([row.example for row in rows])
+        scores = scores_of(fitted.gate, [row.example for row in rows], stored_features)
         areas[key] = classifier_metrics([row.is_needed for row in rows], scores).get("auroc", 0.5)
     return max(areas, key=lambda key: areas[key]), {str(key): area for key, area in areas.items()}
 

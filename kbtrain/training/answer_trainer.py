@@ -121,8 +121,8 @@ def check_rows(rows: Sequence[TrainingRow], ids: Sequence[str]) -> None:
             )
 
 
-def dry_run(config: PlannedTraining, rows: Sequence[TrainingRow], shown: str, counts: str, cut: str) -> str:
-    """``shown`` rows as the model reads them, then one line: ``counts``, lengths, what was ``cut``, steps, operations
+def dry_run(config: PlannedTraining, rows: Sequence[TrainingRow], rendered: str, counts: str, cut: str) -> str:
+    """``rendered`` rows, then one line: ``counts``, lengths, what was ``cut``, steps, operations,
     and the memory of weights and AdamW by the plan. No weights are loaded.
 
     A rank that the launcher starts says what all of them would do.
@@ -132,7 +132,7 @@ def dry_run(config: PlannedTraining, rows: Sequence[TrainingRow], shown: str, co
     work = planned_work(plan, len(rows), sum(lengths) / len(rows))
     states = needs("zero2" if devices > 1 else "none", plan.weights, devices, 0, 0)
     return (
-        f"{shown}\ndry run: {counts}, of {lengths[0]}-{lengths[-1]} tokens (median {lengths[len(lengths) // 2]}); "
+        f"{rendered}\ndry run: {counts}, of {lengths[0]}-{lengths[-1]} tokens (median {lengths[len(lengths) // 2]}); "
         f"{cut}; {work.steps} steps of {plan.rows_a_step} rows, {work.tokens:,} tokens, {work.operations:.2g} "
         f"operations; weights and optimiser {(states.weights + states.gradients + states.optimizer) / 1e9:.1f} GB a "
         "device"

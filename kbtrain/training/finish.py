@@ -190,15 +190,18 @@ class DevScores:
 
     @classmethod
     def from_gate(cls, gate: ExampleGate, rows: Sequence[Labelled], path: Path) -> DevScores:
-        """``path``: the dev file, whose hash goes into the threshold."""
+        """As :meth:`from_scores`, of the scores that the gate gives."""
+        return cls.from_scores(gate.name, gate.score([row.example for row in rows]), rows, path)
+
+    @classmethod
+    def from_scores(cls, name: str, scores: list[float], rows: Sequence[Labelled], path: Path) -> DevScores:
+        """``name`` of the gate; ``path``: the dev file, whose hash goes into the threshold."""
         examples, need = tuple(row.example for row in rows), tuple(float(row.is_needed) for row in rows)
-        scores = gate.score(examples)
         best = best_f1_threshold(need, scores).value
         threshold = Threshold(threshold=best, rule="best_f1", dev_file_sha256=file_sha256(path), n_dev=len(rows))
         metrics = classifier_metrics(need, scores, [row.need for row in rows])
-        return cls(
-            examples, need, scores, metrics, threshold, gate.name, intervals_of_examples(examples, need, scores, best)
-        )
+        table = intervals_of_examples(examples, need, scores, best)
+        return cls(examples, need, scores, metrics, threshold, name, table)
 
     def counts(self, unit: str = "examples") -> str:
         """Number of examples, and of positive ones, for a heading."""

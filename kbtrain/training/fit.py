@@ -1,25 +1,36 @@
-"""Recipes that fit a gate in seconds: data by key, the output folder, the ends of their fits."""
+"""Recipes that fit a gate in seconds: data by key, kept features, the output folder, the ends of their fits.
+
+Features of a gate's examples are kept in a file, a row for each example: another fit, or another label, extracts none
+again. The file depends on the extracting code's file. An example is identified by a hash of all that can be read of it,
+without labels and ids.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD, GateCard, KeyedCard
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import HeldOut, write_held_out
-from kbtrain.io.artifact import defaults_of
+from kbtrain.io import jsonl
+from kbtrain.io.artifact import Records, defaults_of
 from kbtrain.io.jsonl import read_json
-from kbtrain.io.provenance import check_data, git_state, package_versions, peak_rss_mb
+from kbtrain.io.provenance import check_data, file_sha256, git_state, package_versions, peak_rss_mb
 from kbtrain.records import Example, GateExample, Split, Target
 from kbtrain.training.config import FitConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
 from kbtrain.training.finish import DevScores, Ending, largest_difference
-from kbtrain.training.kept_features import EXTRACTED_AGAIN, KeptFeatures, with_stored_features
 from kbtrain.training.model_card import USE_QUESTION, ModelCard
 from kbtrain.training.run import claim_folder
 
@@ -74,6 +85,92 @@ def claim_fit_folder(
     claim_folder(config.output, {"gate": kind, **settings}, defaults_of(config), optional)
 
 
+Rows = NDArray[np.floating[Any]]
+Extract = Callable[[Sequence[Any]], Any]  # examples -> (n, d) numbers
+EXTRACTED_AGAIN = 8  # dev examples on which a fitted gate is compared with one that extracts by itself
+WINDOW = 512  # examples extracted between two writes to the file: what a kill loses at most
+_NOT_READ = frozenset({
+    *("id", "question_id", "split", "label", "mastery", "certainty", "benefit", "change"),
+    *("soft_mastery", "soft_certainty", "soft_benefit", "soft_change"),
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FeatureRow:
+    """Features of an example in the file."""
+
+    example: str
+    dtype: str
+    features: list[float]
+
+
+class KeptFeatures:
+    """Features of examples by ``extract``, read from ``path`` as far as they are there; ``extracted`` counts the rest.
+
+    Raises :class:`UserError` for features that are not (n, d) finite numbers.
+    """
+
+    def __init__(self, path: Path, extract: Extract, gate: str) -> None:
+        self.path, self.extract, self.gate, self.extracted = path, extract, gate, 0
+        self._file = Records(path, {"code": _code(extract)}, growing=True)
+        rows = jsonl.read(FeatureRow, path)
+        self._rows: dict[str, Rows] = {row.example: np.array(row.features, dtype=row.dtype) for row in rows}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def features_of(self, examples: Sequence[Example]) -> Rows:
+        """(n, d), in the order of the examples; what is missing is extracted and kept."""
+        names = [_name(example) for example in examples]
+        missing = {name: e for name, e in zip(names, examples, strict=True) if name not in self._rows}
+        for start in range(0, len(missing), WINDOW):
+            part = dict(list(missing.items())[start : start + WINDOW])
+            rows = dict(zip(part, self._extracted(list(part.values())), strict=True))
+            self._file.add(*(FeatureRow(name, str(row.dtype), row.tolist()) for name, row in rows.items()))
+            self._rows |= rows
+        return np.stack([self._rows[name] for name in names])
+
+    def _extracted(self, examples: Sequence[Example]) -> Rows:
+        try:
+            features = np.asarray(self.extract(examples))
+            features = features if features.dtype == np.float32 else features.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"gate '{self.gate}': its features are not numbers ({str(error)[:80]})") from None
+        if features.ndim != 2 or len(features) != len(examples) or not np.isfinite(features).all():
+            expected = f"({len(examples)}, d) finite numbers"
+            raise UserError(f"gate '{self.gate}': expected features as {expected}, found {features.shape}")
+        self.extracted += len(examples)
+        return features
+
+
+def scores_of(gate: Gate, examples: Sequence[Example], stored: KeptFeatures | None = None) -> list[float]:
+    """One score per example, of ``stored`` features where they are kept.
+
+    Raises :class:`UserError` for a gate that cannot score features.
+    """
+    if stored is None:
+        return gate.score(examples)
+    score_features = getattr(gate, "score_features", None)
+    if score_features is None:
+        raise UserError(f"gate '{stored.gate}': names features but has no score_features(features)")
+    return [float(value) for value in score_features(stored.features_of(examples))]
+
+
+def _name(example: Example) -> str:
+    read = {key: value for key, value in asdict(example).items() if key not in _NOT_READ}
+    return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _code(extract: Extract) -> str:
+    """Name of the function and hash of the file it stands in: features of changed code are not taken."""
+    name = f"{getattr(extract, '__module__', '')}.{getattr(extract, '__qualname__', type(extract).__qualname__)}"
+    try:
+        source = inspect.getsourcefile(inspect.unwrap(extract))
+    except TypeError:
+        source = None
+    return f"{name} {file_sha256(Path(source)) if source else 'unknown'}"
+
+
 Scores = Mapping[str, Sequence[float]]  # by name, of all dev questions in their order
 
 
@@ -100,17 +197,6 @@ class KeyedFit:
     members: Sequence[Path] = ()
 
 
-@dataclass(frozen=True)
-class _Known:
-    """Scores that are there, as :class:`~kbtrain.training.finish.DevScores` asks for them."""
-
-    name: str
-    by_id: Mapping[str, float]
-
-    def score(self, examples: Sequence[Example]) -> list[float]:
-        return [self.by_id[example.id] for example in examples]
-
-
 class KeyedEnding(Ending):
     """The end of a fit to several keys."""
 
@@ -120,8 +206,9 @@ class KeyedEnding(Ending):
         ids, keys, names = [example.id for example in data.questions("dev")], fit.card.keys, fit.card.names()
         self.dev: dict[Target, DevScores] = {}
         for key, name in zip(keys, names, strict=True):
-            scores_of_key = _Known(name, dict(zip(ids, fit.dev[name], strict=True)))
-            self.dev[key] = DevScores.from_gate(scores_of_key, data.dev[key], config.dev)
+            by_id = dict(zip(ids, fit.dev[name], strict=True))
+            scores = [by_id[row.example.id] for row in data.dev[key]]
+            self.dev[key] = DevScores.from_scores(name, scores, data.dev[key], config.dev)
         counts = {
             "train_questions": {key: len(rows) for key, rows in data.train.items()},
             "dev_questions": {key: len(rows) for key, rows in data.dev.items()},
@@ -180,7 +267,8 @@ class SingleEnding(Ending):
         if gate.card is None:
             raise UserError(f"gate '{gate.name}': no card to write")
         self.gate, self.open_again, self.kept, self.started = gate, open_again, stored_features, started
-        self.dev = DevScores.from_gate(with_stored_features(gate, stored_features), dev, config.dev)
+        scores = scores_of(gate, [row.example for row in dev], stored_features)
+        self.dev = DevScores.from_scores(gate.name, scores, dev, config.dev)
         counts = {"train_examples": len(train), "dev_examples": len(dev)}
         self.run = {**gate.card.run, **config.model_dump(mode="json"), **chosen, **_fit_facts(counts, started)}
         about = {"label_rule": label_rule(config.train), "versions": package_versions(), "labels": config.labels}
@@ -201,8 +289,7 @@ class SingleEnding(Ending):
     def difference(self, folder: Path) -> float:
         """As in the base class; some examples with features extracted again, where they are kept."""
         again, examples = self.open_again(folder), self.dev.examples
-        by_stored = with_stored_features(again, self.kept).score(examples)
-        anew = again.score(examples[:EXTRACTED_AGAIN])
+        by_stored, anew = scores_of(again, examples, self.kept), again.score(examples[:EXTRACTED_AGAIN])
         return max(
             largest_difference(self.dev.scores, by_stored), largest_difference(self.dev.scores[: len(anew)], anew)
         )

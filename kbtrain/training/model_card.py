@@ -1,4 +1,4 @@
-"""The README.md of every trained folder: one template, filled from the run that made it."""
+"""The README.md of every trained folder, filled from the run that made it."""
 
 from __future__ import annotations
 
@@ -9,35 +9,6 @@ from pathlib import Path
 from kbtrain.gate.card import README, THRESHOLD_HEADING, GateCard, kept_thresholds
 from kbtrain.installation import as_typed
 from kbtrain.io.provenance import write_atomically
-
-_TEXT = """---
-library_name: {library}
-{base}tags: [{tags}]
----
-# {title}
-{what}
-
-```python
-{use}
-```
-
-{points}
-- Limits: {limits}
-- Saved, opened again and checked on {n_probe} {unit}: {quantity} differs by at most {worst:.1e}.
-
-## On dev{of_dev}
-{metrics}
-
-{heading}
-{threshold}{more}
-
-## Run
-{run}
-
-## Versions
-{versions}
-"""
-
 
 USE_QUESTION = """import kbtrain
 
@@ -57,31 +28,11 @@ turn = TurnExample(
 print(gate.score([turn]))
 print(gate.decide([turn], threshold=0.5))  # without threshold: the one noted below"""
 _NOTHING_NOTED = "None is noted yet: `eval/end_to_end.py` notes one, `eval/calibrate.py` one with its evidence."
-_MADE = """---
-library_name: kbtrain
-tags: [adaptive-retrieval]
----
-# Retrieval gate (`{kind}`)
-{what}
-
-```python
-{use}
-```
-
-{heading}
-{threshold}
-
-## Run
-{run}
-
-## Versions
-{versions}
-"""
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """The slots of the template. ``points``: what is read, which labels were learnt, and how, a line each.
+    """The parts of the page. ``points``: what is read, which labels were learnt, and how, a line each.
 
     ``metrics`` is Markdown; ``threshold`` says what decides; ``sections`` are further ones, by their heading.
     """
@@ -106,28 +57,30 @@ class ModelCard:
 
     def text(self, worst: float) -> str:
         """The file's content; ``worst`` is the largest difference that the check after saving found."""
-        text = _TEXT.format(
-            library=self.library,
-            base=f"base_model: {self.base}\n" if self.base else "",
-            tags=", ".join(self.tags),
-            title=self.title,
-            what=self.what,
-            use=self.use,
-            points="\n".join(f"- {point}" for point in self.points),
-            limits=self.limits,
-            n_probe=self.n_probe,
-            unit=self.unit,
-            quantity=self.quantity,
-            worst=worst,
-            of_dev=f" ({self.of_dev})" if self.of_dev else "",
-            metrics=self.metrics,
-            heading=THRESHOLD_HEADING,
-            threshold=self.threshold,
-            more="".join(f"\n\n## {heading}\n{text}" for heading, text in self.sections.items()),
-            run=table(self.run),
-            versions=table(self.versions),
-        )
-        return as_typed(text)
+        sections = {
+            f"## On dev ({self.of_dev})" if self.of_dev else "## On dev": self.metrics,
+            THRESHOLD_HEADING: self.threshold,
+            **{f"## {heading}": text for heading, text in self.sections.items()},
+        }
+        checked = f"Saved, opened again and checked on {self.n_probe} {self.unit}"
+        points = (*self.points, f"Limits: {self.limits}", f"{checked}: {self.quantity} differs by at most {worst:.1e}.")
+        intro = f"{self.what}\n\n```python\n{self.use}\n```\n\n" + "\n".join(f"- {point}" for point in points)
+        front = {"library_name": self.library, "base_model": self.base, "tags": f"[{', '.join(self.tags)}]"}
+        return _page(front, self.title, intro, sections, self.run, self.versions)
+
+
+def _page(
+    front: Mapping[str, str | None],
+    title: str,
+    intro: str,
+    sections: Mapping[str, str],
+    run: Mapping[str, object],
+    versions: Mapping[str, str],
+) -> str:
+    lines = "".join(f"{key}: {value}\n" for key, value in front.items() if value)
+    ends = {"## Run": table(run), "## Versions": table(versions)}
+    parts = [f"# {title}\n{intro}", *(f"{heading}\n{text}" for heading, text in {**sections, **ends}.items())]
+    return as_typed(f"---\n{lines}---\n" + "\n\n".join(parts) + "\n")
 
 
 def write_made(folder: Path, card: GateCard, what: str, turns: bool = False) -> None:
@@ -139,16 +92,15 @@ def write_made(folder: Path, card: GateCard, what: str, turns: bool = False) -> 
     thresholds = {} if card.parts() else kept_thresholds(card.model_dump(mode="json"), folder)
     card = card.model_copy(update={"thresholds": {**card.thresholds, **thresholds}})
     lines = "\n".join(threshold.line(name) for name, threshold in card.thresholds.items())
-    text = _MADE.format(
-        kind=card.kind,
-        what=what,
-        use=USE_TURN if turns else USE_QUESTION,
-        heading=THRESHOLD_HEADING,
-        threshold=lines or _NOTHING_NOTED,
-        run=table({"base_model": card.base_model, **card.run} if card.base_model else card.run),
-        versions=table(card.versions),
+    text = _page(
+        {"library_name": "kbtrain", "tags": "[adaptive-retrieval]"},
+        f"Retrieval gate (`{card.kind}`)",
+        f"{what}\n\n```python\n{USE_TURN if turns else USE_QUESTION}\n```",
+        {THRESHOLD_HEADING: lines or _NOTHING_NOTED},
+        {"base_model": card.base_model, **card.run} if card.base_model else card.run,
+        card.versions,
     )
-    write_atomically(folder / README, as_typed(text))
+    write_atomically(folder / README, text)
     card.write(folder)
 
 

@@ -8,7 +8,6 @@ large files, of pieces all over); it is skipped on the next start, which resumes
 
 from __future__ import annotations
 
-import io
 import json
 import platform
 import re
@@ -104,12 +103,9 @@ def claim_model(folder: Path, model: str) -> None:
 
 
 def has_training(folder: Path) -> bool:
-    """True if a training left something in the folder: a checkpoint, or weights."""
-    return any(all_checkpoints(folder / "checkpoints")) or any(folder.glob("*.safetensors")) or _has_meta(folder)
-
-
-def _has_meta(folder: Path) -> bool:
-    return any(folder.glob("*.meta.json"))
+    """True if a training left something in the folder: a checkpoint, weights, or meta data."""
+    left_files = (path for pattern in ("*.safetensors", "*.meta.json") for path in folder.glob(pattern))
+    return any(all_checkpoints(folder / "checkpoints")) or any(left_files)
 
 
 BEING_REPLACED = "being_replaced"
@@ -198,34 +194,25 @@ def write_run_files(folder: Path, config: BaseModel, data: Sequence[str], histor
 
 
 def curves(history: Sequence[Mapping[str, Any]]) -> str:
-    """An SVG page: the loss of every step, and below it dev's figures (the same bytes for the same run)."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    from kbtrain.show import COLOURS
+    """An SVG page: the loss of every step, and dev's figures (the same bytes for the same run)."""
+    from kbtrain.show import COLOURS, new_figure, page
 
     losses = [(log["step"], log["loss"]) for log in history if "loss" in log]
     dev: dict[str, list[tuple[int, float]]] = {}
     for log in history:
-        for name in log:
-            if name.startswith("eval_") and name.removeprefix("eval_") in ("loss", "auroc", "f1", "average_precision"):
-                dev.setdefault(name.removeprefix("eval_"), []).append((log["step"], log[name]))
-    with rc_context({"svg.hashsalt": "kbtrain", "svg.fonttype": "none", "font.size": 10.0}):
-        height = 4.8 if dev else 2.8
-        figure = Figure(figsize=(6.4, height))
-        figure.subplots_adjust(left=0.15, right=0.97, top=1 - 0.2 / height, bottom=0.55 / height, hspace=0.1)
-        axes = figure.subplots(2 if dev else 1, 1, sharex=True, squeeze=False)[:, 0]
-        if losses:
-            axes[0].plot(*zip(*losses, strict=True), color=COLOURS["blue"], linewidth=1.2)
-        axes[0].set_ylabel("loss (nats a token)")
-        for (name, line), colour in zip(sorted(dev.items()), ("orange", "green", "red", "purple"), strict=False):
-            axes[1].plot(*zip(*line, strict=True), "o-", markersize=3, color=COLOURS[colour], label=f"dev {name}")
-        if dev:
-            axes[1].legend(fontsize=8, frameon=False)
-        axes[-1].set_xlabel("step")
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+        for name in ("auroc", "average_precision", "f1", "loss"):
+            if f"eval_{name}" in log:
+                dev.setdefault(name, []).append((log["step"], log[f"eval_{name}"]))
+    figure, axes = new_figure(6.4, 2.8)
+    if losses:
+        axes.plot(*zip(*losses, strict=True), color=COLOURS["blue"], linewidth=1.2)
+    axes.set_ylabel("loss (nats a token)")
+    axes.set_xlabel("step")
+    for (name, points), colour in zip(sorted(dev.items()), ("orange", "green", "red", "purple"), strict=False):
+        axes.plot(*zip(*points, strict=True), "o-", markersize=3, color=COLOURS[colour], label=f"dev {name}")
+    if dev:
+        axes.legend(fontsize=8, frameon=False)
+    return page(figure)
 
 
 MARK = "complete.json"

@@ -7,8 +7,7 @@ import torch
 from tiny_kbm import make_model, make_tokenizer
 from tiny_turns import turn
 
-from kbtrain.dialogue.greedy import greedy
-from kbtrain.dialogue.responder import Reads, Responder, ResponsePrompts, fair_shares
+from kbtrain.dialogue.responder import Reads, Responder, ResponsePrompts, fair_shares, greedy
 from kbtrain.errors import UserError
 from kbtrain.records import Hit
 
