@@ -17,11 +17,9 @@ import numpy as np
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
-from kbtrain.errors import UserError
-from kbtrain.evaluation.note import gate_sources
+from kbtrain.evaluation.gate_inputs import training_of, training_texts
 from kbtrain.evaluation.outcomes import answers as correctness
 from kbtrain.evaluation.run_folder import read_labels, read_run
-from kbtrain.evaluation.training import training_of, training_texts
 from kbtrain.metrics.thresholds import SMALL_LOSS, Dev, choose, fewest_searches
 from kbtrain.report.words import percent, points
 
@@ -41,12 +39,11 @@ def resplit_rows(config: ResplitsConfig) -> list[list[str]]:
     Raises :class:`UserError` for a gate without scores.
     """
     run = read_run(config.run)
-    if config.gate not in run.scores:
-        raise UserError(f"gate '{config.gate}' has no scores in {config.run}; gates: {', '.join(sorted(run.scores))}")
+    _, by_question = run.stored.scores_of(config.gate)
     outcomes = [*run.dev.outcomes, *run.test.outcomes]
-    scores = np.array([run.scores[config.gate][outcome.question_id] for outcome in outcomes])
-    behind, labels = gate_sources(config.run, run.stored), read_labels(config.run / "labels.jsonl")[1]
-    train = training_of([config.gate], behind, labels, training_texts(config.run), stored=run.scores)[config.gate]
+    scores = np.array([by_question[outcome.question_id] for outcome in outcomes])
+    labels = read_labels(config.run / "labels.jsonl")[1]
+    train = training_of([config.gate], run.stored, labels, training_texts(run.questions))[config.gate]
     known, of_train = correctness(outcomes, "greedy"), float(train.gains.sum())
     rng, n_dev = np.random.default_rng(0), len(run.dev.outcomes)
     measured: dict[str, list[tuple[float, ...]]] = {

@@ -30,8 +30,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.decisions_file import added_gates
-from kbtrain.evaluation.run_folder import read_scores
+from kbtrain.evaluation.scores import added_gates, read_scores
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import path_exists

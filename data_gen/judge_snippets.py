@@ -31,9 +31,8 @@ from kbtrain.dialogue.responses import (
     verdicts_of,
 )
 from kbtrain.errors import UserError
-from kbtrain.evaluation.dialogue import EVIDENCE
-from kbtrain.evaluation.snippet_use import agreement_with_gold
-from kbtrain.evaluation.turns import labelled_turns
+from kbtrain.evaluation.dialogue import EVIDENCE, agreement_with_gold
+from kbtrain.evaluation.scores import labelled_turns
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.provenance import check_unchanged, file_sha256

@@ -31,22 +31,23 @@ from pydantic import Field, model_validator
 from kbtrain.config import Config, check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.calibrate import (
-    CalibrationGoal,
-    Goal,
+    Chosen,
     calibrate,
     calibrate_change,
+    card_threshold,
     dev_table,
     place_of,
     warn_of_dependence,
 )
 from kbtrain.evaluation.cost import Usage, asking_of, bill, stored_usage, thousand_questions
-from kbtrain.evaluation.fidelity import DELTA, MAX_CHANGE, change_threshold, read_changes
+from kbtrain.evaluation.decisions import DevRule
+from kbtrain.evaluation.fidelity import DELTA, MAX_CHANGE, read_changes
+from kbtrain.evaluation.gate_inputs import training_of, training_texts
 from kbtrain.evaluation.outcomes import entities_of
-from kbtrain.evaluation.run_folder import read_labels, read_outcomes, read_scores, stored_scores
-from kbtrain.evaluation.training import training_of, training_texts
-from kbtrain.gate.card import Threshold, read_gate_json
+from kbtrain.evaluation.run_folder import read_labels, read_outcomes
+from kbtrain.evaluation.scores import StoredScores, read_scores, stored_scores
 from kbtrain.gates.handles import gate_identity
-from kbtrain.gates.question_shift import dev_questions
+from kbtrain.gates.registry import read_card
 from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.gates.thresholds_store import Source, missing_reason, note_calibrated, source_of
 from kbtrain.io import jsonl
@@ -62,7 +63,7 @@ class CalibrateConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder")
     gate: str = Field(..., description="name of the gate in the score file")
     folder: Path | None = Field(None, description="the gate's folder; without it the one that the score file names")
-    goal: Goal | Literal["max_change", "budget"] = Field(
+    goal: Literal["ratio", "best_accuracy", "max_loss", "given", "max_change", "budget"] = Field(
         "ratio", description="ratio, best_accuracy, max_loss, max_change, budget or given"
     )
     budget: str | None = Field(
@@ -90,6 +91,8 @@ class CalibrateConfig(Config):
     def _keys_count(self) -> CalibrateConfig:
         check_counts(self, "goal", "given", "threshold")
         check_counts(self, "goal", "budget", "budget")
+        if self.goal == "given" and self.threshold is None:
+            raise ValueError("key 'threshold': goal 'given' needs it")
         if self.goal == "budget" and self.budget is None:
             raise ValueError("key 'budget': goal 'budget' needs an amount, such as '2.5 USD'")
         check_counts(self, "goal", "max_loss", "max_loss")
@@ -115,17 +118,17 @@ def main(config: CalibrateConfig) -> None:
             dev = dev_table(config.gate, scores, outcomes, path, config.dev_share)
             if config.goal == "best_accuracy" and path_exists(config.run / "labels.jsonl"):
                 _, labels = read_labels(config.run / "labels.jsonl")
-                source, texts = Source(folder, name, gate_identity(folder)), training_texts(config.run)
-                dev = replace(dev, train=training_of([name], {name: source}, labels, texts)[name])
-            note(config, folder, name, dev, path, outcomes)
+                texts = training_texts(jsonl.read(Question, config.run / "questions.jsonl"))
+                of_folder = StoredScores(folder, behind={name: Source(folder, name, gate_identity(folder))})
+                dev = replace(dev, train=training_of([name], of_folder, labels, texts)[name])
+            note(config, folder, name, dev, path, outcomes, scores_stored)
     entities = None
     if config.new_scores is not None:
         new_values = list(read_scores(config.new_scores).get(config.gate, {}).values())
     else:
         new_values = [scores[question] for question in tested if question in scores]
         entities = len(set(entities_of(asked_in(config, tested)))) or None
-    entry = read_gate_json(folder).get("thresholds", {}).get(name, {})
-    threshold = Threshold.model_validate(entry) if entry else None
+    threshold = read_card(folder).thresholds.get(name)
     if threshold is None or not threshold.dev_scores:
         raise UserError(f"{folder}: no calibrated threshold of gate '{config.gate}'; run this without --check")
     if not config.check and path_exists(config.run / "samples.db"):
@@ -142,7 +145,7 @@ def place(config: CalibrateConfig, source: Source | None) -> tuple[Path, str]:
     if source is None:
         if config.folder is None:
             raise UserError(f"{config.run}: its scores do not say which folder gate '{config.gate}' is; give --folder")
-        read_gate_json(config.folder)
+        read_card(config.folder)
         return config.folder, config.gate
     source = source if config.folder is None else replace(source, folder=config.folder)
     reason = missing_reason(source)
@@ -172,50 +175,52 @@ def change(
         values = dev.scores(config.gate, scores, path)
         choice = calibrate_change(values, dev.differs, config.max_change, config.delta, floor)
         warn_of_dependence(dev.questions)
-        hashes = {file.name: file_sha256(file) for file in (path, config.run / "questions.jsonl")}
-        replacement = note_calibrated(folder, name, change_threshold(choice, dev.questions, hashes), config.replace)
-        print(f"{config.gate}: {choice.line()} -> {folder}")
-        replaced = replacement.line(config.gate, folder)
-        print(replaced, end="\n" if replaced else "")
+        write(config, folder, name, choice, dev.questions, (path, config.run / "questions.jsonl"))
     return [[question.id for question in split_changes.questions] for split_changes in changes.values()]
 
 
-def note(config: CalibrateConfig, folder: Path, name: str, dev: Dev, scores: Path, outcomes: Sequence[Outcome]) -> None:
+def note(
+    config: CalibrateConfig,
+    folder: Path,
+    name: str,
+    dev: Dev,
+    scores: Path,
+    outcomes: Sequence[Outcome],
+    stored: StoredScores,
+) -> None:
     """Choose the threshold, write it with its evidence, say what it does."""
-    scale = scale_of(folder, name)
+    scale, ids = scale_of(folder, name), [outcome.question_id for outcome in outcomes if outcome.split == "dev"]
     if scale is not None and config.goal == "given" and config.threshold is not None:
         scale.check(config.threshold)
     assert config.goal != "max_change"
-    floor = None if scale is None or config.goal == "given" else scale.floor
+    floor = None if scale is None else scale.floor
     if config.goal == "budget":
-        value = within_budget(config, dev, [outcome.question_id for outcome in outcomes if outcome.split == "dev"])
-        choice = calibrate(dev, CalibrationGoal("given", given=value), floor)
+        value = within_budget(config, dev, ids, stored)
+        choice = calibrate(dev, DevRule("given"), preset=value if floor is None else max(value, floor))
         choice = replace(choice, rule=f"budget {config.budget} a thousand questions")
     else:
-        goal = CalibrationGoal(config.goal, config.ratio, config.max_loss, config.delta, config.threshold)
-        choice = calibrate(dev, goal, floor)
-    dev_asked = asked_in(config, [outcome.question_id for outcome in outcomes if outcome.split == "dev"])
+        cut = DevRule(config.goal, config.ratio, max_loss=config.max_loss, delta=config.delta)
+        choice = calibrate(dev, cut, floor, config.threshold)
+    if scale is not None:
+        choice = replace(choice, evidence=choice.evidence | {"floor": scale.floor, "ceiling": scale.ceiling})
+    dev_asked = asked_in(config, ids)
     if config.goal == "max_loss":
         warn_of_dependence(dev_asked)
-    hashes = {path.name: file_sha256(path) for path in (scores, config.run / "outcomes.jsonl")}
-    ends = {} if scale is None else {"floor": scale.floor, "ceiling": scale.ceiling}
-    entry = Threshold(
-        threshold=choice.threshold,
-        rule=choice.rule,
-        dev_file_sha256=hashes[scores.name],
-        n_dev=len(dev.scores),
-        evidence=choice.evidence | {"sha256": hashes} | ends,
-        dev={"questions": dev_questions([q.text for q in dev_asked], len(set(entities_of(dev_asked))))}
-        if dev_asked
-        else {},
-    )
-    replacement = note_calibrated(folder, name, entry, config.replace)
+    write(config, folder, name, choice, dev_asked, (scores, config.run / "outcomes.jsonl"))
+
+
+def write(
+    config: CalibrateConfig, folder: Path, name: str, choice: Chosen, dev: Sequence[Question], files: Sequence[Path]
+) -> None:
+    """Note a threshold that was chosen from ``files``, and say what it does and what it replaces."""
+    hashes = {path.name: file_sha256(path) for path in files}
+    replacement = note_calibrated(folder, name, card_threshold(choice, dev, hashes), config.replace)
     print(f"{config.gate}: {choice.line()} -> {folder}")
     replaced = replacement.line(config.gate, folder)
     print(replaced, end="\n" if replaced else "")
 
 
-def within_budget(config: CalibrateConfig, dev: Dev, ids: Sequence[str]) -> float:
+def within_budget(config: CalibrateConfig, dev: Dev, ids: Sequence[str], stored: StoredScores) -> float:
     """The threshold with the most searches whose bill of a thousand dev questions is within the budget.
 
     Raises :class:`UserError` where the answers without any search cost more, and where their tokens are not known.
@@ -230,7 +235,7 @@ def within_budget(config: CalibrateConfig, dev: Dev, ids: Sequence[str]) -> floa
         raise UserError(
             f"{config.run / 'samples.db'}: tokens of some dev answers are not known; give the budget as money"
         )
-    asking = asking_of(stored_scores(config.run), config.gate)
+    asking = asking_of(stored, config.gate)
     cuts = [float(dev.scores.min()) - 1, *np.unique(dev.scores).tolist()]  # from all searches to none
     for cut in cuts:
         costs_of_cut = bill(usage, (dev.scores > cut).astype(np.float64), prices, asking)

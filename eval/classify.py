@@ -24,16 +24,18 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.classify import classify_gates
+from kbtrain.evaluation.decisions import DevRule
 from kbtrain.evaluation.gate_inputs import in_report_order, scored_gates
-from kbtrain.evaluation.run_folder import (
+from kbtrain.evaluation.run_folder import check_outcomes_labelled, read_labels, read_outcomes
+from kbtrain.evaluation.scores import (
     StoredScores,
-    check_outcomes_labelled,
-    read_labels,
-    read_outcomes,
+    labelled_turns,
     read_scores,
+    score_file,
+    seed_scores,
+    seen_in_files,
     stored_scores,
 )
-from kbtrain.evaluation.turns import labelled_turns, score_file, seed_scores, seen_in_files
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import meta_of, write_atomically, write_result
 from kbtrain.metrics.thresholds import ThresholdConfig
@@ -84,9 +86,9 @@ def questions(config: ClassifyConfig) -> None:
     if tau is None:
         check_outcomes_labelled(config.run)
         tau = read_labels(inputs[-1])[0].tau_mastery
-    gates = in_report_order(scored_gates(stored_gates.by_gate, stored_gates.meta, dev, test, stored_gates.path))
-    rule, target = config.threshold_rule, config.target_ratio
-    classified = classify_gates(dev, test, gates, tau_mastery=tau, rule=rule, target_ratio=target)
+    ids = ([outcome.question_id for outcome in part] for part in (dev, test))
+    gates, rule = in_report_order(scored_gates(stored_gates, *ids)), config.threshold_rule
+    classified = classify_gates(dev, test, gates, tau_mastery=tau, cut=DevRule(rule, config.target_ratio))
     document = {"tau_mastery": tau, "gates": [dataclasses.asdict(gate) for gate in classified]}
     target_file = config.run / "classify.json"
     write_result(target_file, document, stage="classify", config=config, inputs=inputs, started=started)

@@ -24,14 +24,8 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.classify import complete_scores, outcomes_of_data_set, outcomes_with_score, score_areas
-from kbtrain.evaluation.run_folder import (
-    ResampleConfig,
-    StoredScores,
-    read_outcomes,
-    read_score_files,
-    stored_scores,
-)
-from kbtrain.evaluation.seen import seen_of
+from kbtrain.evaluation.run_folder import ResampleConfig, read_outcomes
+from kbtrain.evaluation.scores import StoredScores, read_score_files, seen_of, stored_scores
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, meta_of, write_result

@@ -19,8 +19,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, build, run_script
 from kbtrain.evaluation.cost import GateBill, Prices, bill_gates
-from kbtrain.evaluation.result_meta import check_result
-from kbtrain.evaluation.results import load
+from kbtrain.evaluation.results import check_result, load
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.io.provenance import write_result
 from kbtrain.runtime.scripts import find

@@ -23,7 +23,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.dialogue.responses import NONE
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.dialogue import DialogueInputs, Draws, read_dialogue
-from kbtrain.evaluation.turns import labelled_turns, score_file, seed_scores, seen_in_files
+from kbtrain.evaluation.scores import labelled_turns, score_file, seed_scores, seen_in_files
 from kbtrain.io.provenance import write_atomically, write_result
 from kbtrain.metrics.text_generation import bert_parts
 from kbtrain.report.ragate_tables import BertScored, dialogue_html, dialogue_markdown, evaluate_dialogue

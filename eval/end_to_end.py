@@ -30,12 +30,19 @@ from pydantic import Field, model_validator
 from kbtrain.answers.grading import rules_of
 from kbtrain.config import check_counts, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation import gate_inputs
 from kbtrain.evaluation.calibrate import warn_of_dependence
 from kbtrain.evaluation.cost import added_tokens
 from kbtrain.evaluation.decisions import GateInput
-from kbtrain.evaluation.end_to_end import Settings, evaluate
-from kbtrain.evaluation.note import ChosenThresholds, add_noted, gate_sources, note_thresholds, results_at_rule
+from kbtrain.evaluation.end_to_end import Settings, evaluate, result_meta
+from kbtrain.evaluation.gate_inputs import (
+    add_noted,
+    baselines,
+    in_report_order,
+    scored_gates,
+    training_of,
+    training_texts,
+)
+from kbtrain.evaluation.note import ChosenThresholds, note_thresholds, results_at_rule
 from kbtrain.evaluation.outcomes import (
     AccuracyKind,
     answers,
@@ -46,7 +53,6 @@ from kbtrain.evaluation.outcomes import (
     summarise,
 )
 from kbtrain.evaluation.pipelines import pipelines_of_run
-from kbtrain.evaluation.result_meta import result_meta
 from kbtrain.evaluation.results import GateResult, Results, save
 from kbtrain.evaluation.run_folder import (
     ResampleConfig,
@@ -55,19 +61,17 @@ from kbtrain.evaluation.run_folder import (
     YesNoConfig,
     check_labelled,
     check_sampled,
-    counts_as,
     read_labels,
     read_run,
     warn_of_rule,
 )
 from kbtrain.evaluation.savings import SavingOptions, savings
-from kbtrain.evaluation.training import training_of
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import write_meta
 from kbtrain.metrics.ranking import Oracles, oracles
 from kbtrain.metrics.thresholds import AnyRule, Rule
-from kbtrain.records import Evidence, Label, Outcome, Question
+from kbtrain.records import Evidence, Label, Outcome
 from kbtrain.report.summary import loss_text, text_summary
 from kbtrain.report.tables import pipelines_text
 
@@ -140,7 +144,7 @@ def main(config: EndToEndConfig) -> None:
         jsonl.write(outcomes, [*dev.outcomes, *test.outcomes])
     save(target, results)
     inputs = [config.run / "labels.jsonl", *folder.files]
-    rules = {"rules": rules_of(jsonl.read(Question, config.run / "questions.jsonl"))}
+    rules = {"rules": rules_of(folder.questions)}
     for path in (outcomes, target) if all_questions else (target,):
         write_meta(path, stage="end_to_end", config=config, inputs=inputs, extra=rules, started=started)
     # Thresholds chosen on a part of the questions would not hold for all of them: they are not noted.
@@ -154,23 +158,16 @@ def main(config: EndToEndConfig) -> None:
 
 def gates_of_run(config: EndToEndConfig, folder: RunFolder, labels: Iterable[Label]) -> list[GateInput]:
     """The baselines and the scored gates in the report's order, with noted thresholds and training questions."""
-    dev, test, scores_stored = folder.dev, folder.test, folder.stored
-    trained = {
-        question.id: question.text
-        for question in jsonl.read(Question, config.run / "questions.jsonl")
-        if question.split == "train" and counts_as(question, config.yes_no)
-    }
+    dev, test = folder.dev, folder.test
+    trained = training_texts(folder.questions)
     evidence_file = config.run / "evidence.jsonl"
     evidence = jsonl.read(Evidence, evidence_file) if path_exists(evidence_file) else ()
     taught = [label for label in labels if label.split == "train" and label.question_id in trained]
-    gates = gate_inputs.baselines(dev, test, taught, config.seed, trained, evidence)
-    gates += gate_inputs.scored_gates(
-        scores_stored.by_gate, scores_stored.meta, dev.outcomes, test.outcomes, scores_stored.path
-    )
-    behind = gate_sources(config.run, scores_stored)
-    gates = gate_inputs.in_report_order(add_noted(gates, behind, config.thresholds))
+    gates = baselines(dev, test, taught, config.seed, trained, evidence)
+    gates += scored_gates(folder.stored, dev.ids, test.ids)
+    gates = in_report_order(add_noted(gates, folder.stored, config.thresholds))
     kind = dev_kind(dev.outcomes, config.accuracy)
-    training = training_of([gate.name for gate in gates], behind, taught, trained, kind, scores_stored.by_gate)
+    training = training_of([gate.name for gate in gates], folder.stored, taught, trained, kind)
     return [replace(gate, train=training[gate.name]) for gate in gates]
 
 

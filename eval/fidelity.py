@@ -21,22 +21,20 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
-from kbtrain.evaluation.calibrate import warn_of_dependence
+from kbtrain.evaluation.calibrate import card_threshold, warn_of_dependence
 from kbtrain.evaluation.fidelity import (
     DELTA,
     MAX_CHANGE,
     Fidelity,
-    change_threshold,
     fidelities,
     floors,
     left_out_lines,
     predicts_change,
     read_changes,
 )
-from kbtrain.evaluation.note import gate_sources
-from kbtrain.evaluation.result_meta import stages
-from kbtrain.evaluation.run_folder import stored_scores
-from kbtrain.gates.thresholds_store import missing_reason, note
+from kbtrain.evaluation.results import stages
+from kbtrain.evaluation.scores import stored_scores
+from kbtrain.gates.thresholds_store import note
 from kbtrain.io.provenance import file_sha256, write_result
 from kbtrain.io.store import SampleStore
 from kbtrain.report.words import gate_name, percent, percent_interval
@@ -62,7 +60,7 @@ def main(config: FidelityConfig) -> None:
     changes = read_changes(config.run, config.sampling_run)
     with SampleStore(config.run / "samples.db", read_only=True) as store:
         sampling = store.run_meta(config.sampling_run)
-    behind = gate_sources(config.run, scores_stored)
+    behind = scores_stored.behind
     by_gate = fidelities(
         changes, scores_stored.by_gate, scores_stored.path, config.max_change, config.delta, floors(behind)
     )
@@ -70,14 +68,14 @@ def main(config: FidelityConfig) -> None:
     lines, kept_lines = list(left_out_lines(changes)), {}
     for gate, (choice, _) in by_gate.items():
         source = behind.get(gate)
-        if source is None or missing_reason(source) or not predicts_change(source):
+        if source is None or not predicts_change(source):
             continue
         file, _ = scores_stored.scores_of(gate)
         hashes = {file_of.name: file_sha256(file_of) for file_of in (file, config.run / "questions.jsonl")}
         entry = note(
             source.folder,
             source.name,
-            change_threshold(choice, changes["dev"].questions, hashes),
+            card_threshold(choice, changes["dev"].questions, hashes),
             config.replace_thresholds,
         )
         if line := entry.line(gate, source.folder):

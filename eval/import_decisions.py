@@ -28,9 +28,9 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.decisions_file import added_gates, read_decisions
-from kbtrain.evaluation.run_folder import check_gate_name, first_ids, read_outcomes, read_scores
+from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.savings import four_fold
+from kbtrain.evaluation.scores import added_gates, check_gate_name, first_ids, read_decisions, read_scores
 from kbtrain.gate.card import CARD
 from kbtrain.gates.scoring import SCORES, score_path
 from kbtrain.io import jsonl
@@ -102,12 +102,7 @@ def main(config: ImportDecisionsConfig) -> None:
     if config.as_gate:
         forget_beside(config)
     write_meta(
-        target,
-        stage="import_decisions",
-        config=config,
-        inputs=[config.path, questions],
-        extra=facts,
-        started=started,
+        target, stage="import_decisions", config=config, inputs=[config.path, questions], extra=facts, started=started
     )
     print(
         f"gate '{config.gate}': {len(scores)} of {len(splits)} questions have a score; {facts['other_questions']} rows "

@@ -15,9 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from pydantic import Field, model_validator
@@ -26,18 +23,18 @@ from kbtrain.config import check_each_once, run_script
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.evaluation.learning_curve import (
     CurvePlan,
-    EncoderLearner,
-    FeaturesLearner,
+    Examples,
+    Fit,
     KBMLearner,
-    Learner,
-    ProbeLearner,
+    encoder_fit,
+    features_fit,
     learning_curve,
-    sizes_of,
+    probe_fit,
 )
 from kbtrain.evaluation.run_folder import StoredAnswersConfig, check_labelled, read_run
+from kbtrain.gates.features.additive import LEAST
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.probe.gate import Asked, state_folder
-from kbtrain.gates.probe.states import read_all
 from kbtrain.io import jsonl
 from kbtrain.io.files import beside
 from kbtrain.io.provenance import check_unchanged, write_atomically, write_result
@@ -50,60 +47,20 @@ from kbtrain.runtime.progress import progress_bar
 from kbtrain.runtime.scripts import find
 from kbtrain.training.data import label_rule, own_prompts
 
-
-def features_learner(config: LearningCurveConfig, train: Sequence[GateExample], test: Sequence[GateExample]) -> Learner:
-    """The gate ``features``, by the corpus frequencies of the run's index."""
-    return FeaturesLearner(Frequencies.of_index(config.index or config.run / "bm25"), train, test)
-
-
-def encoder_learner(config: LearningCurveConfig, train: Sequence[GateExample], test: Sequence[GateExample]) -> Learner:
-    """The gate ``encoder_probe``."""
-    return EncoderLearner.open(config.encoder, config.device, train, test)
-
-
-def probe_learner(
-    condition: Asked, config: LearningCurveConfig, train: Sequence[GateExample], test: Sequence[GateExample]
-) -> Learner:
-    """A probe of the answering model under a prompt. Raises :class:`UserError` without a model."""
-    if config.model is None:
-        raise UserError("key 'model': a probe reads the answering model; name it")
-    source = config.run / "examples" / "train.jsonl"
-    states = (config.states if condition == "llm" else None) or state_folder(config.run, condition)
-    prompts = own_prompts(label_rule(source), source)
-    probe = ProbeLearner.open(config.model, config.dtype, config.device, prompts, states, test, condition)
-    read_all(probe.extract(train, kept_by_sampling=True), len(train))
-    read_all(probe.extract(test, kept_by_sampling=False), len(test))
-    return probe
-
-
-def kbm_learner(config: LearningCurveConfig, train: Sequence[GateExample], test: Sequence[GateExample]) -> Learner:
-    """Trains by the recipe, in a process of its own, all keys of the curve at once. Raises :class:`UserError`."""
-    recipe, settings = find("train_kbm", "recipes", what="recipe"), find(config.kbm_config, "configs", what="config")
-    base, dev = config.out or config.run / "learning_curve", config.run / "examples" / "dev.jsonl"
-    folder = beside(base, ".kbm")
-    return KBMLearner.by_recipe(recipe, settings, dev, folder, config.keys, test, config.device)
-
-
-@dataclass(frozen=True)
-class LearnerKind:
-    """A learner: its opener, and the config keys that it alone reads."""
-
-    open: Callable[[LearningCurveConfig, Sequence[GateExample], Sequence[GateExample]], Learner]
-    keys: tuple[str, ...]
-
-
-LEARNERS = {
-    "features": LearnerKind(features_learner, ("index",)),
-    "encoder_probe": LearnerKind(encoder_learner, ("encoder",)),
-    "probe": LearnerKind(partial(probe_learner, "llm"), ("model", "states", "dtype")),
-    "draft_probe": LearnerKind(partial(probe_learner, "draft"), ("model", "dtype")),
-    "kbm": LearnerKind(kbm_learner, ("kbm_config",)),
+# keys that each gate alone reads
+KEYS_OF = {
+    "features": ("index",),
+    "encoder_probe": ("encoder",),
+    "probe": ("model", "states", "dtype"),
+    "draft_probe": ("model", "dtype"),
+    "kbm": ("kbm_config",),
 }
+PROMPT_OF: dict[str, Asked] = {"probe": "llm", "draft_probe": "draft"}
 
 
 class LearningCurveConfig(StoredAnswersConfig):
     run: Path = Field(Path("runs/demo"), description="run folder")
-    gates: tuple[str, ...] = Field(("features",), min_length=1, description=f"of {', '.join(LEARNERS)}")
+    gates: tuple[str, ...] = Field(("features",), min_length=1, description=f"of {', '.join(KEYS_OF)}")
     keys: tuple[Key, ...] = Field(("mastery", "benefit"), min_length=1, description="labels that are learnt")
     sizes: tuple[int, ...] = Field(
         (50, 100, 200, 400, 800, 1400), min_length=1, description="training questions; all are added"
@@ -122,16 +79,20 @@ class LearningCurveConfig(StoredAnswersConfig):
     @model_validator(mode="after")
     def _read(self) -> LearningCurveConfig:
         check_each_once("keys", self.keys)
-        if unknown := [name for name in self.gates if name not in LEARNERS]:
-            raise ValueError(f"key 'gates': unknown '{unknown[0]}'; {did_you_mean(unknown[0], LEARNERS)}")
-        for key in {key for kind in LEARNERS.values() for key in kind.keys}:
-            gates = [name for name, kind in LEARNERS.items() if key in kind.keys]
+        if unknown := [name for name in self.gates if name not in KEYS_OF]:
+            raise ValueError(f"key 'gates': unknown '{unknown[0]}'; {did_you_mean(unknown[0], KEYS_OF)}")
+        for key in {key for keys in KEYS_OF.values() for key in keys}:
+            gates = [name for name, keys in KEYS_OF.items() if key in keys]
             if key in self.model_fields_set and getattr(self, key) is not None and not set(gates) & set(self.gates):
                 raise ValueError(f"key '{key}': counts for {' and '.join(gates)} alone; name one in gates")
         return self
 
+    def base(self) -> Path:
+        """Name of the files, without their ends."""
+        return self.out or self.run / "learning_curve"
+
     def writes(self) -> tuple[Path, ...]:
-        return (self.out or self.run / "learning_curve",)
+        return (self.base(),)
 
 
 def main(config: LearningCurveConfig) -> None:
@@ -142,6 +103,10 @@ def main(config: LearningCurveConfig) -> None:
     check_unchanged(path)
     check_labelled(config.run / "labels.jsonl", config.sampling_run)
     train = [e for e in jsonl.read(GateExample, path) if e.reference is None and e.soft_mastery is not None]
+    if len(train) < LEAST:
+        raise UserError(
+            f"{at(path)}: {len(train)} labelled training questions; a learning curve needs {LEAST} at least"
+        )
     for key in config.keys:
         if missing := sum(getattr(e, f"soft_{key}") is None for e in train):
             raise UserError(
@@ -149,14 +114,13 @@ def main(config: LearningCurveConfig) -> None:
             )
     folder = read_run(config.run, config.sampling_run, config.allow_missing, scores=False)
     test = [example(question, None) for question in folder.test.questions]
-    learners = [LEARNERS[name].open(config, train, test) for name in config.gates]
-    counts = [config.draws if n < len(train) else 1 for n in sizes_of(len(train), config.sizes, path)]
-    total = sum(counts) * len(config.keys) * len(learners)
+    learners = {name: learner(name, config, train, test) for name in config.gates}
+    plan = CurvePlan(config.keys, config.sizes, config.draws, config.seed)
+    total = len(plan.parts(len(train))) * len(config.keys) * len(learners)
     with progress_bar(total=total, desc="learning curve", unit="fits") as bar:
-        plan = CurvePlan(config.keys, config.sizes, config.draws, config.seed)
         points = list(learning_curve(learners, train, folder.test.outcomes, plan, bar.update))
     table = layout(points, len(test))
-    base = config.out or config.run / "learning_curve"
+    base = config.base()
     write_atomically(beside(base, ".md"), as_markdown(table))
     write_atomically(beside(base, ".svg"), figure(points))
     document = {"n_test": len(test), "points": [dataclasses.asdict(point) for point in points]}
@@ -165,6 +129,27 @@ def main(config: LearningCurveConfig) -> None:
     write_result(target, document, stage="learning_curve", config=config, inputs=inputs, started=started)
     print(as_text(table))
     print(f"{len(points)} points in {time.monotonic() - started:.0f} s -> {target}, .svg and .md")
+
+
+def learner(name: str, config: LearningCurveConfig, train: Examples, test: Examples) -> Fit:
+    """A gate of the curve. Raises :class:`UserError` for a probe without a model."""
+    if name == "features":
+        return features_fit(Frequencies.of_index(config.index or config.run / "bm25"), train, test)
+    if name == "encoder_probe":
+        return encoder_fit(config.encoder, config.device, train, test)
+    if name == "kbm":
+        recipe, settings = (
+            find("train_kbm", "recipes", what="recipe"),
+            find(config.kbm_config, "configs", what="config"),
+        )
+        folder, dev = beside(config.base(), ".kbm"), config.run / "examples" / "dev.jsonl"
+        return KBMLearner(recipe, settings, dev, folder, config.keys, test, config.device)
+    if config.model is None:
+        raise UserError("key 'model': a probe reads the answering model; name it")
+    source, condition = config.run / "examples" / "train.jsonl", PROMPT_OF[name]
+    states = (config.states if condition == "llm" else None) or state_folder(config.run, condition)
+    prompts = own_prompts(label_rule(source), source)
+    return probe_fit(condition, config.model, config.dtype, config.device, prompts, states, train, test)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import clusters_of, drawn_units
 from kbtrain.evaluation.pipelines import pipelines_of_run
-from kbtrain.evaluation.run_folder import ResampleConfig, stored_scores, warn_of_rule
+from kbtrain.evaluation.run_folder import ResampleConfig, warn_of_rule
+from kbtrain.evaluation.scores import stored_scores
 from kbtrain.io.provenance import check_unchanged, write_result
 from kbtrain.questions.checks import read_questions
 from kbtrain.rag.seakr_traces import FOLDER

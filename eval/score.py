@@ -25,9 +25,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kbtrain.config import run_script
-from kbtrain.evaluation.gate_choice import ChoiceConfig, choose_gates
-from kbtrain.evaluation.member_scores import from_members
-from kbtrain.evaluation.scoring_inputs import ScoringInputs, attach_passages, check_own_prompts, read_inputs
+from kbtrain.evaluation.scoring import (
+    ChoiceConfig,
+    ScoringInputs,
+    attach_passages,
+    check_own_prompts,
+    choose_gates,
+    from_members,
+    read_inputs,
+)
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.prompted import PROMPTED
 from kbtrain.gates.scoring import (

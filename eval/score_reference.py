@@ -20,7 +20,7 @@ from pydantic import Field
 from kbtrain.config import run_script
 from kbtrain.distributed.scoring import ScoringConfig
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.run_folder import first_ids
+from kbtrain.evaluation.scores import first_ids
 from kbtrain.gates.handles import handle
 from kbtrain.gates.scoring import ScoreFile, chunks_left, cost_facts, files_of_models, noted_models, score_chunks
 from kbtrain.io import jsonl

@@ -21,8 +21,8 @@ from pydantic import Field
 
 from kbtrain.config import Config, DifferentPaths, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.compare_runs import decisions_of
-from kbtrain.evaluation.seen import Seen
+from kbtrain.evaluation.compare_runs import answers_of
+from kbtrain.evaluation.scores import Seen
 from kbtrain.io.provenance import write_result
 from kbtrain.metrics.turns import SeedSummary, gain_over_random, summarise_seeds
 from kbtrain.report import summary
@@ -49,7 +49,7 @@ def main(config: SeedsConfig) -> None:
     clusters = [runs[0].decided.entities[o.question_id] for o in runs[0].decided.outcomes] if entities else None
     by_gate: dict[str, dict[str, SeedSummary]] = {}
     for name in names:
-        columns = [decisions_of(run.decided, name) for run in runs]
+        columns = [answers_of(run.decided, name) for run in runs]
         complete = [column for column in columns if column is not None]
         if len(complete) == len(runs):
             correct = [column[:, 0] for column in complete]

@@ -20,22 +20,16 @@ from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.cost import asking_of, stored_usage, thousand_questions
 from kbtrain.evaluation.fidelity import fidelities, left_out_lines, predicts_change, read_changes, read_fidelities
-from kbtrain.evaluation.note import gate_sources
+from kbtrain.evaluation.gate_inputs import training_of, training_texts
 from kbtrain.evaluation.outcomes import AccuracyKind, dev_kind, entities_of
-from kbtrain.evaluation.result_meta import STAGE_OF, check_result
-from kbtrain.evaluation.results import GateResult, load
-from kbtrain.evaluation.run_folder import (
-    StoredScores,
-    check_outcomes_labelled,
-    read_labels,
-    read_outcomes,
-    stored_scores,
-)
+from kbtrain.evaluation.results import STAGE_OF, GateResult, check_result, load
+from kbtrain.evaluation.run_folder import check_outcomes_labelled, read_labels, read_outcomes
 from kbtrain.evaluation.savings import Saving, SavingOptions, four_fold, order_curves, savings
-from kbtrain.evaluation.training import training_of, training_texts
+from kbtrain.evaluation.scores import StoredScores, stored_scores
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.registry import read_card
-from kbtrain.gates.thresholds_store import Source, missing_reason
+from kbtrain.gates.thresholds_store import Source
+from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_current, write_atomically, write_meta
 from kbtrain.labeling.distribution import statistics
@@ -84,10 +78,10 @@ def main(config: ReportConfig) -> None:
     kind: AccuracyKind = results.meta["accuracy_kind"]
     clusters = entities_of(questions) if results.meta.get("resample") == "entities" else None
     scored = {g.gate: scores[g.gate] for g in gates}
-    behind = gate_sources(config.run, scores_stored)
-    settings = noted_settings(behind, gates)
-    taught = read_labels(files[2])[1]
-    training = training_of(scored, behind, taught, training_texts(config.run), dev_kind(dev, kind), scores)
+    settings = noted_settings(scores_stored.behind, gates)
+    texts = training_texts(jsonl.read(Question, config.run / "questions.jsonl"))
+    labels = list(read_labels(files[2])[1])
+    training = training_of(scored, scores_stored, labels, texts, dev_kind(dev, kind))
     options = SavingOptions(
         kind, seed=results.meta["seed"], clusters=clusters, settings=settings, training=training,
         after_search=scores_stored.meta.get("after_search", {}),
@@ -100,7 +94,7 @@ def main(config: ReportConfig) -> None:
     if gate is not None:
         cost = bill_sentence(config, scores_stored, gate.gate, settings[gate.gate][0], outcomes)
         first = replace(first, sentences=[*first.sentences, cost])
-    label_counts = statistics(read_labels(files[2])[1])
+    label_counts = statistics(labels)
     cuts = {gate: threshold for gate, (threshold, _) in settings.items()}
     main = gate.gate if gate else None
     answered = AnsweredRun(config.run, config.sampling_run, questions, outcomes)
@@ -145,7 +139,7 @@ def main(config: ReportConfig) -> None:
     print(
         f"wrote the report in {seconds:.0f} s -> {config.run}/report.html, report.md and {len(gates)} pages in gates/"
     )
-    use = command(config.run, scores_stored, gate_savings, gate)
+    use = command(scores_stored, gate_savings, gate)
     print("\n".join(closing_block(results, gate_savings, gate, questions, config.run / "report.html", use, cost)))
 
 
@@ -187,9 +181,8 @@ def change_sentences(
 ) -> list[str]:
     """A sentence on the gate for ``change`` that skips most on dev; none without such a gate, or with few dev
     questions."""
-    behind = gate_sources(config.run, scores_stored)
-    there_now = {gate: source for gate, source in behind.items() if not missing_reason(source)}
-    names = [g.gate for g in gates if g.gate in there_now and predicts_change(there_now[g.gate])]
+    behind = scores_stored.behind
+    names = [g.gate for g in gates if g.gate in behind and predicts_change(behind[g.gate])]
     learnt = {name: scores_stored.by_gate[name] for name in names}
     if not learnt:
         return []
@@ -210,7 +203,7 @@ def without_gold(config: ReportConfig, started: float) -> None:
     check_result(source, config.sampling_run)
     meta, fidelities_found = read_fidelities(source)
     scores_stored, changes = stored_scores(config.run), read_changes(config.run, config.sampling_run)
-    behind, by_name = gate_sources(config.run, scores_stored), {entry.gate: entry for entry in fidelities_found}
+    behind, by_name = scores_stored.behind, {entry.gate: entry for entry in fidelities_found}
     if config.gate is not None and config.gate not in by_name:
         raise UserError(f"key 'gate': no scored gate '{config.gate}' in {source}; {did_you_mean(config.gate, by_name)}")
     learnt = [entry for entry in fidelities_found if entry.gate in behind and predicts_change(behind[entry.gate])]
@@ -247,22 +240,21 @@ def noted_settings(behind: Mapping[str, Source], gates: Sequence[GateResult]) ->
     settings = {}
     for gate in gates:
         source = behind.get(gate.gate)
-        there_now = source is not None and not missing_reason(source)
-        entry = read_card(source.folder).thresholds.get(source.name) if source is not None and there_now else None
+        entry = None if source is None else read_card(source.folder).thresholds.get(source.name)
         evaluated = gate.threshold or 0.0, str(gate.threshold_rule)
         settings[gate.gate] = evaluated if entry is None else (entry.threshold, entry.rule)
     return settings
 
 
-def command(run: Path, scores_stored: StoredScores, gate_savings: list[Saving], gate: GateResult | None) -> str:
+def command(scores_stored: StoredScores, gate_savings: list[Saving], gate: GateResult | None) -> str:
     """The command that decides by the gate at the threshold of the headline; empty where no folder is behind the
     scores, or nothing is saved. Key and threshold are omitted where the folder alone says them.
     """
     saving = next(
         (gate_saving for gate_saving in gate_savings if gate is not None and gate_saving.gate == gate.gate), None
     )
-    source = None if saving is None else gate_sources(run, scores_stored).get(saving.gate)
-    if saving is None or source is None or missing_reason(source) or saving.noted.dev_saved <= 0:
+    source = None if saving is None else scores_stored.behind.get(saving.gate)
+    if saving is None or source is None or saving.noted.dev_saved <= 0:
         return ""
     entry, threshold_shown = read_card(source.folder).thresholds.get(source.name), saving.noted.threshold
     threshold = "" if entry and entry.threshold == threshold_shown else f" --threshold {threshold_shown:.6g}"

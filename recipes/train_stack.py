@@ -22,7 +22,7 @@ from typing import Literal
 from pydantic import Field
 
 from kbtrain.config import run_script
-from kbtrain.evaluation.stack_inputs import StoredColumns, stack_members
+from kbtrain.evaluation.scoring import StoredColumns, stack_members
 from kbtrain.gate.trained_on import held_out_rows
 from kbtrain.gates.features.additive import check_need
 from kbtrain.gates.handles import handle

@@ -25,9 +25,9 @@ from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import replacing
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.choice import chosen_value, nested_inflation
-from kbtrain.metrics.dev import best_f1_threshold
 from kbtrain.metrics.ranking import auroc
 from kbtrain.metrics.significance import Delta, cluster_counts, interval
+from kbtrain.metrics.turns import best_f1_threshold
 from kbtrain.records import TurnExample
 
 if TYPE_CHECKING:

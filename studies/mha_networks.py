@@ -27,7 +27,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.turns import labelled_turns, seed_scores
+from kbtrain.evaluation.scores import labelled_turns, seed_scores
 from kbtrain.gate.card import ClassifierCard
 from kbtrain.gates.ragate.mha import Inputs
 from kbtrain.io.provenance import write_atomically

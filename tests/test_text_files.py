@@ -22,7 +22,7 @@ import pytest
 from kbtrain.config import read_yaml
 from kbtrain.dialogue.turns_jsonl import plain_turns
 from kbtrain.errors import UserError
-from kbtrain.evaluation.decisions_file import read_decisions
+from kbtrain.evaluation.scores import read_decisions
 from kbtrain.gates.decide import read_questions_file
 from kbtrain.io import jsonl
 from kbtrain.io.text_files import plain_name, read_text

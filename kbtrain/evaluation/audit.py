@@ -2,7 +2,7 @@
 
 The sample is drawn in equal blocks of the scores' order, one turn of each: the score's distribution in the sample is
 that of the log, and each turn has the same chance. Where a judge labelled all turns and people a random part, the
-figures are people's, sharpened by the judge (:mod:`kbtrain.metrics.prediction_powered`).
+figures are people's, sharpened by the judge (:func:`prediction_powered`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,15 @@ from numpy.typing import NDArray
 
 from kbtrain.arrays import Bools, Floats
 from kbtrain.metrics.choice import chosen_value
-from kbtrain.metrics.prediction_powered import prediction_powered
-from kbtrain.metrics.significance import Delta, modified_share, paired_difference, resampled_means, weighted_sum
+from kbtrain.metrics.significance import (
+    Z95,
+    Delta,
+    bounded_mean,
+    modified_share,
+    paired_difference,
+    resampled_means,
+    weighted_sum,
+)
 from kbtrain.metrics.thresholds import Dev, cuts
 
 DRAWS, SEED = 2000, 20_246
@@ -119,13 +126,39 @@ def _mean(turns: JudgedTurns, value: Value, among: Bools, signed: bool = False) 
     return modified_share(float(people.sum()), len(people))
 
 
+def prediction_powered(people: Floats, judge: Floats, judge_rest: Floats, low: float = 0.0, high: float = 1.0) -> Delta:
+    """Mean of people's verdicts on few turns, sharpened by a judge's verdicts on many, with its 95 % interval.
+
+    ``judge``: on the turns of ``people``; ``judge_rest``: on the others. Values lie in [low, high]. The estimate is
+    PPI++'s (Angelopoulos, Duchi and Zrnic 2023, arXiv 2311.01453, example 1): the judge's mean on the turns that people
+    did not see, corrected by people minus judge on the turns they saw. With fewer than two of either, people's mean.
+    """
+    from scipy.stats import t
+
+    n, n_rest = len(people), len(judge_rest)
+    if n < 2 or n_rest < 2:
+        return bounded_mean(float(people.mean()), float(people.var()) / n, n, low, high)
+    spread = float(np.concatenate([judge, judge_rest]).var(ddof=1))
+    covariance = float(np.cov(people, judge, ddof=1)[0, 1])
+    # the weight of the least variance: a judge that says nothing costs nothing
+    weight = min(max(covariance / (spread * (1 + n / n_rest)), 0.0), 1.0) if spread > 0 else 0.0
+    corrected = people - weight * judge
+    mean = float(corrected.mean() + weight * judge_rest.mean())
+    of_people, of_judge = float(corrected.var(ddof=1)) / n, weight**2 * float(judge_rest.var(ddof=1)) / n_rest
+    variance = of_people + of_judge
+    if variance > 0:  # Student's t, Welch's degrees of freedom (1947): of ten turns the normal one covers 92 %, not 95
+        freedom = variance**2 / (of_people**2 / (n - 1) + of_judge**2 / (n_rest - 1))
+        variance *= (float(t.ppf(0.975, freedom)) / Z95) ** 2
+    return bounded_mean(mean, variance, n, low, high)
+
+
 def best_threshold(turns: JudgedTurns) -> tuple[float, Delta]:
     """The threshold with the most right answers on the judged turns (of equal ones the one with the fewest searches),
     and its difference from always searching, corrected for the choice."""
     dev = turns.dev()
     values = cuts(dev.scores)
     differences = np.where(dev.scores[:, None] > values, 0.0, (dev.llm - dev.rag)[:, None])
-    table = np.concatenate([differences.mean(axis=0)[None], resampled_means(differences, DRAWS, SEED)])
+    table = resampled_means(differences, DRAWS, SEED)
     # rounding: sums of the same gains must stay ties
     chosen = chosen_value(table.round(9))
     value = float(values[chosen.place])

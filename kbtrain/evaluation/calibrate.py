@@ -7,36 +7,24 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
+from kbtrain.evaluation.decisions import DevRule, choose_threshold
 from kbtrain.evaluation.outcomes import answers, entities_of, is_needed
-from kbtrain.evaluation.run_folder import in_order
-from kbtrain.gate.card import promise_text
+from kbtrain.evaluation.scores import in_order
+from kbtrain.gate.card import Threshold, promise_text
+from kbtrain.gates.question_shift import dev_questions
 from kbtrain.metrics.calibration import kept_scores
-from kbtrain.metrics.significance import delta, resampled_means
-from kbtrain.metrics.thresholds import Dev, choose, control, unchanged
+from kbtrain.metrics.significance import draw_policies, interval
+from kbtrain.metrics.thresholds import Dev, control, unchanged
 from kbtrain.records import Outcome, Question
 
-Goal = Literal["ratio", "best_accuracy", "max_loss", "given"]
 DRAWS = 2000
 SEED = 20_242
-
-
-@dataclass(frozen=True)
-class CalibrationGoal:
-    """Goal of a threshold: ``ratio`` of retrievals, best accuracy, at most ``max_loss`` of All-RAG's accuracy lost
-    (with probability 1 - ``delta`` over the dev questions), or the one ``given``.
-    """
-
-    goal: Goal
-    ratio: float = 0.5
-    max_loss: float = 0.05
-    delta: float = 0.1
-    given: float | None = None
 
 
 def warn_of_dependence(questions: Sequence[Question]) -> None:
@@ -86,7 +74,8 @@ def dev_table(
     """
     dev = [outcome for outcome in outcomes if outcome.split == "dev" and place_of(outcome.question_id) < share]
     graded = answers(dev, "greedy")
-    return Dev(np.array(in_order(gate, scores, dev, path)), graded.llm, graded.rag, is_needed(dev).astype(np.float64))
+    values = np.array(in_order(gate, scores, [outcome.question_id for outcome in dev], path))
+    return Dev(values, graded.llm, graded.rag, is_needed(dev).astype(np.float64))
 
 
 def place_of(question_id: str) -> float:
@@ -94,28 +83,17 @@ def place_of(question_id: str) -> float:
     return int.from_bytes(hashlib.sha256(question_id.encode()).digest()[:6], "big") / 2**48
 
 
-def calibrate(dev: Dev, goal: CalibrationGoal, floor: float | None = None) -> Chosen:
-    """Choose the threshold. ``floor``: the lowest score that the gate can give; none is chosen below it.
+def calibrate(dev: Dev, cut: DevRule, floor: float | None = None, preset: float | None = None) -> Chosen:
+    """Choose the threshold by a rule, or take the ``preset`` one by rule given; none is chosen below ``floor``, the
+    lowest score that the gate can give.
 
     Raises :class:`UserError` without dev questions, or where they are too few for a guarantee.
     """
     if not len(dev.scores):
         raise UserError("no dev question with a score and an outcome to choose a threshold on")
-    value, guarantee = _value(dev, goal, floor)
-    if floor is not None:
-        value = max(value, floor)  # "retrieve everything" lies 1 below the lowest dev score
-    return Chosen(value, _rule(goal), _evidence(dev, value) | {"guarantee": guarantee})
-
-
-def _value(dev: Dev, goal: CalibrationGoal, floor: float | None) -> tuple[float, dict[str, Any] | None]:
-    if goal.goal == "given":
-        if goal.given is None:
-            raise UserError("goal 'given': name the threshold")
-        return goal.given, None
-    if goal.goal == "max_loss":
-        guarantee = control("accuracy_lost", dev, goal.max_loss, goal.delta, floor)
-        return guarantee.threshold, asdict(guarantee)
-    return choose(goal.goal, dev, goal.ratio).value, None
+    choice = choose_threshold(dev, cut, floor, preset)
+    guarantee = None if choice.guarantee is None else asdict(choice.guarantee)
+    return Chosen(choice.value, str(cut), _evidence(dev, choice.value) | {"guarantee": guarantee})
 
 
 def calibrate_change(scores: Floats, changed: Floats, limit: float, delta: float, floor: float | None = None) -> Chosen:
@@ -137,40 +115,38 @@ def calibrate_change(scores: Floats, changed: Floats, limit: float, delta: float
     return Chosen(guarantee.threshold, f"max_change {limit:g} with probability {1 - delta:g}", evidence)
 
 
-def _rule(goal: CalibrationGoal) -> str:
-    """As it is noted in ``gate.json``."""
-    if goal.goal == "ratio":
-        return f"ratio {goal.ratio:g}"
-    if goal.goal == "max_loss":
-        return f"max_loss {goal.max_loss:g} with probability {1 - goal.delta:g}"
-    return goal.goal
+def question_facts(questions: Sequence[Question]) -> dict[str, Any]:
+    """Numbers of the dev questions, kept with a threshold, by which a later shift of questions is seen."""
+    if not questions:
+        return {}
+    return {"questions": dev_questions([question.text for question in questions], len(set(entities_of(questions))))}
+
+
+def card_threshold(chosen: Chosen, dev: Sequence[Question], hashes: Mapping[str, str]) -> Threshold:
+    """The threshold for a gate's card; ``hashes``: of the score file first, then of other files it was chosen from."""
+    return Threshold(
+        threshold=chosen.threshold,
+        rule=chosen.rule,
+        dev_file_sha256=next(iter(hashes.values())),
+        n_dev=chosen.evidence["n_dev"],
+        evidence=chosen.evidence | {"sha256": dict(hashes)},
+        dev=question_facts(dev),
+    )
 
 
 def _evidence(dev: Dev, threshold: float) -> dict[str, Any]:
     """Accuracy of retrieving above the threshold on dev, with 95 % paired bootstrap intervals of the differences."""
     retrieve = (dev.scores > threshold).astype(np.float64)
-    gated = np.where(retrieve > 0, dev.rag, dev.llm)
-    table = np.stack([gated, dev.llm, dev.rag, retrieve], axis=1)
-    means = table.mean(axis=0)
-    drawn = resampled_means(table, DRAWS, SEED)
-
-    chance, chances = _random(means[None])[0], _random(drawn)
-    differences = {
-        "vs_llm_only": delta(means[0] - means[1], drawn[:, 0] - drawn[:, 1]),
-        "vs_all_rag": delta(means[0] - means[2], drawn[:, 0] - drawn[:, 2]),
-        "vs_random": delta(means[0] - chance, drawn[:, 0] - chances),
-    }
-    names = ("accuracy", "llm_only", "all_rag", "retrieval_ratio")
+    (of,) = draw_policies(dev.llm, dev.rag, [retrieve], DRAWS, SEED)
     return {
         "n_dev": len(dev.scores),
-        **{name: float(value) for name, value in zip(names, means, strict=True)},
-        "random_at_that_ratio": float(chance),
-        **{name: asdict(difference) for name, difference in differences.items()},
+        "accuracy": float(of.accuracy[0]),
+        "llm_only": float(of.llm[0]),
+        "all_rag": float(of.rag[0]),
+        "retrieval_ratio": float(of.ratio[0]),
+        "random_at_that_ratio": float(of.chance[0]),
+        "vs_llm_only": asdict(interval(of.accuracy - of.llm)),
+        "vs_all_rag": asdict(interval(of.accuracy - of.rag)),
+        "vs_random": asdict(interval(of.gain)),
         "dev_scores": kept_scores(dev.scores),
     }
-
-
-def _random(means: Floats) -> Floats:
-    """Expected accuracy of a random gate with the same ratio, from rows of (accuracy, llm, rag, ratio)."""
-    expected: Floats = (1 - means[:, 3]) * means[:, 1] + means[:, 3] * means[:, 2]
-    return expected

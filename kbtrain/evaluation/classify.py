@@ -14,13 +14,13 @@ import numpy as np
 from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.decisions import GateInput, decide
-from kbtrain.evaluation.seen import NOTHING, Seen
+from kbtrain.evaluation.decisions import DevRule, GateInput, decide
+from kbtrain.evaluation.scores import NOTHING, ByGate, Seen
 from kbtrain.metrics.calibration import Calibrated, calibrated
 from kbtrain.metrics.classification import Classification, classify, further_metrics
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import Delta, interval, resampled_areas
-from kbtrain.metrics.thresholds import Rule
+from kbtrain.metrics.thresholds import AnyRule
 from kbtrain.records import Outcome, Question
 
 
@@ -30,7 +30,7 @@ class GateClassification:
 
     gate: str
     threshold: float
-    threshold_rule: Rule
+    threshold_rule: AnyRule
     retrieval_ratio: float
     definitions: list[Classification]
     calibration: dict[str, Calibrated] = field(default_factory=dict)
@@ -39,20 +39,14 @@ class GateClassification:
 
 
 def classify_gates(
-    dev: Sequence[Outcome],
-    test: Sequence[Outcome],
-    gates: Sequence[GateInput],
-    *,
-    tau_mastery: float,
-    rule: Rule,
-    target_ratio: float,
+    dev: Sequence[Outcome], test: Sequence[Outcome], gates: Sequence[GateInput], *, tau_mastery: float, cut: DevRule
 ) -> list[GateClassification]:
     """``needed``, ``llm_greedy_wrong``, and ``unmastered`` where all test questions were sampled."""
     truths = _truths(test, tau_mastery)
     taught = dict(_truths(dev, tau_mastery))
     rows = []
     for gate in gates:
-        decision = decide(gate, dev, rule, target_ratio)
+        decision = decide(gate, dev, cut)
         if decision.threshold is None:
             raise ValueError(f"gate {gate.name!r} has no threshold to choose")
         retrieved = decision.retrieve > 0.5
@@ -63,7 +57,7 @@ def classify_gates(
         ratio = float(retrieved.mean())
         value = decision.threshold.value
         further = {name: further_metrics(truth, gate.test, retrieved) for name, truth in truths}
-        rows.append(GateClassification(gate.name, value, rule, ratio, definitions, probable, gate.seen, further))
+        rows.append(GateClassification(gate.name, value, cut.rule, ratio, definitions, probable, gate.seen, further))
     return rows
 
 
@@ -73,9 +67,6 @@ def _truths(outcomes: Sequence[Outcome], tau_mastery: float) -> list[tuple[str, 
     if truths[1][0] == "unmastered":
         truths.insert(1, oc.greedy_wrong(outcomes))
     return truths
-
-
-ByGate = Mapping[str, Mapping[str, float]]
 
 
 def outcomes_of_data_set(outcomes: Sequence[Outcome], questions: Iterable[Question], name: str) -> list[Outcome]:

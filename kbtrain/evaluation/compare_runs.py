@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kbtrain.arrays import Floats
-from kbtrain.evaluation.results import GateResult
-from kbtrain.metrics.significance import Delta, McNemar, delta, holm, mcnemar, resampled_tables
+from kbtrain.evaluation import outcomes as oc
+from kbtrain.evaluation.results import GateResult, decisions_of
+from kbtrain.metrics.significance import Delta, McNemar, holm, interval, mcnemar, resampled_tables
 from kbtrain.records import Outcome
 
 
@@ -60,7 +61,7 @@ def compare_runs(
     at = [np.array([place[i] for i in shared]) for place in places]
     pairs = {}
     for gate in (g.gate for g in first.gates):
-        a, b = (decisions_of(run, gate) for run in (first, second))
+        a, b = (answers_of(run, gate) for run in (first, second))
         if a is not None and b is not None:
             pairs[gate] = a[at[0]], b[at[1]]
     drawn = resampled_tables([b - a for a, b in pairs.values()], draws, seed, clusters)
@@ -76,7 +77,6 @@ def draws_entities(first: FinishedEvaluation, second: FinishedEvaluation) -> boo
 
 def _difference(gate: str, a: Floats, b: Floats, drawn: Floats) -> Difference:
     """``a``, ``b``: (n, 2), correctness and decision of each question; ``drawn``: means of b - a in each resample."""
-    means = (b - a).mean(axis=0)
     return Difference(
         gate=gate,
         n=len(a),
@@ -84,25 +84,17 @@ def _difference(gate: str, a: Floats, b: Floats, drawn: Floats) -> Difference:
         second=float(b[:, 0].mean()),
         first_ratio=float(a[:, 1].mean()),
         second_ratio=float(b[:, 1].mean()),
-        accuracy=delta(float(means[0]), drawn[:, 0]),
-        ratio=delta(float(means[1]), drawn[:, 1]),
+        accuracy=interval(drawn[:, 0]),
+        ratio=interval(drawn[:, 1]),
         mcnemar=mcnemar(a[:, 0], b[:, 0]),
     )
 
 
-def decisions_of(run: FinishedEvaluation, gate: str) -> Floats | None:
-    """Correctness and decision of each question; None if the decisions are not known."""
-    llm = np.array([o.llm_correct for o in run.outcomes], dtype=np.float64)
-    rag = np.array([o.rag_correct for o in run.outcomes], dtype=np.float64)
-    result = next((g for g in run.gates if g.gate == gate), None)
-    if result is None:
+def answers_of(run: FinishedEvaluation, gate: str) -> Floats | None:
+    """Correctness and decision of each question, (n, 2); None if the decisions are not known."""
+    answers, result = oc.answers(run.outcomes, "greedy"), next((g for g in run.gates if g.gate == gate), None)
+    ids = [outcome.question_id for outcome in run.outcomes]
+    retrieve = None if result is None else decisions_of(result, answers, ids, run.scores)
+    if retrieve is None:
         return None
-    fixed = {"llm_only": np.zeros_like(llm), "all_rag": np.ones_like(llm), "oracle": (rag > llm).astype(np.float64)}
-    if gate in fixed:
-        retrieve = fixed[gate]
-    elif gate in run.scores and result.threshold is not None:
-        of = run.scores[gate]
-        retrieve = np.array([of[o.question_id] > result.threshold for o in run.outcomes], dtype=np.float64)
-    else:
-        return None
-    return np.stack([np.where(retrieve > 0.5, rag, llm), retrieve], axis=1)
+    return np.stack([np.where(retrieve > 0.5, answers.rag, answers.llm), retrieve], axis=1)

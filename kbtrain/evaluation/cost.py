@@ -16,9 +16,9 @@ from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import ConditionOutcome
-from kbtrain.evaluation.results import GateResult
-from kbtrain.evaluation.run_folder import RunFolder, StoredScores, gate_input
-from kbtrain.evaluation.seen import NOTHING, Seen
+from kbtrain.evaluation.results import GateResult, decisions_of
+from kbtrain.evaluation.run_folder import RunFolder
+from kbtrain.evaluation.scores import NOTHING, Seen, StoredScores
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.store import SampleStore
@@ -95,8 +95,7 @@ class Usage:
 
 def usage(llm: Sequence[ConditionOutcome], rag: Sequence[ConditionOutcome]) -> Usage:
     """Tokens of stored answers."""
-    columns = [[answer.prompt_tokens for answer in llm], [answer.tokens for answer in llm]]
-    columns += [[answer.prompt_tokens for answer in rag], [answer.tokens for answer in rag]]
+    columns = ([getattr(answer, of) for answer in arm] for arm in (llm, rag) for of in ("prompt_tokens", "tokens"))
     return Usage(*(np.array(column, dtype=np.float64) for column in columns))
 
 
@@ -184,9 +183,7 @@ def added_tokens(run: Path, sampling_run: str, ids: Sequence[str]) -> float | No
 
 def asking_of(stored: StoredScores, gate: str) -> GateCost:
     """Cost of asking a gate about a test question, as it was measured while scoring."""
-    seconds = stored.meta.get("seconds_per_question", {}).get(gate, {}).get("test", 0.0)
-    after = bool(stored.meta.get("after_search", {}).get(gate))
-    return GateCost(float(seconds), gate_tokens(stored, gate), after)
+    return GateCost(stored.seconds(gate), gate_tokens(stored, gate), stored.has("after_search", gate))
 
 
 def thousand_questions(used: Usage, retrieve: Floats, prices: Prices, asking: GateCost = NO_GATE) -> str:
@@ -212,14 +209,7 @@ def _paid(read: float, generated: float, prices: Prices) -> float:
     return (read * prices.million_tokens_in + generated * prices.million_tokens_out) / _MILLION
 
 
-def gate_bill(
-    name: str,
-    used: Usage,
-    retrieve: Floats,
-    accuracy: float,
-    prices: Prices,
-    asking: GateCost,
-) -> GateBill:
+def gate_bill(name: str, used: Usage, retrieve: Floats, accuracy: float, prices: Prices, asking: GateCost) -> GateBill:
     """A gate's bill beside that of retrieving always."""
     gated = bill(used, retrieve, prices, asking)
     free = replace(NO_GATE, after_search=asking.after_search)
@@ -253,9 +243,6 @@ def _break_even(gate: float, never: float, always: float, searched: float | None
     return 1 / (1 + (gate / searched if searched else 0.0) / (always - never)), ""
 
 
-_FIXED = {"llm_only": 0.0, "all_rag": 1.0}
-
-
 def bill_gates(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> list[GateBill]:
     """In the order of ``gates``; one with no stored scores (the relation-only gate) is billed by its own ratio.
 
@@ -270,10 +257,14 @@ def bill_gates(run: RunFolder, gates: Sequence[GateResult], prices: Prices) -> l
     _check_tokens(run, used, prices)
     rows = []
     for gate in gates:
-        after = bool(run.stored.meta.get("after_search", {}).get(gate.gate))
-        within = bool(run.stored.meta.get("within_answer", {}).get(gate.gate))
-        asking = GateCost(gate.cost.gate_seconds / n, gate_tokens(run.stored, gate.gate), after, within)
-        row = gate_bill(gate.gate, used, _retrieve(run, gate), gate.accuracy, prices, asking)
+        decided = decisions_of(
+            gate, oc.answers(run.test.outcomes, gate.accuracy_kind), run.test.ids, run.stored.by_gate
+        )
+        retrieve = np.full(n, gate.retrieval_ratio) if decided is None else decided
+        within = run.stored.has("within_answer", gate.gate)
+        seconds = gate.cost.gate_seconds / n
+        asking = replace(asking_of(run.stored, gate.gate), seconds=seconds, within_answer=within)
+        row = gate_bill(gate.gate, used, retrieve, gate.accuracy, prices, asking)
         rows.append(replace(row, seen=gate.seen))
     return rows
 
@@ -292,18 +283,7 @@ def _check_tokens(run: RunFolder, used: Usage, prices: Prices) -> None:
 
 def gate_tokens(stored: StoredScores, gate: str) -> GateTokens | None:
     """Those of a test question; None for a gate of the own machine, or where the server told none while scoring."""
-    spent = stored.meta.get("spent_per_question", {}).get(gate, {}).get("test", {})
-    if not stored.meta.get("server", {}).get(gate) or not spent.get("prompt_tokens"):
+    spent = stored.spent(gate)
+    if not stored.has("server", gate) or not spent.get("prompt_tokens"):
         return None
     return GateTokens(float(spent["prompt_tokens"]), float(spent.get("tokens", 0.0)))
-
-
-def _retrieve(run: RunFolder, gate: GateResult) -> Floats:
-    """The gate's decisions; as probabilities where they are not stored."""
-    n = len(run.test.outcomes)
-    if gate.gate == "oracle":
-        correctness = oc.answers(run.test.outcomes, gate.accuracy_kind)
-        return (correctness.rag > correctness.llm).astype(np.float64)
-    if gate.gate in run.scores and gate.threshold is not None:
-        return (gate_input([run], gate.gate).test > gate.threshold).astype(np.float64)
-    return np.full(n, _FIXED.get(gate.gate, gate.retrieval_ratio))

@@ -15,10 +15,12 @@ from kbtrain.arrays import Bools, Floats
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.evaluation.results import Comparison, LossRow, Point, RandomDraws
-from kbtrain.evaluation.seen import NOTHING, Seen
+from kbtrain.evaluation.scores import NOTHING, Seen
 from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import (
+    PolicyDraws,
     delta,
+    draw_policies,
     holm,
     interval,
     mcnemar,
@@ -26,7 +28,6 @@ from kbtrain.metrics.significance import (
     random_gate_p,
     random_gates,
     resampled_areas,
-    resampled_means,
     resampled_tables,
 )
 from kbtrain.metrics.thresholds import (
@@ -101,31 +102,35 @@ class GateDecisions:
 
 
 @dataclass(frozen=True)
-class Loss:
-    """Rule ``max_loss``: at most ``limit`` of All-RAG's accuracy is lost, with probability 1 - ``delta``."""
+class DevRule:
+    """Rule by which thresholds are chosen on dev, and the accuracy that it looks at (``kind``).
 
-    limit: float = 0.05
+    ``target_ratio``: of rule ``ratio``; ``max_loss``: at most that of All-RAG's accuracy is lost, with probability
+    1 - ``delta``.
+    """
+
+    rule: AnyRule = "ratio"
+    target_ratio: float = 0.5
+    kind: AccuracyKind = "greedy"
+    max_loss: float = 0.05
     delta: float = 0.1
 
+    def __str__(self) -> str:
+        """As it is noted in ``gate.json``."""
+        if self.rule == "ratio":
+            return f"ratio {self.target_ratio:g}"
+        if self.rule == "max_loss":
+            return f"max_loss {self.max_loss:g} with probability {1 - self.delta:g}"
+        return self.rule
 
-def decide(
-    gate: GateInput,
-    dev: Sequence[Outcome],
-    rule: AnyRule,
-    target_ratio: float,
-    kind: AccuracyKind = "greedy",
-    loss: Loss | None = None,
-) -> GateDecisions:
-    """Apply a threshold rule, chosen on ``dev`` alone; ``loss`` is for rule ``max_loss``.
 
-    Rule ``given`` leaves gates for which none is given to rule ``ratio``. Raises :class:`UserError` (see
-    ``thresholds.choose`` and ``thresholds.control``).
-    """
+def decide(gate: GateInput, dev: Sequence[Outcome], cut: DevRule) -> GateDecisions:
+    """Apply a threshold rule, chosen on ``dev`` alone. Raises :class:`UserError` (see :func:`choose_threshold`)."""
     if gate.name == "random":
-        return GateDecisions(gate, np.full(len(gate.test), target_ratio), None)
+        return GateDecisions(gate, np.full(len(gate.test), cut.target_ratio), None)
     if gate.fixed is not None:
         return GateDecisions(gate, (gate.test > gate.fixed).astype(np.float64), None)
-    threshold = _choice(gate, dev_table(gate, dev, kind), rule, target_ratio, loss or Loss())
+    threshold = choose_threshold(dev_table(gate, dev, cut.kind), cut, gate.floor, gate.given, gate.midpoint)
     return GateDecisions(gate, (gate.test > threshold.value).astype(np.float64), threshold)
 
 
@@ -135,21 +140,26 @@ def dev_table(gate: GateInput, dev: Sequence[Outcome], kind: AccuracyKind = "gre
     return Dev(gate.dev, correctness.llm, correctness.rag, oc.is_needed(dev).astype(np.float64), gate.train)
 
 
-def _choice(gate: GateInput, table: Dev, rule: AnyRule, target_ratio: float, loss: Loss) -> ThresholdChoice:
+def choose_threshold(
+    table: Dev, cut: DevRule, floor: float | None = None, preset: float | None = None, midpoint: float = 0.5
+) -> ThresholdChoice:
+    """The threshold by a rule; none is chosen below ``floor``, the lowest score that the gate can give.
+
+    Rule ``given`` without a ``preset`` one is rule ``ratio``. Raises :class:`UserError` (see ``thresholds.choose``
+    and ``thresholds.control``).
+    """
+    rule = cut.rule
     if rule == "max_loss":
-        guarantee = control("accuracy_lost", table, loss.limit, loss.delta, gate.floor)
+        guarantee = control("accuracy_lost", table, cut.max_loss, cut.delta, floor)
         return replace(threshold_choice(guarantee.threshold, rule, table), guarantee=guarantee)
+    if rule == "given" and preset is not None:
+        return threshold_choice(preset, rule, table)
     if rule == "fewest_searches":
-        value = fewest_searches(table, SMALL_LOSS)
-        return threshold_choice(value if gate.floor is None else max(value, gate.floor), rule, table)
-    if rule == "given":
-        if gate.given is not None:
-            return threshold_choice(gate.given, rule, table)
-        rule = "ratio"
-    found_by_rule = choose(rule, table, target_ratio, gate.midpoint)
-    if gate.floor is None or found_by_rule.value >= gate.floor:
-        return found_by_rule
-    return threshold_choice(gate.floor, rule, table)
+        choice = threshold_choice(fewest_searches(table, SMALL_LOSS), rule, table)
+    else:
+        choice = choose("ratio" if rule == "given" else rule, table, cut.target_ratio, midpoint)
+    # "retrieve everything" is 1 below the lowest dev score
+    return choice if floor is None or choice.value >= floor else threshold_choice(floor, choice.rule, table)
 
 
 def loss_rows(
@@ -183,30 +193,25 @@ def loss_rows(
             )
             parts.append((gate.name, row))
     drawn = resampled_tables(losses, draws, seed, answers.clusters)
-    for (name, row), lost, means in zip(parts, losses, drawn, strict=True):
-        rows[name].append(row(lost=delta(float(lost.mean()), means[:, 0])))
+    for (name, row), means in zip(parts, drawn, strict=True):
+        rows[name].append(row(lost=interval(means[:, 0])))
     return list(rows.values())
 
 
-def decide_by_rules(
-    gate: GateInput, dev: Sequence[Outcome], target_ratio: float, kind: AccuracyKind = "greedy"
-) -> list[GateDecisions]:
+def decide_by_rules(gate: GateInput, dev: Sequence[Outcome], cut: DevRule) -> list[GateDecisions]:
     """One decision per rule that can be applied; none for gates without a choice."""
     if not gate.learnt or not dev:
         return []
     rules = [rule for rule in RULES if rule != "best_f1" or oc.is_needed(dev).any()]
-    return [decide(gate, dev, rule, target_ratio, kind) for rule in rules]
+    return [decide(gate, dev, replace(cut, rule=rule)) for rule in rules]
 
 
 @dataclass(frozen=True)
 class DecisionFigures:
-    """A decision's figures; its accuracy, gain over random and retrieval ratio: as observed first, then in each
-    resample; and the correctness of each question under it."""
+    """A decision's figures, as observed and in resamples, and the correctness of each question under it."""
 
     point: Point
-    accuracy: Floats
-    gain: Floats
-    ratio: Floats
+    drawn: PolicyDraws
     correct: Floats
 
 
@@ -220,41 +225,35 @@ def measure(
     if not decisions:
         return []
     retrieve = [decision.under(answers) for decision in decisions]
-    columns = [answers.llm, answers.rag]
-    for p in retrieve:
-        columns += [(1 - p) * answers.llm + p * answers.rag, p]
-    table = np.stack(columns, axis=1)
-    means = np.concatenate([table.mean(axis=0)[None], resampled_means(table, draws, seed, answers.clusters)])
+    drawn = draw_policies(answers.llm, answers.rag, retrieve, draws, seed, answers.clusters)
     searches = [round(float(p.sum())) for p in retrieve]
     random = random_gates(answers.llm, answers.rag, searches, random_draws, seed)
     p_values = _p_values_of_chance(answers, np.stack(retrieve) > 0, draws, seed)
     return [
-        _measure(answers, decision, means[:, [0, 1, 2 + 2 * i, 3 + 2 * i]], random[:, i], p_values[i])
-        for i, decision in enumerate(decisions)
+        _measure(answers, decision, of, random[:, i], p_values[i])
+        for i, (decision, of) in enumerate(zip(decisions, drawn, strict=True))
     ]
 
 
 def _measure(
-    answers: Correctness, decision: GateDecisions, means: Floats, random: Floats, p_of_chance: float
+    answers: Correctness, decision: GateDecisions, drawn: PolicyDraws, random: Floats, p_of_chance: float
 ) -> DecisionFigures:
-    llm, rag, accuracy, ratio = means.T
-    chance = (1 - ratio) * llm + ratio * rag
     low, high = (float(q) for q in np.quantile(random, [0.025, 0.975]))
     point = Point(
         accuracy_kind=answers.kind,
-        accuracy=float(accuracy[0]),
-        retrieval_ratio=float(ratio[0]),
-        random_accuracy=float(chance[0]),
-        delta_vs_random=interval(accuracy - chance),
-        delta_vs_llm_only=interval(accuracy - llm),
-        delta_vs_all_rag=interval(accuracy - rag),
+        accuracy=float(drawn.accuracy[0]),
+        retrieval_ratio=float(drawn.ratio[0]),
+        random_accuracy=float(drawn.chance[0]),
+        delta_vs_random=interval(drawn.gain),
+        delta_vs_llm_only=interval(drawn.accuracy - drawn.llm),
+        delta_vs_all_rag=interval(drawn.accuracy - drawn.rag),
         random_draws=RandomDraws(len(random), float(random.mean()), low, high),
         p_vs_random=p_of_chance if decision.threshold else None,
     )
     if decision.gate.name == "random":  # its row is an expectation: show what single random gates do
         point = replace(point, delta_vs_random=delta(0.0, random - point.accuracy))
     p = decision.under(answers)
-    return DecisionFigures(point, accuracy, accuracy - chance, ratio, (1 - p) * answers.llm + p * answers.rag)
+    return DecisionFigures(point, drawn, (1 - p) * answers.llm + p * answers.rag)
 
 
 def _p_values_of_chance(answers: Correctness, searched: Bools, draws: int, seed: int) -> list[float]:
@@ -288,10 +287,10 @@ def compare(
     return Comparison(
         name,
         other,
-        accuracy=interval(a.accuracy - b.accuracy),
-        gain=interval(a.gain - b.gain),
+        accuracy=interval(a.drawn.accuracy - b.drawn.accuracy),
+        gain=interval(a.drawn.gain - b.drawn.gain),
         area=area,
-        ratio=interval(a.ratio - b.ratio),
+        ratio=interval(a.drawn.ratio - b.drawn.ratio),
         mcnemar=mcnemar(a.correct, b.correct),
     )
 

@@ -1,6 +1,8 @@
 """RAGate's tables 3 and 4 from stored responses: the augmented response where the gate retrieves, else the plain one.
 
 Reads turns, responses and rankers' hits of a run folder; missing ones are counted and named. Nothing is generated here.
+Also how often snippets of augmented turns are useful (appendix B), and if confidence goes with them: a turn's snippets
+are useful if a gold snippet is among them, which is known where people named one.
 """
 
 from __future__ import annotations
@@ -19,16 +21,18 @@ from kbtrain.dialogue.responses import (
     VERDICTS,
     WAYS,
     AugmentedResponse,
+    Verdicts,
     read_key,
     read_verdicts,
     reference,
     responses_path,
 )
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.run_folder import first_ids
+from kbtrain.evaluation.scores import first_ids
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, meta_of, meta_path, read_meta
+from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, meta_of
+from kbtrain.metrics.significance import Delta, cluster_counts, interval, wilson
 from kbtrain.metrics.text_generation import scores_of, text_parts
 from kbtrain.records import Evidence, Hit, TurnExample
 from kbtrain.retrieval.ranker import Candidates, recall
@@ -83,7 +87,10 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
     check_current(folder / VERDICTS, source, *files)
     if len(files) == 1:
         raise UserError(f"{at(folder)}: no response with knowledge there; run data_gen/respond.py with a ranker")
-    evidence = {ranker: _evidence(path) for ranker, path in zip(rankers, found_in, strict=True)}
+    evidence = {
+        ranker: {searched.question_id: searched.hits for searched in jsonl.read(Evidence, path)}
+        for ranker, path in zip(rankers, found_in, strict=True)
+    }
     recalls = [recall_of(ranker, complete, hits) for ranker, hits in evidence.items()]
     notes = [*count_missing(turns), *(note for name, rows in responses.items() for note in _notes(name, rows))]
     files += found_in
@@ -91,25 +98,17 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
         ranker: {(turn, hit.passage_id): hit.score for turn, turn_hits in hits.items() for hit in turn_hits}
         for ranker, hits in evidence.items()
     }
-    return DialogueInputs(
-        complete,
-        [reference(turn) for turn in complete],
-        responses,
-        recalls,
-        notes,
-        files,
-        deviations(_card(responses_path(folder, NONE)), _read_setting(source, "history")),
-        relevance,
-        read_verdicts(folder),
-        _judge(folder / VERDICTS),
-    )
+    references = [reference(turn) for turn in complete]
+    differing = deviations(_card(responses_path(folder, NONE)), _read_setting(source, "history"))
+    useful, judge = read_verdicts(folder), _judge(folder / VERDICTS)
+    return DialogueInputs(complete, references, responses, recalls, notes, files, differing, relevance, useful, judge)
 
 
 def _judge(path: Path) -> str:
     """Judge of the stored verdicts, with its agreement with gold snippets where there are such; empty without."""
-    if not path_exists(path) or not path_exists(meta_path(path)):
+    meta = meta_of(path)
+    if not meta:
         return ""
-    meta = read_meta(path)
     agreed, name = meta.get("agreement_with_gold", {}), meta.get("judge", {}).get("judge", "unknown")
     return f"{name}, which agrees with gold snippets in {agreed.get('agree', 0)} of {agreed.get('n', 0)} responses"
 
@@ -152,10 +151,6 @@ def _check_keys(files: Sequence[Path], source: Path) -> None:
         model = key["model"]
 
 
-def _evidence(path: Path) -> dict[str, tuple[Hit, ...]]:
-    return {evidence.question_id: evidence.hits for evidence in jsonl.read(Evidence, path)}
-
-
 def recall_of(ranker: str, turns: Sequence[TurnExample], hits: Mapping[str, Sequence[Hit]]) -> Recall:
     """Mean share of a turn's gold snippets among the first one and three."""
     gold = [turn for turn in turns if turn.gold_snippets]
@@ -170,34 +165,32 @@ def recall_of(ranker: str, turns: Sequence[TurnExample], hits: Mapping[str, Sequ
 def count_missing(turns: Sequence[TurnExample]) -> list[str]:
     """Features that test turns lack, each with a count; complete ones are skipped."""
     enriched = [turn for turn in turns if turn.label]
-    counts = {
-        f"of {len(turns)} test turns have no response text and are skipped": sum(not reference(t) for t in turns),
-        f"of {len(enriched)} enriched test turns have no enriched text: their reference is the original response": sum(
-            not turn.enriched_response for turn in enriched
-        ),
-        f"of {len(enriched)} enriched test turns name no gold snippet: table 1 leaves them out": sum(
-            not turn.gold_snippets for turn in enriched
-        ),
-        f"of {len(turns)} test turns have no position: figure 3 leaves them out": sum(
-            t.position is None for t in turns
-        ),
-        f"of {len(turns)} test turns name no service: figure 4 calls their domain none": sum(
-            not turn.services for turn in turns
-        ),
-    }
-    return [f"{count} {text}" for text, count in counts.items() if count]
+    of, of_enriched = f"of {len(turns)} test turns", f"of {len(enriched)} enriched test turns"
+    return _counted(
+        (sum(not reference(t) for t in turns), f"{of} have no response text and are skipped"),
+        (sum(not t.enriched_response for t in enriched),
+         f"{of_enriched} have no enriched text: their reference is the original response"),
+        (sum(not t.gold_snippets for t in enriched), f"{of_enriched} name no gold snippet: table 1 leaves them out"),
+        (sum(t.position is None for t in turns), f"{of} have no position: figure 3 leaves them out"),
+        (sum(not t.services for t in turns), f"{of} name no service: figure 4 calls their domain none"),
+    )  # fmt: skip
+
+
+def _counted(*counts: tuple[int, str]) -> list[str]:
+    return [f"{count} {text}" for count, text in counts if count]
 
 
 def _notes(name: str, rows: Sequence[AugmentedResponse]) -> list[str]:
     """Gaps in the responses of one augmentation."""
-    bare = sum(not r.snippets for r in rows) if name != NONE else 0
-    counts = {
-        f"of {len(rows)} turns found no snippet: their response is that without knowledge": bare,
-        f"of {len(rows)} responses are empty: they score 0 and have no confidence": sum(not r.text for r in rows),
-        f"of {len(rows)} turns read less than the whole dialogue": sum(r.turns_cut > 0 for r in rows),
-        f"of {len(rows)} turns read snippets that were cut": sum(r.knowledge_cut > 0 for r in rows),
-    }
-    return [f"{name}: {count} {text}" for text, count in counts.items() if count]
+    n = len(rows)
+    lines = _counted(
+        (sum(not r.snippets for r in rows) if name != NONE else 0,
+         f"of {n} turns found no snippet: their response is that without knowledge"),
+        (sum(not r.text for r in rows), f"of {n} responses are empty: they score 0 and have no confidence"),
+        (sum(r.turns_cut > 0 for r in rows), f"of {n} turns read less than the whole dialogue"),
+        (sum(r.knowledge_cut > 0 for r in rows), f"of {n} turns read snippets that were cut"),
+    )  # fmt: skip
+    return [f"{name}: {line}" for line in lines]
 
 
 @dataclass(frozen=True)
@@ -334,3 +327,131 @@ def _mean(column: Floats) -> float | None:
 
 def _change(value: float | None, base: float | None) -> float | None:
     return None if value is None or not base else (value - base) / abs(base)
+
+
+_LEAST = 3  # responses from which on a correlation is more than a line through two points
+
+
+@dataclass(frozen=True)
+class Usefulness:
+    """Of one gate's augmented turns: ``judged`` name a gold snippet, ``useful`` of them read one (with Wilson's
+    interval; None: nothing is judged). ``by`` a judge: of the turns that name none those that it judged, and found
+    useful (RAGate, appendix B, asks people about 50 turns: 54 % useful)."""
+
+    gate: str
+    augmentation: str
+    augmented: int
+    judged: int
+    useful: int
+    share: float | None
+    low: float | None
+    high: float | None
+    by: str = "gold snippets"
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's rho of a response's confidence (least probability of its tokens) and its snippets' relevance.
+
+    ``n`` responses; the 95 % interval draws dialogues. ``rho`` None: one of the two does not vary.
+    """
+
+    augmentation: str
+    relevance: str
+    n: int
+    rho: Delta | None
+
+
+def usefulness(
+    gate: str,
+    augmentation: str,
+    turns: Sequence[TurnExample],
+    responses: Sequence[AugmentedResponse],
+    chosen: Bools,
+    verdicts: Verdicts | None = None,
+) -> Usefulness:
+    """``chosen``: the turns that the gate augments. ``verdicts``: a judge's, of turns without a gold snippet; without
+    them those that name one are judged by it."""
+    picked = [(t, r) for t, r, c in zip(turns, responses, chosen, strict=True) if c]
+    if verdicts is None:
+        judged = [reads_gold(t, r) for t, r in picked if t.gold_snippets]
+    else:
+        by_judge = (verdicts.get((t.id, r.augmentation)) for t, r in picked if not t.gold_snippets)
+        judged = [verdict for verdict in by_judge if verdict is not None]
+    n, useful = len(judged), sum(judged)
+    low, high = wilson(useful, n) if n else (None, None)
+    by = "gold snippets" if verdicts is None else "judge"
+    return Usefulness(gate, augmentation, len(picked), n, useful, useful / n if n else None, low, high, by)
+
+
+def reads_gold(turn: TurnExample, response: AugmentedResponse) -> bool:
+    """True if a gold snippet of the turn is among those that its response read."""
+    return bool(set(turn.gold_snippets) & set(response.snippets))
+
+
+def agreement_with_gold(
+    turns: Sequence[TurnExample], responses: Sequence[AugmentedResponse], verdicts: Verdicts
+) -> dict[str, int]:
+    """``n`` responses whose turns name gold snippets and which a judge judged; in ``agree`` of them it says what these
+    say."""
+    by_id = {turn.id: turn for turn in turns if turn.gold_snippets}
+    pairs = [
+        (verdicts.get((response.turn_id, response.augmentation)), reads_gold(by_id[response.turn_id], response))
+        for response in responses
+        if response.turn_id in by_id
+    ]
+    judged = [(verdict, gold) for verdict, gold in pairs if verdict is not None]
+    return {"n": len(judged), "agree": sum(verdict == gold for verdict, gold in judged)}
+
+
+def correlations(
+    turns: Sequence[TurnExample],
+    responses: Mapping[str, Sequence[AugmentedResponse]],
+    scores: Mapping[str, Mapping[tuple[str, str], float]],
+    draws: Draws,
+) -> list[Correlation]:
+    """Of each augmentation: with its ranker's score of the best snippet read, and with a gold snippet being read.
+
+    ``scores``: by ranker, of (turn, snippet).
+    """
+    rows = []
+    for name, read in responses.items():
+        of, pairs = scores.get(name.rpartition("_")[0], {}), list(zip(turns, read, strict=True))
+        best = [max((of[t.id, s] for s in r.snippets if (t.id, s) in of), default=None) for t, r in pairs]
+        gold = [float(reads_gold(t, r)) if t.gold_snippets and r.snippets else None for t, r in pairs]
+        for relevance, values in (("ranker's score", best), ("a gold snippet is read", gold)):
+            rows.append(_correlation(name, relevance, pairs, values, draws))
+    return rows
+
+
+def _correlation(
+    name: str,
+    relevance: str,
+    pairs: Sequence[tuple[TurnExample, AugmentedResponse]],
+    values: Sequence[float | None],
+    draws: Draws,
+) -> Correlation:
+    from scipy.stats import rankdata  # a second to import
+
+    rows = [
+        (turn.dialogue_id, response.minimum_probability, value)
+        for (turn, response), value in zip(pairs, values, strict=True)
+        if value is not None and response.minimum_probability is not None
+    ]
+    if len(rows) < _LEAST or len({row[1] for row in rows}) < 2 or len({row[2] for row in rows}) < 2:
+        return Correlation(name, relevance, len(rows), None)
+    confidence, relevant = (np.asarray(rankdata([row[i] for row in rows]), dtype=np.float64) for i in (1, 2))
+    weights = cluster_counts([row[0] for row in rows], draws.bootstrap, draws.seed)
+    rho = _weighted(confidence, relevant, weights)
+    return Correlation(name, relevance, len(rows), interval(rho))
+
+
+def _weighted(x: Floats, y: Floats, weights: Floats) -> Floats:
+    """Pearson's correlation of ranks under each row of ``weights``: (rows,); NaN where one of them does not vary."""
+    total = weights.sum(axis=1)
+    means = [weights @ values / total for values in (x, y)]
+    covariance = weights @ (x * y) / total - means[0] * means[1]
+    variances = [weights @ values**2 / total - mean**2 for values, mean in zip((x, y), means, strict=True)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlation: Floats = covariance / np.sqrt(np.maximum(variances[0], 0.0) * np.maximum(variances[1], 0.0))
+    return correlation

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import platform
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +15,9 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.decisions import (
     DecisionFigures,
+    DevRule,
     GateDecisions,
     GateInput,
-    Loss,
     compare,
     correct_families,
     decide,
@@ -24,14 +27,17 @@ from kbtrain.evaluation.decisions import (
     measure,
 )
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
-from kbtrain.evaluation.results import Comparison, Cost, GateResult, Point, Ranking, RulePoint
+from kbtrain.evaluation.results import Comparison, Cost, GateResult, Point, Ranking, RulePoint, stages
+from kbtrain.evaluation.run_folder import Reason, RunFolder
 from kbtrain.gates.simple import RETRIEVER_SCORES
+from kbtrain.io.provenance import device, git_state, package_versions, peak_rss_mb
 from kbtrain.metrics.classification import Classification, classify, expected_at_random
 from kbtrain.metrics.ranking import retrieval_curve
 from kbtrain.metrics.significance import holm, interval
 from kbtrain.metrics.thresholds import AnyRule
 from kbtrain.records import Outcome
 
+_FLAT = ("auroc", "average_precision", "precision", "recall", "f1", "fdr")  # of ``needed``, beside the accuracies
 GRID = np.linspace(0.0, 1.0, 101)
 AREA_DRAWS = 2_000  # resamples for the areas' intervals: each one re-orders all questions
 ALPHA = 0.05  # chance that any gate is called better than random where none is
@@ -53,9 +59,9 @@ class Settings:
     delta: float = 0.1
 
     @property
-    def loss(self) -> Loss:
-        """The promise of rule ``max_loss``."""
-        return Loss(self.max_loss, self.delta)
+    def cut(self) -> DevRule:
+        """The rule of the thresholds, with its settings."""
+        return DevRule(self.rule, self.target_ratio, self.kind, self.max_loss, self.delta)
 
 
 def evaluate(
@@ -70,8 +76,8 @@ def evaluate(
     if not test:
         raise UserError("no question with stored answers to evaluate")
     s = settings
-    chosen = [decide(gate, dev, s.rule, s.target_ratio, s.kind, s.loss) for gate in gates]
-    others = [decide_by_rules(gate, dev, s.target_ratio, s.kind) for gate in gates]
+    chosen = [decide(gate, dev, s.cut) for gate in gates]
+    others = [decide_by_rules(gate, dev, s.cut) for gate in gates]
     flat = chosen + [decision for group in others for decision in group]
     kinds: list[AccuracyKind] = ["greedy", "expected"] if oc.has_expected(test) else ["greedy"]
     kinds.sort(key=lambda kind: kind != s.kind)  # the flat figures' kind first
@@ -118,28 +124,16 @@ def _result(
     main, area, threshold = points[0], rankings[0].area, decision.threshold
     needed = _classify("needed", oc.is_needed(test), decision, answers)
     no_area = {"oracle_normalised_area": "the oracle gains nothing over random"}
+    flat = {name: getattr(needed, name) for name in _FLAT}
     return GateResult(
         gate=decision.gate.name,
         n=len(test),
         threshold=threshold.value if threshold else decision.gate.fixed,
         threshold_rule=threshold.rule if threshold else None,
         n_dev=threshold.n_dev if threshold else 0,
-        accuracy_kind=main.accuracy_kind,
-        accuracy=main.accuracy,
-        retrieval_ratio=main.retrieval_ratio,
-        random_accuracy=main.random_accuracy,
-        delta_vs_random=main.delta_vs_random,
-        delta_vs_llm_only=main.delta_vs_llm_only,
-        delta_vs_all_rag=main.delta_vs_all_rag,
-        random_draws=main.random_draws,
+        **vars(main),
         beats_random=main.delta_vs_random.above_zero,
-        p_vs_random=main.p_vs_random,
-        auroc=needed.auroc,
-        average_precision=needed.average_precision,
-        precision=needed.precision,
-        recall=needed.recall,
-        f1=needed.f1,
-        fdr=needed.fdr,
+        **flat,
         oracle_normalised_area=area.mean if area else None,
         cost=_cost(decision, answers, test),
         needed=needed,
@@ -203,3 +197,43 @@ def _comparisons(
         for other in BASELINES
         if other in index and name not in BASELINES
     ]
+
+
+POSITIVES = {
+    "needed": "right with retrieval and wrong without (greedy answers)",
+    "unmastered": "mastery without retrieval not above tau_mastery",
+    "llm_greedy_wrong": "wrong without retrieval (greedy answer; there are no samples for a mastery)",
+}
+EXCLUDED: dict[str, Reason] = {
+    "without_stored_answers": "missing",
+    "refused_by_server": "refused",
+    "without_verdict": "abstained",
+    "without_answers": "unanswered",
+    "without_gold": "without_gold",
+}
+
+
+def result_meta(folder: RunFolder, settings: Settings, started: float) -> dict[str, Any]:
+    """``meta`` of ``results.json``: what was measured how, and the meta data of every stage before."""
+    dev, test = folder.dev, folder.test
+    second, _ = oc.unmastered(test.outcomes, settings.tau_mastery)
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "split": "test",
+        "n": len(test.outcomes),
+        "n_dev": len(dev.outcomes),
+        "excluded": {name: len(dev.skipped[reason]) + len(test.skipped[reason]) for name, reason in EXCLUDED.items()},
+        "accuracy_kind": settings.kind,
+        "threshold_rule": settings.rule,
+        "positives": {name: POSITIVES[name] for name in ("needed", second)},
+        **{k: v for k, v in asdict(settings).items() if k not in ("kind", "rule")},
+        "sampling": dict(folder.sampling),
+        "stages": stages(folder.path, folder.stored.files),
+        "packages": package_versions(),
+        **git_state(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device(),
+        "wall_seconds": round(time.monotonic() - started, 3),
+        "peak_rss_mb": peak_rss_mb(),
+    }

@@ -21,13 +21,11 @@ from kbtrain.answers.thoughts import is_left_out
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.calibrate import Chosen, calibrate_change, place_of
-from kbtrain.evaluation.outcomes import entities_of
-from kbtrain.evaluation.run_folder import first_ids
-from kbtrain.gate.card import KeyedCard, Threshold
-from kbtrain.gates.question_shift import dev_questions
+from kbtrain.evaluation.scores import in_order
+from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.seakr.gate import scale_of
-from kbtrain.gates.thresholds_store import Source, missing_reason
+from kbtrain.gates.thresholds_store import Source
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_current, check_unchanged, meta_of
 from kbtrain.io.store import SampleStore
@@ -59,11 +57,7 @@ class Changes:
         return np.array(self.differ, dtype=np.float64)
 
     def add(
-        self,
-        question: Question,
-        llm: SampleSet | None,
-        rag: SampleSet | None,
-        is_same: Equality = grading.is_same,
+        self, question: Question, llm: SampleSet | None, rag: SampleSet | None, is_same: Equality = grading.is_same
     ) -> None:
         """Add a question with its stored answers; one without two answers that count is skipped."""
         if any(answers is not None and answers.refused is not None for answers in (llm, rag)):
@@ -83,10 +77,7 @@ class Changes:
 
     def scores(self, gate: str, of: Mapping[str, float], path: Path) -> Floats:
         """A gate's scores in the questions' order. Raises :class:`UserError` for a missing one."""
-        missing = [question.id for question in self.questions if question.id not in of]
-        if missing:
-            raise UserError(f"{at(path)}: gate '{gate}' has no score for {first_ids(missing)}; run eval/score.py again")
-        return np.array([of[question.id] for question in self.questions], dtype=np.float64)
+        return np.array(in_order(gate, of, [question.id for question in self.questions], path), dtype=np.float64)
 
 
 def read_changes(run: Path, sampling_run: str = "main") -> dict[Split, Changes]:
@@ -203,18 +194,6 @@ def fidelities(
     return dict(sorted(by_gate.items(), key=lambda item: -item[1][1].dev_skipped))
 
 
-def change_threshold(chosen: Chosen, dev: Sequence[Question], hashes: Mapping[str, str]) -> Threshold:
-    """The threshold for a gate's card; ``hashes``: of the score file first, then of other files it was chosen from."""
-    return Threshold(
-        threshold=chosen.threshold,
-        rule=chosen.rule,
-        dev_file_sha256=next(iter(hashes.values())),
-        n_dev=len(dev),
-        evidence=chosen.evidence | {"sha256": dict(hashes)},
-        dev={"questions": dev_questions([question.text for question in dev], len(set(entities_of(dev))))},
-    )
-
-
 def left_out_lines(changes: Mapping[Split, Changes]) -> Sequence[str]:
     """A line for each reason why questions are skipped."""
     return [
@@ -236,8 +215,7 @@ def read_fidelities(path: Path) -> tuple[dict[str, Any], list[Fidelity]]:
 
 def floors(behind: Mapping[str, Source]) -> dict[str, float]:
     """The lowest score that a gate can give, for gates that have such a floor."""
-    scales = {gate: scale_of(source.folder, source.name) for gate, source in behind.items()
-              if not missing_reason(source)}  # fmt: skip
+    scales = {gate: scale_of(source.folder, source.name) for gate, source in behind.items()}
     return {gate: scale.floor for gate, scale in scales.items() if scale is not None}
 
 

@@ -1,18 +1,25 @@
-"""The gates of an evaluation in their order: the baselines that need no model, then those that were scored."""
+"""The gates of an evaluation in their order: the baselines that need no model, then those that were scored.
+
+Also the folders behind scored gates, with the thresholds noted there, and the questions that gates were trained on.
+"""
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
+from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.decisions import GateInput
-from kbtrain.evaluation.run_folder import GradedSplit, in_order
-from kbtrain.evaluation.seen import seen_of
+from kbtrain.evaluation.outcomes import AccuracyKind
+from kbtrain.evaluation.run_folder import GradedSplit, RunFolder
+from kbtrain.evaluation.scores import StoredScores, in_order, seen_of
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.registry import TABLE_ORDER
+from kbtrain.gate.trained_on import question_hash, read_held_out
+from kbtrain.gates.registry import TABLE_ORDER, read_card
+from kbtrain.gates.seakr.gate import scale_of
 from kbtrain.gates.simple import (
     NEUTRAL,
     RETRIEVER_SCORES,
@@ -24,8 +31,10 @@ from kbtrain.gates.simple import (
     form_only,
     relation_only,
 )
+from kbtrain.gates.thresholds_store import Source
 from kbtrain.labeling.examples import example
-from kbtrain.records import Evidence, Label, Outcome
+from kbtrain.metrics.thresholds import Training
+from kbtrain.records import Evidence, Label, Question
 
 
 def baselines(
@@ -64,36 +73,47 @@ def _input(
     return GateInput(gate.name, np.array(gate.score(chosen_on)), scores, midpoint=midpoint, fixed=fixed)
 
 
-def scored_gates(
-    scores: Mapping[str, Mapping[str, float]],
-    meta: Mapping[str, Any],
-    dev: Sequence[Outcome],
-    test: Sequence[Outcome],
-    path: Path,
-) -> list[GateInput]:
-    """The gates that were scored; ``meta``: see :class:`~kbtrain.evaluation.run_folder.StoredScores`.
+def gate_input(runs: Sequence[RunFolder], gate: str, answers_of: Sequence[RunFolder] | None = None) -> GateInput:
+    """One gate's scores on the dev and test questions of all runs, in their order: each question's from its own run,
+    since several models' runs may ask the same questions.
 
-    Raises :class:`UserError` for a missing score.
+    ``answers_of``: runs of another model whose test questions are decided by the scores of ``runs`` (a plug-in gate).
+    Raises :class:`UserError` for a gate without scores, or without one for some questions (count, first ids).
     """
-    seconds, spent = meta.get("seconds_per_question", {}), meta.get("spent_per_question", {})
+    names = {name for run in runs for name in run.stored.by_gate}
+    if gate not in names:
+        where = ", ".join(str(run.stored.path) for run in runs)
+        raise UserError(f"{where}: no scores of gate '{gate}'; {did_you_mean(gate, names)}")
+    of_runs = [run.stored.by_gate.get(gate, {}) for run in runs]
+    # a plug-in gate's scores of one question are the same in all runs that have it
+    of_test = of_runs if answers_of is None else [ChainMap(*map(dict, of_runs))] * len(answers_of)
+    dev = [in_order(gate, scores, run.dev.ids, run.stored.path) for run, scores in zip(runs, of_runs, strict=True)]
+    tested = zip(answers_of or runs, of_test, strict=True)
+    test = [in_order(gate, scores, run.test.ids, runs[0].stored.path) for run, scores in tested]
+    return GateInput(gate, np.concatenate(dev), np.concatenate(test))
 
-    def sum_spent(name: str, what: str, default: float = 0.0) -> int:
-        return round(sum(float(spent.get(name, {}).get(o.split, {}).get(what, default)) for o in test))
 
-    return [
-        GateInput(
-            name,
-            np.array(in_order(name, by_question, dev, path)),
-            np.array(in_order(name, by_question, test, path)),
-            gate_seconds=sum(float(seconds.get(name, {}).get(o.split, 0.0)) for o in test),
-            gate_requests=sum_spent(name, "requests", 1.0),  # one forward pass each, if nothing else was counted
-            gate_samples=sum_spent(name, "samples"),
-            gate_tokens=sum_spent(name, "tokens"),
-            within_answer=bool(meta.get("within_answer", {}).get(name)),
-            seen=seen_of(meta, name),
+def scored_gates(stored: StoredScores, dev: Sequence[str], test: Sequence[str]) -> list[GateInput]:
+    """The gates that were scored, with their costs, on the questions with these ids. Raises :class:`UserError` for a
+    missing score."""
+    gates = []
+    for name, scores in stored.by_gate.items():
+        spent, n = stored.spent(name), len(test)
+        gates.append(
+            GateInput(
+                name,
+                np.array(in_order(name, scores, dev, stored.path)),
+                np.array(in_order(name, scores, test, stored.path)),
+                gate_seconds=n * stored.seconds(name),
+                # one forward pass each, if nothing else was counted
+                gate_requests=round(n * spent.get("requests", 1.0)),
+                gate_samples=round(n * spent.get("samples", 0.0)),
+                gate_tokens=round(n * spent.get("tokens", 0.0)),
+                within_answer=stored.has("within_answer", name),
+                seen=seen_of(stored.meta, name),
+            )
         )
-        for name, by_question in scores.items()
-    ]
+    return gates
 
 
 def in_report_order(gates: Sequence[GateInput]) -> list[GateInput]:
@@ -102,3 +122,75 @@ def in_report_order(gates: Sequence[GateInput]) -> list[GateInput]:
         gates,
         key=lambda gate: (TABLE_ORDER.index(gate.name) if gate.name in TABLE_ORDER else len(TABLE_ORDER), gate.name),
     )
+
+
+def add_noted(gates: Sequence[GateInput], stored: StoredScores, named: Mapping[str, float]) -> list[GateInput]:
+    """The gates with the lowest score they can give and the threshold of rule ``given``: one that is named, else the
+    one noted in the gate's folder.
+
+    Raises :class:`UserError` for a name that no gate has, and for a threshold under its gate's floor.
+    """
+    names = {gate.name for gate in gates}
+    unknown = next((name for name in named if name not in names), None)
+    if unknown is not None:
+        raise UserError(f"key 'thresholds': no gate '{unknown}'; {did_you_mean(unknown, names)}")
+    return [_with_noted(gate, stored.behind.get(gate.name), named.get(gate.name)) for gate in gates]
+
+
+def _with_noted(gate: GateInput, source: Source | None, threshold: float | None) -> GateInput:
+    if source is None:
+        return replace(gate, given=threshold)
+    scale = scale_of(source.folder, source.name)
+    if scale is not None and threshold is not None:
+        scale.check(threshold)
+    entry = read_card(source.folder).thresholds.get(source.name)
+    if threshold is None and entry is not None:
+        threshold = entry.threshold
+    return replace(gate, given=threshold, floor=None if scale is None else scale.floor)
+
+
+def training_texts(questions: Iterable[Question]) -> dict[str, str]:
+    """Texts of the training questions by id."""
+    return {question.id: question.text for question in questions if question.split == "train"}
+
+
+def training_of(
+    gates: Iterable[str],
+    stored: StoredScores,
+    labels: Iterable[Label],
+    texts: Mapping[str, str],
+    kind: AccuracyKind = "greedy",
+) -> dict[str, Training]:
+    """The training questions of each gate that are among ``texts`` (by id) and have a verdict on both answers.
+
+    Scores are held-out ones of the gate's folder; the stored ones for a gate without a folder. A gate without either
+    has gains alone.
+    """
+    gains = {
+        question_hash(texts[label.question_id]): gain
+        for label in labels
+        if label.split == "train" and label.question_id in texts and (gain := _gain(label, kind)) is not None
+    }
+    held_out = {folder: read_held_out(folder) for folder in {source.folder for source in stored.behind.values()}}
+    plain, by_gate = Training(np.array(list(gains.values()))), {}
+    for gate in gates:
+        scores: Mapping[str, float] = {}
+        if source := stored.behind.get(gate):
+            scores = held_out[source.folder].get(source.name, {})
+        elif gate not in stored.missing:  # a gate whose folder is gone may have been trained on these questions
+            of = stored.by_gate.get(gate, {})
+            scores = {question_hash(texts[name]): value for name, value in of.items() if name in texts}
+        shared = [question for question in gains if question in scores]
+        columns = (np.array([of[question] for question in shared]) for of in (gains, scores))
+        by_gate[gate] = Training(*columns) if shared else plain
+    return by_gate
+
+
+def _gain(label: Label, kind: AccuracyKind) -> float | None:
+    """Correctness with a search minus that without; None without a verdict on both."""
+    if label.rag is None:
+        return None
+    if kind == "expected":
+        return label.benefit
+    before, after = label.llm.greedy_correct, label.rag.greedy_correct
+    return None if before is None or after is None else float(after) - float(before)

@@ -1,7 +1,8 @@
 """Gates by groups of questions: data set, kind of change, hops, popularity (KBM, tables 1 to 4, figures 5 and 6).
 
 Several run folders can be evaluated together: each gate's threshold is chosen on all their dev questions. Knowledge
-frequency (figure 6) is counted in a corpus where a data set brings no popularity.
+frequency (figure 6) is counted in a corpus where a data set brings no popularity. Double judgement (section 5.4,
+figures 7 and 8) passes chunks on only if the gate can answer with them.
 """
 
 from __future__ import annotations
@@ -16,18 +17,12 @@ from numpy.typing import NDArray
 from kbtrain.answers.forms import readings
 from kbtrain.arrays import Floats
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.decisions import GateDecisions, decide
-from kbtrain.evaluation.double_judgement import (
-    DoubleJudgement,
-    JudgementTokens,
-    StoredAnswers,
-    judge_twice,
-    second_threshold,
-)
+from kbtrain.evaluation.decisions import DevRule, GateDecisions, decide
+from kbtrain.evaluation.gate_inputs import gate_input
 from kbtrain.evaluation.outcomes import AccuracyKind
-from kbtrain.evaluation.run_folder import GradedSplit, RunFolder, gate_input
-from kbtrain.metrics.significance import Delta, delta, resampled_means
-from kbtrain.metrics.thresholds import Rule
+from kbtrain.evaluation.run_folder import GradedSplit, RunFolder
+from kbtrain.metrics.significance import Delta, PolicyDraws, draw_policies, interval
+from kbtrain.metrics.thresholds import Dev, choose
 from kbtrain.records import Condition, Passage, Question
 
 
@@ -100,7 +95,7 @@ def _mean_row(built: Sequence[tuple[GroupRow, dict[str, Floats]]]) -> GroupRow:
     gates = {}
     for gate in table[0].gates:
         gain = np.mean([drawn[gate] for _, drawn in built], axis=0)
-        gates[gate] = _mean_cell([row.gates[gate] for row in table], delta(float(gain[0]), gain[1:]))
+        gates[gate] = _mean_cell([row.gates[gate] for row in table], interval(gain))
     llm, rag = (float(np.mean([getattr(row, key) for row in table])) for key in ("llm_only", "all_rag"))
     return GroupRow("mean", sum(row.n for row in table), llm, rag, gates)
 
@@ -120,29 +115,21 @@ def _row(
 ) -> tuple[GroupRow, dict[str, Floats]]:
     """The row, and each gate's gain over random: as observed, then in each resample."""
     llm, rag = judged.llm[at], judged.rag[at]
-    decisions = {gate: retrieve[at] for gate, retrieve in judged.retrieve.items()}
-    columns = [llm, rag]
-    for p in decisions.values():
-        columns += [p, (1 - p) * llm + p * rag]
-    table = np.stack(columns, axis=1)
-    drawn = None if judged.clusters is None else [judged.clusters[i] for i in at]
-    means = np.concatenate([table.mean(axis=0)[None], resampled_means(table, draws, seed, drawn)])
-    cells: dict[str, Cell] = {}
-    gains: dict[str, Floats] = {}
-    for i, (gate, p) in enumerate(decisions.items()):
-        plain, always, ratio, accuracy = means[:, [0, 1, 2 + 2 * i, 3 + 2 * i]].T
-        gains[gate] = accuracy - ((1 - ratio) * plain + ratio * always)
-        cells[gate] = _cell(llm, p, float(ratio[0]), float(accuracy[0]), gains[gate])
+    retrieve = [of[at] for of in judged.retrieve.values()]
+    clusters = None if judged.clusters is None else [judged.clusters[i] for i in at]
+    policies = dict(zip(judged.retrieve, draw_policies(llm, rag, retrieve, draws, seed, clusters), strict=True))
+    cells = {gate: _cell(llm, p, of) for p, (gate, of) in zip(retrieve, policies.items(), strict=True)}
+    gains = {gate: of.gain for gate, of in policies.items()}
     return GroupRow(name, len(at), float(llm.mean()), float(rag.mean()), cells), gains
 
 
-def _cell(plain: Floats, retrieve: Floats, ratio: float, accuracy: float, gain: Floats) -> Cell:
+def _cell(plain: Floats, retrieve: Floats, drawn: PolicyDraws) -> Cell:
     skipped = retrieve < 0.5
     return Cell(
-        ratio=ratio,
-        accuracy=accuracy,
-        random=accuracy - float(gain[0]),
-        gain=delta(float(gain[0]), gain[1:]),
+        ratio=float(drawn.ratio[0]),
+        accuracy=float(drawn.accuracy[0]),
+        random=float(drawn.chance[0]),
+        gain=interval(drawn.gain),
         n_known=int(skipped.sum()),
         known=float(plain[skipped].mean()) if skipped.any() else None,
         unknown=float(plain[~skipped].mean()) if (~skipped).any() else None,
@@ -214,15 +201,6 @@ def _gold(question: Question) -> list[tuple[str, ...]]:
     return [words for words in split if 0 < len(words) <= _LONGEST]
 
 
-@dataclass(frozen=True)
-class DevRule:
-    """Rule, target ratio and accuracy by which thresholds are chosen on dev."""
-
-    rule: Rule
-    target_ratio: float = 0.5
-    kind: AccuracyKind = "greedy"
-
-
 def questions_of(runs: Sequence[RunFolder]) -> list[Question]:
     """All test questions with stored answers, run by run: the order of everything here."""
     return [question for run in runs for question in run.test.questions]
@@ -263,7 +241,131 @@ def decision(
 ) -> GateDecisions:
     """One gate's decision; the threshold comes from the dev questions of ``runs``."""
     dev = [outcome for run in runs for outcome in run.dev.outcomes]
-    return decide(gate_input(runs, gate, answers_of), dev, cut.rule, cut.target_ratio, cut.kind)
+    return decide(gate_input(runs, gate, answers_of), dev, cut)
+
+
+JUDGING_DRAWS, JUDGING_SEED = 5_000, 20_243
+
+
+@dataclass(frozen=True)
+class StoredAnswers:
+    """Correctness of both answers of each question, and the prompt tokens they read.
+
+    ``clusters``: names of groups of questions that intervals draw as a whole; None: they draw questions.
+    """
+
+    llm: Floats
+    rag: Floats
+    llm_tokens: Floats
+    rag_tokens: Floats
+    clusters: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class AnswerPolicy:
+    """Accuracy, share of questions searched for, share whose chunks were passed on, and prompt tokens read in all.
+
+    ``gain``: accuracy minus that of as many chunks passed on at random; ``gate_tokens``: what the gate itself read for
+    its judgements (None: not measured).
+    """
+
+    name: str
+    accuracy: float
+    searched: float
+    passed_on: float
+    tokens: int
+    gain: Delta
+    gate_tokens: int | None
+
+
+@dataclass(frozen=True)
+class JudgementTokens:
+    """Prompt tokens that the gate reads per question for its first and for its second judgement; None: not measured."""
+
+    first: float | None = None
+    second: float | None = None
+
+    def total(self, n: int, n_again: int) -> int | None:
+        """Of ``n`` first judgements and ``n_again`` second ones."""
+        if self.first is None or (n_again and self.second is None):
+            return None
+        return round(n * self.first + n_again * (self.second or 0.0))
+
+
+@dataclass(frozen=True)
+class DoubleJudgement:
+    """Five ways to answer the same ``n`` questions: LLM Only, All RAG, one judgement of the gate, two judgements, and
+    as many chunks passed on as by two judgements, at random.
+
+    ``threshold`` and ``second_threshold`` are those of the scores without and with the reference. ``second_gain``:
+    accuracy of two judgements minus that of one.
+    """
+
+    gate: str
+    n: int
+    threshold: float
+    second_threshold: float
+    ways: tuple[AnswerPolicy, ...]
+    second_gain: Delta
+
+
+def second_threshold(rule: str, searched: NDArray[np.bool_], with_reference: Floats, read: StoredAnswers) -> float:
+    """Chosen on the dev questions that the first judgement searches for: chunks are dropped if the score with them
+    is above it. Of equally accurate thresholds, the one that passes on the fewest: reading less is what the second
+    judgement is for. Rule ``0.5`` needs no dev; without a searched dev question it is 0.5 as well."""
+    if rule == "0.5" or not searched.any():
+        return 0.5
+    # "retrieve" of the rule, which prefers few of them, is "pass the chunks on" here: the scores change their sign
+    passed_on = Dev(
+        -with_reference[searched], read.llm[searched], read.rag[searched], (read.rag > read.llm)[searched].astype(float)
+    )
+    # passed on: -score > value; judge_twice passes on what is not above the second threshold
+    return float(np.nextafter(-choose("best_accuracy", passed_on).value, -np.inf))
+
+
+def judge_twice(
+    gate: str,
+    first: Floats,
+    with_reference: Floats,
+    read: StoredAnswers,
+    thresholds: tuple[float, float],
+    judging: JudgementTokens = JudgementTokens(),
+) -> DoubleJudgement:
+    """``first``: scores of the plain questions; ``with_reference``: of the same questions with their chunks;
+    ``thresholds`` of both."""
+    threshold, second = thresholds
+    searched = first > threshold
+    passed_on = searched & (with_reference <= second)
+    none, everything, n = np.zeros_like(searched), np.ones_like(searched), len(first)
+    chosen = {
+        "LLM Only": (none, none, 0),
+        "All RAG": (everything, everything, 0),
+        "gate": (searched, searched, judging.total(n, 0)),
+        "double judgement": (searched, passed_on, judging.total(n, int(searched.sum()))),
+    }
+    retrieve = [passed.astype(np.float64) for _, passed, _ in chosen.values()]
+    drawn = draw_policies(read.llm, read.rag, retrieve, JUDGING_DRAWS, JUDGING_SEED, read.clusters)
+    ways = [
+        AnswerPolicy(
+            name,
+            accuracy=float(of.accuracy[0]),
+            searched=float(is_searched.mean()),
+            passed_on=float(of.ratio[0]),
+            tokens=round(float(np.where(passed, read.rag_tokens, read.llm_tokens).sum())),
+            gain=interval(of.gain),
+            gate_tokens=gate_tokens,
+        )
+        for of, (name, (is_searched, passed, gate_tokens)) in zip(drawn, chosen.items(), strict=True)
+    ]
+    ways.append(_random(float(passed_on.mean()), read))
+    return DoubleJudgement(gate, n, threshold, second, tuple(ways), interval(drawn[3].accuracy - drawn[2].accuracy))
+
+
+def _random(share: float, read: StoredAnswers) -> AnswerPolicy:
+    """As many chunks passed on, of questions drawn at random, which only these are searched for: expected figures."""
+    accuracy = (1 - share) * read.llm.mean() + share * read.rag.mean()
+    tokens = (1 - share) * read.llm_tokens.sum() + share * read.rag_tokens.sum()
+    return AnswerPolicy("random", float(accuracy), share, share, round(float(tokens)), Delta(0.0, 0.0, 0.0), 0)
 
 
 def judge_double(
@@ -284,9 +386,7 @@ def judge_double(
 
 def _tokens_read(runs: Sequence[RunFolder], gate: str) -> float | None:
     """Mean prompt tokens that a gate read of a test question; None where that was not noted while scoring."""
-    counts = [
-        run.stored.meta.get("spent_per_question", {}).get(gate, {}).get("test", {}).get("prompt_tokens") for run in runs
-    ]
+    counts = [run.stored.spent(gate).get("prompt_tokens") for run in runs]
     if not counts or None in counts:
         return None
     sizes = [len(run.test.outcomes) for run in runs]

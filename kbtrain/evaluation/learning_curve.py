@@ -14,23 +14,22 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
 from kbtrain.config import read_yaml
-from kbtrain.errors import UserError, at
+from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import Correctness, answers, is_needed
 from kbtrain.gate.gate import logistic
 from kbtrain.gate.trained_on import question_hash
 from kbtrain.gates.encoder.probe import ProbeInput, embeddings, fit_head
-from kbtrain.gates.features.additive import LEAST, check_need, fit_additive, held_out_log_odds
+from kbtrain.gates.features.additive import check_need, fit_additive, held_out_log_odds
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import feature_rows
 from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.probe.gate import Asked, DraftProbe, Probe, Reader, state_facts
-from kbtrain.gates.probe.states import StateStore, prompt_key
+from kbtrain.gates.probe.states import StateStore, prompt_key, read_all
 from kbtrain.gates.probe.train import HeadSettings
 from kbtrain.gates.probe.train import fit as fit_probe
 from kbtrain.gates.stack import linear
@@ -62,179 +61,129 @@ class FittedScores:
     held_out: tuple[float, ...] | None = None
 
 
-class Learner(Protocol):
-    """A kind of gate that is fitted to each draw; what does not depend on the draw is computed once."""
-
-    name: str
-
-    def fit(self, train: Sequence[GateExample], key: Key) -> FittedScores:
-        """Fit to these soft labels, score the test questions. Raises :class:`UserError` for too few questions."""
-        ...
+Examples = Sequence[GateExample]
+# Fits a kind of gate to the soft labels of a draw, and scores the test questions. What does not depend on the draw is
+# computed before. Raises UserError for too few questions, or for one class.
+Fit = Callable[[Examples, Key], FittedScores]
 
 
-def needs(train: Sequence[GateExample], key: Key) -> list[float]:
+def needs(train: Examples, key: Key) -> list[float]:
     """Soft labels as probabilities that retrieval is needed. Raises :class:`UserError` for one class, or too few."""
-    labels = [need(example, key, "soft") for example in train]
-    values = [value for value in labels if value is not None]
-    if len(values) < len(labels):
-        raise UserError(f"key '{key}': {len(labels) - len(values)} training questions have no soft label; label them")
+    values = [value for example in train if (value := need(example, key, "soft")) is not None]
     check_need(values, f"key '{key}'")
     return values
 
 
-class FeaturesLearner:
+def features_fit(frequencies: Frequencies, train: Examples, test: Examples) -> Fit:
     """The gate ``features``, from the corpus frequencies of an index."""
+    of_train = dict(zip([e.id for e in train], feature_rows(frequencies, train, after_search=False), strict=True))
+    of_test = feature_rows(frequencies, test, after_search=False)
 
-    name = "features"
-
-    def __init__(self, frequencies: Frequencies, train: Sequence[GateExample], test: Sequence[GateExample]) -> None:
-        rows = feature_rows(frequencies, train, after_search=False)
-        self.rows = dict(zip([e.id for e in train], rows, strict=True))
-        self.test = feature_rows(frequencies, test, after_search=False)
-
-    def fit(self, train: Sequence[GateExample], key: Key) -> FittedScores:
-        """See :class:`Learner`."""
-        rows, labels = [self.rows[example.id] for example in train], needs(train, key)
-        groups = groups_of(train)
+    def fit(part: Examples, key: Key) -> FittedScores:
+        rows, labels, groups = [of_train[example.id] for example in part], needs(part, key), groups_of(part)
         model = fit_additive(rows, labels, groups=groups)
         left_out = tuple(logistic(value) for value in held_out_log_odds(rows, labels, groups=groups))
-        return FittedScores(np.array([logistic(value) for value in model.log_odds(self.test)]), left_out)
+        return FittedScores(np.array([logistic(value) for value in model.log_odds(of_test)]), left_out)
+
+    return fit
 
 
-class EncoderLearner:
-    """The gate ``encoder_probe``: a regression on a frozen encoder's embeddings."""
+def encoder_fit(encoder: str, device: str, train: Examples, test: Examples) -> Fit:
+    """The gate ``encoder_probe``: a regression on a frozen encoder's embeddings; ``encoder`` by its name."""
+    from kbtrain.models.encoders import open_body
 
-    name = "encoder_probe"
+    body, tokenizer = open_body(encoder, "fp32", device)
+    of_train, of_test = (embeddings(body, ProbeInput(tokenizer, 128), examples) for examples in (train, test))
+    vectors = dict(zip([e.id for e in train], of_train, strict=True))
 
-    def __init__(
-        self, body: object, reader: ProbeInput, train: Sequence[GateExample], test: Sequence[GateExample]
-    ) -> None:
-        vectors = embeddings(body, reader, train)  # type: ignore[arg-type]  # a model; torch is not imported here
-        self.vectors = dict(zip([e.id for e in train], vectors, strict=True))
-        self.test = embeddings(body, reader, test)  # type: ignore[arg-type]
+    def fit(part: Examples, key: Key) -> FittedScores:
+        head = fit_head(np.stack([vectors[example.id] for example in part]), [{} for _ in part], needs(part, key))
+        return FittedScores(head.intercept + of_test @ np.array(head.embedding))
 
-    @classmethod
-    def open(
-        cls, encoder: str, device: str, train: Sequence[GateExample], test: Sequence[GateExample]
-    ) -> EncoderLearner:
-        """By the encoder's name."""
-        from kbtrain.models.encoders import open_body
-
-        body, tokenizer = open_body(encoder, "fp32", device)
-        return cls(body, ProbeInput(tokenizer, 128), train, test)
-
-    def fit(self, train: Sequence[GateExample], key: Key) -> FittedScores:
-        """See :class:`Learner`."""
-        vectors = np.stack([self.vectors[example.id] for example in train])
-        head = fit_head(vectors, [{} for _ in train], needs(train, key))
-        return FittedScores(head.intercept + self.test @ np.array(head.embedding))
+    return fit
 
 
-class ProbeLearner:
-    """The gates ``probe`` and ``draft_probe``: heads on the answering model's states, which are stored."""
+def probe_fit(
+    condition: Asked,
+    model: str,
+    dtype: str,
+    device: str,
+    prompts: OwnPrompts | None,
+    states: Path,
+    train: Examples,
+    test: Examples,
+) -> Fit:
+    """The gates ``probe`` and ``draft_probe``: heads on the answering model's states, which are kept in ``states``.
 
-    def __init__(self, reader: Reader, store: StateStore, test: Sequence[GateExample], average: int = 4) -> None:
-        self.gate = DraftProbe if reader.condition == "draft" else Probe
-        self.name = self.gate.prefix
-        self.reader, self.store, self.average = reader, store, average
-        self.test = [prompt_key(ids) for ids in reader.prompts(test)]
+    ``model``: by its name; ``prompts``: templates under which it answered.
+    """
+    from kbtrain.models.adapters import base_fingerprint
+    from kbtrain.models.load import load_model, name_of
 
-    @classmethod
-    def open(
-        cls,
-        model: str,
-        dtype: str,
-        device: str,
-        prompts: OwnPrompts | None,
-        states: Path,
-        test: Sequence[GateExample],
-        condition: Asked = "llm",
-    ) -> ProbeLearner:
-        """By the answering model's name; ``own``: templates under which it answered; ``states``: where its are kept."""
-        from kbtrain.models.adapters import base_fingerprint
-        from kbtrain.models.load import load_model, name_of
+    opened, tokenizer = load_model(model, dtype, device)
+    reader = Reader(opened, tokenizer, condition, prompts)
+    store = StateStore(states, state_facts(base_fingerprint(model), name_of(opened.dtype), model) | reader.facts)
+    for examples, kept_by_sampling in ((train, True), (test, False)):
+        prompts_of = reader.prompts(examples)
+        read_all(store.extract(reader.model, prompts_of, reader.read, kept_by_sampling), len(examples))
+    of_test = [prompt_key(ids) for ids in reader.prompts(test)]
+    kind = DraftProbe if condition == "draft" else Probe
 
-        opened, tokenizer = load_model(model, dtype, device)
-        reader = Reader(opened, tokenizer, condition, prompts)
-        facts = state_facts(base_fingerprint(model), name_of(opened.dtype), model) | reader.facts
-        return cls(reader, StateStore(states, facts), test)
+    def fit(part: Examples, key: Key) -> FittedScores:
+        needs(part, key)
+        fitted = fit_probe(reader, store, part, HeadSettings((key,), average=4))[key]
+        gate, held_out = kind(reader, {key: fitted.head}, "ridge"), dict(fitted.left_out)
+        scores = np.array(gate.scores_of(store.layers(of_test, gate.layers), key))
+        return FittedScores(scores, tuple(held_out[question_hash(example.question)] for example in part))
 
-    def extract(self, examples: Sequence[GateExample], kept_by_sampling: bool) -> Iterator[int]:
-        """Compute the states that are not stored yet; yields the numbers of questions that are done."""
-        prompts = self.reader.prompts(examples)
-        return self.store.extract(self.reader.model, prompts, self.reader.read, kept_by_sampling)
-
-    def fit(self, train: Sequence[GateExample], key: Key) -> FittedScores:
-        """See :class:`Learner`."""
-        needs(train, key)
-        fitted = fit_probe(self.reader, self.store, train, HeadSettings((key,), average=self.average))
-        gate = self.gate(self.reader, {key: fitted[key].head}, "ridge")
-        held_out = dict(fitted[key].left_out)
-        left_out = tuple(held_out[question_hash(example.question)] for example in train)
-        return FittedScores(np.array(gate.scores_of(self.store.layers(self.test, gate.layers), key)), left_out)
+    return fit
 
 
+@dataclass
 class KBMLearner:
-    """The gate ``kbm``: one training for all keys of a draw, minutes each; its test scores stay in ``folder``.
+    """The gate ``kbm``: one training for all ``keys`` of a draw, minutes each; its test scores stay in ``folder``.
 
-    ``train`` makes a gate's folder of the files of its training examples; ``depends``: the other settings that the
-    scores depend on, beside the files of the base ``model``. A stopped curve trains only what it has no scores of.
+    ``recipe`` trains it with its configuration ``settings`` in a process of its own, chosen by the examples ``dev``. A
+    stopped curve trains only what it has no scores of. Raises :class:`UserError` with the last line of a training that
+    fails.
     """
 
-    name = "kbm"
+    recipe: Path
+    settings: Path
+    dev: Path
+    folder: Path
+    keys: Sequence[Key]
+    test: Examples
+    device: str = "auto"
 
-    def __init__(
-        self,
-        train: Callable[[Path, Path], None],
-        folder: Path,
-        test: Sequence[GateExample],
-        device: str = "auto",
-        depends: str = "",
-        model: str = "",
-    ) -> None:
-        self.train, self.folder, self.test, self.device = train, folder, test, device
-        self.depends, self.model = depends, model
-
-    @classmethod
-    def by_recipe(
-        cls, recipe: Path, settings: Path, dev: Path, folder: Path, keys: Sequence[Key], test: Sequence[GateExample],
-        device: str,
-    ) -> KBMLearner:  # fmt: skip
-        """Trained by ``recipe`` with its configuration ``settings``, in a process of its own, all ``keys`` at once.
-
-        A training that fails is a :class:`UserError` with its last line.
-        """
-        options = ("--config", str(settings), "--keys", f"[{', '.join(keys)}]", "--dev", str(dev), "--device", device)
-
-        def train(examples: Path, output: Path) -> None:
-            command = [sys.executable, str(recipe), *options, "--train", str(examples), "--output", str(output)]
-            done = run_to_end(command, capture_errors=True)
-            if done.code:
-                last = (done.errors.strip() or "no message").splitlines()[-1].removeprefix("error: ")
-                raise UserError(f"gate 'kbm' of {output.parent}: its training ended ({last:.300})")
-
-        depends = " ".join([file_sha256(settings), file_sha256(dev), *keys])
-        return cls(train, folder, test, device, depends, str(read_yaml(settings)[0].get("model", "")))
-
-    def fit(self, train: Sequence[GateExample], key: Key) -> FittedScores:
-        """See :class:`Learner`."""
+    def __call__(self, train: Examples, key: Key) -> FittedScores:
         needs(train, key)
-        facts = [self.depends, *([jsonl.dump(example) for example in part] for part in (train, self.test))]
-        digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-        if not self._artifact(digest).is_current():
-            scores = self._scores(train, self.folder / digest)
-            write_atomically(self.folder / f"{digest}.json", json.dumps(scores))
-            self._artifact(digest).finish()  # last: a hub's model is here once it was trained
-        return FittedScores(np.array(jsonl.read_json(self.folder / f"{digest}.json")[f"kbm_{key}"]))
+        facts = [" ".join([file_sha256(self.settings), file_sha256(self.dev), *self.keys])]
+        rows = [[jsonl.dump(example) for example in part] for part in (train, self.test)]
+        digest = hashlib.sha256(json.dumps([*facts, *rows]).encode()).hexdigest()[:16]
+        path = self.folder / f"{digest}.json"
+        if not self._artifact(path).is_current():
+            write_atomically(path, json.dumps(self._scores(train, self.folder / digest)))
+            self._artifact(path).finish()  # last: a hub's model is here once it was trained
+        return FittedScores(np.array(jsonl.read_json(path)[f"kbm_{key}"]))
 
-    def _artifact(self, digest: str) -> Artifact:
-        key = {"facts": digest, MODEL_FILES: (self.model and hashes_of(self.model)) or None}
-        return Artifact(self.folder / f"{digest}.json", "learning_curve", {}, key=key)
+    def _artifact(self, path: Path) -> Artifact:
+        model = str(read_yaml(self.settings)[0].get("model", ""))
+        key = {"facts": path.stem, MODEL_FILES: (model and hashes_of(model)) or None}
+        return Artifact(path, "learning_curve", {}, key=key)
 
-    def _scores(self, train: Sequence[GateExample], folder: Path) -> dict[str, list[float]]:
+    def _scores(self, train: Examples, folder: Path) -> dict[str, list[float]]:
         """Of the test questions by every key; weights and checkpoints are left only where a training was stopped."""
         jsonl.write(folder / "train.jsonl", train)
-        self.train(folder / "train.jsonl", folder / "kbm")
+        options = {"config": self.settings, "keys": f"[{', '.join(self.keys)}]", "dev": self.dev, "device": self.device,
+                   "train": folder / "train.jsonl", "output": folder / "kbm"}  # fmt: skip
+        command = [sys.executable, str(self.recipe)]
+        for name, value in options.items():
+            command += [f"--{name}", str(value)]
+        done = run_to_end(command, capture_errors=True)
+        if done.code:
+            last = (done.errors.strip() or "no message").splitlines()[-1].removeprefix("error: ")
+            raise UserError(f"gate 'kbm' of {folder}: its training ended ({last:.300})")
         scores = KBM.load(folder / "kbm", device=self.device).score_all(self.test)
         shutil.rmtree(folder)
         return scores
@@ -266,17 +215,6 @@ class CurvePoint:
     corrected: Delta | None = None
 
 
-def sizes_of(available: int, sizes: Sequence[int], path: Path | None = None) -> list[int]:
-    """The sizes that there are questions for, and all of them.
-
-    Raises :class:`UserError` for fewer than 20, naming their file as far as it is known.
-    """
-    if available < LEAST:
-        where = "" if path is None else f"{at(path)}: "
-        raise UserError(f"{where}{available} labelled training questions; a learning curve needs {LEAST} at least")
-    return sorted({n for n in sizes if n < available} | {available})
-
-
 @dataclass(frozen=True)
 class CurvePlan:
     """Labels to learn, sizes of the training parts, and the number of random parts of each size."""
@@ -286,38 +224,42 @@ class CurvePlan:
     draws: int
     seed: int = 0
 
+    def parts(self, available: int) -> list[tuple[int, int]]:
+        """Size and draw of each part: of the sizes that there are questions for, and of all of them, in one draw."""
+        sizes = sorted({n for n in self.sizes if n < available})
+        return [(n, draw) for n in sizes for draw in range(self.draws)] + [(available, 0)]
+
 
 def learning_curve(
-    learners: Sequence[Learner],
-    train: Sequence[GateExample],
+    learners: Mapping[str, Fit],
+    train: Examples,
     outcomes: Sequence[Outcome],
     plan: CurvePlan,
     done: Callable[[], object] = lambda: None,
 ) -> Iterator[CurvePoint]:
-    """Points by size, draw, key and gate; with all questions there is one draw. ``done`` is called after each fit.
+    """Points by size, draw, key and gate; ``done`` is called after each fit.
 
     With two gates or more that have held-out scores, ``stack`` of them stands beside. Raises :class:`UserError` for a
     draw without both kinds of labels.
     """
     table = answers(outcomes, "greedy")
     wrong, helped = table.llm < 0.5, is_needed(outcomes)
-    for n in sizes_of(len(train), plan.sizes):
-        for draw in range(plan.draws if n < len(train) else 1):
-            chosen = list(train)
-            random.Random(f"{plan.seed}/{draw}").shuffle(chosen)
-            chosen = chosen[:n]
-            for key in plan.keys:
-                parts = {}
-                for learner in learners:
-                    parts[learner.name] = learner.fit(chosen, key)
-                    done()
-                if sum(part.held_out is not None for part in parts.values()) > 1:
-                    parts["stack"] = stacked(parts, chosen, key)
-                areas = {name: normalised_area(part.test, table.llm, table.rag) for name, part in parts.items()}
-                best = _best_area({name: part.test for name, part in parts.items()}, areas, table)
-                for name, part in parts.items():
-                    ranked = _auroc(wrong, part.test), _auroc(helped, part.test)
-                    yield CurvePoint(name, key, n, draw, areas[name], *ranked, best.get(name))
+    for n, draw in plan.parts(len(train)):
+        chosen = list(train)
+        random.Random(f"{plan.seed}/{draw}").shuffle(chosen)
+        chosen = chosen[:n]
+        for key in plan.keys:
+            parts = {}
+            for name, fit in learners.items():
+                parts[name] = fit(chosen, key)
+                done()
+            if sum(part.held_out is not None for part in parts.values()) > 1:
+                parts["stack"] = stacked(parts, chosen, key)
+            areas = {name: normalised_area(part.test, table.llm, table.rag) for name, part in parts.items()}
+            best = _best_area({name: part.test for name, part in parts.items()}, areas, table)
+            for name, part in parts.items():
+                ranked = _auroc(wrong, part.test), _auroc(helped, part.test)
+                yield CurvePoint(name, key, n, draw, areas[name], *ranked, best.get(name))
 
 
 def _best_area(scores: Mapping[str, Floats], areas: Mapping[str, float | None], table: Correctness) -> dict[str, Delta]:

@@ -1,5 +1,5 @@
-"""Thresholds and the best key of an evaluation in the folders of the gates that made the scores, and those noted there
-before."""
+"""Thresholds and the best key of an evaluation, noted in the folders of the gates that made the scores, with the map
+from a score to the probability that a search helps and to the expected gain (``outlook``), fitted on dev."""
 
 from __future__ import annotations
 
@@ -8,57 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate
+import numpy as np
+
+from kbtrain.arrays import Floats
+from kbtrain.evaluation.calibrate import calibrate, question_facts
 from kbtrain.evaluation.decisions import GateInput, dev_table
 from kbtrain.evaluation.end_to_end import Settings
-from kbtrain.evaluation.outcomes import AccuracyKind, dev_answers, entities_of
-from kbtrain.evaluation.outlook import fit_outlook
+from kbtrain.evaluation.outcomes import AccuracyKind, Correctness, dev_answers, entities_of
 from kbtrain.evaluation.results import GateResult
-from kbtrain.evaluation.run_folder import RunFolder, StoredScores
+from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.evaluation.savings import Saving, dev_rank
-from kbtrain.gate.card import BestKey, KeyedCard, TestFigures, Threshold, read_gate_json, set_best
-from kbtrain.gates.question_shift import dev_questions
+from kbtrain.gate.card import BestKey, KeyedCard, Outlook, TestFigures, Threshold, set_best
 from kbtrain.gates.registry import read_card
-from kbtrain.gates.seakr.gate import scale_of
-from kbtrain.gates.thresholds_store import Source, missing_reason, note, source_of
+from kbtrain.gates.thresholds_store import Source, note
 from kbtrain.io.provenance import file_sha256
-from kbtrain.metrics.calibration import kept_scores
+from kbtrain.metrics.calibration import calibration, is_probability, kept_scores
 from kbtrain.metrics.thresholds import Rule
 from kbtrain.records import Outcome, Target
 
 BEST_RULE = "largest area on dev"
-
-
-def gate_sources(run: Path, stored: StoredScores) -> dict[str, Source]:
-    """The gate behind each score of a run folder, as far as the score files name it."""
-    by_gate = {gate: source_of(run, stored.meta, gate) for gate in stored.by_gate}
-    return {gate: source for gate, source in by_gate.items() if source is not None}
-
-
-def add_noted(gates: Sequence[GateInput], behind: Mapping[str, Source], named: Mapping[str, float]) -> list[GateInput]:
-    """The gates with the lowest score they can give and the threshold of rule ``given``: one that is named, else the
-    one noted in the gate's folder.
-
-    Raises :class:`UserError` for a name that no gate has, and for a threshold under its gate's floor.
-    """
-    names = {gate.name for gate in gates}
-    unknown = next((name for name in named if name not in names), None)
-    if unknown is not None:
-        raise UserError(f"key 'thresholds': no gate '{unknown}'; {did_you_mean(unknown, names)}")
-    return [_with_noted(gate, behind.get(gate.name), named.get(gate.name)) for gate in gates]
-
-
-def _with_noted(gate: GateInput, source: Source | None, threshold: float | None) -> GateInput:
-    if source is None or missing_reason(source):
-        return replace(gate, given=threshold)
-    scale = scale_of(source.folder, source.name)
-    if scale is not None and threshold is not None:
-        scale.check(threshold)
-    stored = read_gate_json(source.folder).get("thresholds", {}).get(source.name)
-    if threshold is None and stored is not None:
-        threshold = Threshold.model_validate(stored).threshold
-    return replace(gate, given=threshold, floor=None if scale is None else scale.floor)
 
 
 @dataclass(frozen=True)
@@ -80,24 +48,21 @@ def note_thresholds(folder: RunFolder, gates: Sequence[GateInput], new: ChosenTh
     """Note the threshold of every gate that its score file names, and the best of several keys, in that gate's folder;
     what was done, in lines. Numbers of the run's dev questions are kept beside the scores.
     """
-    run, settings, behind = folder.path, new.settings, gate_sources(folder.path, folder.stored)
-    dev, questions = folder.dev.outcomes, folder.dev.questions
+    dev, settings, lines, by_folder = folder.dev.outcomes, new.settings, [], dict[Path, list[str]]()
     tested = {saving.gate: _test_figures(saving) for saving in new.savings}
-    inputs, lines, by_folder = {gate.name: gate for gate in gates}, [], dict[Path, list[str]]()
-    texts, entities = [question.text for question in questions], len(set(entities_of(questions)))
-    answers = dev_answers(dev, settings.kind) if dev else None
-    groups = entities_of(questions) if questions else [outcome.question_id for outcome in dev]
-    dev_facts = {"questions": dev_questions(texts, entities)} if questions else {}
+    inputs = {gate.name: gate for gate in gates}
+    answers, groups = dev_answers(dev, settings.kind) if dev else None, entities_of(folder.dev.questions)
+    hashed = file_sha256(folder.path / "examples" / "dev.jsonl")
     chosen = [gate for gate in new.results if gate.threshold is not None and gate.threshold_rule is not None]
     for result in chosen:
-        source, gate = behind.get(result.gate), inputs[result.gate]
-        if source is None or (result.threshold_rule == "given" and result.threshold != gate.given):
+        source, gate = folder.stored.behind.get(result.gate), inputs[result.gate]
+        if result.threshold_rule == "given" and result.threshold != gate.given:
             continue
-        reason = missing_reason(source)
-        if reason:
-            lines.append(f"{result.gate}: its threshold is not noted, {reason}")
+        if source is None:
+            reason = folder.stored.missing.get(result.gate)
+            lines += [f"{result.gate}: its threshold is not noted, {reason}"] if reason else []
             continue
-        threshold = _threshold(run, result, gate, dev, settings, dev_facts)
+        threshold = _threshold(result, gate, folder, settings, hashed)
         outlook = fit_outlook(gate.dev, answers, groups, new.search_tokens) if answers else None
         threshold = threshold.model_copy(update={"test": tested.get(result.gate), "outlook": outlook})
         done = note(source.folder, source.name, threshold, new.replacing)
@@ -106,7 +71,7 @@ def note_thresholds(folder: RunFolder, gates: Sequence[GateInput], new: ChosenTh
         if not done.kept and done.old != done.chosen:
             by_folder.setdefault(source.folder, []).append(result.gate)
     lines += [f"thresholds noted in {path}: {', '.join(names)}" for path, names in by_folder.items()]
-    return lines + _note_best_keys(behind, [inputs[result.gate] for result in chosen], dev, settings.kind)
+    return lines + _note_best_keys(folder.stored.behind, [inputs[result.gate] for result in chosen], dev, settings.kind)
 
 
 def results_at_rule(results: Sequence[GateResult], rule: Rule | None) -> list[GateResult]:
@@ -127,7 +92,7 @@ def _note_best_keys(
     cards: dict[Path, KeyedCard] = {}
     for gate in gates if dev else ():
         source = behind.get(gate.name)
-        if source is None or missing_reason(source):
+        if source is None:
             continue
         card = read_card(source.folder)
         if isinstance(card, KeyedCard) and len(card.keys) > 1 and source.name in card.names():
@@ -159,28 +124,71 @@ def _test_figures(saving: Saving) -> TestFigures:
 
 
 def _threshold(
-    run: Path,
-    result: GateResult,
-    gate: GateInput,
-    dev: Sequence[Outcome],
-    settings: Settings,
-    dev_facts: Mapping[str, object],
+    result: GateResult, gate: GateInput, folder: RunFolder, settings: Settings, dev_sha256: str
 ) -> Threshold:
-    hashed = file_sha256(run / "examples" / "dev.jsonl")
+    facts = question_facts(folder.dev.questions)
     if result.threshold_rule == "max_loss":
-        goal = CalibrationGoal("max_loss", max_loss=settings.max_loss, delta=settings.delta)
-        chosen = calibrate(dev_table(gate, dev, settings.kind), goal, gate.floor)
-        return Threshold(
-            threshold=chosen.threshold,
-            rule=chosen.rule,
-            dev_file_sha256=hashed,
-            n_dev=result.n_dev,
-            evidence=chosen.evidence,
-            dev=dict(dev_facts),
-        )
-    value = result.threshold if result.threshold is not None else 0.0
-    rule = str(result.threshold_rule)
-    dev_facts_kept: dict[str, object] = {}
-    if len(gate.dev):
-        dev_facts_kept = {"scores": kept_scores(gate.dev), **dev_facts}
-    return Threshold(threshold=value, rule=rule, dev_file_sha256=hashed, n_dev=result.n_dev, dev=dev_facts_kept)
+        chosen = calibrate(dev_table(gate, folder.dev.outcomes, settings.kind), settings.cut, gate.floor)
+        value, rule, evidence = chosen.threshold, chosen.rule, chosen.evidence
+    else:
+        value, rule, evidence = result.threshold or 0.0, str(result.threshold_rule), {}
+        facts = {"scores": kept_scores(gate.dev), **facts} if facts else {}
+    return Threshold(
+        threshold=value, rule=rule, dev_file_sha256=dev_sha256, n_dev=result.n_dev, evidence=evidence, dev=facts
+    )
+
+
+LEAST = 50  # dev questions; fewer teach no map
+FOLDS = 5
+
+
+def fit_outlook(scores: Floats, answers: Correctness, groups: Sequence[str], tokens: float | None) -> Outlook | None:
+    """Two isotonic regressions on dev: of "right with passages, wrong without", and of the difference of the answers.
+
+    ``groups``: questions of one entity share a fold, by which the calibration error afterwards is cross-fitted.
+    ``tokens``: mean of the prompt tokens that passages add. None for fewer than :data:`LEAST` questions, and where a
+    search helps for none or for all.
+    """
+    helps, gain = answers.rag * (1 - answers.llm), answers.rag - answers.llm
+    if len(scores) < LEAST or not 0 < helps.mean() < 1:
+        return None
+    grid, chance = _isotonic(scores, helps, 0.0)
+    other, expected = _isotonic(scores, gain, -1.0)
+    knots = np.union1d(grid, other)
+    return Outlook(
+        n=len(scores),
+        scores=_rounded(knots),
+        helps=_rounded(np.interp(knots, grid, chance)),
+        gain=_rounded(np.interp(knots, other, expected)),
+        ece_before=_error(helps, scores) if is_probability(scores) else None,
+        ece=_cross_fitted_error(scores, helps, groups),
+        search_tokens=None if tokens is None else round(tokens, 1),
+    )
+
+
+def _isotonic(scores: Floats, values: Floats, low: float) -> tuple[Floats, Floats]:
+    """The knots of the best non-decreasing function, in [``low``, 1]; it is linear between them."""
+    from sklearn.isotonic import IsotonicRegression
+
+    model = IsotonicRegression(y_min=low, y_max=1, out_of_bounds="clip").fit(scores, values)
+    return np.asarray(model.X_thresholds_, dtype=np.float64), np.asarray(model.y_thresholds_, dtype=np.float64)
+
+
+def _cross_fitted_error(scores: Floats, helps: Floats, groups: Sequence[str]) -> float | None:
+    """Calibration error of maps that were fitted without the question's fold; None for too few groups."""
+    from sklearn.model_selection import GroupKFold
+
+    if len(set(groups)) < FOLDS:
+        return None
+    predicted = np.zeros(len(scores))
+    for fitted, held in GroupKFold(FOLDS).split(scores, groups=list(groups)):
+        predicted[held] = np.interp(scores[held], *_isotonic(scores[fitted], helps[fitted], 0.0))
+    return _error(helps, predicted)
+
+
+def _error(helps: Floats, probabilities: Floats) -> float:
+    return round(calibration(helps > 0.5, np.clip(probabilities, 0, 1)).ece, 4)
+
+
+def _rounded(values: Floats) -> tuple[float, ...]:
+    return tuple(round(float(value), 7) for value in values)

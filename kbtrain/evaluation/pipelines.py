@@ -16,14 +16,13 @@ import numpy as np
 from kbtrain.answers.grading import exact_match, is_correct, token_f1
 from kbtrain.answers.thoughts import is_left_out
 from kbtrain.arrays import Floats
-from kbtrain.evaluation.seen import NOTHING, Seen, seen_of
+from kbtrain.evaluation.scores import NOTHING, ByGate, Seen, seen_of
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
-from kbtrain.metrics.significance import Delta, delta, resampled_means
+from kbtrain.metrics.significance import Delta, interval, resampled_means
 from kbtrain.rag.seakr_traces import Trace, grades, stored_pipelines
 from kbtrain.records import Condition, Evidence, Question, Sample
 
-Scores = Mapping[str, Mapping[str, float]]  # gate -> question id -> score
 _MEASURED = ("spent_per_question", "seconds_per_question")
 COSTS = ("searches", "passages", "requests", "samples", "tokens", "seconds")
 DRAWS = 5_000
@@ -84,7 +83,7 @@ class Alternatives:
     questions: Mapping[str, Question]
     store: SampleStore
     run: str
-    scores: Scores
+    scores: ByGate
     spent: Mapping[str, Mapping[str, float]]
     hits: Mapping[str, int]
     entities: Mapping[str, str] | None = None
@@ -155,13 +154,9 @@ def _gated(name: str, scores: Sequence[float], searches: int, llm: _Row, rag: _R
 
 def _rows(method: _Row, others: Sequence[_Row], clusters: Sequence[str] | None) -> list[PipelineRow]:
     tables = np.concatenate([way.table[:, [0, 2]] for way in (method, *others)], axis=1)
-    means, drawn = tables.mean(axis=0), resampled_means(tables, DRAWS, SEED, clusters)
-
-    def minus(i: int, column: int) -> Delta:
-        at = 2 * i + column
-        return delta(float(means[column] - means[at]), drawn[:, column] - drawn[:, at])
-
-    return [_row(method), *(_row(way, minus(i, 0), minus(i, 1)) for i, way in enumerate(others, 1))]
+    accuracy, f1, *means = resampled_means(tables, DRAWS, SEED, clusters).T
+    differences = zip(others, means[::2], means[1::2], strict=True)
+    return [_row(method), *(_row(way, interval(accuracy - a), interval(f1 - f)) for way, a, f in differences)]
 
 
 def traces_minus(traces: Sequence[Trace], others: Sequence[Trace]) -> tuple[Delta, Delta]:
@@ -173,8 +168,8 @@ def traces_minus(traces: Sequence[Trace], others: Sequence[Trace]) -> tuple[Delt
     if not pairs:
         raise ValueError("no question that both have answered")
     table = np.array([[row.correct - other.correct, row.f1 - other.f1] for row, other in pairs], dtype=np.float64)
-    means, drawn = table.mean(axis=0), resampled_means(table, DRAWS, SEED)
-    return delta(float(means[0]), drawn[:, 0]), delta(float(means[1]), drawn[:, 1])
+    right, f1 = resampled_means(table, DRAWS, SEED).T
+    return interval(right), interval(f1)
 
 
 def _row(way: _Row, accuracy: Delta | None = None, f1: Delta | None = None) -> PipelineRow:
@@ -186,7 +181,7 @@ def pipelines_of_run(
     run: Path,
     sampling_run: str,
     questions: Sequence[Question],
-    scores: Scores,
+    scores: ByGate,
     meta: Mapping[str, Any],
     clusters: Sequence[str] | None = None,
 ) -> list[PipelineResult]:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
+from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
-from kbtrain.evaluation.outcomes import AccuracyKind, ConditionSummary
+from kbtrain.evaluation.outcomes import AccuracyKind, ConditionSummary, Correctness
 from kbtrain.evaluation.pipelines import PipelineResult
-from kbtrain.evaluation.seen import NOTHING, Seen
+from kbtrain.evaluation.scores import NOTHING, ByGate, Seen
+from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import one_line, read_value
-from kbtrain.io.provenance import write_atomically
+from kbtrain.io.provenance import check_current, meta_path, read_meta, write_atomically
 from kbtrain.metrics.classification import Classification
 from kbtrain.metrics.ranking import Oracles
 from kbtrain.metrics.significance import Delta, McNemar
@@ -165,6 +167,16 @@ class GateResult:
     seen: Seen = NOTHING
 
 
+def decisions_of(gate: GateResult, answers: Correctness, ids: Sequence[str], scores: ByGate) -> Floats | None:
+    """1 where a gate searches for a question, else 0; None if its decisions are not stored (random, relation-only)."""
+    llm, rag = answers.llm, answers.rag
+    fixed = {"llm_only": np.zeros_like(llm), "all_rag": np.ones_like(llm), "oracle": (rag > llm).astype(np.float64)}
+    if gate.gate in fixed or gate.gate not in scores or gate.threshold is None:
+        return fixed.get(gate.gate)
+    of = scores[gate.gate]
+    return np.array([of[name] > gate.threshold for name in ids], dtype=np.float64)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Two gates on the same questions: ``accuracy`` is the plain difference; ``gain`` the difference of what each
@@ -186,7 +198,7 @@ SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
 _NUMBERS = re.compile(r"\[\s+((?:-?[\d.e+-]+,?\s+)+)\]")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Results:
     """The content of ``results.json``."""
 
@@ -195,12 +207,12 @@ class Results:
     gates: list[GateResult]
     comparisons: list[Comparison]
     oracles: Oracles | None = None  # of the flat figures' accuracy
-    methods: list[PipelineResult] = dataclasses.field(default_factory=list)  # whole methods, each beside stored answers
+    methods: list[PipelineResult] = field(default_factory=list)  # whole methods, each beside stored answers
 
 
 def to_json(results: Results) -> dict[str, Any]:
     """The JSON document."""
-    return {"schema": SCHEMA, **dataclasses.asdict(results)}
+    return {"schema": SCHEMA, **asdict(results)}
 
 
 def check(document: Mapping[str, Any]) -> None:
@@ -254,3 +266,39 @@ def _inlined(part: Any, named: Mapping[str, Any]) -> Any:
     if "$ref" in part:
         return _inlined(named[part["$ref"].removeprefix("#/$defs/")], named)
     return {key: _inlined(inner, named) for key, inner in part.items()}
+
+
+STAGE_OF = {"results.json": "end_to_end", "fidelity.json": "fidelity", "classify.json": "classify", "cost.json": "cost"}
+STAGES = ("questions.jsonl", "passages.jsonl", "evidence.jsonl", "samples.db", "labels.jsonl", "examples/train.jsonl",
+          "examples/dev.jsonl", "examples/test.jsonl")  # fmt: skip
+
+
+def stages(run: Path, scores: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """Meta data of each file of a run, as far as there is any; package versions are listed once in the result."""
+    by_file = {}
+    for name in (*STAGES, *(path.relative_to(run).as_posix() for path in scores)):
+        if path_exists(meta_path(run / name)):
+            meta = read_meta(run / name)
+            by_file[name] = {key: value for key, value in meta.items() if key != "packages"}
+    return by_file
+
+
+def check_result(path: Path, sampling_run: str | None = None) -> None:
+    """Raise :class:`UserError` unless a result is what its meta data say, and its inputs are those in its folder.
+
+    Inputs that are not there any more (a result that was copied elsewhere) are not looked for. ``sampling_run``: whose
+    answers are to stand beside it; those of another run in the store than it was computed from are refused.
+    """
+    command = f"eval/{STAGE_OF.get(path.name, 'end_to_end')}.py"
+    if not path_exists(path):
+        raise UserError(f"{at(path)}: no such file; run {command} --run {path.parent} first")
+    if not path_exists(meta_path(path)):
+        raise UserError(f"{at(path)}: no meta data beside it that say where it is from; run {command} again")
+    meta = read_meta(path)
+    options = meta.get("config")
+    of = options.get("sampling_run") if isinstance(options, dict) else None
+    if sampling_run is not None and of not in (None, sampling_run):
+        raise UserError(f"key 'sampling_run': {at(path)}: computed from run '{of}', not '{sampling_run}'; name that")
+    places = ((path.parent / name, path.parent / "scores" / name, Path(name)) for name in meta["inputs"])
+    sources = (next((place for place in named if place.is_file()), None) for named in places)
+    check_current(path, *(source for source in sources if source is not None), command=command)

@@ -21,7 +21,7 @@ from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.gate.card import Saves
 from kbtrain.metrics import thresholds
 from kbtrain.metrics.ranking import Curve, normalised_area, oracle_curve, retrieval_curve
-from kbtrain.metrics.significance import Delta, delta, question_counts, resampled_means
+from kbtrain.metrics.significance import Delta, PolicyDraws, draw_policies, interval, question_counts
 from kbtrain.records import Outcome
 
 LIMIT = thresholds.SMALL_LOSS
@@ -117,7 +117,7 @@ def savings(
     cuts, rank = {}, {}
     columns = {gate: np.array([of[o.question_id] for o in test]) for gate, of in scores.items()}
     on_dev = {gate: np.array([of[o.question_id] for o in dev]) for gate, of in scores.items()}
-    table = [correctness.llm, correctness.rag]
+    searched = []
     for gate in scores:
         fewest, right = (
             most_saved(on_dev[gate], before, limit)[0],
@@ -126,21 +126,16 @@ def savings(
         chosen = options.settings.get(gate, (right, "best_accuracy"))
         cuts[gate] = chosen[1], (chosen[0], fewest, right)
         rank[gate] = dev_rank(on_dev[gate], before, limit)
-        for threshold in cuts[gate][1]:
-            searched = columns[gate] > threshold
-            table += [searched.astype(np.float64), np.where(searched, correctness.rag, correctness.llm)]
-    means = np.stack(table, axis=1)
-    drawn, observed = resampled_means(means, options.draws, options.seed, options.clusters), means.mean(axis=0)
+        searched += [(columns[gate] > threshold).astype(np.float64) for threshold in cuts[gate][1]]
+    llm, rag = correctness.llm, correctness.rag
+    drawn = iter(draw_policies(llm, rag, searched, options.draws, options.seed, options.clusters))
     rows = []
-    for i, gate in enumerate(scores):
+    for gate in scores:
         rule, thresholds_of = cuts[gate]
-        at_noted, at_fewest, at_right = (
-            _setting(threshold, on_dev[gate], observed, drawn, 2 + 6 * i + 2 * j)
-            for j, threshold in enumerate(thresholds_of)
-        )
-        curve = retrieval_curve(columns[gate], correctness.llm, correctness.rag)
+        at_noted, at_fewest, at_right = (_setting(threshold, on_dev[gate], next(drawn)) for threshold in thresholds_of)
+        curve = retrieval_curve(columns[gate], llm, rag)
         area = None if rank[gate][0] == -math.inf else rank[gate][0]
-        as_all_rag, within = (fewest_searches(curve, float(observed[1]) - lost) for lost in (0.0, limit))
+        as_all_rag, within = (fewest_searches(curve, float(rag.mean()) - lost) for lost in (0.0, limit))
         rows.append(
             Saving(
                 gate, limit, rule, len(dev), len(test), area, noted=at_noted, fewest=at_fewest, most_right=at_right,
@@ -158,16 +153,14 @@ def dev_rank(scores: Floats, answers: Correctness, limit: float = LIMIT) -> tupl
     return -math.inf if area is None else area, most_saved(scores, answers, limit)[1]
 
 
-def _setting(threshold: float, on_dev: Floats, observed: Floats, drawn: Floats, ratio: int) -> ThresholdSaving:
-    """``ratio``: the column of the means with the share of searches at this threshold; the next one: its accuracy."""
-    accuracy = ratio + 1
+def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws) -> ThresholdSaving:
     return ThresholdSaving(
         threshold,
         dev_saved=float(1 - (on_dev > threshold).mean()),
-        accuracy=float(observed[accuracy]),
-        saved=delta(1 - float(observed[ratio]), 1 - drawn[:, ratio]),
-        change=delta(float(observed[accuracy] - observed[1]), drawn[:, accuracy] - drawn[:, 1]),
-        over_random=delta(float(_over(observed[None], ratio, accuracy)[0]), _over(drawn, ratio, accuracy)),
+        accuracy=float(drawn.accuracy[0]),
+        saved=interval(1 - drawn.ratio),
+        change=interval(drawn.accuracy - drawn.rag),
+        over_random=interval(drawn.gain),
     )
 
 
@@ -186,11 +179,6 @@ def most_right(scores: Floats, answers: Correctness, training: thresholds.Traini
 def _dev(scores: Floats, answers: Correctness) -> thresholds.Dev:
     """For rules that do not ask what is needed."""
     return thresholds.Dev(scores, answers.llm, answers.rag, np.zeros_like(scores))
-
-
-def _over(means: Floats, ratio: int, accuracy: int) -> Floats:
-    """Accuracy above that of a random gate with as many searches, from means of each column (0: llm, 1: rag)."""
-    return np.asarray(means[:, accuracy] - means[:, 0] - means[:, ratio] * (means[:, 1] - means[:, 0]))
 
 
 def order_curves(

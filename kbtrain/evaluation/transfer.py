@@ -6,39 +6,34 @@ Run folders are the sets of a transfer matrix, by data set within the runs or by
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from kbtrain.arrays import Floats
+from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation import outcomes as oc
-from kbtrain.evaluation.groups import JudgedQuestions, group_rows
-from kbtrain.evaluation.outcomes import AccuracyKind, Resample
-from kbtrain.evaluation.run_folder import RunFolder, gate_input
+from kbtrain.evaluation.decisions import dev_table
+from kbtrain.evaluation.gate_inputs import gate_input
+from kbtrain.evaluation.outcomes import AccuracyKind, Correctness, Resample
+from kbtrain.evaluation.run_folder import RunFolder
 from kbtrain.metrics.calibration import Shift, shift
-from kbtrain.metrics.significance import Delta
+from kbtrain.metrics.significance import Delta, draw_policies, interval
 from kbtrain.metrics.thresholds import Dev, Rule, choose
+
+DRAWS, SEED = 2_000, 0
 
 
 @dataclass(frozen=True)
 class TransferSet:
-    """The dev and test questions of one data set (or of one model): scores by gate, and both answers' correctness.
-
-    ``dev_needed``: 1 where the greedy answers need a retrieval; None: where ``dev_rag`` is above ``dev_llm``.
-    ``clusters`` of the test questions, which intervals draw as a whole; None: they draw questions.
-    """
+    """The questions of one data set (or of one model): of ``dev`` by gate, and those of test with their ``scores`` by
+    gate and ``answers``."""
 
     name: str
-    dev_scores: Mapping[str, Floats]
-    dev_llm: Floats
-    dev_rag: Floats
-    test_scores: Mapping[str, Floats]
-    test_llm: Floats
-    test_rag: Floats
-    dev_needed: Floats | None = None
-    clusters: tuple[str, ...] | None = None
+    dev: Mapping[str, Dev]
+    scores: Mapping[str, Floats]
+    answers: Correctness
 
 
 @dataclass(frozen=True)
@@ -62,29 +57,24 @@ class CarriedThreshold:
 
 
 def carry_threshold(
-    gate: str, source: TransferSet, target: TransferSet, rule: Rule, target_ratio: float = 0.5
+    gate: str, source: tuple[str, Dev], target: tuple[str, Floats, Correctness], rule: Rule, target_ratio: float = 0.5
 ) -> CarriedThreshold:
-    """Choose on the source's dev questions, decide for the target's test questions. Raises :class:`UserError`
-    (see ``thresholds.choose``)."""
-    needed = source.dev_needed
-    if needed is None:
-        needed = (source.dev_rag > source.dev_llm).astype(np.float64)
-    dev = Dev(source.dev_scores[gate], source.dev_llm, source.dev_rag, needed)
+    """Choose on the source's dev questions, decide for the target's test questions, both with their names. Raises
+    :class:`UserError` (see ``thresholds.choose``)."""
+    (source_name, dev), (target_name, scores, answers) = source, target
     threshold = choose(rule, dev, target_ratio)
-    scores = target.test_scores[gate]
     retrieve = (scores > threshold.value).astype(np.float64)
-    judged = JudgedQuestions(target.test_llm, target.test_rag, {gate: retrieve}, target.clusters)
-    cell = group_rows(judged, [target.name] * len(scores))[0].gates[gate]
+    (drawn,) = draw_policies(answers.llm, answers.rag, [retrieve], DRAWS, SEED, answers.clusters)
     return CarriedThreshold(
         gate=gate,
-        source=source.name,
-        target=target.name,
+        source=source_name,
+        target=target_name,
         n_dev=len(dev.scores),
         n=len(scores),
         threshold=threshold.value,
-        accuracy=cell.accuracy,
-        ratio=cell.ratio,
-        gain=cell.gain,
+        accuracy=float(drawn.accuracy[0]),
+        ratio=float(drawn.ratio[0]),
+        gain=interval(drawn.gain),
         shift=shift(dev.scores, scores),
     )
 
@@ -93,14 +83,20 @@ def transfer_matrix(
     gates: Sequence[str], parts: Sequence[TransferSet], rule: Rule, target_ratio: float = 0.5
 ) -> tuple[list[CarriedThreshold], list[str]]:
     """Every gate from every part with dev questions to every part with test questions; and the parts without dev."""
-    without = [part.name for part in parts if not len(part.dev_llm)]
+    without = [part.name for part in parts if not all(len(dev.scores) for dev in part.dev.values())]
     cells = [
-        carry_threshold(gate, source, target, rule, target_ratio)
+        carry_threshold(
+            gate,
+            (source.name, source.dev[gate]),
+            (target.name, target.scores[gate], target.answers),
+            rule,
+            target_ratio,
+        )
         for gate in gates
         for source in parts
-        if len(source.dev_llm)
+        if source.name not in without
         for target in parts
-        if len(target.test_llm)
+        if len(target.answers.llm)
     ]
     return cells, without
 
@@ -112,30 +108,31 @@ def by_dataset(
     runs: Sequence[RunFolder], gates: Sequence[str], kind: AccuracyKind = "greedy", resample: Resample = "questions"
 ) -> list[TransferSet]:
     """One part per data set, over all runs (of one model)."""
-    sides = ([run.dev for run in runs], [run.test for run in runs])
+    questions = [question for run in runs for question in run.test.questions]
+    of_dev = np.array([question.dataset for run in runs for question in run.dev.questions])
+    of_test = np.array([question.dataset for question in questions])
     inputs = {gate: gate_input(runs, gate) for gate in gates}
-    names = [[question.dataset for part in side for question in part.questions] for side in sides]
-    on_dev, on_test = ([o for part in side for o in part.outcomes] for side in sides)
-    answers = oc.dev_answers(on_dev, kind), oc.answers(on_test, kind)
-    needed = oc.is_needed(on_dev).astype(np.float64)
-    clusters = oc.clusters_of(resample, [question for part in sides[1] for question in part.questions])
+    outcomes = [outcome for run in runs for outcome in run.dev.outcomes]
+    tables = {gate: dev_table(scores, outcomes, kind) for gate, scores in inputs.items()}
+    answers = oc.answers([outcome for run in runs for outcome in run.test.outcomes], kind)
+    clusters = oc.clusters_of(resample, questions)
     parts = []
-    for name in dict.fromkeys([*names[0], *names[1]]):
-        dev, test = (np.array([other == name for other in side], dtype=bool) for side in names)
+    for name in dict.fromkeys([*of_dev.tolist(), *of_test.tolist()]):
+        dev, test = of_dev == name, of_test == name
+        drawn = None if clusters is None else tuple(np.array(clusters)[test].tolist())
         parts.append(
             TransferSet(
                 name,
-                {gate: scores.dev[dev] for gate, scores in inputs.items()},
-                answers[0].llm[dev],
-                answers[0].rag[dev],
+                {gate: _part(table, dev) for gate, table in tables.items()},
                 {gate: scores.test[test] for gate, scores in inputs.items()},
-                answers[1].llm[test],
-                answers[1].rag[test],
-                needed[dev],
-                None if clusters is None else tuple(name for name, of in zip(clusters, test, strict=True) if of),
+                Correctness(kind, answers.llm[test], answers.rag[test], drawn),
             )
         )
     return parts
+
+
+def _part(table: Dev, at: Bools) -> Dev:
+    return Dev(table.scores[at], table.llm[at], table.rag[at], table.needed[at])
 
 
 def between_models(
@@ -162,23 +159,9 @@ def between_models(
             if name in without:
                 continue
             for other, target in zip(names, runs, strict=True):
-                pair = _pair(gate, (name, source), (other, target), kind, resample)
-                cells.append(carry_threshold(gate, *pair, rule, target_ratio))
+                scores = gate_input([source], gate, [target])
+                clusters = oc.clusters_of(resample, target.test.questions)
+                answers = replace(oc.answers(target.test.outcomes, kind), clusters=clusters)
+                dev = dev_table(scores, source.dev.outcomes, kind)
+                cells.append(carry_threshold(gate, (name, dev), (other, scores.test, answers), rule, target_ratio))
     return cells, without
-
-
-def _pair(
-    gate: str, of: tuple[str, RunFolder], to: tuple[str, RunFolder], kind: AccuracyKind, resample: Resample
-) -> tuple[TransferSet, TransferSet]:
-    """The source's scores of its own dev questions, and of the target's test questions; both sides with their names."""
-    (name, source), (other, target) = of, to
-    clusters = oc.clusters_of(resample, target.test.questions)
-    scores = gate_input([source], gate, [target])
-    dev, test = oc.dev_answers(source.dev.outcomes, kind), oc.answers(target.test.outcomes, kind)
-    needed = oc.is_needed(source.dev.outcomes).astype(np.float64)
-    nothing: dict[str, Floats] = {}
-    empty = np.zeros(0)
-    return (
-        TransferSet(name, {gate: scores.dev}, dev.llm, dev.rag, nothing, empty, empty, needed),
-        TransferSet(other, nothing, empty, empty, {gate: scores.test}, test.llm, test.rag, None, clusters),
-    )

@@ -10,7 +10,7 @@ from kbtrain.gate.card import KeyedCard
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.kind import Kind
 from kbtrain.gates.registry import GATES, kinds
-from kbtrain.metrics.dev import classifier_metrics
+from kbtrain.metrics.turns import classifier_metrics
 from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
 from kbtrain.training.data import Labelled

@@ -328,7 +328,7 @@ def note_best_f1(folder: Path, gate: GateHandle, scores: Path, dev: Sequence[Exa
     name = card.names()[0]
     if not labelled or name in card.thresholds:
         return
-    from kbtrain.metrics.dev import best_f1_threshold
+    from kbtrain.metrics.turns import best_f1_threshold
 
     by_id = {row.question_id: row.score for row in jsonl.read(GateScore, scores) if row.gate == gate.names[0]}
     best = best_f1_threshold([float(bool(turn.label)) for turn in labelled], [by_id[turn.id] for turn in labelled])

@@ -60,7 +60,7 @@ def two_sided_p(value: Delta) -> float:
 
 
 def resampled_means(columns: Floats, draws: int, seed: int, clusters: Sequence[str] | None = None) -> Floats:
-    """Means of each column over questions drawn with replacement: (n, k) -> (draws, k).
+    """Means of each column: as observed first, then over questions drawn with replacement: (n, k) -> (1 + draws, k).
 
     All columns see the same questions in each draw, so differences between columns are paired. ``clusters``: of each
     question; whole clusters are drawn then.
@@ -72,12 +72,45 @@ def resampled_tables(
     tables: Sequence[Floats], draws: int, seed: int, clusters: Sequence[str] | None = None
 ) -> list[Floats]:
     """:func:`resampled_means` of each table of columns of the same questions, which are drawn once for all of them."""
-    by_table: list[list[Floats]] = [[] for _ in tables]
+    by_table = [[columns.mean(axis=0)[None]] for columns in tables]
     for counts in question_counts(len(tables[0]), draws, seed, clusters) if tables else ():
         size = counts.sum(axis=1)[:, None]
         for parts, columns in zip(by_table, tables, strict=True):
             parts.append(counts @ columns / size)
     return [np.concatenate(parts) for parts in by_table]
+
+
+@dataclass(frozen=True)
+class PolicyDraws:
+    """Accuracy of a policy and its share of searches (``ratio``), beside the accuracies of searching never (``llm``)
+    and always (``rag``): as observed first, then in each resample, (1 + draws,) each."""
+
+    llm: Floats
+    rag: Floats
+    ratio: Floats
+    accuracy: Floats
+
+    @property
+    def chance(self) -> Floats:
+        """Expected accuracy of as many searches at random, of the resample's own questions."""
+        return (1 - self.ratio) * self.llm + self.ratio * self.rag
+
+    @property
+    def gain(self) -> Floats:
+        """Accuracy above :attr:`chance`."""
+        return self.accuracy - self.chance
+
+
+def draw_policies(
+    llm: Floats, rag: Floats, retrieve: Sequence[Floats], draws: int, seed: int, clusters: Sequence[str] | None = None
+) -> list[PolicyDraws]:
+    """Policies on the same questions and the same resamples. ``llm``, ``rag``: correctness without and with retrieval;
+    ``retrieve``: each policy's probability of retrieving each question, (n,)."""
+    columns = [llm, rag]
+    for p in retrieve:
+        columns += [p, (1 - p) * llm + p * rag]
+    means = resampled_means(np.stack(columns, axis=1), draws, seed, clusters).T
+    return [PolicyDraws(means[0], means[1], *means[2 + 2 * i : 4 + 2 * i]) for i in range(len(retrieve))]
 
 
 def resampled_areas(

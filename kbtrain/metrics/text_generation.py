@@ -35,19 +35,6 @@ class TextScores:
     rouge_l: float
 
 
-@dataclass(frozen=True)
-class Confidence:
-    """Means over the responses of the least logit and of the least probability among a response's chosen tokens.
-
-    RAGate's text and table differ about which of the two it reports. ``n_without`` responses have no token.
-    """
-
-    n: int
-    n_without: int
-    minimum_logit: float | None
-    minimum_probability: float | None
-
-
 def text_parts(responses: Sequence[str], references: Sequence[str]) -> Floats:
     """Sufficient statistics of corpus figures, one row a response: (n, 13), BLEU's matches and totals of 1- to 4-grams,
     the lengths of response and reference, and the three ROUGE F-measures. Any rows' figures: :func:`scores_of`.
@@ -157,15 +144,6 @@ def _encoder(model: str, layers: int | None) -> tuple[str, str]:
         raise UserError(f"BERTScore's model '{model}': choose one of its layers (--bertscore-layers)")
     weights = [file_sha256(file) for file in sorted(Path(path).glob("*.safetensors"))]
     return path, f"{Path(path).resolve().name}@{weights[0][:12] if weights else 'no-safetensors'}"
-
-
-def confidence(logits: Sequence[Sequence[float]], probabilities: Sequence[Sequence[float]]) -> Confidence:
-    """From each response's chosen tokens' logits and probabilities."""
-    least = [(min(a), min(b)) for a, b in zip(logits, probabilities, strict=True) if len(a)]
-    n, without = len(least), len(logits) - len(least)
-    if not least:
-        return Confidence(0, without, None, None)
-    return Confidence(n, without, sum(a for a, _ in least) / n, sum(b for _, b in least) / n)
 
 
 def _check(responses: Sequence[str], references: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of gates on dialogue turns (RAGate, table 2), and summaries over training seeds, with bootstrap intervals.
+"""Metrics of classifying gates on dev, on dialogue turns (RAGate, table 2) and over training seeds, with intervals.
 
 Turns of one dialogue are alike, so whole dialogues are drawn; all gates see the same draws, so that differences between
 them are paired. A mean over seeds has two sources of variance: the questions and the training seed.
@@ -12,8 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
+from kbtrain.metrics.classification import classify, log_loss
 from kbtrain.metrics.registry import METRICS, MetricInput
-from kbtrain.metrics.significance import Delta, cluster_counts, delta, resampled_means
+from kbtrain.metrics.significance import Delta, cluster_counts, delta, interval, resampled_means
+from kbtrain.metrics.thresholds import Dev, ThresholdChoice, choose
+from kbtrain.records import GateExample, TurnExample
 
 
 @dataclass(frozen=True)
@@ -145,14 +148,56 @@ def summarise_seeds(
         by_seed = column_means.reshape(*column_means.shape[:-1], len(values), -1)
         return by_seed[..., 0] if figure is None else figure(by_seed)
 
-    drawn = of_seeds(resampled_means(table, draws, seed, clusters))
+    means, *_ = drawn = of_seeds(resampled_means(table, draws, seed, clusters))
     picked = np.random.default_rng([seed, 1]).integers(len(values), size=(draws, len(values)))
-    crossed = np.take_along_axis(drawn, picked, axis=1).mean(axis=1)
-    means = of_seeds(table.mean(axis=0))
+    crossed = np.take_along_axis(drawn[1:], picked, axis=1).mean(axis=1)
     return SeedSummary(
         mean=float(means.mean()),
         by_seed=[float(mean) for mean in means],
         spread=float(means.std(ddof=1)) if len(means) > 1 else None,
-        questions=delta(float(means.mean()), drawn.mean(axis=1)),
+        questions=interval(drawn.mean(axis=1)),
         both=delta(float(means.mean()), crossed),
     )
+
+
+def best_f1_threshold(need: Sequence[float], scores: Sequence[float]) -> ThresholdChoice:
+    """Threshold of best F1 of "retrieval needed" on dev; of equals, the one with the fewest retrievals."""
+    truth = np.asarray(need) > 0.5
+    nothing = np.zeros(len(truth))
+    return choose("best_f1", Dev(np.asarray(scores, dtype=float), nothing, nothing, truth.astype(float)))
+
+
+def classifier_metrics(
+    need: Sequence[float], scores: Sequence[float], taught: Sequence[float] | None = None
+) -> dict[str, float]:
+    """``loss`` (nats; only of scores in [0, 1]), ``auroc``, ``average_precision``, ``f1`` at the best threshold.
+
+    ``taught``: soft labels for the loss; None: ``need``.
+
+    ``f1`` is for choosing between checkpoints on dev; it does not estimate F1 elsewhere.
+    """
+    values = np.asarray(scores, dtype=float)
+    classes = classify("needed", np.asarray(need) > 0.5, values, values > best_f1_threshold(need, scores).value)
+    figures = {"auroc": classes.auroc, "average_precision": classes.average_precision, "f1": classes.f1}
+    if ((values >= 0) & (values <= 1)).all():  # a score that is not a probability has no log loss
+        figures = {"loss": log_loss(need if taught is None else taught, scores), **figures}
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def intervals_of_examples(
+    examples: Sequence[GateExample | TurnExample], need: Sequence[float], scores: Sequence[float], threshold: float
+) -> str:
+    """Figures of RAGate's table 2 at a threshold, as a Markdown table; whole dialogues, or questions, are resampled.
+
+    Where dev has one label only, ranking metrics are missing.
+    """
+    run = SeedScores(np.asarray(scores, dtype=np.float64), threshold)
+    truth = np.asarray(need) > 0.5
+    groups = [example.dialogue_id if isinstance(example, TurnExample) else example.id for example in examples]
+    gates, _ = classify_turns(truth, groups, {"gate": [run]})
+    return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {format_delta(v)} |" for k, v in gates[0].metrics.items())
+
+
+def format_delta(value: Delta) -> str:
+    """``0.8140 [0.7712, 0.8521]``."""
+    return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"

@@ -9,9 +9,9 @@ from pathlib import Path
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import Difference, FinishedEvaluation, compare_runs, draws_entities
 from kbtrain.evaluation.outcomes import entities_of
-from kbtrain.evaluation.result_meta import check_result
-from kbtrain.evaluation.results import Results, load
-from kbtrain.evaluation.run_folder import in_order, read_outcomes, stored_scores
+from kbtrain.evaluation.results import Results, check_result, load
+from kbtrain.evaluation.run_folder import read_outcomes
+from kbtrain.evaluation.scores import in_order, stored_scores
 from kbtrain.report import curves, summary
 from kbtrain.report.examples import questions_of
 from kbtrain.report.page import page
@@ -40,7 +40,9 @@ def read_finished(folder: Path, name: str | None = None) -> FinishedRun:
     scores = stored.by_gate
     for gate in results.gates:
         if gate.gate in scores:
-            in_order(gate.gate, scores[gate.gate], outcomes, stored.path)  # raises where one is missing
+            in_order(
+                gate.gate, scores[gate.gate], [o.question_id for o in outcomes], stored.path
+            )  # raises where one is missing
     named = name or folder.resolve().name
     entities: dict[str, str] = {}
     if results.meta.get("resample") == "entities":

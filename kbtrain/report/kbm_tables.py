@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.double_judgement import DoubleJudgement
+from kbtrain.evaluation.decisions import DevRule
 from kbtrain.evaluation.groups import (
     Cell,
-    DevRule,
+    DoubleJudgement,
     GroupRow,
     answer_counts,
     group_rows,
@@ -25,7 +25,8 @@ from kbtrain.evaluation.groups import (
     ranked_within,
 )
 from kbtrain.evaluation.outcomes import Resample, clusters_of, drawn_units
-from kbtrain.evaluation.run_folder import RunFolder, read_scores, seen_note
+from kbtrain.evaluation.run_folder import RunFolder, seen_note
+from kbtrain.evaluation.scores import read_scores
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_current, meta_of
 from kbtrain.metrics.significance import Delta
@@ -227,9 +228,9 @@ def _double(options: Options, runs: Sequence[RunFolder]) -> list[tuple[str, Doub
         path = run.path / options.references
         sources = (run.path / name for name in ("questions.jsonl", "evidence.jsonl"))
         check_current(path, *sources, command="eval/score_reference.py")
-        again = replace(run, scores=read_scores(path), stored=replace(run.stored, meta=meta_of(path)))
+        again = replace(run, stored=replace(run.stored, by_gate=read_scores(path), meta=meta_of(path)))
         name = ", ".join(dict.fromkeys(question.dataset for question in run.test.questions))
-        gates = [gate for gate in options.gates if gate in again.scores]
+        gates = [gate for gate in options.gates if gate in again.stored.by_gate]
         if not gates:
             raise UserError(f"{run.path / options.references}: no scores of {', '.join(options.gates)}")
         clusters = clusters_of(options.resample, run.test.questions)

@@ -12,8 +12,19 @@ from numpy.typing import NDArray
 from kbtrain.arrays import Bools
 from kbtrain.dialogue import domain_of
 from kbtrain.dialogue.responses import NONE
-from kbtrain.evaluation.dialogue import DialogueInputs, Draws, FigureRow, Recall, figures, parts_of, table_rows
-from kbtrain.evaluation.snippet_use import Correlation, Usefulness, correlations, gold_usefulness, judged_usefulness
+from kbtrain.evaluation.dialogue import (
+    Correlation,
+    DialogueInputs,
+    Draws,
+    FigureRow,
+    Recall,
+    Usefulness,
+    correlations,
+    figures,
+    parts_of,
+    table_rows,
+    usefulness,
+)
 from kbtrain.metrics.registry import METRICS
 from kbtrain.metrics.text_generation import bleu_signature
 from kbtrain.metrics.turns import GateTurns, SeedScores, classify_turns
@@ -91,13 +102,13 @@ def _responses(name: str, title: str, n: int, rows: Sequence[FigureRow], keys: S
     return Table(name, title, text, columns, body)
 
 
-def appendix_b(usefulness: Sequence[Usefulness], judge: str = "") -> Table:
+def appendix_b(rows_of: Sequence[Usefulness], judge: str = "") -> Table:
     """Usefulness of the snippets of augmented turns; the counterpart of appendix B's question to people."""
     columns = [Column("gate", "text"), Column("snippets", "text"), Column("by", "text"), Column("# augs", "count"),
                Column("judged", "count"),
                Column("useful", "count"), Column("share"), Column("low"), Column("high")]  # fmt: skip
     rows: list[list[Value]] = [
-        [u.gate, u.augmentation, u.by, u.augmented, u.judged, u.useful, u.share, u.low, u.high] for u in usefulness
+        [u.gate, u.augmentation, u.by, u.augmented, u.judged, u.useful, u.share, u.low, u.high] for u in rows_of
     ]
     note = (
         "Of the turns that a gate augments: judged are those that name a gold snippet, useful those of them that read "
@@ -207,13 +218,12 @@ def evaluate_dialogue(
     note = f"{_NOTE} Other than in the paper: {'; '.join(inputs.deviations)}."
     tables += response_tables(len(labels), rows, ranker, note)
     augmented_by = {name: answers for name, answers in inputs.responses.items() if name != NONE}
-    usefulness = []
+    snippets = []
     for name, answers in augmented_by.items():
         for gate, which in {**chosen, "Aug-All": np.ones_like(labels)}.items():
-            usefulness.append(gold_usefulness(gate, name, inputs.turns, answers, which))
-            if inputs.useful:
-                usefulness.append(judged_usefulness(gate, name, inputs.turns, answers, which, inputs.useful))
-    tables.append(appendix_b(usefulness, inputs.judge))
+            judges = (None, inputs.useful) if inputs.useful else (None,)
+            snippets += [usefulness(gate, name, inputs.turns, answers, which, judge) for judge in judges]
+    tables.append(appendix_b(snippets, inputs.judge))
     seeds = correlations(inputs.turns, augmented_by, inputs.relevance, draws)
     tables.append(confidence_table(seeds))
     columns = {"Human": labels, **chosen}

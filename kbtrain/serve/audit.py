@@ -27,7 +27,6 @@ from kbtrain.answers.writing import language_of
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.audit import AuditFigures, JudgedTurns, audit_figures, best_threshold, draw_turns
-from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate
 from kbtrain.evaluation.cost import answered_usage, stored_usage, thousand_questions
 from kbtrain.evaluation.outcomes import grade
 from kbtrain.gate.card import Threshold, promise_text, set_threshold
@@ -43,6 +42,7 @@ from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.prices import PRICES, read_prices
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.significance import Delta
+from kbtrain.metrics.thresholds import control
 from kbtrain.questions.reading.files import data_file
 from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Question, SampleSet
@@ -422,8 +422,8 @@ def _estimate(audit: Audit, answers: Answers, truth: Verdicts, judge: Verdicts) 
 def _choose(audit: Audit, judged: JudgedTurns) -> tuple[float, str, dict[str, Any] | None, Delta | None]:
     """The proposed threshold, what it rests on, and its guarantee, or else its corrected gain over always searching."""
     if audit.goal == "max_loss":
-        chosen = calibrate(judged.dev(), CalibrationGoal("max_loss", max_loss=audit.max_loss))
-        guarantee = chosen.evidence["guarantee"]
+        chosen = control("accuracy_lost", judged.dev(), audit.max_loss)
+        guarantee = asdict(chosen)
         return chosen.threshold, f"the fewest searches with the promise: {promise_text(guarantee)}", guarantee, None
     value, gain = best_threshold(judged)
     sure = "more" if gain.low > 0 else "fewer" if gain.high < 0 else "not certainly more or fewer"

@@ -21,8 +21,8 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import errors_of, put_in_place, replacing
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.provenance import file_sha256, package_versions, peak_rss_mb, write_atomically, write_meta
-from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics, format_delta, intervals_of_examples
 from kbtrain.metrics.ranking import separations
+from kbtrain.metrics.turns import best_f1_threshold, classifier_metrics, format_delta, intervals_of_examples
 from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
 from kbtrain.training.config import ClassifierConfig, FitConfig, HeldOutConfig, RecipeConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled_examples, read_examples

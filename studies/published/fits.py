@@ -17,7 +17,7 @@ import numpy as np
 from kbtrain.gates.features.additive import Row, fit_additive, fit_logistic
 from kbtrain.gates.probe import head
 from kbtrain.metrics.ranking import normalised_area
-from kbtrain.metrics.significance import Delta, delta, interval, resampled_areas, resampled_means
+from kbtrain.metrics.significance import Delta, interval, resampled_areas, resampled_means
 from kbtrain.metrics.thresholds import Dev, choose
 from kbtrain.training.folds import folds
 
@@ -161,9 +161,8 @@ def at_decisions(searches: Floats, none: Floats, one: Floats, threshold: float |
     """
     gain, share = one - none, float(searches.mean())
     columns = np.stack([searches * gain, gain, searches], axis=1)
-    means = np.concatenate([columns.mean(axis=0)[None], resampled_means(columns, DRAWS, SEED)])
-    won, whole, ratio = means.T
-    never, always, chance = (delta(float(values[0]), values[1:]) for values in (won, won - whole, won - ratio * whole))
+    won, whole, ratio = resampled_means(columns, DRAWS, SEED).T
+    never, always, chance = (interval(values) for values in (won, won - whole, won - ratio * whole))
     spread = float(((searches - share) * (gain - gain.mean())).std(ddof=1))
     needed = int(np.ceil((Z80 * spread / 0.02) ** 2))
     accuracy = float(none.mean() + won[0])
@@ -173,7 +172,6 @@ def at_decisions(searches: Floats, none: Floats, one: Floats, threshold: float |
 def kappa(first: Floats, second: Floats) -> Delta:
     """Cohen's kappa of two models' 0 and 1, with its interval over questions."""
     columns = np.stack([first, second, first * second], axis=1)
-    drawn = resampled_means(columns, DRAWS, SEED)
 
     def of(means: Floats) -> Floats:
         a, b, both = means[..., 0], means[..., 1], means[..., 2]
@@ -181,4 +179,4 @@ def kappa(first: Floats, second: Floats) -> Delta:
         found: Floats = (agreed - chance) / np.maximum(1 - chance, 1e-12)
         return found
 
-    return delta(float(of(columns.mean(0))), of(drawn))
+    return interval(of(resampled_means(columns, DRAWS, SEED)))

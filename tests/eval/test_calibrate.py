@@ -1,10 +1,10 @@
 """eval/calibrate.py: thresholds noted with evidence, refused under the floor; shifted scores are warned about."""
 
-import json
 import warnings
 from pathlib import Path
 
 import pytest
+from support import gate_folders
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
@@ -155,12 +155,10 @@ def test_without_a_goal_the_default_one_is_what_a_key_must_count_for(script, tmp
 
 
 def test_it_serves_any_gate_s_folder(script, made):
-    card = {"kind": "kbm", "thresholds": {}, "base_model": "x"}
-    (made / "kbm").mkdir()
-    (made / "kbm" / "gate.json").write_text(json.dumps(card))
+    gate_folders.features(made / "features")
     module = script("calibrate")
-    module.main(module.CalibrateConfig(run=made, gate="seakr", folder=made / "kbm"))
-    assert read_gate_json(made / "kbm")["thresholds"]["seakr"]["rule"] == "ratio 0.5"
+    module.main(module.CalibrateConfig(run=made, gate="seakr", folder=made / "features"))
+    assert read_gate_json(made / "features")["thresholds"]["seakr"]["rule"] == "ratio 0.5"
 
 
 def test_a_budget_of_money_tokens_or_time_chooses_the_most_searches_it_pays_for(script, made, capsys):

@@ -19,7 +19,8 @@ from kbtrain.cli import main as command
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.compare_runs import compare_runs
-from kbtrain.evaluation.groups import DevRule, decision
+from kbtrain.evaluation.decisions import DevRule
+from kbtrain.evaluation.groups import decision
 from kbtrain.evaluation.results import load
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.io import jsonl

@@ -19,11 +19,12 @@ from support.edits import keep_change, note_change
 from kbtrain.answers.grading import is_correct
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation import run_folder as folder_module
+from kbtrain.evaluation import scores as folder_module
 from kbtrain.evaluation.outcomes import AccuracyKind, dev_answers
 from kbtrain.evaluation.results import check, load
-from kbtrain.evaluation.run_folder import read_outcomes, read_scores, stored_scores
+from kbtrain.evaluation.run_folder import read_outcomes
 from kbtrain.evaluation.savings import savings
+from kbtrain.evaluation.scores import read_scores, stored_scores
 from kbtrain.gate.card import set_threshold
 from kbtrain.gates.handles import gate_identity, handle
 from kbtrain.gates.kbm.gate import KBMCard

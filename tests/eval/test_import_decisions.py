@@ -13,8 +13,7 @@ import pytest
 from support.scripts import here, load
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.decisions_file import read_decisions
-from kbtrain.evaluation.run_folder import read_scores
+from kbtrain.evaluation.scores import read_decisions, read_scores
 from kbtrain.io.jsonl import write
 from kbtrain.records import GateScore, Outcome, Question
 

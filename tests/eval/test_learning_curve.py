@@ -13,7 +13,7 @@ from tiny_kbm import make_folder
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.learning_curve import CurvePlan, FittedScores, KBMLearner, learning_curve, sizes_of, stacked
+from kbtrain.evaluation.learning_curve import CurvePlan, FittedScores, KBMLearner, learning_curve, stacked
 from kbtrain.evaluation.run_folder import read_run
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features
@@ -39,10 +39,10 @@ def labelled_run(run_folder):
 class Noted:
     """A learner that notes what it was fitted to, and scores by the number of questions."""
 
-    def __init__(self, name, n_test):
-        self.name, self.n_test, self.seen = name, n_test, []
+    def __init__(self, n_test):
+        self.n_test, self.seen = n_test, []
 
-    def fit(self, train, key):
+    def __call__(self, train, key):
         self.seen.append((key, [e.id for e in train]))
         return FittedScores(
             np.arange(self.n_test, dtype=float) % len(train), tuple(float(i) for i in range(len(train)))
@@ -52,8 +52,10 @@ class Noted:
 def test_draws_are_nested_and_gates_see_the_same_questions(labelled_run):
     outcomes = read_run(labelled_run, scores=False).test.outcomes
     train = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl"))
-    one, other = Noted("one", len(outcomes)), Noted("other", len(outcomes))
-    points = list(learning_curve([one, other], train, outcomes, CurvePlan(("mastery",), (20, 40, 100), 2)))
+    one, other = Noted(len(outcomes)), Noted(len(outcomes))
+    points = list(
+        learning_curve({"one": one, "other": other}, train, outcomes, CurvePlan(("mastery",), (20, 40, 100), 2))
+    )
     assert one.seen == other.seen
     by_size = [ids for _, ids in one.seen]
     assert [len(ids) for ids in by_size] == [20, 20, 40, 40, 60]  # with all questions there is one draw
@@ -148,12 +150,14 @@ def test_a_kbm_is_trained_once_a_draw_and_its_scores_are_kept(labelled_run, scri
 def test_a_kbm_is_trained_anew_for_other_labels(labelled_run, monkeypatch, tmp_path):
     train = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl"))
     trained = []
-    learner = KBMLearner(lambda examples, output: None, tmp_path, train[:2])
+    settings = tmp_path / "tiny.yaml"
+    settings.write_text("model: none\n")
+    learner = KBMLearner(settings, settings, settings, tmp_path, ["mastery"], train[:2])
     monkeypatch.setattr(learner, "_scores", lambda given, _: trained.append(given) or {"kbm_mastery": [0.1, 0.9]})
     others = [replace(e, soft_mastery=1 - e.soft_mastery) for e in train]
     referred = [replace(e, reference="Some text.") for e in train]
     for examples in (train, train, others, referred, others):
-        assert learner.fit(examples, "mastery").test.tolist() == [0.1, 0.9]
+        assert learner(examples, "mastery").test.tolist() == [0.1, 0.9]
     assert trained == [train, others, referred]
 
 
@@ -166,9 +170,9 @@ def test_a_kbm_is_trained_anew_when_its_base_models_files_are_others(labelled_ru
     kept = tmp_path / "kept"
 
     def fit():
-        learner = KBMLearner.by_recipe(settings, settings, settings, kept, ["mastery"], train[:2], "cpu")
+        learner = KBMLearner(settings, settings, settings, kept, ["mastery"], train[:2], "cpu")
         monkeypatch.setattr(learner, "_scores", lambda given, _: trained.append(given) or {"kbm_mastery": [0.1, 0.9]})
-        assert learner.fit(train, "mastery").test.tolist() == [0.1, 0.9]
+        assert learner(train, "mastery").test.tolist() == [0.1, 0.9]
         return len(trained)
 
     assert (fit(), fit()) == (1, 1)
@@ -222,8 +226,6 @@ def test_bad_input_is_one_line(labelled_run, script):
     with pytest.raises(UserError, match=rf"train\.jsonl: field 'soft_benefit': 1 of {len(rows)} questions have none"):
         run()
     path.write_text(whole)
-    with pytest.raises(UserError, match="19 labelled training questions; a learning curve needs 20"):
-        sizes_of(19, (50,))
     train = list(jsonl.read(GateExample, labelled_run / "examples" / "train.jsonl"))
     jsonl.write(labelled_run / "examples" / "train.jsonl", train[:15])
     with pytest.raises(UserError, match=r"train\.jsonl: 15 labelled training questions; a learning curve needs 20"):

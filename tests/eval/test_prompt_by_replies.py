@@ -11,7 +11,7 @@ from tiny_kbm import example
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.run_folder import read_scores
+from kbtrain.evaluation.scores import read_scores
 from kbtrain.gates.prompted import SampledPrompt, needs_information
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta

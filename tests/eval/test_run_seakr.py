@@ -78,7 +78,7 @@ def test_every_signal_is_scored_once_with_its_cost(script, run_folder):
     meta = read_meta(run_folder / "scores" / "seakr.jsonl")
     assert meta["spent_per_question"]["seakr"]["test"]["samples"] == 3.0
     assert meta["spent_per_question"]["perplexity"]["dev"]["requests"] == 1.0
-    from kbtrain.evaluation.run_folder import read_scores
+    from kbtrain.evaluation.scores import read_scores
 
     scores = read_scores(run_folder / "scores" / "seakr.jsonl")
     assert set(scores) == set(SIGNALS) and all(len(found) == 9 for found in scores.values())

@@ -14,8 +14,7 @@ import pytest
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.results import load
-from kbtrain.evaluation.run_folder import stored_scores
-from kbtrain.evaluation.seen import Seen
+from kbtrain.evaluation.scores import Seen, stored_scores
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import write_trained_on

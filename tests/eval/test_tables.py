@@ -15,7 +15,8 @@ from support.edits import keep_change, note_change
 
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.run_folder import gate_input, read_run
+from kbtrain.evaluation.gate_inputs import gate_input
+from kbtrain.evaluation.run_folder import read_run
 from kbtrain.evaluation.transfer import by_dataset
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
@@ -70,7 +71,7 @@ def test_table_1_equals_the_outcomes_of_each_data_set(
     for row in found["rows"][:3]:
         values = dict(zip(found["names"], row, strict=True))
         mine = [o for o, q in zip(run.test.outcomes, run.test.questions, strict=True) if q.dataset == row[0]]
-        searched = [run.scores["kbm_mastery"][o.question_id] > 0.5 for o in mine]
+        searched = [run.stored.by_gate["kbm_mastery"][o.question_id] > 0.5 for o in mine]
         right = [o.rag_correct if s else o.llm_correct for o, s in zip(mine, searched, strict=True)]
         llm, rag = (sum(getattr(o, f"{c}_correct") for o in mine) / len(mine) for c in ("llm", "rag"))
         ratio = sum(searched) / len(mine)
@@ -91,7 +92,7 @@ def test_figure_5_splits_the_plain_answers_by_decision(script: Script, varied: P
     assert len(rows) == 4 * 3
     run = read_run(varied)
     mine = [o for o, q in zip(run.test.outcomes, run.test.questions, strict=True) if q.dataset == "nq_open"]
-    known = [o.llm_correct for o in mine if run.scores["kbm_mastery"][o.question_id] <= 0.5]
+    known = [o.llm_correct for o in mine if run.stored.by_gate["kbm_mastery"][o.question_id] <= 0.5]
     row = next(r for r in rows if (r["data set"], r["gate"]) == ("nq_open", "kbm_mastery"))
     assert (row["n known"], row["n unknown"]) == (len(known), len(mine) - len(known))
     assert row["known"] == pytest.approx(sum(known) / len(known))
@@ -187,10 +188,10 @@ def test_each_runs_answers_are_decided_by_its_own_scores(
     runs = [read_run(folder) for folder in two_models]
     made = gate_input(runs, "prompt")
     for side, scores in (("dev", made.dev), ("test", made.test)):
-        own = [run.scores["prompt"][o.question_id] for run in runs for o in getattr(run, side).outcomes]
+        own = [run.stored.by_gate["prompt"][o.question_id] for run in runs for o in getattr(run, side).outcomes]
         assert scores.tolist() == own
-    (first, second) = (by_dataset([run], ["prompt"])[0].test_scores["prompt"] for run in runs)
-    assert by_dataset(runs, ["prompt"])[0].test_scores["prompt"].tolist() == [*first, *second]
+    (first, second) = (by_dataset([run], ["prompt"])[0].scores["prompt"] for run in runs)
+    assert by_dataset(runs, ["prompt"])[0].scores["prompt"].tolist() == [*first, *second]
 
 
 def test_figure_8_reads_the_second_scores(
@@ -219,7 +220,8 @@ def test_figure_8_reads_the_second_scores(
     assert rows["gate"]["gate's tokens"] is None  # scored without counting them
     run = read_run(varied)
     passed = [
-        run.scores["kbm_mastery"][o.question_id] > 0.5 and second[o.question_id] <= 0.5 for o in run.test.outcomes
+        run.stored.by_gate["kbm_mastery"][o.question_id] > 0.5 and second[o.question_id] <= 0.5
+        for o in run.test.outcomes
     ]
     right = [o.rag_correct if p else o.llm_correct for o, p in zip(run.test.outcomes, passed, strict=True)]
     assert rows["double judgement"]["accuracy"] == pytest.approx(sum(right) / 200)
@@ -333,7 +335,7 @@ def test_bad_input_is_one_line(script: Script, varied: Path, tmp_path: Path) -> 
 def test_intervals_draw_entities_where_asked_to_and_say_so(script: Script, varied: Path, tmp_path: Path) -> None:
     run = read_run(varied)
     fate = {o.question_id: (o.llm_correct, o.rag_correct) for o in run.test.outcomes}
-    searched = {o.question_id: run.scores["kbm_mastery"][o.question_id] > 0.5 for o in run.test.outcomes}
+    searched = {o.question_id: run.stored.by_gate["kbm_mastery"][o.question_id] > 0.5 for o in run.test.outcomes}
     of = sorted(run.test.questions, key=lambda q: (q.dataset, fate[q.id], searched[q.id]))
     entity = {q.id: f"entity {i // 10}" for i, q in enumerate(of)}  # ten questions that are right and wrong together
     questions = list(jsonl.read(Question, varied / "questions.jsonl"))

@@ -22,8 +22,8 @@ from support.edits import keep_change
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.evaluation.outcomes import entities_of
-from kbtrain.evaluation.run_folder import stored_scores
 from kbtrain.evaluation.savings import SavingOptions, savings
+from kbtrain.evaluation.scores import stored_scores
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
 from kbtrain.records import Outcome, Question

@@ -12,7 +12,7 @@ from tiny_turns import turn
 import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
-from kbtrain.evaluation.member_scores import from_members
+from kbtrain.evaluation.scoring import from_members
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.gate import Gate
 from kbtrain.gates.average import AverageCard, AverageGate, mean_log_odds

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.calibrate import CalibrationGoal, calibrate, dev_table
+from kbtrain.evaluation.calibrate import calibrate, dev_table
+from kbtrain.evaluation.decisions import DevRule
 from kbtrain.metrics.calibration import KEPT, kept_scores, shift
 from kbtrain.metrics.thresholds import Dev
 from kbtrain.records import Outcome
@@ -24,7 +25,7 @@ def dev(n=200, seed=0):
 
 
 def test_a_ratio_is_met_and_the_evidence_is_what_it_says():
-    found = calibrate(dev(), CalibrationGoal("ratio", ratio=0.25))
+    found = calibrate(dev(), DevRule("ratio", 0.25))
     e = found.evidence
     assert found.threshold == 149.5 and found.rule == "ratio 0.25" and e["guarantee"] is None
     assert e["retrieval_ratio"] == 0.25 and e["n_dev"] == 200 and e["llm_only"] == 0.5
@@ -40,12 +41,12 @@ def test_a_ratio_is_met_and_the_evidence_is_what_it_says():
 
 def test_the_best_accuracy_retrieves_for_the_half_that_needs_it(monkeypatch):
     monkeypatch.setattr("kbtrain.metrics.thresholds.MARGIN", 1.0)  # 200 questions
-    found = calibrate(dev(), CalibrationGoal("best_accuracy"))
+    found = calibrate(dev(), DevRule("best_accuracy"))
     assert 99 <= found.threshold < 102 and found.evidence["accuracy"] > 0.9
 
 
 def test_a_promise_comes_with_its_guarantee():
-    found = calibrate(dev(1000), CalibrationGoal("max_loss", max_loss=0.05, delta=0.1))
+    found = calibrate(dev(1000), DevRule("max_loss", max_loss=0.05, delta=0.1))
     kept = found.evidence["guarantee"]
     assert kept["bound"] <= 0.05 and kept["promise"] == "accuracy_lost" and kept["n"] == 1000
     e = found.evidence
@@ -53,14 +54,14 @@ def test_a_promise_comes_with_its_guarantee():
     assert found.rule == "max_loss 0.05 with probability 0.9"
     assert "promised: at most 5 points of right answers lost against always searching" in found.line()
     with pytest.raises(UserError, match="too few to promise"):
-        calibrate(dev(20), CalibrationGoal("max_loss", max_loss=0.05))
+        calibrate(dev(20), DevRule("max_loss", max_loss=0.05))
 
 
 def test_retrieving_everything_does_not_fall_under_the_floor():
     table = dev()
     always = Dev(table.scores, np.zeros(200), np.ones(200), np.ones(200))
-    assert calibrate(always, CalibrationGoal("best_accuracy")).threshold == -1.0
-    floored = calibrate(always, CalibrationGoal("best_accuracy"), floor=-0.25)
+    assert calibrate(always, DevRule("best_accuracy")).threshold == -1.0
+    floored = calibrate(always, DevRule("best_accuracy"), floor=-0.25)
     assert floored.threshold == -0.25 and floored.evidence["retrieval_ratio"] == 1.0
 
 
@@ -70,8 +71,8 @@ def test_a_promise_is_kept_at_the_floor_or_refused():
     scores = np.concatenate([np.full(n // 5, -6.7), np.linspace(-5.9, -4, n - n // 5)])
     lost = Dev(scores, np.zeros(n), np.ones(n), np.ones(n))
     with pytest.raises(UserError, match=r"no threshold from -6 on keeps 'accuracy_lost' <= 0.05: already 0.200"):
-        calibrate(lost, CalibrationGoal("max_loss", max_loss=0.05), floor=-6.0)
-    kept = calibrate(lost, CalibrationGoal("max_loss", max_loss=0.3), floor=-6.0)
+        calibrate(lost, DevRule("max_loss", max_loss=0.05), floor=-6.0)
+    kept = calibrate(lost, DevRule("max_loss", max_loss=0.3), floor=-6.0)
     guarantee = kept.evidence["guarantee"]
     assert kept.threshold == guarantee["threshold"] >= -6.0 and guarantee["bound"] <= 0.3
     assert kept.evidence["all_rag"] - kept.evidence["accuracy"] == pytest.approx(guarantee["observed"])
@@ -92,15 +93,13 @@ def test_a_threshold_sees_no_question_but_dev_s():
 
 
 def test_a_given_threshold_is_taken_and_measured():
-    assert calibrate(dev(), CalibrationGoal("given", given=99.5)).evidence["retrieval_ratio"] == 0.5
-    with pytest.raises(UserError, match="name the threshold"):
-        calibrate(dev(), CalibrationGoal("given"))
+    assert calibrate(dev(), DevRule("given"), preset=99.5).evidence["retrieval_ratio"] == 0.5
 
 
 def test_without_dev_questions_nothing_is_chosen():
     empty = Dev(*(np.zeros(0) for _ in range(4)))
     with pytest.raises(UserError, match="no dev question"):
-        calibrate(empty, CalibrationGoal("ratio"))
+        calibrate(empty, DevRule("ratio"))
 
 
 def test_the_ks_statistic_worked_by_hand():

@@ -9,8 +9,8 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions import (
+    DevRule,
     GateInput,
-    Loss,
     compare,
     correct_families,
     decide,
@@ -43,19 +43,19 @@ GATE = GateInput("good", GOOD, GOOD, gate_requests=10)
 
 def test_a_score_at_the_threshold_is_not_searched_for() -> None:
     tied = replace(GATE, given=0.8)
-    found = decide(tied, DEV, "given", 0.5)
+    found = decide(tied, DEV, DevRule("given", 0.5))
     assert found.retrieve.tolist() == [1, 1, 1, 0, 0, 0, 0, 0, 0, 0]
-    at_zero = decide(replace(GATE, given=0.0), DEV, "given", 0.5)  # 0 is a threshold too
+    at_zero = decide(replace(GATE, given=0.0), DEV, DevRule("given", 0.5))  # 0 is a threshold too
     assert at_zero.threshold is not None and at_zero.threshold.value == 0.0 and at_zero.retrieve.all()
 
 
 def test_rule_given_without_one_is_the_ratio() -> None:
-    found = decide(GATE, DEV, "given", 0.3)
+    found = decide(GATE, DEV, DevRule("given", 0.3))
     assert found.threshold is not None and found.threshold.rule == "ratio" and found.retrieve.sum() == 3
 
 
 def test_no_threshold_lies_under_the_floor() -> None:
-    found = decide(replace(GATE, floor=0.55), DEV, "ratio", 0.9)
+    found = decide(replace(GATE, floor=0.55), DEV, DevRule("ratio", 0.9))
     assert found.threshold is not None and found.threshold.value == 0.55 and found.retrieve.sum() == 5
     (rows,) = loss_rows([replace(GATE, floor=0.82)], DEV, answers(TEST, "greedy"), 50, 0)
     assert [row.threshold for row in rows] == [0.875, 0.875, 0.875]
@@ -78,37 +78,37 @@ def test_the_floor_holds_for_a_promised_loss_too() -> None:
     many = outcomes("dev", 60)
     scores = np.tile(GOOD, 60)
     gate = GateInput("good", scores, scores)
-    free, held = (decide(replace(gate, floor=f), many, "max_loss", 0.5, loss=Loss(0.2, 0.1)) for f in (None, 0.93))
+    free, held = (decide(replace(gate, floor=f), many, DevRule("max_loss", max_loss=0.2)) for f in (None, 0.93))
     assert free.threshold is not None and free.threshold.value == pytest.approx(0.925)
     assert held.threshold is not None and held.threshold.value == 0.93
     assert held.threshold.guarantee is not None and held.threshold.guarantee.bound <= 0.2
     with pytest.raises(UserError, match=r"no threshold from 0\.99 on keeps 'accuracy_lost' <= 0\.2"):
-        decide(replace(gate, floor=0.99), many, "max_loss", 0.5, loss=Loss(0.2, 0.1))
+        decide(replace(gate, floor=0.99), many, DevRule("max_loss", max_loss=0.2))
 
 
 def test_expected_accuracy_chooses_where_dev_was_sampled() -> None:
     """Greedy answers say that retrieval never helps here, the samples that it always does."""
     dev = [Outcome(f"d{i}", "dev", None, True, False, 0.0, 1.0, 1, 1) for i in range(4)]
     gate = GateInput("g", GOOD[:4], GOOD[:4])
-    assert decide(gate, dev, "best_accuracy", 0.5, "expected").retrieve.all()
-    assert not decide(gate, dev, "best_accuracy", 0.5, "greedy").retrieve.any()
+    assert decide(gate, dev, DevRule("best_accuracy", 0.5, "expected")).retrieve.all()
+    assert not decide(gate, dev, DevRule("best_accuracy", 0.5, "greedy")).retrieve.any()
 
 
 def test_the_oracle_searches_only_where_retrieval_gains() -> None:
     oracle = GateInput("oracle", GOOD * 0, GOOD * 0, fixed=0.5)
-    found = decide(oracle, DEV, "ratio", 0.5).under(answers(TEST, "greedy"))
+    found = decide(oracle, DEV, DevRule("ratio", 0.5)).under(answers(TEST, "greedy"))
     assert found.tolist() == [1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
 
 
 def test_chance_is_a_random_gate_with_as_many_searches() -> None:
     known = answers(TEST, "greedy")
-    (found,) = measure(known, [decide(GATE, DEV, "ratio", 0.4)], draws=300, random_draws=100, seed=0)
+    (found,) = measure(known, [decide(GATE, DEV, DevRule("ratio", 0.4))], draws=300, random_draws=100, seed=0)
     assert found.point.accuracy == pytest.approx(0.9)
     assert found.point.random_accuracy == pytest.approx(0.5 + 0.4 * 0.2)
     assert found.point.delta_vs_random.mean == pytest.approx(0.9 - 0.58)
     assert found.point.delta_vs_all_rag.mean == pytest.approx(0.2)
     one_cluster = replace(known, clusters=("one",) * 10)
-    (whole,) = measure(one_cluster, [decide(GATE, DEV, "ratio", 0.4)], draws=30, random_draws=100, seed=0)
+    (whole,) = measure(one_cluster, [decide(GATE, DEV, DevRule("ratio", 0.4))], draws=30, random_draws=100, seed=0)
     assert whole.point.delta_vs_random.low == whole.point.delta_vs_random.high  # nothing to draw
 
 
@@ -119,7 +119,7 @@ def test_an_interval_is_of_the_resamples_without_those_that_are_undefined() -> N
 
 def test_each_gate_that_others_are_compared_with_has_a_family_of_its_own() -> None:
     known = answers(TEST, "greedy")
-    (one,) = measure(known, [decide(GATE, DEV, "ratio", 0.4)], draws=20, random_draws=20, seed=0)
+    (one,) = measure(known, [decide(GATE, DEV, DevRule("ratio", 0.4))], draws=20, random_draws=20, seed=0)
     made = [
         replace(compare(name, other, one, one, None, None), mcnemar=McNemar(1, 0, p))
         for name, other, p in (("a", "x", 0.01), ("b", "x", 0.04), ("c", "y", 0.04))

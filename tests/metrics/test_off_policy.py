@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from kbtrain.evaluation.audit import prediction_powered
 from kbtrain.metrics.off_policy import Logged, policy_value
-from kbtrain.metrics.prediction_powered import prediction_powered
 from kbtrain.metrics.significance import (
     Delta,
     bounded_mean,

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from kbtrain.evaluation.note import fit_outlook
 from kbtrain.evaluation.outcomes import Correctness
-from kbtrain.evaluation.outlook import fit_outlook
 from kbtrain.gate.card import Outlook, Threshold, read_gate_json, set_threshold
 
 MAP = Outlook(n=60, scores=(0.0, 1.0, 3.0), helps=(0.1, 0.3, 0.7), gain=(-0.2, 0.0, 0.4))

@@ -5,7 +5,7 @@ import pytest
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.classify import complete_scores, outcomes_of_data_set, outcomes_with_score, score_areas
-from kbtrain.evaluation.run_folder import read_score_files
+from kbtrain.evaluation.scores import read_score_files
 from kbtrain.io import jsonl
 from kbtrain.records import GateScore, Outcome, Question
 

@@ -12,7 +12,7 @@ from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import (
     Delta,
     cluster_counts,
-    delta,
+    interval,
     question_counts,
     random_gates,
     resampled_areas,
@@ -27,7 +27,7 @@ def test_resampled_means_equal_a_plain_loop_over_the_same_draws() -> None:
     rng = np.random.default_rng(5)
     picked = rng.integers(7, size=(20, 7))
     assert resampled_means(columns, 20, seed=5) == pytest.approx(
-        np.stack([columns[row].mean(axis=0) for row in picked])
+        np.stack([columns[row].mean(axis=0) for row in [np.arange(7), *picked]])
     )
 
 
@@ -62,7 +62,7 @@ def test_intervals_cover_the_truth_about_95_times_in_100() -> None:
     hits = 0
     for trial in range(300):
         gains = rng.choice([-1.0, 0, 1], p=[0.1, 0.6, 0.3], size=150)  # true mean 0.2
-        found = delta(gains.mean(), resampled_means(gains[:, None], 500, seed=trial)[:, 0])
+        found = interval(resampled_means(gains[:, None], 500, seed=trial)[:, 0])
         hits += found.low <= 0.2 <= found.high
     assert 0.90 <= hits / 300 <= 0.98
 
@@ -109,7 +109,7 @@ def test_paired_intervals_of_accuracy_and_ratio_cover_95_times_in_100_in_500_sim
         columns = np.stack([(first.astype(float) - second) * gain, first.astype(float) - second], axis=1)
         drawn = resampled_means(columns, 1000, seed=trial)
         for i in range(2):
-            found = delta(columns[:, i].mean(), drawn[:, i])
+            found = interval(drawn[:, i])
             hits[i] += found.low <= expected[i] <= found.high
     assert (abs(hits / 500 - 0.95) <= 0.02).all(), hits / 500
 
@@ -160,6 +160,6 @@ def test_intervals_of_questions_that_share_entities_cover_95_times_in_100_only_b
     for trial in range(400):
         gains = np.repeat(rng.choice([-1.0, 0.0, 1.0], p=[0.2, 0.4, 0.4], size=60), 4)  # four questions, one fate
         for i, names in enumerate((None, clusters)):
-            found = delta(gains.mean(), resampled_means(gains[:, None], 500, trial, names)[:, 0])
+            found = interval(resampled_means(gains[:, None], 500, trial, names)[:, 0])
             hits[i] += found.low <= 0.2 <= found.high
     assert hits[0] / 400 < 0.75 and abs(hits[1] / 400 - 0.95) <= 0.03, hits / 400

@@ -15,7 +15,7 @@ import pytest
 from support.texts import text_scores
 
 from kbtrain.errors import UserError
-from kbtrain.metrics.text_generation import bert_parts, confidence
+from kbtrain.metrics.text_generation import bert_parts
 
 pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
 pytest.importorskip("rouge_score", reason="needs the extra 'dialogue'")
@@ -164,13 +164,6 @@ def test_a_bertscore_model_that_cannot_be_used_is_one_line(tmp_path) -> None:
         bert_parts(["a"], ["a"], model)
     with pytest.raises(UserError, match=r"bert', layer 3: Invalid num_layers: .* between 0 and 2$"):
         bert_parts(["a"], ["a"], model, layers=3)
-
-
-def test_confidence_is_the_mean_of_the_least() -> None:
-    found = confidence([[3.0, 1.0, 2.0], [], [5.0]], [[0.9, 0.2, 0.5], [], [0.6]])
-    assert (found.minimum_logit, found.minimum_probability) == (3.0, pytest.approx(0.4))
-    assert (found.n, found.n_without) == (2, 1)
-    assert confidence([], []).minimum_logit is None
 
 
 def test_nothing_to_compare_is_an_error() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import gate_folders
 
-from kbtrain.evaluation.training import training_of
+from kbtrain.evaluation.gate_inputs import training_of
+from kbtrain.evaluation.scores import StoredScores
 from kbtrain.gate.trained_on import question_hash, write_held_out
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.thresholds_store import Source
@@ -30,12 +32,13 @@ def test_gains_are_of_both_verdicts_and_scores_of_the_question_s_text(tmp_path: 
     gate_folders.features(folder)
     write_held_out(folder, {"features_benefit": [(question_hash(texts[name]), 0.5) for name in "db"]})
     source = Source(folder, "features_benefit", gate_identity(folder))
-    found = training_of(["mine", "other"], {"mine": source}, labels, texts)
+    scores = StoredScores(tmp_path, behind={"mine": source})
+    found = training_of(["mine", "other"], scores, labels, texts)
     assert (found["mine"].gains.tolist(), found["mine"].scores.tolist()) == ([-1.0, 0.0], [0.5, 0.5])
     assert (found["other"].gains.tolist(), found["other"].scores.tolist()) == ([1.0, -1.0, 0.0], [])
     stored = {"other": {"a": 0.25, "b": 0.75, "t": 0.5}, "mine": {"a": 1.0}}  # a gate with a folder reads that alone
-    beside = training_of(["mine", "other"], {"mine": source}, labels, texts, stored=stored)
+    beside = training_of(["mine", "other"], replace(scores, by_gate=stored), labels, texts)
     assert (beside["other"].gains.tolist(), beside["other"].scores.tolist()) == ([1.0, -1.0], [0.25, 0.75])
     assert beside["mine"].scores.tolist() == [0.5, 0.5]
-    sampled = training_of(["other"], {}, labels, texts, "expected")["other"]
+    sampled = training_of(["other"], StoredScores(tmp_path), labels, texts, "expected")["other"]
     assert sampled.gains.tolist() == pytest.approx([0.25] * 4)

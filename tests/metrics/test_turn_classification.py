@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score, roc_auc_score
 
 from kbtrain.errors import UserError
-from kbtrain.evaluation.turns import seed_scores
+from kbtrain.evaluation.scores import seed_scores
 from kbtrain.io.jsonl import write
 from kbtrain.metrics.registry import METRICS, Metric
 from kbtrain.metrics.significance import cluster_counts

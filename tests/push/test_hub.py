@@ -21,7 +21,7 @@ import kbtrain
 from kbtrain import cli
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
-from kbtrain.evaluation.seen import Seen
+from kbtrain.evaluation.scores import Seen
 from kbtrain.gate.hub import is_hub_name, local_folder
 from kbtrain.gates.average import AverageCard
 from kbtrain.gates.registry import GATES

@@ -70,7 +70,7 @@ PRELOADED = (
     "kbtrain.retrieval.vectors",
     "kbtrain.distributed.sampling",
     "kbtrain.distributed.scoring",
-    "kbtrain.evaluation.scoring_inputs",
+    "kbtrain.evaluation.scoring",
     "kbtrain.llm.forecast",
     "kbtrain.training.plan",
     "kbtrain.evaluation.end_to_end",

@@ -11,7 +11,7 @@ from tiny_turns import turn
 from kbtrain.dialogue.train_responder import read_dialogue_data
 from kbtrain.errors import UserError
 from kbtrain.io.jsonl import write
-from kbtrain.metrics.dev import best_f1_threshold, classifier_metrics
+from kbtrain.metrics.turns import best_f1_threshold, classifier_metrics
 from kbtrain.training.classifier_trainer import (
     ClassifierCollator,
     ClassifierRow,

@@ -21,7 +21,7 @@ def test_the_soft_loss_is_the_cross_entropy_against_the_share():
 
 
 def test_dev_questions_of_one_label_have_a_table_without_the_figures_of_an_order():
-    from kbtrain.metrics.dev import intervals_of_examples
+    from kbtrain.metrics.turns import intervals_of_examples
 
     table = intervals_of_examples([example(i) for i in range(4)], [0.0] * 4, [0.1, 0.2, 0.3, 0.9], 0.5)
     assert "| precision | 0.0000 [0.0000, 0.0000] |" in table and "auroc" not in table

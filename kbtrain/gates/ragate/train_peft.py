@@ -19,7 +19,7 @@ from kbtrain.gates.ragate.prompt_and_peft import (
     TurnPrompts,
     peft_fingerprint,
 )
-from kbtrain.metrics.dev import classifier_metrics
+from kbtrain.metrics.turns import classifier_metrics
 from kbtrain.models.adapters import adapters_in_fp32, base_fingerprint, open_merged, save_adapter, under_deepspeed
 from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.records import Example, TurnExample

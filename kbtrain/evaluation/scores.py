@@ -1,0 +1,348 @@
+"""Scores of a run folder, by gate and question or turn, and how many of these a gate knew from its training."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kbtrain.errors import UserError, at, did_you_mean
+from kbtrain.gate.card import CARD
+from kbtrain.gates.prompted import PROMPTED
+from kbtrain.gates.registry import GATES
+from kbtrain.gates.thresholds_store import Source, has_other_gate, missing_reason, source_of
+from kbtrain.io import jsonl
+from kbtrain.io.files import path_exists
+from kbtrain.io.provenance import check_current, check_unchanged, meta_of
+from kbtrain.metrics.turns import SeedScores, best_f1_threshold
+from kbtrain.questions.checks import FirstSeen
+from kbtrain.questions.reading.files import data_files
+from kbtrain.questions.reading.rows import SourceRecord, format_value
+from kbtrain.questions.reading.tables import OBJECTS, TABLES, any_rows
+from kbtrain.records import GATE_NAME, GateScore, Split, TurnExample
+
+# made by every evaluation
+BASELINES = frozenset(
+    {"llm_only", "all_rag", "random", "oracle", "relation_only", "form_only", "retriever_score", "retriever_gap"}
+)
+ByGate = Mapping[str, Mapping[str, float]]  # scores by gate and question id
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Of the test questions ``questions`` were trained on, and ``entities`` others share an entity (turns: a dialogue)
+    with the training; ``dev_*``: the same of the dev questions, which choose the threshold."""
+
+    questions: int = 0
+    entities: int = 0
+    dev_questions: int = 0
+    dev_entities: int = 0
+
+    def __add__(self, other: Seen) -> Seen:
+        return Seen(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def mark(self) -> str:
+        """Behind a gate's name in a table; empty where nothing was seen."""
+        counts = (("", self.questions, self.entities), ("of dev ", self.dev_questions, self.dev_entities))
+        parts = [f"{of}{same} questions, {near} by entity" for of, same, near in counts if same or near]
+        return f" (in training: {'; '.join(parts)})" if parts else ""
+
+
+NOTHING = Seen()
+
+
+def seen_of(meta: Mapping[str, Any], gate: str) -> Seen:
+    """``meta``: of a run's scores (``StoredScores``) or of one score file."""
+    by_split = meta.get("seen", {}).get(gate, {})
+    return Seen(*(by_split.get(split, {}).get(of, 0) for split in ("test", "dev") for of in ("questions", "entities")))
+
+
+def first_ids(ids: Sequence[str], unit: str = "question") -> str:
+    """ "3 questions (a, b, c)" or "7 questions (a, b, c, ...)"."""
+    more = ", ..." if len(ids) > 3 else ""
+    return f"{len(ids)} {unit}{'s' * (len(ids) != 1)} ({', '.join(ids[:3])}{more})"
+
+
+def check_gate_name(name: str, place: str) -> None:
+    """Raise :class:`UserError` for a name that results cannot hold, or that every evaluation gives away itself."""
+    if name in BASELINES or not re.fullmatch(GATE_NAME, name):
+        raise UserError(
+            f"{place}: '{name[:100]}' is not a name for a scored gate (taken: {', '.join(sorted(BASELINES))}; "
+            "else small letters, digits and _, at most 100); rename it"
+        )
+
+
+def read_scores(path: Path) -> dict[str, dict[str, float]]:
+    """Scores by gate and question id.
+
+    Raises :class:`UserError` for a NaN, infinite or duplicate score, and for a file changed since it was made.
+    """
+    check_unchanged(path)
+    scores: dict[str, dict[str, float]] = {}
+    for number, record in jsonl.read_numbered(GateScore, path):
+        if record.score - record.score != 0:  # infinite or not a number
+            raise UserError(f"{at(path, number, 'score')}: expected a finite number, found {record.score}")
+        if record.gate not in scores:
+            check_gate_name(record.gate, at(path, number, "gate"))
+            scores[record.gate] = {}
+        if not record.question_id.isprintable():
+            raise UserError(
+                f"{at(path, number, 'question_id')}: line ends or control characters in '{record.question_id}'"
+            )
+        if record.question_id in scores[record.gate]:
+            raise UserError(
+                f"{at(path, number)}: second score of gate '{record.gate}' for question '{record.question_id}'"
+            )
+        scores[record.gate][record.question_id] = record.score
+    return scores
+
+
+def read_score_files(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
+    """Scores by gate and question id. Raises :class:`UserError` for a gate that stands in two files."""
+    by_gate: dict[str, dict[str, float]] = {}
+    for path in paths:
+        scores = read_scores(path)
+        twice = next((gate for gate in scores if gate in by_gate), None)
+        if twice is not None:
+            raise UserError(f"{path}: gate '{twice}' stands in another score file too; rename it in one of them")
+        by_gate |= scores
+    return by_gate
+
+
+def in_order(gate: str, scores: Mapping[str, float], ids: Iterable[str], path: Path | str) -> list[float]:
+    """The scores of these questions. Raises :class:`UserError` naming how many are missing, and the first of them."""
+    names = list(ids)
+    missing = [name for name in names if name not in scores]
+    if missing:
+        raise UserError(f"{at(path)}: gate '{gate}' has no score for {first_ids(missing)}; run eval/score.py again")
+    return [scores[name] for name in names]
+
+
+@dataclass(frozen=True)
+class StoredScores:
+    """The gates' scores of a run folder: ``by_gate`` and id of question or turn; ``files`` they stand in.
+
+    ``meta``: ``seconds_per_question`` and ``spent_per_question`` by gate and split, the gates that ask a ``server``
+    and those asked ``after_search`` or ``within_answer``, and ``seen``, the questions that its training knew, as far as
+    those files' meta data tell. ``behind``: the folder of each gate that they name, if it holds that gate still;
+    ``missing``: else the reason. ``path``: of the folder, for messages.
+    """
+
+    path: Path
+    files: tuple[Path, ...] = ()
+    by_gate: ByGate = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    behind: Mapping[str, Source] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def scores_of(self, gate: str) -> tuple[Path, Mapping[str, float]]:
+        """A gate's file and scores. Raises :class:`UserError` for a gate without scores."""
+        if gate not in self.by_gate:
+            raise UserError(f"{self.path}: no scores of gate '{gate}'; {did_you_mean(gate, self.by_gate)}")
+        return next(path for path in self.files if gate in read_scores(path)), self.by_gate[gate]
+
+    def seconds(self, gate: str) -> float:
+        """Measured seconds of a test question; 0 where they were not noted."""
+        return float(self.meta.get("seconds_per_question", {}).get(gate, {}).get("test", 0.0))
+
+    def spent(self, gate: str) -> Mapping[str, float]:
+        """Requests, samples and tokens of a test question, as far as they were noted while scoring."""
+        spent: Mapping[str, float] = self.meta.get("spent_per_question", {}).get(gate, {}).get("test", {})
+        return spent
+
+    def has(self, fact: str, gate: str) -> bool:
+        """True for a gate that asks a ``server``, or is asked ``after_search`` or ``within_answer``."""
+        return bool(self.meta.get(fact, {}).get(gate))
+
+
+_OF_GATES = (
+    "seconds_per_question", "spent_per_question", "server", "after_search", "within_answer", "gates", "seen",
+)  # fmt: skip
+
+
+def stored_scores(run: Path, required: bool = True) -> StoredScores:
+    """The scores of ``RUN/scores/*.jsonl``.
+
+    Warns of scores whose gate was trained again since. Raises :class:`UserError` if there are none (and ``required``),
+    or if a gate stands in two files.
+    """
+    folder = run / "scores"
+    order = [*PROMPTED, *GATES]  # other stems follow by name
+    rank = {name: place for place, name in enumerate(order)}
+    files = sorted(folder.glob("*.jsonl"), key=lambda path: (rank.get(path.stem, len(rank)), path.stem))
+    by_gate = read_score_files(files)
+    meta: dict[str, dict[str, Any]] = {key: {} for key in _OF_GATES}
+    for path in reversed(files):
+        facts = meta_of(path)
+        for key, by_name in meta.items():
+            by_name |= facts.get(key, {})
+    if not by_gate and required:
+        raise UserError(f"{at(folder)}: no scores in it; run eval/score.py first")
+    behind: dict[str, Source] = {}
+    missing: dict[str, str] = {}
+    by_folder: dict[Source, list[str]] = defaultdict(list)  # a folder is read once, however many gates are in it
+    for gate in by_gate:
+        source = source_of(run, meta, gate)
+        if source is not None:
+            behind[gate] = source
+            by_folder[replace(source, name="")].append(gate)
+    for source, gates in by_folder.items():
+        if reason := missing_reason(source):
+            missing |= {gate: reason for gate in gates if behind.pop(gate)}
+            if (source.folder / CARD).exists():
+                remedy = f"run eval/score.py --run {run} again"
+                warnings.warn(f"{run}: {reason} ({', '.join(gates)}); {remedy}", stacklevel=2)
+    return StoredScores(folder, tuple(files), by_gate, meta, behind, missing)
+
+
+def labelled_turns(source: Path, split: Split) -> list[TurnExample]:
+    """The labelled turns of a split. Raises :class:`UserError` without any, and for a file that was changed since it
+    was made."""
+    check_unchanged(source)
+    turns = [t for t in jsonl.read(TurnExample, source) if t.split == split and t.label is not None]
+    if not turns:
+        raise UserError(f"{source}: no {split} turn with a label")
+    return turns
+
+
+def score_file(run: Path, gate: Path) -> Path:
+    """The scores of a gate in a run folder: ``RUN/scores/<gate>.jsonl``, or ``scores.jsonl`` in the gate's folder.
+
+    A training leaves them in the second place. Raises :class:`UserError` without
+    scores, and for scores of other turns than the run's, or of an older gate.
+    """
+    inside = run / gate / "scores.jsonl"
+    stored = run / "scores" / f"{gate.name}.jsonl" if len(gate.parts) == 1 else inside
+    scores = next((path for path in (stored, inside) if path_exists(path)), None)
+    if scores is None:
+        raise UserError(f"{stored}: no such file, nor {inside}; run eval/score.py --run {run} first")
+    _check_current(scores, run)
+    return scores
+
+
+def _check_current(path: Path, run: Path) -> None:
+    command = f"eval/score.py --run {run}"
+    check_current(path, run / "turns.jsonl", command=command)  # own scores, or of a file with features, pass
+    meta = meta_of(path)
+    for name in meta.get("gates", {}):
+        gate = source_of(run, meta, name)
+        if gate and has_other_gate(gate):
+            raise UserError(f"{at(path)}: {missing_reason(gate)}; run {command} again")
+
+
+def seen_in_files(files: Mapping[str, Sequence[Path]]) -> list[str]:
+    """The gates, of all their score files together, whose training knew some of the turns: names and numbers."""
+    counts = {
+        gate: sum((seen_of(meta, name) for meta in map(meta_of, paths) for name in meta.get("seen", {})), Seen())
+        for gate, paths in files.items()
+    }  # fmt: skip
+    return [f"{gate}{n.mark}" for gate, n in counts.items() if n.mark]
+
+
+def seed_scores(path: Path, turns: Mapping[Split, Sequence[TurnExample]]) -> SeedScores:
+    """Dev scores choose the threshold, test scores are kept. Raises :class:`UserError` for turns without a score."""
+    scores = {score.question_id: score.score for score in jsonl.read(GateScore, path)}
+    missing = [turn.id for split in ("dev", "test") for turn in turns[split] if turn.id not in scores]
+    if missing:
+        names = first_ids(missing, "turn")
+        raise UserError(f"{at(path)}: no score for {names}; score dev and test of the same turns.jsonl")
+    dev, test = ([scores[turn.id] for turn in turns[split]] for split in ("dev", "test"))
+    cut = best_f1_threshold([float(bool(turn.label)) for turn in turns["dev"]], dev)
+    return SeedScores(np.array(test), cut.value)
+
+
+# Decisions of another system, as a file: an id and a score, or a yes or no, for each question.
+_WORDS: Mapping[str, float] = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
+
+
+@dataclass(frozen=True)
+class DecisionRow:
+    """One question's number (higher or lower as in the file); ``place`` is file and line, for messages."""
+
+    id: str
+    score: float
+    place: str
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The rows with a value in their order, and how many rows have none."""
+
+    rows: list[DecisionRow]
+    without: int
+
+
+def read_decisions(
+    path: Path, id_column: str, column: str, choices: Mapping[str, float], tools: Sequence[str] = ()
+) -> Decisions:
+    """``tools``: patterns of names; the column then holds a model's calls, and one of these is a yes, none a no.
+
+    Raises :class:`UserError` with file, line and field: a missing or duplicate id, an invalid value.
+    """
+    rows: list[DecisionRow] = []
+    without = 0
+    with FirstSeen() as ids:
+        for file in data_files(path, (*OBJECTS, *TABLES)):
+            for row in any_rows(file):
+                if id_column not in row.data:
+                    columns = ", ".join(str(name) for name in list(row.data)[:8])
+                    remedy = "--id names the column; the ids are those of RUN/questions.jsonl"
+                    raise row.error(id_column, f"missing; there is {columns}; {remedy}")
+                name = row.identifier(id_column)
+                earlier = ids.add(name, row.file, row.line)
+                if earlier is not None:
+                    raise row.error(id_column, f"duplicate {name!r}, first in line {earlier[1]}")
+                value = row.reached(column)
+                if tools:
+                    calls = float(_calls_one(row, column, value, tools))
+                    rows.append(DecisionRow(name, calls, at(row.file, row.line)))
+                elif value is None or (file.suffix in TABLES and not value.strip()):
+                    without += 1
+                else:
+                    rows.append(DecisionRow(name, _number(row, column, value, choices), at(row.file, row.line)))
+    if not rows:
+        raise UserError(f"{at(path)}: key 'column': no row has '{column}'")
+    return Decisions(rows, without)
+
+
+def added_gates(scores: Path) -> list[str]:
+    """Gates whose scores eval/import_decisions.py added to a file, as its meta data note them."""
+    meta = meta_of(scores)
+    only = [meta["gate"]] if meta.get("stage") == "import_decisions" else []  # before several were noted
+    added: list[str] = meta.get("added", only)
+    return added
+
+
+def _calls_one(row: SourceRecord, column: str, value: Any, tools: Sequence[str]) -> bool:
+    """True if one of a model's calls, in OpenAI's or Anthropic's form or by their names alone, is of these tools."""
+    if not isinstance(value, list | None):
+        raise row.error(column, f"expected a list of calls, found {format_value(value)}")
+    names = []
+    for call in value or ():
+        about = call.get("function", call) if isinstance(call, dict) else {"name": call}
+        name = about.get("name", about.get("type")) if isinstance(about, dict) else None
+        if not isinstance(name, str):
+            raise row.error(column, f"expected calls with a name, found {format_value(call)}")
+        names.append(name.lower())
+    return any(fnmatch.fnmatchcase(name, pattern.lower()) for name in names for pattern in tools)
+
+
+def _number(row: SourceRecord, column: str, value: Any, choices: Mapping[str, float]) -> float:
+    if choices:
+        if str(value) not in choices:
+            hint = did_you_mean(str(value), choices)
+            raise row.error(column, f"no number for {format_value(value)} in choices; {hint}")
+        return choices[str(value)]
+    if isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str) and value.strip().lower() in _WORDS:
+        return _WORDS[value.strip().lower()]
+    return row.having({column: value}).number(column)

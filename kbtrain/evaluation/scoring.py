@@ -1,0 +1,375 @@
+"""Gates that score a run folder, the examples that they score, and scores of gates made of others' stored scores.
+
+Gates are those whose folders lie in the run, prompted models, and those fitted in place. A stack or an average whose
+members' scores a run holds asks no model again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from kbtrain.distributed.scoring import ScoringConfig
+from kbtrain.errors import UserError, did_you_mean
+from kbtrain.evaluation.scores import read_scores
+from kbtrain.gate.card import CARD, STAGES
+from kbtrain.gate.gate import ByName, Reads
+from kbtrain.gate.trained_on import write_trained_on
+from kbtrain.gates.average import AverageGate
+from kbtrain.gates.fit_kind import fit_and_write
+from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle, handle_of_prompt, handle_of_replies
+from kbtrain.gates.prompted import PROMPTED
+from kbtrain.gates.registry import GATES, kind_of, load_gate, read_card
+from kbtrain.gates.scoring import (
+    Chunk, Engine, ScoredChunk, Timing, gates_of_run, plain_examples, score_path, scored_id
+)
+from kbtrain.gates.simple import Always
+from kbtrain.gates.stack.gate import Member, make_members
+from kbtrain.gates.stack.linear import Columns
+from kbtrain.gates.training_overlap import AllowedOverlap
+from kbtrain.io import jsonl
+from kbtrain.io.artifact import Artifact
+from kbtrain.io.files import path_exists, writing
+from kbtrain.io.provenance import file_sha256, meta_of, meta_path, read_meta
+from kbtrain.llm.backends import read_llm_config
+from kbtrain.records import GATE_NAME, Example, GateExample, GateScore, Split, TurnExample
+from kbtrain.retrieval.base import attach_hits
+from kbtrain.training.data import label_rule, own_prompts, unnamed_in_both
+
+FIT = "fit"  # stage of the gates that are fitted here
+
+
+class ChoiceConfig(ScoringConfig):
+    """Keys that say which examples are scored, and by which gates."""
+
+    run: Path = Field(Path("runs/demo"), description="run folder with examples/ or turns.jsonl")
+    turns: Path | None = Field(None, description="another file of turns, e.g. turns_features.jsonl of the run")
+    allow_trained: bool = Field(
+        False, description="score questions that a gate was trained on, or dev has of test; all tables count them"
+    )
+    allow_entities: bool = Field(
+        False, description="score questions about entities of a gate's training, or dev's of test's; all tables count"
+    )
+    only: tuple[str, ...] = Field((), description="names of the gates to score; without it all")
+    gates: dict[str, Path] = Field({}, description="name: folder of gates that lie elsewhere")
+    model: str | None = Field(None, description="language model of the prompted gates; without it they are skipped")
+    prompt_llm: Path | None = Field(
+        None, description="YAML as of data_gen/sample.py: model, back end, server that gate prompt asks, not model"
+    )
+    prompt_samples: int = Field(10, ge=1, description="prompt_llm: replies to each question; the score is their share")
+    states: Path | None = Field(
+        None, description="YAML of kbtrain check-server: vLLM that gives the states which probes read, not a copy here"
+    )
+    members: tuple[Path, ...] = Field((), description="gate average, of turns: gate folders, relative to the run")
+
+    @field_validator("only", "members", mode="before")
+    @classmethod
+    def _as_tuple(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _here(self) -> ChoiceConfig:
+        if self.prompt_llm is not None and self.engine == "ray":
+            raise ValueError("key 'prompt_llm': its model is asked from this process; use engine: local")
+        return self
+
+    def allowed(self) -> AllowedOverlap:
+        """Settings of questions that are counted instead of refused."""
+        return AllowedOverlap(self.allow_trained, self.allow_entities)
+
+
+@dataclass(frozen=True)
+class ScoringInputs:
+    """Questions or turns to score by split, and their files by the name under which the hash is stored.
+
+    ``train`` and ``dev``: all turns of these splits, also where others are scored.
+    """
+
+    reads: Reads
+    examples: Mapping[Split, Sequence[Example]]
+    files: Mapping[str, Path]
+    train: Sequence[TurnExample] = ()
+    dev: Sequence[TurnExample] = ()
+
+
+def read_inputs(config: ChoiceConfig) -> ScoringInputs:
+    """Turns where the run folder has turns.jsonl, else questions without a reference."""
+    source = config.turns or config.run / "turns.jsonl"
+    if not path_exists(source) and config.turns is None:
+        files = {f"{split}.jsonl": config.run / "examples" / f"{split}.jsonl" for split in config.splits}
+        examples = {split: plain_examples(files[f"{split}.jsonl"], split) for split in config.splits}
+        return ScoringInputs("question", examples, files)
+    turns = list(jsonl.read(TurnExample, source))
+    rows = {split: [turn for turn in turns if turn.split == split] for split in config.splits}
+    if not any(rows.values()):
+        raise UserError(f"{source}: no {' or '.join(config.splits)} turn to score")
+    train, dev = ([turn for turn in turns if turn.split == split] for split in ("train", "dev"))
+    return ScoringInputs("turn", rows, {"turns.jsonl": source}, train, dev)
+
+
+def check_own_prompts(inputs: ScoringInputs, gates: Sequence[GateHandle]) -> None:
+    """Raise :class:`UserError` for a gate of a folder that is about answers to other prompts than the run's."""
+    path = next(iter(inputs.files.values()))
+    rule = label_rule(path)
+    if inputs.reads != "question" or not rule:
+        return
+    answered = own_prompts(rule, path)
+    for gate in gates:
+        if gate.folder is None:
+            continue
+        card = read_card(gate.folder)
+        if (card.label_rule or hasattr(card, "prompt_fingerprint")) and card.own_prompts() != answered:
+            of_gate, of_run = (p.fingerprint() if p else "the project's" for p in (card.own_prompts(), answered))
+            raise UserError(
+                f"{gate.folder}: gate '{gate.name}' is about answers to prompts {of_gate}, the run's answers "
+                f"are to {of_run}; make the gate from this run, or leave it out (only)"
+            )
+
+
+def attach_passages(
+    run: Path, inputs: ScoringInputs, hashes: Mapping[str, str]
+) -> tuple[ScoringInputs, dict[str, str]]:
+    """The questions with the passages that were found for them, and all hashes."""
+    source = run / "evidence.jsonl"
+    examples = {split: attach_hits(rows, source) for split, rows in inputs.examples.items()}
+    files = {**inputs.files, "evidence.jsonl": source}
+    return replace(inputs, examples=examples, files=files), {**hashes, "evidence.jsonl": file_sha256(source)}
+
+
+def choose_gates(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle]:
+    """The gates asked for, each opened only if something is left to score. Raises :class:`UserError` for none."""
+    gates = _select_named(_possible(config, inputs), config.only)
+    if not gates:
+        raise UserError(f"nothing to score: no {config.run}/*/{CARD}, and no --model for the prompt baseline")
+    _check_score_names(gates, config.run)
+    return gates
+
+
+def _possible(config: ChoiceConfig, inputs: ScoringInputs) -> list[GateHandle]:
+    """All gates that can score what is asked; those of turns that need no recipe are made."""
+    model, dtype, device = config.model, config.dtype, config.device
+    states = None if config.states is None else str(config.states)
+    gates = [] if model is None else [
+        handle_of_prompt(name, model, dtype, device) for name, kind in PROMPTED.items()
+        if inputs.reads in kind.reads and (name in config.only if name.endswith("_know") else True)
+    ]  # fmt: skip
+    if config.prompt_llm is not None:
+        gates.append(handle_of_replies(read_llm_config(config.prompt_llm), config.prompt_samples))
+    if inputs.reads == "turn":
+        gates.append(
+            GateHandle(("always",), "", Always, name="always", reads=Always.reads, stored={"all_rag": "always"})
+        )
+        make_turn_gates(config, inputs)
+    elif config.members:  # a gate of several keys scores by the best one, which a threshold noted later may change
+        raise UserError(
+            "key 'members': averages are made in runs of turns alone; combine gates of questions by a stack "
+            "(recipes/train_stack.py), or leave the key out"
+        )
+    gates += gates_of_run(config.run, dtype, device, states)
+    gates += [handle(folder, dtype, device, name, states) for name, folder in config.gates.items()]
+    return list({gate.name: gate for gate in gates if inputs.reads in gate.reads}.values())
+
+
+def _select_named(gates: list[GateHandle], only: Sequence[str]) -> list[GateHandle]:
+    """Those with one of these names, or a score with it; without names all."""
+    if not only:
+        return gates
+    names = {name for gate in gates for name in (gate.name, *gate.names)}
+    for name in only:
+        if name not in names:
+            missing = " (give its --model)" if name in PROMPTED else ""
+            raise UserError(f"key 'only': no gate '{name}'{missing}; {did_you_mean(name, names)}")
+    return [gate for gate in gates if {gate.name, *gate.names} & set(only)]
+
+
+def _check_score_names(gates: Sequence[GateHandle], run: Path) -> None:
+    """Raise :class:`UserError` for a name that results cannot hold, or that two gates give to their scores."""
+    if wrong := [name for gate in gates for name in gate.names if not re.fullmatch(GATE_NAME, name)]:
+        raise UserError(
+            f"{run}: scores would be named '{wrong[0]}', after a gate's folder: results hold no such name; "
+            "name it by small letters, digits and _"
+        )
+    twice = [name for i, gate in enumerate(gates) for name in gate.names if any(name in o.names for o in gates[:i])]
+    if twice:
+        raise UserError(f"{run}: two gates score under the name '{twice[0]}'; rename the folder of one")
+
+
+def make_turn_gates(config: ChoiceConfig, inputs: ScoringInputs) -> None:
+    """Fit the gates that need no recipe, as far as they are asked for and not there yet, to what recipes fit to."""
+    source, labelled = inputs.files["turns.jsonl"], [turn for turn in inputs.train if turn.label is not None]
+    for name, kind in GATES.items():
+        requested = name in config.only or (not config.only and bool(labelled)) or name in map(str, config.members)
+        target = config.run / name / CARD
+        gate = Artifact(target, FIT, {"gate": name}, [source], edited=True)
+        if not kind.unasked or not requested:
+            continue
+        if path_exists(meta_path(target)) and read_meta(target).get("stage") != FIT:
+            continue  # a recipe made it: it is the user's
+        if not gate.is_current():
+            with writing(target.parent):
+                shared = unnamed_in_both(labelled, inputs.dev, source)
+                train = [turn for turn in labelled if turn.dialogue_id not in shared]
+                fit_and_write(name, train, target.parent)
+                write_trained_on(target.parent, train)
+                gate.finish()
+    if config.members:
+        make_average(config)
+
+
+def make_average(config: ChoiceConfig) -> None:
+    """Make the gate ``average`` of the members, unless it is there of the very same ones: then it keeps its threshold.
+
+    Their thresholds do not count, all else in their cards does.
+    """
+    folders, target = [config.run / member for member in config.members], config.run / "average" / CARD
+    made_of = {"gate": "average", "members": [[str(part), gate_identity(config.run / part)] for part in config.members]}
+    average = Artifact(target, FIT, made_of, edited=True)
+    if not average.is_current():
+        with writing(target.parent):
+            AverageGate.from_members(
+                target.parent, folders, partial(load_gate, dtype=config.dtype, device=config.device)
+            )
+            average.finish()
+
+
+FromMembers = Callable[[Sequence[ByName]], dict[str, list[float]]]
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A member's scores by (name, id), the names that it gives them itself; what one example took."""
+
+    names: dict[str, str]  # its own name -> the stored one
+    scores: dict[tuple[str, str], float]
+    costs: Mapping[str, Any]  # as the scores' meta data have them
+
+    def scores_of(self, chunk: Chunk) -> ByName:
+        return {
+            score: [self.scores[name, scored_id(example)] for example in chunk.examples]
+            for score, name in self.names.items()
+        }
+
+    def took(self, chunk: Chunk) -> tuple[float, dict[str, float]]:
+        """Seconds and spent of the chunk; a gate that notes nothing spent makes a request each."""
+        name, n = next(iter(self.names.values())), len(chunk.examples)
+        seconds, spent = (self.costs[f"{what}_per_question"][name][chunk.split] for what in ("seconds", "spent"))
+        return n * seconds, {what: n * value for what, value in (spent or {"requests": 1.0}).items()}
+
+
+def from_members(opening: GateOpening, run: Path, stored: Callable[[GateHandle], bool]) -> Engine | None:
+    """An engine of the stack or average that ``opening`` names, if ``stored`` says of each member that its scores are
+    in ``run``.
+
+    None for gates of other kinds, where a member's scores are missing, and for an average of a member with several: by
+    which of them it decides may change with a threshold noted later. Costs are the sum of the members'.
+    """
+    folder = Path(opening.model)
+    card, kind = read_card(folder), kind_of(folder)[1]
+    if kind.of_members is None:
+        return None
+    score: FromMembers = partial(kind.of_members, card)
+    members = []
+    for part in card.parts():
+        member = handle(folder / part, opening.dtype, states=opening.states)
+        if not stored(member) or (kind.one_score and len(member.names) > 1):
+            return None
+        members.append(_read(member, run))
+
+    def engine(gate: GateHandle, chunks: Sequence[Chunk]) -> Iterator[ScoredChunk]:
+        for chunk in chunks:
+            yield _scored(score, members, gate, chunk)
+
+    return engine
+
+
+def _read(member: GateHandle, run: Path) -> _Stored:
+    path = score_path(run, member.name)
+    scores = {(row.gate, row.question_id): row.score for row in jsonl.read(GateScore, path)}
+    return _Stored(member.own_names, scores, read_meta(path))
+
+
+def _scored(score: FromMembers, members: Sequence[_Stored], gate: GateHandle, chunk: Chunk) -> ScoredChunk:
+    by_name = gate.name_scores(score([member.scores_of(chunk) for member in members]), chunk.examples)
+    scores = [GateScore(scored_id(e), n, by_name[n][i]) for n in gate.names for i, e in enumerate(chunk.examples)]
+    seconds, spent = 0.0, Counter[str]()
+    for member in members:
+        took, used = member.took(chunk)
+        seconds += took
+        spent.update({what: round(value) for what, value in used.items()})
+    device = ", ".join(sorted({member.costs["device"] for member in members}))
+    timing = Timing(gate.names, chunk.split, len(chunk.examples), seconds, dict(spent), device)
+    return ScoredChunk(tuple(scores), timing)
+
+
+HOW = 'run eval/score.py --splits "[train, dev, test]" (a gate without held-out scores: set fit_on to dev)'
+
+
+def stack_members(
+    output: Path, handles: Mapping[Path, GateHandle], leave_out: Sequence[str] = ()
+) -> tuple[Member, ...]:
+    """The members with the scores that are read. Raises :class:`UserError` for an unknown name to skip."""
+    stored_names = {folder: {stored: name for name, stored in gate.stored.items()} for folder, gate in handles.items()}
+    scores = [name for gate in handles.values() for name in gate.names]
+    for name in leave_out:
+        if name not in scores:
+            raise UserError(f"key 'leave_out': no score '{name}'; {did_you_mean(name, scores)}")
+    names = {
+        folder: [stored_names[folder].get(name, name) for name in gate.names if name not in leave_out]
+        for folder, gate in handles.items()
+    }
+    read = [folder for folder in handles if names[folder]]
+    stages = {folder: max(map(read_card(folder).stage_of, names[folder]), key=STAGES.index) for folder in read}
+    return make_members(output, read, names, stages)
+
+
+def _check_of_member(file: Path, member: GateHandle) -> None:
+    """Raise :class:`UserError` where a file notes another gate behind its scores than the one that will be asked."""
+    folder = member.folder or Path()
+    identities = {gate.get("identity") for name, gate in meta_of(file).get("gates", {}).items() if name in member.names}
+    if identities - {gate_identity(folder)}:
+        raise UserError(
+            f"{file}: scores of another gate than {folder} holds; run eval/score.py again, by its name there"
+        )
+
+
+class StoredColumns:
+    """Scores of a run by the names under which a stack knows them.
+
+    Raises :class:`UserError` for a gate without a score file, for scores of another gate than the member (an older one,
+    or one with its folder's name), and for scores of questions it was trained on.
+    """
+
+    def __init__(self, members: Sequence[Member], handles: Sequence[GateHandle], files: Sequence[Path]) -> None:
+        self.columns: dict[str, tuple[Path, Mapping[str, float]]] = {}
+        by_folder = {g.folder.name: (g, file) for g, file in zip(handles, files, strict=True) if g.folder}
+        for member in members:
+            g, file = by_folder[Path(member.folder).name]
+            if not file.exists():
+                raise UserError(f"{file}: no such file; {HOW}")
+            _check_of_member(file, g)
+            trained = meta_of(file).get("trained_on")
+            if trained:
+                raise UserError(
+                    f"{file}: scores of questions that gate '{g.name}' was trained on ({trained}) teach nothing; "
+                    "leave it out, or set fit_on to dev and score without allow_trained"
+                )
+            scores = read_scores(file)
+            for score, name in member.inputs().items():
+                self.columns[name] = (file, scores.get(g.stored.get(score, score), {}))
+
+    def columns_of(self, questions: Sequence[GateExample]) -> Columns:
+        """Scores of these questions. Raises :class:`UserError` for one that has none."""
+        columns: dict[str, list[float]] = {}
+        for name, (file, scores) in self.columns.items():
+            missing = next((q for q in questions if q.question_id not in scores), None)
+            if missing is not None:
+                raise UserError(f"{file}: no score of {missing.split} question '{missing.question_id}'; {HOW}")
+            columns[name] = [scores[question.question_id] for question in questions]
+        return columns
