@@ -14,7 +14,6 @@ Examples:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +24,7 @@ from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.classify import complete_scores, outcomes_of_data_set, outcomes_with_score, score_areas
 from kbtrain.evaluation.run_folder import ResampleConfig, read_outcomes
-from kbtrain.evaluation.scores import StoredScores, read_score_files, seen_of, stored_scores
+from kbtrain.evaluation.scores import read_score_files, seen_of, stored_scores
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, meta_of, write_result
@@ -62,7 +61,8 @@ def main(config: CompareScoresConfig) -> None:
     own_scores = stored_scores(config.run, required=not config.scores and not path_exists(imported))
     files = list(config.scores) or [*own_scores.files, *([imported] if path_exists(imported) else [])]
     outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == config.split]
-    by_gate = read_score_files(files) if config.scores else with_imported(own_scores, files[len(own_scores.files) :])
+    own = () if config.scores else own_scores.files
+    by_gate = read_score_files(files[len(own) :], {} if config.scores else own_scores.by_gate)
     if config.dataset is not None:
         check_unchanged(config.run / "questions.jsonl")
         outcomes = outcomes_of_data_set(outcomes, jsonl.read(Question, config.run / "questions.jsonl"), config.dataset)
@@ -104,18 +104,6 @@ def main(config: CompareScoresConfig) -> None:
     print(
         f"{len(separated)} scores, {share}; intervals draw {units}; in {time.monotonic() - started:.0f} s -> {target}"
     )
-
-
-def with_imported(run_scores: StoredScores, imported: Sequence[Path]) -> dict[str, Mapping[str, float]]:
-    """The run's own scores and those of other systems. Raises :class:`UserError` for a gate that both name."""
-    imported_scores = read_score_files(imported)
-    twice = next((gate for gate in imported_scores if gate in run_scores.by_gate), None)
-    if twice is not None:
-        raise UserError(
-            f"{imported[0]}: gate '{twice}' is one of the run's own; import it under another name, or name the files: "
-            "--scores"
-        )
-    return {**run_scores.by_gate, **imported_scores}
 
 
 if __name__ == "__main__":

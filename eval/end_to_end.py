@@ -58,7 +58,7 @@ from kbtrain.evaluation.run_folder import (
     ResampleConfig,
     RunFolder,
     StoredAnswersConfig,
-    YesNoConfig,
+    YesNo,
     check_labelled,
     check_sampled,
     read_labels,
@@ -76,8 +76,9 @@ from kbtrain.report.summary import loss_text, text_summary
 from kbtrain.report.tables import pipelines_text
 
 
-class EndToEndConfig(StoredAnswersConfig, ResampleConfig, YesNoConfig):
+class EndToEndConfig(StoredAnswersConfig, ResampleConfig):
     run: Path = Field(Path("runs/demo"), description="run folder")
+    yes_no: YesNo = Field("with", description="questions whose gold answer is yes or no: with, without, or only these")
     threshold_rule: AnyRule = Field(
         "ratio", description="0.5, best_f1, best_accuracy, ratio, max_loss, fewest_searches, chosen on dev; or given"
     )
@@ -123,9 +124,7 @@ def main(config: EndToEndConfig) -> None:
         warn_of_dependence(dev.questions)
     settings = settings_of(config, first.tau_mastery)
     clusters = clusters_of(config.resample, test.questions)
-    methods = pipelines_of_run(
-        config.run, config.sampling_run, test.questions, scores_stored.by_gate, scores_stored.meta, clusters
-    )
+    methods = pipelines_of_run(config.run, config.sampling_run, test.questions, scores_stored, clusters)
     if methods:
         warn_of_rule(config.run)
     gate_results, comparisons = evaluate(dev.outcomes, test.outcomes, gates, settings, clusters)

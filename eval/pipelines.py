@@ -46,7 +46,7 @@ def main(config: PipelinesConfig) -> None:
     check_unchanged(path)
     questions = [question for _, question in read_questions(path) if question.split == config.split]
     clusters = clusters_of(config.resample, questions)
-    methods = pipelines_of_run(config.run, config.sampling_run, questions, scores.by_gate, scores.meta, clusters)
+    methods = pipelines_of_run(config.run, config.sampling_run, questions, scores, clusters)
     if not methods:
         raise UserError(f"{config.run / FOLDER}: no traces in it; run eval/run_seakr.py first")
     warn_of_rule(config.run)

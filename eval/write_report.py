@@ -65,9 +65,8 @@ def main(config: ReportConfig) -> None:
     check_result(config.run / "results.json", config.sampling_run)
     results = load(config.run / "results.json")
     scores_stored = stored_scores(config.run)
-    files = [config.run / name for name in ("results.json", "outcomes.jsonl", "labels.jsonl")] + list(
-        scores_stored.files
-    )
+    names = ("results.json", "outcomes.jsonl", "labels.jsonl")
+    files = [*(config.run / name for name in names), *scores_stored.files]
     everything = read_outcomes(config.run)
     check_outcomes_labelled(config.run)
     outcomes = [o for o in everything if o.split == results.meta["split"]]
@@ -92,7 +91,7 @@ def main(config: ReportConfig) -> None:
     first = replace(first, sentences=[*first.sentences, *change_sentences(config, scores_stored, gates, outcomes)])
     cost = "-"
     if gate is not None:
-        cost = bill_sentence(config, scores_stored, gate.gate, settings[gate.gate][0], outcomes)
+        cost = bill_sentence(config, scores_stored, gate.gate, settings[gate.gate][0], questions)
         first = replace(first, sentences=[*first.sentences, cost])
     label_counts = statistics(labels)
     cuts = {gate: threshold for gate, (threshold, _) in settings.items()}
@@ -163,14 +162,10 @@ def gate_page(
 
 
 def bill_sentence(
-    config: ReportConfig,
-    scores_stored: StoredScores,
-    gate: str,
-    threshold: float,
-    questions: Sequence[Outcome | Question],
+    config: ReportConfig, scores_stored: StoredScores, gate: str, threshold: float, questions: Sequence[Question]
 ) -> str:
     """The bill of a thousand questions at a gate's threshold."""
-    ids = [question.question_id if isinstance(question, Outcome) else question.id for question in questions]
+    ids = [question.id for question in questions]
     retrieve = np.array([scores_stored.by_gate[gate][name] > threshold for name in ids], dtype=np.float64)
     usage = stored_usage(config.run, config.sampling_run, ids)
     return thousand_questions(usage, retrieve, read_prices(config.prices), asking_of(scores_stored, gate))
@@ -208,16 +203,17 @@ def without_gold(config: ReportConfig, started: float) -> None:
         raise UserError(f"key 'gate': no scored gate '{config.gate}' in {source}; {did_you_mean(config.gate, by_name)}")
     learnt = [entry for entry in fidelities_found if entry.gate in behind and predicts_change(behind[entry.gate])]
     first = by_name[config.gate] if config.gate else (learnt or fidelities_found)[0]
+    ordered = [first, *(entry for entry in fidelities_found if entry is not first)]
     scores = scores_stored.by_gate
     report = FidelityReport(
         title=config.title,
         meta=meta,
         test=changes["test"],
-        found=[first, *(entry for entry in fidelities_found if entry is not first)],
+        found=ordered,
         changed=changed_answers(config.run, config.sampling_run, changes["test"], scores[first.gate], first.threshold),
         lines=[*left_out_lines(changes), *meta.get("kept_thresholds", {}).values()],
         costs=[bill_sentence(config, scores_stored, first.gate, first.threshold, changes["test"].questions)],
-        svg=figure(changes["test"], scores, [first, *(entry for entry in fidelities_found if entry is not first)]),
+        svg=figure(changes["test"], scores, ordered),
     )
     for name, text in (("report.html", report.html()), ("report.md", report.markdown())):
         write_atomically(config.run / name, text)
@@ -250,9 +246,8 @@ def command(scores_stored: StoredScores, gate_savings: list[Saving], gate: GateR
     """The command that decides by the gate at the threshold of the headline; empty where no folder is behind the
     scores, or nothing is saved. Key and threshold are omitted where the folder alone says them.
     """
-    saving = next(
-        (gate_saving for gate_saving in gate_savings if gate is not None and gate_saving.gate == gate.gate), None
-    )
+    by_gate = {saving.gate: saving for saving in gate_savings}
+    saving = None if gate is None else by_gate.get(gate.gate)
     source = None if saving is None else scores_stored.behind.get(saving.gate)
     if saving is None or source is None or saving.noted.dev_saved <= 0:
         return ""
@@ -266,11 +261,8 @@ def main_gate(gates: list[GateResult], requested: str | None, gate_savings: list
     by_name = {gate.gate: gate for gate in gates}
     if requested is not None and requested not in by_name:
         raise UserError(f"key 'gate': no scored gate '{requested}' in results.json; {did_you_mean(requested, by_name)}")
-    if requested is not None:
-        return by_name[requested]
-    if gate_savings:
-        return by_name[gate_savings[0].gate]
-    return gates[-1] if gates else None
+    best = requested or next((saving.gate for saving in gate_savings), None)
+    return by_name[best] if best is not None else next(reversed(gates), None)
 
 
 if __name__ == "__main__":

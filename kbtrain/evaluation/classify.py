@@ -18,8 +18,8 @@ from kbtrain.evaluation.decisions import DevRule, GateInput, decide
 from kbtrain.evaluation.scores import NOTHING, ByGate, Seen
 from kbtrain.metrics.calibration import Calibrated, calibrated
 from kbtrain.metrics.classification import Classification, classify, further_metrics
-from kbtrain.metrics.ranking import normalised_area
-from kbtrain.metrics.significance import Delta, interval, resampled_areas
+from kbtrain.metrics.ranking import drawn_areas
+from kbtrain.metrics.significance import Delta, interval
 from kbtrain.metrics.thresholds import AnyRule
 from kbtrain.records import Outcome, Question
 
@@ -112,12 +112,10 @@ def score_areas(
     None where the oracle gains nothing over random, and for the reference itself.
     """
     correctness = oc.answers(outcomes, "greedy")
-    areas = {gate: normalised_area(order, correctness.llm, correctness.rag) for gate, order in scores.items()}
-    observed = {gate: area for gate, area in areas.items() if area is not None}
-    if len(observed) < len(areas):
+    drawn = drawn_areas(list(scores.values()), correctness.llm, correctness.rag, draws, seed, clusters)
+    if drawn is None:
         return {gate: (None, None) for gate in scores}
-    drawn = resampled_areas(list(scores.values()), correctness.llm, correctness.rag, draws, seed, clusters)
-    values = {gate: np.array([observed[gate], *drawn[:, i]]) for i, gate in enumerate(scores)}
+    values = {gate: drawn[:, i] for i, gate in enumerate(scores)}
     base = values.get(reference)
     return {
         gate: (interval(draws_of_gate), None if base is None or gate == reference else interval(base - draws_of_gate))

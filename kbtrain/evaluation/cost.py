@@ -23,7 +23,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.prices import Prices
-from kbtrain.records import CONDITIONS, Question
+from kbtrain.records import CONDITIONS, Question, SampleSet
 
 _MILLION = 1e6
 OF_TOKENS = (
@@ -147,14 +147,13 @@ def bill(used: Usage, retrieve: Floats, prices: Prices, asking: GateCost = NO_GA
 
 def stored_usage(run: Path, sampling_run: str, ids: Sequence[str]) -> Usage:
     """Tokens of the greedy answers to these questions, as the store has them; 0 where they are not known."""
-    columns: list[list[float]] = [[], [], [], []]
+
+    def tokens(answers: SampleSet | None) -> tuple[int, int]:
+        return (0, 0) if answers is None else (answers.prompt_tokens, answers.greedy.n_tokens if answers.greedy else 0)
+
     with SampleStore(run / "samples.db", read_only=True) as store:
-        for question in ids:
-            for place, condition in enumerate(CONDITIONS[:2]):
-                row = store.get(sampling_run, question, condition)
-                columns[2 * place].append(0.0 if row is None else row.prompt_tokens)
-                columns[2 * place + 1].append(0.0 if row is None or row.greedy is None else row.greedy.n_tokens)
-    return Usage(*(np.array(column, dtype=np.float64) for column in columns))
+        rows = [[tokens(store.get(sampling_run, question, arm)) for arm in CONDITIONS[:2]] for question in ids]
+    return Usage(*np.array(rows, dtype=np.float64).reshape(-1, 4).T)
 
 
 def answered_usage(run: Path, sampling_run: str) -> Usage | None:
@@ -162,8 +161,8 @@ def answered_usage(run: Path, sampling_run: str) -> Usage | None:
     if not (path_exists(run / "questions.jsonl") and path_exists(run / "samples.db")):
         return None
     used = stored_usage(run, sampling_run, [question.id for question in jsonl.read(Question, run / "questions.jsonl")])
-    columns = (used.llm_in, used.llm_out, used.rag_in, used.rag_out)
-    return Usage(*(column[used.has_tokens] for column in columns)) if used.has_tokens.any() else None
+    columns = (column[used.has_tokens] for column in vars(used).values())
+    return Usage(*columns) if used.has_tokens.any() else None
 
 
 def share_cost(run: Path, sampling_run: str, share: float, prices: Prices) -> str:

@@ -5,7 +5,6 @@ A decision holds the threshold it came from; differences have paired bootstrap i
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,18 +15,15 @@ from kbtrain.evaluation import outcomes as oc
 from kbtrain.evaluation.outcomes import AccuracyKind, Correctness
 from kbtrain.evaluation.results import Comparison, LossRow, Point, RandomDraws
 from kbtrain.evaluation.scores import NOTHING, Seen
-from kbtrain.metrics.ranking import normalised_area
 from kbtrain.metrics.significance import (
     PolicyDraws,
     delta,
     draw_policies,
     holm,
     interval,
-    mcnemar,
     permutation_ps,
     random_gate_p,
     random_gates,
-    resampled_areas,
     resampled_tables,
 )
 from kbtrain.metrics.thresholds import (
@@ -172,29 +168,23 @@ def loss_rows(
 ) -> list[list[LossRow]]:
     """For each gate and each of :data:`LIMITS` the threshold with the fewest searches on dev, and its loss on the
     evaluated questions with a paired bootstrap interval; none for gates without a choice."""
+    learnt = [gate for gate in gates if dev and gate.learnt]
+    tables = {gate.name: dev_table(gate, dev, kind) for gate in learnt}
+    cuts = [
+        (gate, limit, max(fewest_searches(tables[gate.name], limit), -np.inf if gate.floor is None else gate.floor))
+        for gate in learnt
+        for limit in LIMITS
+    ]
+    losses = [answers.rag - np.where(gate.test > value, answers.rag, answers.llm) for gate, _, value in cuts]
+    drawn = resampled_tables([lost[:, None] for lost in losses], draws, seed, answers.clusters)
     rows: dict[str, list[LossRow]] = {gate.name: [] for gate in gates}
-    losses, parts = [], []
-    for gate in gates if dev else ():
-        if not gate.learnt:
-            continue
-        table = dev_table(gate, dev, kind)
-        for limit in LIMITS:
-            value = max(fewest_searches(table, limit), -np.inf if gate.floor is None else gate.floor)
-            on_dev, retrieve = threshold_choice(value, "ratio", table), gate.test > value
-            lost = answers.rag - np.where(retrieve, answers.rag, answers.llm)
-            losses.append(lost[:, None])
-            row = functools.partial(
-                LossRow,
-                limit=limit,
-                threshold=float(value),
-                dev_lost=float(table.rag.mean()) - on_dev.dev_accuracy,
-                dev_ratio=on_dev.dev_ratio,
-                retrieval_ratio=float(retrieve.mean()),
-            )
-            parts.append((gate.name, row))
-    drawn = resampled_tables(losses, draws, seed, answers.clusters)
-    for (name, row), means in zip(parts, drawn, strict=True):
-        rows[name].append(row(lost=interval(means[:, 0])))
+    for (gate, limit, value), means in zip(cuts, drawn, strict=True):
+        table = tables[gate.name]
+        on_dev, ratio = threshold_choice(value, "ratio", table), float((gate.test > value).mean())
+        dev_lost = float(table.rag.mean()) - on_dev.dev_accuracy
+        rows[gate.name].append(
+            LossRow(limit, float(value), dev_lost, on_dev.dev_ratio, interval(means[:, 0]), retrieval_ratio=ratio)
+        )
     return list(rows.values())
 
 
@@ -265,34 +255,6 @@ def _p_values_of_chance(answers: Correctness, searched: Bools, draws: int, seed:
         if len(values) == len(exact):
             return values
     return permutation_ps(gain, searched.astype(np.float64), draws, seed, answers.clusters)
-
-
-def decision_areas(
-    answers: Correctness, decisions: Sequence[GateDecisions], *, draws: int, seed: int
-) -> list[Floats | None]:
-    """Each decision's oracle-normalised area: as observed first, then in each resample; None if undefined."""
-    orders = [decision.scores(answers) for decision in decisions]
-    observed = [normalised_area(scores, answers.llm, answers.rag) for scores in orders]
-    drawn = resampled_areas(orders, answers.llm, answers.rag, draws, seed, answers.clusters)
-    if np.isnan(drawn).all():
-        return [None] * len(orders)
-    return [None if area is None else np.concatenate([[area], drawn[:, i]]) for i, area in enumerate(observed)]
-
-
-def compare(
-    name: str, other: str, a: DecisionFigures, b: DecisionFigures, area_a: Floats | None, area_b: Floats | None
-) -> Comparison:
-    """Paired differences a - b, see :class:`Comparison`."""
-    area = None if area_a is None or area_b is None else interval(area_a - area_b)
-    return Comparison(
-        name,
-        other,
-        accuracy=interval(a.drawn.accuracy - b.drawn.accuracy),
-        gain=interval(a.drawn.gain - b.drawn.gain),
-        area=area,
-        ratio=interval(a.drawn.ratio - b.drawn.ratio),
-        mcnemar=mcnemar(a.correct, b.correct),
-    )
 
 
 def correct_families(comparisons: Sequence[Comparison]) -> list[Comparison]:

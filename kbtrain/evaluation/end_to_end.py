@@ -18,11 +18,9 @@ from kbtrain.evaluation.decisions import (
     DevRule,
     GateDecisions,
     GateInput,
-    compare,
     correct_families,
     decide,
     decide_by_rules,
-    decision_areas,
     loss_rows,
     measure,
 )
@@ -32,8 +30,8 @@ from kbtrain.evaluation.run_folder import Reason, RunFolder
 from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.io.provenance import device, git_state, package_versions, peak_rss_mb
 from kbtrain.metrics.classification import Classification, classify, expected_at_random
-from kbtrain.metrics.ranking import retrieval_curve
-from kbtrain.metrics.significance import holm, interval
+from kbtrain.metrics.ranking import drawn_areas, retrieval_curve
+from kbtrain.metrics.significance import holm, interval, mcnemar
 from kbtrain.metrics.thresholds import AnyRule
 from kbtrain.records import Outcome
 
@@ -85,7 +83,7 @@ def evaluate(
     measured = [
         measure(table, flat, draws=s.bootstrap_draws, random_draws=s.random_draws, seed=s.seed) for table in tables
     ]
-    drawn = [decision_areas(table, chosen, draws=min(AREA_DRAWS, s.bootstrap_draws), seed=s.seed) for table in tables]
+    drawn = [_areas(table, chosen, min(AREA_DRAWS, s.bootstrap_draws), s.seed) for table in tables]
     losses = loss_rows(gates, dev, tables[0], s.bootstrap_draws, s.seed, s.kind)
     results, rest = [], iter(measured[0][len(chosen) :])
     for i, (decision, group, lost) in enumerate(zip(chosen, others, losses, strict=True)):
@@ -99,6 +97,13 @@ def evaluate(
         result = _result(decision, points, rankings, tables[0], test, s.tau_mastery)
         results.append(replace(result, rules=rules, loss_rows=lost))
     return _one_family(results), correct_families(_comparisons(chosen, measured[0], drawn[0]))
+
+
+def _areas(answers: Correctness, decisions: Sequence[GateDecisions], draws: int, seed: int) -> list[Floats | None]:
+    """Each decision's oracle-normalised area: as observed first, then in each resample; None if undefined."""
+    orders = [decision.scores(answers) for decision in decisions]
+    areas = drawn_areas(orders, answers.llm, answers.rag, draws, seed, answers.clusters)
+    return [None if areas is None else areas[:, i] for i in range(len(decisions))]
 
 
 def _one_family(results: Sequence[GateResult]) -> list[GateResult]:
@@ -189,14 +194,26 @@ def _draft_tokens(answers: Floats, total: int) -> Floats:
 def _comparisons(
     chosen: Sequence[GateDecisions], measured: Sequence[DecisionFigures], drawn: Sequence[Floats | None]
 ) -> list[Comparison]:
-    """Every scored gate against each baseline that is there."""
+    """Every scored gate against each baseline that is there: paired differences."""
     index = {decision.gate.name: i for i, decision in enumerate(chosen) if decision.gate.learnt}
-    return [
-        compare(name, other, measured[i], measured[index[other]], drawn[i], drawn[index[other]])
-        for name, i in index.items()
-        for other in BASELINES
-        if other in index and name not in BASELINES
-    ]
+    rows = []
+    for name, i in index.items():
+        for other in BASELINES if name not in BASELINES else ():
+            if (j := index.get(other)) is None:
+                continue
+            a, b, areas = measured[i].drawn, measured[j].drawn, (drawn[i], drawn[j])
+            rows.append(
+                Comparison(
+                    name,
+                    other,
+                    accuracy=interval(a.accuracy - b.accuracy),
+                    gain=interval(a.gain - b.gain),
+                    area=None if areas[0] is None or areas[1] is None else interval(areas[0] - areas[1]),
+                    ratio=interval(a.ratio - b.ratio),
+                    mcnemar=mcnemar(measured[i].correct, measured[j].correct),
+                )
+            )
+    return rows
 
 
 POSITIVES = {

@@ -30,7 +30,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_current, check_unchanged, meta_of
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.change import Equality, MeaningGroups, by_groups
-from kbtrain.metrics.significance import Delta, random_gate_p, wilson
+from kbtrain.metrics.significance import Delta, random_gate_p, share
 from kbtrain.questions.checks import leak_key
 from kbtrain.records import CONDITIONS, Question, SampleSet, Split
 
@@ -165,8 +165,8 @@ def fidelity(gate: str, chosen: Chosen, scores: Floats, changed: Floats) -> Fide
         dev_skipped=1 - chosen.evidence["retrieval_ratio"],
         dev_changed=chosen.evidence["changed"],
         n=n,
-        skipped=Delta(skipped / n, *wilson(skipped, n)),
-        changed=Delta(differ / n, *wilson(differ, n)),
+        skipped=share(skipped, n),
+        changed=share(differ, n),
         changed_never=never,
         at_random=never * skipped / n,
         p=1.0 if p is None or np.isnan(p) else p,  # all answers change, or none does: chance does as well

@@ -20,7 +20,7 @@ import numpy as np
 from kbtrain.arrays import Bools, Floats
 from kbtrain.config import read_yaml
 from kbtrain.errors import UserError
-from kbtrain.evaluation.outcomes import Correctness, answers, is_needed
+from kbtrain.evaluation.outcomes import answers, is_needed
 from kbtrain.gate.gate import logistic
 from kbtrain.gate.trained_on import question_hash
 from kbtrain.gates.encoder.probe import ProbeInput, embeddings, fit_head
@@ -37,8 +37,8 @@ from kbtrain.io import jsonl
 from kbtrain.io.artifact import MODEL_FILES, Artifact
 from kbtrain.io.provenance import file_sha256, write_atomically
 from kbtrain.metrics.choice import chosen_value
-from kbtrain.metrics.ranking import auroc, normalised_area
-from kbtrain.metrics.significance import Delta, resampled_areas
+from kbtrain.metrics.ranking import auroc, drawn_areas
+from kbtrain.metrics.significance import Delta
 from kbtrain.models.files_read import hashes_of
 from kbtrain.prompts.kbm import Key
 from kbtrain.prompts.own import OwnPrompts
@@ -255,21 +255,13 @@ def learning_curve(
                 done()
             if sum(part.held_out is not None for part in parts.values()) > 1:
                 parts["stack"] = stacked(parts, chosen, key)
-            areas = {name: normalised_area(part.test, table.llm, table.rag) for name, part in parts.items()}
-            best = _best_area({name: part.test for name, part in parts.items()}, areas, table)
-            for name, part in parts.items():
+            drawn = drawn_areas([part.test for part in parts.values()], table.llm, table.rag, _DRAWS, _SEED)
+            areas = [None] * len(parts) if drawn is None else drawn[0].tolist()
+            best = None if drawn is None else chosen_value(drawn)
+            for i, (name, part) in enumerate(parts.items()):
                 ranked = _auroc(wrong, part.test), _auroc(helped, part.test)
-                yield CurvePoint(name, key, n, draw, areas[name], *ranked, best.get(name))
-
-
-def _best_area(scores: Mapping[str, Floats], areas: Mapping[str, float | None], table: Correctness) -> dict[str, Delta]:
-    """The gate of the greatest area, and that area corrected for the choice; nothing where areas are undefined."""
-    defined = [area for area in areas.values() if area is not None]
-    if len(defined) < len(areas):
-        return {}
-    drawn = resampled_areas(list(scores.values()), table.llm, table.rag, _DRAWS, _SEED)
-    best = chosen_value(np.concatenate([[defined], drawn]))
-    return {list(scores)[best.place]: best.corrected}
+                corrected = best.corrected if best is not None and best.place == i else None
+                yield CurvePoint(name, key, n, draw, areas[i], *ranked, corrected)
 
 
 def _auroc(truth: Bools, scores: Floats) -> float | None:

@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from kbtrain.answers.grading import exact_match, is_correct, token_f1
 from kbtrain.answers.thoughts import is_left_out
 from kbtrain.arrays import Floats
-from kbtrain.evaluation.scores import NOTHING, ByGate, Seen, seen_of
+from kbtrain.evaluation.scores import NOTHING, ByGate, Seen, StoredScores, seen_of
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
 from kbtrain.metrics.significance import Delta, interval, resampled_means
 from kbtrain.rag.seakr_traces import Trace, grades, stored_pipelines
 from kbtrain.records import Condition, Evidence, Question, Sample
 
-_MEASURED = ("spent_per_question", "seconds_per_question")
 COSTS = ("searches", "passages", "requests", "samples", "tokens", "seconds")
 DRAWS = 5_000
 SEED = 20_243
@@ -69,6 +67,11 @@ class _Row:
     table: Floats  # (n, 4)
     spent: dict[str, float] = field(default_factory=dict)
     each: dict[str, Floats] = field(default_factory=dict)  # (n,)
+
+    def row(self, accuracy: Delta | None = None, f1: Delta | None = None) -> PipelineRow:
+        """The means; ``accuracy`` and ``f1``: the method's minus these."""
+        right, exact, overlap, searched = (float(value) for value in self.table.mean(axis=0))
+        return PipelineRow(self.name, len(self.table), right, exact, overlap, searched, self.spent, accuracy, f1)
 
 
 @dataclass(frozen=True)
@@ -124,18 +127,14 @@ def _stored_answers(
     name: str, questions: Sequence[Question], answers: Sequence[Sample], hits: Mapping[str, int] | None
 ) -> _Row:
     """Stored greedy answers of one condition; ``hits`` None: without retrieval."""
+    searched = float(hits is not None)
     rows = [
-        (is_correct(q, a.text), exact_match(a.text, q.answers), token_f1(a.text, q.answers), hits is not None)
+        (is_correct(q, a.text), exact_match(a.text, q.answers), token_f1(a.text, q.answers), searched)
         for q, a in zip(questions, answers, strict=True)
     ]
-    ones = np.ones(len(rows))
-    each = {
-        "searches": 0 * ones if hits is None else ones,
-        "passages": 0 * ones if hits is None else np.array([hits.get(q.id, 0) for q in questions], dtype=np.float64),
-        "requests": ones,
-        "samples": 0 * ones,
-        "tokens": np.array([answer.n_tokens for answer in answers], dtype=np.float64),
-    }
+    # searches, passages, requests, samples and tokens, in the order of COSTS
+    costs = [(searched, (hits or {}).get(q.id, 0), 1, 0, a.n_tokens) for q, a in zip(questions, answers, strict=True)]
+    each = dict(zip(COSTS, np.array(costs, dtype=np.float64).T, strict=False))
     return _Row(name, np.array(rows, dtype=np.float64), {cost: float(of.sum()) for cost, of in each.items()}, each)
 
 
@@ -156,7 +155,7 @@ def _rows(method: _Row, others: Sequence[_Row], clusters: Sequence[str] | None) 
     tables = np.concatenate([way.table[:, [0, 2]] for way in (method, *others)], axis=1)
     accuracy, f1, *means = resampled_means(tables, DRAWS, SEED, clusters).T
     differences = zip(others, means[::2], means[1::2], strict=True)
-    return [_row(method), *(_row(way, interval(accuracy - a), interval(f1 - f)) for way, a, f in differences)]
+    return [method.row(), *(way.row(interval(accuracy - a), interval(f1 - f)) for way, a, f in differences)]
 
 
 def traces_minus(traces: Sequence[Trace], others: Sequence[Trace]) -> tuple[Delta, Delta]:
@@ -172,21 +171,15 @@ def traces_minus(traces: Sequence[Trace], others: Sequence[Trace]) -> tuple[Delt
     return interval(right), interval(f1)
 
 
-def _row(way: _Row, accuracy: Delta | None = None, f1: Delta | None = None) -> PipelineRow:
-    right, exact, overlap, searched = (float(value) for value in way.table.mean(axis=0))
-    return PipelineRow(way.name, len(way.table), right, exact, overlap, searched, way.spent, accuracy, f1)
-
-
 def pipelines_of_run(
     run: Path,
     sampling_run: str,
     questions: Sequence[Question],
-    scores: ByGate,
-    meta: Mapping[str, Any],
+    stored: StoredScores,
     clusters: Sequence[str] | None = None,
 ) -> list[PipelineResult]:
-    """Results of every pipeline with traces in a run folder; ``meta`` is that of its scores; ``clusters`` of the
-    questions, which intervals draw as a whole (None: they draw questions).
+    """Results of every pipeline with traces in a run folder, beside its gates' scores; ``clusters`` of the questions,
+    which intervals draw as a whole (None: they draw questions).
 
     All rows are graded by each question's own rule: a judge's verdicts are about stored answers alone.
     """
@@ -195,13 +188,15 @@ def pipelines_of_run(
         return []
     by_id = {question.id: question for question in questions}
     hits = {evidence.question_id: len(evidence.hits) for evidence in jsonl.read(Evidence, run / "evidence.jsonl")}
-    # requests, samples, tokens and seconds per test question, as measured while scoring
-    costs, seconds = ({g: of.get("test") for g, of in meta.get(key, {}).items()} for key in _MEASURED)
-    timed = {g: {"seconds": seconds[g]} if seconds.get(g) is not None else {} for g in scores}
-    spent = {g: {**(costs.get(g) or {}), **timed[g]} for g in scores}
+    timed = [gate for gate, by_split in stored.meta.get("seconds_per_question", {}).items() if "test" in by_split]
+    spent = {gate: {**stored.spent(gate)} for gate in stored.by_gate}
+    spent |= {gate: {**spent[gate], "seconds": stored.seconds(gate)} for gate in timed if gate in spent}
     entities = None if clusters is None else dict(zip(by_id, clusters, strict=True))
     with SampleStore(run / "samples.db", read_only=True) as store:
         store.run_meta(sampling_run)  # raises for an unknown run: it would look like one without answers
-        others = Alternatives(by_id, store, sampling_run, scores, spent, hits, entities)
+        others = Alternatives(by_id, store, sampling_run, stored.by_gate, spent, hits, entities)
         measured = [measure_pipeline(part.name, part.traces, others) for part in pipelines if part.traces]
-    return [replace(part, rows=[replace(row, seen=seen_of(meta, row.name)) for row in part.rows]) for part in measured]
+    return [
+        replace(part, rows=[replace(row, seen=seen_of(stored.meta, row.name)) for row in part.rows])
+        for part in measured
+    ]

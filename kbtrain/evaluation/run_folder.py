@@ -219,12 +219,6 @@ class ResampleConfig(Config):
 YesNo = Literal["with", "without", "only"]
 
 
-class YesNoConfig(Config):
-    """Key of scripts that can skip the questions whose gold answer is yes or no."""
-
-    yes_no: YesNo = Field("with", description="questions whose gold answer is yes or no: with, without, or only these")
-
-
 class StoredAnswersConfig(Config):
     """Keys of every script that evaluates the stored answers of run folders."""
 

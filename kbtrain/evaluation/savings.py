@@ -119,10 +119,8 @@ def savings(
     on_dev = {gate: np.array([of[o.question_id] for o in dev]) for gate, of in scores.items()}
     searched = []
     for gate in scores:
-        fewest, right = (
-            most_saved(on_dev[gate], before, limit)[0],
-            most_right(on_dev[gate], before, options.training.get(gate)),
-        )
+        fewest = most_saved(on_dev[gate], before, limit)[0]
+        right = most_right(on_dev[gate], before, options.training.get(gate))
         chosen = options.settings.get(gate, (right, "best_accuracy"))
         cuts[gate] = chosen[1], (chosen[0], fewest, right)
         rank[gate] = dev_rank(on_dev[gate], before, limit)

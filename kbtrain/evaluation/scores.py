@@ -105,9 +105,9 @@ def read_scores(path: Path) -> dict[str, dict[str, float]]:
     return scores
 
 
-def read_score_files(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
-    """Scores by gate and question id. Raises :class:`UserError` for a gate that stands in two files."""
-    by_gate: dict[str, dict[str, float]] = {}
+def read_score_files(paths: Sequence[Path], others: ByGate | None = None) -> dict[str, Mapping[str, float]]:
+    """Scores by gate and question id, beside ``others``. Raises :class:`UserError` for a gate that two files have."""
+    by_gate = dict(others or {})
     for path in paths:
         scores = read_scores(path)
         twice = next((gate for gate in scores if gate in by_gate), None)

@@ -47,26 +47,17 @@ def calibration(truth: Bools, probabilities: Floats, bins: int = BINS) -> Calibr
     """Compare probabilities with what came true, in ``bins`` intervals of equal width (1 falls into the last)."""
     if len(truth) == 0 or not is_probability(probabilities):
         raise ValueError("calibration needs probabilities in [0, 1], one per question")
+
+    def bin_of(low: float, high: float, places: NDArray[np.intp]) -> Bin:
+        return Bin(low, high, len(places), float(probabilities[places].mean()), float(truth[places].mean()))
+
     place = np.minimum((probabilities * bins + 1e-9).astype(int), bins - 1)
-    by_width = []
-    for i in range(bins):
-        places = place == i
-        if places.any():
-            predicted, observed = float(probabilities[places].mean()), float(truth[places].mean())
-            by_width.append(Bin(i / bins, (i + 1) / bins, int(places.sum()), predicted, observed))
+    by_width = [bin_of(i / bins, (i + 1) / bins, np.flatnonzero(place == i)) for i in np.unique(place).tolist()]
     ece = sum(b.n * abs(b.predicted - b.observed) for b in by_width) / len(truth)
-    even = []
-    for places in equal_count_bins(probabilities, bins):
-        members = probabilities[places]
-        even.append(
-            Bin(
-                float(members.min()),
-                float(members.max()),
-                len(members),
-                float(members.mean()),
-                float(truth[places].mean()),
-            )
-        )
+    even = [
+        bin_of(float(probabilities[places].min()), float(probabilities[places].max()), places)
+        for places in equal_count_bins(probabilities, bins)
+    ]
     return Calibration(len(truth), ece, float(np.mean((probabilities - truth) ** 2)), by_width, even)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.metrics.significance import Delta, interval, question_counts, stratified_counts
+from kbtrain.metrics.significance import Delta, interval, question_counts, resampled_areas, stratified_counts
 
 DRAWS = 2000
 SEED = 20_244
@@ -203,3 +203,17 @@ def normalised_area(scores: Floats, llm: Floats, rag: Floats) -> float | None:
     if best <= 1e-12:
         return None
     return (retrieval_curve(scores, llm, rag).area - chance) / best
+
+
+def drawn_areas(
+    orders: Sequence[Floats], llm: Floats, rag: Floats, draws: int, seed: int, clusters: Sequence[str] | None = None
+) -> Floats | None:
+    """:func:`normalised_area` of several scores, as observed first, then in each resample: (1 + draws, scores).
+
+    None where it is undefined; NaN where a resample leaves the oracle nothing to gain.
+    """
+    observed = [normalised_area(scores, llm, rag) for scores in orders]
+    drawn = None if None in observed else resampled_areas(orders, llm, rag, draws, seed, clusters)
+    if drawn is None or np.isnan(drawn).all():
+        return None
+    return np.concatenate([np.array([observed], dtype=np.float64), drawn])

@@ -245,7 +245,7 @@ def control(
         observed, bounds = searches / n, upper_bounds(searches, n, delta)
     else:
         values = values[::-1]
-        observed, bounds = (_changed_shares if promise == "answers_changed" else _lost)(calibration, values, delta)
+        observed, bounds = _lost(calibration, values, delta, saves=promise != "answers_changed")
     keeps = bounds <= limit + 1e-12
     if not keeps[0]:
         raise UserError(
@@ -258,25 +258,19 @@ def control(
     return Guarantee(promise, limit, delta, float(values[last]), n, float(observed[last]), float(bounds[last]), ratio)
 
 
-def _lost(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Floats]:
+def _lost(calibration: Dev, values: Floats, delta: float, saves: bool) -> tuple[Floats, Floats]:
     """Accuracy lost against All-RAG at each cut, and its upper bound: that of the answers lost minus the lower bound
-    of the answers saved, each at delta / 2."""
+    of the answers saved, each at delta / 2; of the answers lost alone where not retrieving ``saves`` none."""
     order = np.argsort(calibration.scores, kind="stable")
     loss = (calibration.rag - calibration.llm)[order]
     n, skipped = len(loss), np.searchsorted(calibration.scores[order], values, side="right")
     losses, saved = (np.concatenate([[0.0], np.cumsum(part)])[skipped] for part in (loss.clip(0), (-loss).clip(0)))
     exact = bool(np.isin(loss, (-1.0, 0.0, 1.0)).all())
+    if not saves:
+        return losses / n, upper_bounds(losses, n, delta, exact)
     upper = upper_bounds(losses, n, delta / 2, exact)
     lower = 1 - upper_bounds(n - saved, n, delta / 2, exact)
     return (losses - saved) / n, upper - lower
-
-
-def _changed_shares(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Floats]:
-    """Share of all answers that skipped retrievals change at each cut, and its exact upper bound."""
-    order = np.argsort(calibration.scores, kind="stable")
-    n, skipped = len(order), np.searchsorted(calibration.scores[order], values, side="right")
-    changed = np.concatenate([[0.0], np.cumsum((calibration.rag - calibration.llm)[order])])[skipped]
-    return changed / n, upper_bounds(changed, n, delta)
 
 
 def unchanged(scores: Floats, changed: Floats) -> Dev:
