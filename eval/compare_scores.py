@@ -61,8 +61,8 @@ def main(config: CompareScoresConfig) -> None:
     own_scores = stored_scores(config.run, required=not config.scores and not path_exists(imported))
     files = list(config.scores) or [*own_scores.files, *([imported] if path_exists(imported) else [])]
     outcomes = [outcome for outcome in read_outcomes(config.run) if outcome.split == config.split]
-    own = () if config.scores else own_scores.files
-    by_gate = read_score_files(files[len(own) :], {} if config.scores else own_scores.by_gate)
+    run_files = () if config.scores else own_scores.files
+    by_gate = read_score_files(files[len(run_files) :], {} if config.scores else own_scores.by_gate)
     if config.dataset is not None:
         check_unchanged(config.run / "questions.jsonl")
         outcomes = outcomes_of_data_set(outcomes, jsonl.read(Question, config.run / "questions.jsonl"), config.dataset)

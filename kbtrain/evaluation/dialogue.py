@@ -166,7 +166,7 @@ def count_missing(turns: Sequence[TurnExample]) -> list[str]:
     """Features that test turns lack, each with a count; complete ones are skipped."""
     enriched = [turn for turn in turns if turn.label]
     of, of_enriched = f"of {len(turns)} test turns", f"of {len(enriched)} enriched test turns"
-    return _counted(
+    return _lines_of(
         (sum(not reference(t) for t in turns), f"{of} have no response text and are skipped"),
         (sum(not t.enriched_response for t in enriched),
          f"{of_enriched} have no enriched text: their reference is the original response"),
@@ -176,14 +176,14 @@ def count_missing(turns: Sequence[TurnExample]) -> list[str]:
     )  # fmt: skip
 
 
-def _counted(*counts: tuple[int, str]) -> list[str]:
+def _lines_of(*counts: tuple[int, str]) -> list[str]:
     return [f"{count} {text}" for count, text in counts if count]
 
 
 def _notes(name: str, rows: Sequence[AugmentedResponse]) -> list[str]:
     """Gaps in the responses of one augmentation."""
     n = len(rows)
-    lines = _counted(
+    lines = _lines_of(
         (sum(not r.snippets for r in rows) if name != NONE else 0,
          f"of {n} turns found no snippet: their response is that without knowledge"),
         (sum(not r.text for r in rows), f"of {n} responses are empty: they score 0 and have no confidence"),

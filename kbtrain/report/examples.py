@@ -17,7 +17,7 @@ import numpy as np
 from kbtrain.arrays import Bools
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.groups import quantile_groups, ranked_within
-from kbtrain.evaluation.run_folder import first_ids
+from kbtrain.evaluation.scores import first_ids
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.store import SampleStore
