@@ -28,7 +28,14 @@ from kbtrain.gates.handles import GateHandle, GateOpening, gate_identity, handle
 from kbtrain.gates.prompted import PROMPTED
 from kbtrain.gates.registry import GATES, kind_of, load_gate, read_card
 from kbtrain.gates.scoring import (
-    Chunk, Engine, ScoredChunk, Timing, gates_of_run, plain_examples, score_path, scored_id
+    Chunk,
+    Engine,
+    ScoredChunk,
+    Timing,
+    gates_of_run,
+    plain_examples,
+    score_path,
+    scored_id,
 )
 from kbtrain.gates.simple import Always
 from kbtrain.gates.stack.gate import Member, make_members
