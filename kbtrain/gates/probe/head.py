@@ -244,12 +244,13 @@ def _in_folds(
 
 def _fit(method: Method, features: Floats, labels: Floats, penalty: float | None) -> tuple[Floats, float]:
     """Slopes (d,) and intercept on scaled states."""
-    from sklearn.linear_model import LogisticRegression, Ridge
-
     if method == "ridge":
-        line = Ridge(alpha=(penalty or 0.0) * features.shape[1]).fit(features, labels)
-        return np.asarray(line.coef_), float(line.intercept_)
+        base, values = _principal(features)
+        along = base.T @ (labels - labels.mean()) / (values + (penalty or 0.0) * features.shape[1])
+        return features.T @ (base @ along), float(labels.mean())
     if method == "logistic":
+        from sklearn.linear_model import LogisticRegression
+
         # a soft label is both labels, each with its share
         both, shares = np.repeat([1, 0], len(labels)), np.concatenate([labels, 1 - labels])
         odds = LogisticRegression(C=penalty, max_iter=2000).fit(np.vstack([features] * 2), both, sample_weight=shares)

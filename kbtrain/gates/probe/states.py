@@ -49,16 +49,10 @@ def prompt_states(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> S
     what all of them begin with is computed once, if that pays. Alone or in a batch a state is the same up to rounding.
     Raises :class:`UserError` for a NaN or infinite state.
     """
-    result: States | None = None
     start = _common_start(model, prompts)
-    for places in like_length([len(ids) for ids in prompts], TOKENS_PER_BATCH):
-        states = _of_batch(model, [prompts[place] for place in places], start)
-        if result is None:
-            result = np.empty((len(prompts), *states.shape[1:]), dtype=np.float32)
-        result[places] = states
-    if result is None:
-        raise ValueError("no prompts")
-    return result
+    batches = like_length([len(ids) for ids in prompts], TOKENS_PER_BATCH)
+    states = np.concatenate([_of_batch(model, [prompts[place] for place in places], start) for places in batches])
+    return states[np.argsort([place for places in batches for place in places])]
 
 
 def _common_start(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:

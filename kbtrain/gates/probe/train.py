@@ -19,6 +19,7 @@ from kbtrain.gates.probe.gate import (
     Probe,
     ProbeCard,
     Reader,
+    batches_alike,
     need_scores,
     save_heads,
 )
@@ -152,7 +153,7 @@ class ProbeEnding(Ending):
         self.intervals = _dev_figures(dev, scores, gate)
         self.figures = {f"auroc_{key}": float(text.split()[0]) for key, text in self.intervals.items()}
         self.facts = {"train_examples": len(data.train), "dev_examples": len(dev), "without_label": data.unlabelled}
-        batch = asdict(batch_agreement(gate, self.examples[:ALONE]))
+        batch = asdict(batch_agreement(gate, self.examples[:ALONE], self.kept))
         self.run = {**run, **self.facts, "batch": batch, "peak_rss_mb": peak_rss_mb()}
         self.card = card.model_copy(update={"run": self.run, "versions": package_versions()})
         self.trained_on, self.questions = f"{len(data.train)} examples", data.train
@@ -189,16 +190,19 @@ class BatchAgreement:
         )
 
 
-def batch_agreement(gate: Probe, examples: Sequence[GateExample]) -> BatchAgreement:
-    """Read the examples both ways."""
-    prompts = gate.reader.prompts(examples)
-    together = gate.reader.read(prompts)[:, gate.layers]
-    alone = np.concatenate([gate.reader.read([ids])[:, gate.layers] for ids in prompts])
+def batch_agreement(
+    gate: Probe, examples: Sequence[GateExample], scores: Mapping[str, Sequence[float]]
+) -> BatchAgreement:
+    """Read the examples the other way than for ``scores``, the gate's of these examples and of others behind them."""
+    prompts, in_batch = gate.reader.prompts(examples), batches_alike(gate.reader.model)
+    parts = [[ids] for ids in prompts] if in_batch else [prompts]
+    states = np.concatenate([gate.reader.read(part)[:, gate.layers] for part in parts])
     largest, differ = 0.0, []
     for key in gate.keys:
-        first, second = (np.array(gate.scores_of(states, key)) for states in (alone, together))
-        largest = max(largest, float(np.abs(first - second).max()))
-        differ += ((first > np.median(first)) != (second > np.median(first))).tolist()
+        known, other = np.array(scores[f"{gate.prefix}_{key}"][: len(prompts)]), np.array(gate.scores_of(states, key))
+        largest = max(largest, float(np.abs(known - other).max()))
+        middle = np.median(other if in_batch else known)  # of those read alone
+        differ += ((known > middle) != (other > middle)).tolist()
     return BatchAgreement(len(prompts), largest, float(np.mean(differ)))
 
 
