@@ -65,13 +65,13 @@ def main(config: TrainEncoderConfig) -> None:
         for member in config.members() or [config]:
             train_one(member, data)
         return
-    train_pair("train_encoder", config, data, train_one)
+    train_pair(config, data, train_one)
 
 
 def train_one(config: TrainEncoderConfig, data: ClassifierData) -> None:
     recipe = Recipe("train_encoder", config)
     if config.dry_run:
-        return recipe.say(describe(config, config.base, config.act_weight, config.method, data))
+        return recipe.say(describe(config, data))
     if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return None
     if config.method == "probe":

@@ -113,17 +113,15 @@ def kinds() -> dict[str, Kind]:
     """All kinds by name, those of other packages included. Raises :class:`UserError` for one that cannot be loaded."""
     by_name = dict(GATES)
     for point in entry_points(group=GROUP):
+        where = f"entry point '{point.name}' of group {GROUP}"
         if point.name in GATES:
-            raise UserError(f"entry point '{point.name}' of group {GROUP}: kbtrain has a gate of that name; rename it")
+            raise UserError(f"{where}: kbtrain has a gate of that name; rename it")
         try:
             kind = point.load()
         except Exception as error:  # noqa: BLE001 - of another package: anything may come
-            raise UserError(f"entry point '{point.name}' of group {GROUP}: cannot be loaded ({error})") from None
+            raise UserError(f"{where}: cannot be loaded ({error})") from None
         if not isinstance(kind, Kind):
-            raise UserError(
-                f"entry point '{point.name}' of group {GROUP}: expected a kbtrain.gates.kind.Kind, found "
-                f"{type(kind).__name__}"
-            )
+            raise UserError(f"{where}: expected a kbtrain.gates.kind.Kind, found {type(kind).__name__}")
         by_name[point.name] = kind
     return by_name
 

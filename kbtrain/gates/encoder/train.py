@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kbtrain.training.classifier_trainer import ClassifierRow
 
 Base = Literal["dialogue_state"] | None
-Pair = TypeVar("Pair", bound="PairConfig")
+Tuned = TypeVar("Tuned", bound="TunedConfig")
 
 
 class ProbeSettings(BaseModel):
@@ -43,10 +43,8 @@ class ProbeSettings(BaseModel):
     class_weight: float = Field(0.0, ge=0, le=1)
 
 
-class PairConfig(ClassifierConfig):
-    """Keys of an encoder and of a probe beside it; ``only_tuned``: names of keys that a probe does not read."""
-
-    only_tuned: ClassVar[tuple[str, ...]] = ()
+class TunedConfig(ClassifierConfig):
+    """Keys of an encoder's training: what learns how fast, what is foreseen besides the label, a probe beside it."""
 
     max_length: int = Field(256, ge=16, description="tokens; the oldest turns are cut away, or a reference's tail")
     base: Literal["dialogue_state"] | None = Field(
@@ -58,27 +56,6 @@ class PairConfig(ClassifierConfig):
     probe: ProbeSettings | None = Field(
         None, description="methods full and lora: fit a probe too ({base, max_length, class_weight}), average the two"
     )
-
-    @model_validator(mode="after")
-    def _one_probe(self) -> Self:
-        if self.method == "probe" and self.probe:
-            raise ValueError("key probe is for methods full and lora; method probe is that probe alone")
-        return self
-
-    def members(self) -> list[Self]:
-        """The trainings of a pair, each in a folder of its own inside ``output``."""
-        if not self.probe:
-            return []
-        tuned = {"probe": None, "output": self.output / "tuned"}
-        settings = {"method": "probe", "probe": None, "output": self.output / "probe", **self.probe.model_dump()}
-        settings |= {name: type(self).model_fields[name].default for name in self.only_tuned}
-        return [self.model_copy(update=changes) for changes in (tuned, settings)]
-
-
-class TunedConfig(PairConfig):
-    """Keys of an encoder's fine-tuning: what learns how fast, and what is foreseen besides the label."""
-
-    only_tuned = ("act_weight", "layer_decay", "frozen_layers")
 
     head_learning_rate: float = Field(1e-3, gt=0, le=1, description="peak learning rate of the new layers")
     frozen_layers: int | None = Field(
@@ -98,7 +75,19 @@ class TunedConfig(PairConfig):
             raise ValueError("frozen_layers is for method full; beside adapters nothing else learns")
         if self.method == "probe" and self.act_weight:
             raise ValueError("act_weight is for methods full and lora; a probe foresees nothing")
+        if self.method == "probe" and self.probe:
+            raise ValueError("key probe is for methods full and lora; method probe is that probe alone")
         return self
+
+    def members(self) -> list[Self]:
+        """The trainings of a pair, each in a folder of its own inside ``output``."""
+        if not self.probe:
+            return []
+        tuned = {"probe": None, "output": self.output / "tuned"}
+        settings = {"method": "probe", "probe": None, "output": self.output / "probe", **self.probe.model_dump()}
+        unread = ("act_weight", "layer_decay", "frozen_layers")  # keys that a probe does not read
+        settings |= {name: type(self).model_fields[name].default for name in unread}
+        return [self.model_copy(update=changes) for changes in (tuned, settings)]
 
 
 def fit_base(base: Base, data: ClassifierData, weights: tuple[float, float]) -> tuple[OffsetGate | None, list[float]]:
@@ -129,24 +118,24 @@ def with_adapter(model: PreTrainedModel, rank: int, alpha: int) -> PeftModel | P
     return get_peft_model(model, lora)
 
 
-def describe(config: ClassifierConfig, base: Base, act_weight: float, method: str, data: ClassifierData) -> str:
+def describe(config: TunedConfig, data: ClassifierData) -> str:
     """One line of figures for a dry run: classes, weights, steps, acts and the base's slope."""
     rows_a_step = config.device_batch_size * config.gradient_accumulation_steps
     no, yes = class_weights(data.train, config.class_weight)
-    fitted, _ = fit_base(None if method == "probe" else base, data, (no, yes))
-    acts = common_acts(data.train) if act_weight else ()
-    start = f"adds to {base}, slope {fitted.slope:.2f}" if fitted else f"base: {base or 'none'}"
+    fitted, _ = fit_base(None if config.method == "probe" else config.base, data, (no, yes))
+    acts = common_acts(data.train) if config.act_weight else ()
+    start = f"adds to {config.base}, slope {fitted.slope:.2f}" if fitted else f"base: {config.base or 'none'}"
     counts = (f"{sum(r.is_needed for r in rows)} of {len(rows)}" for rows in (data.train, data.dev))
-    steps = "" if method == "probe" else f"{-(-len(data.train) // rows_a_step)} steps an epoch and process; "
+    steps = "" if config.method == "probe" else f"{-(-len(data.train) // rows_a_step)} steps an epoch and process; "
     return (
         f"{' in train, '.join(counts)} in dev need retrieval; class weights {no:.2f}, {yes:.2f}; {steps}"
         f"acts foreseen: {', '.join(acts) or 'none'}; {start}"
     )
 
 
-def train_pair(name: str, config: Pair, data: ClassifierData, train: Callable[[Pair, ClassifierData], None]) -> None:
-    """Train both members by ``train`` and make their average in ``config.output``; ``name``: the recipe's."""
-    recipe = Recipe(name, config)
+def train_pair(config: Tuned, data: ClassifierData, train: Callable[[Tuned, ClassifierData], None]) -> None:
+    """Train both members by ``train`` and make their average in ``config.output``."""
+    recipe = Recipe("train_encoder", config)
     if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return
     for member in config.members():
@@ -188,16 +177,13 @@ class PairEnding(ExampleEnding):
         return 0.0
 
 
-def train_probe(recipe: Recipe, config: PairConfig, data: ClassifierData) -> None:
-    """Fit and finish a probe, in the first rank only: there is nothing to share among processes."""
-    if recipe.first:
-        probe = fit_probe(config, recipe.device, data)
-        recipe.say(ClassifierEnding(config, "encoder_probe", probe, data, None, recipe.facts()).finish())
-
-
-def fit_probe(config: PairConfig, device: str, data: ClassifierData) -> EncoderProbe:
-    """A logistic regression on the frozen encoder's embeddings and, with a base, on the dialogue's state."""
-    body, tokenizer = open_body(config.model, config.dtype, device)
+def train_probe(recipe: Recipe, config: TunedConfig, data: ClassifierData) -> None:
+    """Fit and finish a probe: a logistic regression on the frozen encoder's embeddings and, with a base, on the
+    dialogue's state. In the first rank only: there is nothing to share among processes."""
+    if not recipe.first:
+        return
+    body, tokenizer = open_body(config.model, config.dtype, recipe.device)
     reader = ProbeInput(tokenizer, config.max_length, config.base == "dialogue_state")
     examples, need = [row.example for row in data.train], [row.need for row in data.train]
-    return EncoderProbe.fit(body, reader, examples, need, class_weights(data.train, config.class_weight))
+    probe = EncoderProbe.fit(body, reader, examples, need, class_weights(data.train, config.class_weight))
+    recipe.say(ClassifierEnding(config, "encoder_probe", probe, data, None, recipe.facts()).finish())
