@@ -278,7 +278,8 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 def public_names() -> Iterator[Section]:
     """Each name of ``kbtrain.__all__`` with its signature, its docstring and its members."""
-    for name, module in sorted(kbtrain._MODULE_OF.items()):
+    for name in sorted(set(kbtrain.__all__) - {"__version__"}):
+        module = f"kbtrain.{kbtrain._MODULE_OF.get(name, 'records')}"
         (node,) = (node for node in _definitions(module) if node.name == name)
         rows = tuple(_members(node)) if isinstance(node, ast.ClassDef) else ()
         signature = f"{module}.{_signature(node)}"
