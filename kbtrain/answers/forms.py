@@ -11,8 +11,18 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from kbtrain.answers.numbers import NUMERAL, SCALES, from_chinese, from_english, is_number_word, number_words
-from kbtrain.answers.words import CJK_OR_NUMERAL, normalise, without_articles, words
+from kbtrain.answers.words import (
+    CJK_OR_NUMERAL,
+    NUMERAL,
+    SCALES,
+    from_chinese,
+    from_english,
+    is_number_word,
+    normalise,
+    number_words,
+    without_articles,
+    words,
+)
 from kbtrain.answers.writing import has_chinese
 
 # Letters that Unicode does not decompose, and apostrophes.

@@ -15,7 +15,7 @@ import unicodedata
 import regex
 
 from kbtrain.answers.grading import contains, is_empty
-from kbtrain.answers.numbers import (
+from kbtrain.answers.words import (
     LARGEST,
     NUMERAL,
     SCALES,

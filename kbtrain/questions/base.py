@@ -186,9 +186,8 @@ def any_table(loader: Callable[[DataFile, Columns], Iterator[Loaded]], *suffixes
     """The same for a loader that takes a column map."""
 
     def load(path: Path, reading: Reading) -> Iterator[Loaded]:
-        for file in data_files(path, suffixes, only=reading.only, split=reading.split):
-            for loaded in loader(file, replace(reading.columns, split=reading.split)):
-                yield loaded if reading.split is None else in_split(loaded, reading.split)
+        columns = replace(reading.columns, split=reading.split)
+        return native(lambda file: loader(file, columns), *suffixes)(path, reading)
 
     return load
 

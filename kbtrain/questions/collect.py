@@ -169,7 +169,7 @@ def draw(questions: Iterable[Question], limits: Limits, seed: int) -> Callable[[
         limit = limits.get(group)
         if not limit:
             continue
-        heap, key = heaps.setdefault(group, []), -_hash(f"{seed}\0{question.id}")
+        heap, key = heaps.setdefault(group, []), -hash64(f"{seed}\0{question.id}")
         if len(heap) < limit:
             heapq.heappush(heap, key)
         else:
@@ -179,14 +179,14 @@ def draw(questions: Iterable[Question], limits: Limits, seed: int) -> Callable[[
     def is_taken(question: Question) -> bool:
         group = _group(limits, question)
         limit = limits.get(group)
-        return limit is None or (limit > 0 and _hash(f"{seed}\0{question.id}") <= highest[group])
+        return limit is None or (limit > 0 and hash64(f"{seed}\0{question.id}") <= highest[group])
 
     return is_taken
 
 
 def split_of(key: str, shares: Sequence[float]) -> Split:
     """Train, dev or test by shares that add up to 1; it depends on the key alone."""
-    place, edge = _hash(f"split {key}") / 2**64, 0.0
+    place, edge = hash64(f"split {key}") / 2**64, 0.0
     splits: tuple[Split, ...] = ("train", "dev", "test")
     for split, share in zip(splits, shares, strict=True):
         edge += share
@@ -197,11 +197,11 @@ def split_of(key: str, shares: Sequence[float]) -> Split:
 
 def share_of(question_id: str) -> float:
     """A number in [0, 1) that depends on the id alone: other questions do not change a question's split."""
-    return _hash(f"dev {question_id}") / 2**64
+    return hash64(f"dev {question_id}") / 2**64
 
 
-def _hash(text: str) -> int:
-    """64 bits."""
+def hash64(text: str) -> int:
+    """A hash of 64 bits, the same in every process."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 

@@ -7,7 +7,6 @@ of a cross-validation (:mod:`kbtrain.training.folds`) promise less, and group by
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.questions.checks import leak_key
-from kbtrain.questions.collect import split_of
+from kbtrain.questions.collect import hash64, split_of
 from kbtrain.records import Question, Split
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -79,7 +78,9 @@ def candidates(
                 grading="contains" if regraded else question.grading,
             )
         )
-    return {name: sorted(rows, key=lambda row: _place(row.id, rule.seed)) for name, rows in sorted(groups.items())}
+    return {
+        name: sorted(rows, key=lambda row: hash64(f"{rule.seed}\0{row.id}")) for name, rows in sorted(groups.items())
+    }
 
 
 def _check_names(rule: PoolRule, names_in_runs: Set[str]) -> None:
@@ -178,16 +179,10 @@ def count_known(answers: Iterable[tuple[Question, bool]]) -> dict[str, KnownShar
 
 
 def _least_popular(questions: Sequence[Question], dataset: str, share: float) -> float:
-    count_known = sorted(
-        (q.popularity for q in questions if q.dataset == dataset and q.popularity is not None), reverse=True
-    )
-    if not count_known:
+    known = sorted((q.popularity for q in questions if q.dataset == dataset and q.popularity is not None), reverse=True)
+    if not known:
         raise UserError(f"key 'popular': no question of data set '{dataset}' has a popularity; take '{dataset}' out")
-    return count_known[max(1, round(share * len(count_known))) - 1]
-
-
-def _place(name: str, seed: int) -> bytes:
-    return hashlib.sha256(f"{seed}\0{name}".encode()).digest()
+    return known[max(1, round(share * len(known))) - 1]
 
 
 def linked(rows: Sequence[Collection[str]]) -> list[str | None]:

@@ -35,7 +35,7 @@ from kbtrain.questions.base import (
 from kbtrain.questions.reading.files import SPLITS, DataFile, split_word
 from kbtrain.questions.reading.rows import SourceRecord, as_rows, format_value, plain, plain_answer
 from kbtrain.questions.reading.tables import PARQUET, any_rows, csv_rows, python_list
-from kbtrain.records import Form, Grading, Language, Passage, Question, Split
+from kbtrain.records import Grading, Language, Passage, Question, Split
 
 FIELDS = (
     "id", "text", "answers", "split", "dataset", "language", "grading", "options", "relation", "hops", "popularity",
@@ -69,16 +69,13 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
     _check_needed(row, native, columns.without_gold)
     # letters count places: an option that is there twice keeps both
     options = cell_texts(row, "options", repeats=True) if row.has("options") else ()
-    form: Form = "choice" if options else "open"
-    dataset, language = row.text_or_empty("dataset") or dataset, _language(row, columns.language)
+    dataset = row.text_or_empty("dataset") or dataset
+    language: Language = row.one_of("language", ("en", "zh")) if row.has("language") else columns.language
+    grading: Grading = row.one_of("grading", ("exact", "contains")) if row.has("grading") else "contains"
     passages = _passages(row, dataset)
-    answers = (
-        ()
-        if columns.without_gold
-        else _letters(row, options, columns.answer_as)
-        if options
-        else _gold_answers(row, language)
-    )
+    answers: tuple[str, ...] = ()
+    if not columns.without_gold:
+        answers = _letters(row, options, columns.answer_as) if options else _gold_answers(row, language)
     question = Question(
         id=row.identifier("id") if row.has("id") else name,
         text=row.text("text"),
@@ -87,8 +84,8 @@ def mapped(native: SourceRecord, columns: Columns, name: str, dataset: str, spli
         split=columns.split or _split(row, split),
         dataset=dataset,
         language=language,
-        form=form,
-        grading=_grading(row, form),
+        form="choice" if options else "open",
+        grading="option" if options else grading,
         options=options,
         relation=row.text_or_empty("relation") or None,
         hops=_read_integer(row, "hops") if row.has("hops") else None,
@@ -255,20 +252,6 @@ def _split(row: SourceRecord, split: Split) -> Split:
     if not word:
         raise row.error("split", f"expected train, dev or test, found {format_value(row.data['split'])}")
     return SPLITS[word]
-
-
-def _language(row: SourceRecord, default: Language) -> Language:
-    if not row.has("language"):
-        return default
-    return "zh" if row.one_of("language", ("en", "zh")) == "zh" else "en"
-
-
-def _grading(row: SourceRecord, form: Form) -> Grading:
-    if form == "choice":
-        return "option"
-    if not row.has("grading"):
-        return "contains"
-    return "exact" if row.one_of("grading", ("exact", "contains")) == "exact" else "contains"
 
 
 def _passages(row: SourceRecord, dataset: str) -> list[tuple[Passage, bool]]:

@@ -6,11 +6,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from kbtrain.answers.writing import is_blank
 from kbtrain.errors import UserError, at
 from kbtrain.records import Language
+
+Word = TypeVar("Word", bound=str)
 
 
 @dataclass(frozen=True)
@@ -153,11 +155,11 @@ class SourceRecord:
             raise self.wrong(key, "true, false, 1 or 0")
         return flag
 
-    def one_of(self, key: str, valid: Iterable[str]) -> str:
-        value, names = self.text(key), list(valid)
+    def one_of(self, key: str, valid: Iterable[Word]) -> Word:
+        value, names = self.text(key), {str(name): name for name in valid}
         if value not in names:
             raise self.error(key, f"expected {' or '.join(names)}, found {format_value(value)}")
-        return value
+        return names[value]
 
 
 _FLAGS = {"true": True, "yes": True, "1": True, "1.0": True, "false": False, "no": False, "0": False, "0.0": False}

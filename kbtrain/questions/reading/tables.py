@@ -30,8 +30,8 @@ MAX_CELL = 1 << 25  # characters: room for a long context, but not for all that 
 def csv_cells(file: DataFile, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """(line, cells) of every row that is not blank. Raises :class:`UserError` for quotes that do not match.
 
-    A first line ``sep=;``, by which a table gives spreadsheets its separator, is no row. A table of commas whose header
-    has only ";", quotes aside, is separated by these: spreadsheets do so where numbers have a comma.
+    A first line ``sep=;`` gives spreadsheets the table's separator, and is skipped. A table of commas whose header has
+    only ";", quotes aside, is separated by these: spreadsheets do so where numbers have a comma.
     """
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
     numbered = text_lines(file)
