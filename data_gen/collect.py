@@ -24,7 +24,7 @@ from kbtrain.errors import did_you_mean
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import meta_path, read_meta, unchanged
-from kbtrain.llm.answered_inputs import check_replaceable
+from kbtrain.llm.sample_stage import check_replaceable
 from kbtrain.questions.base import AnswerAs, Columns, Reading
 from kbtrain.questions.catalogue import DATA_SETS, EMBEDDED_SETS, atlas_passages, catalogue_text
 from kbtrain.questions.checks import NearRule, check_near

@@ -38,7 +38,7 @@ from kbtrain.io.provenance import check_unchanged, file_sha256, meta_of, meta_pa
 from kbtrain.io.store import SampleStore, writing
 from kbtrain.labeling.imported import ImportCounts, OneArmRow, one_arm_labels
 from kbtrain.labeling.label_stage import CopiedGold
-from kbtrain.llm.answered_inputs import check_replaceable
+from kbtrain.llm.sample_stage import check_replaceable
 from kbtrain.questions.base import Columns
 from kbtrain.questions.collect import Shares, warnings
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered

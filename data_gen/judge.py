@@ -55,8 +55,7 @@ from kbtrain.labeling.verdicts import (
     judge_answers,
 )
 from kbtrain.llm.base import AnswerRequest
-from kbtrain.llm.forecast import forecast
-from kbtrain.llm.prices import ForecastConfig
+from kbtrain.llm.forecast import ForecastConfig, forecast
 from kbtrain.prompts.kbm import Judged
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import Question

@@ -30,7 +30,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.store import SampleStore
-from kbtrain.llm.answered_inputs import check_replaceable
+from kbtrain.llm.sample_stage import check_replaceable
 from kbtrain.questions.checks import NearRule, check_near, read_questions
 from kbtrain.questions.collect import Shares
 from kbtrain.questions.pool import ACROSS, SPLITS, PoolRule, candidates, count_known, draw_evenly

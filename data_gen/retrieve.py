@@ -27,7 +27,7 @@ from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.provenance import check_unchanged, file_sha256
-from kbtrain.llm.answered_inputs import check_passages_replaceable
+from kbtrain.llm.sample_stage import check_passages_replaceable
 from kbtrain.records import Titles
 from kbtrain.retrieval import retrieve_stage as stage
 from kbtrain.retrieval.base import DistinctSearch, Searcher

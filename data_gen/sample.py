@@ -33,9 +33,8 @@ from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, m
 from kbtrain.io.store import SampleStore, writing
 from kbtrain.llm.backends import LLMConfig
 from kbtrain.llm.base import AnswerRequest, Sampling
-from kbtrain.llm.forecast import forecast
+from kbtrain.llm.forecast import ForecastConfig, forecast
 from kbtrain.llm.outputs import SilentAnswers
-from kbtrain.llm.prices import ForecastConfig
 from kbtrain.llm.sample_stage import (
     Engine,
     SamplingJob,
@@ -131,7 +130,7 @@ def main(config: SampleConfig) -> None:
     if "mask" in config.conditions and (leaks := mask_leaks(evidence)):
         print(f"condition mask: an accepted answer shows through the mask of {leaks} questions")
     if not shard.is_whole:
-        print(f"shard {config.shard}: {shard.check(total, config.window)} of them")
+        print(f"shard {config.shard}: {shard.n_requests(total, config.window)} of them")
     if config.dry_run:
         return look_ahead(config, plan, shard)
 
@@ -141,7 +140,7 @@ def main(config: SampleConfig) -> None:
     with writing(target, job.run), SampleStore(target) as store:
         n_stored, silent = job.n_stored(store), SilentAnswers()
         silent.add(store.answers(job.run))
-        n_missing = count_lacking(config, store, job, shard) if n_stored else 0
+        n_missing = count_lacking(config, store, job) if n_stored else 0
         if n_missing:
             print(f"states of {n_missing} questions are missing: their batches are drawn again, to the same answers")
         if n_stored >= job.total and job.run in store.runs() and not n_missing:
@@ -191,18 +190,16 @@ def _here(config: SampleConfig) -> Engine:
     return keeping_states(config.run)
 
 
-def count_lacking(config: SampleConfig, store: SampleStore, job: SamplingJob, shard: Shard) -> int:
+def count_lacking(config: SampleConfig, store: SampleStore, job: SamplingJob) -> int:
     """Number of answered questions whose states should be kept and are not."""
     if not config.keep_states:
         return 0
     from kbtrain.gates.probe import sampled_states
 
-    stored_keys = store.done(job.run)
-    requests = itertools.chain.from_iterable(shard.windows(job.plan.requests(), config.window))
-    requests_answered = (request for request in requests if (request.question.id, request.condition) in stored_keys)
-    return sampled_states.count_lacking(
-        config, store.run_meta(job.run).get("dtype", config.dtype), config.run, requests_answered
-    )
+    done = store.done(job.run)
+    answered = (request for request in job.requests() if (request.question.id, request.condition) in done)
+    dtype = store.run_meta(job.run).get("dtype", config.dtype)
+    return sampled_states.count_lacking(config, dtype, config.run, answered)
 
 
 def look_ahead(config: SampleConfig, plan: SamplingPlan, shard: Shard) -> None:

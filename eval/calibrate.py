@@ -53,7 +53,7 @@ from kbtrain.gates.thresholds_store import Source, missing_reason, note_calibrat
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, file_sha256
-from kbtrain.llm.prices import PRICES, Amount, read_prices
+from kbtrain.llm.forecast import PRICES, Amount, read_prices
 from kbtrain.metrics.calibration import shift
 from kbtrain.metrics.thresholds import Dev
 from kbtrain.records import Outcome, Question

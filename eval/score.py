@@ -56,7 +56,7 @@ from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.io.files import writing
 from kbtrain.io.provenance import check_data, file_sha256, write_meta
 from kbtrain.llm.backends import read_llm_config
-from kbtrain.llm.prices import ForecastConfig
+from kbtrain.llm.forecast import ForecastConfig
 from kbtrain.runtime.progress import progress_bar
 
 

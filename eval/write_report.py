@@ -33,7 +33,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_current, write_atomically, write_meta
 from kbtrain.labeling.distribution import statistics
-from kbtrain.llm.prices import PRICES, read_prices
+from kbtrain.llm.forecast import PRICES, read_prices
 from kbtrain.records import Outcome, Question
 from kbtrain.report.curves import curve_band, savings_file
 from kbtrain.report.examples import AnsweredRun, collect, questions_of, select, worst_errors

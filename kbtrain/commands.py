@@ -197,7 +197,7 @@ def calibrate(args: argparse.Namespace) -> None:
     if args.ratio is not None and not 0 <= args.ratio <= 1:
         raise UserError("command line: --ratio: expected a share of searches, from 0 to 1")
     from kbtrain.evaluation.cost import share_cost
-    from kbtrain.llm.prices import PRICES, read_prices
+    from kbtrain.llm.forecast import PRICES, read_prices
 
     prices = read_prices(getattr(args, "prices", PRICES))
     lines = calibrate_traffic(Path(args.folder), Path(args.log), args.ratio, args.key, args.replace, args.dry_run)

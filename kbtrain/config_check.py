@@ -99,7 +99,7 @@ def _owner(path: Path, keys: frozenset[str], script: str | None) -> tuple[str, t
         file = find(script, "stages", "recipes", what="script")
         return file.stem, config_class(file)
     if "--prices" in _head(path):
-        from kbtrain.llm.prices import Prices
+        from kbtrain.llm.forecast import Prices
 
         return "cost's price list", Prices
     named = _named_in(path)

@@ -20,8 +20,8 @@ from kbtrain.io.artifact import Artifact, Records
 from kbtrain.io.files import beside, has_content, path_exists
 from kbtrain.io.provenance import known_sha256
 from kbtrain.labeling.judges import PromptJudge
-from kbtrain.llm.answered_inputs import check_same
 from kbtrain.llm.base import LLM, AnswerRequest
+from kbtrain.llm.sample_stage import check_same
 from kbtrain.prompts.kbm import SnippetsQuestion
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Evidence, Hit, Question, TurnExample
@@ -126,7 +126,7 @@ def responses_path(folder: Path, augmentation: str) -> Path:
 
 
 def check_turns_replaceable(turns: Artifact, places: frozenset[str]) -> None:
-    """As :func:`~kbtrain.llm.answered_inputs.check_replaceable`, for turns with responses in the run folder."""
+    """As :func:`~kbtrain.llm.sample_stage.check_replaceable`, for turns with responses in the run folder."""
     folder = turns.path.parent
     paths = [folder / "responses.jsonl", *sorted((folder / "responses").glob("*.jsonl"))]
     for path in paths if path_exists(turns.path) else ():

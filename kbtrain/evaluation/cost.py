@@ -22,7 +22,7 @@ from kbtrain.evaluation.scores import NOTHING, Seen, StoredScores
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.store import SampleStore
-from kbtrain.llm.prices import Prices
+from kbtrain.llm.forecast import Prices
 from kbtrain.records import CONDITIONS, Question, SampleSet
 
 _MILLION = 1e6

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from kbtrain.config import Config, build, read_yaml
 from kbtrain.errors import did_you_mean
 from kbtrain.llm.base import LLM, Sampling
-from kbtrain.llm.dialect import Dialect, KeyHeader, LimitName
+from kbtrain.llm.dialect import Dialect, KeyHeader, LimitName, Server
 from kbtrain.models.batching import BatchLimits
 from kbtrain.models.files_read import digest
 from kbtrain.net import LONGEST_ASKED, Retry, check_url, hide_values
@@ -52,7 +52,6 @@ def _open_vllm(config: LLMConfig) -> LLM:
 
 
 def _open_server(config: LLMConfig) -> LLM:
-    from kbtrain.llm.dialect import Server
     from kbtrain.llm.openai_llm import OpenAILLM
 
     server = Server(
@@ -180,29 +179,18 @@ class LLMConfig(Config):
     def _possible(self) -> LLMConfig:
         check_url(self.server_url, "server_url")
         hide_values(self.server_extra, "server_extra")
-        self._asks_whom_it_names()
-        self._draws_as_it_says()
+        # by value: a copy of a config, as workers get it, has every key
+        changed = {key for key, field in LLMConfig.model_fields.items() if getattr(self, key) != field.get_default()}
+        for name, kind in BACKENDS.items():
+            for key in kind.only_keys if name != self.backend else ():
+                if key in changed:
+                    raise ValueError(f"key '{key}': counts with backend: {name} alone; give that, or leave it out")
+        for key in ("temperature", "top_p", "top_k"):
+            if key in changed and self.server_extra.get(key, "") is None:
+                raise ValueError(f"key '{key}': server_extra takes it out of every request; set one of the two")
         if "" in self.stop:
             raise ValueError("key 'stop': expected strings that are not empty (for none: [])")
         return self
-
-    def _asks_whom_it_names(self) -> None:
-        """Raise ValueError for a server, or arguments of a library, that this back end would not ask.
-
-        By value: a copy of a config, as workers get it, has every key.
-        """
-        fields = LLMConfig.model_fields
-        for name, kind in BACKENDS.items():
-            for key in kind.only_keys if name != self.backend else ():
-                if getattr(self, key) != fields[key].get_default():
-                    raise ValueError(f"key '{key}': counts with backend: {name} alone; give that, or leave it out")
-
-    def _draws_as_it_says(self) -> None:
-        """Raise ValueError for a setting of the draws that ``server_extra`` takes out of every request."""
-        for key in ("temperature", "top_p", "top_k"):
-            changed = getattr(self, key) != LLMConfig.model_fields[key].get_default()
-            if changed and key in self.server_extra and self.server_extra[key] is None:
-                raise ValueError(f"key '{key}': server_extra takes it out of every request; set one of the two")
 
     def sampling(self) -> Sampling:
         """Settings of the sampling."""

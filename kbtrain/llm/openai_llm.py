@@ -60,7 +60,7 @@ async def post_all(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[
 _SHORT_QUESTION = "Name any town of the world."  # a prompt that no server has a reason to refuse
 
 
-UNUSABLE = {
+_UNUSABLE = {
     "logprobs": "answers have no log-probabilities that can be used: 0 is stored for them (server_logprobs: false)",
     "usage": "replies have a usage that cannot be read: lengths of answers are estimated",
 }
@@ -132,7 +132,7 @@ class OpenAILLM:
                         pending.add(loop.create_task(self._ask(client, request)))
                     if not pending:
                         return
-                    finished, pending = loop.run(_some(pending))
+                    finished, pending = loop.run(asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED))
                     failures = [error for task in finished if (error := task.exception())]
                     yield [task.result() for task in finished if not task.exception()]
                     if failures:
@@ -145,7 +145,7 @@ class OpenAILLM:
         """Warn of parts that could not be used, and of thoughts that were not declared."""
         for part, n in self._unusable.items():
             if n:
-                warnings.warn(f"server {self.server.base}: {n} {UNUSABLE[part]}", stacklevel=2)
+                warnings.warn(f"server {self.server.base}: {n} {_UNUSABLE[part]}", stacklevel=2)
         self._unusable.clear()
         if self._n_opened and not self.server.opened and self.tokenizer is None:
             warnings.warn(
@@ -158,24 +158,17 @@ class OpenAILLM:
     async def _ask(self, client: httpx2.AsyncClient, request: AnswerRequest) -> SampleSet:
         """All answers to a request; without any, and with the reason, where the server refuses its prompt."""
         key = (request.question.id, request.condition)
-        n_tokens = cut = 0
+        n_tokens = cut = n_counted = 0
+        greedy: Sample | None = None
         try:
             prompt, n_tokens, cut = self._prompt(request)
-            greedy, token_count = await self._greedy(client, request, prompt)
-            drawn, counted_too = await self._draw_samples(client, request, prompt)
+            if request.greedy:
+                how = {"temperature": 0.0} if self.server.dialect.greedy else self._how(request, GREEDY)
+                (greedy, *_), n_counted = await self._draw(client, {**prompt, **how}, GREEDY, 1)
+            drawn, n_counted_of_drawn = await self._draw_samples(client, request, prompt)
         except (PromptRefusal, PromptTooLong) as refusal:
             return SampleSet(*key, (), None, n_tokens, cut, refused=strike(str(refusal)))
-        return SampleSet(*key, drawn, greedy, n_tokens or token_count or counted_too, cut)
-
-    async def _greedy(
-        self, client: httpx2.AsyncClient, request: AnswerRequest, prompt: Mapping[str, Any]
-    ) -> tuple[Sample | None, int]:
-        """The greedy answer, where one is asked for, and the number of prompt tokens that the server counts."""
-        if not request.greedy:
-            return None, 0
-        how = {"temperature": 0.0} if self.server.dialect.greedy else self._how(request, GREEDY)
-        samples_drawn, token_count = await self._draw(client, {**prompt, **how}, GREEDY, 1)
-        return samples_drawn[0], token_count
+        return SampleSet(*key, drawn, greedy, n_tokens or n_counted or n_counted_of_drawn, cut)
 
     async def _draw_samples(
         self, client: httpx2.AsyncClient, request: AnswerRequest, prompt: Mapping[str, Any]
@@ -202,7 +195,7 @@ class OpenAILLM:
         """Fields by which an answer is drawn; ``index`` is that of the first one of a request."""
         s = self.sampling
         seed = request_seed(s.seed, request.question.id, request.condition) + max(index, 0)
-        return {"temperature": s.temperature, "top_p": s.top_p, **({"top_k": s.top_k} if s.top_k else {}), "seed": seed}
+        return {"temperature": s.temperature, "top_p": s.top_p, "seed": seed} | ({"top_k": s.top_k} if s.top_k else {})
 
     async def _draw(
         self, client: httpx2.AsyncClient, body: Mapping[str, Any], first: int, n: int
@@ -330,11 +323,6 @@ def _server_kind(server: Server) -> tuple[str, str | None]:
 async def _post(client: httpx2.AsyncClient, server: Server, body: Mapping[str, Any]) -> dict[str, Any]:
     """The reply to a request, written in the server's dialect."""
     return await post(client, server.path, server.dialect.write(body, server.neutral), server.retry)
-
-
-async def _some(tasks: set[asyncio.Task[SampleSet]]) -> tuple[Sequence[asyncio.Task[SampleSet]], set[Any]]:
-    finished, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    return list(finished), pending
 
 
 async def _close(client: httpx2.AsyncClient, tasks: Iterable[asyncio.Task[SampleSet]]) -> None:

@@ -3,6 +3,9 @@
 Requests are a stream over the question and evidence files. For job arrays a run is cut into shards: shard i of n takes
 every n-th window of the requests. Whole windows, because a window is what the sampler cuts into batches: so a shard
 computes the very batches of the undivided run, and the answers are the same to the byte, for any number of shards.
+
+Questions and passages that answers are stored to stay: answers cost hours or money, and the run that made them resumes
+with the very files it began with (:func:`check_replaceable`).
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,9 @@ from kbtrain.answers.grading import is_empty
 from kbtrain.answers.mask import mask_answers
 from kbtrain.errors import UserError, at
 from kbtrain.io import jsonl
-from kbtrain.io.artifact import MODEL_FILES
-from kbtrain.io.provenance import file_sha256
+from kbtrain.io.artifact import MODEL_FILES, Artifact
+from kbtrain.io.files import has_content, path_exists
+from kbtrain.io.provenance import file_sha256, known_sha256
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.backends import LLMConfig, later_defaults, open_llm
 from kbtrain.llm.base import LLM, AnswerRequest
@@ -32,6 +36,8 @@ from kbtrain.models.files_read import hashes_of
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import Condition, Evidence, Question, SampleSet, Split
+
+_REMEDY = "set it back, choose another folder, or move this file away first"
 
 
 @dataclass(frozen=True)
@@ -53,17 +59,15 @@ class SamplingPlan:
             n_questions[question.split] += 1
             for condition in self.conditions:
                 if condition != "mask" or n_questions[question.split] <= self._mask_limit(question.split):
-                    text = _text(question, evidence, condition)
+                    text = None if condition == "llm" else evidence_text(evidence.hits, evidence.titles)
+                    text = mask_answers(text, question) if condition == "mask" and text is not None else text
                     n = self.samples.get(question.split, 0)
                     yield AnswerRequest(question, condition, text, n, prompts=self.prompts)
 
     def n_requests(self, counts: Mapping[Split, int]) -> int:
         """Number of requests, given the number of questions of each split."""
-        masked = 0
-        if "mask" in self.conditions:
-            masked = int(sum(min(n, self._mask_limit(split)) for split, n in counts.items()))
-        plain = sum(condition != "mask" for condition in self.conditions)
-        return plain * sum(counts.values()) + masked
+        masked = int(sum(min(n, self._mask_limit(split)) for split, n in counts.items()))
+        return sum(masked if condition == "mask" else sum(counts.values()) for condition in self.conditions)
 
     def _mask_limit(self, split: Split) -> float:
         return float("inf") if self.mask_questions is None else self.mask_questions.get(split, 0)
@@ -104,13 +108,6 @@ def _pairs(questions: Path, evidence: Path) -> Iterator[tuple[Question, Evidence
         yield question, evidence_of_question
 
 
-def _text(question: Question, evidence: Evidence, condition: Condition) -> str | None:
-    if condition == "llm":
-        return None
-    text = evidence_text(evidence.hits, evidence.titles)
-    return mask_answers(text, question) if condition == "mask" and text is not None else text
-
-
 @dataclass(frozen=True)
 class Shard:
     """``index`` counts from 1; 1 of 1 is the undivided run."""
@@ -144,17 +141,13 @@ class Shard:
             if number % self.count == self.index - 1:
                 yield window
 
-    def check(self, total: int, size: int) -> int:
-        """As :meth:`n_requests`. Raises :class:`UserError` for a shard with nothing in it."""
+    def n_requests(self, total: int, size: int) -> int:
+        """Number of requests in this shard, of ``total``. Raises :class:`UserError` for a shard with nothing in it."""
         if self.index > (most := -(-total // size)):
             raise UserError(
                 f"key 'shard': nothing is left for shard {self.index}: {total} question-conditions are {most} windows "
                 f"of {size}; use at most {most} shards, or a smaller window"
             )
-        return self.n_requests(total, size)
-
-    def n_requests(self, total: int, size: int) -> int:
-        """Number of requests in this shard, of ``total``."""
         starts = range((self.index - 1) * size, total, self.count * size)
         return sum(min(size, total - start) for start in starts)
 
@@ -193,6 +186,10 @@ class SamplingJob:
             settings |= {"shard": f"{shard.index}/{shard.count}", "n_expected": share}
         return cls(config, run, plan, shard, share, settings)
 
+    def requests(self) -> Iterator[AnswerRequest]:
+        """The requests of this shard."""
+        return itertools.chain.from_iterable(self.shard.windows(self.plan.requests(), self.config.window))
+
     def n_stored(self, store: SampleStore) -> int:
         """Number of its question-conditions in the store, which may hold others of the run (another condition's, or
         more under mask). Raises :class:`UserError` if the run has other settings there."""
@@ -205,24 +202,21 @@ class SamplingJob:
         store.begin(self.run, {**stored, **defaults, **self._settings(store)})
         store.check_whole(self.run)
         done = store.done(self.run)
-        requests = itertools.chain.from_iterable(self.shard.windows(self.plan.requests(), self.config.window))
-        return sum((request.question.id, request.condition) in done for request in requests) if done else 0
+        return sum((request.question.id, request.condition) in done for request in self.requests()) if done else 0
 
     def _settings(self, store: SampleStore) -> dict[str, Any]:
         """The settings, the numbers of answers as stored where they differ in splits of none alone, which may be left
         out."""
-        has_answers = sum(store.counts(self.run).values()) > 0 if self.run in store.runs() else False
-        stored = store.run_meta(self.run) if has_answers else dict(self.settings)
-        settings = dict(self.settings)
-        if _some_of(stored.get("samples")) == _some_of(settings["samples"]):
-            settings["samples"] = stored["samples"]
-        return settings
+        if self.run not in store.runs() or not sum(store.counts(self.run).values()):
+            return dict(self.settings)
+        samples = store.run_meta(self.run).get("samples")
+        same = _some_of(samples) == _some_of(self.settings["samples"])
+        return {**self.settings, **({"samples": samples} if same else {})}
 
     def remaining_time(self, store: SampleStore) -> RemainingTime:
         """The estimate for what is not stored yet."""
         done = store.done(self.run) if self.run in store.runs() else set()
-        requests = itertools.chain.from_iterable(self.shard.windows(self.plan.requests(), self.config.window))
-        return RemainingTime(request for request in requests if (request.question.id, request.condition) not in done)
+        return RemainingTime(r for r in self.requests() if (r.question.id, r.condition) not in done)
 
     def sample(
         self,
@@ -277,16 +271,12 @@ def check_refusals(store: SampleStore, job: SamplingJob) -> None:
 
 
 def refusal_text(store: SampleStore, run: str) -> str:
-    """``3 (2 content_filter, 1 context_length under 'rag'; first: WORDS)`` of a run's refusals; empty for none."""
-    counted = store.refusals(run)
-    if not counted:
-        return ""
+    """``3 (content_filter 2, context_length 1; first: WORDS)`` of a run's refusals; empty for none."""
     kinds = Counter[str]()
-    for (_, kind), n in counted.items():
+    for (_, kind), n in store.refusals(run).items():
         kinds[kind] += n
     listed = ", ".join(f"{kind} {n}" for kind, n in kinds.most_common())
-    first = store.first_refusal(run)
-    return f"{counted.total()} ({listed}; first: {first})"
+    return f"{kinds.total()} ({listed}; first: {store.first_refusal(run)})" if kinds else ""
 
 
 def _some_of(samples: Any) -> Any:
@@ -323,3 +313,44 @@ def _is_base(llm: LLM) -> bool:
     """True for a model whose tokenizer is here and has no chat template (what a server puts around it is unseen)."""
     tokenizer = getattr(llm, "tokenizer", None)
     return tokenizer is not None and not tokenizer.chat_template
+
+
+def check_replaceable(questions: Artifact, places: frozenset[str] = frozenset()) -> None:
+    """Raise :class:`UserError` where a stage would replace answered questions by those of other options or data, more
+    often a slip than a wish.
+
+    ``places``: options that decide no question, as where something lies. An option that an older version did not know
+    counts as left at its default. The same questions are replaced freely.
+    """
+    if path_exists(questions.path) and (store := _store_of(questions.path, "questions")):
+        check_same(questions, places, f"{store.name} holds answers to these questions")
+
+
+def check_same(file: Artifact, places: frozenset[str], held: str) -> None:
+    """Raise :class:`UserError` where a stage would make another file than the one there; ``held``: the reason why that
+    one is to stay. See :func:`check_replaceable`. An edit of the file does not count."""
+    if reason := replace(file, edited=True).why_not(places):
+        raise UserError(f"{at(file.path)}: {held}, which were {reason}; {_REMEDY}")
+
+
+def check_passages_replaceable(evidence: Artifact) -> None:
+    """Raise :class:`UserError` where other passages would take the place of those that stored answers were drawn with:
+    their sampling run could not resume, and a web search's results may be gone for good."""
+    if path_exists(evidence.path) and (store := _store_of(evidence.path, "evidence")):
+        held = f"{store.name} holds answers that were drawn with these passages"
+        raise UserError(f"{at(evidence.path)}: {held}, which were {evidence.why_not()}; {_REMEDY}")
+
+
+def _store_of(file: Path, name: str) -> Path | None:
+    """A store beside the questions or evidence with answers that note this file under ``name``; imported answers note
+    no file, and count as to these questions as well."""
+    now = known_sha256(file)
+    unnamed = now if name == "questions" else None
+    for path in sorted(file.parent.glob("samples*.db")):
+        if not has_content(path):
+            continue  # sampling resumes with it
+        with SampleStore(path, read_only=True) as store:
+            for run in store.runs():
+                if store.run_meta(run).get(name, unnamed) == now and any(store.counts(run).values()):
+                    return path
+    return None

@@ -7,12 +7,12 @@ A prompt is sent as token ids, and the reply counts them. The server's chat temp
 from __future__ import annotations
 
 import base64
-import binascii
+import contextlib
 import functools
 import json
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ import numpy as np
 
 from kbtrain.arrays import States
 from kbtrain.errors import UserError
+from kbtrain.llm.replies import protocol, top_logprobs, usable_logprobs
+from kbtrain.models.batching import n_alike
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS, chat_messages, encode
 from kbtrain.prompts.own import OwnPrompts, asked_text
 from kbtrain.records import GateExample
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 FIELD = "kbtrain_states"  # as in kbtrain.engine.vllm_connector, which imports nothing from here
 TOLERANCE = 0.06  # relative difference of a state in bf16 between two implementations; 0.01 to 0.04 were seen
 HOW = "start it with the flags of `kbtrain vllm-args FOLDER`"
-KEPT_DRAFTS = 256  # newest drafts, for the answers that follow their decisions
+_KEPT_DRAFTS = 256  # newest drafts, for the answers that follow their decisions
 LONGEST_GROUP = 64  # answers of a request whose end states the connector returns
 LAST_STATE = {"return_hidden_states": "last"}  # SGLang's field
 SHORT_PROMPT = [1, 2, 3, 4]  # token ids that every vocabulary has
@@ -84,29 +86,31 @@ def _generated_tokens(reply: Mapping[str, Any]) -> list[int]:
 
 def read_states(field: Any, prompt: Sequence[int], generated: Sequence[int]) -> ServedStates:
     """States in vLLM's ``kv_transfer_params`` of a prompt and its ``generated`` tokens. Raises :class:`UserError`."""
-    field = states_field(field)
-    try:
+    field = _states_field(field)
+    with _readable("hidden states"):
         if field["prompt_tokens"] != len(prompt):
             raise UserError(f"the upstream read {field['prompt_tokens']} prompt tokens, {len(prompt)} were sent")
-        layers, width = tuple(int(layer) for layer in field["layers"]), int(field["width"])
-        read = functools.partial(_array, layers=len(layers), width=width)
-        at_prompt = read(field["prompt"])
-        drafted = "draft_mean" in field
-        return ServedStates(
-            layers,
-            at_prompt,
-            read(field["draft_mean"]) if drafted else at_prompt,
-            read(field["draft_last"]) if drafted else at_prompt,
-            int(field["draft_tokens"]),
-            tuple(int(token) for token in generated),
-        )
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
-        raise UserError(
-            f"the upstream's hidden states cannot be read ({error!s:.80}); are both of one version?"
-        ) from None
+        layers = tuple(map(int, field["layers"]))
+        parts = ("prompt", "draft_mean", "draft_last") if "draft_mean" in field else ("prompt",) * 3
+        arrays = [_floats(field[part]).reshape(len(layers), int(field["width"])) for part in parts]
+        if not np.isfinite(arrays).all():
+            raise ValueError("states are NaN or infinite")
+        return ServedStates(layers, *arrays, int(field["draft_tokens"]), tuple(map(int, generated)))
 
 
-def states_field(transfer: Any) -> Mapping[str, Any]:
+@contextlib.contextmanager
+def _readable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:  # also what base64 cannot read
+        raise UserError(f"the upstream's {what} cannot be read ({error!s:.80}); are both of one version?") from None
+
+
+def _floats(text: str) -> States:
+    return np.frombuffer(base64.b64decode(text, validate=True), "<f4")
+
+
+def _states_field(transfer: Any) -> Mapping[str, Any]:
     """Our field of ``kv_transfer_params``. Raises :class:`UserError` for a reply without states."""
     field = transfer.get(FIELD) if isinstance(transfer, Mapping) else None
     if not isinstance(field, Mapping):
@@ -116,19 +120,10 @@ def states_field(transfer: Any) -> Mapping[str, Any]:
     return field
 
 
-def _array(text: str, layers: int, width: int) -> States:
-    states: States = np.frombuffer(base64.b64decode(text, validate=True), "<f4").reshape(layers, width)
-    if not np.isfinite(states).all():
-        raise ValueError("states are NaN or infinite")
-    return states
-
-
 @dataclass(frozen=True)
 class ServedAnswer:
-    """A drawn answer: token ids without its last one, whether a limit ended it, and its end state (layers, width).
-
-    ``end``: state of the end token behind these tokens; None where none was asked for, or none is known.
-    """
+    """A drawn answer: token ids without its last one, whether a limit ended it, and the state (layers, width) of the
+    end token behind these tokens (``end``); None where none was asked for, or none is known."""
 
     tokens: tuple[int, ...]
     cut: bool
@@ -142,17 +137,13 @@ def read_answers(reply: Mapping[str, Any], end_token: int | None) -> list[Served
     ends: list[States | None] = [None] * len(choices)
     layers: tuple[int, ...] = ()
     if end_token is not None:
-        field = states_field(reply.get("kv_transfer_params"))
+        field = _states_field(reply.get("kv_transfer_params"))
         if field.get("end_token") != end_token:
             raise UserError(f"the upstream reads end states at token {field.get('end_token')}, not {end_token}; {HOW}")
-        try:
-            layers, width = tuple(map(int, field["layers"])), int(field["width"])
-            rows = np.frombuffer(base64.b64decode(field["ends"], validate=True), "<f4")
-            ends = [row if np.isfinite(row).all() else None for row in rows.reshape(len(choices), len(layers), width)]
-        except (KeyError, TypeError, ValueError, binascii.Error) as error:
-            raise UserError(
-                f"the upstream's end states cannot be read ({error!s:.80}); are both of one version?"
-            ) from None
+        with _readable("end states"):
+            layers = tuple(map(int, field["layers"]))
+            rows = _floats(field["ends"]).reshape(len(choices), len(layers), int(field["width"]))
+            ends = [row if np.isfinite(row).all() else None for row in rows]
     return [
         ServedAnswer(tuple(choice["token_ids"][:-1]), choice["finish_reason"] == "length", end, layers)
         for choice, end in zip(choices, ends, strict=True)
@@ -168,12 +159,10 @@ def read_last_state(reply: Mapping[str, Any]) -> States:
     rows = reply["choices"][0].get("hidden_states")
     if not rows:
         raise UserError("the upstream returns no hidden states; start SGLang with --return-hidden-states-mode last")
-    try:
+    with _readable("hidden states"):
         state: States = np.asarray(rows[0], dtype=np.float32)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"the upstream's hidden states cannot be read ({error!s:.80})") from None
-    if state.ndim != 1 or not np.isfinite(state).all():
-        raise UserError("the upstream's hidden states cannot be read (a row of numbers is expected)")
+        if state.ndim != 1 or not np.isfinite(state).all():
+            raise ValueError("a row of numbers is expected")
     return state
 
 
@@ -208,10 +197,8 @@ class StatesServer:
         from kbtrain.llm.server_requests import PromptRefusal
 
         body = {"model": self.server.model, "messages": chat_messages(text, system), "max_tokens": 1}
-        body["return_token_ids"] = True
-        if options:
-            body["chat_template_kwargs"] = options
-        (reply,) = run(post_all(replace(self.server, chat=True), [body]))
+        more = {"return_token_ids": True, **({"chat_template_kwargs": options} if options else {})}
+        (reply,) = run(post_all(replace(self.server, chat=True), [body | more]))
         ids = None if isinstance(reply, PromptRefusal) else reply.get("prompt_token_ids")
         return [int(i) for i in ids] if isinstance(ids, list) and all(isinstance(i, int) for i in ids) else None
 
@@ -228,8 +215,7 @@ class StatesServer:
         ids, served = encode(self.tokenizer, text, system), self.chat_tokens(text, system)
         if served is None or served == ids:
             return served is not None
-        place = next((i for i, pair in enumerate(zip(ids, served, strict=False)) if pair[0] != pair[1]), None)
-        place = min(len(ids), len(served)) if place is None else place
+        place = n_alike(ids, served)
         local_text, served_text = (self.tokenizer.decode(tokens[place : place + 8]) for tokens in (ids, served))
         options = {name: value for name, value in TEMPLATE_OPTIONS.items() if name != "add_generation_prompt"}
         how = f"start it with the chat template and the tokenizer of '{self.tokenizer.name_or_path}'"
@@ -255,8 +241,6 @@ class StatesServer:
 
         They are those before temperature and filters. Raises :class:`UserError`.
         """
-        from kbtrain.llm.replies import top_logprobs
-
         more = {"logprobs": 2, "return_tokens_as_token_ids": True, "return_token_ids": True}
         drafts = []
         for reply, ids in zip(self._replies(prompts, tokens, more), prompts, strict=True):
@@ -272,8 +256,6 @@ class StatesServer:
         speculative method, and its engine ends where another request asks for log-probabilities beside such a one.
         Raises :class:`UserError`.
         """
-        from kbtrain.llm.replies import usable_logprobs
-
         read: list[dict[int, float]] = [{} for _ in prompts]
         for token in tokens:
             for reply, of_prompt in zip(
@@ -297,8 +279,6 @@ class StatesServer:
         ``drawn``: temperature and filters. ``end_token``: asks for the states at it. An answer ends at a line break.
         Raises :class:`UserError`.
         """
-        from kbtrain.llm.replies import protocol
-
         more: dict[str, Any] = {"n": n, **drawn}
         if end_token is not None:
             more["kv_transfer_params"] = {FIELD: {"samples": n}}
@@ -318,7 +298,7 @@ class StatesServer:
         if tokens > 1:
             fields |= {"stop_token_ids": line_break_tokens(self.tokenizer), "return_token_ids": True}
         replies = []
-        for reply in run(post_all(self.server, [{**fields, "prompt": list(ids)} for ids in prompts])):
+        for reply in run(post_all(self.server, [fields | {"prompt": list(ids)} for ids in prompts])):
             if isinstance(reply, PromptRefusal):
                 raise UserError(f"server {self.server.base}: {reply.message}")
             replies.append(reply)
@@ -334,7 +314,7 @@ class StatesServer:
         ended = bool(tokens) and tokens[-1] in self.tokenizer.all_special_ids
         with self._lock:
             self.drafts[tuple(prompt)] = list(tokens[:-1] if ended else tokens)
-            while len(self.drafts) > KEPT_DRAFTS:
+            while len(self.drafts) > _KEPT_DRAFTS:
                 self.drafts.popitem(last=False)
 
 

@@ -35,7 +35,9 @@ class VllmLLM:
         self.tokenizer = load_tokenizer(name)
         self.sampling = sampling
         self.window = window
-        self.seeded = not _on_cpu()
+        from vllm.platforms import current_platform
+
+        self.seeded = not current_platform.is_cpu()
         self._end = _end_ids(engine)
         self._thoughts = ThoughtTokens(self.tokenizer)
         self._sends_stop = sampling.max_thought_tokens == 0
@@ -88,24 +90,18 @@ class VllmLLM:
             yield self._window(window)
 
     def _window(self, requests: Sequence[AnswerRequest]) -> list[SampleSet]:
-        from vllm.inputs import TokensPrompt
-
         fitted = [prompt_ids(self.tokenizer, request, self.sampling.max_prompt_tokens) for request in requests]
-        prompts: list[Any] = []
-        how: list[Any] = []
-        key: list[tuple[int, int]] = []
-        for i, (request, (ids, _)) in enumerate(zip(requests, fitted, strict=True)):
-            for n in ([GREEDY] if request.greedy else []) + ([request.n] if request.n else []):
-                prompts.append(TokensPrompt(prompt_token_ids=ids))
-                how.append(self._parameters(request, n))
-                key.append((i, n))
-        outputs = dict(zip(key, self.engine.generate(prompts, how, use_tqdm=False), strict=True))
         opened = [self._thoughts.is_opened_by(ids) for ids, _ in fitted]
-        if self._sends_stop:
-            early = [
-                k for k in key if any(self._is_stopped_early(output, opened[k[0]]) for output in outputs[k].outputs)
-            ]
-            outputs |= self._generate_without_stop(requests, fitted, early)
+        keys = [  # a request and a number of answers
+            (i, n)
+            for i, request in enumerate(requests)
+            for n in ([GREEDY] if request.greedy else []) + ([request.n] if request.n else [])
+        ]
+        outputs = self._generate(requests, fitted, keys)
+        early = [k for k in keys if self._sends_stop and self._is_stopped_early(outputs[k].outputs, opened[k[0]])]
+        if early:  # a stop string ended answers before they began; no later request is sent any
+            self._sends_stop = False
+            outputs |= self._generate(requests, fitted, early)
         sample_sets = []
         for i, (request, (ids, cut)) in enumerate(zip(requests, fitted, strict=True)):
             greedy = self._samples(outputs[i, GREEDY].outputs, GREEDY, opened[i])[0] if request.greedy else None
@@ -113,25 +109,21 @@ class VllmLLM:
             sample_sets.append(SampleSet(request.question.id, request.condition, tuple(drawn), greedy, len(ids), cut))
         return sample_sets
 
-    def _generate_without_stop(
+    def _generate(
         self,
         requests: Sequence[AnswerRequest],
         fitted: Sequence[tuple[list[int], int]],
         keys: Sequence[tuple[int, int]],
     ) -> dict[tuple[int, int], Any]:
-        """Outputs of prompts whose answers a stop string ended before they began; no later one is sent any."""
         from vllm.inputs import TokensPrompt
 
-        if not keys:
-            return {}
-        self._sends_stop = False
         prompts: list[Any] = [TokensPrompt(prompt_token_ids=fitted[i][0]) for i, _ in keys]
         how = [self._parameters(requests[i], n) for i, n in keys]
         return dict(zip(keys, self.engine.generate(prompts, how, use_tqdm=False), strict=True))
 
-    def _is_stopped_early(self, output: Any, opened: bool) -> bool:
+    def _is_stopped_early(self, outputs: Sequence[Any], opened: bool) -> bool:
         """True if a stop string ended an output in its thought, or at a blank line: vLLM applies them to all text."""
-        return isinstance(output.stop_reason, str) and is_empty(self._read(output, opened).text)
+        return any(isinstance(o.stop_reason, str) and is_empty(self._read(o, opened).text) for o in outputs)
 
     def read_states(self, prompts: Sequence[Sequence[int]], draft_tokens: int) -> list[ServedStates]:
         """States of prompts (token ids) and their greedy drafts, in their order, from a request each.
@@ -168,30 +160,18 @@ class VllmLLM:
         )  # fmt: skip
 
     def _samples(self, outputs: Sequence[Any], first: int, opened: bool) -> list[Sample]:
-        ordered = sorted(outputs, key=lambda output: output.index)
-        return [self._sample(output, first + i, opened) for i, output in enumerate(ordered)]
-
-    def _sample(self, output: Any, index: int, opened: bool) -> Sample:
-        tokens = list(output.token_ids)
-        # not strict: behind a stop string vLLM may have drawn on, and drops such tokens only
-        chosen = (step[token].logprob for step, token in zip(output.logprobs, tokens, strict=False))
-        answer = self._read(output, opened)
-        return Sample(index, answer.text, len(tokens), answer.finish, math.fsum(chosen))
+        samples = []
+        for index, output in enumerate(sorted(outputs, key=lambda output: output.index), first):
+            # not strict: behind a stop string vLLM may have drawn on, and drops such tokens only
+            pairs = zip(output.logprobs, output.token_ids, strict=False)
+            answer, logprob = self._read(output, opened), math.fsum(step[token].logprob for step, token in pairs)
+            samples.append(Sample(index, answer.text, len(output.token_ids), answer.finish, logprob))
+        return samples
 
     def _read(self, output: Any, opened: bool) -> ReadAnswer:
-        return read_answer(self._thoughts.split(output.text, opened), _finish(output), self.sampling.stop)
-
-
-def _finish(output: Any) -> Finish:
-    if output.finish_reason == "length":
-        return "length"
-    return "stop" if isinstance(output.stop_reason, str) else "eos"
-
-
-def _on_cpu() -> bool:
-    from vllm.platforms import current_platform
-
-    return bool(current_platform.is_cpu())
+        finish: Finish = "stop" if isinstance(output.stop_reason, str) else "eos"
+        finish = "length" if output.finish_reason == "length" else finish
+        return read_answer(self._thoughts.split(output.text, opened), finish, self.sampling.stop)
 
 
 def _end_ids(engine: Any) -> list[int]:

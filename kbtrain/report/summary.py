@@ -17,7 +17,7 @@ from kbtrain.evaluation.savings import fewest_searches
 from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import read_value
-from kbtrain.llm.prices import Prices
+from kbtrain.llm.forecast import Prices
 from kbtrain.metrics.ranking import Curve
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import SMALL_LOSS

@@ -39,7 +39,7 @@ from kbtrain.io.provenance import check_unchanged, meta_of, meta_path, read_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.llm.backends import LLMConfig
-from kbtrain.llm.prices import PRICES, read_prices
+from kbtrain.llm.forecast import PRICES, read_prices
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import control

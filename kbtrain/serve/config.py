@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import C, Config, parse_args
 from kbtrain.llm.dialect import KeyHeader
-from kbtrain.llm.prices import PRICES
+from kbtrain.llm.forecast import PRICES
 from kbtrain.net import check_url, hide_values, is_loopback
 from kbtrain.records import DtypeName
 

@@ -24,7 +24,7 @@ from kbtrain.gates.kbm.gate import KBM
 from kbtrain.gates.question_shift import vocabulary_of
 from kbtrain.gates.registry import folder_of, load_gate
 from kbtrain.gates.simple import RETRIEVER_SCORES
-from kbtrain.llm.prices import Amount, read_prices, search_cost
+from kbtrain.llm.forecast import Amount, read_prices, search_cost
 from kbtrain.llm.served_states import StatesServer
 from kbtrain.prompts.kbm import evidence_text
 from kbtrain.rag.three_steps import SecondJudgement
