@@ -301,13 +301,13 @@ def _asker(probe: _Probe) -> Ask:
     seconds, numbers = probe.seconds, itertools.count(1)
 
     def ask(changes: Mapping[str, Any]) -> dict[str, Any] | None:
-        taken = {key: value for key, value in changes.items() if key in probe.fields or key not in _OPTIONAL}
+        accepted = {key: value for key, value in changes.items() if key in probe.fields or key not in _OPTIONAL}
         if "seed" in probe.fields:
-            taken["seed"] = probe.fields["seed"] + next(numbers)
-        long = any((taken.get(key) or 0) >= ROOM for key in ("max_tokens", "max_completion_tokens"))
+            accepted["seed"] = probe.fields["seed"] + next(numbers)
+        long = any((accepted.get(key) or 0) >= ROOM for key in ("max_tokens", "max_completion_tokens"))
         probe.seconds = seconds * (_LONG if long else 1)  # a thought comes in one piece, after minutes
         try:
-            return probe.ask(**taken)
+            return probe.ask(**accepted)
         finally:
             probe.seconds = seconds
 
@@ -345,8 +345,8 @@ def _find_endpoint(probe: _Probe, model: ListedModel) -> dict[str, Any]:
     reply."""
     reply: dict[str, Any] | None = None
     for endpoint in _PATHS:
-        asked = {"messages": [{"role": "user", "content": _ASK}]} if endpoint == "chat" else {"prompt": _ASK}
-        prompt = {"model": model.name, **asked}
+        content = {"messages": [{"role": "user", "content": _ASK}]} if endpoint == "chat" else {"prompt": _ASK}
+        prompt = {"model": model.name, **content}
         try:
             if reply is None:
                 probe.endpoint = endpoint

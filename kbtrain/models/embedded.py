@@ -152,7 +152,7 @@ def _make(model: EmbeddedModel, folder: Path, say: Say) -> None:
 
 
 def _provenance(model: EmbeddedModel) -> dict[str, object]:
-    # without an empty 'files': folders of before the field are up to date
+    # without an empty 'files': folders of older versions stay up to date
     return {"conversion": CONVERSION, **{key: value for key, value in asdict(model).items() if value != {}}}
 
 
