@@ -92,10 +92,11 @@ def read_states(field: Any, prompt: Sequence[int], generated: Sequence[int]) -> 
             raise UserError(f"the upstream read {field['prompt_tokens']} prompt tokens, {len(prompt)} were sent")
         layers = tuple(map(int, field["layers"]))
         parts = ("prompt", "draft_mean", "draft_last") if "draft_mean" in field else ("prompt",) * 3
-        arrays = [_floats(field[part]).reshape(len(layers), int(field["width"])) for part in parts]
-        if not np.isfinite(arrays).all():
+        prompt_states, *drafts = (_floats(field[part]).reshape(len(layers), int(field["width"])) for part in parts)
+        if not np.isfinite([prompt_states, *drafts]).all():
             raise ValueError("states are NaN or infinite")
-        return ServedStates(layers, *arrays, int(field["draft_tokens"]), tuple(map(int, generated)))
+        n_tokens = int(field["draft_tokens"])
+        return ServedStates(layers, prompt_states, drafts[0], drafts[1], n_tokens, tuple(map(int, generated)))
 
 
 @contextlib.contextmanager
@@ -107,7 +108,8 @@ def _readable(what: str) -> Iterator[None]:
 
 
 def _floats(text: str) -> States:
-    return np.frombuffer(base64.b64decode(text, validate=True), "<f4")
+    floats: States = np.frombuffer(base64.b64decode(text, validate=True), "<f4")
+    return floats
 
 
 def _states_field(transfer: Any) -> Mapping[str, Any]:
