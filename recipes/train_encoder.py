@@ -31,8 +31,8 @@ from kbtrain.gate.card import CARD
 from kbtrain.gates.encoder.gate import EncoderInput, Feature, turns_only
 from kbtrain.gates.encoder.train import (
     TunedConfig,
+    classifier_rows,
     describe,
-    encoder_rows,
     fit_base,
     train_pair,
     train_probe,
@@ -111,7 +111,7 @@ def train(
     trainer = ClassifierTrainer(
         with_adapter(model, config.lora_rank, config.lora_alpha) if config.method == "lora" else model,
         training_arguments(config, compute, recipe.device, has_dev=True),
-        encoder_rows(reader, data, acts, offsets),
+        classifier_rows(reader, data, acts, offsets),
         ClassifierCollator(pad_id(tokenizer), has_segments(model), len(acts)),
         Objective(weights, 1, config.label_smoothing, config.act_weight, rates),
         dev_metrics(gate, data),

@@ -19,8 +19,9 @@ from pydantic import model_validator
 
 from kbtrain.config import run_script
 from kbtrain.gate.card import CARD
+from kbtrain.gates.encoder.train import classifier_rows
 from kbtrain.gates.late_scores import score_late_test
-from kbtrain.gates.ragate.mha import MHAConfig, RagateMHA, mha_input, mha_rows, new_gate
+from kbtrain.gates.ragate.mha import MHAConfig, RagateMHA, mha_input, new_gate
 from kbtrain.training.config import training_arguments
 from kbtrain.training.data import ClassifierData, class_weights, read_classifier_data
 from kbtrain.training.finish import SCORES, ClassifierEnding, dev_metrics, held_out_examples
@@ -64,7 +65,7 @@ def train(recipe: Recipe, config: TrainRagateMHAConfig, data: ClassifierData) ->
     trainer = ClassifierTrainer(
         gate.model,
         training_arguments(config, "fp32", recipe.device, has_dev=True),
-        mha_rows(gate.reader, data),
+        classifier_rows(gate.reader, data),
         ClassifierCollator(gate.model.config.pad_token_id),
         Objective(class_weights(data.train, config.class_weight), 2),
         dev_metrics(gate, data),

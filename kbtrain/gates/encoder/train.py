@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from kbtrain.gates.encoder.gate import EncoderInput
+    from kbtrain.gates.ragate.mha import MHAInput
     from kbtrain.training.classifier_trainer import ClassifierRow
 
 Base = Literal["dialogue_state"] | None
@@ -97,16 +98,16 @@ def fit_base(base: Base, data: ClassifierData, weights: tuple[float, float]) -> 
     return OffsetGate.fit(turns_only([row.example for row in data.train]), weights)
 
 
-def encoder_rows(
-    reader: EncoderInput, data: ClassifierData, acts: Sequence[str], offsets: Sequence[float]
+def classifier_rows(
+    reader: EncoderInput | MHAInput, data: ClassifierData, acts: Sequence[str] = (), offsets: Sequence[float] = ()
 ) -> list[ClassifierRow]:
-    """Training rows; ``acts`` are the auxiliary targets' names."""
+    """Training rows; ``acts`` are the auxiliary targets' names, ``offsets`` those of the rows, if they have any."""
     from kbtrain.training.classifier_trainer import ClassifierRow
 
     rows = []
-    for row, offset in zip(data.train, offsets, strict=True):
-        read = reader.encode(row.example)
-        rows.append(ClassifierRow(read.ids, read.segments, (), row.need, act_targets(row.example, acts), offset))
+    for row, offset in zip(data.train, offsets or [0.0] * len(data.train), strict=True):
+        read, targets = reader.encode(row.example), act_targets(row.example, acts)
+        rows.append(ClassifierRow(read.ids, read.segments, read.other, row.need, targets, offset))
     return rows
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from kbtrain.gates.ragate.mha_model import RagateMHAModel
-    from kbtrain.training.classifier_trainer import ClassifierRow
 
 Inputs = Literal["contx", "contx+know", "contx*know", "contx+resp", "contx+syn-resp"]
 _JOINED: dict[Inputs, Feature] = {
@@ -190,11 +189,3 @@ def new_gate(config: MHAConfig, reader: MHAInput, device: str) -> RagateMHA:
     )  # fmt: skip
     model: Any = RagateMHAModel(network)
     return RagateMHA(model.to(device), reader)
-
-
-def mha_rows(reader: MHAInput, data: ClassifierData) -> list[ClassifierRow]:
-    """Training rows: tokens of the input and of knowledge read on its own."""
-    from kbtrain.training.classifier_trainer import ClassifierRow
-
-    encoded = [(reader.encode(row.example), row.need) for row in data.train]
-    return [ClassifierRow(read.ids, other=read.other, need=need) for read, need in encoded]
