@@ -135,16 +135,6 @@ def _guessed(data: Mapping[str, Any], target: str) -> str:
     return "{" + ", ".join(f"{name}: {column}" for name, column in mapping.items()) + "}"
 
 
-def require_passages(passages: Iterable[Passage], corpus: Path | None = None) -> Iterator[Passage]:
-    """The passages. Raises :class:`UserError` for none, naming their file as far as it is known."""
-    passage = None
-    for passage in passages:
-        yield passage
-    if passage is None:
-        place = "" if corpus is None else f"{at(corpus)}: "
-        raise UserError(f"{place}no passages to search: the corpus is empty")
-
-
 _TEXTS, _OFFSETS, _RANKS = "passages.jsonl", "passages.offsets.npy", "passages.ranks.npy"
 _BLOCK = 65_536  # ids gathered before they become one array
 
@@ -153,11 +143,11 @@ def copy_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage
     """Pass passages on, writing them into ``folder`` on the way; when the last one has passed, the files are whole.
 
     Besides the texts: where each begins, and the rank of its id among all ids (by code points), which orders equal
-    scores. Memory: 8 bytes and the longest id's length per passage. Raises :class:`UserError`: none, or an id twice.
+    scores. Memory: 8 bytes and the longest id's length per passage. Raises :class:`CorpusError`: none, or an id twice.
     """
     offsets, blocks, ids = array("q", [0]), list[Any](), list[bytes]()
     with open(folder / _TEXTS, "wb") as file:
-        for passage in require_passages(passages):
+        for passage in passages:
             row = {"id": passage.id, "title": passage.title, "text": passage.text}
             size = file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             offsets.append(offsets[-1] + size)
@@ -166,23 +156,25 @@ def copy_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage
                 blocks.append(np.array(ids))
                 ids.clear()
             yield passage
+    if len(offsets) == 1:
+        raise CorpusError("no passages to search: the corpus is empty")
     if ids:
         blocks.append(np.array(ids))
     np.save(folder / _OFFSETS, np.frombuffer(offsets, dtype=np.int64))
     np.save(folder / _RANKS, _ranks(np.concatenate(blocks)))
 
 
-class DuplicateIdError(UserError):
-    """Two passages of a corpus have one id; the caller, who knows the corpus' file, names it."""
+class CorpusError(UserError):
+    """A corpus is empty, or two of its passages have one id; :func:`named_corpus` adds its file."""
 
 
 @contextmanager
-def name_duplicates(corpus: Path) -> Iterator[None]:
-    """While passages of this file are indexed, tell a duplicate id with its name."""
+def named_corpus(corpus: Path) -> Iterator[None]:
+    """While passages of this file are indexed, name it in a :class:`CorpusError`."""
     try:
         yield
-    except DuplicateIdError as error:
-        raise UserError(f"{at(corpus, field='id')}: {error}") from None
+    except CorpusError as error:
+        raise UserError(f"{at(corpus)}: {error}") from None
 
 
 def _ranks(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -193,7 +185,7 @@ def _ranks(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         first, second = sorted(order[twins[0] : twins[0] + 2].tolist())
         name = ids[first].decode()
         place = f"number {first + 1} and number {second + 1} of the corpus"
-        raise DuplicateIdError(f"two passages have the id '{name}': {place}")
+        raise CorpusError(f"field 'id': two passages have the id '{name}': {place}")
     ranks = np.empty(len(ids), dtype=np.int32)
     ranks[order] = np.arange(len(ids), dtype=np.int32)
     return ranks

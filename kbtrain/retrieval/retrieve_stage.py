@@ -25,14 +25,7 @@ from kbtrain.questions.checks import read_questions
 from kbtrain.records import Evidence, Hit, Question, Titles
 from kbtrain.retrieval.base import Searcher, distinct, own_hits
 from kbtrain.retrieval.bm25 import BM25, build_index
-from kbtrain.retrieval.corpus import (
-    Chunking,
-    cut_passages,
-    name_duplicates,
-    read_passages,
-    read_unique_passages,
-    require_passages,
-)
+from kbtrain.retrieval.corpus import Chunking, cut_passages, named_corpus, read_passages, read_unique_passages
 from kbtrain.retrieval.tokens import RULE, Tokens
 
 Query = Literal["text", "text_and_options"]
@@ -59,8 +52,8 @@ def open_index(
             return BM25.load(folder)
     with writing(folder), errors_of(folder):
         meta_path(folder).unlink(missing_ok=True)
-        passages = require_passages(read_passages(corpus, columns), corpus)
-        with name_duplicates(corpus):
+        passages = read_passages(corpus, columns)
+        with named_corpus(corpus):
             build_index(passages if chunking is None else cut_passages(passages, chunking), folder, tokens)
         index.finish()
     return BM25.load(folder)

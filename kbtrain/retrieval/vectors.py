@@ -35,7 +35,7 @@ from kbtrain.llm.dialect import KeyHeader
 from kbtrain.llm.server_requests import PromptRefusal, post
 from kbtrain.net import LONGEST_ASKED, Retry, check_url, is_loopback, key_from_environment, key_headers, split_query
 from kbtrain.records import Hit, Passage
-from kbtrain.retrieval.corpus import read_unique_passages, require_passages
+from kbtrain.retrieval.corpus import read_unique_passages
 from kbtrain.runtime.event_loop import EventLoop, run
 
 if TYPE_CHECKING:
@@ -382,8 +382,7 @@ class VectorBuild:
             raise UserError(f"key 'collection': the store has a '{name}' that this folder did not make; name another")
         self.done = count or 0
         yield self.done
-        every = require_passages(read_unique_passages(self._corpus, self._columns), self._corpus)
-        passages = itertools.islice(every, self.done, None)
+        passages = itertools.islice(read_unique_passages(self._corpus, self._columns), self.done, None)
         while group := list(itertools.islice(passages, size * self._parallel)):
             parts = [group[i : i + size] for i in range(0, len(group), size)]
             for part, vectors in zip(parts, loop.run(self._embedded(embedder, parts)), strict=True):
@@ -394,6 +393,8 @@ class VectorBuild:
                 store.add(self.done, part, vectors)
                 self.done += len(part)
                 yield len(part)
+        if not self.done:
+            raise UserError(f"{at(self._corpus)}: no passages to search: the corpus is empty")
         self._write(read_card(self._folder).dimensions, self.done)
         self.whole = True
 

@@ -243,15 +243,15 @@ def _service_of(evidence: Path) -> WebService | None:
 def _bm25(name: str) -> Search:
     from kbtrain.questions.catalogue import atlas_passages
     from kbtrain.retrieval.bm25 import BM25
-    from kbtrain.retrieval.corpus import is_documents, name_duplicates, read_passages, require_passages
+    from kbtrain.retrieval.corpus import is_documents, named_corpus, read_passages
 
     if Path(name).is_dir() and not is_documents(Path(name)):
         index = BM25.load(Path(name))
     elif name == "atlas":
         index = BM25.build(atlas_passages())
     else:
-        with name_duplicates(Path(name)):
-            index = BM25.build(require_passages(read_passages(Path(name)), Path(name)))
+        with named_corpus(Path(name)):
+            index = BM25.build(read_passages(Path(name)))
     index.warm_up()
     searcher = DistinctSearch(index)
     return thread_search(name, lambda query, k: searcher.search([query], k)[0], threads=1)
