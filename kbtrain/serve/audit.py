@@ -216,20 +216,18 @@ def answer_steps(audit: Audit) -> list[tuple[str, list[str]]]:
 
 
 def _answer_commands(audit: Audit) -> list[str]:
-    steps = answer_steps(audit)
-    folder, run = (shlex.quote(str(path)) for path in (audit.folder, audit.run))
-    if steps:
-        commands = [shlex.join(["kbtrain", "run", name, *words]) for name, words in steps]
-        return [
-            "next: answer them with and without passages, as the gate's run folder was answered; --answer does it all:",
-            *(f"  {command}" for command in [*commands, f"kbtrain audit {folder} --run {run}"]),
+    commands = [shlex.join(["kbtrain", "run", name, *words]) for name, words in answer_steps(audit)]
+    if commands:
+        line = "as the gate's run folder was answered; --answer does it all:"
+    else:
+        line = "with the model and passages in use (--dry-run: the cost):"
+        run = shlex.quote(str(audit.run))
+        commands = [
+            f"kbtrain run retrieve --run {run} --corpus PASSAGES",
+            f'kbtrain run sample --config server.yaml --run {run} --samples "{{train: 0, dev: 0, test: 0}}"',
         ]
-    return [
-        "next: answer them with and without passages, with the model and passages in use (--dry-run: the cost):",
-        f"  kbtrain run retrieve --run {run} --corpus PASSAGES",
-        f'  kbtrain run sample --config server.yaml --run {run} --samples "{{train: 0, dev: 0, test: 0}}"',
-        f"  kbtrain audit {folder} --run {run}",
-    ]
+    head = f"next: answer them with and without passages, {line}"
+    return [head, *(f"  {command}" for command in (*commands, _command(audit)))]
 
 
 def answers_cost(folder: Path, n: int, prices: Path = PRICES) -> str:
@@ -323,7 +321,7 @@ def _write_sheets(audit: Audit, questions: Mapping[str, Question], answers: Answ
     if audit.dry_run:
         return [f"dry run: {sheet} and {page} would be written, {len(rows)} questions"]
     if path_exists(sheet):
-        return [f"{sheet} is there already; filled in: {_verdict_command(audit)}"]
+        return [f"{sheet} is there already; filled in: {_command(audit, '--verdicts', sheet)}"]
     text = io.StringIO()
     table = csv.DictWriter(text, ["id", "question", "answer_a", "answer_b", "a_right", "b_right"])
     table.writeheader()
@@ -332,7 +330,7 @@ def _write_sheets(audit: Audit, questions: Mapping[str, Question], answers: Answ
     write_atomically(page, render("audit_sheet.html.j2", autoescape=True, rows=rows, title="Right or wrong?"))
     return [
         f"wrote {sheet} and {page}: {len(rows)} questions with two answers each, in random order",
-        f"judge some or all of them (1 right, 0 wrong), from the top; then: {_verdict_command(audit)}",
+        f"judge some or all of them (1 right, 0 wrong), from the top; then: {_command(audit, '--verdicts', sheet)}",
     ]
 
 
@@ -341,9 +339,9 @@ def _cell(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
-def _verdict_command(audit: Audit) -> str:
-    folder, run = (shlex.quote(str(path)) for path in (audit.folder, audit.run))
-    return f"kbtrain audit {folder} --run {run} --verdicts {shlex.quote(str(audit.run / 'sheet.csv'))}"
+def _command(audit: Audit, *words: str | Path) -> str:
+    """The command of the audit's next step."""
+    return shlex.join(["kbtrain", "audit", *map(str, (audit.folder, "--run", audit.run, *words))])
 
 
 # Figures and the proposal

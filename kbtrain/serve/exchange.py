@@ -112,12 +112,6 @@ class Exchange:
         if packed and (len(packed) > 1 or packed[0].strip() not in (b"gzip", b"x-gzip", b"deflate")):
             message = "the header Content-Encoding: this server reads gzip and deflate"
             raise Refused(415, "encoding", message, headers={"accept-encoding": "gzip, deflate", **CLOSE})
-        data = await self._packed_body(limit)
-        if encodings:
-            self.headers = [(key, value) for key, value in self.headers if key != b"content-encoding"]
-        return _unpacked(data, limit) if packed else data
-
-    async def _packed_body(self, limit: int) -> bytes:
         length = self.header(b"content-length") or b"0"
         if length.isdigit() and int(length) > limit:
             raise _too_large(limit)
@@ -133,7 +127,9 @@ class Exchange:
         except TimeoutError:
             message = f"the body took longer than {self.config.read_timeout_s:g} s"
             raise Refused(408, "slow", message, headers=CLOSE) from None
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        self.headers = [(key, value) for key, value in self.headers if key != b"content-encoding"]
+        data = b"".join(parts)
+        return _unpacked(data, limit) if packed else data
 
     async def _part(self) -> tuple[bytes, bool]:
         """The next part of the body, and if there are more. Raises :class:`ClientLeft`."""
@@ -328,31 +324,27 @@ class Endpoint:
         except ClientLeft:
             status = 499
             self._metrics.client_left.labels(exchange.moment).inc()
-        except Refused as refused:
-            status = refused.status
-            if not exchange.status:
-                await exchange.reply(refused.status, refused.body(exchange.anthropic), refused.headers)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - else uvicorn logs a traceback and answers
-            status = await self._failed(exchange, error)
+            refused = error if isinstance(error, Refused) else self._refusal(error, exchange.status != 0)
+            status = refused.status
+            if not exchange.status:
+                await exchange.reply(status, refused.body(exchange.anthropic), refused.headers)
         finally:
             Endpoint.inflight -= not self.public
             self._metrics.requests.labels(self.route, str(status)).inc()
 
-    async def _failed(self, exchange: Exchange, error: BaseException) -> int:
-        """Answer after an error that is not the client's; returns the status for the metrics."""
-        if exchange.status:
+    def _refusal(self, error: BaseException, started: bool) -> Refused:
+        """The answer after an error that is not the client's, with a line in the log."""
+        if started:
             # the HTTP server now cuts the connection, so that the answer does not seem whole
             logger.warning("%s: cut off (%s)", self.route, type(error).__name__)
-            return 599
+            return Refused(599, "cut-off", "cut off")  # a status of the metrics alone
         if isinstance(error, asyncio.CancelledError):  # uvicorn cancels what is under way 20 s after SIGTERM
-            refused: Refused = Busy("the server is stopping")
-        else:
-            logger.error("%s: %s\n%s", self.route, type(error).__name__, place_of(error))
-            refused = Refused(500, "internal", "internal error")
-        await exchange.reply(refused.status, refused.body(exchange.anthropic), refused.headers)
-        return refused.status
+            return Busy("the server is stopping")
+        logger.error("%s: %s\n%s", self.route, type(error).__name__, place_of(error))
+        return Refused(500, "internal", "internal error")
 
     def _admit(self, exchange: Exchange, preflight: bool) -> None:
         address = len(exchange.scope["raw_path"]) + len(exchange.scope["query_string"])

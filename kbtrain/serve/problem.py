@@ -182,7 +182,8 @@ class Policy(Aim):
             return cls.model_validate(values)
         except ValidationError as error:
             field, message = _first_problem(cls, error, PREFIX)
-        raise _refused_header(field or max(values.keys() & set(AIMS)), message)
+        # several aims: the name of one; a header's name may be empty
+        raise _refused_header(max(values.keys() & set(AIMS)) if field is None else field, message)
 
 
 def _refused_header(key: str, message: str) -> Refused:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-import json
 import logging
 import os
 import sys
@@ -22,11 +21,11 @@ from urllib.parse import urlsplit
 import httpx2
 from pydantic import ValidationError
 
-from kbtrain.errors import UserError, at, strike_all
+from kbtrain.errors import UserError, at
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import one_line
 from kbtrain.io.provenance import meta_of, meta_path
-from kbtrain.net import Retry
+from kbtrain.net import Retry, reply_json
 from kbtrain.records import Hit
 from kbtrain.retrieval.base import DistinctSearch, distinct, hit_of, refilled
 from kbtrain.retrieval.vectors import VectorIndex, is_index
@@ -149,8 +148,8 @@ def http_search(service: WebService) -> Search:
                 if len(data) > LARGEST:
                     raise SearchFailed(f"a reply above {LARGEST:,} bytes")
         try:
-            return web.hits(strike_all(json.loads(data.decode())), query, k)
-        except (ValueError, RecursionError):
+            return web.hits(reply_json(data.decode()), query, k)
+        except ValueError:
             raise SearchFailed("no JSON in the reply") from None
         except UserError:
             raise SearchFailed(f"no list at '{service.results}' of the reply") from None

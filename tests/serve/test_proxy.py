@@ -182,6 +182,7 @@ def test_policy_of_a_request(proxy, policy, text, retrieved, reason):
         ({"budget": "-1"}, "from 0 to 1"),
         ({"threshold": "0.5", "budget": "0.5"}, "give one of threshold, budget, price"),
         ({"debug": "maybe"}, "expected true or false"),
+        ({"": ""}, "x-kbtrain-: unknown"),
         ({"treshold": "0.5"}, "treshold: unknown; allowed: x-kbtrain-threshold"),
     ],
     ids=str,
