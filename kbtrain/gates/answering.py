@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,17 +63,6 @@ def check_served_prompts(
     """Raise :class:`UserError` for other prompts than the card's, and for a server with another chat template."""
     card.check_prompts(fingerprint(server.tokenizer, card.own_prompts()), folder)
     server.check_prompts(card.own_prompts())
-
-
-def draft_sharing(model: PreTrainedModel, longest: int) -> tuple[bool, int | None]:
-    """True if prompts with drafts of up to ``longest`` tokens share a batch, else warns; and the sliding window that
-    such a prompt and its draft must fit into."""
-    from kbtrain.llm.sampler.shared_prefix_check import problem_within_window, sliding_window
-
-    problem = problem_within_window(model, longest)
-    if problem:
-        warnings.warn(f"prompts are drafted one by one (slow): {problem}", stacklevel=3)
-    return problem is None, sliding_window(model)
 
 
 def first_rows(sampler: LockstepSampler, prompts: Sequence[PromptRows]) -> list[Row]:

@@ -26,13 +26,12 @@ from kbtrain.gates.probe.served import load_served
 from kbtrain.gates.ragate.mha import RagateMHA
 from kbtrain.gates.ragate.prompt_and_peft import RagatePeft, RagatePeftCard
 from kbtrain.gates.seakr.gate import SeaKR, SeakrCard
-from kbtrain.gates.seakr.served import load_served as load_seakr
+from kbtrain.gates.seakr.gate import load_served as load_seakr
 from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.gates.stack.gate import Stack, StackCard
 from kbtrain.gates.turns import DialogueStateCard, DialogueStateGate, StructuralCard, StructuralGate
 from kbtrain.gates.untrained import draft, p_yes, server
-from kbtrain.gates.untrained.served import ServedDraft, ServedPYes
-from kbtrain.gates.untrained.served import load_served as load_untrained
+from kbtrain.gates.untrained.card import load_served as load_untrained
 from kbtrain.records import DtypeName
 
 if TYPE_CHECKING:
@@ -82,11 +81,11 @@ GATES: dict[str, Kind] = {
     "seakr": Kind(SeakrCard, SeaKR.load, QUESTION, "recipes/make_seakr.py", ("seakr",), open_served=load_seakr),
     "p_yes": Kind(
         p_yes.PYesCard, p_yes.PYes.load, QUESTION, "recipes/make_untrained.py",
-        open_served=partial(load_untrained, ServedPYes),
+        open_served=partial(load_untrained, p_yes.ServedPYes),
     ),
     "draft": Kind(
         draft.DraftCard, draft.Draft.load, QUESTION, "recipes/make_untrained.py",
-        open_served=partial(load_untrained, ServedDraft),
+        open_served=partial(load_untrained, draft.ServedDraft),
     ),
     "server": Kind(server.ServerCard, server.ServerGate.load, QUESTION, "recipes/make_untrained.py", server=True),
     "ragate_mha": Kind(ClassifierCard, RagateMHA.load, QUESTION | TURN, "recipes/train_ragate_mha.py"),

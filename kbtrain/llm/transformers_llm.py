@@ -55,12 +55,8 @@ class TransformersLLM:
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.limits = limits or BatchLimits()
-        self.shared_prefix, self.window, warning = prefix_sharing(
-            model, sampling.max_prompt_tokens, sampling.max_output_tokens
-        )
-        if warning:
-            warnings.warn(f"{name}: {warning}", stacklevel=2)
-        self._sampler = BatchSampler(model, tokenizer, sampling, self.shared_prefix, self.window)
+        self.shared_prefix, window = prefix_sharing(model, sampling.max_prompt_tokens, sampling.max_output_tokens)
+        self._sampler = BatchSampler(model, tokenizer, sampling, self.shared_prefix, window)
         self._replicas: list[BatchSampler] = []
 
     @classmethod

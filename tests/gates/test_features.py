@@ -19,10 +19,9 @@ from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.gate.trained_on import sharing_entities, trained_among
 from kbtrain.gates.features.additive import Additive, FeatureCurve, fit_additive, held_out_log_odds, least_loss
-from kbtrain.gates.features.evidence import evidence_features
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import Features, FeaturesCard
-from kbtrain.gates.features.question import names, question_features
+from kbtrain.gates.features.question import evidence_features, names, question_features
 from kbtrain.gates.handles import handle
 from kbtrain.io.jsonl import read, write
 from kbtrain.io.provenance import write_meta

@@ -11,7 +11,8 @@ from support.states_server import StatesServer as Engine
 import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gates.handles import answering_model, model_read
-from kbtrain.gates.untrained.served import mean_ratio, share_of
+from kbtrain.gates.untrained.draft import mean_ratio
+from kbtrain.gates.untrained.p_yes import share_of
 from kbtrain.llm.dialect import Server
 from kbtrain.llm.served_states import StatesServer
 from kbtrain.models.load import load_model, load_tokenizer

@@ -75,10 +75,9 @@ class Frequencies:
             hashes, logs = tensors["hashes"], tensors["logs"]
         except (SafetensorError, KeyError, ValueError) as error:
             raise UserError(f"{at(path)}: broken ({error}); train the gate again") from None
-        if hashes.ndim != 1 or hashes.shape != logs.shape or not len(hashes) or hashes.dtype.kind != "u":
+        whole = hashes.ndim == 1 and hashes.shape == logs.shape and len(hashes) and len(tensors) == 2
+        if not whole or hashes.dtype.kind != "u" or logs.dtype.kind != "f" or not np.isfinite(logs).all():
             raise UserError(f"{at(path)}: broken ({hashes.shape} words, {logs.shape} counts); train the gate again")
-        if len(tensors) != 2 or logs.dtype.kind != "f" or not np.isfinite(logs).all():
-            raise UserError(f"{at(path)}: broken (counts that are no numbers, or more tensors); train the gate again")
         if not (hashes[1:] > hashes[:-1]).all():  # they are searched by halves
             raise UserError(f"{at(path)}: broken (words are out of order); train the gate again")
         return cls(Tokens.load(folder / TOKENS, "train the gate again"), hashes, logs)

@@ -1,4 +1,5 @@
-"""Features of a question that are known before any model is called: its form, and how often its words are written of.
+"""Features of a question that are known before any model is called: its form, and how often its words are written of;
+and, after a search, the retriever's scores and the words that question and passages share.
 
 After "LLM-Independent Adaptive RAG: Let the Question Speak for Itself" (arXiv 2505.04253), which takes popularity from
 page views; here it is the number of the corpus's own passages, so that nothing outside is asked.
@@ -111,3 +112,32 @@ def names(text: str, cased: bool = True) -> list[str]:
     first = re.match(r"\W*(\w+)", rest)
     begin = first.end() if first and any(pattern.match(first[1]) for pattern in KINDS.values()) else 0
     return quoted + [word for word in _CAPITAL.findall(rest[begin:]) if word[0].isupper() or not cased]
+
+
+def evidence_features(example: GateExample, frequencies: Frequencies, cased: bool = True) -> dict[str, float]:
+    """Features of what a search found, by name; all 0 where that is nothing.
+
+    ``gap``: between the two best scores, as a share of the best (1: only one passage). ``overlap``: share of the
+    question's words that stand in the best passage, or in any. ``cased`` as in
+    :func:`names`.
+    """
+    hits, cut = example.hits, frequencies.tokens.words
+    question_words = set(cut(example.question))
+    named = {word for name in names(example.question, cased) for word in cut(name)}
+    texts = [set(cut(f"{hit.title} {hit.text}")) for hit in hits]
+    title = set(cut(hits[0].title)) if hits else set()
+    best, second = (hits[i].score if len(hits) > i else 0.0 for i in (0, 1))
+    return {
+        "hits": float(len(hits)),
+        "best_score": best,
+        "gap": (best - second) / best if best > 0 else 0.0,
+        "overlap_best": _share(question_words, texts[0] if texts else set()),
+        "overlap_any": _share(question_words, set().union(*texts)),
+        "named_in_title": _share(named, title),
+        "title_in_question": _share(title, question_words),
+        "passage_words": math.log1p(len(texts[0])) if texts else 0.0,
+    }
+
+
+def _share(words: set[str], among: set[str]) -> float:
+    return len(words & among) / len(words) if words else 0.0

@@ -23,7 +23,7 @@ from kbtrain.arrays import States
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD, KeyedCard, Pass, Stage
 from kbtrain.gate.gate import KeyedGate, logistic
-from kbtrain.gates.answering import draft_sharing, open_base_model
+from kbtrain.gates.answering import open_base_model
 from kbtrain.gates.probe.head import Head, Method
 from kbtrain.gates.probe.states import draft_states, prompt_states
 from kbtrain.io.artifact import MODEL_FILES
@@ -202,8 +202,9 @@ class Reader:
         """The sampler that draws drafts."""
         from kbtrain.llm.base import Sampling
         from kbtrain.llm.sampler.sampler import BatchSampler
+        from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
 
-        shared, window = draft_sharing(self.model, MAX_DRAFTED + self.draft_tokens)
+        shared, window = prefix_sharing(self.model, MAX_DRAFTED, self.draft_tokens)
         return BatchSampler(self.model, self.tokenizer, Sampling(max_new_tokens=self.draft_tokens), shared, window)
 
     def read(self, prompts: Sequence[Sequence[int]]) -> States:

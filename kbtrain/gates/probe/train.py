@@ -199,10 +199,10 @@ def batch_agreement(
     states = np.concatenate([gate.reader.read(part)[:, gate.layers] for part in parts])
     largest, differ = 0.0, []
     for key in gate.keys:
-        known, other = np.array(scores[f"{gate.prefix}_{key}"][: len(prompts)]), np.array(gate.scores_of(states, key))
-        largest = max(largest, float(np.abs(known - other).max()))
-        middle = np.median(other if in_batch else known)  # of those read alone
-        differ += ((known > middle) != (other > middle)).tolist()
+        in_use, other = np.array(scores[f"{gate.prefix}_{key}"][: len(prompts)]), np.array(gate.scores_of(states, key))
+        largest = max(largest, float(np.abs(in_use - other).max()))
+        middle = np.median(other if in_batch else in_use)  # of those read alone
+        differ += ((in_use > middle) != (other > middle)).tolist()
     return BatchAgreement(len(prompts), largest, float(np.mean(differ)))
 
 

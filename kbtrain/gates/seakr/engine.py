@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -95,9 +94,7 @@ class Uncertainty:
         self.limits = limits or BatchLimits()
         sampling = self.settings.sampling()
         room = sampling.max_new_tokens + TAIL_TOKENS
-        shared, window, warning = prefix_sharing(model, sampling.max_prompt_tokens, room)
-        if warning:
-            warnings.warn(warning, stacklevel=2)
+        shared, window = prefix_sharing(model, sampling.max_prompt_tokens, room)
         self._completer: BatchSampler | None = None
         self._most = 0.0
         self._sampler = StateSampler(model, tokenizer, sampling, tap, shared, window)
@@ -122,7 +119,6 @@ class Uncertainty:
         that of what is kept. Raises :class:`UserError` for a prompt that is too long, or whose states are not numbers.
         """
         from kbtrain.llm.sampler.rows import PromptRows
-        from kbtrain.models.batching import batches
 
         indices = (GREEDY, *range(self.settings.k))
         rows = [PromptRows(name, "llm", tuple(ids), indices) for name, ids in prompts]
@@ -131,33 +127,34 @@ class Uncertainty:
                 room = self.settings.max_prompt_tokens
                 raise UserError(f"'{row.question_id}': prompt of {len(row.ids)} tokens; room for {room}")
         self._sampler.stopper = self._stopper if first is None else self._stopper.cut_at(first)
-        thoughts: dict[int, Thought] = {}
-        place = {id(row): i for i, row in enumerate(rows)}
-        self._warn_if_short(list(batches(rows, self.limits)), self.settings.sampling())
-        for batch in batches(rows, self.limits):
-            for row, answers in zip(batch, self._closed_answers(batch), strict=True):
-                thoughts[place[id(row)]] = self._thought(row, answers)
-        return [thoughts[i] for i in range(len(rows))]
+        return self._in_order(
+            rows, self.settings.sampling(), lambda batch: map(self._thought, batch, self._closed_answers(batch))
+        )
 
     def complete(self, prompts: Sequence[tuple[str, Sequence[int]]], tokens: int, stop: Sequence[str]) -> list[Thought]:
         """The greedy texts, of at most ``tokens`` tokens, without samples. Raises as :meth:`think`."""
         from kbtrain.llm.sampler.rows import PromptRows
         from kbtrain.llm.sampler.sampler import BatchSampler
         from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
-        from kbtrain.models.batching import batches
 
         rows = [PromptRows(name, "llm", tuple(ids), (GREEDY,)) for name, ids in prompts]
         sampling = replace(self.settings.sampling(), max_new_tokens=tokens, stop=tuple(stop))
         if self._completer is None or self._completer.sampling != sampling:
-            shared, window, _ = prefix_sharing(self.model, sampling.max_prompt_tokens, tokens)
+            shared, window = prefix_sharing(self.model, sampling.max_prompt_tokens, tokens)
             self._completer = BatchSampler(self.model, self.tokenizer, sampling, shared, window)
-        thoughts: dict[int, Thought] = {}
-        place = {id(row): i for i, row in enumerate(rows)}
-        self._warn_if_short(list(batches(rows, self.limits)), sampling)
-        for batch in batches(rows, self.limits):
-            for row, (sample,) in zip(batch, self._completer.sample(batch), strict=True):
-                thoughts[place[id(row)]] = _completed(row, sample)
-        return [thoughts[i] for i in range(len(rows))]
+        completer = self._completer
+        return self._in_order(rows, sampling, lambda batch: map(_completed, batch, completer.sample(batch)))
+
+    def _in_order(
+        self, rows: list[PromptRows], sampling: Sampling, think: Callable[[list[PromptRows]], Iterable[Thought]]
+    ) -> list[Thought]:
+        """One thought for each row, from batches of like length."""
+        from kbtrain.models.batching import batches
+
+        in_batches = list(batches(rows, self.limits))
+        self._warn_if_short(in_batches, sampling)
+        thoughts = {id(row): thought for batch in in_batches for row, thought in zip(batch, think(batch), strict=True)}
+        return [thoughts[id(row)] for row in rows]
 
     def _warn_if_short(self, of_prompts: Sequence[Sequence[PromptRows]], sampling: Sampling) -> None:
         """Say before the first pass if a batch, larger than any before, may take more memory than there is."""
@@ -215,5 +212,6 @@ class Uncertainty:
         )
 
 
-def _completed(row: PromptRows, sample: Sample) -> Thought:
+def _completed(row: PromptRows, samples: Sequence[Sample]) -> Thought:
+    (sample,) = samples
     return Thought(row.question_id, sample.text.strip(), math.nan, {}, (), None, 0, 0, len(row.ids), sample.n_tokens)

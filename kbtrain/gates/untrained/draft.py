@@ -8,6 +8,7 @@ the draft is the answer's beginning.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -16,8 +17,8 @@ from pydantic import Field
 
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Pass, Stage
-from kbtrain.gates.answering import draft_sharing, first_rows, open_answering
-from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate
+from kbtrain.gates.answering import first_rows, open_answering
+from kbtrain.gates.untrained.card import ServedUntrained, UntrainedCard, UntrainedGate
 from kbtrain.prompts.own import asked_fingerprint, asked_ids, asked_whole
 from kbtrain.records import GREEDY, Example, GateExample, Statistic
 
@@ -66,12 +67,12 @@ class Draft(UntrainedGate):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: DraftCard) -> None:
         from kbtrain.llm.base import Sampling
         from kbtrain.llm.sampler.sampler import LockstepSampler
+        from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
 
-        self.model = model
         self.tokenizer = tokenizer
         self.card: DraftCard = card
         self.own = card.own_prompts()
-        shared, window = draft_sharing(model, MAX_PROMPT + card.tokens)
+        shared, window = prefix_sharing(model, MAX_PROMPT, card.tokens)
         self._samplers = {
             tokens: LockstepSampler(model, tokenizer, Sampling(max_new_tokens=tokens), shared, window)
             for tokens in {1, card.tokens}
@@ -116,3 +117,25 @@ def signals(draft: Uncertainties) -> dict[str, float]:
     n = len(draft.entropies)
     values = sum(draft.ratios) / n, sum(draft.entropies) / n, draft.entropies[0]
     return dict(zip(SIGNALS, values, strict=True))
+
+
+class ServedDraft(ServedUntrained):
+    """Score: mean ratio of the second to the first probability over the draft's tokens, as of the gate ``draft``."""
+
+    card: DraftCard
+    card_type = DraftCard
+    signal = "draft_margin"
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example, from one draft each."""
+        prompts = [asked_ids(self.server.tokenizer, e, e.reference, self.own) for e in examples]
+        return [mean_ratio(draft) for draft in self.server.read_top_logprobs(prompts, self.card.tokens)]
+
+
+def mean_ratio(draft: Sequence[Sequence[float]]) -> float:
+    """Mean over tokens of the second highest probability divided by the highest; 1 for a draft without tokens.
+
+    ``draft``: log-probabilities at each token, the highest first.
+    """
+    ratios = [math.exp(values[1] - values[0]) if len(values) > 1 else 0.0 for values in draft]
+    return math.fsum(ratios) / len(ratios) if ratios else 1.0

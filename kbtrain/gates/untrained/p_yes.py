@@ -18,7 +18,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import Pass
 from kbtrain.gate.gate import Unit
 from kbtrain.gates.answering import open_answering
-from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate
+from kbtrain.gates.untrained.card import ServedUntrained, UntrainedCard, UntrainedGate
 from kbtrain.models.batching import like_length, n_alike
 from kbtrain.models.weights import no_scores
 from kbtrain.prompts.kbm import encode
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from kbtrain.gates.untrained.forward import YesNoPrompt
+    from kbtrain.prompts.own import OwnPrompts
 
 SIGNALS = ("p_yes", "internal_confidence", "question_perplexity")
 TOKENS_PER_BATCH = 2048  # padding counted: bounds the states and logits that are held
@@ -62,10 +63,7 @@ class PYes(UntrainedGate):
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> PYes:
         """Open a folder with the model it names. Raises :class:`UserError` for other prompts."""
         card = PYesCard.read(folder)
-        return cls(
-            *open_answering(card, folder, lambda tokenizer, templates: yes_no_fingerprint(tokenizer), dtype, device),
-            card,
-        )
+        return cls(*open_answering(card, folder, _fingerprint, dtype, device), card)
 
     @property
     def unit(self) -> Unit | None:  # type: ignore[override]  # of the signal
@@ -87,10 +85,9 @@ class PYes(UntrainedGate):
         for batch in like_length([len(prompt.ids) for prompt in prompts], TOKENS_PER_BATCH):
             read = read_batch(self.model, [prompts[i] for i in batch], self.yes, self.no)
             for i, answer in zip(batch, read, strict=True):
-                for name, value in zip(
-                    SIGNALS, (1 - answer.p_yes, 1 - answer.confidence, answer.surprisal), strict=True
-                ):
-                    by_signal[name][i] = value
+                by_signal["p_yes"][i] = 1 - answer.p_yes
+                by_signal["internal_confidence"][i] = 1 - answer.confidence
+                by_signal["question_perplexity"][i] = answer.surprisal
         bad = [e.id for i, e in enumerate(examples) if not all(math.isfinite(by_signal[name][i]) for name in SIGNALS)]
         if bad:
             raise no_scores(self.model, bad)
@@ -108,3 +105,30 @@ class PYes(UntrainedGate):
         start = max(1, n_alike(ids, empty))
         end = max(start + 1, len(ids) - n_alike(ids[::-1], empty[::-1]))
         return YesNoPrompt(tuple(ids), start, min(end, len(ids)))
+
+
+def _fingerprint(tokenizer: PreTrainedTokenizerBase | None, prompts: OwnPrompts | None) -> str:
+    return yes_no_fingerprint(tokenizer)
+
+
+class ServedPYes(ServedUntrained):
+    """Score: 1 - p(Yes) at the first answer token, among the spellings of Yes and No, as of the gate ``p_yes``."""
+
+    unit = "probability"
+    card_type = PYesCard
+    signal = "p_yes"
+    fingerprint = staticmethod(_fingerprint)
+
+    def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
+        """One score per example, from one token for each spelling of Yes and No behind its prompt."""
+        from kbtrain.gates.untrained.forward import answer_ids
+
+        yes, no = answer_ids(self.server.tokenizer)
+        prompts = [encode(self.server.tokenizer, can_you_answer(e.question, e.language)) for e in examples]
+        return [share_of(values, no, yes) for values in self.server.read_token_logprobs(prompts, [*yes, *no])]
+
+
+def share_of(logprobs: Mapping[int, float], of: Sequence[int], rest: Sequence[int]) -> float:
+    """Share of the tokens ``of`` in the probability of ``of`` and ``rest``."""
+    share, other = (math.fsum(math.exp(logprobs[i]) for i in ids) for ids in (of, rest))
+    return share / (share + other)

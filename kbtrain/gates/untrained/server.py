@@ -18,7 +18,7 @@ from pydantic import Field
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Pass, Stage
 from kbtrain.gates.untrained.card import UntrainedCard, UntrainedGate
-from kbtrain.gates.untrained.draft import TOKENS
+from kbtrain.gates.untrained.draft import TOKENS, mean_ratio
 from kbtrain.llm.dialect import Dialect
 from kbtrain.net import LONGEST_ASKED
 from kbtrain.prompts.kbm import chat_messages, encode
@@ -199,9 +199,8 @@ def draft_signals(tops: Sequence[Top], top: int) -> tuple[float, float, float]:
     usable = [sorted((value for _, value in top_tokens), reverse=True) for top_tokens in tops if top_tokens]
     if not usable:
         return 1.0, math.log(top + 1), math.log(top + 1)
-    margins = [math.exp(values[1] - values[0]) if len(values) > 1 else 0.0 for values in usable]
     entropies = [_entropy(values) for values in usable]
-    return math.fsum(margins) / len(usable), math.fsum(entropies) / len(usable), entropies[0]
+    return mean_ratio(usable), math.fsum(entropies) / len(usable), entropies[0]
 
 
 def _entropy(values: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -34,24 +35,21 @@ def prefix_problem(model: PreTrainedModel, longest: int) -> str | None:
     return None if gap < allowed else f"its logits differ from its own attention's by {gap:.2f} of their spread"
 
 
-def problem_within_window(model: PreTrainedModel, longest: int) -> str | None:
-    """As :func:`prefix_problem`, of what fits into a sliding window; samplers that know the window copy the rest."""
-    window = sliding_window(model)
-    return prefix_problem(model, longest if window is None else min(longest, window))
+def prefix_sharing(model: PreTrainedModel, prompt_tokens: int, answer_tokens: int) -> tuple[bool, int | None]:
+    """True if the answers to a prompt share it, and the sliding window that both must fit into for that.
 
-
-def prefix_sharing(
-    model: PreTrainedModel, prompt_tokens: int, answer_tokens: int
-) -> tuple[bool, int | None, str | None]:
-    """True if the answers to a prompt share it, the sliding window that both must fit into for that, and what a user is
-    to be told where prompts of up to ``prompt_tokens`` tokens are copied, with answers of ``answer_tokens``."""
+    Warns where prompts of up to ``prompt_tokens`` tokens are copied, with answers of ``answer_tokens``.
+    """
     longest, window = prompt_tokens + answer_tokens, sliding_window(model)
-    problem, which = problem_within_window(model, longest), "prompts"
+    problem, which = prefix_problem(model, min(longest, window or longest)), "prompts"
     shared = problem is None
     if shared and window is not None and window < longest:
         which = f"prompts of more than {max(0, window - answer_tokens)} tokens"
         problem = f"its sliding window of {window} tokens"
-    return shared, window, problem and f"{which} are copied for every answer (slow): {problem}"
+    if problem:
+        name = model.config.name_or_path or type(model).__name__
+        warnings.warn(f"model '{name}': {which} are copied for every answer (slow): {problem}", stacklevel=3)
+    return shared, window
 
 
 _PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer"}
