@@ -33,8 +33,7 @@ class AverageCard(GateCard):
 
     def of_members(self, scores: Sequence[ByName]) -> dict[str, list[float]]:
         """The score from those of each member, of which each has one. Raises :class:`UserError` as the gate does."""
-        named = [pair for of in scores for pair in of.items()]
-        return {self.kind: mean_log_odds([of for _, of in named], [name for name, _ in named])}
+        return {self.kind: mean_log_odds([pair for of_member in scores for pair in of_member.items()])}
 
 
 class AverageGate(Combination):
@@ -57,8 +56,8 @@ class AverageGate(Combination):
 
     def score_examples(self, examples: Sequence[Example]) -> list[float]:
         """One score per example, in their order. Raises :class:`UserError` for a member that gives no probability."""
-        names = [gate.name for gate in self.gates]
-        return mean_log_odds([of[name] for name, of in zip(names, self.member_scores(examples), strict=True)], names)
+        by_member = zip(self.gates, self.member_scores(examples), strict=True)
+        return mean_log_odds([(gate.name, scores[gate.name]) for gate, scores in by_member])
 
     @classmethod
     def of_folders(
@@ -88,13 +87,13 @@ class AverageGate(Combination):
         return cls([open_member(Path(folder) / member) for member in card.members], card)
 
 
-def mean_log_odds(scores: Sequence[Sequence[float]], names: Sequence[str]) -> list[float]:
-    """Of each example; ``scores`` by gate, ``names`` for the error."""
-    for name, of_gate in zip(names, scores, strict=True):
+def mean_log_odds(scores: Sequence[tuple[str, Sequence[float]]]) -> list[float]:
+    """Of each example, as a probability; ``scores`` with their gates' names. Raises :class:`UserError` for others."""
+    for name, of_gate in scores:
         if not all(0 <= score <= 1 for score in of_gate):
             raise UserError(f"gate 'average': the scores of '{name}' are no probabilities; leave it out")
-    means = [math.fsum(map(_log_odds, row)) / len(row) for row in zip(*scores, strict=True)]
-    return [logistic(mean) for mean in means]
+    rows = zip(*(of_gate for _, of_gate in scores), strict=True)
+    return [logistic(math.fsum(map(_log_odds, row)) / len(row)) for row in rows]
 
 
 def _log_odds(p: float) -> float:

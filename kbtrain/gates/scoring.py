@@ -99,11 +99,9 @@ class ScoreFile:
         self._costs = open(costs, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
 
     def append(self, scores: Sequence[GateScore], timing: Timing) -> None:
-        """Write a batch (those already there are skipped), durable when this returns.
-
-        Its costs come first: if the process is killed before the scores are whole, the next one can tell.
-        """
+        """Write a batch (those already there are skipped), durable when this returns."""
         new = [score for score in scores if (score.gate, score.question_id) not in self.done]
+        # Costs come first: if the process is killed before the scores are whole, the next one can tell.
         append(self._costs, json.dumps(asdict(timing)) + "\n")
         self._scores.add(*new)
         self.done |= {(score.gate, score.question_id) for score in new}

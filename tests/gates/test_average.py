@@ -44,15 +44,15 @@ def members(tmp_path):
 
 def test_the_mean_is_that_of_log_odds():
     # odds 1 and 9: their geometric mean is 3, p = 3/4; odds 1/4 and 4: 1
-    assert mean_log_odds([[0.5, 0.2], [0.9, 0.8]], ["a", "b"]) == pytest.approx([0.75, 0.5])
-    assert 0 < mean_log_odds([[0.0], [0.5]], ["a", "b"])[0] < 1e-4
+    assert mean_log_odds([("a", [0.5, 0.2]), ("b", [0.9, 0.8])]) == pytest.approx([0.75, 0.5])
+    assert 0 < mean_log_odds([("a", [0.0]), ("b", [0.5])])[0] < 1e-4
 
 
 def test_a_folder_opens_its_members_wherever_all_of_them_lie(members, tmp_path):
     asked = [turn(i) for i in range(8)]
     made = AverageGate.from_members(tmp_path / "run" / "average", members, kbtrain.load_gate)
     a, b = (kbtrain.load_gate(member).score(asked) for member in members)
-    assert made.score(asked) == mean_log_odds([a, b], ["a", "b"])
+    assert made.score(asked) == mean_log_odds([("a", a), ("b", b)])
     assert len(run_snippet(tmp_path / "run" / "average")) == 2
     shutil.move(tmp_path / "run", tmp_path / "moved")
     opened = kbtrain.load_gate(tmp_path / "moved" / "average")
@@ -65,7 +65,7 @@ def test_wrong_members_are_one_line(members, tmp_path):
     with pytest.raises(UserError, match="1 members, needs two at least"):
         AverageGate.from_members(tmp_path / "average", members[:1], kbtrain.load_gate)
     with pytest.raises(UserError, match="the scores of 'seakr' are no probabilities"):
-        mean_log_odds([[0.5], [-6.2]], ["a", "seakr"])
+        mean_log_odds([("a", [0.5]), ("seakr", [-6.2])])
     AverageGate.from_members(tmp_path / "run" / "average", members, kbtrain.load_gate)
     shutil.rmtree(members[1])
     with pytest.raises(UserError, match="no such file"):

@@ -108,8 +108,6 @@ def needs(key: Target, p_true: Sequence[float]) -> list[float]:
 
 
 def _open(folder: Path, card: KBMCard, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """An adapter is merged in fp32 and rounded then, exactly as at the end of its training; beside 4-bit weights it
-    stays what it is."""
     from kbtrain.models.load import NAMES, choose_device, load_model, load_tokenizer
 
     if card.merged:
@@ -118,6 +116,7 @@ def _open(folder: Path, card: KBMCard, dtype: str, device: str) -> tuple[PreTrai
     if card.method == "qlora":
         model = open_beside(card.base_model, folder / ADAPTER, card.method, device, dtype)
     else:
+        # Merged in fp32 and rounded then, exactly as at the end of its training.
         place = choose_device(device)
         rounded = NAMES[compute_of(card.base_model, dtype, place)]
         model = open_merged(card.base_model, folder / ADAPTER, card.method, place, rounded)

@@ -103,7 +103,7 @@ class KBMTrainer(AnswerTrainer):
         return dev_metrics(self.dev, probabilities, self.labels)
 
     def _dev_probabilities(self) -> dict[Any, list[float]]:
-        """Every rank scores its share. Shares are of equal number (some examples twice), so that ranks keep step."""
+        # Every rank scores its share. Shares are of equal number (some examples twice), so that ranks keep step.
         world, rank = self.args.world_size, self.args.process_index
         share = math.ceil(len(self.dev) / world)
         own_share = [self.dev[(rank * share + i) % len(self.dev)] for i in range(share)]
