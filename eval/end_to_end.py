@@ -72,7 +72,7 @@ from kbtrain.io.provenance import write_meta
 from kbtrain.metrics.ranking import Oracles, oracles
 from kbtrain.metrics.thresholds import AnyRule, Rule
 from kbtrain.records import Evidence, Label, Outcome
-from kbtrain.report.summary import loss_text, text_summary
+from kbtrain.report.summary import bootstrap_units, loss_text, text_summary
 from kbtrain.report.tables import pipelines_text
 
 
@@ -150,7 +150,7 @@ def main(config: EndToEndConfig) -> None:
     note_lines = note_chosen(config, folder, gates, gate_results, settings) if all_questions else []
     print(text_summary(results, [*folder.notes, *note_lines]))
     print(loss_text(results.gates), end="\n" if dev.outcomes else "")
-    print(pipelines_text(methods), end="\n" if methods else "")
+    print(pipelines_text(methods, bootstrap_units(results.meta)), end="\n" if methods else "")
     seconds = time.monotonic() - started
     print(f"evaluated {len(gate_results)} gates on {len(test.outcomes)} questions in {seconds:.0f} s -> {target}")
 

@@ -54,8 +54,8 @@ def main(config: PipelinesConfig) -> None:
     document = {"split": config.split, "methods": [dataclasses.asdict(method) for method in methods]}
     inputs = [path, config.run / "samples.db", *sorted((config.run / FOLDER).glob("*.jsonl"))]
     write_result(target, document, stage="pipelines", config=config, inputs=inputs, started=started)
-    print(pipelines_text(methods))
     units = bootstrap_units({"resample": drawn_units(config.resample, questions)})
+    print(pipelines_text(methods, units))
     print(f"{len(methods)} methods in {time.monotonic() - started:.0f} s, intervals draw {units} -> {target}")
 
 

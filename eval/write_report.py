@@ -35,7 +35,7 @@ from kbtrain.io.provenance import check_current, write_atomically, write_meta
 from kbtrain.labeling.distribution import statistics
 from kbtrain.llm.forecast import PRICES, read_prices
 from kbtrain.records import Outcome, Question
-from kbtrain.report.curves import curve_band, savings_file
+from kbtrain.report.curves import curve_band, savings_figure
 from kbtrain.report.examples import AnsweredRun, collect, questions_of, select, worst_errors
 from kbtrain.report.fidelity import FidelityReport, beside_accuracy, changed_answers, figure
 from kbtrain.report.fidelity import closing_block as fidelity_block
@@ -124,7 +124,7 @@ def main(config: ReportConfig) -> None:
     texts = {
         "report.html": render_html(report),
         "report.md": render_markdown(report),
-        "savings.svg": savings_file(results, gate_savings, main, shaded),
+        "savings.svg": savings_figure(results, gate_savings, main, shaded, name=""),
     }
     saving = {entry.gate: entry for entry in gate_savings}
     texts |= {

@@ -294,11 +294,6 @@ def step(message: str) -> None:
 
 
 def plan(args: argparse.Namespace) -> None:
-    sys.stdout.write(plan_command(args) + "\n")
-
-
-def plan_command(args: argparse.Namespace) -> str:
-    """Text of ``kbtrain plan``. Raises :class:`UserError`."""
     from kbtrain.training.plan import Workload, read_planned, text_plan
 
     if args.gpus < 1 or args.gpu_memory <= 0:
@@ -309,7 +304,8 @@ def plan_command(args: argparse.Namespace) -> str:
         examples, tokens = lengths(read_planned(path, changes), Path(args.train))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of other packages, about each other
-        return text_plan(path, args.gpus, args.gpu_memory, changes, Workload(examples, tokens, _rate(args.rate)))
+        workload = Workload(examples, tokens, _rate(args.rate))
+        sys.stdout.write(text_plan(path, args.gpus, args.gpu_memory, changes, workload) + "\n")
 
 
 def _change(text: str) -> tuple[str, Any]:
@@ -349,11 +345,7 @@ def lengths(config: PlannedTraining, train: Path) -> tuple[int, float]:
     from kbtrain.models.load import load_tokenizer
     from kbtrain.records import GateExample
 
-    encoder = Encoder(
-        load_tokenizer(config.model),
-        kbm_template(config.keys, config.prompt),
-        config.max_length,
-    )
+    encoder = Encoder(load_tokenizer(config.model), kbm_template(config.keys, config.prompt), config.max_length)
     counts = [encoder.encode(example).length for example in read(GateExample, train)]
     if not counts:
         raise UserError(f"{train}: no examples in it")

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 Dash = str | tuple[int, tuple[int, int]]
 KINDS = 4  # curves of gates in the first figure, each of another kind
 _ENDS = ("llm_only", "all_rag")  # the two points that all curves share
-_REFERENCES: dict[str, tuple[str, Dash]] = {"random": (COLOURS["grey"], "--"), "oracle": (COLOURS["ink"], ":")}
 _NEAR_THE_END = 94  # percent of the questions, where a curve is named: at 100 all of them meet
 _LINE = 1.3  # height of a line of text, in its size
 _NARROW_WORDS = 13  # characters of a line of a name on a phone
@@ -71,7 +70,8 @@ def curve_band(
 
 def looks(names: Sequence[str]) -> dict[str, tuple[str, Dash]]:
     """Colour and dash of each curve by name: no two gates have both in common, however many there are."""
-    return gate_looks(name for name in names if name not in _REFERENCES and name not in _ENDS) | _REFERENCES
+    references: dict[str, tuple[str, Dash]] = {"random": (COLOURS["grey"], "--"), "oracle": (COLOURS["ink"], ":")}
+    return gate_looks(name for name in names if name not in references and name not in _ENDS) | references
 
 
 def leaders(savings: Sequence[Saving], first: str | None) -> list[str]:
@@ -92,7 +92,6 @@ def accuracy_curve(gates: Sequence[GateResult], name: str = "curve", among: Sequ
         if gate.gate != "random":
             dot = [100 * gate.retrieval_ratio], [100 * gate.accuracy]
             axes.plot(*dot, "o", color=look[gate.gate][0], markersize=5)
-    _axes(axes)
     name_ends(axes, [_end(gate, look) for gate in drawn], 8.5)
     return render(figure, name)
 
@@ -103,14 +102,11 @@ def savings_figure(
     """Accuracy against searches over the page's width, ``name`` ending in ``narrow`` for a phone.
 
     ``first`` is drawn with its band, the dot of its threshold from dev with what it saves there, and a ring where it
-    meets All-RAG minus the limit; ``whole``: all gates, else :func:`leaders`.
+    meets All-RAG minus the limit; ``whole``: all gates, else :func:`leaders`. Without a ``name``: a file of its own, in
+    the size that is legible on every screen.
     """
-    return render(_savings(results, savings, first, shaded, name.endswith("narrow"), whole), name)
-
-
-def savings_file(results: Results, savings: Sequence[Saving], first: str | None, shaded: Band | None) -> str:
-    """The report's first figure as a file of its own, in the size that is legible on every screen."""
-    return page(_savings(results, savings, first, shaded, narrow=True, whole=False))
+    figure = _savings(results, savings, first, shaded, not name or name.endswith("narrow"), whole)
+    return render(figure, name) if name else page(figure)
 
 
 def _savings(
@@ -133,27 +129,23 @@ def _savings(
     for gate in drawn:
         strength = {"linewidth": 2.8, "zorder": 3} if gate.gate == first else {"linewidth": 1.5}
         _draw(axes, gate, look, **strength)
-    _axes(axes)
+    axes.set_xlim(0, 100)
     if first in by_gate:
         saving = by_gate[first]
         meets = 100 * (named["all_rag"].accuracy - saving.limit)
         axes.plot([100 * saving.within], [meets], "o", markerfacecolor="none", color=COLOURS["ink"], markersize=11)
-        _name_ring(axes, 100 * saving.within, meets, f"{100 * saving.limit:.0f} points below always", size - 1)
+        left = saving.within > 0.7
+        axes.annotate(  # below the ring: the curve rises there
+            f"{100 * saving.limit:.0f} points below always", (100 * saving.within, meets), (-9 if left else 9, -13),
+            textcoords="offset points", fontsize=size - 1, color=COLOURS["ink"], zorder=5,
+            horizontalalignment="right" if left else "left", verticalalignment="center",
+            bbox={"facecolor": COLOURS["paper"], "edgecolor": "none", "alpha": 0.8, "boxstyle": "round,pad=0.15"},
+        )  # fmt: skip
         annotate(axes, saving, look[saving.gate][0], narrow)
     ends = [_end(gate, look, bold=gate.gate == first) for gate in drawn]
     levels = _levels(axes, named, by_gate[first].limit if first in by_gate else None, narrow)
     name_ends(axes, [*ends, *levels, *shade], size, _NARROW_WORDS if narrow else None)
     return figure
-
-
-def _name_ring(axes: Axes, x: float, y: float, text: str, size: float) -> None:
-    """The meaning of the ring, below it: the curve rises there."""
-    left = x > 70
-    axes.annotate(
-        text, (x, y), (-9 if left else 9, -13), textcoords="offset points", fontsize=size, color=COLOURS["ink"],
-        horizontalalignment="right" if left else "left", verticalalignment="center", zorder=5,
-        bbox={"facecolor": COLOURS["paper"], "edgecolor": "none", "alpha": 0.8, "boxstyle": "round,pad=0.15"},
-    )  # fmt: skip
 
 
 def _height(least: float, labels: float, size: float) -> float:
@@ -165,12 +157,6 @@ def _draw(axes: Axes, gate: GateResult, look: Mapping[str, tuple[str, Dash]], **
     colour, style = look[gate.gate]
     x, y = [100 * r for r in gate.curve.ratio], [100 * a for a in gate.curve.accuracy]
     axes.plot(x, y, linestyle=style, color=colour, **more)
-
-
-def _axes(axes: Axes) -> None:
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("questions searched for (%)")
-    axes.set_ylabel("questions answered right (%)")
 
 
 def _end(gate: GateResult, look: Mapping[str, tuple[str, Dash]], bold: bool = False) -> LineLabel:
@@ -231,6 +217,8 @@ def name_ends(axes: Axes, labels: Sequence[LineLabel], size: float, wrap: int | 
                   fontweight="bold" if label.bold else "normal")  # fmt: skip
     axes.set_ylim(low, high)
     axes.set_xlim(0, 100)
+    axes.set_xlabel("questions searched for (%)")
+    axes.set_ylabel("questions answered right (%)")
 
 
 def spread(places: Floats, heights: Floats, low: float, high: float) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 from kbtrain.evaluation.fidelity import Changes, Fidelity
 from kbtrain.prompts.kbm import query_text
 from kbtrain.report.examples import Example, greedy_texts
-from kbtrain.report.first_screen import aligned_block, subtitle
+from kbtrain.report.first_screen import closing_lines, subtitle
 from kbtrain.report.page import page, render
 from kbtrain.report.words import gate_name, percent, percent_interval
 from kbtrain.show import COLOURS, new_figure
@@ -32,22 +32,25 @@ def sentences(row: Fidelity, candidates: int = 1) -> list[str]:
     ``candidates``: gates among which dev chose this one.
     """
     name, limit = gate_name(row.gate), percent(row.limit)
+    never = f"Without any search {percent(row.changed_never)} % of the {row.n} answers differ from those with passages."
     if row.dev_skipped <= 0:
         return [
             f"Always search: on {row.n_dev} dev questions {name} can skip no search with at most {limit} % of the "
             f"answers changed, with probability {1 - row.delta:g}.",
-            without_search(row),
+            never,
             UNKNOWN,
         ]
     best = f" {name} is the best of {candidates} gates on dev, which the promise does not count." * (candidates > 1)
+    yes, no = ("Yes, on", "") if row.certain else ("Not shown by", ", and chance may do as well")
     return [
         f"{name} skips {percent(row.skipped.mean)} % of the searches, and {percent(row.changed.mean)} % "
         f"{percent_interval(row.changed)} of the answers differ from always searching.",
         f"Promised for new questions of the same kind: at most {limit} % of the answers differ, with probability "
         f"{1 - row.delta:g}. The {row.n_dev} dev questions that promise it must have chosen nothing else of the gate."
         + best,
-        _certainty(row),
-        without_search(row),
+        f"{yes} these questions: as many searches skipped at random change {percent(row.at_random)} % of the answers"
+        f"{no} (p = {row.p:.2g}).",
+        never,
         UNKNOWN,
     ]
 
@@ -62,18 +65,6 @@ def beside_accuracy(row: Fidelity, accuracy: float, always: float) -> str:
         f"always searching (promised: at most {percent(row.limit)} %, with probability {1 - row.delta:g}), and "
         f"{percent(accuracy)} % of all answers are right ({percent(always)} % when always searching)."
     )
-
-
-def without_search(row: Fidelity) -> str:
-    """The share of answers that passages change."""
-    return f"Without any search {percent(row.changed_never)} % of the {row.n} answers differ from those with passages."
-
-
-def _certainty(row: Fidelity) -> str:
-    chance = f"as many searches skipped at random change {percent(row.at_random)} % of the answers"
-    if row.certain:
-        return f"Yes, on these questions: {chance} (p = {row.p:.2g})."
-    return f"Not shown by these questions: {chance}, and chance may do as well (p = {row.p:.2g})."
 
 
 def changed_answers(
@@ -167,13 +158,12 @@ def closing_block(content: FidelityReport, report: Path, use: str) -> list[str]:
         f"the gate always searches: no threshold keeps the promise on {first.n_dev} dev questions; collect twice "
         "as many, or allow more changes (kbtrain run fidelity --max-change)"
     )
-    lines = {
-        "tested": subtitle(dict(content.meta), content.test.questions),
-        "without search": f"{percent(first.changed_never)} % of the answers change",
-        "always searching": "no answer changes; which of them are right is not known: no accepted answer was read",
-        "with the gate": texts[0],
-        "is that real?": texts[2] if first.dev_skipped > 0 else more_needed,
-        "cost": cost,
-        "next": f"{use}open {report.resolve()}",
-    }
-    return aligned_block(lines)
+    return closing_lines(
+        subtitle(dict(content.meta), content.test.questions),
+        f"{percent(first.changed_never)} % of the answers change",
+        "no answer changes; which of them are right is not known: no accepted answer was read",
+        texts[0],
+        texts[2] if first.dev_skipped > 0 else more_needed,
+        cost,
+        f"{use}open {report.resolve()}",
+    )

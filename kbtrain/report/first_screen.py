@@ -226,16 +226,16 @@ def closing_block(
         real = texts[2]
     elif saving is not None and saving.fewest.dev_saved > 0 and saving.fewest.over_random.above_zero:
         real = _fewer_searches(saving, report.parent)
-    lines = {
-        "tested": subtitle(results.meta, questions),
-        "without search": f"{percent(named['llm_only'].accuracy)} % right",
-        "always searching": f"{percent(named['all_rag'].accuracy)} % right",
-        "with the gate": gate_line,
-        "is that real?": real,
-        "cost": cost,
-        "next": f"{use}open {report.resolve()}",
-    }
-    return aligned_block(lines)
+    right = [f"{percent(named[name].accuracy)} % right" for name in ("llm_only", "all_rag")]
+    return closing_lines(
+        subtitle(results.meta, questions), *right, gate_line, real, cost, f"{use}open {report.resolve()}"
+    )
+
+
+def closing_lines(*texts: str) -> list[str]:
+    """Seven lines for a terminal, each behind its name."""
+    names = ("tested", "without search", "always searching", "with the gate", "is that real?", "cost", "next")
+    return aligned_block(dict(zip(names, texts, strict=True)))
 
 
 def _fewer_searches(saving: Saving, run: Path) -> str:

@@ -69,7 +69,6 @@ def split_parts(selection: Selection | None, gate: GateResult | None) -> dict[st
 
 
 _HERE = Path(__file__).parent
-SCRIPT = _HERE / "page.js"
 
 
 def render(template: str, autoescape: bool, naming: Callable[[str], str] = words.gate_name, **values: Any) -> str:
@@ -97,7 +96,7 @@ def _templates(autoescape: bool) -> Environment:
 
 def page(template: str, **values: Any) -> str:
     """A page: everything escaped but our own SVG figures, nothing loaded, one script inline."""
-    script = SCRIPT.read_text(encoding="utf-8")
+    script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return render(template, True, script=script, script_hash=f"sha256-{digest}", **values)
 

@@ -81,9 +81,11 @@ def interval(delta: Delta) -> str:
 def caption(results: Results) -> str:
     """Caption of the table: accuracy, split, and threshold rule of its numbers."""
     meta = results.meta
-    left_out = meta.get("excluded", {}).get("without_stored_answers", 0)
-    no_verdict = meta.get("excluded", {}).get("without_verdict", 0)
-    refused = meta.get("excluded", {}).get("refused_by_server", 0)
+    skipped = {
+        "without_stored_answers": "without stored answers", "without_verdict": "without a verdict on an answer",
+        "refused_by_server": "that the server refused",
+    }  # fmt: skip
+    excluded = meta.get("excluded", {})
     shared = meta.get("dev_entities_in_test", 0)
     reachable = results.oracles.sampled_benefit if results.oracles else None
     late = [name for stage in meta.get("stages", {}).values() for name in stage.get("after_search", {})]
@@ -94,9 +96,7 @@ def caption(results: Results) -> str:
         + (f" {percent(meta['max_loss'])} points" if meta["threshold_rule"] == "max_loss" else "")
         + f"; intervals draw {bootstrap_units(meta)}"
         + (f"; area of the sampled answers' own benefit {percent(reachable)}" if reachable is not None else "")
-        + (f"; {left_out} questions without stored answers skipped" if left_out else "")
-        + (f"; {no_verdict} questions without a verdict on an answer skipped" if no_verdict else "")
-        + (f"; {refused} questions that the server refused skipped" if refused else "")
+        + "".join(f"; {excluded[key]} questions {why} skipped" for key, why in skipped.items() if excluded.get(key))
         + (f"; {shared} dev questions share an entity with test" if shared else "")
         + (f"; {', '.join(late)}: asked after every search, what is saved is reading" if late else "")
     )

@@ -99,26 +99,10 @@ def add_columns(table: Table, names: Sequence[str], values: Sequence[Sequence[Va
     return Table(table.name, table.title, table.note, columns, rows)
 
 
-HEAD = ("answers", "n", "right", "EM", "F1", "searched", *COSTS, "right: method minus this", "F1: method minus this")
-
-
-def pipelines_text(results: Sequence[PipelineResult]) -> str:
-    """A table for each pipeline."""
-    return "\n\n".join(_pipeline_note(result) for result in results)
-
-
-def _pipeline_note(result: PipelineResult) -> str:
-    if not result.rows:
-        return f"method {result.method}: none of its {result.left_out} questions has stored answers here"
-    note = f"; {result.left_out} questions without stored answers skipped" if result.left_out else ""
-    cut = f"gates cut to its number of searches, at most one a question{note}"
-    title = f"method {result.method} (graded by each question's own rule; {cut})"
-    cells = []
-    for row in result.rows:
-        costs = [f"{row.spent[cost]:,.0f}" if cost in row.spent else "-" for cost in COSTS]
-        figures = [str(row.n), *map(number, (row.accuracy, row.exact_match, row.f1)), f"{row.searched:.0%}"]
-        cells.append([row.name + row.seen.mark, *figures, *costs, *map(difference, (row.accuracy_minus, row.f1_minus))])
-    return f"{title}\n{aligned(HEAD, cells)}"
+def pipelines_text(results: Sequence[PipelineResult], drawn: str) -> str:
+    """A table for each pipeline, for a terminal; ``drawn``: what its intervals' bootstrap draws."""
+    tables = [method_table(result, drawn) for result in results]
+    return "\n\n".join(as_text(table) if table.rows else table.note for table in tables)
 
 
 def difference(value: Delta | None) -> str:
@@ -126,10 +110,11 @@ def difference(value: Delta | None) -> str:
     return "" if value is None else f"{signed(value.mean)} [{signed(value.low)}, {signed(value.high)}]"
 
 
+_MINUS = (Column("method minus this", "points"), Column("95 % interval", "text"))
 METHOD_COLUMNS = [
-    *(Column("answers", "text"), Column("accuracy"), Column("method minus this", "points"), Column("95 % interval")),
-    *(Column("F1"), Column("method minus this", "points"), Column("95 % interval"), Column("retrieved")),
-    *(Column(name, "count") for name in ("searches", "LLM requests", "samples", "generated tokens", "seconds")),
+    *(Column("answers", "text"), Column("accuracy"), *_MINUS, Column("EM"), Column("F1"), *_MINUS, Column("retrieved")),
+    *(Column(name, "count") for name in ("searches", "passages", "LLM requests", "samples", "generated tokens")),
+    Column("seconds", "count"),
 ]
 
 
@@ -155,12 +140,14 @@ def method_table(result: PipelineResult, drawn: str) -> Table:
 
 
 def _method_row(row: PipelineRow) -> list[Value]:
-    minus: list[Value] = []
-    for figure, minus_row in ((row.accuracy, row.accuracy_minus), (row.f1, row.f1_minus)):
-        minus += [figure, None, None] if minus_row is None else [figure, minus_row.mean, points_interval(minus_row)]
-    digits = {"searches": 0, "requests": 0, "samples": 0, "tokens": 0, "seconds": 2}
-    costs = [f"{row.spent[cost]:.{n}f}" if cost in row.spent else None for cost, n in digits.items()]
-    return [gate_name(row.name) + row.seen.mark, *minus, row.searched, *costs]
+    def minus(value: Delta | None) -> list[Value]:
+        return [None, None] if value is None else [value.mean, points_interval(value)]
+
+    costs = [f"{row.spent[cost]:.{2 * (cost == 'seconds')}f}" if cost in row.spent else None for cost in COSTS]
+    return [
+        gate_name(row.name) + row.seen.mark, row.accuracy, *minus(row.accuracy_minus), row.exact_match, row.f1,
+        *minus(row.f1_minus), row.searched, *costs,
+    ]  # fmt: skip
 
 
 Areas = tuple[Delta | None, Delta | None]

@@ -40,7 +40,7 @@ def test_a_method_stands_beside_stored_answers_with_all_its_costs(script, run_fo
     assert (costs["kbm_mastery"].gate_samples, costs["kbm_mastery"].gate_tokens) == (200 * 20, 200 * 90)
     assert costs["prompt"].gate_samples == 0 and costs["prompt"].gate_requests == 200
     text = capsys.readouterr().out
-    assert "method seakr_multi_hop" in text and "one_step_rag" in text
+    assert "SeaKR, multi hop beside stored answers" in text and "always search" in text
     report = script("write_report")
     report.main(report.ReportConfig(run=run_folder))
     _, _, costs_of = (run_folder / "report.md").read_text().partition("## Cost\n")

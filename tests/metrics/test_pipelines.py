@@ -111,7 +111,7 @@ def test_questions_without_stored_answers_are_counted(stored):
     assert found.left_out == 1 and found.rows[0].n == N
     other = measure_pipeline("m", [trace(99)], Alternatives(questions, store, "main", {}, {}, {}))
     assert (other.rows, other.left_out) == ([], 1)
-    assert pipelines_text([other]) == "method m: none of its 1 questions has stored answers here"
+    assert pipelines_text([other], "questions") == "m: none of its 1 questions has stored answers here."
 
 
 def test_a_trace_by_an_older_rule_of_grading_counts_by_todays(stored):
@@ -125,9 +125,20 @@ def test_a_trace_by_an_older_rule_of_grading_counts_by_todays(stored):
 def test_the_table_shows_every_cost(stored):
     questions, store = stored
     text = pipelines_text(
-        [measure_pipeline("m", [trace(i) for i in range(N)], Alternatives(questions, store, "main", {}, {}, {}))]
+        [measure_pipeline("m", [trace(i) for i in range(N)], Alternatives(questions, store, "main", {}, {}, {}))],
+        "questions",
     )
-    for word in ("searches", "passages", "requests", "samples", "tokens", "seconds", "llm_only", "one_step_rag", "EM"):
+    for word in (
+        "searches",
+        "passages",
+        "requests",
+        "samples",
+        "tokens",
+        "seconds",
+        "never search",
+        "always search",
+        "EM",
+    ):
         assert word in text
 
 
