@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.errors import UserError, as_commands
+from kbtrain.errors import UserError
+from kbtrain.installation import as_commands
 from kbtrain.runtime import scripts
 
 if TYPE_CHECKING:

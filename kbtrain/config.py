@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, T
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
-from kbtrain.errors import TEXT, UserError, as_commands, at, did_you_mean, is_text
-from kbtrain.installation import as_typed, program
+from kbtrain.errors import TEXT, UserError, at, did_you_mean, is_text
+from kbtrain.installation import as_commands, as_typed, program
 from kbtrain.io.files import writing
 from kbtrain.io.text_files import read_text
 from kbtrain.runtime.cores import raise_gc_threshold, share_cores

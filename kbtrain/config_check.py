@@ -102,13 +102,11 @@ def _owner(path: Path, keys: frozenset[str], script: str | None) -> tuple[str, t
         from kbtrain.llm.forecast import Prices
 
         return "cost's price list", Prices
-    named = _named_in(path)
-    if named:
-        classes = {file.stem: config_class(file) for file in named}
-        fitting = [(name, kind) for name, kind in classes.items() if keys <= set(kind.model_fields)]
-        return (fitting or list(classes.items()))[0]
-    classes = {name: config_class(file) for name, file in shipped("stages", "recipes").items()}
+    named = {file.stem: file for file in _named_in(path)}
+    classes = {name: config_class(file) for name, file in (named or shipped("stages", "recipes")).items()}
     fitting = [(name, kind) for name, kind in classes.items() if keys <= set(kind.model_fields)]
+    if named:
+        return (fitting or list(classes.items()))[0]
     if len(fitting) == 1:
         return fitting[0]
     owners = f"keys of {', '.join(name for name, _ in fitting)}" if fitting else "keys of no single script"

@@ -98,25 +98,6 @@ def at(path: Path | str, line: int | None = None, field: str | None = None) -> s
     return place if field is None else f"{place}: field '{field}'"
 
 
-_SCRIPT = re.compile(
-    r"(?<![\w./'`-])(?P<whole>python )?(?:data_gen|recipes|eval)/(?P<name>\w+)\.py(?![\w:`])"
-    r"(?P<options>(?: --[\w-]+(?: (?:\"[^\"]*\"|(?!(?:again|first|and|or|to|for|with)\b)[^\s;,()]+))?)*)"
-)
-
-
-def as_commands(message: str) -> str:
-    """A message whose scripts are named by the command that also runs them outside of the clone.
-
-    ``python SCRIPT OPTIONS`` is a command to copy; a script within a sentence becomes one in backquotes.
-    """
-
-    def command(match: re.Match[str]) -> str:
-        text = f"kbtrain run {match['name']}{match['options']}"
-        return text if match["whole"] else f"`{text}`"
-
-    return _SCRIPT.sub(command, message)
-
-
 def require(package: str, extra: str, needed: bool = True) -> None:
     """Raises :class:`UserError` with the command that installs an optional package."""
     if needed and importlib.util.find_spec(package) is None:

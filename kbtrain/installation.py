@@ -18,8 +18,6 @@ _ALONE = r"(?<![\w/.-])"  # not the end of a longer path, which would be somebod
 _LAUNCHED = re.compile(
     rf"{_ALONE}accelerate launch(?P<options>(?: --?\w+ \S+)*?) (?:\\\n\s*)?(?P<script>{_FOLDER}/\w+\.py)"
 )
-_RUN = re.compile(rf"{_ALONE}python (?P<script>{_FOLDER}/\w+\.py)")
-_NAMED = re.compile(rf"{_ALONE}(?P<quote>`*)(?P<script>{_FOLDER}/\w+\.py)")
 _CONFIG = re.compile(rf"{_ALONE}(?P<config>{_FOLDER}/configs/\w+\.yaml)")
 _LAUNCH_FILE = re.compile(r"(?:--config_file )?(?<![\w/.-])ds_configs/accelerate_(?P<name>\w+)\.yaml")
 _LAUNCH_FOLDER = re.compile(rf"{_ALONE}ds_configs/(?P<file>\w+\.json)?")
@@ -39,11 +37,30 @@ def as_typed(text: str) -> str:
     if not SHIPPED.is_dir():
         return text
     text = _LAUNCHED.sub(lambda m: _launched(m) if _is_shipped(m["script"]) else m[0], text)
-    text = _RUN.sub(lambda m: f"kbtrain run {_stem(m['script'])}" if _is_shipped(m["script"]) else m[0], text)
-    text = _NAMED.sub(lambda m: _installed_command(m) if _is_shipped(m["script"]) else m[0], text)
-    text = _CONFIG.sub(lambda m: _stem(m["config"]) if _is_shipped(m["config"]) else m[0], text)
+    text = _CONFIG.sub(lambda m: Path(m["config"]).stem if _is_shipped(m["config"]) else m[0], text)
     text = _LAUNCH_FILE.sub(lambda m: f"--launch {m['name']}", text)
-    return _LAUNCH_FOLDER.sub(lambda m: f"{SHIPPED / 'ds_configs'}/{m['file'] or ''}", text)
+    return as_commands(_LAUNCH_FOLDER.sub(lambda m: f"{SHIPPED / 'ds_configs'}/{m['file'] or ''}", text))
+
+
+_SCRIPT = re.compile(
+    rf"(?<![\w./'-])(?P<tick>`?)(?P<whole>python )?(?P<script>{_FOLDER}/(?P<name>\w+)\.py)(?![\w:])"
+    r"(?P<options>(?: --[\w-]+(?: (?:\"[^\"]*\"|(?!(?:again|first|and|or|to|for|with)\b)[^\s;,()]+))?)*)"
+)
+
+
+def as_commands(message: str) -> str:
+    """A message whose scripts are named by the command that also runs them outside of the clone.
+
+    ``python SCRIPT OPTIONS`` is a command to copy; a script within a sentence becomes one in backquotes.
+    """
+
+    def command(match: re.Match[str]) -> str:
+        if not (home() / match["script"]).is_file():
+            return match[0]
+        text = f"{match['tick']}kbtrain run {match['name']}{match['options']}"
+        return text if match["whole"] or match["tick"] else f"`{text}`"
+
+    return _SCRIPT.sub(command, message)
 
 
 def program(script: Path) -> str:
@@ -56,17 +73,8 @@ def _is_shipped(path: str) -> bool:
     return (SHIPPED / path).is_file()
 
 
-def _stem(path: str) -> str:
-    return Path(path).stem
-
-
 def _launched(match: re.Match[str]) -> str:
     options = match["options"]
     if options and not _LAUNCH_FILE.search(options):
         return match[0]  # options of accelerate's own, which `kbtrain run` does not take
-    return f"kbtrain run {_stem(match['script'])}{_LAUNCH_FILE.sub(lambda m: '--launch ' + m['name'], options)}"
-
-
-def _installed_command(match: re.Match[str]) -> str:
-    command = f"kbtrain run {_stem(match['script'])}"
-    return f"{match['quote']}{command}" if match["quote"] else f"'{command}'"
+    return f"kbtrain run {Path(match['script']).stem}{_LAUNCH_FILE.sub(lambda m: '--launch ' + m['name'], options)}"

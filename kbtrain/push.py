@@ -25,13 +25,13 @@ from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.registry import check_parts, kind_of, load_gate, package_of, read_card
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.text_files import read_text
-from kbtrain.metrics.significance import Delta
 from kbtrain.models.embedded import is_embedded
 from kbtrain.models.weights import header_of
 from kbtrain.report.page import render
 from kbtrain.report.summary import KIND, bootstrap_units, interval
+from kbtrain.report.tables import difference
 from kbtrain.report.words import by_rule, percent
-from kbtrain.show import number, signed
+from kbtrain.show import number
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN
 
 QUESTION = "What is the capital of France?"  # of the card's snippet
@@ -305,10 +305,6 @@ def figures_table(gates: Sequence[GateResult]) -> str:
     """Markdown: a row a score, differences with their intervals; empty without gates."""
     if not gates:
         return ""
-
-    def difference(delta: Delta) -> str:
-        return f"{signed(delta.mean)} {interval(delta)}"
-
     rows = [
         (
             f"`{gate.gate}`{gate.seen.mark}",

@@ -16,10 +16,11 @@ from support.scripts import ROOT, here, load
 
 from kbtrain.config import build
 from kbtrain.demo import ChainStep, finish_own
-from kbtrain.errors import UserError, as_commands
+from kbtrain.errors import UserError
 from kbtrain.gate.card import read_gate_json
 from kbtrain.gates.decide import missing_promise_warning
 from kbtrain.gates.registry import load_gate
+from kbtrain.installation import as_commands
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
 from kbtrain.metrics.thresholds import _least

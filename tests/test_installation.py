@@ -28,7 +28,7 @@ def installed(tmp_path, monkeypatch) -> Path:
 TEXTS = [
     (
         "runs/x/results.json: no such file; run eval/end_to_end.py first",
-        "runs/x/results.json: no such file; run 'kbtrain run end_to_end' first",
+        "runs/x/results.json: no such file; run `kbtrain run end_to_end` first",
     ),
     ("python data_gen/collect.py --run runs/demo", "kbtrain run collect --run runs/demo"),
     (

@@ -7,8 +7,8 @@ for; the answer groups of the least certain questions.
 
 from __future__ import annotations
 
-import heapq
 import math
+from bisect import insort
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -394,23 +394,21 @@ class LeastCertain:
 
     size: int
     scale: int | None = None
-    _heap: list[tuple[float, tuple[int, ...], Spread]] = field(default_factory=list)
+    _least: list[tuple[tuple[float, str], Spread]] = field(default_factory=list)
 
     def add(self, question: Question, stored: SampleSet, answers: GradedAnswers) -> None:
         """One question under ``llm``."""
         value = answers.certainty if self.scale is None else answers.certainty_at(self.scale)
         if value is None or self.size < 1:
             return
-        # the heap's top is the first to go: the highest certainty, then the last id
-        key = (-value, tuple(-ord(char) for char in question.id))
-        if len(self._heap) < self.size or key > self._heap[0][:2]:
-            heapq.heappush(self._heap, (*key, answer_groups(question, stored, answers, value)))
-        if len(self._heap) > self.size:
-            heapq.heappop(self._heap)
+        key = (value, question.id)
+        if len(self._least) < self.size or key < self._least[-1][0]:
+            insort(self._least, (key, answer_groups(question, stored, answers, value)), key=lambda entry: entry[0])
+            del self._least[self.size :]
 
     def spreads(self) -> list[Spread]:
         """Least certain first."""
-        return [result for _, _, result in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
+        return [spread for _, spread in self._least]
 
 
 def answer_groups(question: Question, stored: SampleSet, answers: GradedAnswers, certainty: float) -> Spread:

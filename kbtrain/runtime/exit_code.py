@@ -9,7 +9,8 @@ import sys
 import warnings
 from collections.abc import Callable
 
-from kbtrain.errors import UserError, as_commands, is_text
+from kbtrain.errors import UserError, is_text
+from kbtrain.installation import as_commands
 from kbtrain.io.files import errors_of
 
 DONE, WRONG, INTERRUPTED, READER_GONE = 0, 2, 130, 141
