@@ -39,9 +39,9 @@ from kbtrain.report.curves import curve_band, savings_figure
 from kbtrain.report.examples import AnsweredRun, collect, questions_of, select, worst_errors
 from kbtrain.report.fidelity import FidelityReport, beside_accuracy, changed_answers, figure
 from kbtrain.report.fidelity import closing_block as fidelity_block
-from kbtrain.report.figures import POSITIVE, ClassifiedGate, gate_figures, read_classified
+from kbtrain.report.figures import ClassifiedGate, gate_figures, read_classified
 from kbtrain.report.first_screen import closing_block, first_screen, rule_of, sentences
-from kbtrain.report.page import DecisionSummary, Report, draw, render_gate, render_html, render_markdown
+from kbtrain.report.page import Report, draw, render_gate, render_html, render_markdown
 from kbtrain.report.summary import read_bills
 
 
@@ -155,10 +155,17 @@ def gate_page(
     errors = worst_errors(answered, scores, cut, dimensions)
     lines = [] if saving is None else sentences(report.results, saving, 1)
     measured = read_classified(answered.path / "classify.json").get(gate.gate, ClassifiedGate())
-    parts = four_fold(answered.outcomes, scores, cut)
-    decided = DecisionSummary(cut, rule_of(saving, gate), parts, lines, measured.line)
-    figures = gate_figures(answered.outcomes, scores, cut, measured.calibration)
-    return render_gate(report, gate, errors, figures, POSITIVE, decided)
+    return render_gate(
+        report,
+        gate,
+        errors,
+        gate_figures(answered.outcomes, scores, cut, measured.calibration),
+        lines,
+        threshold=cut,
+        rule=rule_of(saving, gate),
+        fourfold=four_fold(answered.outcomes, scores, cut),
+        metrics=measured.line,
+    )
 
 
 def bill_sentence(

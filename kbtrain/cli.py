@@ -427,7 +427,10 @@ def _completion(args: argparse.Namespace) -> None:
     except ImportError:
         raise UserError('completion needs shtab; run: pip install "kbtrain[completion]"') from None
     parser, names = _parser(), " ".join(sorted(scripts.shipped()))
-    for action in _with_values(parser):
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in (action for group in groups for sub in group.choices.values() for action in sub._actions):
+        if action.nargs == 0 or action.choices:  # no value of the user's own
+            continue
         named = action.metavar == "NAME|PATH" or (action.dest, action.metavar) == ("arguments", None)
         # a function called _files: shtab lets bash put a slash behind a folder then
         action.complete = {"bash": "_kbtrain_files", "zsh": "_kbtrain_files"} if named else shtab.FILE
@@ -436,13 +439,6 @@ def _completion(args: argparse.Namespace) -> None:
         "zsh": f"_kbtrain_files() {{ _alternative 'names:name:({names})' 'files:file:_files' }}\n",
     }
     sys.stdout.write(shtab.complete(parser, args.shell, preamble=both[args.shell]) + "\n")
-
-
-def _with_values(parser: argparse.ArgumentParser) -> list[Any]:
-    """Options and positional arguments of a parser's commands that take a value of the user's own."""
-    commands = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    actions = [action for group in commands for sub in group.choices.values() for action in sub._actions]
-    return [action for action in actions if action.nargs != 0 and not action.choices]
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ class Config(BaseModel):
         if isinstance(data, dict):
             data = {key: value for key, value in data.items() if value is not None or cls._takes_null(key)}
         for key, value in data.items() if isinstance(data, dict) else ():
-            if isinstance(value, bool) and key in cls.model_fields and _is_number(cls.model_fields[key].annotation):
+            annotation = cls.model_fields[key].annotation if key in cls.model_fields else None
+            kinds = get_args(annotation) or (annotation,)
+            if isinstance(value, bool) and bool not in kinds and (int in kinds or float in kinds):
                 raise ValueError(f"key '{key}': expected a number, found {str(value).lower()}")
             for inner in _all_of(value):
                 if isinstance(inner, int) and abs(inner) >= 2**63:
@@ -71,12 +73,6 @@ class Config(BaseModel):
     def writes(self) -> tuple[Path, ...]:
         """Files and folders that one process at a time may write with such a config: none unless a script says so."""
         return ()
-
-
-def _is_number(annotation: Any) -> bool:
-    """True for numbers, null among them, that are no switches."""
-    kinds = get_args(annotation) or (annotation,)
-    return bool not in kinds and (int in kinds or float in kinds)
 
 
 def _all_of(value: object) -> Iterator[object]:
@@ -127,7 +123,13 @@ def _parser(kind: type[Config], description: str | None, prog: str | None = None
     )
     help_text = "YAML file with any of the keys below, or the name of a shipped one (kbtrain ls configs)"
     parser.add_argument("--config", metavar="FILE|NAME", help=help_text)
-    groups = {owner: parser.add_argument_group(_title(owner, kind)) for owner in _owners(kind)}
+    groups = {}
+    for owner in kind.__mro__:  # the class and those it is built on, as far as they have keys of their own
+        if issubclass(owner, Config) and owner.__annotations__ and owner is not Config:
+            about = " ".join((owner.__doc__ or "more keys").split())
+            groups[owner] = parser.add_argument_group(
+                "keys" if owner is kind else re.split(r"[.;](?:\s|$)", about)[0]  # up to the first stop or semicolon
+            )
     for name, choices, default, text in key_rows(kind):
         is_switch = kind.model_fields[name].annotation is bool
         alone: dict[str, Any] = {"nargs": "?", "const": "true"} if is_switch else {}  # --dry-run
@@ -143,20 +145,6 @@ def key_rows(kind: type[Config]) -> Iterator[tuple[str, str, str, str]]:
     for name, field in kind.model_fields.items():
         default = "required" if field.is_required() else _format_default(field.get_default(call_default_factory=True))
         yield name, _choices(field.annotation), default, as_typed(field.description or name)
-
-
-def _owners(kind: type[Config]) -> list[type[Config]]:
-    """The config class and those it is built on, as far as they have keys of their own."""
-    return [
-        owner for owner in kind.__mro__ if issubclass(owner, Config) and owner.__annotations__ and owner is not Config
-    ]
-
-
-def _title(owner: type[Config], kind: type[Config]) -> str:
-    """Headline of a class's keys in the help: its docstring up to the first stop or semicolon."""
-    if owner is kind:
-        return "keys"
-    return re.split(r"[.;](?:\s|$)", " ".join((owner.__doc__ or "more keys").split()))[0]
 
 
 def _flag(key: str) -> str:
@@ -253,13 +241,10 @@ def build(kind: type[C], path: Path | None, changes: Mapping[str, Any]) -> C:
         return kind.model_validate({**values, **changes})
     except ValidationError as error:
         first = error.errors()[0]
-        raise UserError(complaint(first, path, lines, changes) + _asked_for(kind, first)) from None
-
-
-def _asked_for(kind: type[Config], error: ErrorDetails) -> str:
-    """The words behind a message on a key that has to be given: what it stands for; "" for any other error."""
-    field = kind.model_fields.get(str(error["loc"][0])) if error["type"] == "missing" else None
-    return f": {field.description}; see --help" if field is not None and field.description else ""
+        message = complaint(first, path, lines, changes)
+        field = kind.model_fields.get(str(first["loc"][0])) if first["type"] == "missing" else None
+        meaning = f": {field.description}; see --help" if field is not None and field.description else ""
+        raise UserError(message + meaning) from None
 
 
 def check_counts(config: Config, key: str, value: str, *names: str) -> None:

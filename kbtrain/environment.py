@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from kbtrain.installation import PACKAGE, SHIPPED
@@ -45,58 +47,44 @@ _GIB = 2**30
 
 def environment_text() -> str:
     """Name and value a line; variables that are not set and packages that are not installed are skipped."""
-    rows = [*_software(), *_machine(), *_devices(), *_caches()]
+    rows = [*_software(), *_machine()]
     rows += [(name, "set" if name in SECRETS else os.environ[name]) for name in MEANING if name in os.environ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
-def _software() -> list[tuple[str, str]]:
+def _software() -> Iterator[tuple[str, str]]:
     versions = package_versions()
-    kind = "installed with pip" if SHIPPED.is_dir() else "a clone"
-    commit = git_state().get("git_commit")
-    rows = [("kbtrain", f"{versions.pop('kbtrain', '?')}, {kind}: {PACKAGE}")]
-    rows += [("commit", str(commit))] if commit else []
-    rows += [("python", f"{platform.python_version()}: {sys.executable}"), ("system", platform.platform())]
+    yield (
+        "kbtrain",
+        f"{versions.pop('kbtrain', '?')}, {'installed with pip' if SHIPPED.is_dir() else 'a clone'}: {PACKAGE}",
+    )
+    if commit := git_state().get("git_commit"):
+        yield "commit", str(commit)
+    yield "python", f"{platform.python_version()}: {sys.executable}"
+    yield "system", platform.platform()
     for name in OPTIONAL:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return rows + sorted(versions.items())
+    yield from sorted(versions.items())
 
 
-def _machine() -> list[tuple[str, str]]:
+def _machine() -> Iterator[tuple[str, str]]:
     import psutil
     import torch
-
-    cores = (
-        f"{psutil.cpu_count(logical=False)} cores, {psutil.cpu_count()} threads; torch uses {torch.get_num_threads()}"
-    )
-    memory = psutil.virtual_memory()
-    free = shutil.disk_usage(Path.cwd()).free
-    return [
-        ("processor", cores),
-        ("instructions", torch.backends.cpu.get_cpu_capability()),
-        ("memory", f"{memory.total / _GIB:.1f} GiB, {memory.available / _GIB:.1f} free"),
-        ("disk", f"{free / _GIB:.1f} GiB free in {Path.cwd()}"),
-    ]
-
-
-def _devices() -> list[tuple[str, str]]:
-    import torch
-
-    if not torch.cuda.is_available():
-        return [("GPUs", "none that torch can use")]
-    devices = (torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count()))
-    return [(f"cuda:{i}", f"{gpu.name}, {gpu.total_memory / _GIB:.1f} GiB") for i, gpu in enumerate(devices)]
-
-
-def _caches() -> list[tuple[str, str]]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
+    cores, threads = psutil.cpu_count(logical=False), psutil.cpu_count()
+    yield "processor", f"{cores} cores, {threads} threads; torch uses {torch.get_num_threads()}"
+    yield "instructions", torch.backends.cpu.get_cpu_capability()
+    memory = psutil.virtual_memory()
+    yield "memory", f"{memory.total / _GIB:.1f} GiB, {memory.available / _GIB:.1f} free"
+    yield "disk", f"{shutil.disk_usage(Path.cwd()).free / _GIB:.1f} GiB free in {Path.cwd()}"
+    if not torch.cuda.is_available():
+        yield "GPUs", "none that torch can use"
+    for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        gpu = torch.cuda.get_device_properties(i)
+        yield f"cuda:{i}", f"{gpu.name}, {gpu.total_memory / _GIB:.1f} GiB"
     ready = [name for name in embedded.EMBEDDED if embedded.is_ready(name)]
-    return [
-        ("cache", f"{embedded.cache_dir()}: {', '.join(ready) or 'no model yet'}"),
-        ("hub cache", HF_HUB_CACHE),
-    ]
+    yield "cache", f"{embedded.cache_dir()}: {', '.join(ready) or 'no model yet'}"
+    yield "hub cache", HF_HUB_CACHE

@@ -71,7 +71,10 @@ class UserError(Exception):
 
     def __init__(self, message: str) -> None:
         printable = "".join(c if c.isprintable() else repr(c)[1:-1] for c in strike(message))
-        super().__init__(_shortened(as_typed(printable)))
+        text = as_typed(printable)
+        if (extra := len(text) - LONGEST) > 0:  # what is wrong is at the begin, what to do at the end
+            text = f"{text[:650]} ... ({extra} characters skipped) ... {text[-450:]}"
+        super().__init__(text)
 
 
 TEXT = "text without zero bytes, bytes that are not UTF-8, and halves of surrogate pairs"
@@ -83,13 +86,7 @@ def is_text(value: str) -> bool:
     return "\0" not in value and HALVES.search(value) is None
 
 
-LONGEST = 1200  # characters of a message
-
-
-def _shortened(message: str) -> str:
-    """An id or a path in it may be of any length; what is wrong stands at the begin, what to do at the end."""
-    left_out = len(message) - LONGEST
-    return message if left_out <= 0 else f"{message[:650]} ... ({left_out} characters skipped) ... {message[-450:]}"
+LONGEST = 1200  # characters of a message: an id or a path in it may be of any length
 
 
 def at(path: Path | str, line: int | None = None, field: str | None = None) -> str:

@@ -225,7 +225,14 @@ def closing_block(
         )
         real = texts[2]
     elif saving is not None and saving.fewest.dev_saved > 0 and saving.fewest.over_random.above_zero:
-        real = _fewer_searches(saving, report.parent)
+        few = saving.fewest  # the stored threshold skips none
+        real = (
+            f"At the dev threshold for few searches ({few.threshold:.6g}) it skips {percent(few.saved.mean)} % of the "
+            f"{saving.saves} and {percent(few.accuracy)} % are right: {points(few.change.mean)} points, "
+            f"{points_interval(few.change)}, against always searching; {points(few.over_random.mean)} points, "
+            f"{points_interval(few.over_random)}, against as few at random. To store it: kbtrain run end_to_end --run "
+            f"{shlex.quote(str(report.parent))} --threshold-rule fewest_searches --replace-thresholds true"
+        )
     right = [f"{percent(named[name].accuracy)} % right" for name in ("llm_only", "all_rag")]
     return closing_lines(
         subtitle(results.meta, questions), *right, gate_line, real, cost, f"{use}open {report.resolve()}"
@@ -236,18 +243,6 @@ def closing_lines(*texts: str) -> list[str]:
     """Seven lines for a terminal, each behind its name."""
     names = ("tested", "without search", "always searching", "with the gate", "is that real?", "cost", "next")
     return aligned_block(dict(zip(names, texts, strict=True)))
-
-
-def _fewer_searches(saving: Saving, run: Path) -> str:
-    """Figures at the threshold for few searches, where the stored one skips none, and the command that stores it."""
-    few = saving.fewest
-    return (
-        f"At the dev threshold for few searches ({few.threshold:.6g}) it skips {percent(few.saved.mean)} % of the "
-        f"{saving.saves} and {percent(few.accuracy)} % are right: {points(few.change.mean)} points, "
-        f"{points_interval(few.change)}, against always searching; {points(few.over_random.mean)} points, "
-        f"{points_interval(few.over_random)}, against as few at random. To store it: kbtrain run end_to_end --run "
-        f"{shlex.quote(str(run))} --threshold-rule fewest_searches --replace-thresholds true"
-    )
 
 
 def aligned_block(lines: Mapping[str, str]) -> list[str]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions import DevRule
 from kbtrain.evaluation.groups import (
-    Cell,
     DoubleJudgement,
     GroupRow,
     answer_counts,
@@ -74,16 +72,13 @@ def gate_table(layout: Layout, rows: Sequence[GroupRow], group: str, note: str =
     for row in rows:
         values: list[Value] = [row.group, row.n]
         for gate in gates:
-            values += [value for part in parts for value in _figures(row.gates[gate], part)]
+            cell = row.gates[gate]
+            figures: dict[str, list[Value]] = {"A/E": [cell.accuracy], "Rat": [cell.ratio], "Rnd": [cell.random],
+                       "vs Rnd": [cell.gain.mean, _interval(cell.gain)]}  # fmt: skip
+            values += [value for part in parts for value in figures[part]]
         body.append([*values, row.llm_only, row.all_rag])
     legend = "; ".join(_LEGEND[part] for part in parts)
     return Table(layout, TITLES[layout], f"In percent. {legend}. {note}".strip(), columns, body)
-
-
-def _figures(cell: Cell, part: str) -> list[Value]:
-    if part == "vs Rnd":
-        return [cell.gain.mean, _interval(cell.gain)]
-    return [{"A/E": cell.accuracy, "Rat": cell.ratio, "Rnd": cell.random}[part]]
 
 
 def _interval(gain: Delta) -> str:
@@ -130,15 +125,9 @@ def double_judgement_table(pairs: Sequence[tuple[str, DoubleJudgement]], note: s
     return Table("figure8", TITLES["figure8"], f"{text} {note}".strip(), columns, body)
 
 
-@functools.cache
-def _paper() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(PAPER_FILE.read_text(encoding="utf-8"))
-    return document
-
-
 def with_paper(table: Table, model: str) -> Table:
     """The paper's figures beside kbtrain's for the columns and rows that it has, if ``model`` is the paper's."""
-    printed = _paper().get(table.name)
+    printed = json.loads(PAPER_FILE.read_text(encoding="utf-8")).get(table.name)
     if printed is None or (printed["model"] is not None and printed["model"] != model.lower()):
         return table
     names = [column.name for column in table.columns]

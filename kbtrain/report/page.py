@@ -21,7 +21,7 @@ import numpy as np
 
 from kbtrain.evaluation.groups import GroupRow, JudgedQuestions, group_rows
 from kbtrain.evaluation.results import GateResult, Results
-from kbtrain.evaluation.savings import FourFold, Saving
+from kbtrain.evaluation.savings import Saving
 from kbtrain.labeling.distribution import EFFECTS, INDICATORS, INTERVALS, LabelStatistics
 from kbtrain.metrics.ranking import Curve
 from kbtrain.records import CONDITIONS
@@ -212,28 +212,19 @@ def _values(report: Report) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class DecisionSummary:
-    """A gate's decisions: the threshold and its rule, its counts, sentences on what is saved, and the metrics of
-    eval/classify.py.
-    """
-
-    threshold: float
-    rule: str
-    counts: FourFold
-    said: Sequence[str] = ()
-    metrics: str = ""
-
-
 def render_gate(
     report: Report,
     gate: GateResult,
     errors: Sequence[ExampleKind],
     svgs: dict[str, str],
-    positive: str,
-    decided: DecisionSummary,
+    sentences: Sequence[str],
+    **decided: Any,
 ) -> str:
-    """A gate's own page: its decisions, its scores, its calibration, and its worst errors side by side."""
+    """A gate's own page: its decisions, its scores, its calibration, and its worst errors side by side.
+
+    ``sentences``: those on what is saved; ``decided``: the threshold, its ``rule``, ``fourfold`` counts and
+    ``metrics`` of eval/classify.py.
+    """
     return page(
         "gate.html.j2",
         svgs=svgs,
@@ -241,12 +232,11 @@ def render_gate(
         title=report.title,
         gate=gate,
         subtitle=report.first.subtitle if report.first else summary.caption(report.results),
-        said=decided.said or [headline(report.results, gate)],
-        decided=decided,
-        fourfold=decided.counts,
+        said=sentences or [headline(report.results, gate)],
         errors=errors,
         dimensions=report.selection.dimensions if report.selection else [],
         pages={name: PurePosixPath(target).name for name, target in report.pages.items()},
-        positive=positive,
+        positive=figures.POSITIVE,
         limit=TEXT,
+        **decided,
     )
