@@ -6,17 +6,18 @@ measured, and no stop string is sent, since most servers apply those to the thou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kbtrain.answers.thoughts import ReadAnswer, silence
+from kbtrain.answers.thoughts import ReadAnswer, Silence, silence
 from kbtrain.llm.outputs import SilentAnswers
 from kbtrain.llm.replies import OutputRules, is_opened_by_prompt, read_choice
 from kbtrain.records import Sample
 
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]  # changed fields -> the reply; None: they were refused
-NOT_TO_THINK: tuple[Mapping[str, Any], ...] = (
+_NOT_TO_THINK: tuple[Mapping[str, Any], ...] = (
     {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}},  # vLLM, SGLang, llama.cpp
     {"reasoning_effort": "none"},  # OpenAI, Ollama, Mistral
     {"thinking": {"type": "disabled"}},  # DeepSeek, GLM, Kimi, Doubao
@@ -57,14 +58,9 @@ def check_thoughts(ask: Ask, limit: str, length: int, chat: bool = True, context
     settings: dict[str, Any] = {}
     words = "the model does not think before it answers"
     replies = (ask(whole) for _ in range(_TRIES))
-    reply = next(
-        (candidate for candidate in replies if candidate is None or _is_thinking(candidate) or not _silence(candidate)),
-        None,
-    )
+    reply = next((r for r in replies if r is None or _is_thinking(r) or _silence(r) is None), None)
     if reply is not None and _is_thinking(reply):
-        fields = next(
-            (candidate for candidate in NOT_TO_THINK if chat and _is_answered(ask({**candidate, **whole}))), None
-        )
+        fields = next((f for f in _NOT_TO_THINK if chat and _is_answered(ask({**f, **whole}))), None)
         if fields is not None:
             extra, words = dict(fields), "the model thinks unless asked not to, which it is"
         else:
@@ -75,7 +71,7 @@ def check_thoughts(ask: Ask, limit: str, length: int, chat: bool = True, context
     opened = bool(settings.get("server_thought_opened"))
     for _ in range(LOOKS):
         answer = ask(final)
-        if answer is not None and "stop" not in final and _silence(answer):
+        if answer is not None and "stop" not in final and _silence(answer) is not None:
             unstopped = ask({**final, "stop": None})
             if _is_answered(unstopped):
                 answer, extra["stop"], final["stop"] = unstopped, None, None
@@ -90,9 +86,7 @@ def _budget(reply: Mapping[str, Any], context: int | None) -> dict[str, Any]:
     used = (reply.get("usage") or {}).get("completion_tokens")
     answer = _read(reply)
     measured = ROOM if answer.finish == "length" or not isinstance(used, int) else used
-    tokens = _LEAST_BUDGET
-    while tokens < _SPARE * measured:
-        tokens *= 2
+    tokens = max(_LEAST_BUDGET, 1 << math.ceil(math.log2(max(1, _SPARE * measured))))  # a power of two
     opened = {"server_thought_opened": True} if is_opened_by_prompt(reply["choices"][0]) else {}
     most = tokens if context is None else max(1, context // 2)
     return {"max_thought_tokens": min(tokens, most), **opened}
@@ -107,17 +101,17 @@ def _sample(reply: Mapping[str, Any], opened: bool = False) -> Sample:
     return Sample(0, answer.text, 0, answer.finish, 0.0)
 
 
-def _silence(reply: Mapping[str, Any]) -> bool:
-    return silence(_sample(reply)) is not None
+def _silence(reply: Mapping[str, Any]) -> Silence | None:
+    return silence(_sample(reply))
 
 
 def _is_thinking(reply: Mapping[str, Any]) -> bool:
     """True for a reply with a thought, one that is hidden included, or without an answer in all its room."""
     details = (reply.get("usage") or {}).get("completion_tokens_details") or {}
     hidden = isinstance(details, Mapping) and bool(details.get("reasoning_tokens"))
-    return hidden or _read(reply).thought or silence(_sample(reply)) == "cut"
+    return hidden or _read(reply).thought or _silence(reply) == "cut"
 
 
 def _is_answered(reply: Mapping[str, Any] | None) -> bool:
     """True for a reply with an answer and without a thought."""
-    return reply is not None and not _is_thinking(reply) and not _silence(reply)
+    return reply is not None and not _is_thinking(reply) and _silence(reply) is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,9 @@ class StatesReading:
     ``attention`` (rows,): :func:`attention_entropy` of the layer; None where the pass gave no attention weights.
     """
 
-    mlp: torch.Tensor | None = field(default=None)
-    residual: torch.Tensor | None = field(default=None)
-    attention: torch.Tensor | None = field(default=None)
+    mlp: torch.Tensor | None = None
+    residual: torch.Tensor | None = None
+    attention: torch.Tensor | None = None
 
 
 class StateTap:
@@ -45,7 +45,9 @@ class StateTap:
         if not 0 <= self.layer < len(blocks):
             raise UserError(f"key 'layer': {self.layer} is not in 0 to {len(blocks) - 1}, the layers of this model")
         self._block = blocks[self.layer]
-        self._attention = attention_of(self._block)
+        # its attention, where that is one module
+        attentions = [part for name, part in _parts(self._block) if "att" in name]
+        self._attention = attentions[0] if len(attentions) == 1 else None
         self.mlp = mlp_name(self._block) if mlp is None else mlp
         try:
             self._mlp = self._block.get_submodule(self.mlp)
@@ -139,12 +141,6 @@ def attention_entropy(weights: torch.Tensor) -> torch.Tensor:
     return spread
 
 
-def attention_of(block: torch.nn.Module) -> torch.nn.Module | None:
-    """A layer's attention; None where it is not one module."""
-    parts = [part for n, part in block.named_children() if "att" in n and any(p.ndim > 1 for p in part.parameters())]
-    return parts[0] if len(parts) == 1 else None
-
-
 def middle(n_layers: int) -> int:
     """SeaKR's layer: 15 (from 0) of 32."""
     return max(0, n_layers // 2 - 1)
@@ -161,13 +157,18 @@ def decoder_layers(model: PreTrainedModel) -> torch.nn.ModuleList:
 
 def mlp_name(block: torch.nn.Module) -> str:
     """The one part of a layer that holds matrices and is not attention. Raises :class:`UserError` if it is not one."""
-    parts = [n for n, part in block.named_children() if "att" not in n and any(p.ndim > 1 for p in part.parameters())]
+    parts = [name for name, _ in _parts(block) if "att" not in name]
     if len(parts) != 1:
         raise UserError(
             f"{type(block).__name__}: its MLP is not one module ({', '.join(parts) or 'none'}); name the one whose "
             "output is added to the residual with key 'mlp'"
         )
     return parts[0]
+
+
+def _parts(block: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
+    """Parts of a layer that hold matrices, by name."""
+    return [(name, part) for name, part in block.named_children() if any(p.ndim > 1 for p in part.parameters())]
 
 
 def _is_block(module: torch.nn.Module) -> bool:

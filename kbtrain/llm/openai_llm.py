@@ -219,34 +219,28 @@ class OpenAILLM:
         return drawn, token_count(reply, "prompt_tokens") or 0
 
     async def _reply(self, client: httpx2.AsyncClient, body: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._gate is not None
+        """The reply to a request. Raises :class:`PromptRefusal`, and :class:`UserError` where the server also refuses a
+        short question with these fields, asked once: the fields are wrong, not the prompt."""
+        assert self._gate is not None and self._proof is not None
+        fields = _fields_of(body)
         async with self._gate:
             try:
                 reply = await _post(client, self.server, body)
             except PromptRefusal as refusal:
-                await self._prove(client, body, refusal)
+                async with self._proof:
+                    if fields not in self._answered:
+                        short = {name: value for name, value in body.items() if name != "n"}
+                        try:
+                            await _post(client, self.server, {**short, **self._prompt_of(_SHORT_QUESTION, None)})
+                        except PromptRefusal:
+                            raise UserError(
+                                f"server {self.server.base}: {refusal.message}; it refuses a short question too: "
+                                "`kbtrain check-server` finds the fields that it takes"
+                            ) from None
+                        self._answered.add(fields)
                 raise
-            self._answered.add(_fields_of(body))
+            self._answered.add(fields)
             return reply
-
-    async def _prove(self, client: httpx2.AsyncClient, body: Mapping[str, Any], refusal: PromptRefusal) -> None:
-        """Ask a short question with the fields of a refused request, unless the server has answered such a one.
-
-        Raises :class:`UserError` where it is refused too: the fields are wrong, not the prompt.
-        """
-        assert self._proof is not None
-        async with self._proof:
-            if _fields_of(body) in self._answered:
-                return
-            try:
-                fields = {name: value for name, value in body.items() if name != "n"}
-                await _post(client, self.server, {**fields, **self._prompt_of(_SHORT_QUESTION, None)})
-            except PromptRefusal:
-                raise UserError(
-                    f"server {self.server.base}: {refusal.message}; it refuses a short question too: `kbtrain "
-                    "check-server` finds the fields that it takes"
-                ) from None
-            self._answered.add(_fields_of(body))
 
     def _is_stopped_early(self, reply: Mapping[str, Any], opened: bool) -> bool:
         """True if a stop string ended an output before its answer: most servers apply them to thoughts, too."""

@@ -84,7 +84,9 @@ class TransformersLLM:
         that is partly done is computed whole and only its missing part returned, so the bytes are those of one run.
         """
         samplers = self._ready_samplers()
-        self._warn_if_short(len(samplers))
+        if self.model.device.type == "cpu":  # before the work: a system that has no memory left kills without a word
+            need = len(samplers) * batch_bytes(self.model, self.limits, self.sampling)
+            warn_if_short(need, "a full batch", "smaller batch_rows and batch_prompt_tokens take less")
         works = [functools.partial(self._answers, sampler) for sampler in samplers]
         freed = FreedMemory(long_batches=True)
         for answers in parallel_batches(works, self._batches(requests, done)):
@@ -109,13 +111,6 @@ class TransformersLLM:
             self._replicas.append(self._sampler.replica())
         return [self._sampler, *self._replicas[:n_replicas]]
 
-    def _warn_if_short(self, at_once: int) -> None:
-        """One line before the work starts: a system that has no memory left kills without a word."""
-        if self.model.device.type != "cpu":
-            return
-        need = at_once * batch_bytes(self.model, self.limits, self.sampling)
-        warn_if_short(need, "a full batch", "smaller batch_rows and batch_prompt_tokens take less")
-
     def _batches(self, requests: Iterable[AnswerRequest], done: Collection[tuple[str, str]]) -> Iterator[_Batch]:
         """Every batch of which something is missing."""
         for window in windows(requests, self.limits.window):
@@ -128,10 +123,14 @@ class TransformersLLM:
 
     def _answers(self, sampler: BatchSampler, batch: _Batch) -> list[SampleSet]:
         """Answers of a batch that are still missing; the batch is drawn whole."""
-        drawn = zip(batch.prompts, self._draw_batch(sampler, batch.prompts), strict=True)
-        return [
-            _sample_set(p, answers, batch.cut) for p, answers in drawn if (p.question_id, p.condition) in batch.missing
-        ]
+        sets = []
+        for prompt, samples in zip(batch.prompts, self._draw_batch(sampler, batch.prompts), strict=True):
+            key = (prompt.question_id, prompt.condition)
+            if key in batch.missing:
+                greedy = next((s for s in samples if s.index == GREEDY), None)
+                drawn = tuple(s for s in samples if s.index != GREEDY)
+                sets.append(SampleSet(*key, drawn, greedy, len(prompt.ids), batch.cut[key]))
+        return sets
 
     def _prompt(self, request: AnswerRequest) -> tuple[PromptRows, int]:
         """The rows to draw, and how many tokens of evidence were cut from the tail to fit the prompt's room."""
@@ -139,10 +138,10 @@ class TransformersLLM:
         indices = (*([GREEDY] if request.greedy else []), *range(request.n))
         return PromptRows(request.question.id, request.condition, tuple(ids), indices), cut
 
-    def _draw_batch(self, sampler: BatchSampler, batch: Sequence[PromptRows]) -> list[tuple[int, list[Sample]]]:
+    def _draw_batch(self, sampler: BatchSampler, batch: Sequence[PromptRows]) -> list[list[Sample]]:
         """Sample a batch; when memory runs out, in two halves, down to half of one prompt's rows."""
         try:
-            return [(len(p.ids), s) for p, s in zip(batch, sampler.sample(batch), strict=True)]
+            return list(sampler.sample(batch))
         except (MemoryError, RuntimeError) as error:
             if not is_memory_error(error):
                 raise
@@ -152,15 +151,12 @@ class TransformersLLM:
         if len(batch) > 1:
             half = len(batch) // 2
             return self._draw_batch(sampler, batch[:half]) + self._draw_batch(sampler, batch[half:])
-        return [self._half_rows(sampler, batch[0])]
-
-    def _half_rows(self, sampler: BatchSampler, prompt: PromptRows) -> tuple[int, list[Sample]]:
+        (prompt,) = batch
         if len(prompt.indices) == 1:
             raise UserError(f"question '{prompt.question_id}': not enough memory for one answer; shorten the prompt")
         half = len(prompt.indices) // 2
-        parts = (prompt.indices[:half], prompt.indices[half:])
-        halves = [self._draw_batch(sampler, [dataclasses.replace(prompt, indices=part)])[0][1] for part in parts]
-        return len(prompt.ids), halves[0] + halves[1]
+        parts = (dataclasses.replace(prompt, indices=part) for part in (prompt.indices[:half], prompt.indices[half:]))
+        return [[sample for part in parts for sample in self._draw_batch(sampler, [part])[0]]]
 
 
 def batch_bytes(model: PreTrainedModel, limits: BatchLimits, sampling: Sampling) -> float:
@@ -186,18 +182,8 @@ def _token_bytes(model: PreTrainedModel) -> int:
     return int(2 * config.num_hidden_layers * heads * size * model.dtype.itemsize)
 
 
-def _sample_set(
-    prompt: PromptRows, drawn_samples: tuple[int, list[Sample]], cut: Mapping[tuple[str, str], int]
-) -> SampleSet:
-    n_tokens, samples = drawn_samples
-    greedy = next((s for s in samples if s.index == GREEDY), None)
-    drawn = tuple(s for s in samples if s.index != GREEDY)
-    key = (prompt.question_id, prompt.condition)
-    return SampleSet(prompt.question_id, prompt.condition, drawn, greedy, n_tokens, cut[key])
-
-
 def is_memory_error(error: BaseException) -> bool:
-    """PyTorch raises its own type on a GPU and a plain RuntimeError on a CPU."""
-    text = str(error)
+    """True for an error by which Python or PyTorch reports too little memory."""
+    # PyTorch raises its own type on a GPU and a plain RuntimeError on a CPU
     phrases = ("can't allocate memory", "not enough memory", "out of memory")
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(k in text for k in phrases)
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(k in str(error) for k in phrases)

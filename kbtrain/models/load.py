@@ -29,7 +29,12 @@ def choose_dtype(name: str, device: str, model_type: str) -> torch.dtype:
     if name == "fp16" and model_type.startswith("qwen2"):
         raise UserError("key 'dtype': Qwen2 overflows in fp16 (it prints '!!!!'); use bf16, or fp16-anyway to insist")
     if name == "auto":
-        return _auto(device)
+        # by its instructions, not measured: other work on the machine would change the result, and so the format
+        if device.startswith("cuda"):
+            fast = torch.cuda.is_bf16_supported(including_emulation=False)
+        else:
+            fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        return torch.bfloat16 if fast else torch.float32
     dtype = NAMES.get(name.removesuffix("-anyway"))
     if dtype is None:
         raise UserError(f"key 'dtype': unknown '{name}'; valid: auto, {', '.join(NAMES)}")
@@ -39,20 +44,6 @@ def choose_dtype(name: str, device: str, model_type: str) -> torch.dtype:
 def name_of(dtype: torch.dtype) -> str:
     """The short name of a dtype: fp32, bf16 or fp16."""
     return next(name for name, value in NAMES.items() if value is dtype)
-
-
-def _auto(device: str) -> torch.dtype:
-    if device.startswith("cuda"):
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    return torch.bfloat16 if multiplies_bf16() else torch.float32
-
-
-def multiplies_bf16() -> bool:
-    """True if the CPU has instructions for bf16 products that PyTorch uses: AVX-512 BF16 or AMX.
-
-    Not measured: other work on the machine would change the result, and so the format.
-    """
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def fused_attention_is_slow(device: str, dtype: torch.dtype) -> bool:

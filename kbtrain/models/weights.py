@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, cast
 
 from kbtrain.errors import UserError
 from kbtrain.io.files import check_regular, errors_of, path_exists
@@ -32,7 +33,6 @@ _CONFIGS = (
     *("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"),
     _ADAPTER_CONFIG,
 )
-_READ = (".json", ".jinja", ".safetensors")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _WHOLE = re.compile(r"[IU]\d|BOOL")  # safetensors' names of numbers that weights are only made of when packed
 _LARGEST_SIZES = (  # names of a configuration's fields, and the largest value of them
@@ -72,8 +72,7 @@ def open_weights(kind: Any, where: str, model: str, new_head: bool = False, **op
             )
     if getattr(loaded.config, "quantization_config", None) is None:
         _check_numbers(weight_files(Path(where)).values(), model)
-    opened: PreTrainedModel = loaded
-    return opened
+    return cast("PreTrainedModel", loaded)
 
 
 def _first(error: BaseException) -> str:
@@ -91,16 +90,11 @@ def _check_numbers(files: Iterable[Path], model: str) -> None:
                 )
 
 
-def _all_finite(tensors: Iterable[tuple[str, Any]], where: str) -> None:
-    """Raise :class:`UserError`, with its name, for a tensor with NaN or infinite values."""
+def check_finite(tensors: Iterable[tuple[str, Any]], where: str) -> None:
+    """Raise :class:`UserError`, with its name, for a tensor with NaN or infinite values; ``where``: of what."""
     for name, tensor in tensors:
         if not tensor.isfinite().all():
             raise UserError(f"{where}: tensor '{name}' holds NaN or infinite values")
-
-
-def check_finite(model: Any) -> None:
-    """Raise :class:`UserError`, with its name, for a weight with NaN or infinite values."""
-    _all_finite(model.named_parameters(), f"model '{model.name_or_path}'")
 
 
 def no_numbers(model: Any, message: str) -> UserError:
@@ -108,7 +102,7 @@ def no_numbers(model: Any, message: str) -> UserError:
 
     Raises :class:`UserError` if they are.
     """
-    check_finite(model)
+    check_finite(model.named_parameters(), f"model '{model.name_or_path}'")
     return UserError(f"{message} (model '{model.name_or_path}')")
 
 
@@ -130,24 +124,23 @@ def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:
 
     Raises :class:`UserError`.
     """
-    if not (folder / ADAPTER_WEIGHTS).exists():
+    weights, config = folder / ADAPTER_WEIGHTS, folder / _ADAPTER_CONFIG
+    if not weights.exists():
         _refuse_pickles(str(folder), str(folder))
-        raise UserError(f"{folder / ADAPTER_WEIGHTS}: no such file; an adapter's weights are expected there")
-    shapes = shapes_in(folder / ADAPTER_WEIGHTS)
-    if (problem := _problem(folder / _ADAPTER_CONFIG)) is not None:
-        raise UserError(f"{folder / _ADAPTER_CONFIG}: {problem}; copy the whole folder again")
+        raise UserError(f"{weights}: no such file; an adapter's weights are expected there")
+    shapes = shapes_in(weights)
+    if (problem := _problem(config)) is not None:
+        raise UserError(f"{config}: {problem}; copy the whole folder again")
     model, adapter = _with_adapter(base, folder, **options)
     # read at each pass, unchecked
     if getattr(model.peft_config["default"], "alora_invocation_tokens", None) is not None:
-        raise UserError(f"{folder / _ADAPTER_CONFIG}: an adapter invoked by tokens (aLoRA), which gates do not use")
+        raise UserError(f"{config}: an adapter invoked by tokens (aLoRA), which gates do not use")
     expected = {name: tuple(value.shape) for name, value in adapter.items()}
     for names, problem in ((expected.keys() - shapes, "lacks"), (shapes.keys() - expected.keys(), "has no place for")):
         if names:
-            raise UserError(
-                f"{folder / ADAPTER_WEIGHTS}: the adapter {problem} {_list_tensors(names)}; check that it is complete"
-            )
-    _check_numbers([folder / ADAPTER_WEIGHTS], str(folder))
-    _all_finite(adapter.items(), str(folder / ADAPTER_WEIGHTS))
+            raise UserError(f"{weights}: the adapter {problem} {_list_tensors(names)}; check that it is complete")
+    _check_numbers([weights], str(folder))
+    check_finite(adapter.items(), str(weights))
     return model
 
 
@@ -234,11 +227,10 @@ def _check_files(folder: Path) -> None:
     for path in folder.glob("*.jinja"):
         # transformers passes over a template that is a folder, and would ask a model of chats in plain text
         check_regular(path)
-    for name in _CONFIGS:
-        if path_exists(folder / name) and (problem := _problem(folder / name)):
-            raise UserError(f"{folder / name}: {problem}; copy the whole folder again")
-        if path_exists(folder / name):
-            _check_fields(folder / name, json.loads(read_text(folder / name)))
+    for path in filter(path_exists, (folder / name for name in _CONFIGS)):
+        if problem := _problem(path):
+            raise UserError(f"{path}: {problem}; copy the whole folder again")
+        _check_fields(path, json.loads(read_text(path)))
     for path in sorted(set(weight_files(folder).values())):
         header_of(path)
     if path_exists(folder / _ADAPTER_CONFIG) and not path_exists(folder / "config.json"):
@@ -256,14 +248,14 @@ def _check_fields(path: Path, config: Mapping[str, Any], above: str = "") -> Non
 
 def _no_value(key: str, value: object) -> str | None:
     """Reason why no model has this value in this field, or None."""
-    number = value if _is_number(value) else None
-    if number is not None and number != number:
-        return " is NaN; copy the whole folder again"
-    largest = next((most for names, most in _LARGEST_SIZES if names.search(key)), None)
-    if number is not None and largest is not None and number > largest:  # its parts are made before a file is read
-        return " is larger than in any model; copy the whole folder again"
-    if number is not None and key.endswith("heads") and number < 0:
-        return " is negative; copy the whole folder again"
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if number is not None:
+        largest = next((most for names, most in _LARGEST_SIZES if names.search(key)), math.inf)
+        problem = "is NaN" if number != number else "is negative" if key.endswith("heads") and number < 0 else None
+        if number > largest:  # its parts are made before a file is read
+            problem = "is larger than in any model"
+        if problem:
+            return f" {problem}; copy the whole folder again"
     if key == "model_max_length" and (number is None or number < 1):  # texts' lengths are compared with it
         return ": expected a number of tokens"
     share = 0 if value is None and "classifier" in key else number  # a head's that is null is its body's
@@ -279,10 +271,6 @@ def _problem(path: Path) -> str | None:
     except (ValueError, RecursionError) as error:
         return f"broken JSON ({str(error)[:80]})"
     return None if isinstance(value, dict) else f"expected a JSON object, found {type(value).__name__}"
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _broken_json(folder: Path) -> str | None:

@@ -138,7 +138,8 @@ class BaseTrainer(Trainer):
 
         Raises :class:`UserError` for a model whose weights are no numbers before its first step.
         """
-        check_finite(self.model)
+        model: Any = self.model
+        check_finite(model.named_parameters(), f"model '{model.name_or_path}'")
         output = super().train(*args, **kwargs)
         self._let_state_go()
         return output
