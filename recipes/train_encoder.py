@@ -91,7 +91,7 @@ def train(
 
     from kbtrain.gates.encoder.gate import EncoderGate
     from kbtrain.models.adapters import checkpoint
-    from kbtrain.models.encoders import has_segments, open_encoder, pad_id
+    from kbtrain.models.weights import has_segments, open_encoder, pad_id
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective, Rates, freeze
     from kbtrain.training.processes import compute_dtype
 

@@ -82,7 +82,7 @@ def train(
     from transformers import set_seed
 
     from kbtrain.models.adapters import checkpoint
-    from kbtrain.models.encoders import has_segments, open_encoder, pad_id
+    from kbtrain.models.weights import has_segments, open_encoder, pad_id
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective
     from kbtrain.training.processes import compute_dtype
 
