@@ -189,9 +189,8 @@ def files_of_models(path: Path, models: Sequence[str]) -> dict[str, str]:
 
 def noted_models(path: Path, models: Sequence[str]) -> dict[str, FileNotes]:
     """By each model's name its files; those that have not changed since the meta data of ``path`` are not read."""
-    before = provenance.meta_of(path).get(MODEL_FILES)
-    known_files = before if isinstance(before, dict) else {}
-    return {model: note(model, known_files.get(model)) for model in models}
+    before = provenance.meta_of(path).get(MODEL_FILES) or {}
+    return {model: note(model, before.get(model)) for model in models}
 
 
 def is_finished(run: Path, gate: GateHandle) -> bool:

@@ -18,8 +18,7 @@ from kbtrain.gates.handles import GateHandle, gate_identity
 
 @dataclass(frozen=True)
 class Source:
-    """The gate behind stored scores: its ``folder``, its own ``name`` for them, and its ``identity`` then (empty where
-    the scores do not note it)."""
+    """The gate behind stored scores: its ``folder``, its own ``name`` for them, and its ``identity`` then."""
 
     folder: Path
     name: str
@@ -48,7 +47,7 @@ def source_of(run: Path, meta: Mapping[str, Any], gate: str) -> Source | None:
 
 
 def has_other_gate(source: Source) -> bool:
-    """True if the folder holds a gate, but not the one that made the scores, or they do not note which one did."""
+    """True if the folder holds a gate, but not the one that the scores note."""
     return (source.folder / CARD).exists() and gate_identity(source.folder) != source.identity
 
 
@@ -56,8 +55,6 @@ def missing_reason(source: Source) -> str:
     """Reason why no threshold can be noted for scores of this gate; empty if it is there as it was."""
     if not (source.folder / CARD).exists():
         return f"{source.folder} is not there any more"
-    if not source.identity:
-        return f"the scores do not note which gate of {source.folder} made them"
     if has_other_gate(source):
         return f"{source.folder} holds another gate than the one that made the scores"
     return ""
