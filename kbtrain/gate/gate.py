@@ -79,24 +79,24 @@ class Gate(ABC):
         return {self.name: self.score(inputs)}
 
     @property
-    def noted(self) -> Threshold | None:
+    def noted_threshold(self) -> Threshold | None:
         """The threshold that the card notes, with all that is known of it; None if none was chosen yet."""
         return self.card.thresholds.get(self.name) if self.card else None
 
     @property
     def promise(self) -> str:
         """The promise of its own threshold for new questions, in words; empty without one."""
-        return self.noted.promise if self.noted else ""
+        return self.noted_threshold.promise if self.noted_threshold else ""
 
     @property
     def outlook(self) -> Outlook | None:
         """The worth of a search by the score; None before an evaluation noted it."""
-        return self.noted.outlook if self.noted else None
+        return self.noted_threshold.outlook if self.noted_threshold else None
 
     @property
     def threshold(self) -> float | None:
         """The threshold noted in the card; None if none was chosen yet."""
-        return self.noted.threshold if self.noted else None
+        return self.noted_threshold.threshold if self.noted_threshold else None
 
     def gate(self, key: Target) -> Gate:
         """The gate that decides by another label. Raises :class:`UserError`: this one has a single label."""

@@ -68,7 +68,7 @@ def _of_rows(file: DataFile, field: str | None) -> Iterator[str]:
 
 def missing_promise_warning(gate: Gate) -> str:
     """A warning of a gate for ``change`` whose threshold rests on no promise; empty for any other gate."""
-    threshold, key = gate.noted, getattr(gate, "key", None)
+    threshold, key = gate.noted_threshold, getattr(gate, "key", None)
     if key != "change" or threshold is None or threshold.promise or "traffic" in threshold.evidence:
         return ""
     return (
