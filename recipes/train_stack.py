@@ -27,8 +27,7 @@ from kbtrain.gate.trained_on import held_out_rows
 from kbtrain.gates.features.additive import check_need
 from kbtrain.gates.handles import handle
 from kbtrain.gates.scoring import score_path
-from kbtrain.gates.stack.gate import StackCard, combine_scores, held_out_or_own
-from kbtrain.gates.stack.linear import fit_linear, held_out_log_odds
+from kbtrain.gates.stack import StackCard, combine_scores, fit_linear, held_out_log_odds, held_out_or_own
 from kbtrain.records import GateExample
 from kbtrain.training.config import KeyedFitConfig
 from kbtrain.training.fit import KeyedData, KeyedEnding, KeyedFit, claim_fit_folder, read_keyed

@@ -32,7 +32,7 @@ from kbtrain.gates.probe.gate import Asked, DraftProbe, Probe, Reader, state_fac
 from kbtrain.gates.probe.states import StateStore, prompt_key, read_all
 from kbtrain.gates.probe.train import HeadSettings
 from kbtrain.gates.probe.train import fit as fit_probe
-from kbtrain.gates.stack import linear
+from kbtrain.gates.stack import fit_linear
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import MODEL_FILES, Artifact
 from kbtrain.io.provenance import file_sha256, write_atomically
@@ -192,7 +192,7 @@ class KBMLearner:
 def stacked(parts: Mapping[str, FittedScores], train: Sequence[GateExample], key: Key) -> FittedScores:
     """The gate ``stack`` of gates that have held-out scores of the training questions."""
     columns = {name: part.held_out for name, part in parts.items() if part.held_out is not None}
-    model = linear.fit_linear(columns, needs(train, key), groups=groups_of(train))
+    model = fit_linear(columns, needs(train, key), groups=groups_of(train))
     return FittedScores(np.array(model.log_odds({name: parts[name].test.tolist() for name in columns})))
 
 

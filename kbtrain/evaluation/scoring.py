@@ -38,8 +38,7 @@ from kbtrain.gates.scoring import (
     scored_id,
 )
 from kbtrain.gates.simple import Always
-from kbtrain.gates.stack.gate import Member, make_members
-from kbtrain.gates.stack.linear import Columns
+from kbtrain.gates.stack import Columns, Member, make_members
 from kbtrain.gates.training_overlap import AllowedOverlap
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact

@@ -28,7 +28,7 @@ from kbtrain.gates.ragate.prompt_and_peft import RagatePeft, RagatePeftCard
 from kbtrain.gates.seakr.gate import SeaKR, SeakrCard
 from kbtrain.gates.seakr.gate import load_served as load_seakr
 from kbtrain.gates.simple import RETRIEVER_SCORES
-from kbtrain.gates.stack.gate import Stack, StackCard
+from kbtrain.gates.stack import Stack, StackCard
 from kbtrain.gates.turns import DialogueStateCard, DialogueStateGate, StructuralCard, StructuralGate
 from kbtrain.gates.untrained import draft, p_yes, server
 from kbtrain.gates.untrained.card import load_served as load_untrained

@@ -10,7 +10,7 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gate.card import read_gate_json
 from kbtrain.gates.seakr.engine import SeakrSettings
-from kbtrain.gates.seakr.gate import MeasuredScale, SeakrCard
+from kbtrain.gates.seakr.gate import SeakrCard
 from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
@@ -30,10 +30,7 @@ def made(tmp_path):
             scores.append(GateScore(f"{split}{i}", "seakr", (-4.0 if known else -2.0) + i / n))
     jsonl.write(tmp_path / "outcomes.jsonl", outcomes)
     jsonl.write(tmp_path / "scores" / "seakr.jsonl", scores)
-    scale = Scale.from_norms([1.0, 2.0], 20)
-    measured = MeasuredScale(
-        n=2, low=1.0, mean=1.5, high=2.0, floor=scale.floor, ceiling=scale.ceiling, mean_floor=scale.floor
-    )
+    measured = Scale.from_norms([1.0, 2.0], 20)
     card = SeakrCard(base_model="m", dtype="fp32", prompt_fingerprint="0", settings=SeakrSettings(), measured=measured)
     card.write(tmp_path / "seakr")
     return tmp_path

@@ -124,9 +124,10 @@ def test_calibrate_notes_the_promise_and_refuses_too_few_questions(
     run_folder: Path, script: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from kbtrain.gates.seakr.engine import SeakrSettings
-    from kbtrain.gates.seakr.gate import MeasuredScale, SeakrCard
+    from kbtrain.gates.seakr.gate import SeakrCard
+    from kbtrain.gates.seakr.uncertainty import Scale
 
-    measured = MeasuredScale(n=2, low=1.0, mean=1.5, high=2.0, floor=-9.0, ceiling=9.0, mean_floor=-9.0)
+    measured = Scale(n=2, low=1.0, mean=1.5, high=2.0, floor=-9.0, ceiling=9.0, mean_floor=-9.0)
     SeakrCard(base_model="m", dtype="fp32", prompt_fingerprint="0", settings=SeakrSettings(), measured=measured).write(
         run_folder / "gate"
     )

@@ -262,7 +262,7 @@ def test_a_threshold_and_the_share_that_would_choose_one_are_not_both_given(scri
 
 def test_a_threshold_under_the_floor_of_the_method_s_own_prompts_is_refused(script, run_folder):
     module, config = configured(script, run_folder, name="floor", threshold=-50.0)
-    with pytest.raises(UserError, match=r"threshold -50 is under the floor .* k = 3"):
+    with pytest.raises(UserError, match=r"threshold -50 is under the floor .* of this model"):
         module.main(config)
 
 

@@ -20,7 +20,6 @@ from kbtrain.errors import UserError
 from kbtrain.gate.trained_on import sharing_entities, trained_among
 from kbtrain.gates.features.additive import Additive, FeatureCurve, fit_additive, held_out_log_odds, least_loss
 from kbtrain.gates.features.frequencies import Frequencies
-from kbtrain.gates.features.gate import Features, FeaturesCard
 from kbtrain.gates.features.question import evidence_features, names, question_features
 from kbtrain.gates.handles import handle
 from kbtrain.io.jsonl import read, write
@@ -28,7 +27,6 @@ from kbtrain.io.provenance import write_meta
 from kbtrain.records import Evidence, GateExample, GateScore, Hit, Passage
 from kbtrain.retrieval.base import attach_hits
 from kbtrain.retrieval.bm25 import BM25
-from kbtrain.training.data import Labelled
 from kbtrain.training.fit import claim_fit_folder
 from kbtrain.training.folds import folds
 
@@ -106,21 +104,6 @@ def test_chinese_characters_and_small_letters_with_accents_are_no_capitals(folde
     assert names("Which élève of Élie knew İzmir?") == ["Élie", "İzmir"]
     found = question_features(GateExample.ask("罗马在哪里?", language="zh"), Frequencies.of_index(folder / "bm25"))
     assert (found["words"], found["name_words"]) == (4, 0)  # 罗马, 马在, 在哪, 哪里
-
-
-def test_a_gate_fitted_by_the_older_rule_of_names_keeps_it(folder):
-    assert names("中国的首都是哪里?", cased=False) == ["中国的首都是哪里"]
-    curve = FeatureCurve(knots=(0.0, 4.0), values=(0.0, 2.0))
-    model = Additive(intercept=0.0, curves={"name_words": curve}, strength=1.0)
-    old = FeaturesCard(keys=("mastery",), labels="soft", models={"mastery": model})
-    asked = [GateExample.ask("罗马在哪里?", language="zh")]  # four names by the older rule, none by the newer
-    scores = [
-        Features(Frequencies.none(), card).score(asked)[0]
-        for card in (old, old.model_copy(update={"name_rule": "cased"}))
-    ]
-    assert scores == pytest.approx([1 / (1 + math.exp(-2)), 0.5])
-    rows = [Labelled(GateExample.ask(f"{'x' * (1 + i % 7)}?"), float(i % 2)) for i in range(40)]
-    assert Features.fit(Frequencies.none(), {"mastery": rows}).card.name_rule == "cased"
 
 
 def test_features_after_a_search_by_hand(folder):

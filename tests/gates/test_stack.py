@@ -18,7 +18,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate.trained_on import entity_hashes, question_hash
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.simple import Always
-from kbtrain.gates.stack.linear import Input, Linear, fit_linear, held_out_log_odds
+from kbtrain.gates.stack import Input, Linear, fit_linear, held_out_log_odds
 from kbtrain.gates.untrained.draft import DraftCard
 from kbtrain.io.jsonl import dump, read, write
 from kbtrain.io.provenance import meta_path, stamp
@@ -387,7 +387,7 @@ def test_bad_input_is_one_line(run):
 
 def two_probes(folder):
     """A stack of a probe, a draft probe and the gate `draft`, all of one model."""
-    from kbtrain.gates.stack.gate import Member, StackCard
+    from kbtrain.gates.stack import Member, StackCard
 
     folder.mkdir(parents=True)
     scores = {"probe": "probe_mastery", "draft_probe": "draft_probe_mastery", "draft": "draft_margin"}
@@ -426,7 +426,7 @@ def test_a_stack_of_a_server_s_gate_and_one_without_a_model_is_paid_by_its_token
 
 def stack_of(folder, *members):
     """The card of a stack that reads one score of each."""
-    from kbtrain.gates.stack.gate import Member, StackCard
+    from kbtrain.gates.stack import Member, StackCard
 
     read = tuple(Member(folder=member, scores=("score",), stage="draft") for member in members)
     inputs = {

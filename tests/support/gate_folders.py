@@ -91,7 +91,7 @@ def features(folder: Path) -> None:
     Frequencies(Tokens(), np.arange(9, dtype=np.uint32), np.ones(9, dtype=np.float16)).save(folder)
     curve = FeatureCurve(knots=(0.0, 10.0), values=(-1.0, 1.0))
     model = Additive(intercept=0.0, curves={"words": curve}, strength=1.0)
-    FeaturesCard(keys=("mastery",), labels="soft", models={"mastery": model}).write(folder)
+    FeaturesCard(keys=("mastery",), labels="soft", name_rule="cased", models={"mastery": model}).write(folder)
 
 
 def seakr(folder: Path) -> None:
@@ -189,8 +189,7 @@ def structural(folder: Path) -> None:
 
 
 def stack(folder: Path, key: Target = "mastery") -> None:
-    from kbtrain.gates.stack.gate import Member, StackCard
-    from kbtrain.gates.stack.linear import Input, Linear
+    from kbtrain.gates.stack import Input, Linear, Member, StackCard
 
     folder.mkdir(parents=True)
     features(folder / "one")

@@ -24,6 +24,7 @@ def long_question_gate(folder: Path, middle: int = 30, steep: float = 3.0, run: 
     card = FeaturesCard(
         keys=("mastery",),
         labels="soft",
+        name_rule="cased",
         models={"mastery": Additive(intercept=0, curves={"characters": curve}, strength=1.0)},
         thresholds={"features_mastery": threshold},
         run=run or {},

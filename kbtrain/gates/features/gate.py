@@ -23,16 +23,16 @@ from kbtrain.training.folds import groups_of
 class FeaturesCard(KeyedCard):
     """The content of ``gate.json``: an additive model for each key; corpus frequencies lie beside it.
 
-    ``name_rule``: the rule by which words of a question are names; None: the one that took Chinese for capitals.
+    ``name_rule``: the rule by which words of a question are names.
     """
 
     PREFIX: ClassVar[str] = "features"
     USES_MODEL = False
-    ABSENT = frozenset({"base_model", "name_rule"})
+    ABSENT = frozenset({"base_model"})
     kind: Literal["features"] = "features"
     labels: Labels
     after_search: bool = False
-    name_rule: Literal["cased"] | None = None
+    name_rule: Literal["cased"]
     models: dict[Target, Additive]
 
     @property
@@ -74,7 +74,7 @@ class Features(KeyedGate):
             need = [row.need for row in part]
             check_need(need, f"key '{key}'")
             questions = questions_of(part)
-            rows = feature_rows(frequencies, questions, after_search, spelling=spelling)
+            rows = feature_rows(frequencies, questions, after_search, spelling)
             models[key] = fit_additive(rows, need, *curves, groups_of(questions))
         card = FeaturesCard(
             keys=tuple(data), labels=labels, after_search=after_search, name_rule="cased", models=models
@@ -109,8 +109,8 @@ class Features(KeyedGate):
 
     def rows(self, examples: Sequence[GateExample]) -> list[Row]:
         """Features of each example, by the card's rules."""
-        cased, spelling = self.card.name_rule is not None, any(model.grams for model in self.card.models.values())
-        return feature_rows(self.frequencies, examples, self.card.after_search, cased, spelling)
+        spelling = any(model.grams for model in self.card.models.values())
+        return feature_rows(self.frequencies, examples, self.card.after_search, spelling)
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Features:
@@ -123,19 +123,18 @@ def feature_rows(
     frequencies: Frequencies,
     examples: Sequence[GateExample],
     after_search: bool,
-    cased: bool = True,
     spelling: bool = True,
 ) -> list[Row]:
     """Features of each example by name. An example without passages counts as one for which none was found.
 
-    ``cased`` as in :func:`~kbtrain.gates.features.question.names`; ``spelling`` as in :meth:`Features.fit`.
+    ``spelling`` as in :meth:`Features.fit`.
     """
     rows: list[Row] = []
     for example in examples:
-        row = question_features(example, frequencies, cased)
+        row = question_features(example, frequencies)
         if spelling:
             row |= spelling_features(example, frequencies)
-        rows.append({**row, **evidence_features(example, frequencies, cased)} if after_search else row)
+        rows.append({**row, **evidence_features(example, frequencies)} if after_search else row)
     return rows
 
 

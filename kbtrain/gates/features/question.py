@@ -56,16 +56,13 @@ def question_form(text: str) -> str:
     return next((kind for kind, pattern in KINDS.items() if pattern.search(text)), "other")
 
 
-def question_features(example: GateExample, frequencies: Frequencies, cased: bool = True) -> dict[str, float]:
-    """Features by name; frequencies as log(1 + passages). Options of a multiple choice are counted, not read.
-
-    ``cased`` as in :func:`names`.
-    """
+def question_features(example: GateExample, frequencies: Frequencies) -> dict[str, float]:
+    """Features by name; frequencies as log(1 + passages). Options of a multiple choice are counted, not read."""
     options = _OPTION.findall(example.question)
     text = _OPTION.split(example.question)[0].strip()
     words = frequencies.tokens.words(text)
     log_counts = sorted(frequencies.log_counts(words))
-    name_words = [word for name in names(text, cased) for word in frequencies.tokens.words(name)]
+    name_words = [word for name in names(text) for word in frequencies.tokens.words(name)]
     of_names = frequencies.log_counts(name_words) or log_counts or [0.0]
     kind = next((kind for kind, pattern in KINDS.items() if pattern.search(text)), "other")
     return {
@@ -104,7 +101,7 @@ def names(text: str, cased: bool = True) -> list[str]:
     """Quoted parts and words with a capital letter; a question word at the beginning does not count.
 
     Chinese has no capitals: of it only what stands in quotes is a name, and Latin words beside it are looked at alone.
-    ``cased`` False: letters without case and small ones beyond a to z count as capitals (gates fitted by that rule).
+    ``cased`` False: letters without case and small ones beyond a to z count as capitals.
     """
     quoted = [next(part for part in groups if part) for groups in _QUOTED.findall(text)]
     rest = _QUOTED.sub(" ", text)
@@ -114,16 +111,15 @@ def names(text: str, cased: bool = True) -> list[str]:
     return quoted + [word for word in _CAPITAL.findall(rest[begin:]) if word[0].isupper() or not cased]
 
 
-def evidence_features(example: GateExample, frequencies: Frequencies, cased: bool = True) -> dict[str, float]:
+def evidence_features(example: GateExample, frequencies: Frequencies) -> dict[str, float]:
     """Features of what a search found, by name; all 0 where that is nothing.
 
     ``gap``: between the two best scores, as a share of the best (1: only one passage). ``overlap``: share of the
-    question's words that stand in the best passage, or in any. ``cased`` as in
-    :func:`names`.
+    question's words that stand in the best passage, or in any.
     """
     hits, cut = example.hits, frequencies.tokens.words
     question_words = set(cut(example.question))
-    named = {word for name in names(example.question, cased) for word in cut(name)}
+    named = {word for name in names(example.question) for word in cut(name)}
     texts = [set(cut(f"{hit.title} {hit.text}")) for hit in hits]
     title = set(cut(hits[0].title)) if hits else set()
     best, second = (hits[i].score if len(hits) > i else 0.0 for i in (0, 1))

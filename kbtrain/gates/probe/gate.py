@@ -362,12 +362,8 @@ def load_heads(path: Path, keys: Sequence[Target]) -> dict[Target, Head]:
         raise UserError(f"{at(path)}: has no place for tensor '{foreign[0]}'; copy the whole folder")
     for key, head in heads.items():
         kinds = "".join(tensors[f"{key}.{part}"].dtype.kind for part in _PARTS)
-        if kinds != "fif":
-            raise UserError(
-                f"{at(path)}: head '{key}': weights that are no fractions, or layers that are; copy it again"
-            )
-        if head.weight.ndim != 2 or len(head.weight) != len(head.layers) or not len(head.layers):
-            raise UserError(f"{at(path)}: tensor '{key}.weight': {head.weight.shape} for {len(head.layers)} layers")
+        if kinds != "fif" or head.weight.ndim != 2 or not 0 < len(head.layers) == len(head.weight):
+            raise UserError(f"{at(path)}: head '{key}': tensors of another form or format; copy the whole folder")
         if not (np.isfinite(head.weight).all() and np.isfinite(head.intercept)):
             raise UserError(f"{at(path)}: head '{key}' holds numbers that are not finite; train the probe again")
     return heads

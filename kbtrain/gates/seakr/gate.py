@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import GateCard, Pass, Stage, read_gate_json
@@ -21,7 +20,7 @@ from kbtrain.gate.gate import Gate
 from kbtrain.gates.answering import OTHER_PROMPTS, ServedGate, check_served_prompts, open_answering
 from kbtrain.gates.seakr.engine import SeakrSettings, Thought, Uncertainty
 from kbtrain.gates.seakr.signals import OF_TEXTS, RESIDUAL, SIGNALS, measure_signal
-from kbtrain.gates.seakr.uncertainty import Scale, floor
+from kbtrain.gates.seakr.uncertainty import Scale
 from kbtrain.llm.served_states import LONGEST_GROUP, SHORT_PROMPT, ServedAnswer, StatesServer, own_end_token
 from kbtrain.prompts.own import OwnPrompts, asked_fingerprint, asked_ids, asked_whole
 from kbtrain.records import Example, GateExample, Sample, Statistic
@@ -31,19 +30,6 @@ if TYPE_CHECKING:
 
     from kbtrain.llm.sampler.state_sampler import AnswerWithStates
     from kbtrain.models.batching import BatchLimits
-
-
-class MeasuredScale(BaseModel):
-    """The squared norms of states over ``n`` questions, and the floor and ceiling of U that follow from them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    n: int
-    low: float
-    mean: float
-    high: float
-    floor: float
-    ceiling: float
-    mean_floor: float
 
 
 class SeakrCard(GateCard):
@@ -60,7 +46,7 @@ class SeakrCard(GateCard):
     dtype: str
     prompt_fingerprint: str
     settings: SeakrSettings
-    measured: MeasuredScale | None = None
+    measured: Scale | None = None
 
     def names(self) -> tuple[str, ...]:
         """Every signal: all come from the same samples."""
@@ -91,16 +77,8 @@ class SeakrCard(GateCard):
         prompt = asked_whole(example, example.reference, self.own_prompts())
         return [Pass(prompt, (self.settings.k + 1) * self.settings.max_new_tokens)]
 
-    @property
-    def scale(self) -> Scale | None:
-        """Attainable range of U, if it was measured and U is the signal."""
-        if self.measured is None:
-            return None
-        m = self.measured
-        return Scale(self.settings.k, self.settings.alpha, m.n, m.low, m.mean, m.high)
 
-
-def measured_scale(thoughts: Sequence[Thought], settings: SeakrSettings) -> MeasuredScale:
+def measured_scale(thoughts: Sequence[Thought], settings: SeakrSettings) -> Scale:
     """From the norms of some questions' states. Raises :class:`UserError` if the model says nothing to any of them."""
     norms = [thought.squared_norm for thought in thoughts if thought.squared_norm is not None]
     if not norms:
@@ -108,23 +86,14 @@ def measured_scale(thoughts: Sequence[Thought], settings: SeakrSettings) -> Meas
             f"to all of {len(thoughts)} dev questions the model says nothing in {settings.k} samples, so there is no "
             "scale to measure; look at its answers, and at keys stop and max_new_tokens"
         )
-    scale = Scale.from_norms(norms, settings.k, settings.alpha)
-    return MeasuredScale(
-        n=scale.n,
-        low=scale.low,
-        mean=scale.mean,
-        high=scale.high,
-        floor=scale.floor,
-        ceiling=scale.ceiling,
-        mean_floor=floor(scale.mean, scale.k, scale.alpha),
-    )
+    return Scale.from_norms(norms, settings.k, settings.alpha)
 
 
 def scale_of(folder: Path | str, gate: str) -> Scale | None:
     """Attainable range of U in a SeaKR gate's folder; None for other kinds and for its other signals."""
     if gate != "seakr" or read_gate_json(folder)["kind"] != "seakr":
         return None
-    return SeakrCard.read(folder).scale
+    return SeakrCard.read(folder).measured
 
 
 class SeaKR(Gate):

@@ -8,10 +8,10 @@ to one model, layer, k and alpha: :func:`floor` and :func:`ceiling` give its att
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import BaseModel, ConfigDict
 
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
@@ -76,46 +76,40 @@ def ceiling(squared_norm: float, alpha: float = ALPHA) -> float:
     return math.log(squared_norm + alpha)
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(BaseModel):
     """Attainable range of U for one model, layer, k and alpha: measured squared norms of its states over ``n``
-    questions.
+    questions, and the ends that follow from them.
 
     Each question's norm is the mean over its samples. ``low``, ``mean``, ``high``: smallest, mean and largest of them.
+    No question with states as long as these has a U under ``floor`` or above ``ceiling``.
     """
 
-    k: int
-    alpha: float
+    model_config = ConfigDict(frozen=True, extra="forbid")
     n: int
     low: float
     mean: float
     high: float
+    floor: float
+    ceiling: float
+    mean_floor: float
 
     @classmethod
     def from_norms(cls, squared_norms: ArrayLike, k: int, alpha: float = ALPHA) -> Scale:
-        """From the questions' mean squared norms."""
+        """From the questions' mean squared norms, of one question at least."""
         norms = np.asarray(squared_norms, dtype=np.float64)
-        if not len(norms):
-            raise ValueError("no question to measure the scale on")
-        return cls(k, alpha, len(norms), float(norms.min()), float(norms.mean()), float(norms.max()))
-
-    @property
-    def floor(self) -> float:
-        """No question with states as long as the measured ones has a lower U."""
-        return floor(self.low, self.k, self.alpha)
-
-    @property
-    def ceiling(self) -> float:
-        """None has a higher one."""
-        return ceiling(self.high, self.alpha)
+        low, mean, high = float(norms.min()), float(norms.mean()), float(norms.max())
+        return cls(
+            n=len(norms), low=low, mean=mean, high=high,
+            floor=floor(low, k, alpha), ceiling=ceiling(high, alpha), mean_floor=floor(mean, k, alpha),
+        )  # fmt: skip
 
     def check(self, threshold: float) -> None:
         """Refuse a threshold that no question can stay under. Raises :class:`UserError` with the explanation."""
         if threshold < self.floor:
             raise UserError(
-                f"threshold {threshold:g} is under the floor {self.floor:.3f} of this model, layer, k = {self.k} and "
-                f"alpha = {self.alpha:g}. Even {self.k} identical answers score more, so every question would be "
-                "retrieved for. A published threshold is for its own model: choose one with eval/calibrate.py"
+                f"threshold {threshold:g} is under the floor {self.floor:.3f} of this model, layer, k and alpha. Even "
+                "identical answers score more, so every question would be retrieved for. A published threshold is for "
+                "its own model: choose one with eval/calibrate.py"
             )
 
 

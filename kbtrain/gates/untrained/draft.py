@@ -69,6 +69,7 @@ class Draft(UntrainedGate):
         from kbtrain.llm.sampler.sampler import LockstepSampler
         from kbtrain.llm.sampler.shared_prefix_check import prefix_sharing
 
+        self.model = model
         self.tokenizer = tokenizer
         self.card: DraftCard = card
         self.own = card.own_prompts()

@@ -1,1 +1,0 @@
-"""Gate made of other gates' scores by a logistic regression."""
