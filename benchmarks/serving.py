@@ -113,7 +113,7 @@ def probe(folder: Path) -> Path:
     """A probe on the embedded encoder, for questions of the atlas; its labels are made up, its cost is any probe's."""
     from kbtrain.gate.card import ClassifierCard, Threshold
     from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput
-    from kbtrain.models.weights import open_body
+    from kbtrain.models.adapters import open_body
     from kbtrain.records import GateExample
 
     model, tokenizer = open_body("all-minilm-l6-v2", "fp32", "cpu")

@@ -90,8 +90,7 @@ def train(
     from transformers import set_seed
 
     from kbtrain.gates.encoder.gate import EncoderGate
-    from kbtrain.models.adapters import checkpoint
-    from kbtrain.models.weights import has_segments, open_encoder, pad_id
+    from kbtrain.models.adapters import checkpoint, has_segments, open_encoder, pad_id
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective, Rates, freeze
     from kbtrain.training.processes import compute_dtype
 

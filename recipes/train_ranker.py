@@ -81,8 +81,7 @@ def train(
 ) -> tuple[Ranker, ClassifierTrainer]:
     from transformers import set_seed
 
-    from kbtrain.models.adapters import checkpoint
-    from kbtrain.models.weights import has_segments, open_encoder, pad_id
+    from kbtrain.models.adapters import checkpoint, has_segments, open_encoder, pad_id
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective
     from kbtrain.training.processes import compute_dtype
 

@@ -21,7 +21,7 @@ def probe_folder(folder: Path, threshold: float | None = 0.5, dev_scores: list[f
     """An encoder probe on a tiny random BERT, fitted to ask for a search where a sight is asked about."""
     from kbtrain.gate.card import ClassifierCard, Threshold
     from kbtrain.gates.encoder.probe import HEAD, EncoderProbe, ProbeInput
-    from kbtrain.models.weights import open_body
+    from kbtrain.models.adapters import open_body
 
     model, tokenizer = open_body(str(bert_folder(folder)), "fp32", "cpu")
     reader, turns = ProbeInput(tokenizer, 64), [turn(i) for i in range(480)]

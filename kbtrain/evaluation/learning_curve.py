@@ -90,7 +90,7 @@ def features_fit(frequencies: Frequencies, train: Examples, test: Examples) -> F
 
 def encoder_fit(encoder: str, device: str, train: Examples, test: Examples) -> Fit:
     """The gate ``encoder_probe``: a regression on a frozen encoder's embeddings; ``encoder`` by its name."""
-    from kbtrain.models.weights import open_body
+    from kbtrain.models.adapters import open_body
 
     body, tokenizer = open_body(encoder, "fp32", device)
     of_train, of_test = (embeddings(body, ProbeInput(tokenizer, 128), examples) for examples in (train, test))

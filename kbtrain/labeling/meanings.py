@@ -67,7 +67,7 @@ class EntailmentJudge:
     @classmethod
     def load(cls, name: str, dtype: str, device: str) -> EntailmentJudge:
         """Raises :class:`UserError` for a model that cannot be opened, or names no class of entailment."""
-        from kbtrain.models.weights import open_encoder
+        from kbtrain.models.adapters import open_encoder
 
         return cls(*open_encoder(name, dtype, device), name)
 

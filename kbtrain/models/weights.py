@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from kbtrain.models.trial import check_by_trial
 if TYPE_CHECKING:
     from peft import PeftModel
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _ADAPTER_CONFIG = "adapter_config.json"
@@ -118,62 +117,6 @@ def _of_body(name: str, model: PreTrainedModel) -> bool:
     suffix = name.removeprefix(prefix)
     headless = model.base_model is model  # an encoder alone: all of its tensors are its body's
     return (headless or name.startswith(prefix)) and not suffix.startswith("pooler.")
-
-
-def open_encoder(
-    name: str, dtype: str, device: str, n_logits: int | None = None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Encoder (BERT, DeBERTa, MiniLM, ...) with a classifier, and tokenizer, by embedded name, folder or hub id.
-
-    With ``n_logits`` a new classifier with that number of outputs is put on it. ``dtype`` auto: fp32. Raises
-    :class:`UserError` where it cannot be opened.
-    """
-    from transformers import AutoModelForSequenceClassification
-
-    return _open_encoder(AutoModelForSequenceClassification, name, dtype, device, n_logits is not None, n_logits)
-
-
-def open_body(name: str, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Encoder without a classifier, and tokenizer; otherwise as :func:`open_encoder`."""
-    from transformers import AutoModel
-
-    return _open_encoder(AutoModel, name, dtype, device, new_head=True)
-
-
-def _open_encoder(
-    auto_class: Any, name: str, dtype: str, device: str, new_head: bool, n_logits: int | None = None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """``new_head`` as in :func:`open_weights`."""
-    from transformers import AutoConfig, AutoTokenizer
-
-    from kbtrain.models.load import check_words, choose_device, choose_dtype, resolve
-
-    path, place = resolve(name), choose_device(device)
-    if place == "cpu":  # otherwise DeepSpeed warns about the missing accelerator when the model is saved
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    with opening(path, name):
-        config: Any = AutoConfig.from_pretrained(path)
-        if n_logits is not None:
-            config.num_labels = n_logits
-        torch_dtype = choose_dtype("fp32" if dtype == "auto" else dtype, place, config.model_type)
-        model: Any = open_weights(auto_class, path, name, new_head, config=config, dtype=torch_dtype)
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        rows = int(model.get_input_embeddings().num_embeddings)
-        largest = max([*check_words(tokenizer), *tokenizer.all_special_ids], default=0)
-        if largest >= rows:
-            raise ValueError(f"its tokenizer has tokens up to {largest}, the model {rows}")
-    return model.to(place).eval(), tokenizer
-
-
-def has_segments(model: PreTrainedModel) -> bool:
-    """True if the model distinguishes two segments (``token_type_ids``)."""
-    return int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
-
-
-def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Token id that fills a batch's shorter rows; masked, so any token will do."""
-    pad = tokenizer.pad_token_id
-    return pad if isinstance(pad, int) else 0
 
 
 def open_adapter(base: Any, folder: Path, **options: Any) -> PeftModel:

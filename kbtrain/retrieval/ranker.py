@@ -16,8 +16,8 @@ import numpy as np
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import read, read_json
+from kbtrain.models.adapters import has_segments, open_encoder, pad_id
 from kbtrain.models.batching import like_length
-from kbtrain.models.weights import has_segments, open_encoder, pad_id
 from kbtrain.prompts.ragate import context_text, first_kept, turn_text
 from kbtrain.records import Hit, Snippet, Split, TurnExample, Utterance
 from kbtrain.retrieval.tokens import Tokens

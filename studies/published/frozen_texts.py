@@ -24,8 +24,7 @@ def kept_embeddings(encoder: str, folder: Path, texts: Sequence[str], max_length
     Raises :class:`~kbtrain.errors.UserError` for an encoder that is not there.
     """
     from kbtrain.gates.encoder.probe import mean_states, token_ids
-    from kbtrain.models.adapters import base_fingerprint
-    from kbtrain.models.weights import open_body, pad_id
+    from kbtrain.models.adapters import base_fingerprint, open_body, pad_id
 
     facts = json.dumps([base_fingerprint(encoder), digest(encoder), max_length, *texts])
     kept = folder / f"encoder-{hashlib.sha256(facts.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}.npy"

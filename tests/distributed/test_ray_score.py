@@ -86,7 +86,7 @@ def write_classifiers(folder):
     from kbtrain.gate.card import ClassifierCard
     from kbtrain.gates.ragate.mha import train_tokenizer
     from kbtrain.gates.ragate.mha_model import RagateMHAConfig, RagateMHAModel
-    from kbtrain.models.weights import open_encoder
+    from kbtrain.models.adapters import open_encoder
 
     bert_folder(folder / "bert")
     model, words = open_encoder(str(folder / "bert"), "fp32", "cpu", n_logits=1)

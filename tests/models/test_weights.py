@@ -22,9 +22,9 @@ from transformers import (
 )
 
 from kbtrain.errors import UserError
-from kbtrain.models.adapters import save_adapter
+from kbtrain.models.adapters import open_body, save_adapter
 from kbtrain.models.load import load_model, load_tokenizer
-from kbtrain.models.weights import open_adapter, open_body, open_weights, opening
+from kbtrain.models.weights import open_adapter, open_weights, opening
 
 FIRST = "model.layers.0.mlp.down_proj.weight"
 

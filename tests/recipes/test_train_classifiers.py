@@ -180,7 +180,7 @@ def test_ragate_mha_is_a_question_gate_for_the_label_that_is_named(recipe, data,
 
 def test_the_encoder_s_score_of_a_turn_is_that_in_a_batch(data):
     from kbtrain.gates.encoder.gate import EncoderInput
-    from kbtrain.models.weights import open_encoder
+    from kbtrain.models.adapters import open_encoder
 
     model, tokenizer = open_encoder(str(data / "bert"), "fp32", "cpu", n_logits=3)
     gate, test = EncoderGate(model, EncoderInput(tokenizer, 64, ["structure"])), turns(data, "test")

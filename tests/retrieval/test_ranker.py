@@ -10,7 +10,7 @@ from tiny_turns import PLACES, bert_folder, snippets, turn
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.io.jsonl import write
-from kbtrain.models.weights import open_encoder
+from kbtrain.models.adapters import open_encoder
 from kbtrain.records import Hit, Snippet, Utterance
 from kbtrain.retrieval.ranker import (
     Candidates,

@@ -25,8 +25,9 @@ from kbtrain.gates.turns import DialogueStateCard, DialogueStateGate
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import read_model
 from kbtrain.io.provenance import write_atomically
+from kbtrain.models.adapters import has_segments, open_encoder, pad_id
 from kbtrain.models.batching import like_length
-from kbtrain.models.weights import has_segments, no_scores, open_encoder, pad_id
+from kbtrain.models.weights import no_scores
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Example, GateExample, TurnExample
 

@@ -22,8 +22,9 @@ from kbtrain.gates.encoder.gate import turns_only
 from kbtrain.gates.turns import LEAST_TURNS, C, dialogue_features, feature_table
 from kbtrain.io.jsonl import read_model
 from kbtrain.io.provenance import write_atomically
+from kbtrain.models.adapters import open_body, pad_id
 from kbtrain.models.batching import padded, windows
-from kbtrain.models.weights import no_numbers, no_scores, open_body, pad_id
+from kbtrain.models.weights import no_numbers, no_scores
 from kbtrain.records import Example, GateExample
 from kbtrain.runtime.cores import one_thread
 

@@ -16,7 +16,7 @@ from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput
 from kbtrain.gates.late_scores import score_late_test
 from kbtrain.gates.registry import load_gate
 from kbtrain.io.provenance import write_atomically
-from kbtrain.models.weights import open_body
+from kbtrain.models.adapters import open_body
 from kbtrain.training.config import ClassifierConfig, LoraAlpha, LoraRank
 from kbtrain.training.data import ClassifierData, act_targets, class_weights, common_acts
 from kbtrain.training.finish import SCORES, ClassifierEnding, ExampleEnding
