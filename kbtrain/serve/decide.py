@@ -105,7 +105,6 @@ class LoadedGate:
     def __init__(self, gate: Gate, fingerprint: str, states: StatesServer | None = None) -> None:
         self.gate = gate
         self.states = states
-        self.fingerprint = fingerprint
         self.price: float | None = None  # of a search, by the configuration
         self.own = gate.card.own_prompts() if gate.card else None  # the prompts that its labels are about
         self.titles: Titles = gate.card.titles() if gate.card else "missing"  # of passages, in these prompts
@@ -128,11 +127,10 @@ class LoadedGate:
 
         Raises :class:`UserError` for no gate, and for one that needs text retrieved for a dialogue.
         """
-        gate = load_gate(folder, key, dtype, device, states=states)
-        after_search = gate.needs_evidence or gate.stage == "search"
-        if after_search and "question" not in gate.reads:
-            raise UserError(f"gate '{gate.name}': needs text retrieved for a dialogue; it cannot be served")
-        return cls(gate, gate_identity(folder), states)
+        loaded = cls(load_gate(folder, key, dtype, device, states=states), gate_identity(folder), states)
+        if loaded.after_search and "question" not in loaded.gate.reads:
+            raise UserError(f"gate '{loaded.gate.name}': needs text retrieved for a dialogue; it cannot be served")
+        return loaded
 
     @property
     def waits(self) -> bool:

@@ -170,7 +170,7 @@ class Service:
             self.log = DecisionLog(config.log, config.log_max_mb, config.log_keep, self.metrics.log_lost.inc)
         self.metrics.inflight.set_function(lambda: Endpoint.inflight)
         self.metrics.queue_depth.set_function(lambda: self.decider.worker.depth)
-        self._recent: OrderedDict[str, tuple[float, Asked | None]] = OrderedDict()  # by question, the newest last
+        self._recent: OrderedDict[str, tuple[float, Asked]] = OrderedDict()  # by question, the newest last
         self._decided = 0
         self._counted = self.decider.loaded.name  # the gate of these
 
@@ -275,24 +275,22 @@ class Service:
             m.decisions.labels(gate, "search" if trace.searches else "plain", trace.reason).inc()
         if trace.gate_seconds is not None:
             m.gate_seconds.observe(trace.gate_seconds)
-        if d is not None:
+        if d is not None and trace.query is not None:  # a decision always has a query
             m.score.observe(d.score)
             if d.gate != self._counted:  # after a reload the other gate's scores say nothing about this one
                 self._recent.clear()
                 self._counted, self._decided = d.gate, 0
-            if trace.query is not None:
-                trace.numbers = question_numbers(trace.query, self.decider.loaded.vocabulary)
+            trace.numbers = question_numbers(trace.query, self.decider.loaded.vocabulary)
             self._decided += 1
             # a popular question counts once: a few of them would look like a shift
-            key = str(self._decided) if trace.query is None else question_hash(trace.query)
+            key = question_hash(trace.query)
             self._recent[key] = (d.score, trace.numbers)
             self._recent.move_to_end(key)
             if len(self._recent) > RECENT:
                 self._recent.popitem(last=False)
             if self._decided % RECENT == 0:
                 scores, questions = zip(*self._recent.values(), strict=True)
-                numbers = [question for question in questions if question is not None]
-                asyncio.get_running_loop().run_in_executor(None, self._compare, scores, numbers)
+                asyncio.get_running_loop().run_in_executor(None, self._compare, scores, questions)
 
     def _compare(self, scores: Sequence[float], questions: Sequence[Asked]) -> None:
         """Warn of recent scores that are distributed otherwise than those on dev, and of questions of another kind."""
@@ -300,7 +298,7 @@ class Service:
         shifts: list[tuple[Shift | QuestionShift, Gauge]] = []
         if loaded.dev_scores:
             shifts.append((shift(loaded.distinct_scores, scores, (loaded.dev_entities, None)), m.shift))
-        if loaded.dev_questions and questions:
+        if loaded.dev_questions:
             shifts.append((question_shift(loaded.dev_questions, questions), m.question_shift))
         for found_shift, gauge in shifts:
             gauge.set(found_shift.p_value)
