@@ -15,6 +15,7 @@ Examples:
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from pydantic import Field, model_validator
@@ -63,7 +64,7 @@ def main(config: TablesConfig) -> None:
     target = config.out / f"{config.layout}.json"
     write_atomically(target.with_suffix(".md"), as_markdown(table))
     inputs = [file for run in (*runs, *plug_in) for file in run.files]
-    write_result(target, table.to_json(), stage="tables", config=config, inputs=inputs, started=started)
+    write_result(target, asdict(table), stage="tables", config=config, inputs=inputs, started=started)
     print("\n".join([as_text(table), *(note for run in runs for note in run.notes)]))
     print(f"{config.layout}: {len(table.rows)} rows from {len(questions_of(runs))} test questions -> {target} and .md")
 

@@ -295,11 +295,12 @@ def step(message: str) -> None:
 
 
 def plan(args: argparse.Namespace) -> None:
-    from kbtrain.training.plan import Workload, read_planned, text_plan
+    from kbtrain.config import overrides
+    from kbtrain.training.plan import PlannedTraining, Workload, read_planned, text_plan
 
     if args.gpus < 1 or args.gpu_memory <= 0:
         raise UserError("command line: --gpus and --gpu-memory must be above 0")
-    path, changes = scripts.find(args.config, "configs", what="config"), dict(_change(text) for text in args.set)
+    path, changes = scripts.find(args.config, "configs", what="config"), overrides(PlannedTraining, args.set)
     examples, tokens = args.examples, args.tokens
     if args.train:
         examples, tokens = lengths(read_planned(path, changes), Path(args.train))
@@ -307,20 +308,6 @@ def plan(args: argparse.Namespace) -> None:
         warnings.simplefilter("ignore", FutureWarning)  # of other packages, about each other
         workload = Workload(examples, tokens, _rate(args.rate))
         sys.stdout.write(text_plan(path, args.gpus, args.gpu_memory, changes, workload) + "\n")
-
-
-def _change(text: str) -> tuple[str, Any]:
-    import yaml
-
-    from kbtrain.config import NOT_YAML
-
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise UserError(f"command line: --set {text}: write KEY=VALUE")
-    try:
-        return key, yaml.safe_load(value)
-    except NOT_YAML:
-        raise UserError(f"command line: --set {text}: its value is not YAML") from None
 
 
 def _rate(text: str | None) -> float | None:

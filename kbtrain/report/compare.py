@@ -53,20 +53,12 @@ def read_finished(folder: Path, name: str | None = None) -> FinishedRun:
 
 def row(difference: Difference) -> list[str]:
     """The cells under :data:`HEAD`: shares in percent, differences in points."""
-    p = None if difference.mcnemar is None else difference.mcnemar.p_holm
+    d = difference
     return [
-        difference.gate,
-        str(difference.n),
-        percent(difference.first),
-        percent(difference.second),
-        points(difference.accuracy.mean),
-        points_interval(difference.accuracy),
-        p_value(p),
-        percent(difference.first_ratio),
-        percent(difference.second_ratio),
-        points(difference.ratio.mean),
-        points_interval(difference.ratio),
-    ]
+        d.gate, str(d.n), percent(d.first), percent(d.second), points(d.accuracy.mean), points_interval(d.accuracy),
+        p_value(d.mcnemar.p_holm if d.mcnemar else None), percent(d.first_ratio), percent(d.second_ratio),
+        points(d.ratio.mean), points_interval(d.ratio),
+    ]  # fmt: skip
 
 
 def caption(first: FinishedRun, second: FinishedRun, differences: Sequence[Difference]) -> str:

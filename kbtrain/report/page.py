@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import html
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -36,12 +35,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-def escape_markdown(text: object) -> str:
-    """Text that a Markdown reader shows as it is: no tag, no emphasis, no link, no new table cell or line."""
-    escaped = re.sub(r"([\\`*\[\]#|~]|(?<!\w)_|_(?!\w))", r"\\\1", html.escape(str(text), quote=False))
-    return escaped.replace("\r", "").replace("\n", "<br>")
-
-
 def cell(value: object) -> str:
     """A value of the meta data as short text."""
     if isinstance(value, float):
@@ -50,7 +43,7 @@ def cell(value: object) -> str:
 
 
 FILTERS = {
-    "number": number, "p_value": p_value, "md": escape_markdown, "cell": cell, "percent": words.percent,
+    "number": number, "p_value": p_value, "md": tables.escape_markdown, "cell": cell, "percent": words.percent,
     "points": words.points, "interval": words.points_interval,
 }  # fmt: skip
 

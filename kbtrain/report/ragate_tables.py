@@ -29,8 +29,8 @@ from kbtrain.metrics.registry import METRICS
 from kbtrain.metrics.text_generation import bleu_signature
 from kbtrain.metrics.turns import GateTurns, SeedScores, classify_turns
 from kbtrain.records import TurnExample
-from kbtrain.report.page import escape_markdown, page
-from kbtrain.report.tables import Column, Table, Value, as_markdown, cells
+from kbtrain.report.page import page
+from kbtrain.report.tables import Column, Table, Value, as_markdown, cells, escape_markdown
 from kbtrain.show import COLOURS, legend_above, new_figure, render
 
 BINS = 10  # of a turn's relative position
@@ -190,10 +190,8 @@ class DialogueResult:
 
     def to_json(self) -> dict[str, Any]:
         """Raw values; undefined is null."""
-        tables = [table.to_json() for table in self.tables]
-        details = list(map(asdict, self.details))
-        remarks = {"notes": self.notes, "lacking": self.lacking}
-        return {"n": self.n, **remarks, "tables": tables, "table2_details": details}
+        document = asdict(self)
+        return {"table2_details": document.pop("details"), **document}
 
 
 def evaluate_dialogue(

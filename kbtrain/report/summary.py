@@ -35,19 +35,12 @@ KIND = {
 
 def row(gate: GateResult) -> list[str]:
     """The cells under :data:`HEAD`: shares, AUC, AP and area in percent, differences in points, p as it is."""
-    area = gate.oracle_normalised_area
     return [
         gate.gate + gate.seen.mark,
-        percent(gate.accuracy),
-        percent(gate.retrieval_ratio),
-        percent(gate.random_accuracy),
+        *map(percent, (gate.accuracy, gate.retrieval_ratio, gate.random_accuracy)),
         points(gate.delta_vs_random.mean),
         points_interval(gate.delta_vs_random),
-        percent(gate.auroc),
-        percent(gate.average_precision),
-        percent(gate.f1),
-        percent(gate.fdr),
-        percent(area),
+        *map(percent, (gate.auroc, gate.average_precision, gate.f1, gate.fdr, gate.oracle_normalised_area)),
         p_value(gate.p_vs_random_holm),
     ]
 
@@ -143,27 +136,17 @@ LOSS_NOTE = (
 )
 
 
-def loss_cells(gates: Sequence[GateResult]) -> list[list[str]]:
-    """The cells under :data:`LOSS_HEAD`: points of accuracy, searches in percent."""
-    return [
+def loss_text(gates: Sequence[GateResult]) -> str:
+    """Points of accuracy lost and searches in percent, for a terminal; empty without dev questions."""
+    cells = [
         [
-            gate.gate + gate.seen.mark,
-            points(row.dev_lost),
-            percent(row.dev_ratio),
-            points(row.lost.mean),
-            points_interval(row.lost),
-            percent(row.retrieval_ratio),
-            "yes" if row.is_within_limit else "NO",
+            gate.gate + gate.seen.mark, points(row.dev_lost), percent(row.dev_ratio), points(row.lost.mean),
+            points_interval(row.lost), percent(row.retrieval_ratio), "yes" if row.is_within_limit else "NO",
         ]
         for gate in gates
         for row in gate.loss_rows
         if row.limit == SMALL_LOSS  # the headline's: three rows of each of thirty gates would be a hundred lines
-    ]
-
-
-def loss_text(gates: Sequence[GateResult]) -> str:
-    """The table for a terminal, empty without dev questions."""
-    cells = loss_cells(gates)
+    ]  # fmt: skip
     return f"{aligned(LOSS_HEAD, cells)}\n{LOSS_NOTE}" if cells else ""
 
 

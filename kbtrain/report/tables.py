@@ -19,7 +19,7 @@ from kbtrain.metrics.ranking import Separation
 from kbtrain.metrics.registry import METRICS
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.turns import GateDifference, GateTurns
-from kbtrain.report.words import gate_name, points_interval
+from kbtrain.report.words import gate_name, percent, points, points_interval
 from kbtrain.show import aligned, number, signed
 
 Kind = Literal["text", "count", "percent", "points", "decimal", "change"]
@@ -38,7 +38,7 @@ class Column:
 @dataclass(frozen=True)
 class Table:
     """Columns and rows; ``note`` describes the numbers; ``rows`` hold raw values (shares in [0, 1]) in the order of
-    columns.
+    columns, None where undefined.
     """
 
     name: str
@@ -47,11 +47,6 @@ class Table:
     columns: list[Column]
     rows: list[list[Value]]
 
-    def to_json(self) -> dict[str, Any]:
-        """Raw values; undefined is null."""
-        columns = [{"name": column.name, "kind": column.kind} for column in self.columns]
-        return {"name": self.name, "title": self.title, "note": self.note, "columns": columns, "rows": self.rows}
-
 
 def format_cell(value: Value, kind: Kind) -> str:
     """A cell's text; undefined is a dash."""
@@ -59,10 +54,8 @@ def format_cell(value: Value, kind: Kind) -> str:
         return "-"
     if isinstance(value, str) or kind in ("text", "count"):
         return str(value)
-    if kind == "percent":
-        return f"{100 * value + 0.0:.1f}"
-    if kind == "points":
-        return f"{round(100 * value, 1) + 0.0:+.1f}"
+    if kind in ("percent", "points"):
+        return percent(value) if kind == "percent" else points(value)
     if kind == "change":
         return f"{round(100 * value, 2) + 0.0:+.2f}%"
     return f"{value:.4g}"
@@ -83,13 +76,15 @@ def as_markdown(table: Table) -> str:
     """A Markdown table; texts are escaped."""
     head = [column.name for column in table.columns]
     lines = [head, *cells(table)]
-    body = ["| " + " | ".join(map(_escape, line)) + " |" for line in lines]
+    body = ["| " + " | ".join(map(escape_markdown, line)) + " |" for line in lines]
     body.insert(1, "|---|" + "--:|" * (len(head) - 1))
-    return f"## {_escape(table.title)}\n\n" + "\n".join(body) + f"\n\n{_escape(table.note)}\n"
+    return f"## {escape_markdown(table.title)}\n\n" + "\n".join(body) + f"\n\n{escape_markdown(table.note)}\n"
 
 
-def _escape(text: str) -> str:
-    return re.sub(r"([\\`*\[\]#|~])", r"\\\1", html.escape(text, quote=False)).replace("\n", " ")
+def escape_markdown(text: object) -> str:
+    """Text that a Markdown reader shows as it is: no tag, no emphasis, no link, no new table cell or line."""
+    escaped = re.sub(r"([\\`*\[\]#|~]|(?<!\w)_|_(?!\w))", r"\\\1", html.escape(str(text), quote=False))
+    return escaped.replace("\r", "").replace("\n", "<br>")
 
 
 def add_columns(table: Table, names: Sequence[str], values: Sequence[Sequence[Value]]) -> Table:

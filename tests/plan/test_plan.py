@@ -143,7 +143,7 @@ def test_the_command_prints_memory_steps_and_hours(tmp_path, capsys):
     ("extra", "message"),
     [
         (["--set", "epochs=lots"], "key 'epochs'"),
-        (["--set", "epochs"], "write KEY=VALUE"),
+        (["--set", "epochs"], "unknown argument 'epochs'"),
         (["--rate", "fast"], "give a number of TFLOP/s, or measure"),
         (["--gpus", "0"], "must be above 0"),
         (["--gpu-memory", "0.5"], "no change of batch, ZeRO stage or method makes it fit"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbtrain.report.page import escape_markdown
+from kbtrain.report.tables import escape_markdown
 from kbtrain.show import aligned, number, p_value, signed
 
 
