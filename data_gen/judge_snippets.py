@@ -24,7 +24,6 @@ from kbtrain.dialogue.responses import (
     VERDICTS,
     WAYS,
     AugmentedResponse,
-    ReadSnippets,
     UsefulSnippets,
     read_snippets,
     read_texts,
@@ -37,7 +36,7 @@ from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.provenance import check_unchanged, file_sha256
 from kbtrain.labeling.judges import ANEW, ModelJudgeConfig, PromptJudge, is_judged, open_judge
-from kbtrain.prompts.kbm import Judged
+from kbtrain.prompts.kbm import Judged, SnippetsQuestion
 from kbtrain.runtime.progress import progress_bar
 
 
@@ -68,7 +67,7 @@ def main(config: JudgeSnippetsConfig) -> None:
     if unknown is not None or not names:
         raise UserError(f"{folder}: no responses '{unknown or 'with snippets'}'; run data_gen/respond.py with a ranker")
     every: list[AugmentedResponse] = []
-    read: list[ReadSnippets] = []
+    read: list[tuple[str, SnippetsQuestion]] = []
     found_in = {folder / f"{name}.jsonl": folder / f"{name.rpartition('_')[0]}{EVIDENCE}" for name in names}
     check_unchanged(*found_in, *found_in.values())
     for path, evidence in found_in.items():
@@ -102,7 +101,7 @@ def key_of(config: JudgeSnippetsConfig, inputs: Sequence[Path]) -> dict[str, Any
 
 
 def judge_all(
-    config: JudgeSnippetsConfig, judge: PromptJudge, read: Sequence[ReadSnippets], verdicts: Artifact
+    config: JudgeSnippetsConfig, judge: PromptJudge, read: Sequence[tuple[str, SnippetsQuestion]], verdicts: Artifact
 ) -> None:
     """Judge what is not judged yet; each batch is on disk before the next is begun."""
     with (

@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import Field
 
 from kbtrain.config import Config, run_script
-from kbtrain.distributed.merge import ShardStore, check, find_shards, merge, n_gaps
+from kbtrain.distributed.merge import ShardStore, check, find_shards, gaps, merge
 from kbtrain.errors import UserError, at
 from kbtrain.io.files import beside, has_content, put_in_place
 from kbtrain.io.provenance import meta_path, write_meta
@@ -45,7 +45,7 @@ def main(config: MergeConfig) -> None:
     if not n_new and meta_path(target).exists():  # else a merge ended before its meta data, as on a full disk
         return print(f"all {n_stored} question-conditions {shards} are in {target} already")
     meta, inputs = parts[0].meta, [part.path for part in parts]
-    extra = {"questions": meta["questions"], "run_meta": meta, "n_gaps": n_gaps(parts)}
+    extra = {"questions": meta["questions"], "run_meta": meta, "n_gaps": len(gaps(parts))}
     write_meta(target, stage="merge", config=config, inputs=inputs, extra=extra, started=started)
     new_text = "" if n_new == n_stored else f", {n_new} of them now"
     print(f"{n_stored} question-conditions {shards}, {extra['n_gaps']} gaps{new_text} -> {target}")

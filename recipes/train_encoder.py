@@ -90,9 +90,8 @@ def train(
     from transformers import set_seed
 
     from kbtrain.gates.encoder.gate import EncoderGate
-    from kbtrain.models.adapters import checkpoint, has_segments, open_encoder, pad_id
+    from kbtrain.models.adapters import checkpoint, compute_of, has_segments, open_encoder, pad_id
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective, Rates, freeze
-    from kbtrain.training.processes import compute_dtype
 
     acts = common_acts(data.train) if config.act_weight else ()
     weights = class_weights(data.train, config.class_weight)
@@ -103,7 +102,7 @@ def train(
         checkpoint(model)
     if config.frozen_layers is not None:
         freeze(model, config.frozen_layers)
-    compute = recipe.compute(lambda: compute_dtype(config.dtype, recipe.device, model))
+    compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
     reader = EncoderInput(tokenizer, config.max_length, config.features)
     gate = EncoderGate(model, reader, base=base)
     rates = Rates(config.learning_rate, config.layer_decay, config.head_learning_rate)

@@ -92,7 +92,7 @@ def main(config: TrainProbeConfig) -> None:
         return recipe.say(f"{passes}, {len(config.keys)} heads; nothing is loaded")
     if not recipe.claim(CARD):
         return None
-    from kbtrain.distributed.states import RayStates, ReadModel
+    from kbtrain.distributed.scoring import RayStates, ReadModel
     from kbtrain.gates.probe.gate import DraftProbe, DraftProbeCard, Probe, ProbeCard, Reader, dtype_in_use, state_facts
     from kbtrain.gates.probe.states import StateStore, prompt_key, read_all, stored_dtype
     from kbtrain.gates.probe.train import HeadSettings, ProbeEnding, fit

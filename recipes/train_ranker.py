@@ -81,15 +81,14 @@ def train(
 ) -> tuple[Ranker, ClassifierTrainer]:
     from transformers import set_seed
 
-    from kbtrain.models.adapters import checkpoint, has_segments, open_encoder, pad_id
+    from kbtrain.models.adapters import checkpoint, compute_of, has_segments, open_encoder, pad_id
     from kbtrain.training.classifier_trainer import ClassifierCollator, ClassifierTrainer, Objective
-    from kbtrain.training.processes import compute_dtype
 
     set_seed(config.seed)
     model, tokenizer = open_encoder(config.model, "fp32", recipe.device, n_logits=1)
     if config.gradient_checkpointing:
         checkpoint(model)
-    compute = recipe.compute(lambda: compute_dtype(config.dtype, recipe.device, model))
+    compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
     ranker = Ranker(model, tokenizer, config.max_length)
     trainer = ClassifierTrainer(
         model,

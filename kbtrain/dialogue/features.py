@@ -23,7 +23,6 @@ from kbtrain.io.jsonl import read, write
 from kbtrain.io.provenance import file_sha256
 from kbtrain.prompts.ragate import context_text
 from kbtrain.records import Entity, Evidence, Hit, TurnExample
-from kbtrain.retrieval.base import Searcher
 from kbtrain.retrieval.ranker import Candidates, Rank, Ranker, TfIdfRank, read_snippets
 
 Finder = Literal["sgd", "spacy", "gliner"]
@@ -99,14 +98,11 @@ def with_entities(
     examples: Sequence[TurnExample], finders: Sequence[Finder], models: Mapping[str, str]
 ) -> list[TurnExample]:
     """The examples with what these finders find, in the order of the finders; ``models`` by finder's name."""
-    opened: dict[str, Callable[[], Find]] = {
-        "spacy": lambda: spacy_finder(models["spacy"]),
-        "gliner": lambda: gliner_finder(models["gliner"]),
-    }
+    open_finder = {"spacy": spacy_finder, "gliner": gliner_finder}
     by_example = [annotated(example) if "sgd" in finders else () for example in examples]
     for name in finders:
         if name != "sgd":
-            more = opened[name]()([read_text(example) for example in examples])
+            more = open_finder[name](models[name])([read_text(example) for example in examples])
             by_example = [(*a, *b) for a, b in zip(by_example, more, strict=True)]
     return [replace(example, entities=entities) for example, entities in zip(examples, by_example, strict=True)]
 
@@ -152,11 +148,6 @@ def by_rank(rank: Rank, candidates: Candidates, examples: Iterable[TurnExample],
     return [tuple(rank(example, candidates.hits_of(example), k)) for example in examples]
 
 
-def by_index(searcher: Searcher, examples: Iterable[TurnExample], k: int) -> list[tuple[Hit, ...]]:
-    """The ``k`` best passages of an index for each context."""
-    return searcher.search([context_text(example.context) for example in examples], k)
-
-
 def find_knowledge(config: KnowledgeConfig, examples: Iterable[TurnExample], k: int) -> list[tuple[Hit, ...]]:
     """The ``k`` best of each turn: ``tfidf`` and ``ranker`` choose among the snippets of the run, ``bm25`` searches the
     corpus, whose index is kept in the run. Raises :class:`~kbtrain.errors.UserError`."""
@@ -165,7 +156,8 @@ def find_knowledge(config: KnowledgeConfig, examples: Iterable[TurnExample], k: 
         from kbtrain.retrieval.base import DistinctSearch
         from kbtrain.retrieval.retrieve_stage import open_index
 
-        return by_index(DistinctSearch(open_index(source, run / "bm25_turns")), examples, k)
+        searcher = DistinctSearch(open_index(source, run / "bm25_turns"))
+        return searcher.search([context_text(example.context) for example in examples], k)
     snippets = read_snippets(run / "snippets.jsonl")
     if config.know == "tfidf":
         return by_rank(TfIdfRank(snippets), Candidates(snippets), examples, k)
@@ -187,8 +179,7 @@ def kept_knowledge(
     ``with_progress`` may show progress. ``was_read``: stored responses have read what ``path`` holds; other texts
     raise :class:`~kbtrain.errors.UserError`.
     """
-    know, source, run = config.know, config.source, config.run
-    ids = [turn.id for turn in turns]
+    know, source, run, ids = config.know, config.source, config.run, [turn.id for turn in turns]
     options = {"know": know, "source": None if source is None else file_sha256(source), "k": k, "turns": len(ids)}
     inputs = [run / "turns.jsonl", *([] if know == "bm25" else [run / "snippets.jsonl"])]
     snippets = Artifact(path, "respond", options, inputs)
@@ -197,14 +188,9 @@ def kept_knowledge(
         if list(stored) == ids:
             return [stored[name] for name in ids]
     results = find_knowledge(config, with_progress(turns), k)
-    rows = [
-        Evidence(turn.id, know, context_text(turn.context), hits) for turn, hits in zip(turns, results, strict=True)
-    ]
-    if (
-        was_read
-        and path_exists(path)
-        and list(map(_shown_texts, rows)) != list(map(_shown_texts, read(Evidence, path)))
-    ):
+    pairs = zip(turns, results, strict=True)
+    rows = [Evidence(turn.id, know, context_text(turn.context), hits) for turn, hits in pairs]
+    if was_read and path_exists(path) and _texts_of(rows) != _texts_of(read(Evidence, path)):
         raise UserError(f"{at(path)}: other snippets are found now than those that stored responses have read; choose "
                         "another --out, or delete these responses")  # fmt: skip
     write(path, rows)
@@ -212,5 +198,5 @@ def kept_knowledge(
     return results
 
 
-def _shown_texts(evidence: Evidence) -> tuple[str, list[tuple[str, str, str]]]:
-    return evidence.question_id, [(hit.passage_id, hit.title, hit.text) for hit in evidence.hits]
+def _texts_of(rows: Iterable[Evidence]) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    return [(row.question_id, [(hit.passage_id, hit.title, hit.text) for hit in row.hits]) for row in rows]

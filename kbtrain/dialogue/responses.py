@@ -22,6 +22,7 @@ from kbtrain.io.provenance import known_sha256
 from kbtrain.labeling.judges import PromptJudge
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.llm.sample_stage import check_same
+from kbtrain.models.batching import windows
 from kbtrain.prompts.kbm import SnippetsQuestion
 from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Evidence, Hit, Question, TurnExample
@@ -174,41 +175,32 @@ def augment(
         pairs = list(zip(turns, hits, strict=True))
         bare = [replace(without[turn.id], augmentation=name) for turn, turn_hits in pairs if not turn_hits and without]
         store([response for response in bare if response.turn_id not in stored])
-        history_question = [(turn, turn_hits) for turn, turn_hits in pairs if turn_hits or not without]
-        if any(turn.id not in stored for turn, _ in history_question):
-            for responses in _generated(responder(), name, history_question, stored, batch_size):
-                store(responses)
+        to_read = [(turn, turn_hits) for turn, turn_hits in pairs if turn_hits or not without]
+        if any(turn.id not in stored for turn, _ in to_read):
+            opened = responder()
+            prompts = [(turn, turn_hits, opened.prompts.prompt(turn, turn_hits)) for turn, turn_hits in to_read]
+            prompts.sort(key=lambda entry: (-len(entry[2].ids), entry[0].id))
+            for batch in windows(prompts, batch_size):
+                if any(turn.id not in stored for turn, _, _ in batch):
+                    store([response for response in _batch(opened, name, batch) if response.turn_id not in stored])
     return stored
 
 
-def _generated(
-    responder: Responder,
-    name: str,
-    history_question: Sequence[tuple[TurnExample, Sequence[Hit]]],
-    stored: Mapping[str, AugmentedResponse],
-    batch_size: int,
-) -> Iterator[list[AugmentedResponse]]:
-    prompts: list[tuple[TurnExample, Sequence[Hit], ResponsePrompt]] = [
-        (turn, hits, responder.prompts.prompt(turn, hits)) for turn, hits in history_question
+def _batch(
+    responder: Responder, name: str, batch: Sequence[tuple[TurnExample, Sequence[Hit], ResponsePrompt]]
+) -> list[AugmentedResponse]:
+    answers = responder.respond([prompt.ids for _, _, prompt in batch])
+    return [
+        AugmentedResponse(
+            turn_id=turn.id,
+            augmentation=name,
+            snippets=tuple(hit.passage_id for hit in hits),
+            turns_cut=prompt.turns_cut,
+            knowledge_cut=prompt.knowledge_cut,
+            **vars(answer),
+        )
+        for (turn, hits, prompt), answer in zip(batch, answers, strict=True)
     ]
-    prompts.sort(key=lambda entry: (-len(entry[2].ids), entry[0].id))
-    for i in range(0, len(prompts), batch_size):
-        batch = prompts[i : i + batch_size]
-        if all(turn.id in stored for turn, _, _ in batch):
-            continue
-        answers = responder.respond([prompt.ids for _, _, prompt in batch])
-        yield [
-            AugmentedResponse(
-                turn_id=turn.id,
-                augmentation=name,
-                snippets=tuple(hit.passage_id for hit in hits),
-                turns_cut=prompt.turns_cut,
-                knowledge_cut=prompt.knowledge_cut,
-                **vars(answer),
-            )
-            for (turn, hits, prompt), answer in zip(batch, answers, strict=True)
-            if turn.id not in stored
-        ]
 
 
 VERDICTS = "useful.jsonl"
@@ -228,47 +220,34 @@ class UsefulSnippets:
     p_useful: float | None = None
 
 
-@dataclass(frozen=True)
-class ReadSnippets:
-    """Snippets that one augmentation showed for one turn, as a judge is asked about them."""
-
-    augmentation: str
-    question: SnippetsQuestion
-
-
 def read_snippets(
     turns: Sequence[TurnExample],
     responses: Sequence[AugmentedResponse],
     texts: Mapping[tuple[str, str], Hit],
     words: int,
-) -> list[ReadSnippets]:
-    """One for each response that read snippets; ``texts``: hits by (turn, snippet), ``words`` of the context."""
-    by_id = {turn.id: turn for turn in turns}
-    return [
-        ReadSnippets(
-            response.augmentation,
-            _question(
-                by_id[response.turn_id], [texts[response.turn_id, snippet] for snippet in response.snippets], words
-            ),
-        )
-        for response in responses
-        if response.snippets and response.turn_id in by_id
-    ]
+) -> list[tuple[str, SnippetsQuestion]]:
+    """Augmentation and judge's question of each response that read snippets.
+
+    ``texts``: hits by (turn, snippet); ``words`` of the context.
+    """
+    by_id, questions = {turn.id: turn for turn in turns}, []
+    for response in responses:
+        if response.snippets and (turn := by_id.get(response.turn_id)) is not None:
+            hits = [texts[turn.id, snippet] for snippet in response.snippets]
+            passages = tuple(f"{hit.title}: {hit.text}" if hit.title else hit.text for hit in hits)
+            context = history_question(turn, words).text
+            question = SnippetsQuestion(turn.id, context, (), turn.split, turn.dialogue_id, context_passages=passages)
+            questions.append((response.augmentation, question))
+    return questions
 
 
-def verdicts_of(judge: PromptJudge, read: Sequence[ReadSnippets]) -> list[UsefulSnippets]:
+def verdicts_of(judge: PromptJudge, read: Sequence[tuple[str, SnippetsQuestion]]) -> list[UsefulSnippets]:
     """The judge's verdicts, in their order."""
-    opinions = judge.judge_prompts([snippets.question for snippets in read])
+    opinions = judge.judge_prompts([question for _, question in read])
     return [
-        UsefulSnippets(snippets.question.id, snippets.augmentation, opinion.right, opinion.p_right)
-        for snippets, opinion in zip(read, opinions, strict=True)
+        UsefulSnippets(question.id, augmentation, opinion.right, opinion.p_right)
+        for (augmentation, question), opinion in zip(read, opinions, strict=True)
     ]
-
-
-def _question(turn: TurnExample, hits: Sequence[Hit], words: int) -> SnippetsQuestion:
-    context = history_question(turn, words)
-    texts = tuple(f"{hit.title}: {hit.text}" if hit.title else hit.text for hit in hits)
-    return SnippetsQuestion(turn.id, context.text, (), turn.split, turn.dialogue_id, context_passages=texts)
 
 
 def read_texts(path: Path, responses: Sequence[AugmentedResponse]) -> dict[tuple[str, str], Hit]:

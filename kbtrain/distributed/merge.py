@@ -49,9 +49,8 @@ def check(paths: Sequence[Path], run: str, allow_gaps: bool) -> list[ShardStore]
         _same_run(first, part)
         if part.shard.index == previous.shard.index:
             raise UserError(f"{at(part.path)}: shard {part.shard.index} is also in {previous.path}; remove one of them")
-    gaps = [*_unfinished(parts), *_missing(parts)]
-    if gaps and not allow_gaps:
-        raise UserError(f"{gaps[0]} ({len(gaps)} such in all); finish it, or merge without it by --allow-gaps")
+    if (lines := gaps(parts)) and not allow_gaps:
+        raise UserError(f"{lines[0]} ({len(lines)} such in all); finish it, or merge without it by --allow-gaps")
     return parts
 
 
@@ -101,9 +100,14 @@ def _copied(parts: Sequence[ShardStore], run: str, target: SampleStore, done: Se
                 yield len(sets)
 
 
-def n_gaps(parts: Sequence[ShardStore]) -> int:
-    """Number of shards that are missing or not finished."""
-    return len(_unfinished(parts)) + len(_missing(parts))
+def gaps(parts: Sequence[ShardStore]) -> list[str]:
+    """The shards that are not finished, and those that are missing, a line each."""
+    count, present, folder = parts[0].shard.count, {part.shard.index for part in parts}, at(parts[0].path.parent)
+    unfinished = (part for part in parts if part.stored < part.expected)
+    return [
+        *(f"{at(part.path)}: holds {part.stored} of its {part.expected} question-conditions" for part in unfinished),
+        *(f"{folder}: shard {i} of {count} is missing" for i in range(1, count + 1) if i not in present),
+    ]
 
 
 def _part(path: Path, run: str) -> ShardStore:
@@ -124,17 +128,3 @@ def _same_run(first: ShardStore, part: ShardStore) -> None:
         if first.meta.get(key) != part.meta.get(key):
             values = f"{str(part.meta.get(key))[:60]}, {first.path} with {str(first.meta.get(key))[:60]}"
             raise UserError(f"{at(part.path)}: was sampled with {key} = {values}; merge the shards of one run")
-
-
-def _unfinished(parts: Sequence[ShardStore]) -> list[str]:
-    return [
-        f"{at(part.path)}: holds {part.stored} of its {part.expected} question-conditions"
-        for part in parts
-        if part.stored < part.expected
-    ]
-
-
-def _missing(parts: Sequence[ShardStore]) -> list[str]:
-    count, present = parts[0].shard.count, {part.shard.index for part in parts}
-    folder = at(parts[0].path.parent)
-    return [f"{folder}: shard {i} of {count} is missing" for i in range(1, count + 1) if i not in present]

@@ -17,8 +17,7 @@ from kbtrain.gates.handles import STATES
 from kbtrain.labeling.examples import example, reference_example
 from kbtrain.llm.base import LLM, AnswerRequest
 from kbtrain.prompts.kbm import evidence_text
-from kbtrain.prompts.own import OwnPrompts
-from kbtrain.records import Condition, Hit, Question, Titles
+from kbtrain.records import Hit, Question, Titles
 from kbtrain.retrieval.base import Searcher
 from kbtrain.utterances import decide_by, utterance_kind
 
@@ -120,7 +119,10 @@ class ThreeSteps:
             again = self.second.scores({i: (questions[i], text) for i, text in texts.items()})
             texts = {i: text for i, text in texts.items() if again[i] <= self.second.threshold}
         left = [(i, question) for i, question in enumerate(questions) if question.id not in first.said]
-        requests = [_request(question, texts.get(i), own_prompts) for i, question in left]
+        requests = [
+            AnswerRequest(question, "rag" if i in texts else "llm", texts.get(i), n=0, prompts=own_prompts)
+            for i, question in left
+        ]
         sets = first.said | {s.question_id: s for group in self.llm.answer(requests) for s in group}
         answers = []
         for i, question in enumerate(questions):
@@ -153,8 +155,3 @@ def _first_judgement(questions: Sequence[Question], gate: Gate, threshold: float
         if reads_its_model(gate, llm):
             return plain_answers(questions, cast("Probe", gate), threshold, cast("TransformersLLM", llm))
     return PlainAnswers(gate.score([example(question, None) for question in questions]), {}, {})
-
-
-def _request(question: Question, evidence: str | None, prompts: OwnPrompts | None) -> AnswerRequest:
-    condition: Condition = "llm" if evidence is None else "rag"
-    return AnswerRequest(question, condition, evidence, n=0, prompts=prompts)

@@ -84,7 +84,8 @@ class _FunctionLLM:
     """A function of a prompt as :class:`~kbtrain.llm.base.LLM`."""
 
     def __init__(self, ask: Ask) -> None:
-        _check_call("llm", ask, "a function of a prompt, or a model of kbtrain.llm", "ask(prompt)")
+        expected = "a function of a prompt, or a model of kbtrain.llm"
+        _check_call("llm", _signature("llm", ask, expected), "ask(prompt)")
         self.name = getattr(ask, "__name__", type(ask).__name__)
         self._ask = ask
 
@@ -108,14 +109,15 @@ class _FunctionSearch:
 
     def __init__(self, find: Find) -> None:
         self._find = find
-        parameters = _parameters(find)
+        expected = "a function of a question, or a search of kbtrain.retrieval"
+        signature = _signature("search", find, expected)
+        parameters = signature.parameters if signature else {}
         named = parameters.get("k")
         self._by_name = named is not None and named.kind is not named.POSITIONAL_ONLY
         needed = [p for p in parameters.values() if p.kind in _BY_PLACE and p.default is p.empty]
         self._by_place = not self._by_name and len(needed) == 2
         by_place, by_name = (0,) if self._by_place else (), {"k": 0} if self._by_name else {}
-        expected = "a function of a question, or a search of kbtrain.retrieval"
-        _check_call("search", find, expected, "find(question) or find(question, k)", *by_place, **by_name)
+        _check_call("search", signature, "find(question) or find(question, k)", *by_place, **by_name)
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
         return [self._hits(query, k) for query in queries]
@@ -140,23 +142,20 @@ def _passage(place: int, value: object) -> Hit:
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def _parameters(function: object) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function; none where it does not tell them, as some compiled ones."""
-    try:
-        return inspect.signature(function).parameters if callable(function) else {}
-    except (TypeError, ValueError):
-        return {}
-
-
-def _check_call(name: str, function: object, expected: str, how: str, *more: object, **named: object) -> None:
-    """Raise :class:`UserError` for what is not a function, or one that cannot be called with a text and ``more``."""
+def _signature(name: str, function: object, expected: str) -> inspect.Signature | None:
+    """None for a compiled function that does not give it: the call will tell."""
     if not callable(function):
         raise UserError(f"{name}: expected {expected}, found {function!r:.60}")
     try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a compiled one that does not tell: the call will
-        return
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def _check_call(name: str, signature: inspect.Signature | None, how: str, *more: object, **named: object) -> None:
+    """Raise :class:`UserError` for a function that cannot be called with a text and ``more``."""
     try:
-        signature.bind("", *more, **named)
+        if signature is not None:
+            signature.bind("", *more, **named)
     except TypeError as error:
         raise UserError(f"{name}: the function takes other arguments ({error}); expected {how}") from None

@@ -20,9 +20,8 @@ from kbtrain.errors import UserError
 from kbtrain.io.files import errors_of
 from kbtrain.kernels.memory import FreedMemory, give_back, keep_freed_memory
 from kbtrain.models.weights import check_finite
+from kbtrain.runtime.progress import progress_bar
 from kbtrain.training.run import mark_complete, rotate
-
-OnLog = Callable[[int, int, Mapping[str, float]], None]  # step, all steps, what was logged at it
 
 
 def epoch_order(lengths: Sequence[int], group: int, seed: int, epoch: int) -> list[int]:
@@ -60,17 +59,34 @@ class LikeLengthSampler:
         return iter(epoch_order(self.lengths, self.group, self.seed, self.epoch()))
 
 
-class LogCallback(TrainerCallback):
-    """Calls ``on_log`` with every step's loss and with dev's figures."""
+class ProgressBar(TrainerCallback):
+    """Progress with the remaining time, losses, and dev's figures.
 
-    def __init__(self, on_log: OnLog) -> None:
-        self.call = on_log
+    With ``dev_lines`` these have a line of their own, but for a training that looks at dev once, at its end: what is
+    said of the finished training has them.
+    """
 
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **kwargs: Any
-    ) -> None:
-        if state.is_world_process_zero:
-            self.call(state.global_step, state.max_steps, logs or {})
+    def __init__(self, name: str, silent: bool = False, dev_lines: bool = True) -> None:
+        self.bar: Any = progress_bar(desc=name, unit="steps", disable=silent)
+        self.dev_lines, self.looked = dev_lines, False
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if not state.is_world_process_zero:
+            return
+        bar, step, logs = self.bar, state.global_step, logs or {}
+        bar.total = state.max_steps
+        if bar.n == 0:
+            bar.initial = bar.n = bar.last_print_n = step - 1  # by a run that was killed
+        dev = {name.removeprefix("eval_"): value for name, value in logs.items() if name.startswith("eval_")}
+        postfix = {"loss": logs["loss"]} if "loss" in logs else {} if self.dev_lines else dev
+        if postfix:
+            bar.set_postfix({name: f"{value:.3f}" for name, value in postfix.items()}, refresh=False)
+        bar.update(step - bar.n)
+        if dev and self.dev_lines and (step < state.max_steps or self.looked):
+            self.looked = True
+            bar.write(f"step {step}: dev " + ", ".join(f"{name} {value:.3f}" for name, value in dev.items()))
+        if "train_runtime" in logs:
+            bar.close()
 
 
 class _GiveBack(TrainerCallback):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from kbtrain.answers.words import normalise
 from kbtrain.errors import UserError, at
@@ -20,6 +20,7 @@ from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import NEEDS_RETRIEVAL, OF_QUESTION, Example, GateExample, Split, Target, TurnExample
 
 Labels = Literal["hard", "soft"]
+E = TypeVar("E", GateExample, TurnExample)
 
 
 @dataclass(frozen=True)
@@ -121,14 +122,17 @@ def _read_split(path: Path, split: Split) -> tuple[GateExample, ...]:
     examples = tuple(read(GateExample, path))
     if not examples:
         raise UserError(f"{at(path)}: no examples in it")
-    ids: set[str] = set()
     for example in examples:
         if example.split != split:
             raise UserError(f"{at(path)}: example '{example.id}' is of split '{example.split}', expected '{split}'")
-        if example.id in ids:
-            raise UserError(f"{at(path)}: duplicate id '{example.id}'")
-        ids.add(example.id)
+    _check_ids(examples, path)
     return examples
+
+
+def _check_ids(examples: Sequence[Example], path: Path) -> None:
+    (name, count), *_ = Counter(example.id for example in examples).most_common(1)
+    if count > 1:
+        raise UserError(f"{at(path)}: duplicate id '{name}'")
 
 
 def _check_classes(values: Sequence[float | None], key: Target, labels: Labels, path: Path) -> None:
@@ -197,11 +201,7 @@ def read_labelled(path: Path, split: Split, key: Key, labels: Labels) -> tuple[l
     examples = [example for example in read_examples(path) if example.split == split]
     if not examples:
         raise UserError(f"{at(path)}: no example of split '{split}' in it")
-    ids: set[str] = set()
-    for example in examples:
-        if example.id in ids:
-            raise UserError(f"{at(path)}: duplicate id '{example.id}'")
-        ids.add(example.id)
+    _check_ids(examples, path)
     labelled = [
         Labelled(example, value, None if (hard := need(example, key)) is None else hard > 0.5)
         for example in examples
@@ -226,7 +226,9 @@ def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: L
     missing or the splits overlap."""
     train_rows, without = read_labelled(train, "train", key, labels)
     held_out, dev_without = read_labelled(dev, "dev", key, labels)
-    shared = _apart([row.example for row in train_rows], [row.example for row in held_out], train, dev)
+    questions, held_questions = (_of_kind(GateExample, rows) for rows in (train_rows, held_out))
+    check_disjoint(questions, held_questions, train, dev)
+    shared = shared_dialogues(_of_kind(TurnExample, train_rows), _of_kind(TurnExample, held_out), train)
     train_rows = [
         row for row in train_rows if not (isinstance(row.example, TurnExample) and row.example.dialogue_id in shared)
     ]
@@ -241,12 +243,8 @@ def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: L
     return ClassifierData(tuple(train_rows), tuple(held_out), {"train": without, "dev": dev_without})
 
 
-def _apart(train: Sequence[Example], dev: Sequence[Example], train_path: Path, dev_path: Path) -> set[str]:
-    """Dialogues to exclude from train."""
-    train_questions, dev_questions = ([e for e in part if isinstance(e, GateExample)] for part in (train, dev))
-    check_disjoint(train_questions, dev_questions, train_path, dev_path)
-    given_turns, other_turns = ([e for e in part if isinstance(e, TurnExample)] for part in (train, dev))
-    return shared_dialogues(given_turns, other_turns, train_path)
+def _of_kind(kind: type[E], rows: Iterable[Labelled]) -> list[E]:
+    return [row.example for row in rows if isinstance(row.example, kind)]
 
 
 _MADE_UP = re.compile(r"(train|dev|test)-\d+")  # dialogues that their data set does not name: DSTC's instances

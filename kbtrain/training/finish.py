@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from kbtrain.errors import UserError, at
 from kbtrain.gate.card import CARD, SAVED, ClassifierCard, GateCard, Threshold, kept_thresholds, set_threshold
+from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.io import jsonl
 from kbtrain.io.files import errors_of, put_in_place, replacing
@@ -88,7 +89,7 @@ class Ending(ABC):
     questions: Sequence[Example] = ()  # training examples, whose hashes stand in the folder
     members: Sequence[Path] = ()  # folders of gates that it is made of
     inputs: Sequence[Path] = ()  # further files that it was made from
-    scored: tuple[HeldOutConfig, ExampleGate, DevScores] | None = None  # gate that scores dev and test at the end
+    scored: tuple[HeldOutConfig, Gate, DevScores] | None = None  # gate that scores dev and test at the end
     started: float | None = None  # the stage's ``time.monotonic()`` at its begin
     trained_on: str
     run: Mapping[str, Any]
@@ -165,17 +166,6 @@ def largest_difference(scores: Sequence[float], other: Sequence[float]) -> float
     return max(abs(a - b) for a, b in zip(scores, other, strict=True))
 
 
-class ExampleGate(Protocol):
-    """A gate that scores questions or turns."""
-
-    @property
-    def name(self) -> str:
-        """The name scores are stored under."""
-        ...
-
-    def score(self, examples: Sequence[Any]) -> list[float]: ...
-
-
 @dataclass(frozen=True)
 class DevScores:
     """A gate's scores of the labelled dev examples: how good they are, and the threshold of best F1."""
@@ -189,7 +179,7 @@ class DevScores:
     table: str = field(repr=False)  # metrics with 95 % intervals, Markdown
 
     @classmethod
-    def from_gate(cls, gate: ExampleGate, rows: Sequence[Labelled], path: Path) -> DevScores:
+    def from_gate(cls, gate: Gate, rows: Sequence[Labelled], path: Path) -> DevScores:
         """As :meth:`from_scores`, of the scores that the gate gives."""
         return cls.from_scores(gate.name, gate.score([row.example for row in rows]), rows, path)
 
@@ -258,7 +248,7 @@ def intervals_of_keys(dev: Sequence[GateExample], probabilities: Mapping[K, Sequ
     return intervals
 
 
-def dev_metrics(gate: ExampleGate, data: ClassifierData) -> Callable[[], dict[str, float]]:
+def dev_metrics(gate: Gate, data: ClassifierData) -> Callable[[], dict[str, float]]:
     """A function that scores dev with the gate as it then is, for a trainer to choose its checkpoint by."""
     examples, taught = [row.example for row in data.dev], [row.need for row in data.dev]
     need = [float(row.is_needed) for row in data.dev]
@@ -273,7 +263,7 @@ def held_out_examples(path: Path | None) -> list[Example]:
     return examples
 
 
-def score_held_out(config: HeldOutConfig, gate: ExampleGate, dev: DevScores) -> None:
+def score_held_out(config: HeldOutConfig, gate: Gate, dev: DevScores) -> None:
     """Scores of dev and of the test split, if ``config`` names one, into the folder."""
     test = held_out_examples(config.test)
     inputs = [config.dev, *([config.test] if config.test and config.test != config.dev else [])]

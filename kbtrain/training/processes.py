@@ -19,7 +19,6 @@ from kbtrain.models.adapters import under_deepspeed
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
 
 T = TypeVar("T")
 
@@ -107,13 +106,6 @@ def main_first(task: Callable[[], T]) -> T:
 
     with PartialState().main_process_first():
         return task()
-
-
-def compute_dtype(name: str, device: str, model: PreTrainedModel) -> str:
-    """fp32, bf16 or fp16; ``auto`` depends on the machine, so ask once for all ranks and for every resume."""
-    from kbtrain.models.load import choose_dtype, name_of
-
-    return name_of(choose_dtype(name, device, model.config.model_type))
 
 
 def is_zero3(accelerator: Any) -> bool:

@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,23 +30,20 @@ from kbtrain.training.run import (
 )
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
     from transformers import Trainer
 
-    from kbtrain.training.base_trainer import OnLog
     from kbtrain.training.config import RecipeConfig
 
 
 class Recipe:
-    """One command's training into ``config.output``; ``label`` distinguishes several trainings of one command.
+    """One command's training into ``config.output``.
 
     After :meth:`claim`: ``key`` is all that decides the result, ``device`` and ``processes`` what computes it.
     """
 
-    def __init__(self, name: str, config: RecipeConfig, label: str = "") -> None:
+    def __init__(self, name: str, config: RecipeConfig) -> None:
         self.name = name
         self.config = config
-        self.label = label
         self.started = time.monotonic()
         self.key: dict[str, Any] = {}
         self.device = ""
@@ -59,7 +56,7 @@ class Recipe:
 
     def say(self, text: str) -> None:
         """Print ``text`` under the recipe's name, in the first rank only."""
-        self.show(f"{self.name}: {self.label}{': ' * bool(self.label)}{text}")
+        self.show(f"{self.name}: {text}")
 
     def show(self, text: str) -> None:
         """Print ``text`` as it is, in the first rank only."""
@@ -107,44 +104,16 @@ class Recipe:
 
         return main_first(lambda: remember_once(self.config.output, "compute", measure))
 
-    def bar(self, dev_lines: bool = True) -> OnLog:
-        """A trainer's ``on_log``: progress with the remaining time, losses, and dev's figures.
-
-        With ``dev_lines`` these have a line of their own, but for a training that looks at dev once, at its end: what
-        is said of the finished training has them.
-        """
-        from kbtrain.runtime.progress import progress_bar
-
-        bar: tqdm[None] = progress_bar(desc=self.label or self.name, unit="steps", disable=not self.first)
-        looked: list[int] = []
-
-        def on_log(step: int, steps: int, logs: Mapping[str, float]) -> None:
-            bar.total = steps
-            if bar.n == 0:
-                bar.initial = bar.n = bar.last_print_n = step - 1  # by a run that was killed
-            dev = {name.removeprefix("eval_"): value for name, value in logs.items() if name.startswith("eval_")}
-            postfix = {"loss": logs["loss"]} if "loss" in logs else {} if dev_lines else dev
-            if postfix:
-                bar.set_postfix({name: f"{value:.3f}" for name, value in postfix.items()}, refresh=False)
-            bar.update(step - bar.n)
-            if dev and dev_lines and (step < steps or looked):
-                looked.append(step)
-                bar.write(f"step {step}: dev " + ", ".join(f"{name} {value:.3f}" for name, value in dev.items()))
-            if "train_runtime" in logs:
-                bar.close()
-
-        return on_log
-
     def train_to_end(self, trainer: Trainer, dev_lines: bool = True) -> None:
         """Train with a bar, from the last complete checkpoint if there is one; a message names deleted incomplete ones.
 
-        ``dev_lines`` as in :meth:`bar`.
+        ``dev_lines`` as in :class:`~kbtrain.training.base_trainer.ProgressBar`.
 
         Raises :class:`UserError` for a checkpoint with code in it, and for one of another number of processes.
         """
-        from kbtrain.training.base_trainer import LogCallback
+        from kbtrain.training.base_trainer import ProgressBar
 
-        trainer.add_callback(LogCallback(self.bar(dev_lines)))
+        trainer.add_callback(ProgressBar(self.name, not self.first, dev_lines))
         checkpoint, broken = last_complete(self.config.output / "checkpoints")
         self.wait()  # all have looked before one of them deletes
         for path in broken:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_kbm import QUESTIONS, make_folder
 
-from kbtrain.distributed.states import RayStates, ReadModel, StateWorker, packed, unpacked
+from kbtrain.distributed.scoring import RayStates, ReadModel, StateWorker, packed, unpacked
 from kbtrain.errors import UserError
 from kbtrain.gates.probe.gate import Reader, state_facts
 from kbtrain.gates.probe.states import StateStore, prompt_key, prompt_states
@@ -77,7 +77,7 @@ class Here(RayStates):
 def test_what_is_stored_is_not_read_again_and_each_state_stands_at_its_prompt(
     read, model_and_prompts, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("kbtrain.distributed.states.PER_ROW", 3)
+    monkeypatch.setattr("kbtrain.distributed.scoring.PER_ROW", 3)
     model, prompts = model_and_prompts
     one = StateStore(tmp_path / "one", state_facts(read.fingerprint, "fp32"))
     assert sum(one.extract(model, prompts)) == len(prompts)

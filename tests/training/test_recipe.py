@@ -1,10 +1,12 @@
 """The frame of a recipe: who speaks, what a bar shows, and what a card records of a run."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from kbtrain.training.base_trainer import ProgressBar
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.recipe import Recipe
 
@@ -14,30 +16,37 @@ def config(tmp_path):
     return TrainingConfig(model="m", train=Path("train.jsonl"), output=tmp_path)
 
 
+def logging_bar(**given):
+    """A bar's answer to what is logged at a step of so many."""
+    bar = ProgressBar("train", **given)
+    return lambda step, steps, logs: bar.on_log(
+        None, SimpleNamespace(is_world_process_zero=True, global_step=step, max_steps=steps), None, logs
+    )
+
+
 def test_only_the_first_rank_speaks(config, capsys, monkeypatch):
     Recipe("train_kbm", config).say("done")
-    Recipe("train_ragate_mha", config, "h(2)").say("done")
     monkeypatch.setenv("RANK", "1")
     Recipe("train_kbm", config).say("done")
     Recipe("train_kbm", config).show("a table")
-    assert capsys.readouterr().out == "train_kbm: done\ntrain_ragate_mha: h(2): done\n"
+    assert capsys.readouterr().out == "train_kbm: done\n"
 
 
-def test_dev_figures_have_a_line_of_their_own(config, capsys):
-    on_log = Recipe("train_kbm", config).bar()
+def test_dev_figures_have_a_line_of_their_own(capsys):
+    on_log = logging_bar()
     on_log(8, 10, {"loss": 0.5})  # steps 1 to 7 were done before the run was killed
     on_log(8, 10, {"eval_loss": 0.25, "eval_auroc": 0.75})
     on_log(10, 10, {"train_runtime": 1.0})
     assert "step 8: dev loss 0.250, auroc 0.750" in "".join(capsys.readouterr())
 
 
-def test_one_look_at_dev_at_the_end_is_told_by_the_finished_training_alone(config, capsys):
-    on_log = Recipe("train_kbm", config).bar()
+def test_one_look_at_dev_at_the_end_is_told_by_the_finished_training_alone(capsys):
+    on_log = logging_bar()
     on_log(10, 10, {"loss": 0.5})
     on_log(10, 10, {"eval_loss": 0.25})
     on_log(10, 10, {"train_runtime": 1.0})
     assert "dev" not in "".join(capsys.readouterr())
-    on_log = Recipe("train_kbm", config).bar()
+    on_log = logging_bar()
     on_log(5, 10, {"eval_loss": 0.5})
     on_log(10, 10, {"eval_loss": 0.25})  # of several looks all are told: any may be the one that is kept
     on_log(10, 10, {"train_runtime": 1.0})
@@ -45,8 +54,8 @@ def test_one_look_at_dev_at_the_end_is_told_by_the_finished_training_alone(confi
     assert "step 5: dev loss 0.500" in said and "step 10: dev loss 0.250" in said
 
 
-def test_many_short_epochs_have_none(config, capsys):
-    on_log = Recipe("train_ragate_mha", config, "h(2)").bar(dev_lines=False)
+def test_many_short_epochs_have_none(capsys):
+    on_log = logging_bar(dev_lines=False)
     on_log(1, 10, {"eval_f1": 0.25})
     on_log(10, 10, {"train_runtime": 1.0})
     assert "dev" not in "".join(capsys.readouterr())
