@@ -6,7 +6,6 @@ questions about one entity are held out together. Soft labels are shares in [0, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,12 +13,11 @@ from typing import Literal
 import numpy as np
 
 from kbtrain.arrays import Floats, States
-from kbtrain.errors import UserError
+from kbtrain.gates.features.additive import share_log_odds
 from kbtrain.runtime.cores import one_thread
 from kbtrain.training.folds import folds, members
 
 Method = Literal["ridge", "logistic", "means"]
-LEAST = 20  # training questions; below it a cross-validation is noise
 PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of ridge, per question and feature of unit variance
 STRENGTHS = (1e-4, 1e-3, 1e-2)  # C of the logistic regression
 AVERAGES = (1, 2, 4, 8)  # numbers of layers that are tried together
@@ -57,14 +55,6 @@ class Head:
         flat = states.reshape(len(states), -1).astype(np.float64)
         predicted: Floats = flat @ self.weight.reshape(-1).astype(np.float64) + self.intercept
         return predicted
-
-
-def check_labels(labels: Sequence[float], what: str) -> None:
-    """Raise :class:`UserError` for labels from which no head can be learnt."""
-    if len(labels) < LEAST:
-        raise UserError(f"{what}: {len(labels)} training questions have a label; a probe needs {LEAST}")
-    if len(set(labels)) < 2:
-        raise UserError(f"{what}: all {len(labels)} training questions have the label {labels[0]:g}; nothing to learn")
 
 
 @one_thread()
@@ -143,9 +133,7 @@ def _level(method: Method, labels: Floats) -> float:
     """Prediction of a head that knows the mean label alone; a direction has none."""
     if method == "ridge":
         return float(labels.mean())
-    # half a question of either label counts as well: also labels that are all equal have finite log odds
-    n, needed = len(labels), float(labels.sum())
-    return math.log(needed + 0.5) - math.log(n - needed + 0.5) if method == "logistic" else 0.0
+    return share_log_odds(labels.tolist()) if method == "logistic" else 0.0
 
 
 def _best_layers(fits: Sequence[LayerFit], n_layers: int | None, labels: Floats) -> list[LayerFit]:

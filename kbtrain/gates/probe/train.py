@@ -11,6 +11,7 @@ import numpy as np
 
 from kbtrain.errors import UserError
 from kbtrain.gate.trained_on import HeldOut, question_hash, write_held_out
+from kbtrain.gates.features.additive import check_need
 from kbtrain.gates.probe.gate import (
     WEIGHTS,
     Asked,
@@ -23,7 +24,7 @@ from kbtrain.gates.probe.gate import (
     need_scores,
     save_heads,
 )
-from kbtrain.gates.probe.head import Head, LayerFit, Method, check_labels, fit_head, fit_layers, left_out
+from kbtrain.gates.probe.head import Head, LayerFit, Method, fit_head, fit_layers, left_out
 from kbtrain.gates.probe.served import N_REFERENCE, write_reference
 from kbtrain.gates.probe.states import StateStore, prompt_key
 from kbtrain.io.provenance import package_versions, peak_rss_mb, write_atomically
@@ -88,7 +89,7 @@ def fit(
     rows: dict[tuple[str, ...], list[Target]] = {}
     for key in keys:
         used = labelled_examples(examples, key, labels)
-        check_labels([_label(e, key, labels) for e in used], f"key '{key}'")
+        check_need([_label(e, key, labels) for e in used], f"key '{key}'")
         rows.setdefault(tuple(e.id for e in used), []).append(key)
     fitted: dict[Target, FittedHead] = {}
     for together in rows.values():  # states are decomposed once for all keys of the same questions

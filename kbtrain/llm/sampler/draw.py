@@ -116,22 +116,19 @@ class UniformRow:
 _NOTHING = -1e4  # a logit so far under the highest has probability 0; -inf times 0 would be no number
 
 
-@dataclass(frozen=True)
-class TokenStatistics:
-    """One number per row, in nats, of the model's own distribution (temperature 1, nothing filtered)."""
+def token_statistics(
+    logits: torch.Tensor, tokens: torch.Tensor, source: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Entropies and surprisals (rows,) in nats, of the model's own distribution (temperature 1, nothing filtered).
 
-    entropies: torch.Tensor
-    surprisals: torch.Tensor
-
-    @classmethod
-    def from_logits(cls, logits: torch.Tensor, tokens: torch.Tensor, source: Sequence[int]) -> TokenStatistics:
-        """``logits`` (sequences, vocabulary); row i drew ``tokens[i]`` from sequence ``source[i]``."""
-        used, sequence = torch.unique(upload(torch.tensor(source), logits.device), return_inverse=True)
-        sequences = logits if len(used) == len(logits) else logits[used]
-        parts = [_entropy(chunk) for chunk in sequences.split(_rows_at_once(logits))]
-        entropies, log_totals = (torch.cat(column) for column in zip(*parts, strict=True))
-        surprisals = log_totals[sequence] - sequences[sequence, tokens].float()
-        return cls(entropies[sequence].clamp(min=0.0), surprisals.clamp(min=0.0))
+    ``logits`` (sequences, vocabulary); row i drew ``tokens[i]`` from sequence ``source[i]``.
+    """
+    used, sequence = torch.unique(upload(torch.tensor(source), logits.device), return_inverse=True)
+    sequences = logits if len(used) == len(logits) else logits[used]
+    parts = [_entropy(chunk) for chunk in sequences.split(_rows_at_once(logits))]
+    entropies, log_totals = (torch.cat(column) for column in zip(*parts, strict=True))
+    surprisals = log_totals[sequence] - sequences[sequence, tokens].float()
+    return entropies[sequence].clamp(min=0.0), surprisals.clamp(min=0.0)
 
 
 def _entropy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

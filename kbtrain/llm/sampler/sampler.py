@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -42,20 +42,14 @@ from kbtrain.records import GREEDY, Finish, Sample
 LEAVE = 0.9  # sequences that no row has any more leave the batch once they are a tenth of it: leaving copies the others
 
 
-class SequenceRow(Protocol):
-    """A row of the batch: ``sequence`` is the one that its tokens form so far; ``feed[0]`` comes next behind it."""
-
-    feed: list[int]
-    sequence: int
-
-
 class DistinctSequences:
     """The distinct token sequences of a batch. ``newest`` (sequences,): next token id of each.
 
-    Each row knows its sequence. ``merge`` False: every row is a sequence of its own from the start.
+    Each row knows its sequence; ``feed[0]`` comes next behind it. ``merge`` False: every row is a sequence of its own
+    from the start.
     """
 
-    def __init__(self, rows: Sequence[SequenceRow], merge: bool = True) -> None:
+    def __init__(self, rows: Sequence[Row], merge: bool = True) -> None:
         """From the first tokens, when a row's sequence is still its question's prompt. Sets the rows' sequences."""
         starts = [(row.sequence, row.feed[0], 0 if merge else i) for i, row in enumerate(rows)]
         numbers = {start: number for number, start in enumerate(dict.fromkeys(starts))}
@@ -65,7 +59,7 @@ class DistinctSequences:
         for row, start in zip(rows, starts, strict=True):
             row.sequence = numbers[start]
 
-    def grow(self, rows: Sequence[SequenceRow], decoder: SharedPrefixDecoder | CopiedPrefixDecoder) -> None:
+    def grow(self, rows: Sequence[Row], decoder: SharedPrefixDecoder | CopiedPrefixDecoder) -> None:
         """Append each row's next token: the first one of a sequence extends it, others extend copies of it."""
         steps = list(dict.fromkeys((row.sequence, row.feed[0]) for row in rows))
         place = self._places(steps, decoder)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kbtrain.llm.sampler.draw import DrawnTokens, TokenStatistics, top
+from kbtrain.llm.sampler.draw import DrawnTokens, token_statistics, top
 from kbtrain.llm.sampler.observer import Observer
 from kbtrain.llm.sampler.rows import Row
 
@@ -30,9 +30,8 @@ class TokenUncertainty(Observer):
 
     def on_token(self, rows: Sequence[Row], logits: torch.Tensor, drawn: DrawnTokens) -> None:
         """Note the numbers of each row's next-token distribution."""
-        statistics = TokenStatistics.from_logits(logits, drawn.tokens, [row.sequence for row in rows])
-        columns = (statistics.entropies.tolist(), statistics.surprisals.tolist())
-        for row, entropy, surprisal in zip(rows, *columns, strict=True):
+        entropies, surprisals = token_statistics(logits, drawn.tokens, [row.sequence for row in rows])
+        for row, entropy, surprisal in zip(rows, entropies.tolist(), surprisals.tolist(), strict=True):
             uncertainties = row.notes.setdefault(self, Uncertainties())
             uncertainties.entropies.append(entropy)
             uncertainties.surprisals.append(surprisal)

@@ -10,7 +10,7 @@ from support.drawn_tokens import DrawnTokens
 from kbtrain.errors import UserError
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.hidden_states import StateTap, attention_entropy, decoder_layers, middle, mlp_name
-from kbtrain.llm.sampler.draw import TokenStatistics, draw, draw_top, filter_logits, top
+from kbtrain.llm.sampler.draw import draw, draw_top, filter_logits, token_statistics, top
 from kbtrain.llm.sampler.rows import PromptRows, Row
 from kbtrain.llm.sampler.sampler import BatchSampler, Stopper
 from kbtrain.llm.sampler.state_sampler import EndStates, StateSampler
@@ -230,18 +230,18 @@ def test_statistics_are_the_same_over_many_lines_as_by_softmax():
     logits = torch.randn(40, 300) * 4
     logits[3, 5] = float("-inf")
     source, tokens = [i // 2 for i in range(80)], torch.randint(6, 300, (80,))
-    told = TokenStatistics.from_logits(logits, tokens, source)
+    entropies, surprisals = token_statistics(logits, tokens, source)
     log_p = torch.log_softmax(logits.double(), dim=-1)
     entropy = -(log_p.exp() * log_p.clamp(min=-1e9)).sum(-1)[source]
-    torch.testing.assert_close(told.entropies.double(), entropy, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(told.surprisals.double(), -log_p[source, tokens], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropies.double(), entropy, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(surprisals.double(), -log_p[source, tokens], atol=1e-5, rtol=1e-5)
 
 
 def test_entropy_and_surprisal_worked_by_hand():
     logits = torch.log(torch.tensor([[0.5, 0.25, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0]]))
-    told = TokenStatistics.from_logits(logits, torch.tensor([0, 1, 0]), [0, 0, 1])
-    assert told.entropies.tolist() == pytest.approx([1.5 * math.log(2)] * 2 + [0.0], abs=1e-6)
-    assert told.surprisals.tolist() == pytest.approx([math.log(2), math.log(4), 0.0], abs=1e-6)
+    entropies, surprisals = token_statistics(logits, torch.tensor([0, 1, 0]), [0, 0, 1])
+    assert entropies.tolist() == pytest.approx([1.5 * math.log(2)] * 2 + [0.0], abs=1e-6)
+    assert surprisals.tolist() == pytest.approx([math.log(2), math.log(4), 0.0], abs=1e-6)
 
 
 @pytest.mark.parametrize("top_k", [0, 5])
