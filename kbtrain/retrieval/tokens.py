@@ -1,4 +1,4 @@
-"""Words for BM25 and TF-IDF: the same object cuts passages and questions, and it is saved with the index."""
+"""Words for searches: the same object cuts passages and questions, and it is saved with the index."""
 
 from __future__ import annotations
 
