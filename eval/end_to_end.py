@@ -75,6 +75,9 @@ from kbtrain.records import Evidence, Label, Outcome
 from kbtrain.report.summary import bootstrap_units, loss_text, text_summary
 from kbtrain.report.tables import pipelines_text
 
+# keys that are settings of the evaluation under the same name
+OF_SETTINGS = ("target_ratio", "bootstrap_draws", "random_draws", "seed", "max_loss", "delta")
+
 
 class EndToEndConfig(StoredAnswersConfig, ResampleConfig):
     run: Path = Field(Path("runs/demo"), description="run folder")
@@ -122,7 +125,9 @@ def main(config: EndToEndConfig) -> None:
     check_sampled([folder], config.accuracy)
     if config.threshold_rule == "max_loss":
         warn_of_dependence(dev.questions)
-    settings = settings_of(config, first.tau_mastery)
+    tau = first.tau_mastery if config.tau_mastery is None else config.tau_mastery
+    alike = {name: getattr(config, name) for name in OF_SETTINGS}
+    settings = Settings(tau, rule=config.threshold_rule, kind=config.accuracy, **alike)
     clusters = clusters_of(config.resample, test.questions)
     methods = pipelines_of_run(config.run, config.sampling_run, test.questions, scores_stored, clusters)
     if methods:
@@ -147,7 +152,7 @@ def main(config: EndToEndConfig) -> None:
     for path in (outcomes, target) if all_questions else (target,):
         write_meta(path, stage="end_to_end", config=config, inputs=inputs, extra=rules, started=started)
     # Thresholds chosen on a part of the questions would not hold for all of them: they are not noted.
-    note_lines = note_chosen(config, folder, gates, gate_results, settings) if all_questions else []
+    note_lines = note_chosen(config, folder, gates, gate_results, settings, clusters) if all_questions else []
     print(text_summary(results, [*folder.notes, *note_lines]))
     print(loss_text(results.gates), end="\n" if dev.outcomes else "")
     print(pipelines_text(methods, bootstrap_units(results.meta)), end="\n" if methods else "")
@@ -170,21 +175,6 @@ def gates_of_run(config: EndToEndConfig, folder: RunFolder, labels: Iterable[Lab
     return [replace(gate, train=training[gate.name]) for gate in gates]
 
 
-def settings_of(config: EndToEndConfig, tau_of_labels: float) -> Settings:
-    """The evaluation's settings; the labels' threshold of mastery where the keys name none."""
-    return Settings(
-        tau_mastery=tau_of_labels if config.tau_mastery is None else config.tau_mastery,
-        rule=config.threshold_rule,
-        target_ratio=config.target_ratio,
-        kind=config.accuracy,
-        bootstrap_draws=config.bootstrap_draws,
-        random_draws=config.random_draws,
-        seed=config.seed,
-        max_loss=config.max_loss,
-        delta=config.delta,
-    )
-
-
 def best_possible(outcomes: Sequence[Outcome], kind: AccuracyKind) -> Oracles:
     """The figures of gates that know the outcomes, by greedy or expected accuracy."""
     by_answer = answers(outcomes, kind)
@@ -198,22 +188,22 @@ def note_chosen(
     gates: Sequence[GateInput],
     gate_results: Sequence[GateResult],
     settings: Settings,
+    clusters: tuple[str, ...] | None,
 ) -> list[str]:
     """Note the chosen thresholds, with their figures on test, in the gates' folders; what was done, in lines."""
-    dev, test, scores_stored = folder.dev, folder.test, folder.stored
+    dev, test, stored = folder.dev, folder.test, folder.stored
     picks = results_at_rule(gate_results, config.noted_rule)
     thresholds = {
         result.gate: (result.threshold, str(result.threshold_rule)) for result in picks if result.threshold is not None
     }
-    scores = {gate: scores_stored.by_gate[gate] for gate in thresholds if gate in scores_stored.by_gate}
+    scores = {gate: stored.by_gate[gate] for gate in thresholds if gate in stored.by_gate}
     options = SavingOptions(
-        config.accuracy, seed=config.seed, clusters=clusters_of(config.resample, test.questions), settings=thresholds,
-        after_search=scores_stored.meta.get("after_search", {}), training={gate.name: gate.train for gate in gates},
+        config.accuracy, seed=config.seed, clusters=clusters, settings=thresholds,
+        after_search=stored.meta.get("after_search", {}), training={gate.name: gate.train for gate in gates},
     )  # fmt: skip
     figures = savings(dev.outcomes, test.outcomes, scores, options)
-    tokens = added_tokens(config.run, config.sampling_run, [outcome.question_id for outcome in dev.outcomes])
-    chosen = ChosenThresholds(picks, settings, figures, tokens, config.replace_thresholds)
-    return note_thresholds(folder, gates, chosen)
+    tokens = added_tokens(config.run, config.sampling_run, dev.ids)
+    return note_thresholds(folder, gates, ChosenThresholds(picks, settings, figures, tokens, config.replace_thresholds))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ from kbtrain.evaluation.fidelity import (
     MAX_CHANGE,
     Fidelity,
     fidelities,
-    floors,
     left_out_lines,
     predicts_change,
     read_changes,
@@ -60,24 +59,17 @@ def main(config: FidelityConfig) -> None:
     changes = read_changes(config.run, config.sampling_run)
     with SampleStore(config.run / "samples.db", read_only=True) as store:
         sampling = store.run_meta(config.sampling_run)
-    behind = scores_stored.behind
-    by_gate = fidelities(
-        changes, scores_stored.by_gate, scores_stored.path, config.max_change, config.delta, floors(behind)
-    )
+    by_gate = fidelities(changes, scores_stored, scores_stored.by_gate, config.max_change, config.delta)
     warn_of_dependence(changes["dev"].questions)
     lines, kept_lines = list(left_out_lines(changes)), {}
     for gate, (choice, _) in by_gate.items():
-        source = behind.get(gate)
+        source = scores_stored.behind.get(gate)
         if source is None or not predicts_change(source):
             continue
         file, _ = scores_stored.scores_of(gate)
         hashes = {file_of.name: file_sha256(file_of) for file_of in (file, config.run / "questions.jsonl")}
-        entry = note(
-            source.folder,
-            source.name,
-            card_threshold(choice, changes["dev"].questions, hashes),
-            config.replace_thresholds,
-        )
+        threshold = card_threshold(choice, changes["dev"].questions, hashes)
+        entry = note(source.folder, source.name, threshold, config.replace_thresholds)
         if line := entry.line(gate, source.folder):
             lines.append(line)
             kept_lines |= {gate: line} if entry.kept else {}

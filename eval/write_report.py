@@ -184,16 +184,15 @@ def change_sentences(
     """A sentence on the gate for ``change`` that skips most on dev; none without such a gate, or with few dev
     questions."""
     behind = scores_stored.behind
-    names = [g.gate for g in gates if g.gate in behind and predicts_change(behind[g.gate])]
-    learnt = {name: scores_stored.by_gate[name] for name in names}
+    learnt = [g.gate for g in gates if g.gate in behind and predicts_change(behind[g.gate])]
     if not learnt:
         return []
     try:
-        measured = fidelities(read_changes(config.run, config.sampling_run), learnt, scores_stored.path)
+        measured = fidelities(read_changes(config.run, config.sampling_run), scores_stored, learnt)
     except UserError as error:
         return [f"No promise about changed answers: {error}."]
     best = next(figure for _, figure in measured.values())
-    skipped = [learnt[best.gate][o.question_id] <= best.threshold for o in outcomes]
+    skipped = [scores_stored.by_gate[best.gate][o.question_id] <= best.threshold for o in outcomes]
     right = [o.llm_correct if skip else o.rag_correct for o, skip in zip(outcomes, skipped, strict=True)]
     always = sum(o.rag_correct for o in outcomes) / len(outcomes)
     return [beside_accuracy(best, sum(right) / len(right), always)]

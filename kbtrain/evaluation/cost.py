@@ -129,9 +129,11 @@ def bill(used: Usage, retrieve: Floats, prices: Prices, asking: GateCost = NO_GA
     generated = ((1 - retrieve) * used.llm_out + retrieve * used.rag_out).mean()
     searches = 1.0 if asking.after_search else float(retrieve.mean())
     tokens = _paid(float(read), float(generated), prices)
-    gate = asking.seconds * prices.machine_hour / 3600
-    if asking.tokens is not None:
-        gate = _paid(asking.tokens.read, asking.tokens.generated, prices)
+    of_gate = asking.tokens or GateTokens(0.0, 0.0)
+    # a gate that asks a server is paid by tokens in place of machine time
+    gate = (
+        _paid(of_gate.read, of_gate.generated, prices) if asking.tokens else asking.seconds * prices.machine_hour / 3600
+    )
     reading = (read * prices.seconds_per_1000_tokens_in + generated * prices.seconds_per_1000_tokens_out) / 1000
     return Bill(
         money=searches * prices.search + tokens + gate,
@@ -140,8 +142,8 @@ def bill(used: Usage, retrieve: Floats, prices: Prices, asking: GateCost = NO_GA
         gate=gate,
         seconds=searches * prices.search_seconds + float(reading) + asking.seconds,
         searched=searches,
-        prompt_tokens=float(read) + (asking.tokens.read if asking.tokens else 0.0),
-        completion_tokens=float(generated) + (asking.tokens.generated if asking.tokens else 0.0),
+        prompt_tokens=float(read) + of_gate.read,
+        completion_tokens=float(generated) + of_gate.generated,
     )
 
 

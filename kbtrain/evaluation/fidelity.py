@@ -8,7 +8,7 @@ An answer differs where the greedy answers with and without passages differ in m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from kbtrain.answers.thoughts import is_left_out
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.calibrate import Chosen, calibrate_change, place_of
-from kbtrain.evaluation.scores import in_order
+from kbtrain.evaluation.scores import StoredScores, in_order
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.registry import read_card
 from kbtrain.gates.seakr.gate import scale_of
@@ -175,22 +175,23 @@ def fidelity(gate: str, chosen: Chosen, scores: Floats, changed: Floats) -> Fide
 
 def fidelities(
     changes: Mapping[Split, Changes],
-    scores: Mapping[str, Mapping[str, float]],
-    path: Path,
+    stored: StoredScores,
+    gates: Iterable[str],
     limit: float = MAX_CHANGE,
     delta: float = DELTA,
-    floors: Mapping[str, float] | None = None,
 ) -> dict[str, tuple[Chosen, Fidelity]]:
-    """Each gate's threshold from dev and its figures on test, most searches skipped on dev first.
+    """The threshold of each of these ``gates`` from dev and its figures on test, most searches skipped on dev first.
 
     Raises :class:`UserError` for too few dev questions, and for a missing score.
     """
     dev, test = changes["dev"], changes["test"]
     by_gate = {}
-    for gate, of in scores.items():
-        floor = (floors or {}).get(gate)
-        chosen = calibrate_change(dev.scores(gate, of, path), dev.differs, limit, delta, floor)
-        by_gate[gate] = (chosen, fidelity(gate, chosen, test.scores(gate, of, path), test.differs))
+    for gate in gates:
+        on_dev, on_test = (part.scores(gate, stored.by_gate[gate], stored.path) for part in (dev, test))
+        source = stored.behind.get(gate)
+        scale = None if source is None else scale_of(source.folder, source.name)
+        chosen = calibrate_change(on_dev, dev.differs, limit, delta, None if scale is None else scale.floor)
+        by_gate[gate] = (chosen, fidelity(gate, chosen, on_test, test.differs))
     return dict(sorted(by_gate.items(), key=lambda item: -item[1][1].dev_skipped))
 
 
@@ -211,12 +212,6 @@ def read_fidelities(path: Path) -> tuple[dict[str, Any], list[Fidelity]]:
         return document["meta"], TypeAdapter(list[Fidelity]).validate_python(document["gates"])
     except (KeyError, TypeError, ValidationError):
         raise UserError(f"{at(path)}: not the figures that eval/fidelity.py writes; run it again") from None
-
-
-def floors(behind: Mapping[str, Source]) -> dict[str, float]:
-    """The lowest score that a gate can give, for gates that have such a floor."""
-    scales = {gate: scale_of(source.folder, source.name) for gate, source in behind.items()}
-    return {gate: scale.floor for gate, scale in scales.items() if scale is not None}
 
 
 def predicts_change(source: Source) -> bool:

@@ -25,7 +25,6 @@ from kbtrain.metrics.significance import Delta, PolicyDraws, draw_policies, inte
 from kbtrain.records import Outcome
 
 LIMIT = thresholds.SMALL_LOSS
-BAND_DRAWS = 1_000
 _ROUNDING = 1e-9
 
 
@@ -89,7 +88,6 @@ class SavingOptions:
     """
 
     kind: AccuracyKind = "greedy"
-    limit: float = LIMIT
     draws: int = 2_000
     seed: int = 0
     clusters: Sequence[str] | None = None
@@ -111,19 +109,17 @@ def savings(
     if not dev or not test or not scores:
         return []
     options = options or SavingOptions()
-    kind, limit = options.kind, options.limit
-    before = oc.dev_answers(dev, kind)
-    correctness = oc.answers(test, kind)
+    before, correctness = oc.dev_answers(dev, options.kind), oc.answers(test, options.kind)
     cuts, rank = {}, {}
     columns = {gate: np.array([of[o.question_id] for o in test]) for gate, of in scores.items()}
     on_dev = {gate: np.array([of[o.question_id] for o in dev]) for gate, of in scores.items()}
     searched = []
     for gate in scores:
-        fewest = most_saved(on_dev[gate], before, limit)[0]
+        fewest = most_saved(on_dev[gate], before)[0]
         right = most_right(on_dev[gate], before, options.training.get(gate))
         chosen = options.settings.get(gate, (right, "best_accuracy"))
         cuts[gate] = chosen[1], (chosen[0], fewest, right)
-        rank[gate] = dev_rank(on_dev[gate], before, limit)
+        rank[gate] = dev_rank(on_dev[gate], before)
         searched += [(columns[gate] > threshold).astype(np.float64) for threshold in cuts[gate][1]]
     llm, rag = correctness.llm, correctness.rag
     drawn = iter(draw_policies(llm, rag, searched, options.draws, options.seed, options.clusters))
@@ -133,22 +129,22 @@ def savings(
         at_noted, at_fewest, at_right = (_setting(threshold, on_dev[gate], next(drawn)) for threshold in thresholds_of)
         curve = retrieval_curve(columns[gate], llm, rag)
         area = None if rank[gate][0] == -math.inf else rank[gate][0]
-        as_all_rag, within = (fewest_searches(curve, float(rag.mean()) - lost) for lost in (0.0, limit))
+        as_all_rag, within = (fewest_searches(curve, float(rag.mean()) - lost) for lost in (0.0, LIMIT))
         rows.append(
             Saving(
-                gate, limit, rule, len(dev), len(test), area, noted=at_noted, fewest=at_fewest, most_right=at_right,
+                gate, LIMIT, rule, len(dev), len(test), area, noted=at_noted, fewest=at_fewest, most_right=at_right,
                 as_all_rag=as_all_rag, within=within, saves="passages" if gate in options.after_search else "searches",
             )
         )  # fmt: skip
     return sorted(rows, key=lambda row: rank[row.gate], reverse=True)
 
 
-def dev_rank(scores: Floats, answers: Correctness, limit: float = LIMIT) -> tuple[float, float]:
+def dev_rank(scores: Floats, answers: Correctness) -> tuple[float, float]:
     """The rank of a gate or of a key by its dev scores: area, then searches saved at a small loss. The area is minus
     infinity where no order gains anything.
     """
     area = normalised_area(scores, answers.llm, answers.rag)
-    return -math.inf if area is None else area, most_saved(scores, answers, limit)[1]
+    return -math.inf if area is None else area, most_saved(scores, answers)[1]
 
 
 def _setting(threshold: float, on_dev: Floats, drawn: PolicyDraws) -> ThresholdSaving:
@@ -206,7 +202,7 @@ def fewest_searches(curve: Curve, accuracy: float, rounding: float = _ROUNDING) 
 
 
 def band(
-    scores: Floats, answers: Correctness, ratios: Floats, draws: int = BAND_DRAWS, seed: int = 0
+    scores: Floats, answers: Correctness, ratios: Floats, draws: int = 1_000, seed: int = 0
 ) -> tuple[Floats, Floats]:
     """95 % interval of a gate's accuracy at each share of questions searched for, by resampling the questions."""
     order = np.argsort(-scores, kind="stable")
