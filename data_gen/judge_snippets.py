@@ -31,7 +31,7 @@ from kbtrain.dialogue.responses import (
 )
 from kbtrain.errors import UserError
 from kbtrain.evaluation.dialogue import EVIDENCE, agreement_with_gold
-from kbtrain.evaluation.scores import labelled_turns
+from kbtrain.evaluation.scores import read_labelled_turns
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.provenance import check_unchanged, file_sha256
@@ -60,7 +60,7 @@ class JudgeSnippetsConfig(ModelJudgeConfig):
 
 def main(config: JudgeSnippetsConfig) -> None:
     source, folder = config.run / "turns.jsonl", config.folder
-    turns = labelled_turns(source, "test")
+    turns = read_labelled_turns(source, "test")["test"]
     names_stored = {path.stem for path in folder.glob("*.jsonl") if path.stem.rpartition("_")[2] in WAYS}
     names = config.augmentations or tuple(sorted(names_stored))
     unknown = next((name for name in names if name not in names_stored), None)

@@ -29,7 +29,7 @@ from kbtrain.evaluation.gate_inputs import in_report_order, scored_gates
 from kbtrain.evaluation.run_folder import check_outcomes_labelled, read_labels, read_outcomes
 from kbtrain.evaluation.scores import (
     StoredScores,
-    labelled_turns,
+    read_labelled_turns,
     read_scores,
     score_file,
     seed_scores,
@@ -107,7 +107,7 @@ def turns(config: ClassifyConfig) -> None:
     gates = config.gates or {path.stem: [Path(path.stem)] for path in stored_scores(config.run).files}
     if config.compare and config.compare not in gates:
         raise UserError(f"key 'compare': no gate '{config.compare}'; {did_you_mean(config.compare, gates)}")
-    rows = {split: labelled_turns(source, split) for split in ("dev", "test")}
+    rows = read_labelled_turns(source, "dev", "test")
     files = {name: [score_file(config.run, path) for path in paths] for name, paths in gates.items()}
     runs = {name: [seed_scores(path, rows) for path in paths] for name, paths in files.items()}
     truth = np.array([bool(turn.label) for turn in rows["test"]])

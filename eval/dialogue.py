@@ -23,7 +23,7 @@ from kbtrain.config import Config, run_script
 from kbtrain.dialogue.responses import NONE
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.dialogue import DialogueInputs, Draws, read_dialogue
-from kbtrain.evaluation.scores import labelled_turns, score_file, seed_scores, seen_in_files
+from kbtrain.evaluation.scores import read_labelled_turns, score_file, seed_scores, seen_in_files
 from kbtrain.io.provenance import write_atomically, write_result
 from kbtrain.metrics.text_generation import bert_parts
 from kbtrain.report.ragate_tables import BertScored, dialogue_html, dialogue_markdown, evaluate_dialogue
@@ -48,7 +48,7 @@ class DialogueConfig(Config):
 
 def main(config: DialogueConfig) -> None:
     started, source = time.monotonic(), config.run / "turns.jsonl"
-    turns = {split: labelled_turns(source, split) for split in ("dev", "test")}
+    turns = read_labelled_turns(source, "dev", "test")
     inputs = read_dialogue(config.responses or config.run / "responses", source, turns["test"])
     rankers = [recall.ranker for recall in inputs.recalls]
     ranker = config.ranker or rankers[0]

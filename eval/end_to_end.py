@@ -127,7 +127,7 @@ def main(config: EndToEndConfig) -> None:
         warn_of_dependence(dev.questions)
     tau = first.tau_mastery if config.tau_mastery is None else config.tau_mastery
     alike = {name: getattr(config, name) for name in OF_SETTINGS}
-    settings = Settings(tau, rule=config.threshold_rule, kind=config.accuracy, **alike)
+    settings = Settings(tau_mastery=tau, rule=config.threshold_rule, kind=config.accuracy, **alike)
     clusters = clusters_of(config.resample, test.questions)
     methods = pipelines_of_run(config.run, config.sampling_run, test.questions, scores_stored, clusters)
     if methods:

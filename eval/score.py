@@ -28,11 +28,11 @@ from kbtrain.config import run_script
 from kbtrain.evaluation.scoring import (
     ChoiceConfig,
     ScoringInputs,
-    attach_passages,
     check_own_prompts,
     choose_gates,
     from_members,
     read_inputs,
+    with_evidence,
 )
 from kbtrain.gates.handles import GateHandle
 from kbtrain.gates.prompted import PROMPTED
@@ -101,7 +101,7 @@ def look_ahead(
     """Print what is left to score for each gate: requests, tokens, money, and with ``measure`` the time."""
     total = sum(map(len, inputs.examples.values()))
     for gate in gates:
-        gate_inputs, files = with_evidence(config, gate, inputs, hashes)
+        gate_inputs, files = with_evidence(config.run, gate, inputs, hashes)
         rows = examples_left(config.run, gate, inputs_of(config, gate, files), gate_inputs.examples)
         print(f"{gate.name}: {len(rows)} of {total} {inputs.reads}s to score")
         if rows and members_engine(config, inputs, gate, hashes):
@@ -109,15 +109,6 @@ def look_ahead(
             continue
         for line in price_of_scores(gate, rows, config.measure, config.prices) if rows else ():
             print(f"  {line}")
-
-
-def with_evidence(
-    config: ScoreConfig, gate: GateHandle, inputs: ScoringInputs, hashes: Mapping[str, str]
-) -> tuple[ScoringInputs, Mapping[str, str]]:
-    """Examples and hashes as the gate needs them: with what was found, where it is asked after the search."""
-    if gate.stage == "search" and inputs.reads == "question":
-        return attach_passages(config.run, inputs, hashes)
-    return inputs, hashes
 
 
 def inputs_of(config: ScoreConfig, gate: GateHandle, hashes: Mapping[str, str]) -> dict[str, str]:
@@ -137,7 +128,7 @@ class Scored(NamedTuple):
 def score(config: ScoreConfig, to_score: ScoringInputs, gate: GateHandle, hashes: Mapping[str, str]) -> Scored:
     """One gate's file."""
     started, target, splits = time.monotonic(), score_path(config.run, gate.name), config.splits
-    to_score, hashes = with_evidence(config, gate, to_score, hashes)
+    to_score, hashes = with_evidence(config.run, gate, to_score, hashes)
     trained = seen_in_training(gate, to_score.examples, to_score.reads, config.allowed())
     for line in seen_messages(gate.name, trained, to_score.reads):
         print(line)
@@ -180,7 +171,7 @@ def members_engine(
     def is_stored(member: GateHandle) -> bool:
         if not is_finished(config.run, member):
             return False
-        member_inputs, files = with_evidence(config, member, inputs, hashes)
+        member_inputs, files = with_evidence(config.run, member, inputs, hashes)
         if any(member.has_held_out(rows) for rows in member_inputs.examples.values()):
             return False  # it reads what the member says itself
         return not examples_left(config.run, member, inputs_of(config, member, files), member_inputs.examples)

@@ -27,12 +27,11 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
-from kbtrain.evaluation.scores import labelled_turns, seed_scores
+from kbtrain.evaluation.scores import read_labelled_turns, seed_scores
 from kbtrain.gate.card import ClassifierCard
 from kbtrain.gates.ragate.mha import Inputs
 from kbtrain.io.provenance import write_atomically
 from kbtrain.metrics.turns import classify_turns, compare
-from kbtrain.records import Split, TurnExample
 from kbtrain.report.tables import difference_table, gate_table
 from kbtrain.show import aligned, number
 
@@ -110,7 +109,7 @@ def mean_and_sd(values: Sequence[float]) -> str:
 
 def test_tables(config: MhaNetworksConfig, trained: Sequence[Network]) -> list[str]:
     """Each input's figures on test, and the first input minus each other one, paired over dialogues."""
-    examples: dict[Split, list[TurnExample]] = {split: labelled_turns(config.turns, split) for split in ("dev", "test")}
+    examples = read_labelled_turns(config.turns, "dev", "test")
     files: dict[str, list[Path]] = {}
     for network in trained:
         files.setdefault(network.inputs, []).append(config.output / network.folder / "scores.jsonl")

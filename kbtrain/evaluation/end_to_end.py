@@ -32,7 +32,6 @@ from kbtrain.io.provenance import device, git_state, package_versions, peak_rss_
 from kbtrain.metrics.classification import Classification, classify, expected_at_random
 from kbtrain.metrics.ranking import drawn_areas, retrieval_curve
 from kbtrain.metrics.significance import holm, interval, mcnemar
-from kbtrain.metrics.thresholds import AnyRule
 from kbtrain.records import Outcome
 
 _FLAT = ("auroc", "average_precision", "precision", "recall", "f1", "fdr")  # of ``needed``, beside the accuracies
@@ -42,24 +41,14 @@ ALPHA = 0.05  # chance that any gate is called better than random where none is
 BASELINES = ("relation_only", "form_only", *RETRIEVER_SCORES, "prompt")  # what a learnt gate is compared with
 
 
-@dataclass(frozen=True)
-class Settings:
-    """``kind``: the accuracy of the flat figures; ``tau_mastery``: mastery above it is known (see ``Label``)."""
+@dataclass(frozen=True, kw_only=True)
+class Settings(DevRule):
+    """``kind`` is the accuracy of the flat figures too; ``tau_mastery``: mastery above it is known (see ``Label``)."""
 
     tau_mastery: float
-    rule: AnyRule = "ratio"
-    target_ratio: float = 0.5
-    kind: AccuracyKind = "greedy"
     bootstrap_draws: int = 10_000
     random_draws: int = 1_000
     seed: int = 0
-    max_loss: float = 0.05
-    delta: float = 0.1
-
-    @property
-    def cut(self) -> DevRule:
-        """The rule of the thresholds, with its settings."""
-        return DevRule(self.rule, self.target_ratio, self.kind, self.max_loss, self.delta)
 
 
 def evaluate(
@@ -74,8 +63,8 @@ def evaluate(
     if not test:
         raise UserError("no question with stored answers to evaluate")
     s = settings
-    chosen = [decide(gate, dev, s.cut) for gate in gates]
-    others = [decide_by_rules(gate, dev, s.cut) for gate in gates]
+    chosen = [decide(gate, dev, s) for gate in gates]
+    others = [decide_by_rules(gate, dev, s) for gate in gates]
     flat = chosen + [decision for group in others for decision in group]
     kinds: list[AccuracyKind] = ["greedy", "expected"] if oc.has_expected(test) else ["greedy"]
     kinds.sort(key=lambda kind: kind != s.kind)  # the flat figures' kind first

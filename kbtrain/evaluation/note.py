@@ -128,7 +128,7 @@ def _threshold(
 ) -> Threshold:
     facts = question_facts(folder.dev.questions)
     if result.threshold_rule == "max_loss":
-        chosen = calibrate(dev_table(gate, folder.dev.outcomes, settings.kind), settings.cut, gate.floor)
+        chosen = calibrate(dev_table(gate, folder.dev.outcomes, settings.kind), settings, gate.floor)
         value, rule, evidence = chosen.threshold, chosen.rule, chosen.evidence
     else:
         value, rule, evidence = result.threshold or 0.0, str(result.threshold_rule), {}

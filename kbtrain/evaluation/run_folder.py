@@ -18,7 +18,7 @@ from kbtrain.answers.grading import is_yes_no
 from kbtrain.config import Config
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionOutcome, Resample, grade, has_expected, outcome
-from kbtrain.evaluation.scores import ByGate, Seen, StoredScores, first_ids, seen_of, stored_scores
+from kbtrain.evaluation.scores import Seen, StoredScores, first_ids, seen_of, stored_scores
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_current, check_unchanged, meta_of, short_name
 from kbtrain.io.store import SampleStore
@@ -257,24 +257,12 @@ def read_run(
     if not test.outcomes:
         raise UserError(f"{at(path / 'questions.jsonl')}: no test question with stored answers to evaluate")
     stored = stored_scores(path) if scores else StoredScores(path / "scores")
-    check_same_questions(stored.by_gate, {*dev.ids, *test.ids}, stored.path)
     return RunFolder(path, dev, test, sampling, notes, stored, questions, len(shared))
 
 
 def counts_as(question: Question, yes_no: YesNo) -> bool:
     """True for a question that ``yes_no`` keeps."""
     return yes_no == "with" or is_yes_no(question) == (yes_no == "only")
-
-
-def check_same_questions(scores: ByGate, ids: set[str], path: Path) -> None:
-    """Raise :class:`UserError` for a gate whose scores are of quite other questions than those evaluated."""
-    for gate, by_question in scores.items():
-        strangers = [i for i in by_question if i not in ids]
-        if by_question and len(strangers) == len(by_question):
-            raise UserError(
-                f"{at(path)}: gate '{gate}' was scored on other questions: none of {first_ids(strangers)} is among "
-                f"the {len(ids)} evaluated ones; score this run's questions"
-            )
 
 
 def seen_note(runs: Sequence[RunFolder], gates: Sequence[str]) -> str:

@@ -203,13 +203,16 @@ def stored_scores(run: Path, required: bool = True) -> StoredScores:
     return StoredScores(folder, tuple(files), by_gate, meta, behind, missing)
 
 
-def labelled_turns(source: Path, split: Split) -> list[TurnExample]:
-    """The labelled turns of a split. Raises :class:`UserError` without any, and for a file that was changed since it
-    was made."""
+def read_labelled_turns(source: Path, *splits: Split) -> dict[Split, list[TurnExample]]:
+    """The labelled turns of each split. Raises :class:`UserError` for a split without any, and for a file that was
+    changed since it was made."""
     check_unchanged(source)
-    turns = [t for t in jsonl.read(TurnExample, source) if t.split == split and t.label is not None]
-    if not turns:
-        raise UserError(f"{source}: no {split} turn with a label")
+    turns: dict[Split, list[TurnExample]] = {split: [] for split in splits}
+    for turn in jsonl.read(TurnExample, source):
+        if turn.split in turns and turn.label is not None:
+            turns[turn.split].append(turn)
+    if empty := [split for split, rows in turns.items() if not rows]:
+        raise UserError(f"{source}: no {empty[0]} turn with a label")
     return turns
 
 

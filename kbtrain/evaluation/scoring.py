@@ -139,10 +139,12 @@ def check_own_prompts(inputs: ScoringInputs, gates: Sequence[GateHandle]) -> Non
             )
 
 
-def attach_passages(
-    run: Path, inputs: ScoringInputs, hashes: Mapping[str, str]
-) -> tuple[ScoringInputs, dict[str, str]]:
-    """The questions with the passages that were found for them, and all hashes."""
+def with_evidence(
+    run: Path, gate: GateHandle, inputs: ScoringInputs, hashes: Mapping[str, str]
+) -> tuple[ScoringInputs, Mapping[str, str]]:
+    """Examples and hashes as the gate needs them: with what was found, where it is asked after the search."""
+    if gate.stage != "search" or inputs.reads != "question":
+        return inputs, hashes
     source = run / "evidence.jsonl"
     examples = {split: attach_hits(rows, source) for split, rows in inputs.examples.items()}
     files = {**inputs.files, "evidence.jsonl": source}

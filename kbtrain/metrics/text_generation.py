@@ -24,12 +24,10 @@ _APART = re.compile(rf"([{CJK}\u3001-\u303f\uff01-\uff0f\uff1a-\uff20])")  # Chi
 
 @dataclass(frozen=True)
 class TextScores:
-    """BLEU (corpus, 0 to 100) with sacrebleu's signature; ROUGE F-measures (mean over responses, 0 to 1), with
-    stemming. Empty responses score 0 and are not skipped."""
+    """BLEU (corpus, 0 to 100); ROUGE F-measures (mean over responses, 0 to 1), with stemming. Empty responses score 0
+    and are not skipped."""
 
-    n: int
     bleu: float
-    bleu_signature: str
     rouge1: float
     rouge2: float
     rouge_l: float
@@ -80,8 +78,7 @@ def scores_of(parts: Floats) -> TextScores:
     score: Any = BLEU.compute_bleu(
         [int(n) for n in total[:_ORDERS]], [int(n) for n in total[_ORDERS : 2 * _ORDERS]], *lengths, smooth_method="exp"
     )
-    rouge = (total[-3:] / len(parts)).tolist()
-    return TextScores(len(parts), float(score.score), bleu_signature(), *rouge)
+    return TextScores(float(score.score), *(total[-3:] / len(parts)).tolist())
 
 
 @functools.cache

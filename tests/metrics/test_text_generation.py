@@ -15,7 +15,7 @@ import pytest
 from support.texts import text_scores
 
 from kbtrain.errors import UserError
-from kbtrain.metrics.text_generation import bert_parts
+from kbtrain.metrics.text_generation import bert_parts, bleu_signature
 
 pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
 pytest.importorskip("rouge_score", reason="needs the extra 'dialogue'")
@@ -79,7 +79,7 @@ def test_bleu_worked_by_hand_with_its_signature() -> None:
     # 1- to 4-gram precisions 5/6, 4/5, 3/4, 2/3; equal lengths, so no brevity penalty
     found = text_scores(["there is a cat on roofs"], ["there is a cat on mats"])
     assert found.bleu == pytest.approx(100 * math.exp(sum(map(math.log, (5 / 6, 4 / 5, 3 / 4, 2 / 3))) / 4))
-    assert "tok:13a" in found.bleu_signature and "version:" in found.bleu_signature
+    assert "tok:13a" in bleu_signature() and "version:" in bleu_signature()
 
 
 def own_bleu(responses: list[list[str]], references: list[list[str]]) -> float:
@@ -114,9 +114,9 @@ def test_random_texts_give_what_the_definitions_give() -> None:
 def test_equal_texts_are_perfect_and_an_empty_one_scores_0() -> None:
     same = ["I found ten restaurants for you .", "Anything else I can do ?"]
     found = text_scores(same, same)
-    assert (found.n, found.bleu, found.rouge1) == (2, pytest.approx(100), 1)
+    assert (found.bleu, found.rouge1) == (pytest.approx(100), 1)
     found = text_scores(["", same[1]], same)
-    assert (found.n, found.rouge1) == (2, 0.5)
+    assert found.rouge1 == 0.5
 
 
 def test_a_chinese_character_is_a_word() -> None:
