@@ -126,10 +126,10 @@ def _mean(turns: JudgedTurns, value: Value, among: Bools, signed: bool = False) 
     return modified_share(float(people.sum()), len(people))
 
 
-def prediction_powered(people: Floats, judge: Floats, judge_rest: Floats, low: float = 0.0, high: float = 1.0) -> Delta:
+def prediction_powered(people: Floats, judge: Floats, judge_rest: Floats, low: float = 0.0) -> Delta:
     """Mean of people's verdicts on few turns, sharpened by a judge's verdicts on many, with its 95 % interval.
 
-    ``judge``: on the turns of ``people``; ``judge_rest``: on the others. Values lie in [low, high]. The estimate is
+    ``judge``: on the turns of ``people``; ``judge_rest``: on the others. Values lie in [low, 1]. The estimate is
     PPI++'s (Angelopoulos, Duchi and Zrnic 2023, arXiv 2311.01453, example 1): the judge's mean on the turns that people
     did not see, corrected by people minus judge on the turns they saw. With fewer than two of either, people's mean.
     """
@@ -137,7 +137,7 @@ def prediction_powered(people: Floats, judge: Floats, judge_rest: Floats, low: f
 
     n, n_rest = len(people), len(judge_rest)
     if n < 2 or n_rest < 2:
-        return bounded_mean(float(people.mean()), float(people.var()) / n, n, low, high)
+        return bounded_mean(float(people.mean()), float(people.var()) / n, n, low)
     spread = float(np.concatenate([judge, judge_rest]).var(ddof=1))
     covariance = float(np.cov(people, judge, ddof=1)[0, 1])
     # the weight of the least variance: a judge that says nothing costs nothing
@@ -149,7 +149,7 @@ def prediction_powered(people: Floats, judge: Floats, judge_rest: Floats, low: f
     if variance > 0:  # Student's t, Welch's degrees of freedom (1947): of ten turns the normal one covers 92 %, not 95
         freedom = variance**2 / (of_people**2 / (n - 1) + of_judge**2 / (n_rest - 1))
         variance *= (float(t.ppf(0.975, freedom)) / Z95) ** 2
-    return bounded_mean(mean, variance, n, low, high)
+    return bounded_mean(mean, variance, n, low)
 
 
 def best_threshold(turns: JudgedTurns) -> tuple[float, Delta]:

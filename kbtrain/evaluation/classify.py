@@ -103,7 +103,6 @@ def score_areas(
     scores: Mapping[str, Floats],
     reference: str,
     draws: int = 2_000,
-    seed: int = 0,
     clusters: Sequence[str] | None = None,
 ) -> dict[str, tuple[Delta | None, Delta | None]]:
     """Each score's oracle-normalised area, and the reference's minus it, on the same resamples (greedy answers) of the
@@ -112,7 +111,7 @@ def score_areas(
     None where the oracle gains nothing over random, and for the reference itself.
     """
     correctness = oc.answers(outcomes, "greedy")
-    drawn = drawn_areas(list(scores.values()), correctness.llm, correctness.rag, draws, seed, clusters)
+    drawn = drawn_areas(list(scores.values()), correctness.llm, correctness.rag, draws, 0, clusters)
     if drawn is None:
         return {gate: (None, None) for gate in scores}
     values = {gate: drawn[:, i] for i, gate in enumerate(scores)}

@@ -46,9 +46,7 @@ class Difference:
     mcnemar: McNemar | None
 
 
-def compare_runs(
-    first: FinishedEvaluation, second: FinishedEvaluation, draws: int = 10_000, seed: int = 0
-) -> list[Difference]:
+def compare_runs(first: FinishedEvaluation, second: FinishedEvaluation, draws: int = 10_000) -> list[Difference]:
     """All gates with decisions in both; McNemar's p-values with Holm's correction over the gates.
 
     Intervals draw entities if those of both evaluations do.
@@ -64,7 +62,7 @@ def compare_runs(
         a, b = (answers_of(run, gate) for run in (first, second))
         if a is not None and b is not None:
             pairs[gate] = a[at[0]], b[at[1]]
-    drawn = resampled_tables([b - a for a, b in pairs.values()], draws, seed, clusters)
+    drawn = resampled_tables([b - a for a, b in pairs.values()], draws, 0, clusters)
     rows = [_difference(gate, *pair, means) for (gate, pair), means in zip(pairs.items(), drawn, strict=True)]
     adjusted = iter(holm([d.mcnemar.p for d in rows if d.mcnemar is not None]))
     return [replace(d, mcnemar=d.mcnemar and replace(d.mcnemar, p_holm=next(adjusted))) for d in rows]

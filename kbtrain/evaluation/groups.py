@@ -72,10 +72,7 @@ def group_rows(
     judged: JudgedQuestions,
     groups: Sequence[str | None],
     order: Callable[[str], Any] = str,
-    *,
     mean: bool = False,
-    draws: int = 2_000,
-    seed: int = 0,
 ) -> list[GroupRow]:
     """One row per group (questions with group None are in none of them), sorted by ``order`` of the names.
 
@@ -84,7 +81,7 @@ def group_rows(
     """
     names = sorted({group for group in groups if group is not None}, key=order)
     places = np.array([-1 if group is None else names.index(group) for group in groups])
-    built = [_row(judged, name, np.flatnonzero(places == i), draws, seed + i) for i, name in enumerate(names)]
+    built = [_row(judged, name, np.flatnonzero(places == i), seed=i) for i, name in enumerate(names)]
     table = [row for row, _ in built]
     return [*table, _mean_row(built)] if mean and len(built) > 1 else table
 
@@ -110,14 +107,12 @@ def _mean_cell(cells: Sequence[Cell], gain: Delta) -> Cell:
     return Cell(ratio, accuracy, random, gain, n_known, mean("known"), mean("unknown"))
 
 
-def _row(
-    judged: JudgedQuestions, name: str, at: NDArray[np.intp], draws: int, seed: int
-) -> tuple[GroupRow, dict[str, Floats]]:
+def _row(judged: JudgedQuestions, name: str, at: NDArray[np.intp], seed: int) -> tuple[GroupRow, dict[str, Floats]]:
     """The row, and each gate's gain over random: as observed, then in each resample."""
     llm, rag = judged.llm[at], judged.rag[at]
     retrieve = [of[at] for of in judged.retrieve.values()]
     clusters = None if judged.clusters is None else [judged.clusters[i] for i in at]
-    policies = dict(zip(judged.retrieve, draw_policies(llm, rag, retrieve, draws, seed, clusters), strict=True))
+    policies = dict(zip(judged.retrieve, draw_policies(llm, rag, retrieve, DRAWS, seed, clusters), strict=True))
     cells = {gate: _cell(llm, p, of) for p, (gate, of) in zip(retrieve, policies.items(), strict=True)}
     gains = {gate: of.gain for gate, of in policies.items()}
     return GroupRow(name, len(at), float(llm.mean()), float(rag.mean()), cells), gains
@@ -244,6 +239,7 @@ def decision(
     return decide(gate_input(runs, gate, answers_of), dev, cut)
 
 
+DRAWS = 2_000  # resamples of a group
 JUDGING_DRAWS, JUDGING_SEED = 5_000, 20_243
 
 

@@ -201,15 +201,13 @@ def fewest_searches(curve: Curve, accuracy: float, rounding: float = _ROUNDING) 
     return float(curve.ratio[first - 1] + part * (curve.ratio[first] - curve.ratio[first - 1]))
 
 
-def band(
-    scores: Floats, answers: Correctness, ratios: Floats, draws: int = 1_000, seed: int = 0
-) -> tuple[Floats, Floats]:
+def band(scores: Floats, answers: Correctness, ratios: Floats, draws: int = 1_000) -> tuple[Floats, Floats]:
     """95 % interval of a gate's accuracy at each share of questions searched for, by resampling the questions."""
     order = np.argsort(-scores, kind="stable")
     starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))
     gain, n = (answers.rag - answers.llm)[order], len(order)
     rows = []
-    for counts in question_counts(n, draws, seed, answers.clusters):
+    for counts in question_counts(n, draws, 0, answers.clusters):
         drawn, size = counts[:, order], counts.sum(axis=1)
         sizes = np.cumsum(np.add.reduceat(drawn, starts, axis=1), axis=1) / size[:, None]
         gains = np.cumsum(np.add.reduceat(drawn * gain, starts, axis=1), axis=1) / size[:, None]

@@ -43,20 +43,20 @@ class Calibration:
     even: list[Bin] = field(default_factory=list)
 
 
-def calibration(truth: Bools, probabilities: Floats, bins: int = BINS) -> Calibration:
-    """Compare probabilities with what came true, in ``bins`` intervals of equal width (1 falls into the last)."""
+def calibration(truth: Bools, probabilities: Floats) -> Calibration:
+    """Compare probabilities with what came true, in :data:`BINS` intervals of equal width (1 falls into the last)."""
     if len(truth) == 0 or not is_probability(probabilities):
         raise ValueError("calibration needs probabilities in [0, 1], one per question")
 
     def bin_of(low: float, high: float, places: NDArray[np.intp]) -> Bin:
         return Bin(low, high, len(places), float(probabilities[places].mean()), float(truth[places].mean()))
 
-    place = np.minimum((probabilities * bins + 1e-9).astype(int), bins - 1)
-    by_width = [bin_of(i / bins, (i + 1) / bins, np.flatnonzero(place == i)) for i in np.unique(place).tolist()]
+    place = np.minimum((probabilities * BINS + 1e-9).astype(int), BINS - 1)
+    by_width = [bin_of(i / BINS, (i + 1) / BINS, np.flatnonzero(place == i)) for i in np.unique(place).tolist()]
     ece = sum(b.n * abs(b.predicted - b.observed) for b in by_width) / len(truth)
     even = [
         bin_of(float(probabilities[places].min()), float(probabilities[places].max()), places)
-        for places in equal_count_bins(probabilities, bins)
+        for places in equal_count_bins(probabilities, BINS)
     ]
     return Calibration(len(truth), ece, float(np.mean((probabilities - truth) ** 2)), by_width, even)
 

@@ -341,13 +341,13 @@ def wilson(successes: float, n: float, z: float = Z95) -> Interval:
     return low, high
 
 
-def newcombe(first: tuple[int, int], second: tuple[int, int], z: float = Z95) -> Interval:
+def newcombe(first: tuple[int, int], second: tuple[int, int]) -> Interval:
     """Interval for the share of ``second`` minus the share of ``first``, each (successes, n), within [-1, 1].
 
     Newcombe's hybrid score interval for independent shares (Newcombe 1998, method 10), from Wilson's two intervals.
     """
     share_1, share_2 = first[0] / first[1], second[0] / second[1]
-    (low_1, high_1), (low_2, high_2) = wilson(*first, z), wilson(*second, z)
+    (low_1, high_1), (low_2, high_2) = wilson(*first), wilson(*second)
     low = share_2 - share_1 - math.hypot(share_2 - low_2, high_1 - share_1)
     high = share_2 - share_1 + math.hypot(high_2 - share_2, share_1 - low_1)
     return low, high

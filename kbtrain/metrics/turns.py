@@ -128,7 +128,6 @@ def gain_over_random(means: Floats) -> Floats:
 def summarise_seeds(
     values: Sequence[Floats],
     draws: int,
-    seed: int = 0,
     figure: Figure | None = None,
     clusters: Sequence[str] | None = None,
 ) -> SeedSummary:
@@ -148,8 +147,8 @@ def summarise_seeds(
         by_seed = column_means.reshape(*column_means.shape[:-1], len(values), -1)
         return by_seed[..., 0] if figure is None else figure(by_seed)
 
-    means, *_ = drawn = of_seeds(resampled_means(table, draws, seed, clusters))
-    picked = np.random.default_rng([seed, 1]).integers(len(values), size=(draws, len(values)))
+    means, *_ = drawn = of_seeds(resampled_means(table, draws, 0, clusters))
+    picked = np.random.default_rng([0, 1]).integers(len(values), size=(draws, len(values)))
     crossed = np.take_along_axis(drawn[1:], picked, axis=1).mean(axis=1)
     return SeedSummary(
         mean=float(means.mean()),
