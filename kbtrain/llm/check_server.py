@@ -107,13 +107,15 @@ class ServerAbilities:
             False: "no: a seed does not repeat an answer; stored answers are kept",
             None: "unknown: all test answers were the same",
         }[self.seeds]
+        several = f" ({self.samples} were requested): several requests a question"
+        answers = f"{self.answers} answers in one request" + several * (self.dialect.most is not None)
         shared = self.answers > 1 and not self.dialect.logprobs
         usage = "yes" + ", one count for all answers of a reply: divided by the lengths of their texts" * shared
         usage = usage if self.usage else "no: lengths of answers are estimated"
         abilities = {
             "server": f"{self.url} ({self.owner}), model {self.model}",
             "endpoint": f"{'; '.join(ends)} -> server_endpoint: {self.endpoint}",
-            "n": self._answers(),
+            "n": answers if self.answers > 1 else "one answer a request: as many requests as answers",
             "logprobs": "yes" if self.dialect.logprobs else "no: 0 is stored for them",
             "seeds": seeds,
             "usage": usage,
@@ -132,13 +134,6 @@ class ServerAbilities:
         """The server as a client that reads states asks it, each request for at most ``seconds``."""
         dialect = Dialect(key_header=self.dialect.key_header)
         return Server(url=self.url, model=self.model, key_env=self.key_env, timeout=seconds, dialect=dialect)
-
-    def _answers(self) -> str:
-        if self.answers == 1:
-            return "one answer a request: as many requests as answers"
-        if self.dialect.most is None:
-            return f"{self.answers} answers in one request"
-        return f"{self.answers} answers in one request ({self.samples} were requested): several requests a question"
 
 
 class _Refused(Exception):

@@ -91,16 +91,13 @@ def padded(
     """(rows, longest) with ``fill`` at the shorter rows' ``side``, and the mask of what is real (1) or filled (0)."""
     import torch
 
-    width = max(len(row) for row in rows)
+    lengths = torch.tensor([len(row) for row in rows])
+    width, left = int(lengths.max()), side == "left"
     gaps = [[fill] * (width - len(row)) for row in rows]
-    blank = [[0] * len(gap) for gap in gaps]
-    if side == "left":
-        values = [[*gap, *row] for gap, row in zip(gaps, rows, strict=True)]
-        mask = [[*zeros, *[1] * len(row)] for zeros, row in zip(blank, rows, strict=True)]
-    else:
-        values = [[*row, *gap] for gap, row in zip(gaps, rows, strict=True)]
-        mask = [[*[1] * len(row), *zeros] for zeros, row in zip(blank, rows, strict=True)]
-    return torch.tensor(values), torch.tensor(mask)
+    values = [[*gap, *row] if left else [*row, *gap] for gap, row in zip(gaps, rows, strict=True)]
+    places = torch.arange(width)
+    mask = places >= width - lengths[:, None] if left else places < lengths[:, None]
+    return torch.tensor(values), mask.long()
 
 
 def batches(prompts: list[P], limits: BatchLimits) -> Iterator[list[P]]:

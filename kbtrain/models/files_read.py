@@ -103,7 +103,7 @@ def check_noted(model: str, stored: Any, product: str, remedy: str) -> None:
     actual = hashes_of(model, stored)
     for name in sorted({*expected, *actual}) if actual else ():
         if expected.get(name) != actual.get(name):
-            change = "is another file than" if name in expected and name in actual else "was not there"
+            change = "is another file than" if name in expected else "was not there"
             change = change if name in actual else "is gone, which was there"
             raise UserError(f"model '{model}': {name} {change} when {product}; copy the model again, or {remedy}")
 

@@ -41,20 +41,16 @@ def check_by_trial(where: Path | str, model: str) -> None:
         return
     files = sorted(path for pattern in PATTERNS for path in folder.glob(pattern) if path.is_file())
     key = tuple(f"{path}\0{path.stat().st_size}\0{path.stat().st_mtime_ns}" for path in files)
-    if not _tokenizer_files(files) or key in _passed:
+    of_tokenizer = (
+        path.suffix in {".jinja", ".model", ".tiktoken"} or path.name.startswith(("tokenizer", "vocab"))
+        for path in files
+    )
+    if key in _passed or not any(of_tokenizer):
         return
     problem = _problem(folder)
     if problem is not None:
         raise UserError(f"model '{model}': {problem}; found in a trial process, so the model was not opened")
     _passed.add(key)
-
-
-def _tokenizer_files(files: list[Path]) -> bool:
-    """True if one of the files is a tokenizer's or a template."""
-    return any(
-        path.suffix in {".jinja", ".model", ".tiktoken"} or path.name.startswith(("tokenizer", "vocab"))
-        for path in files
-    )
 
 
 def _folder_of(where: Path | str) -> Path | None:
