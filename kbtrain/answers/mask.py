@@ -15,16 +15,7 @@ import unicodedata
 import regex
 
 from kbtrain.answers.grading import contains, is_empty
-from kbtrain.answers.words import (
-    LARGEST,
-    NUMERAL,
-    SCALES,
-    chinese,
-    english,
-    from_chinese,
-    from_english,
-    is_number_word,
-)
+from kbtrain.answers.words import LARGEST, NUMERAL, SCALES, chinese, english, from_chinese, from_english, is_number_word
 from kbtrain.answers.writing import (
     CJK,
     KATAKANA,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -11,18 +12,9 @@ from kbtrain.questions.base import DataSet, Loaded, Reading, any_table, native
 from kbtrain.questions.checks import read_questions
 from kbtrain.questions.data_sets.columns import csv_questions, hub_questions, jsonl_questions
 from kbtrain.questions.data_sets.multi_hop import hotpotqa, iirc, musique, two_wiki
-from kbtrain.questions.data_sets.multiple_choice import (
-    ceval,
-    cmmlu,
-    commonsense,
-    mlec_qa,
-    mmlu,
-    openbookqa,
-    xiezhi,
-    xiezhi_en,
-)
+from kbtrain.questions.data_sets.multiple_choice import ceval, cmmlu, commonsense, mlec_qa, mmlu, openbookqa, xiezhi
 from kbtrain.questions.data_sets.open_domain import freshqa, nq_open, popqa, triviaqa
-from kbtrain.questions.data_sets.reading_comprehension import sogouqa, squad, squad_zh, webqa
+from kbtrain.questions.data_sets.reading_comprehension import sogouqa, squad, webqa
 from kbtrain.questions.reading.files import FEW_SHOT_SPLITS
 from kbtrain.questions.reading.tables import OBJECTS, PARQUET, TABLES
 from kbtrain.records import Passage
@@ -92,7 +84,7 @@ DATA_SETS: dict[str, DataSet] = {
         download="https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v1.1.json",
     ),
     "squad_zh": DataSet(
-        native(squad_zh, *OBJECTS),
+        native(partial(squad, dataset="squad_zh", language="zh"), *OBJECTS),
         "SQuAD's layout in Chinese: github.com/ymcui/cmrc2018, github.com/DRCKnowledgeTeam/DRCD, translated SQuAD",
         "CC BY-SA 4.0 (CMRC 2018), 3.0 (DRCD)",
         "gold passage, impossible questions",
@@ -184,7 +176,7 @@ DATA_SETS: dict[str, DataSet] = {
         "options, field as relation",
     ),
     "xiezhi_en": DataSet(
-        native(xiezhi_en, *OBJECTS),
+        native(partial(xiezhi, dataset="xiezhi_en", language="en"), *OBJECTS),
         "github.com/MikeGu721/XiezhiBenchmark (*_eng)",
         "CC BY-NC-SA 4.0",
         "options, first discipline as relation",

@@ -129,16 +129,6 @@ def taken_for_english(question: Question) -> bool:
     return question.language == "en" and language_of(question.text) == "zh"
 
 
-def language_warnings(chinese: int) -> list[str]:
-    """A line on the number of questions that are :func:`taken_for_english`; none for 0."""
-    if not chinese:
-        return []
-    return [  # in use a question's language follows from its characters
-        f"{chinese} questions with Chinese characters are taken for English, and will be asked so, other than in "
-        "use; give --language zh, or a column 'language'"
-    ]
-
-
 def _group(limits: Limits, question: Question) -> str:
     """Key under which a question is counted."""
     return "all" if "all" in limits else question.split
@@ -282,4 +272,9 @@ def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool
                 f"{split} questions with a near duplicate in {other_split}: {len(pairs)} ('{pairs[0].id}' and "
                 f"'{pairs[0].other_id}'); this flatters {figures}; keep them together by --group-by"
             )
-    return lines + language_warnings(chinese)
+    if chinese:  # in use a question's language follows from its characters
+        lines.append(
+            f"{chinese} questions with Chinese characters are taken for English, and will be asked so, other than in "
+            "use; give --language zh, or a column 'language'"
+        )
+    return lines

@@ -364,16 +364,13 @@ class VectorBuild:
         """Embed what is missing, ``size`` passages a request; numbers of passages as they are stored, the first of them
         what was there before.
         """
-        store = Store.open(VectorCard(**self._settings, dimensions=1), self._folder)
-        try:
-            with EventLoop() as loop:
-                embedder = Embedder(VectorCard(**self._settings, dimensions=1))
-                try:
-                    yield from self._store_rows(store, embedder, loop, size)
-                finally:
-                    loop.run(embedder.close())
-        finally:
-            store.close()
+        card = VectorCard(**self._settings, dimensions=1)
+        with closing(Store.open(card, self._folder)) as store, EventLoop() as loop:
+            embedder = Embedder(card)
+            try:
+                yield from self._store_rows(store, embedder, loop, size)
+            finally:
+                loop.run(embedder.close())
 
     def _store_rows(self, store: Store, embedder: Embedder, loop: EventLoop, size: int) -> Iterator[int]:
         resumed, count = is_index(self._folder), store.count()

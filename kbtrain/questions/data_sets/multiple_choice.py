@@ -155,8 +155,3 @@ def xiezhi(file: DataFile, dataset: str = "xiezhi", language: Language = "zh") -
         yield load_row(row, file, dataset, id=f"{dataset}/{file.label}/{number}", text=row.text("question"),
                        answers=letters_of(row, "answer", options), language=language, options=options,
                        relation=next((label for label in labels if label in _FIELDS), labels[0]))  # fmt: skip
-
-
-def xiezhi_en(file: DataFile) -> Iterator[Loaded]:
-    """The English half of the benchmark."""
-    return xiezhi(file, "xiezhi_en", "en")

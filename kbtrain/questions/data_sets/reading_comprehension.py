@@ -20,7 +20,8 @@ def squad(file: DataFile, dataset: str = "squad", language: Language = "en") -> 
     [QA]}]}]}``, QA: ``{"id", "question", "answers": [{"text"}], "is_impossible"}``. On the Hugging Face hub: ``{"id",
     "title", "context", "question", "answers": {"text": [...]}}``.
 
-    The paragraph is the gold passage. Impossible questions (marked, or without answers) have ``gold`` "none".
+    Also CMRC 2018, DRCD and machine-translated SQuAD, in Chinese. The paragraph is the gold passage. Impossible
+    questions (marked, or without answers) have ``gold`` "none".
     """
     # the hub's rows are flat
     flat = file.suffix == PARQUET or first_key(file) in {None, *_FLAT}
@@ -35,11 +36,6 @@ def squad(file: DataFile, dataset: str = "squad", language: Language = "en") -> 
         yield load_row(row, file, dataset, (passage,), id=row.identifier("id"), text=row.text("question"),
                        answers=answers, language=language, gold_passages=(passage.id,) if answers else (),
                        gold="given" if answers else "none")  # fmt: skip
-
-
-def squad_zh(file: DataFile) -> Iterator[Loaded]:
-    """The same in Chinese (machine-translated SQuAD, CMRC 2018, DRCD)."""
-    return squad(file, "squad_zh", "zh")
 
 
 def _nested_rows(file: DataFile) -> Iterator[tuple[SourceRecord, str, str]]:

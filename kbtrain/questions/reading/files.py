@@ -86,9 +86,9 @@ def data_files(
         raise UserError(f"{at(path)}: no file in it {condition} in {' or '.join(suffixes)}")
 
 
-def data_file(path: Path, split: Split = "test") -> DataFile:
+def data_file(path: Path) -> DataFile:
     """One file that is not an archive. Raises :class:`UserError` for a folder, a pipe or a device."""
-    return DataFile(str(path), _label(path.name), "", split, opener_of(path))
+    return DataFile(str(path), _label(path.name), "", "test", opener_of(path))
 
 
 def _label(name: str) -> str:
