@@ -243,11 +243,7 @@ def to_json(run: RunAnalysis) -> dict[str, Any]:
             for indicator in INDICATORS
         },
         "stability": {
-            "largest": run.stability.largest,
-            "tau_mastery": run.stability.tau_mastery,
-            "tau_certainty": run.stability.tau_certainty,
-            "n": run.stability.n,
-            "fewer": run.stability.fewer,
+            **_numbers(run.stability),
             "sizes": {str(size): _numbers(at) for size, at in sorted(run.stability.sizes.items())},
         },
         "least_certain": [dataclasses.asdict(entry) for entry in run.least_certain.spreads()],
