@@ -179,10 +179,10 @@ def count_known(answers: Iterable[tuple[Question, bool]]) -> dict[str, KnownShar
 
 
 def _least_popular(questions: Sequence[Question], dataset: str, share: float) -> float:
-    known = sorted((q.popularity for q in questions if q.dataset == dataset and q.popularity is not None), reverse=True)
-    if not known:
+    views = sorted((q.popularity for q in questions if q.dataset == dataset and q.popularity is not None), reverse=True)
+    if not views:
         raise UserError(f"key 'popular': no question of data set '{dataset}' has a popularity; take '{dataset}' out")
-    return known[max(1, round(share * len(known))) - 1]
+    return views[max(1, round(share * len(views))) - 1]
 
 
 def linked(rows: Sequence[Collection[str]]) -> list[str | None]:

@@ -103,7 +103,7 @@ def _supporting(row: SourceRecord, passages: tuple[Passage, ...]) -> tuple[str, 
 
 ALIASES = "id_aliases.json"
 _HOPS = {"comparison": 2, "inference": 2, "compositional": 2, "bridge_comparison": 4}
-Names = Callable[[SourceRecord, str], tuple[str, ...]]
+Names = Callable[[str], tuple[str, ...]]
 
 
 def two_wiki(path: Path, reading: Reading) -> Iterator[Loaded]:
@@ -113,22 +113,24 @@ def two_wiki(path: Path, reading: Reading) -> Iterator[Loaded]:
     or beside the file) gives ``{"Q_id", "aliases", "demonyms"}``, which count as right in the data set's own evaluation
     (version 1.1). Copies on the hub are read as HotpotQA's; lists may be JSON texts there.
     """
-    names: Names = _no_names
+    names: Names | None = None
     place = path if path.is_dir() or zipfile.is_zipfile(path) else path.parent / ALIASES
     for file in data_files(place, (ALIASES,), required=False) if place.exists() else ():
         names = _known_names(file)
     yield from native(lambda file: _two_wiki_rows(file, names), *OBJECTS, leave_out=ALIASES)(path, reading)
 
 
-def _two_wiki_rows(file: DataFile, names: Names) -> Iterator[Loaded]:
-    """``names`` gives the aliases of an entity id. The relation is the question's type."""
+def _two_wiki_rows(file: DataFile, names: Names | None) -> Iterator[Loaded]:
+    """``names`` gives the aliases of an entity id, None without their file. The relation is the question's type."""
     for row in any_rows(file):
         passages = _titled_passages(row, "2wikimultihopqa")
         answers, gold = answers_or_hidden(row)
         kind = row.text("type").replace("-", "_")
-        entity = row.text_or_empty("answer_id")
+        entity = row.text_or_empty("answer_id") if answers else ""
+        if entity and names is None:
+            raise row.error("answer_id", f"'{entity}' may have aliases; put {ALIASES} of the release beside the file")
         yield load_row(row, file, "2wikimultihopqa", passages, id=_row_id(row), text=row.text("question"),
-                       answers=unique([*answers, *(names(row, entity) if answers and entity else ())]), relation=kind,
+                       answers=unique([*answers, *(names(entity) if entity and names else ())]), relation=kind,
                        hops=_HOPS.get(kind),
                        entities=tuple(part for part in row.text_or_empty("entity_ids").split("_") if part),
                        gold_passages=_supporting(row, passages), gold=gold)  # fmt: skip
@@ -143,15 +145,11 @@ def _known_names(file: DataFile) -> Names:
         texts = [text for key in ("aliases", "demonyms") if row.has(key) for text in row.gold_answers(key)]
         db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (row.text("Q_id"), json.dumps(texts)))
 
-    def names(row: SourceRecord, entity: str) -> tuple[str, ...]:
+    def names(entity: str) -> tuple[str, ...]:
         texts = db.execute("SELECT names FROM names WHERE id = ?", (entity,)).fetchone()
         return tuple(json.loads(texts[0])) if texts else ()
 
     return names
-
-
-def _no_names(row: SourceRecord, entity: str) -> tuple[str, ...]:
-    raise row.error("answer_id", f"'{entity}' may have aliases; put {ALIASES} of the release beside the file")
 
 
 def musique(file: DataFile) -> Iterator[Loaded]:
