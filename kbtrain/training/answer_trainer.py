@@ -258,13 +258,13 @@ class AnswerTrainer(BaseTrainer):
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def plain_model(self, fresh: Callable[[], Any] | None = None) -> PreTrainedModel:
-        """The trained model without accelerate's and the launcher's wrappers.
+        """As in the base class.
 
         With ``fresh``, which opens an untrained one, also under ZeRO-3: all ranks must call it then, and the first
         one gets the weights whole (the others their split model).
         """
-        model = self.accelerator.unwrap_model(self.model_wrapped, keep_fp32_wrapper=False)
+        model = super().plain_model()
         if self.split and fresh is not None:
             whole = gather_weights(model)
             model = load_weights_into(fresh, whole) if self.args.process_index == 0 else model
-        return cast("PreTrainedModel", model)
+        return model

@@ -9,11 +9,11 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import Trainer, TrainerCallback
+from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from kbtrain.errors import UserError
@@ -159,6 +159,11 @@ class BaseTrainer(Trainer):
         output = super().train(*args, **kwargs)
         self._let_state_go()
         return output
+
+    def plain_model(self) -> PreTrainedModel:
+        """The trained model without accelerate's and the launcher's wrappers."""
+        model = self.accelerator.unwrap_model(self.model_wrapped, keep_fp32_wrapper=False)
+        return cast("PreTrainedModel", model)
 
     def _load_best_model(self) -> None:
         """The checkpoint is read whole beside the model: what training alone needs goes before."""

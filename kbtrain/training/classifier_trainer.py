@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import TrainingArguments
 
 from kbtrain.errors import UserError
 from kbtrain.models.batching import padded
@@ -215,8 +215,3 @@ class ClassifierTrainer(BaseTrainer):
     ) -> dict[str, float]:
         """Dev figures as the gate scores; all ranks know them."""
         return self.log_dev_metrics(self.measure(), metric_key_prefix)
-
-    def plain_model(self) -> PreTrainedModel:
-        """The trained model without accelerate's wrappers."""
-        model = self.accelerator.unwrap_model(self.model_wrapped, keep_fp32_wrapper=False)
-        return cast("PreTrainedModel", model)

@@ -12,7 +12,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import CARD, GateCard, KeyedCard
+from kbtrain.gate.card import CARD, KeyedCard
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import HeldOut, write_held_out
 from kbtrain.io import jsonl
@@ -31,7 +31,7 @@ from kbtrain.records import Example, GateExample, Split, Target
 from kbtrain.training.config import FitConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
 from kbtrain.training.finish import DevScores, Ending, largest_difference
-from kbtrain.training.model_card import USE_QUESTION, ModelCard
+from kbtrain.training.model_card import ModelCard
 from kbtrain.training.run import claim_folder
 
 
@@ -279,7 +279,21 @@ class SingleEnding(Ending):
         )
         self.figures, self.facts = self.dev.metrics, {"dev": self.dev.metrics}
         self.trained_on, self.questions = f"{len(train)} examples", [row.example for row in train]
-        self.page = _single_card(config, gate, gate.card, chosen, self.run, self.dev)
+        learnt = (f"{name}: {value}" for name, value in gate.card.run.items() if isinstance(value, str))
+        self.page = self.dev.page(
+            title=f"Retrieval gate (`{gate.name}`)",
+            what=" ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split()),
+            points=(
+                f"Labels: {config.labels}; a higher score means that retrieval is more needed.",
+                *((f"Stands on {gate.card.base_model}.",) if gate.card.base_model else ()),
+                *learnt,
+                *(f"{name}: {value}" for name, value in chosen.items()),
+            ),
+            limits="it was fitted to the data named below; other data were not tried.",
+            run=self.run,
+            versions=package_versions(),
+            tags=("adaptive-retrieval",),
+        )
 
     def write(self, folder: Path) -> None:
         if hasattr(self.gate, "save_beside"):
@@ -304,46 +318,17 @@ def _fit_facts(counts: Mapping[str, Any], started: float) -> dict[str, Any]:
     return {**git_state(), **counts, "seconds": seconds, "peak_rss_mb": peak_rss_mb()}
 
 
-def _single_card(
-    config: FitConfig,
-    gate: Gate,
-    fitted: GateCard,
-    chosen: Mapping[str, Any],
-    run: Mapping[str, object],
-    dev: DevScores,
-) -> ModelCard:
-    return dev.page(
-        title=f"Retrieval gate (`{gate.name}`)",
-        what=" ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split()),
-        points=(
-            f"Labels: {config.labels}; a higher score means that retrieval is more needed.",
-            *((f"Stands on {fitted.base_model}.",) if fitted.base_model else ()),
-            *(f"{name}: {value}" for name, value in fitted.run.items() if isinstance(value, str)),
-            *(f"{name}: {value}" for name, value in chosen.items()),
-        ),
-        limits="it was fitted to the data named below; other data were not tried.",
-        run=run,
-        versions=package_versions(),
-        tags=("adaptive-retrieval",),
-    )
-
-
 def _model_card(card: KeyedCard, fit: KeyedFit, dev: Mapping[Target, DevScores]) -> ModelCard:
-    sections = {f"{key} on dev ({scores.counts('questions')})": scores.table
-                for key, scores in list(dev.items())[1:]}  # fmt: skip
-    first = next(iter(dev.values()))
-    return ModelCard(
+    (name, scores), *others = dev.items()
+    page = scores.page(
         title=f"Retrieval gate (`{card.kind}`)",
         what=fit.what,
-        use=USE_QUESTION,
         points=fit.points,
         limits=fit.limits,
-        of_dev=f"{card.keys[0]}; {first.counts('questions')}",
-        metrics=first.table,
-        threshold="\n".join(scores.threshold_text for scores in dev.values()),
         run=card.run,
         versions=card.versions,
-        n_probe=len(first.need),
         tags=("adaptive-retrieval",),
-        sections=sections,
+        sections={f"{key} on dev ({more.counts('questions')})": more.table for key, more in others},
     )
+    lines = "\n".join(scores.threshold_text for scores in dev.values())
+    return replace(page, of_dev=f"{name}; {scores.counts('questions')}", threshold=lines)
