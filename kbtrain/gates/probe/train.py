@@ -32,7 +32,7 @@ from kbtrain.metrics.ranking import auroc
 from kbtrain.records import NEEDS_RETRIEVAL, GateExample, Target
 from kbtrain.show import COLOURS, new_figure, page
 from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
-from kbtrain.training.finish import COMPARED, Ending, intervals_of_keys, largest_difference
+from kbtrain.training.finish import Ending, intervals_of_keys, largest_difference
 from kbtrain.training.folds import groups_of
 from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kbtrain.training.config import RecipeConfig
 
 FIGURE = "layers.svg"
-ALONE = 16  # examples that are read alone and in a batch
+ALONE = 16  # examples that are read alone and in a batch, and again by the gate opened from its folder
 TOLERANCE = 1e-5  # of a score, between the fitted probe and the one opened from its folder
 
 
@@ -148,13 +148,13 @@ class ProbeEnding(Ending):
         dev = used_examples(data.dev, card.condition)
         scores = gate.score_all(dev)
         self.gate, self.fitted = gate, fitted
-        self.examples = (dev or used_examples(data.train, card.condition))[:COMPARED]
+        self.examples = (dev or used_examples(data.train, card.condition))[:ALONE]
         n = len(self.examples)
         self.kept = {name: values[:n] for name, values in scores.items()} if dev else gate.score_all(self.examples)
         self.intervals = _dev_figures(dev, scores, gate)
         self.figures = {f"auroc_{key}": float(text.split()[0]) for key, text in self.intervals.items()}
         self.facts = {"train_examples": len(data.train), "dev_examples": len(dev), "without_label": data.unlabelled}
-        batch = asdict(batch_agreement(gate, self.examples[:ALONE], self.kept))
+        batch = asdict(batch_agreement(gate, self.examples, self.kept))
         self.run = {**run, **self.facts, "batch": batch, "peak_rss_mb": peak_rss_mb()}
         self.card = card.model_copy(update={"run": self.run, "versions": package_versions()})
         self.trained_on, self.questions = f"{len(data.train)} examples", data.train

@@ -33,25 +33,21 @@ def lexical_disagreement(texts: Sequence[str]) -> float:
     k = len(texts)
     if k < 2:
         return 0.0
-    return 1.0 - float(similarities(texts).sum() - k) / (k * (k - 1))
+    return 1.0 - float(similarities(tuple(texts)).sum() - k) / (k * (k - 1))
 
 
 def laplacian_sum(texts: Sequence[str]) -> float:
     """Sum of max(0, 1 - eigenvalue) of I - D^-1/2 W D^-1/2, W the pairwise ROUGE-L: 1 for k equal texts, k for k
     texts without a word in common."""
-    w = similarities(texts)
+    w = similarities(tuple(texts))
     scale = 1.0 / np.sqrt(w.sum(axis=1))
     eigenvalues = np.linalg.eigvalsh(w * scale[:, None] * scale[None, :])  # = 1 - those of the Laplacian
     return float(np.maximum(eigenvalues, 0.0).sum())
 
 
-def similarities(texts: Sequence[str]) -> Floats:
-    """(k, k) ROUGE-L F1 of the normalised texts; a text is 1 like itself, also an empty one."""
-    return _similarities(tuple(texts))
-
-
 @functools.lru_cache(maxsize=1)  # two signals read it of the same texts
-def _similarities(texts: tuple[str, ...]) -> Floats:
+def similarities(texts: tuple[str, ...]) -> Floats:
+    """(k, k) ROUGE-L F1 of the normalised texts; a text is 1 like itself, also an empty one."""
     keys = [normalise(text) for text in texts]
     distinct = list(Counter(keys))  # answers repeat: each pair of different ones is compared once
     table = np.eye(len(distinct))

@@ -25,8 +25,6 @@ def gram(states: ArrayLike) -> Floats:
     Raises :class:`UserError` if a state is not finite, as a model in too coarse a number format makes them.
     """
     z = np.asarray(states, dtype=np.float64)
-    if z.ndim != 2 or len(z) < 1:
-        raise ValueError(f"states are (samples, features), not {z.shape}")
     if not np.isfinite(z).all():
         bad = int((~np.isfinite(z)).any(axis=1).sum())
         raise UserError(f"hidden states of {bad} of {len(z)} samples are not numbers; try dtype fp32 (or bf16)")
