@@ -203,7 +203,8 @@ def append(file: TextIO, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())  # what is still held would be refused at close()
+            # what the file object still holds would be refused once more at close()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
             raise
 
 
@@ -239,10 +240,8 @@ def put_in_place(source: Path, target: Path) -> None:
 
 
 def check_replaceable(target: Path) -> None:
-    """Raise :class:`UserError` where a pipe, socket or device is, or a link to one.
-
-    Root may put a file into the place of a device: then /dev/null is a file for every program of the machine.
-    """
+    """Raise :class:`UserError` where a pipe, socket or device is, or a link to one."""
+    # root may put a file into the place of a device: then /dev/null is a file for every program of the machine
     try:
         mode = os.stat(target).st_mode  # links are followed: /dev/stdout is one
     except OSError:  # nothing there, or a link to nowhere; what the system refuses is said by the writing itself
@@ -268,7 +267,8 @@ def replacing(target: Path) -> Iterator[Path]:
     After an error the target is as it was, and nothing else is left. What a killed process left is removed by the next
     one that writes into the folder. Raises :class:`UserError` where the system refuses.
     """
-    check_replaceable(target)  # before the work that fills the file
+    # before the work that fills the file
+    check_replaceable(target)
     partial = beside(target, f".{os.getpid()}-{secrets.token_hex(4)}{_PARTIAL}")
     with contextlib.ExitStack() as held:
         try:
@@ -323,7 +323,8 @@ def writing(*targets: Path, what: str = "it", instead: str = "wait for it", key:
     are folders.
     """
     with contextlib.ExitStack() as held:
-        for target in sorted(dict.fromkeys(targets)):  # in one order, so that two processes never hold one each
+        # in one order, so that two processes never hold one each
+        for target in sorted(dict.fromkeys(targets)):
             held.enter_context(_lock(target, what, instead, key))
         yield
 
@@ -354,7 +355,8 @@ def _lock(target: Path, what: str, instead: str, key: str) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             lock.unlink()
-        fcntl.flock(file, fcntl.LOCK_UN)  # a child that inherited the file would hold it on
+        # a child that inherited the file would hold the lock on
+        fcntl.flock(file, fcntl.LOCK_UN)
         os.close(file)
         for folder in new_folders:
             with contextlib.suppress(OSError):

@@ -269,7 +269,8 @@ def _git(*args: str) -> str | None:
 def git_state() -> dict[str, Any]:
     """Commit of the clone this package runs from, and whether tracked files differ from it; null outside a clone."""
     top = _git("rev-parse", "--show-toplevel")
-    if top is None or Path(top).resolve() != _ROOT:  # installed into an environment inside somebody else's clone
+    # an environment may be inside somebody else's clone
+    if top is None or Path(top).resolve() != _ROOT:
         return {"git_commit": None, "git_dirty": None}
     status = _git("status", "--porcelain", "--untracked-files=no")
     return {"git_commit": _git("rev-parse", "HEAD"), "git_dirty": None if status is None else bool(status)}
@@ -285,7 +286,8 @@ def device() -> str:
 
 def peak_rss_mb() -> float:
     """Peak resident memory of this process so far, in MiB."""
-    try:  # what getrusage says holds the parent's peak too, if that was higher when it started this process
+    # what getrusage says holds the parent's peak too, if that was higher when it started this process
+    try:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
         return round(int(status.split("VmHWM:")[1].split()[0]) / 1024, 1)
     except (OSError, IndexError):

@@ -113,9 +113,7 @@ def check(db: sqlite3.Connection, path: Path) -> None:
 def check_noted(path: Path, read_only: bool) -> None:
     """Raise :class:`UserError` for a store whose bytes are others than its meta data note.
 
-    SQLite itself sees a changed byte only where pages are joined, not in an answer. Up to :data:`HASHED` bytes the
-    hash is of the whole file even if size and time are as they were: a disk's fault leaves both. A larger store
-    is hashed only where size or time are others; its answers are checked as they are read.
+    SQLite itself sees a changed byte only where pages are joined, not in an answer.
     """
     if not meta_path(path).exists():
         return
@@ -126,6 +124,8 @@ def check_noted(path: Path, read_only: bool) -> None:
             raise
         return  # of the stage that is about to write it
     current = stamp(path)
+    # a small store is hashed even if size and time are as they were: a disk's fault leaves both; the answers of a large
+    # one are checked as they are read
     if (current["bytes"] or 0) > HASHED and all(meta.get(key) == value for key, value in current.items()):
         return
     if meta.get("sha256") != _hash(path, tuple(current.values())):
@@ -270,9 +270,10 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         if run in self._counted:
             return
         query = """SELECT meta, n_sets, runs.digest, id, condition FROM runs LEFT JOIN questions USING (run)
-            LEFT JOIN sets USING (question) WHERE name = ?"""  # in one statement: a writer may add to them
+            LEFT JOIN sets USING (question) WHERE name = ?"""
         n_found, keys, first = 0, 0, None
         with user_errors(self.path):
+            # in one statement: a writer may add question-conditions meanwhile
             for first in self._db.execute(query, (run,)):
                 if first[-1] is not None:
                     n_found, keys = n_found + 1, _sum(keys, *first[-2:])
@@ -411,10 +412,12 @@ class SampleStore(contextlib.AbstractContextManager["SampleStore"]):
         mode = "ro" if read_only else "rwc"
         wal = beside(self.path, "-wal")
         if read_only and not wal.exists() and not os.access(self.path.parent, os.W_OK):
-            mode = "ro&immutable=1"  # a finished store on a read-only disk: the log has no place
+            # a finished store on a read-only disk: the log has no place
+            mode = "ro&immutable=1"
         uri = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
         db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
-        db.execute("PRAGMA synchronous = FULL")  # the default of WAL mode in some builds loses the last puts
+        # the default of WAL mode in some builds loses the last puts
+        db.execute("PRAGMA synchronous = FULL")
         return db
 
     def _insert(self, db: sqlite3.Connection, run: int, sample_set: SampleSet) -> None:

@@ -67,20 +67,19 @@ class Change(NamedTuple):
 def change(
     question: Question, llm: Iterable[str], rag: Iterable[str], is_same: Equality = grading.is_same
 ) -> Change | None:
-    """Share of the pairs whose answers differ; None without a pair that has a verdict.
-
-    Answers of one form (:func:`kbtrain.answers.grading.group_key`) are compared once.
-    """
+    """Share of the pairs whose answers differ; None without a pair that has a verdict."""
     without, with_passages = (_forms(question, texts) for texts in (llm, rag))
     different = judged = 0
     for key, (text, times) in without.items():
         for other_key, (other, other_times) in with_passages.items():
+            # answers of one form are compared once
             same = True if key == other_key else is_same(question, text, other)
             if same is not None:
                 judged += times * other_times
                 different += times * other_times * (not same)
     if not judged:
         return None
+    # Wilson's interval for min(n, m) independent pairs is wide enough for a two-sample U-statistic (Hoeffding 1963)
     pairs = min(sum(times for _, times in forms.values()) for forms in (without, with_passages))
     share = different / judged
     return Change(share, *wilson(share * pairs, pairs))

@@ -41,8 +41,9 @@ class BenefitTarget:
         They stay -1 and 1 when ``tail`` is 0, no training question has a benefit, or the quantiles fall together.
         """
         plain = cls(tau, greedy=greedy)
+        # labels that stream from a file are not read
         if not tail:
-            return plain  # labels that stream from a file are not read
+            return plain
         gains = (plain.gain(label) for label in labels if label.split == "train")
         counts = Counter(gain for gain in gains if gain is not None)
         if not counts:

@@ -101,7 +101,8 @@ def certainty(groups: tuple[int, ...], answers: int | None = None) -> float:
     if n < 2 or min(groups) < 1 or not 2 <= scale <= n:
         raise ValueError(f"certainty needs two answers or more in groups that are not empty, not {scale} of {groups}")
     if len(groups) == 1:
-        return 1.0  # the sum below misses it by a rounding for some n
+        # the sum below misses it by a rounding for some n
+        return 1.0
     if scale < n:
         entropy = math.fsum(_mean_entropy(size, n, scale) for size in sorted(groups))
     else:
@@ -125,15 +126,14 @@ def certainty_interval(
 ) -> Interval:
     """95 % bootstrap interval for the certainty that as many samples show on average, on the scale of ``answers``.
 
-    The plain percentile interval fails here: a resample always agrees more than its original. So the resamples'
-    spread is centred on the value itself, and one answer not seen yet takes part with weight 1 / (n + 1), without
-    which 30 equal answers would leave no doubt. In simulations with 30 answers from ten kinds of distributions it
-    covers 0.83 (long tails) to 1.0, the percentile interval 0.48 to 0.94. Seeded by the groups alone.
+    In simulations with 30 answers from ten kinds of distributions it covers 0.83 (long tails) to 1.0, the percentile
+    interval 0.48 to 0.94. Seeded by the groups alone.
     """
     import numpy as np
 
     sizes = tuple(sorted(groups, reverse=True))
     n, value = sum(sizes), certainty(sizes, answers)
+    # one answer not seen yet takes part: without it 30 equal answers would leave no doubt
     shares = np.array([*sizes, 1]) / (n + 1)
     counts = np.random.default_rng([seed, *sizes]).multinomial(n, shares, size=draws)
     if answers is None or answers == n:
@@ -142,5 +142,6 @@ def certainty_interval(
     else:
         parts = np.array([0.0, *(_mean_entropy(size, n, answers) for size in range(1, n + 1))])
         resampled = 1 - parts[counts].sum(axis=1) / math.log(answers)
+    # a resample always agrees more than its original, so the resamples' spread is centred on the value itself
     low, high = np.quantile(resampled, [0.025, 0.975]) - resampled.mean()
     return max(0.0, value + min(0.0, float(low))), min(1.0, value + max(0.0, float(high)))

@@ -30,8 +30,9 @@ def effect(without: float, with_retrieval: float) -> Effect:
 
 
 def above(value: float, tau: float) -> bool:
-    """True if a certainty or a benefit exceeds ``tau``, rounding aside: equal entropies of different groupings, e.g.
-    4+1+1+1+1 and 2+2+2+2, differ in the last digit, and so do 0.4 - 0.3 and 0.2 - 0.1."""
+    """True if a certainty or a benefit exceeds ``tau``, rounding aside."""
+    # equal entropies of different groupings (4+1+1+1+1 and 2+2+2+2) differ in the last digit, and so do 0.4 - 0.3 and
+    # 0.2 - 0.1
     return value > tau + _SAME
 
 
@@ -76,14 +77,14 @@ def indicators(
     """Mastery and certainty of one sample set, which must hold at least :data:`MIN_SAMPLES` samples.
 
     None if fewer have a verdict (a judge of ``verdicts`` abstains, a yes/no answer says neither) or are kept by
-    ``rule``, and if more than its ``max_empty`` are skipped (:func:`~kbtrain.answers.thoughts.is_left_out`): only
-    answers with short thoughts would be left.
+    ``rule``, and if more than its ``max_empty`` are skipped (:func:`~kbtrain.answers.thoughts.is_left_out`).
     """
     sampled = rule.by == "samples"
     stored = _stated(sample_set, rule)
     answers = counted_answers(stored)
     graded = grade(question, counted_texts(sample_set, rule), verdicts)
     few = (graded.n_graded if graded.gold else graded.n) < (MIN_SAMPLES if sampled else 1)
+    # of many skipped answers only those with short thoughts would be left
     if few or len(stored) - len(answers) > rule.max_empty * len(stored):
         return None, graded
     silent = Counter(map(silence, stored))

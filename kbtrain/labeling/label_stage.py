@@ -260,7 +260,6 @@ def common_answers(store: SampleStore, run: str) -> int | None:
     """The I of the scale that all splits' certainties share: the fewest answers that a split was to have.
 
     Where the run does not say: the number that most of its question-conditions have. None without sampled answers.
-    Half of them where answers are skipped: each question with a label has at least half left.
     """
     planned = store.run_meta(run).get("samples")
     if isinstance(planned, dict) and (sampled := [n for n in planned.values() if n >= MIN_SAMPLES]):
@@ -268,6 +267,7 @@ def common_answers(store: SampleStore, run: str) -> int | None:
     else:
         sizes = {n: times for n, times in store.set_sizes(run).items() if n >= MIN_SAMPLES}
         n = max(sizes, key=lambda n: (sizes[n], -n), default=0)
+    # where answers are skipped, each question with a label has at least half of its answers left
     if any(is_left_out(sample) for sample in store.answers(run)):
         n = max(MIN_SAMPLES, -(-n // 2)) if n else 0
     return n or None
@@ -324,7 +324,8 @@ def quantile(values: Counter[float], share: float) -> float:
     total, below = values.total(), 0
     for value in sorted(values):
         below += values[value]
-        if below >= share * total * (1 - 1e-12):  # 0.07 * 100 is a little more than 7
+        # 0.07 * 100 is a little more than 7
+        if below >= share * total * (1 - 1e-12):
             return value
     raise ValueError("no values")
 

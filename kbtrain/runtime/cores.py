@@ -75,11 +75,9 @@ OWN = (700, 2000)  # Python's own threshold, before and since 3.13
 
 
 def raise_gc_threshold() -> None:
-    """Collect less often in this process; a threshold that the user set stays.
-
-    Imports of torch and transformers create hundreds of thousands of long-lived objects. Python's own threshold
-    collects 1,340 times meanwhile, a fifth of the imports' processor time (0.9 of 4.9 s); this one 92 times.
-    """
+    """Collect less often in this process; a threshold that the user set stays."""
+    # imports of torch and transformers create hundreds of thousands of long-lived objects; Python's own threshold
+    # collects 1,340 times meanwhile, a fifth of the imports' processor time (0.9 of 4.9 s); this one 92 times
     if gc.get_threshold()[0] in OWN:
         gc.set_threshold(THRESHOLD)
 
