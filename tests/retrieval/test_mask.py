@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbtrain.answers import mask, numbers
+from kbtrain.answers import mask, words
 from kbtrain.answers.mask import is_mask, mask_answers, mask_leak
 from kbtrain.records import Question
 
@@ -120,16 +120,16 @@ def test_a_copied_mask_is_recognised() -> None:
 
 def test_numbers_are_read_as_they_are_written() -> None:
     for n in (*range(1, 130), 200, 999, 1000, 1001, 1905, 10_000, 12_000, 20_305, 100_000, 1_000_000, 99_999_999):
-        assert numbers.from_english(numbers.english(n)) == n
-        assert numbers.from_chinese(numbers.chinese(n)) == n
-    assert numbers.english(1_905) == "one thousand nine hundred five".split()
-    assert numbers.from_english("one hundred and five".split()) == 105
-    assert numbers.from_english("five hundred thousand".split()) == 500_000
-    assert [numbers.chinese(n) for n in (0, 10, 12, 20, 105, 1010, 12_000, 10_500)] == [
+        assert words.from_english(words.english(n)) == n
+        assert words.from_chinese(words.chinese(n)) == n
+    assert words.english(1_905) == "one thousand nine hundred five".split()
+    assert words.from_english("one hundred and five".split()) == 105
+    assert words.from_english("five hundred thousand".split()) == 500_000
+    assert [words.chinese(n) for n in (0, 10, 12, 20, 105, 1010, 12_000, 10_500)] == [
         "零", "十", "十二", "二十", "一百零五", "一千零一十", "一万二千", "一万零五百",
     ]  # fmt: skip
-    assert [numbers.from_english(x.split()) for x in ("and one", "five six", "one one hundred", "")] == [None] * 4
-    assert numbers.from_chinese("十百") is None and numbers.from_chinese("两千") == 2000
+    assert [words.from_english(x.split()) for x in ("and one", "five six", "one one hundred", "")] == [None] * 4
+    assert words.from_chinese("十百") is None and words.from_chinese("两千") == 2000
 
 
 def test_a_pattern_is_compiled_of_aliases_alone_whose_words_stand_in_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
