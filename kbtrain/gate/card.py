@@ -241,12 +241,12 @@ class GateCard(BaseModel):
         return rule
 
     @classmethod
-    def read(cls, folder: Path | str, kind: str | None = None) -> Self:
-        """The card of a folder. ``kind``: where several kinds share a card.
+    def read(cls, folder: Path | str, kind: str | None = None, content: dict[str, Any] | None = None) -> Self:
+        """The card of a folder. ``kind``: where several kinds share a card; ``content``: of its file, if it is read.
 
         Raises :class:`UserError` for a folder that holds no gate of this kind, or a broken one.
         """
-        data, path = read_gate_json(folder), Path(folder) / CARD
+        data, path = content or read_gate_json(folder), Path(folder) / CARD
         expected = kind or cls.model_fields["kind"].default
         if isinstance(expected, str) and data["kind"] != expected:
             raise UserError(f"{at(path)}: a gate of kind '{data['kind']}', expected '{expected}'")

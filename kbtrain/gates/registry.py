@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from kbtrain.errors import UserError, at, did_you_mean
 from kbtrain.gate.card import CARD, ClassifierCard, GateCard, KeyedCard, read_gate_json
@@ -131,9 +131,10 @@ def package_of(kind: str) -> str | None:
     return next((point.dist.name for point in of_others if point.dist), None)
 
 
-def kind_of(folder: Path | str) -> tuple[str, Kind]:
-    """Name and kind of a folder's gate. Raises :class:`UserError` for none, a broken one, or an unknown kind."""
-    name = str(read_gate_json(folder)["kind"])
+def kind_of(folder: Path | str, content: dict[str, Any] | None = None) -> tuple[str, Kind]:
+    """Name and kind of a folder's gate; ``content``: of its file, if it is read. Raises :class:`UserError` for none, a
+    broken one, or an unknown kind."""
+    name = str((content or read_gate_json(folder))["kind"])
     try:
         return name, kind_named(name)
     except KeyError:
@@ -148,8 +149,9 @@ def kind_named(name: str) -> Kind:
 
 def read_card(folder: Path | str) -> GateCard:
     """The card of a gate's folder, of any kind. Raises :class:`UserError`."""
-    name, kind = kind_of(folder)
-    return kind.card.read(folder, name)
+    content = read_gate_json(folder)
+    name, kind = kind_of(folder, content)
+    return kind.card.read(folder, name, content)
 
 
 def load_gate(
