@@ -155,10 +155,11 @@ def look_ahead(config: JudgeConfig) -> None:
                         if key not in verdicts_of_question:
                             yield asked_for(config, question, text, f"{question.id}/{i}")
 
+    prices = config.price_list()
     cost = forecast(settings, requests, config.measure)
     beside = f", and {len(graded)} that people have graded" if graded else ""
     print(f"{cost.prompts - len(graded)} distinct answers to judge{beside}")
-    print("\n".join(cost.lines(config.prices, "judgements")))
+    print("\n".join(cost.lines(prices, "judgements")))
 
 
 def judged_beside(config: JudgeConfig) -> list[LabelledAnswer]:

@@ -208,7 +208,8 @@ def look_ahead(config: SampleConfig, plan: SamplingPlan, shard: Shard) -> None:
     def requests() -> Iterator[AnswerRequest]:
         return itertools.chain.from_iterable(shard.windows(plan.requests(), config.window))
 
-    print("\n".join(forecast(config, requests, config.measure).lines(config.prices)))
+    prices = config.price_list()
+    print("\n".join(forecast(config, requests, config.measure).lines(prices)))
 
 
 if __name__ == "__main__":

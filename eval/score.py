@@ -99,7 +99,7 @@ def look_ahead(
     config: ScoreConfig, inputs: ScoringInputs, gates: Sequence[GateHandle], hashes: Mapping[str, str]
 ) -> None:
     """Print what is left to score for each gate: requests, tokens, money, and with ``measure`` the time."""
-    total = sum(map(len, inputs.examples.values()))
+    total, prices = sum(map(len, inputs.examples.values())), config.price_list()
     for gate in gates:
         gate_inputs, files = with_evidence(config.run, gate, inputs, hashes)
         rows = examples_left(config.run, gate, inputs_of(config, gate, files), gate_inputs.examples)
@@ -107,7 +107,7 @@ def look_ahead(
         if rows and members_engine(config, inputs, gate, hashes):
             print("  from its members' scores, which are stored: no model is asked")
             continue
-        for line in price_of_scores(gate, rows, config.measure, config.prices) if rows else ():
+        for line in price_of_scores(gate, rows, config.measure, prices) if rows else ():
             print(f"  {line}")
 
 

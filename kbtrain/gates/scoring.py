@@ -26,7 +26,7 @@ from kbtrain.io import jsonl, provenance
 from kbtrain.io.artifact import ABSENT, MODEL_FILES, Records, differing
 from kbtrain.io.files import append, beside, check_regular_or_absent, cut_torn_line, path_exists, put_in_place
 from kbtrain.io.provenance import FileNotes, device
-from kbtrain.llm.forecast import Forecast, Measurement, tokens_of
+from kbtrain.llm.forecast import Forecast, Measurement, PriceList, tokens_of
 from kbtrain.models.files_read import folder_of, note
 from kbtrain.records import Example, GateExample, GateScore, Split, TurnExample
 
@@ -269,7 +269,7 @@ def examples_left(
     return [row for rows in examples.values() for row in rows if _is_missing(row, gate, done)]
 
 
-def price_of_scores(gate: GateHandle, rows: Sequence[Example], measured: int, prices: Path) -> list[str]:
+def price_of_scores(gate: GateHandle, rows: Sequence[Example], measured: int, prices: PriceList) -> list[str]:
     """Requests, tokens, money and time of scoring the rows, a line each; time by ``measured`` rows (0: none)."""
     passes = [prompt_pass for row in rows for prompt_pass in gate.passes(row)]
     measurement = None

@@ -75,6 +75,9 @@ def search_cost(prices: Prices, tokens: float | None, unit: Literal["money", "to
     return prices.search + read * prices.million_tokens_in / 1e6
 
 
+PriceList = tuple[str, Prices]  # a file's name, and what is in it
+
+
 def read_prices(name: Path) -> Prices:
     """Prices of a file, or of the shipped one of that name. Raises :class:`UserError` for a broken one."""
     return build(Prices, find(name, "configs", what="price list"), {})
@@ -86,6 +89,10 @@ class ForecastConfig(Config):
     dry_run: bool = Field(False, description="say requests, tokens, money and time, and stop")
     measure: int = Field(0, ge=0, description="dry_run: do so many of them, keep nothing, and tell the time of all")
     prices: Path = Field(PRICES, description="dry_run: YAML file with prices")
+
+    def price_list(self) -> PriceList:
+        """The prices, to be read before anything is measured. Raises :class:`UserError`."""
+        return self.prices.name, read_prices(self.prices)
 
 
 @dataclass(frozen=True)
@@ -135,12 +142,8 @@ class Forecast:
             return (self.tokens_in * prices.million_tokens_in + out * prices.million_tokens_out) / 1e6
         return None if self.seconds is None else self.seconds / 3600 * prices.machine_hour
 
-    def lines(self, price_list: Path, unit: str = "question-conditions", results: str = "answers") -> list[str]:
-        """Requests, tokens, money and time, a line each. ``unit`` of a measurement; ``results``: what comes out.
-
-        Raises :class:`UserError` as :func:`~kbtrain.llm.forecast.read_prices`.
-        """
-        prices = read_prices(price_list)
+    def lines(self, prices: PriceList, unit: str = "question-conditions", results: str = "answers") -> list[str]:
+        """Requests, tokens, money and time, a line each. ``unit`` of a measurement; ``results``: what comes out."""
         per = round(self.tokens_in / self.requests) if self.requests else 0
         out = f"at most {self.tokens_most:,}" if self.tokens_out is None else f"about {self.tokens_out:,}"
         out = out if self.tokens_most else "none"
@@ -148,12 +151,13 @@ class Forecast:
         rows = [f"requests  {what}, {self.answers:,} {results}",
                  f"tokens    in about {self.tokens_in:,} ({per:,} each, by their bytes), out {out}"]  # fmt: skip
         rows = rows if self.requests or not self.answers else ["requests  none, and no tokens: without a model"]
-        money = self.money(prices)
+        name, by_price = prices
+        money = self.money(by_price)
         if money is not None:
             most = "at most " if self.server and self.tokens_out is None else "about "
             digits = 4 if 0.00005 <= money < 0.1 else 2  # a few cents do not show as 0.00
-            amount = f"{most}{prices.currency} {money:,.{digits}f}"
-            rows.append(f"money     {amount} by {price_list.name} (put your own prices in)")
+            amount = f"{most}{by_price.currency} {money:,.{digits}f}"
+            rows.append(f"money     {amount} by {name} (put your own prices in)")
         if self.measured is None or self.seconds is None:
             rows.append(f"time      not measured; --measure 8 draws 8 of the {unit} and tells")
         else:

@@ -221,6 +221,14 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(run, tiny_model):
     assert not (run / "samples.db").exists()
 
 
+def test_a_broken_price_list_is_refused_before_anything_is_measured(tmp_path, run):
+    prices = tmp_path / "mine.yaml"
+    prices.write_text("search: -1\n")
+    done = sample("--run", run, "--model", tmp_path / "none", "--dry-run", "--measure", 2, "--prices", prices)
+    assert done.returncode == 2
+    assert "mine.yaml" in done.stderr.splitlines()[-1] and "none" not in done.stderr
+
+
 @pytest.mark.parametrize(("chat", "own", "told"), [(False, False, 1), (False, True, 0), (True, False, 0)])
 def test_a_base_model_is_told_to_need_examples(tmp_path, run, monkeypatch, chat: bool, own: bool, told: int):
     folder = make_folder(tmp_path / "base", "gemma3")
