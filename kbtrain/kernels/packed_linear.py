@@ -1,6 +1,7 @@
-"""Linear layers whose weights are packed once into the layout of the CPU's 16-bit products.
+"""Linear layers whose weights are packed once into the layout of the CPU's products.
 
-PyTorch hands plain weights to oneDNN, which lays them out again for every product: a tenth of the products' time.
+PyTorch hands plain 16-bit weights to oneDNN, which lays them out again for every product: a tenth of the products'
+time. In fp32 it calls MKL, whose products take two to four times as long on CPUs that are not Intel's (measured).
 In-place changes of weights that PyTorch counts are detected, and invalidate what was computed from them.
 """
 
@@ -28,10 +29,11 @@ _SHARE = 0.1  # most of the machine's memory that packed weights may take, in ad
 
 
 class PackedWeights:
-    """The packed weights of a model's linear layers, packed at the first use; serves the model's replicas too."""
+    """The packed weights of a model's linear layers, if they are of ``dtype``, packed at the first use; serves the
+    model's replicas too."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.pays = _pays(model)
+    def __init__(self, model: nn.Module, dtype: torch.dtype = torch.bfloat16) -> None:
+        self.pays = _pays(model, dtype)
         self._layers = linear_layers(model) if self.pays else []
         self._packed: list[torch.Tensor] = []
         self._versions: list[tuple[int, int]] = []
@@ -51,8 +53,8 @@ class PackedWeights:
 class PackedLinears:
     """Within ``with``, the model's linear layers compute with packed weights; for inference alone.
 
-    Does nothing where it does not help (a GPU, fp32, a CPU without 16-bit products) or where memory is short.
-    ``weights`` are those of the model of which this one is a replica.
+    Does nothing where it does not help (a GPU, another number format, a CPU without such products) or where memory is
+    short. ``weights`` are those of the model of which this one is a replica.
     """
 
     def __init__(self, model: nn.Module, weights: PackedWeights | None = None) -> None:
@@ -83,10 +85,12 @@ def _forward(packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[[torch
     return forward
 
 
-def _pays(model: nn.Module) -> bool:
+def _pays(model: nn.Module, dtype: torch.dtype) -> bool:
     weights = [layer.weight for layer in linear_layers(model)]
-    if not weights or any(w.device.type != "cpu" or w.dtype is not torch.bfloat16 for w in weights):
+    if not weights or any(w.device.type != "cpu" or w.dtype is not dtype for w in weights):
         return False
-    if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
     return sum(w.numel() * w.itemsize for w in weights) <= _SHARE * machine_memory()

@@ -71,6 +71,17 @@ def test_nothing_is_packed_in_fp32_or_where_memory_is_short(
         assert "forward" not in model.lm_head.__dict__
 
 
+def test_fp32_products_are_those_of_plain_weights_where_they_are_packed(model: LlamaForCausalLM) -> None:
+    ids = torch.arange(12)[None] % 50
+    with torch.inference_mode():
+        plain = model.float()(ids).logits
+        with PackedLinears(model, packed_linear.PackedWeights(model, torch.float32)):
+            assert "forward" in model.lm_head.__dict__
+            packed = model(ids).logits
+    assert "forward" not in model.lm_head.__dict__
+    torch.testing.assert_close(packed, plain, rtol=1e-4, atol=1e-5)
+
+
 def test_a_forward_that_others_replaced_stays_where_nothing_is_packed(model: LlamaForCausalLM) -> None:
     theirs = model.float().lm_head.forward
     model.lm_head.forward = theirs  # type: ignore[method-assign]

@@ -15,7 +15,9 @@ import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -32,6 +34,7 @@ from kbtrain.runtime.progress import progress_bar
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from kbtrain.kernels.packed_linear import PackedLinears
     from kbtrain.llm.sampler.prefill import SharedPrefixCache
     from kbtrain.llm.sampler.sampler import BatchSampler
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
 TOKENS_PER_BATCH = 4096  # padding counted
 PER_FILE = 256  # prompts whose states are written together
+_PACKED: WeakKeyDictionary[PreTrainedModel, tuple[Lock, PackedLinears]] = WeakKeyDictionary()
 _SPARED = 64  # tokens spared by a pass over what prompts begin with, from which on it pays (45: no, 135: yes)
 
 
@@ -49,10 +53,31 @@ def prompt_states(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> S
     what all of them begin with is computed once, if that pays. Alone or in a batch a state is the same up to rounding.
     Raises :class:`UserError` for a NaN or infinite state.
     """
-    start = _common_start(model, prompts)
-    batches = like_length([len(ids) for ids in prompts], TOKENS_PER_BATCH)
-    states = np.concatenate([_of_batch(model, [prompts[place] for place in places], start) for places in batches])
+    import torch
+
+    # prompts of a smaller batch are of more like lengths, so that less is padding
+    tokens = TOKENS_PER_BATCH if model.device.type != "cpu" else TOKENS_PER_BATCH // 4
+    batches = like_length([len(ids) for ids in prompts], tokens)
+    lock, packed = _packed(model)
+    # two threads would take each other's packed layers away
+    with torch.inference_mode(), lock, packed:
+        start = _common_start(model, prompts)
+        states = np.concatenate([_of_batch(model, [prompts[i] for i in places], start) for places in batches])
     return states[np.argsort([place for places in batches for place in places])]
+
+
+def _packed(model: PreTrainedModel) -> tuple[Lock, PackedLinears]:
+    """The model's linear layers with packed weights, if it computes in fp32 on a CPU, and the lock of their use."""
+    import torch
+
+    from kbtrain.kernels.memory import keep_freed_memory
+    from kbtrain.kernels.packed_linear import PackedLinears, PackedWeights
+
+    if model not in _PACKED:
+        if model.device.type == "cpu":
+            keep_freed_memory()
+        _PACKED.setdefault(model, (Lock(), PackedLinears(model, PackedWeights(model, torch.float32))))
+    return _PACKED[model]
 
 
 def _common_start(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> SharedPrefixCache | None:
@@ -76,7 +101,7 @@ def _of_batch(model: PreTrainedModel, prompts: Sequence[Sequence[int]], start: S
     ids, _ = padded([prompt[before:] for prompt in prompts], 0)  # any id serves: nothing read depends on padding
     every = range(len(decoder_layers(model)))
     last = [len(prompt) - 1 - before for prompt in prompts]
-    with torch.inference_mode(), last_states(model, every, last) as read:
+    with last_states(model, every, last) as read:
         body: Any = model.get_decoder()
         if start is None:
             body(input_ids=ids.to(model.device), use_cache=False)
