@@ -59,7 +59,8 @@ def say(monkeypatch, tokenizer, question):
     """The stored greedy answer to an engine that says ``text``, and the engine."""
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SamplingParams))
     monkeypatch.setitem(sys.modules, "vllm.inputs", SimpleNamespace(TokensPrompt=dict))
-    monkeypatch.setattr(vllm_llm, "_on_cpu", lambda: True)
+    platform = SimpleNamespace(is_cpu=lambda: True)
+    monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=platform))
 
     def said(text, marks=("<think>", "</think>"), special=False, template=None, **settings):
         made = copy.deepcopy(tokenizer)
