@@ -34,7 +34,7 @@ from kbtrain.evaluation.learning_curve import (
 from kbtrain.evaluation.run_folder import StoredAnswersConfig, check_labelled, read_run
 from kbtrain.gates.features.additive import LEAST
 from kbtrain.gates.features.frequencies import Frequencies
-from kbtrain.gates.probe.gate import Asked, state_folder
+from kbtrain.gates.probe.gate import Asked, Reader, state_folder
 from kbtrain.io import jsonl
 from kbtrain.io.files import beside
 from kbtrain.io.provenance import check_unchanged, write_atomically, write_result
@@ -146,10 +146,13 @@ def learner(name: str, config: LearningCurveConfig, train: Examples, test: Examp
         return KBMLearner(recipe, settings, dev, folder, config.keys, test, config.device)
     if config.model is None:
         raise UserError("key 'model': a probe reads the answering model; name it")
+    from kbtrain.models.load import load_model
+
     source, condition = config.run / "examples" / "train.jsonl", PROMPT_OF[name]
     states = (config.states if condition == "llm" else None) or state_folder(config.run, condition)
     prompts = own_prompts(label_rule(source), source)
-    return probe_fit(condition, config.model, config.dtype, config.device, prompts, states, train, test)
+    reader = Reader(*load_model(config.model, config.dtype, config.device), condition, prompts)
+    return probe_fit(reader, config.model, states, train, test)
 
 
 if __name__ == "__main__":

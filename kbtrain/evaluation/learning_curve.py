@@ -28,7 +28,7 @@ from kbtrain.gates.features.additive import check_need, fit_additive, held_out_l
 from kbtrain.gates.features.frequencies import Frequencies
 from kbtrain.gates.features.gate import feature_rows
 from kbtrain.gates.kbm.gate import KBM
-from kbtrain.gates.probe.gate import Asked, DraftProbe, Probe, Reader, state_facts
+from kbtrain.gates.probe.gate import DraftProbe, Probe, Reader, state_facts
 from kbtrain.gates.probe.states import StateStore, prompt_key, read_all
 from kbtrain.gates.probe.train import HeadSettings
 from kbtrain.gates.probe.train import fit as fit_probe
@@ -41,7 +41,6 @@ from kbtrain.metrics.ranking import auroc, drawn_areas
 from kbtrain.metrics.significance import Delta
 from kbtrain.models.files_read import hashes_of
 from kbtrain.prompts.kbm import Key
-from kbtrain.prompts.own import OwnPrompts
 from kbtrain.records import GateExample, Outcome
 from kbtrain.runtime.stage_process import run_to_end
 from kbtrain.training.data import need
@@ -103,31 +102,17 @@ def encoder_fit(encoder: str, device: str, train: Examples, test: Examples) -> F
     return fit
 
 
-def probe_fit(
-    condition: Asked,
-    model: str,
-    dtype: str,
-    device: str,
-    prompts: OwnPrompts | None,
-    states: Path,
-    train: Examples,
-    test: Examples,
-) -> Fit:
-    """The gates ``probe`` and ``draft_probe``: heads on the answering model's states, which are kept in ``states``.
-
-    ``model``: by its name; ``prompts``: templates under which it answered.
-    """
+def probe_fit(reader: Reader, model: str, states: Path, train: Examples, test: Examples) -> Fit:
+    """The gates ``probe`` and ``draft_probe``: heads on the states of ``model``, which are kept in ``states``."""
     from kbtrain.models.adapters import base_fingerprint
-    from kbtrain.models.load import load_model, name_of
+    from kbtrain.models.load import name_of
 
-    opened, tokenizer = load_model(model, dtype, device)
-    reader = Reader(opened, tokenizer, condition, prompts)
-    store = StateStore(states, state_facts(base_fingerprint(model), name_of(opened.dtype), model) | reader.facts)
+    store = StateStore(states, state_facts(base_fingerprint(model), name_of(reader.model.dtype), model) | reader.facts)
     for examples, kept_by_sampling in ((train, True), (test, False)):
         prompts_of = reader.prompts(examples)
         read_all(store.extract(reader.model, prompts_of, reader.read, kept_by_sampling), len(examples))
     of_test = [prompt_key(ids) for ids in reader.prompts(test)]
-    kind = DraftProbe if condition == "draft" else Probe
+    kind = DraftProbe if reader.condition == "draft" else Probe
 
     def fit(part: Examples, key: Key) -> FittedScores:
         needs(part, key)
