@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kbtrain.answers import grading
 from kbtrain.answers.grading import Verdicts, rules_of
@@ -20,9 +20,11 @@ from kbtrain.io.files import path_exists, script_of
 from kbtrain.io.provenance import check_current, meta_of
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.change import MeaningGroups
-from kbtrain.labeling.judges import Judge
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import CONDITIONS, Evidence, Label, Question
+
+if TYPE_CHECKING:
+    from kbtrain.labeling.judges import Judge
 
 
 @dataclass(frozen=True)
