@@ -34,7 +34,7 @@ from kbtrain.io.artifact import Artifact
 from kbtrain.io.provenance import check_unchanged, file_sha256, meta_of, meta_path, read_meta, write_atomically
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.judges import (
-    ANEW,
+    JUDGE_AGAIN,
     Judge,
     LabelledAnswer,
     ModelJudgeConfig,
@@ -115,7 +115,7 @@ def main(config: JudgeConfig) -> None:
         if config.labelled is not None:
             note_agreement(target, config.labelled, extra["agreement"])
         return print(current_line)
-    known_verdicts, remedy = known_of(verdicts_made, config), ANEW if config.judge in MODELS else ""
+    known_verdicts, remedy = known_of(verdicts_made, config), JUDGE_AGAIN if config.judge in MODELS else ""
     with SampleStore(store_path, read_only=True) as store, verdicts_made.records(remedy) as file:
         for record in verdicts(config, store, source, judge, file.n, known_verdicts):
             file.add(record)

@@ -35,7 +35,7 @@ from kbtrain.evaluation.scores import read_labelled_turns
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
 from kbtrain.io.provenance import check_unchanged, file_sha256
-from kbtrain.labeling.judges import ANEW, ModelJudgeConfig, PromptJudge, is_judged, open_judge
+from kbtrain.labeling.judges import JUDGE_AGAIN, ModelJudgeConfig, PromptJudge, is_judged, open_judge
 from kbtrain.prompts.kbm import Judged, SnippetsQuestion
 from kbtrain.runtime.progress import progress_bar
 
@@ -105,7 +105,7 @@ def judge_all(
 ) -> None:
     """Judge what is not judged yet; each batch is on disk before the next is begun."""
     with (
-        verdicts.records(ANEW) as file,
+        verdicts.records(JUDGE_AGAIN) as file,
         progress_bar(total=len(read), initial=file.n, desc="judge", unit="sets") as bar,
     ):
         for start in range(file.n, len(read), config.batch):

@@ -184,10 +184,6 @@ class RunFolder:
     questions: Sequence[Question]
     dev_entities_in_test: int = 0
 
-    def training_texts(self) -> dict[str, str]:
-        """Texts of the training questions by id."""
-        return {question.id: question.text for question in self.questions if question.split == "train"}
-
     @property
     def files(self) -> list[Path]:
         """Questions, answers, a judge's verdicts and scores: what every evaluation of the run is made from."""

@@ -250,7 +250,7 @@ def parse_reply(text: str) -> bool | None:
 
 ModelJudge = Literal["token", "llm"]
 PromptJudge: TypeAlias = "LLMJudge | TokenJudge"  # asked for 1 or 0
-ANEW = "move or delete this file to judge again"  # remedy for verdicts that were paid for
+JUDGE_AGAIN = "move or delete this file to judge again"  # remedy for verdicts that were paid for
 
 
 class ModelJudgeConfig(LLMConfig):

@@ -27,7 +27,7 @@ from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Label, Question, SampleSet, Split, Titles
 
 MANY_CUT = 0.05  # share of answers cut at the token limit above which labelling warns
-LEAST_COPIED_OF = 10  # questions from which on a share says something
+FEWEST_COMPARED = 10  # questions from which on a share says something
 MANY_COPIED = 0.9  # share of copies from which on the gold answers are taken for the model's own
 MANY_LONG = 0.2  # share of long answers above which labelling warns
 
@@ -57,7 +57,7 @@ class CopiedGold:
 
     def problem(self) -> str | None:
         """A sentence where at least :data:`MANY_COPIED` of the gold answers are copies; else None."""
-        if self.n < LEAST_COPIED_OF or self.copied < MANY_COPIED * self.n:
+        if self.n < FEWEST_COMPARED or self.copied < MANY_COPIED * self.n:
             return None
         each = ", ".join(f"{condition} {n}" for condition, n in self.by_condition.most_common())
         return (

@@ -87,7 +87,9 @@ class ForecastConfig(Config):
     """Keys of a look ahead."""
 
     dry_run: bool = Field(False, description="say requests, tokens, money and time, and stop")
-    measure: int = Field(0, ge=0, description="dry_run: do so many of them, keep nothing, and tell the time of all")
+    measure: int = Field(
+        0, ge=0, description="dry_run: number of them to do, without keeping any, to state the time of all"
+    )
     prices: Path = Field(PRICES, description="dry_run: YAML file with prices")
 
     def price_list(self) -> PriceList:

@@ -17,7 +17,7 @@ def config(tmp_path):
 
 
 def logging_bar(**given):
-    """A bar's answer to what is logged at a step of so many."""
+    """A bar's answer to what is logged at a step, given the number of all steps."""
     bar = ProgressBar("train", **given)
     return lambda step, steps, logs: bar.on_log(
         None, SimpleNamespace(is_world_process_zero=True, global_step=step, max_steps=steps), None, logs

@@ -60,9 +60,11 @@ class TunedConfig(ClassifierConfig):
 
     head_learning_rate: float = Field(1e-3, gt=0, le=1, description="peak learning rate of the new layers")
     frozen_layers: int | None = Field(
-        None, ge=0, description="method full: embeddings and so many layers above them stay as they are"
+        None, ge=0, description="method full: embeddings and this number of layers above them stay as they are"
     )
-    layer_decay: float = Field(1.0, gt=0, le=1, description="each layer learns so much slower than the one above it")
+    layer_decay: float = Field(
+        1.0, gt=0, le=1, description="learning rate of each layer over that of the layer above it"
+    )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="hard labels are taken this much less seriously")
     act_weight: float = Field(0.0, ge=0, description="turns only: weight of foreseeing what the system will do next")
     lora_rank: LoraRank = 16
