@@ -223,7 +223,6 @@ OPENERS = {  # modules that open files by themselves, and why
     **dict.fromkeys(("report/kbm_tables.py", "evaluation/results.py"), "the package's files"),
     **dict.fromkeys(("prompts/seakr.py", "serve/app.py", "gates/encoder/probe.py"), "the package's files"),
     "models/embedded.py": "the cache's note; what is wrong with it is made again",
-    "models/trial_process.py": "a child with limits of memory and time, which reads what its parent does not trust",
     "training/run.py": "checksums of a checkpoint's files",
 }
 

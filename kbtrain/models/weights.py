@@ -19,7 +19,6 @@ from kbtrain.errors import UserError
 from kbtrain.io.files import check_regular, errors_of, path_exists
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.text_files import read_text
-from kbtrain.models.trial import check_by_trial
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -203,18 +202,15 @@ def opening(where: Path | str, model: str, what: str = "") -> Iterator[None]:
 
     transformers, tokenizers, safetensors and peft raise errors of any class for a damaged file, ``Exception`` itself
     among them. What the machine lacks (memory, a package) stays what it is. A model of the hub has no folder to check.
-    ``what`` of the model is opened: "its config"; else its tokenizer, too, which is tried first in a process of its own
-    (:mod:`kbtrain.models.trial`). Raises :class:`UserError`.
+    ``what`` of the model is opened: "its config". Raises :class:`UserError`.
     """
     folder = Path(where)
     _check_files(folder)
-    if not what:
-        check_by_trial(where, model)
     try:
         yield
-    except (UserError, ImportError, MemoryError):
+    except (UserError, ImportError, MemoryError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:  # of any class, see above
+    except BaseException as error:  # of any class, see above; a panic of a library in Rust is no Exception
         if type(error).__name__ == "OutOfMemoryError":  # torch's
             raise
         name = _broken_json(folder)

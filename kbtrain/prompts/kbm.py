@@ -276,7 +276,7 @@ def condense_prompt(dialogue: Sequence[Utterance], language: Language) -> str:
     return _CONDENSE[language].format(dialogue="\n".join(lines), message=last.text[:_LONGEST_UTTERANCE])
 
 
-_WIDEST = 1_000_000  # characters
+_WIDEST = 1_000_000  # characters that a template may add to a dialogue
 _FORMAT = re.compile(r"[%:{][^\sA-Za-z{}]{0,9}?(\d{7,})|^\s*(?=\d)(\d{7,})\s*$")
 # A date would change a prompt by tomorrow. Both names of a switch ask a model not to think before it answers:
 # enable_thinking (Qwen3, GLM, SmolLM3, EXAONE, Hunyuan), thinking (DeepSeek-V3.1, Granite, Kimi).
@@ -311,11 +311,14 @@ def apply_template(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Mapping[s
     """The text that a tokenizer's chat template makes of a dialogue.
 
     Raises :class:`UserError` for a template that fails: it is a program out of the model's folder, which can raise
-    anything; and for one that multiplies, which can fill the memory in one step.
+    anything; and for one that multiplies, which can fill the memory in one step, or that writes too much.
     """
     try:
         _check_template(str(tokenizer.get_chat_template()))
-        return str(tokenizer.apply_chat_template([dict(turn) for turn in turns], tokenize=False, **options))
+        text = str(tokenizer.apply_chat_template([dict(turn) for turn in turns], tokenize=False, **options))
+        if len(text) > _WIDEST + 2 * sum(len(str(turn)) for turn in turns):
+            raise ValueError(f"it writes {len(text):,} characters")
+        return text
     except Exception as error:  # noqa: BLE001 - a program out of a folder: it raises what it likes
         first = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UserError(f"model '{tokenizer.name_or_path}': its chat template fails ({first})") from None
@@ -332,14 +335,15 @@ def end_token(tokenizer: PreTrainedTokenizerBase) -> str:
 @functools.cache
 def _check_template(template: str) -> None:
     """Raise ValueError for a template that multiplies, counts in a loop inside another, or has a number of a million or
-    more, as a width to fill up to: no prompt needs it. What it does for every question is tried before it is opened
-    (:mod:`kbtrain.models.trial`); a template may do it for some."""
+    more, as a width to fill up to: no prompt needs it, and each can fill the memory before a text's length is seen."""
     from jinja2 import Environment, TemplateSyntaxError, nodes
 
     try:
-        tree = Environment(autoescape=True, extensions=["jinja2.ext.loopcontrols"]).parse(template)
+        # without a tag of transformers' own
+        plain = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", template)
+        tree = Environment(autoescape=True, extensions=["jinja2.ext.loopcontrols"]).parse(plain)
     except TemplateSyntaxError:
-        return  # transformers has tags of its own, and reports what it cannot parse
+        return  # transformers reports what it cannot parse
     counting = [loop for loop in tree.find_all(nodes.For) if _counts(loop)]
     nested = any(_counts(inner) for loop in counting for inner in loop.find_all(nodes.For))
     uncalled = sum(name.name == "range" for name in tree.find_all(nodes.Name)) > len(counting)  # counted beside a loop

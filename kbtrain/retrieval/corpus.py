@@ -265,10 +265,8 @@ def model_spans(name: str) -> Spans:
     from transformers import AutoTokenizer
 
     from kbtrain.models.embedded import is_embedded, path_of
-    from kbtrain.models.trial import check_by_trial
 
     path = str(path_of(name)) if is_embedded(name) else name
-    check_by_trial(path, name)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
