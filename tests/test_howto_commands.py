@@ -163,14 +163,6 @@ def test_passages_are_found_by_vectors(folder: Path) -> None:
             assert reply.status == 200 and "thing 006 is x6" in json.dumps(stub.body())
 
 
-def test_a_second_judgement(folder: Path) -> None:
-    fit, serve = page_commands("second-judgement")
-    run_command(fit)
-    with served(serve) as (running, _):
-        reply = running.post("/v1/chat/completions", chat("How many are the thing 006?"))
-    assert reply.status == 200 and "x-kbtrain-second-score" in reply.headers
-
-
 def test_a_search_tool_of_the_client(folder: Path) -> None:
     serve, imports, compare = page_commands("search-tools")
     tool = {"type": "function", "function": {"name": "web_search", "parameters": {"type": "object"}}}

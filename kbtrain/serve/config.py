@@ -113,14 +113,6 @@ class ServeConfig(Config):
         description="such a tool where no search is needed: remove it (remove), and make the model call it elsewhere "
         "(force); keep: the gate's decision is in headers and log alone",
     )
-    second: str | None = Field(
-        None,
-        description="asked after a search, decides about its passages: folder of a gate that reads them, folder of a "
-        "KBM (its second judgement), retriever_score or retriever_gap; null: every passage enters the prompt",
-    )
-    second_threshold: float | None = Field(
-        None, description="of second; null: the one in its folder, 0.5 for a KBM; a KBM drops passages above it"
-    )
     injection: Injection = Field("user", description="message that takes the passages: user, system or tool")
 
     on_gate_failure: OnGateFailure = Field("retrieve", description="retrieve, plain or error")
@@ -172,10 +164,6 @@ class ServeConfig(Config):
         proxied = self.upstream is not None or self.model is not None
         if self.explore and (self.log is None or self.shadow or (proxied and self.search == "none")):
             raise ValueError("key 'explore': needs log and a search, and no shadow: it changes what is done")
-        if self.second_threshold is not None and self.second is None:
-            raise ValueError("key 'second_threshold': needs second")
-        if self.second is not None and (self.search == "none" or self.shadow or self.explore):
-            raise ValueError("key 'second': needs a search of the gate's own choice, without shadow and explore")
         hide_values(self.search_mapping, "search_mapping")
         if self.search_mapping and not self.search.startswith(("http://", "https://")):
             raise ValueError("key 'search_mapping': is for a search by HTTP (search: https://...{query})")

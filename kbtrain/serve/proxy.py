@@ -141,8 +141,8 @@ class ProxiedRequest:
         """Set decision and hits: the gate judges before the search, or after it where it reads passages."""
         service, trace, gated = self.service, self.trace, self.gated
         loaded, query = service.decider.loaded, gated.searched or gated.query or ""
-        by_gate = self.policy.retrieve == "auto"
-        if loaded.after_search and by_gate and gated.kind is None and isinstance(gated.value, str):
+        reads_passages = loaded.after_search and self.policy.retrieve == "auto" and gated.kind is None
+        if reads_passages and isinstance(gated.value, str):
             await self._search(query)
             if trace.hits:
                 self.exchange.moment = "gate"
@@ -157,22 +157,6 @@ class ProxiedRequest:
                 trace.reason = "shadow" if service.config.shadow else "no-search"
         if trace.searches:
             await self._search(query)
-            if trace.hits and service.second is not None and by_gate:
-                self.exchange.moment = "gate"
-                await self._judge_passages(query)
-
-    async def _judge_passages(self, query: str) -> None:
-        """Drop the hits where the second judgement says so; a failure is treated as one of the gate."""
-        assert self.service.second is not None
-        trace = self.trace
-        trace.saves = "passages"
-        try:
-            trace.second, useful = await self.service.second.judge(query, trace.hits)
-            if not useful:
-                trace.reason = "passages-dropped"
-        except Exception as error:  # noqa: BLE001 - a gate may raise any, the client gets an answer
-            useful = self._decide_without_gate(error)
-        trace.hits = trace.hits if useful else ()
 
     async def _decide(self) -> None:
         """Set decision, reason, and if a search is needed."""

@@ -119,9 +119,6 @@ def startup_lines(service: Service) -> list[str]:
             lines.append("shadow mode: nothing is searched or changed; the log records each decision (would_search)")
     else:
         lines.append("no model: this server only decides (/v1/gate); for answers add --upstream URL or --model NAME")
-    if service.second is not None:
-        second = service.second
-        lines.append(f"after the search: {second.name}, threshold {second.threshold:.6g}: saves passages, no searches")
     if loaded.after_search:
         lines.append("the gate reads what was found: it saves passages in prompts, no searches")
     return lines

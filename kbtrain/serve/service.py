@@ -23,7 +23,7 @@ from kbtrain.gates.question_shift import Asked, QuestionShift, question_numbers,
 from kbtrain.metrics.calibration import Shift, shift
 from kbtrain.records import Hit
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.decide import Decider, LoadedGate, PassageJudge, ServedDecision, gate_failure, user_text
+from kbtrain.serve.decide import Decider, LoadedGate, ServedDecision, gate_failure, user_text
 from kbtrain.serve.decision_log import DecisionLog
 from kbtrain.serve.exchange import Endpoint, Exchange, Keys
 from kbtrain.serve.gate_model import gate_model
@@ -57,7 +57,6 @@ class RequestTrace:
     hits: tuple[Hit, ...] = ()
     saves: Saves = "searches"
     tool: str = ""  # outcome of the request's own search tool: kept, removed or forced
-    second: float | None = None  # score of the second judgement
     query: str | None = None
     context: str = ""  # of a follow-up: last, window, condensed, condense-failed; empty where the setting is last
     condense_seconds: float | None = None
@@ -79,14 +78,14 @@ class RequestTrace:
     def headers(self, gate: str, debug: bool) -> dict[str, str]:
         """The ``x-kbtrain-*`` headers of the answer."""
         d = self.decision
-        figures = {"score": d and d.score, "threshold": d and d.threshold, "second-score": self.second}
+        figures = {"score": d and d.score, "threshold": d and d.threshold}
         seconds = {"gate": self.gate_seconds, "search": self.search_seconds, "condense": self.condense_seconds}
         values = {
             "retrieved": str(int(bool(self.hits))),
             "gate": quote(d.gate if d else gate, safe="@"),
             "reason": self.reason,
             "passages": str(len(self.hits)),
-            "saves": self.saves if d or self.second is not None else "",
+            "saves": self.saves if d else "",
             "tool": self.tool,
             "context": self.context,
             "request-id": self.request_id,
@@ -156,7 +155,6 @@ class Service:
 
             self.upstream = LocalModel(config.model)
         self.upstream_check = None if self.upstream is None else ReadyCheck(self._list_models, (FRESH, FRESH))
-        self.second: PassageJudge | None = None
         self.search_check: ReadyCheck | None = None
         if self.search is not None and not config.shadow:
             # a success holds until a request's search fails: a search may cost money
@@ -181,9 +179,6 @@ class Service:
         """
         self.gate_model = gate_model(self.config, loaded.gate.card)
         self._check_injection(loaded)
-        old, self.second = self.second, None if self.config.second is None else PassageJudge(self.config, loaded)
-        if old is not None:
-            old.close()
 
     def _check_injection(self, loaded: LoadedGate) -> None:
         """Refuse a place for passages that the model in this process does not read, at the start."""
@@ -323,7 +318,6 @@ class Service:
             "propensity": trace.propensity,
             "passages": len(trace.hits),
             "saves": trace.saves,
-            "second": trace.second,
             "tool": trace.tool,
             "gate_ms": trace.gate_seconds and round(1000 * trace.gate_seconds, 2),
             "context": trace.context,
@@ -341,8 +335,6 @@ class Service:
     async def close(self) -> None:
         """End threads and connections; the log is written out."""
         await asyncio.to_thread(self.decider.close)
-        if self.second is not None:
-            await asyncio.to_thread(self.second.close)
         if self.search is not None:
             await self.search.close()
         if self.upstream is not None:

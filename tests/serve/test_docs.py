@@ -21,7 +21,6 @@ NAMES = (
     *(
         "howto/serve.md",
         "howto/search-tools.md",
-        "howto/second-judgement.md",
         "howto/monitor.md",
         "howto/open-webui.md",
     ),
@@ -79,7 +78,7 @@ def test_every_header_setting_and_metric_that_is_named_exists():
     names = ("retrieve", "threshold", "budget", "price", "worth", "tool", "debug", "saves", "helps", "gain")
     headers = {f"x-kbtrain-{name}" for name in names}
     seconds = {"gate_seconds": 1.0, "search_seconds": 1.0, "condense_seconds": 1.0}
-    trace = RequestTrace("x", "forced", query="q", context="condensed", request_id="r", second=0.5, **seconds)
+    trace = RequestTrace("x", "forced", query="q", context="condensed", request_id="r", **seconds)
     headers |= set(trace.headers("g", True)) | {"x-kbtrain-score"}
     assert set(re.findall(r"x-kbtrain-[\w-]+\w", PAGE)) <= headers
     keys = {*ServeConfig.model_fields, *McpConfig.model_fields}
