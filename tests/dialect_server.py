@@ -6,15 +6,12 @@ vLLM, Mistral, FastAPI servers on pydantic, Gemini's OpenAI endpoint, Ollama, LM
 
 from __future__ import annotations
 
-import json
-import threading
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from support.http_server import LocalServer
+from support.http_server import Asked, LocalServer
 
 Body = dict[str, Any]
 Reply = tuple[int, Any]
@@ -156,67 +153,37 @@ class DialectServer(LocalServer):
     def __init__(
         self, maker: str, failures: tuple[Reply, ...] = (), say: Callable[[Body, int], str] | None = None
     ) -> None:
-        super().__init__(_Handler)
+        super().__init__()
         self.maker = MAKERS[maker]
         self.path = self.maker.path
         self.failures = list(failures)
         self.say = say or (lambda body, place: f"answer {body.get('seed', 0) + place}")
         self.requests: list[dict[str, Any]] = []
-        self.guard = threading.Lock()
 
     @property
     def url(self) -> str:
         query = urllib.parse.urlencode(self.maker.query)
         return f"{super().url}?{query}" if query else super().url
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: DialectServer
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def reply(self, status: int, content: Any) -> None:
-        data = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def is_allowed(self, parts: urllib.parse.SplitResult) -> bool:
-        maker = self.server.maker
+    def reply(self, asked: Asked) -> Reply:
+        parts, maker = urllib.parse.urlsplit(asked.path), self.maker
+        missing = 404, {"error": {"code": "404", "message": "Resource not found"}}
+        failure = None
+        if asked.method == "POST":
+            with self.guard:
+                self.requests.append({"path": parts.path, **asked.body})
+                failure = self.failures.pop(0) if self.failures else None
         if maker.query and dict(urllib.parse.parse_qsl(parts.query)) != maker.query:
-            self.reply(404, {"error": {"code": "404", "message": "Resource not found"}})
-            return False
-        if maker.key_header and not self.headers.get(maker.key_header):
+            return missing
+        if maker.key_header and not asked.headers.get(maker.key_header):
             text = "Access denied due to invalid subscription key or wrong API endpoint."
-            self.reply(401, {"error": {"code": "401", "message": text}})
-            return False
-        return True
-
-    def do_GET(self) -> None:
-        if self.is_allowed(urllib.parse.urlsplit(self.path)):
-            models = self.server.maker.models
-            self.reply(
-                *(
-                    (404, {"error": {"code": "404", "message": "Resource not found"}})
-                    if models is None
-                    else (200, models)
-                )
-            )
-
-    def do_POST(self) -> None:
-        parts, body = urllib.parse.urlsplit(self.path), json.loads(self.rfile.read(int(self.headers["content-length"])))
-        server, maker = self.server, self.server.maker
-        with server.guard:
-            server.requests.append({"path": parts.path, **body})
-            failure = server.failures.pop(0) if server.failures else None
-        if self.is_allowed(parts):
-            self.reply(*(failure or self.answer(parts.path.removeprefix(maker.path), body)))
+            return 401, {"error": {"code": "401", "message": text}}
+        if asked.method == "GET":
+            return missing if maker.models is None else (200, maker.models)
+        return failure or self.answer(parts.path.removeprefix(maker.path), asked.body)
 
     def answer(self, path: str, body: Body) -> Reply:
-        maker = self.server.maker
+        maker = self.maker
         if path not in ("/chat/completions", *(("/completions",) if maker.completions else ())):
             return 404, {"detail": "Not Found"}
         if (refused := maker.refuses(body)) is not None:
@@ -233,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
                      "usage": {"prompt_tokens": n_prompt, "completion_tokens": 2 * counted}}  # fmt: skip
 
     def choice(self, body: Body, i: int) -> dict[str, Any]:
-        maker, text = self.server.maker, self.server.say(body, i)
+        maker, text = self.maker, self.say(body, i)
         chosen = [{"token": word, "logprob": -0.25} for word in text.split()]
         logprobs = {"content": chosen} if maker.logprobs and body.get("logprobs") else None
         said = {"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from support.http_server import LocalServer
+from support.http_server import Asked, LocalServer
 
 DIMENSIONS = 256
 
@@ -28,7 +26,7 @@ class EmbeddingServer(LocalServer):
     path = "/v1"
 
     def __init__(self) -> None:
-        super().__init__(Handler)
+        super().__init__()
         self.asked: list[list[str]] = []
         self.keys: list[str | None] = []
         self.fail: list[int] = []
@@ -37,33 +35,18 @@ class EmbeddingServer(LocalServer):
         self.paths: list[str] = []
         self.spoil: Any = lambda reply: reply
 
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: EmbeddingServer
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        server = self.server
-        server.asked.append(body["input"])
-        server.keys.append(self.headers.get("authorization") or self.headers.get("api-key"))
-        server.paths.append(self.path)
-        status = server.fail.pop(0) if server.fail else 200
-        if server.fail_after is not None and len(server.asked) > server.fail_after:
+    def reply(self, asked: Asked) -> tuple[int, Any]:
+        texts = asked.body["input"]
+        self.asked.append(texts)
+        self.keys.append(asked.headers.get("authorization") or asked.headers.get("api-key"))
+        self.paths.append(asked.path)
+        if (n := len(texts)) > self.most:  # the words of text-embeddings-inference
+            text = f"batch size {n} > maximum allowed batch size {self.most}"
+            return 422, {"error": text, "error_type": "Validation"}
+        status = self.fail.pop(0) if self.fail else 200
+        if self.fail_after is not None and len(self.asked) > self.fail_after:
             status = 400
-        rows = [{"object": "embedding", "index": i, "embedding": vector(t)} for i, t in enumerate(body["input"])]
-        whole = server.spoil({"object": "list", "data": rows[::-1], "model": body["model"]})
-        refusal: Any = {"error": {"message": "not now"}}
-        if (n := len(body["input"])) > server.most:  # the words of text-embeddings-inference
-            refusal = {
-                "error": f"batch size {n} > maximum allowed batch size {server.most}",
-                "error_type": "Validation",
-            }
-            status = 422
-        data = json.dumps(whole if status == 200 else refusal).encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None: ...
+        if status != 200:
+            return status, {"error": {"message": "not now"}}
+        rows = [{"object": "embedding", "index": i, "embedding": vector(text)} for i, text in enumerate(texts)]
+        return status, self.spoil({"object": "list", "data": rows[::-1], "model": asked.body["model"]})

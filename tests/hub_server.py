@@ -12,12 +12,12 @@ import hashlib
 import json
 import urllib.parse
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import yaml
-from support.http_server import LocalServer
+from support.http_server import Asked, LocalServer
 
+Answer = tuple[Any, ...]
 TOKEN = "hf_standInTokenOfTheTests"
 
 
@@ -48,156 +48,127 @@ class HubServer(LocalServer):
     """``status``: answer to everything, where it is set. ``asked``: (method, path) of each request."""
 
     def __init__(self) -> None:
-        super().__init__(Handler)
+        super().__init__()
         self.repositories: dict[str, Repository] = {}
         self.large: dict[str, bytes] = {}
         self.asked: list[tuple[str, str]] = []
         self.status = 0
 
-
-class Handler(BaseHTTPRequestHandler):
-    server: HubServer
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self.handled()
-
-    def do_GET(self) -> None:
-        self.handled()
-
-    def do_PUT(self) -> None:
-        self.handled()
-
-    def do_POST(self) -> None:
-        self.handled()
-
-    def handled(self) -> None:
-        url = urllib.parse.urlsplit(self.path)
+    def reply(self, asked: Asked) -> Answer:
+        url = urllib.parse.urlsplit(asked.path)
         path = urllib.parse.unquote(url.path)
-        self.server.asked.append((self.command, path))
-        body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        may_write = self.headers.get("authorization") == f"Bearer {TOKEN}"
-        if self.server.status:
-            return self.answer(self.server.status, {"error": "out of order"})
+        self.asked.append((asked.method, path))
+        may_write = asked.headers.get("authorization") == f"Bearer {TOKEN}"
+        if self.status:
+            return self.status, {"error": "out of order"}
         if path == "/api/validate-yaml":
-            return self.validated(json.loads(body)["content"])
+            return validated(asked.body["content"])
         if path.startswith("/lfs/"):
-            return self.stored(path.removeprefix("/lfs/"), body)
-        if self.command == "POST" and not may_write:
-            return self.answer(401, {"error": "Invalid credentials"}, {"X-Error-Message": "Invalid credentials"})
+            return self.stored(path.removeprefix("/lfs/"), asked)
+        if asked.method == "POST" and not may_write:
+            return 401, {"error": "Invalid credentials"}, {"X-Error-Message": "Invalid credentials"}
         if path == "/api/repos/create":
-            return self.created(json.loads(body))
+            return self.created(asked.body)
         if path.endswith(".git/info/lfs/objects/batch"):
-            return self.batch(json.loads(body)["objects"])
+            return self.batch(asked.body["objects"])
         words = path.strip("/").removeprefix("api/models/").split("/")
         name, rest = "/".join(words[:2]), words[2:]
-        repository = self.server.repositories.get(name)
+        repository = self.repositories.get(name)
         if repository is None or (repository.private and not may_write):
-            return self.answer(401, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
-        return self.about(name, repository, rest, body)
+            return 401, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"}
+        return self.about(name, repository, rest, asked)
 
-    def about(self, name: str, repository: Repository, rest: list[str], body: bytes) -> None:
+    def about(self, name: str, repository: Repository, rest: list[str], asked: Asked) -> Answer:
         what, revision = (rest[0], rest[1]) if len(rest) > 1 else ("revision", "main")
         oid = repository.refs.get(revision, revision)
         if oid not in repository.commits:
-            return self.answer(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
+            return 404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"}
         files = repository.commits[oid]
         if what == "revision":
             siblings = [{"rfilename": file} for file in files]
-            return self.answer(200, {"id": name, "sha": oid, "private": repository.private, "siblings": siblings})
+            return 200, {"id": name, "sha": oid, "private": repository.private, "siblings": siblings}
         if what == "tree":
-            return self.answer(200, [self.entry(file, data) for file, data in files.items()])
+            return 200, [entry(file, data) for file, data in files.items()]
         if what == "preupload":
-            return self.preupload(files, json.loads(body)["files"])
+            return preupload(files, asked.body["files"])
         if what == "commit":
-            return self.commit(name, repository, [json.loads(line) for line in body.splitlines()])
+            return self.commit(name, repository, [json.loads(line) for line in asked.data.splitlines()])
         return self.resolved(files, "/".join(rest[2:]), oid)
 
-    def entry(self, file: str, data: bytes) -> dict[str, Any]:
-        made: dict[str, Any] = {"type": "file", "path": file, "size": len(data), "oid": git_oid(data)}
-        if file.endswith(".safetensors"):
-            made["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
-        return made
-
-    def validated(self, content: str) -> None:
-        head = content.split("---\n")[1]
-        try:
-            found = yaml.safe_load(head)
-            index = found.get("model-index", [])
-            bad = [r for one in index for r in one["results"] if not {"task", "dataset", "metrics"} <= set(r)]
-        except (yaml.YAMLError, AttributeError, KeyError) as error:
-            bad = [str(error)]
-        self.answer(400 if bad else 200, {"errors": [{"message": str(one)} for one in bad], "warnings": []})
-
-    def created(self, wanted: dict[str, Any]) -> None:
+    def created(self, wanted: dict[str, Any]) -> Answer:
         name = f"{wanted['organization']}/{wanted['name']}"
-        known = name in self.server.repositories
+        known = name in self.repositories
         if not known:
-            self.server.repositories[name] = Repository(wanted.get("visibility") == "private")
-        self.answer(409 if known else 200, {"url": f"{self.server.url}/{name}"})
+            self.repositories[name] = Repository(wanted.get("visibility") == "private")
+        return (409 if known else 200), {"url": f"{self.url}/{name}"}
 
-    def preupload(self, there: dict[str, bytes], files: list[dict[str, Any]]) -> None:
-        made = [
-            {
-                "path": file["path"],
-                "uploadMode": "lfs" if file["path"].endswith(".safetensors") else "regular",
-                "shouldIgnore": False,
-                "oid": git_oid(there[file["path"]]) if file["path"] in there else None,
-            }
-            for file in files
-        ]
-        self.answer(200, {"files": made})
+    def batch(self, objects: list[dict[str, Any]]) -> Answer:
+        made = [{**one, "actions": {"upload": {"href": f"{self.url}/lfs/{one['oid']}"}}} for one in objects]
+        return 200, {"transfer": "basic", "objects": made}
 
-    def batch(self, objects: list[dict[str, Any]]) -> None:
-        made = [{**one, "actions": {"upload": {"href": f"{self.server.url}/lfs/{one['oid']}"}}} for one in objects]
-        self.answer(200, {"transfer": "basic", "objects": made})
+    def stored(self, oid: str, asked: Asked) -> Answer:
+        if asked.method == "PUT":
+            assert hashlib.sha256(asked.data).hexdigest() == oid
+            self.large[oid] = asked.data
+            return 200, {}
+        assert "authorization" not in asked.headers  # the storage is another host: no token for it
+        return 200, self.large[oid], {"ETag": f'"{oid}"'}
 
-    def stored(self, oid: str, body: bytes) -> None:
-        if self.command == "PUT":
-            assert hashlib.sha256(body).hexdigest() == oid
-            self.server.large[oid] = body
-            return self.answer(200, {})
-        assert "authorization" not in self.headers  # the storage is another host: no token for it
-        self.send(200, self.server.large[oid], {"ETag": f'"{oid}"'})
-
-    def commit(self, name: str, repository: Repository, lines: list[dict[str, Any]]) -> None:
+    def commit(self, name: str, repository: Repository, lines: list[dict[str, Any]]) -> Answer:
         files = dict(repository.files)
         for line in lines:
             value = line["value"]
             if line["key"] == "file":
                 files[value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
-                files[value["path"]] = self.server.large[value["oid"]]
+                files[value["path"]] = self.large[value["oid"]]
             elif line["key"] == "deletedFile":
                 del files[value["path"]]
         oid = repository.commit(files)
-        self.answer(200, {"commitUrl": f"{self.server.url}/{name}/commit/{oid}", "commitOid": oid, "success": True})
+        return 200, {"commitUrl": f"{self.url}/{name}/commit/{oid}", "commitOid": oid, "success": True}
 
-    def resolved(self, files: dict[str, bytes], file: str, oid: str) -> None:
+    def resolved(self, files: dict[str, bytes], file: str, oid: str) -> Answer:
         if file not in files:
-            return self.answer(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
+            return 404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"}
         data, about = files[file], {"X-Repo-Commit": oid}
         if file.endswith(".safetensors"):
             sha = hashlib.sha256(data).hexdigest()
-            self.server.large[sha] = data
+            self.large[sha] = data
             about |= {"X-Linked-Etag": f'"{sha}"', "X-Linked-Size": str(len(data))}
-            elsewhere = self.server.url.replace("127.0.0.1", "localhost")  # another host, as the hub's storage is
-            return self.send(302, b"", {**about, "Location": f"{elsewhere}/lfs/{sha}"})
-        self.send(200, data, {**about, "ETag": f'"{git_oid(data)}"'})
+            elsewhere = self.url.replace("127.0.0.1", "localhost")  # another host, as the hub's storage is
+            return 302, b"", {**about, "Location": f"{elsewhere}/lfs/{sha}"}
+        return 200, data, {**about, "ETag": f'"{git_oid(data)}"'}
 
-    def answer(self, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
-        self.send(status, json.dumps(value).encode(), {"Content-Type": "application/json", **(headers or {})})
 
-    def send(self, status: int, data: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(data))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
+def entry(file: str, data: bytes) -> dict[str, Any]:
+    made: dict[str, Any] = {"type": "file", "path": file, "size": len(data), "oid": git_oid(data)}
+    if file.endswith(".safetensors"):
+        made["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+    return made
+
+
+def validated(content: str) -> Answer:
+    head = content.split("---\n")[1]
+    try:
+        found = yaml.safe_load(head)
+        index = found.get("model-index", [])
+        bad = [r for one in index for r in one["results"] if not {"task", "dataset", "metrics"} <= set(r)]
+    except (yaml.YAMLError, AttributeError, KeyError) as error:
+        bad = [str(error)]
+    return (400 if bad else 200), {"errors": [{"message": str(one)} for one in bad], "warnings": []}
+
+
+def preupload(there: dict[str, bytes], files: list[dict[str, Any]]) -> Answer:
+    made = [
+        {
+            "path": file["path"],
+            "uploadMode": "lfs" if file["path"].endswith(".safetensors") else "regular",
+            "shouldIgnore": False,
+            "oid": git_oid(there[file["path"]]) if file["path"] in there else None,
+        }
+        for file in files
+    ]
+    return 200, {"files": made}
 
 
 def git_oid(data: bytes) -> str:

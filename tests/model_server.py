@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import email.utils
-import json
-import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from support.http_server import LocalServer
+from support.http_server import Asked, LocalServer
 
 
 class ModelServer(LocalServer):
@@ -29,7 +26,7 @@ class ModelServer(LocalServer):
         usage: bool = True,
         say: Callable[[dict[str, Any], int], str] | None = None,
     ) -> None:
-        super().__init__(Handler)
+        super().__init__()
         self.missing = missing  # paths that are not there
         self.unknown = unknown  # fields that are refused
         self.models = models
@@ -41,109 +38,61 @@ class ModelServer(LocalServer):
         self.requests: list[dict[str, Any]] = []
         self.times: list[float] = []
         self.under_way = self.busiest = 0
-        self.guard = threading.Lock()
         self.delay = 0.0
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # a client that has gone away is part of the script
+    def reply(self, asked: Asked) -> tuple[Any, ...] | None:
+        if asked.method == "GET":
+            return 200, {"data": [{"id": name, "owned_by": "vllm"} for name in self.models]}
+        body, key = asked.body, asked.headers.get("authorization")
+        with self.guard:
+            self.requests.append({"path": asked.path, "key": key, **body})
+            self.times.append(time.monotonic())
+            failure = self.failures.pop(0) if self.failures else None
+            self.under_way += 1
+            self.busiest = max(self.busiest, self.under_way)
+        time.sleep(2.0 if failure == "too_late" else self.delay)
+        with self.guard:
+            self.under_way -= 1
+        if asked.path.removeprefix("/v1/") in self.missing:
+            return 404, {"error": {"message": "no such path"}}
+        if refused := [name for name in self.unknown if name in body]:
+            return 400, {"error": {"message": f"unknown field {refused[0]}"}}
+        if failure:
+            return {**failures(), **echoes(str(key))}[failure]
+        made = completion(body, self.most, self.logprobs, "chat" in asked.path, self.say)
+        return 200, made if self.usage else {**made, "usage": None}
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: ModelServer
+def failures() -> dict[str, tuple[Any, ...] | None]:
+    """Replies by their names; None: the connection ends without one."""
+    soon = email.utils.formatdate(time.time() + 1.5, usegmt=True)
+    slow = {"error": {"message": "slow down"}}
+    return {
+        "busy": (429, slow),
+        "busy_seconds": (429, slow, {"Retry-After": "0.4"}),
+        "busy_date": (503, {"error": "loading"}, {"Retry-After": soon}),
+        "broken": (500, {"error": {"message": "internal"}}),
+        "gateway": (502, "<html>\n<h1>502 Bad Gateway</h1>\n</html>"),
+        "hang_up": None,
+        "cut_off": (200, '{"choices": [{"text": "half a', {"content-length": "42"}, True),
+        "too_late": None,
+        "no_json": (200, "OK"),
+        "no_choices": (200, {"error": {"message": "out of luck"}}),
+        "empty_choices": (200, {"choices": []}),
+        "refused": (400, {"error": {"message": "prompt is too\nlong"}}),
+        "no_key": (401, {"error": {"message": "no key"}}),
+        "no_model": (404, {"message": "model not found"}),
+    }
 
-    def log_message(self, *_: object) -> None:
-        pass
 
-    def do_GET(self) -> None:
-        self.reply(200, {"data": [{"id": name, "owned_by": "vllm"} for name in self.server.models]})
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        server = self.server
-        with server.guard:
-            server.requests.append({"path": self.path, "key": self.headers.get("authorization"), **body})
-            server.times.append(time.monotonic())
-            failure = server.failures.pop(0) if server.failures else None
-            server.under_way += 1
-            server.busiest = max(server.busiest, server.under_way)
-        time.sleep(server.delay)
-        with server.guard:
-            server.under_way -= 1
-        refused = [name for name in server.unknown if name in body]
-        if self.path.removeprefix("/v1/") in server.missing:
-            self.reply(404, {"error": {"message": "no such path"}})
-        elif refused:
-            self.reply(400, {"error": {"message": f"unknown field {refused[0]}"}})
-        elif not failure:
-            made = completion(body, server.most, server.logprobs, "chat" in self.path, server.say)
-            self.reply(200, made if server.usage else {**made, "usage": None})
-        else:
-            getattr(self, "fail_" + failure)()
-
-    def reply(self, status: int, content: Any, headers: dict[str, str] | None = None, cut: int = 0) -> None:
-        data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data[: len(data) - cut])
-
-    def fail_busy(self) -> None:
-        self.reply(429, {"error": {"message": "slow down"}})
-
-    def fail_busy_seconds(self) -> None:
-        self.reply(429, {"error": {"message": "slow down"}}, {"Retry-After": "0.4"})
-
-    def fail_busy_date(self) -> None:
-        soon = email.utils.formatdate(time.time() + 1.5, usegmt=True)
-        self.reply(503, {"error": "loading"}, {"Retry-After": soon})
-
-    def fail_broken(self) -> None:
-        self.reply(500, {"error": {"message": "internal"}})
-
-    def fail_gateway(self) -> None:
-        self.reply(502, "<html>\n<h1>502 Bad Gateway</h1>\n</html>")
-
-    def fail_hang_up(self) -> None:
-        self.close_connection = True
-
-    def fail_cut_off(self) -> None:
-        self.reply(200, {"choices": [{"text": "half an ans"}]}, cut=9)
-        self.close_connection = True
-
-    def fail_too_late(self) -> None:
-        time.sleep(2.0)
-        self.close_connection = True
-
-    def fail_no_json(self) -> None:
-        self.reply(200, "OK")
-
-    def fail_no_choices(self) -> None:
-        self.reply(200, {"error": {"message": "out of luck"}})
-
-    def fail_empty_choices(self) -> None:
-        self.reply(200, {"choices": []})
-
-    def fail_echo_error(self) -> None:
-        self.reply(400, {"error": {"message": f"not allowed: {self.headers['authorization']}"}})
-
-    def fail_echo_busy(self) -> None:
-        self.reply(429, {"error": {"message": f"slow down, {self.headers['authorization']}"}}, {"Retry-After": "0"})
-
-    def fail_echo_text(self) -> None:
-        text = {"text": f"echo {self.headers['authorization']}", "index": 0, "finish_reason": "stop"}
-        choice = {**text, "logprobs": {"token_logprobs": [-1.0]}}
-        self.reply(200, {"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 1}})
-
-    def fail_refused(self) -> None:
-        self.reply(400, {"error": {"message": "prompt is too\nlong"}})
-
-    def fail_no_key(self) -> None:
-        self.reply(401, {"error": {"message": "no key"}})
-
-    def fail_no_model(self) -> None:
-        self.reply(404, {"message": "model not found"})
+def echoes(key: str) -> dict[str, tuple[Any, ...]]:
+    """Replies by their names that repeat the caller's key."""
+    text = {"text": f"echo {key}", "index": 0, "finish_reason": "stop", "logprobs": {"token_logprobs": [-1.0]}}
+    return {
+        "echo_error": (400, {"error": {"message": f"not allowed: {key}"}}),
+        "echo_busy": (429, {"error": {"message": f"slow down, {key}"}}, {"Retry-After": "0"}),
+        "echo_text": (200, {"choices": [text], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}),
+    }
 
 
 def completion(

@@ -6,9 +6,7 @@ import asyncio
 import json
 import pickle
 import sqlite3
-from http.server import BaseHTTPRequestHandler
 from importlib.util import find_spec
-from typing import Any, ClassVar
 
 import pytest
 from embedding_server import EmbeddingServer, vector
@@ -273,19 +271,22 @@ def test_a_full_disk_under_the_points_is_one_line(corpus, tmp_path, server):
         build(corpus, tmp_path / "index", settings(server), 12)
 
 
-class QdrantServer(BaseHTTPRequestHandler):
+class QdrantServer(LocalServer):
     """The routes of a running Qdrant that this project asks for, in front of a real collection in this process."""
 
-    client: ClassVar[Any] = None
-    keys: ClassVar[list[str | None]] = []
+    def __init__(self, client):
+        super().__init__()
+        self.client, self.keys = client, []
 
-    def answer(self):
+    def reply(self, asked):
+        self.keys.append(asked.headers.get("api-key"))
+        found = self.result(asked.path, asked.body if asked.data else {})
+        return 200, {"result": found, "status": "ok", "time": 0.0}, {"content-type": "application/json"}
+
+    def result(self, path, body):
         from qdrant_client import models
 
-        self.keys.append(self.headers.get("api-key"))
-        length = int(self.headers.get("content-length") or 0)
-        body = json.loads(self.rfile.read(length)) if length else {}
-        name, what = self.path.partition("?")[0].removeprefix("/collections/").partition("/")[::2]
+        name, what = path.partition("?")[0].removeprefix("/collections/").partition("/")[::2]
         if what == "exists":
             return {"exists": self.client.collection_exists(name)}
         if what == "points/count":
@@ -298,32 +299,19 @@ class QdrantServer(BaseHTTPRequestHandler):
             return {"operation_id": 1, "status": "completed"}
         return self.client.create_collection(name, vectors_config=models.VectorParams(**body["vectors"]))
 
-    def do_GET(self):
-        data = json.dumps({"result": self.answer(), "status": "ok", "time": 0.0}).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    do_POST = do_PUT = do_GET
-
-    def log_message(self, *_): ...
-
 
 @pytest.mark.filterwarnings("ignore:Api key is used")
 def test_a_running_qdrant_by_its_address(corpus, tmp_path, server, monkeypatch):
     from qdrant_client import QdrantClient
 
-    monkeypatch.setattr(QdrantServer, "client", QdrantClient(":memory:"))
     monkeypatch.setenv("QDRANT_API_KEY", "key-of-qdrant")
-    with LocalServer(QdrantServer) as store:
+    with QdrantServer(QdrantClient(":memory:")) as store:
         of = settings(server, store=store.url, collection="wiki")
         assert build(corpus, tmp_path / "index", of)[1].whole
         assert not (tmp_path / "index" / vectors.POINTS).exists()
         with VectorIndex.open(tmp_path / "index") as index:
             assert index.search([PASSAGES[5].text], 1)[0][0].passage_id == PASSAGES[5].id
-        assert set(QdrantServer.keys) == {"key-of-qdrant"}
+        assert set(store.keys) == {"key-of-qdrant"}
         with pytest.raises(UserError, match="the store has a 'wiki' that this folder did not make"):
             build(corpus, tmp_path / "second", of)
     with pytest.raises(UserError, match="vector store http") as error:

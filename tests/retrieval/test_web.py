@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from support.http_server import LocalServer
+from support.http_server import Asked, LocalServer
 
 from kbtrain.errors import UserError
 from kbtrain.records import Hit
@@ -18,36 +17,28 @@ from kbtrain.retrieval.web import WebSearch, WebService, at_path, paths_of
 SEEN: Counter[str] = Counter()
 
 
-class Handler(BaseHTTPRequestHandler):
+class SearchServer(LocalServer):
     """Answers by the query: ``fail 503 2`` fails twice with that code before it answers."""
 
-    def do_GET(self) -> None:
-        query = parse_qs(urlsplit(self.path).query)["q"][0]
+    def reply(self, asked: Asked) -> tuple[Any, ...]:
+        query = parse_qs(urlsplit(asked.path).query)["q"][0]
         SEEN[query] += 1
         words = query.split()
         if words[0] == "fail" and SEEN[query] <= int(words[2]):
-            self.send_response(int(words[1]))
-            self.send_header("Retry-After", "3")
-            self.end_headers()
-            return
-        body = b"<html>" if words[0] == "html" else json.dumps(self.reply(query)).encode()
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(body)
+            return int(words[1]), "", {"Retry-After": "3"}
+        return 200, "<html>" if words[0] == "html" else self.results(query, asked)
 
-    def reply(self, query: str) -> object:
+    def results(self, query: str, asked: Asked) -> object:
         if query == "other shape":
             return {"data": []}
         rows = [{"url": f"u{i}", "name": "T", "text": f"{query} {i}"} for i in range(3)]
-        rows += [{"url": "u9", "text": ""}, {"url": "u0", "text": "again"}, {"text": self.headers.get("X-Key", "-")}]
+        rows += [{"url": "u9", "text": ""}, {"url": "u0", "text": "again"}, {"text": asked.headers.get("X-Key", "-")}]
         return {"web": {"items": rows}}
-
-    def log_message(self, *_: object) -> None: ...
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with LocalServer(Handler) as server:
+    with SearchServer() as server:
         yield f"{server.url}/s?q={{query}}&n={{k}}"
 
 
@@ -86,20 +77,16 @@ def test_a_key_comes_from_the_environment(address: str, monkeypatch: pytest.Monk
 def test_a_redirect_to_another_server_does_not_take_the_key_along(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Elsewhere(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(302)
-            here = parse_qs(urlsplit(self.path).query)["q"][0] == "here" and "moved" not in self.path
-            self.send_header("Location", f"/moved{self.path}" if here else f"{address.partition('?')[0]}?q=there")
-            if self.path.startswith("/moved"):
-                moved.append(self.headers["X-Key"])
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
+    class Elsewhere(LocalServer):
+        def reply(self, asked: Asked) -> tuple[Any, ...]:
+            here = parse_qs(urlsplit(asked.path).query)["q"][0] == "here" and "moved" not in asked.path
+            if asked.path.startswith("/moved"):
+                moved.append(asked.headers["X-Key"])
+            return 302, "", {"Location": f"/moved{asked.path}" if here else f"{address.partition('?')[0]}?q=there"}
 
     moved: list[str | None] = []
     monkeypatch.setenv("SEARCH_KEY", "key-of-the-search")
-    with LocalServer(Elsewhere) as server:
+    with Elsewhere() as server:
         search = WebSearch(service(f"{server.url}/?q={{query}}", headers={"X-Key": "SEARCH_KEY"}))
         there, here = search.search(["there", "here"], 9)
     assert (there[-1].text, here[-1].text) == ("-", "-")  # what the service saw of it

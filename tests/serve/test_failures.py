@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -215,28 +214,21 @@ def test_what_is_no_function_to_search_with_is_one_line(gate, name, problem):
         open_search(config)
 
 
-class SearchService(BaseHTTPRequestHandler):
+class SearchService(LocalServer):
     """Answers by the last word of the query."""
 
-    def do_GET(self):
-        word = self.path.rpartition("%20")[2].partition("&")[0]
+    def reply(self, asked):
+        word = asked.path.rpartition("%20")[2].partition("&")[0]
         if word == "hangs":
             threading.Event().wait(5)
-        text = {"broken": b"<html>", "nolist": b'{"found": 3}'}.get(word)
         rows = [] if word == "nothing" else [{"name": "m", "head": "Museum", "body": "The museum opens at nine."}]
-        data = text or json.dumps({"found": {"rows": rows}}).encode()
-        self.send_response(503 if word == "down" else 200)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_):
-        pass
+        replies = {"broken": (200, "<html>"), "nolist": (200, {"found": 3}), "down": (503, "")}
+        return replies.get(word, (200, {"found": {"rows": rows}}))
 
 
 @pytest.fixture(scope="module")
 def service():
-    with LocalServer(SearchService) as server:
+    with SearchService() as server:
         yield f"{server.url}/find?q={{query}}&n={{k}}"
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 
 import torch
 
@@ -20,8 +17,8 @@ class Served(LocalServer):
     path = "/v1"
 
     def __init__(self, model, tokenizer):
-        super().__init__(Answers)
-        self.model, self.tokenizer, self.guard, self.asked, self.silent = model, tokenizer, threading.Lock(), [], False
+        super().__init__()
+        self.model, self.tokenizer, self.asked, self.silent = model, tokenizer, [], False
 
     def read(self, ids, tokens):
         """The greedy tokens, and at each the log-probability of every token."""
@@ -33,37 +30,23 @@ class Served(LocalServer):
                 tops.append(values)
         return made, tops
 
-
-class Answers(BaseHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-    def do_GET(self):
-        self.reply({"data": [{"id": "tiny", "owned_by": "test"}]})
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        server, chat = self.server, "chat" in self.path
-        server.asked.append(body)
-        ids = encode(server.tokenizer, body["messages"][0]["content"]) if chat else body["prompt"]
-        _, tops = server.read(ids, body["max_tokens"])
+    def reply(self, asked):
+        if asked.method == "GET":
+            return 200, {"data": [{"id": "tiny", "owned_by": "test"}]}
+        body, chat = asked.body, "chat" in asked.path
+        self.asked.append(body)
+        ids = encode(self.tokenizer, body["messages"][0]["content"]) if chat else body["prompt"]
+        _, tops = self.read(ids, body["max_tokens"])
         wanted = body.get("top_logprobs") if chat else body.get("logprobs")
         best = [zip(*(part.tolist() for part in one.topk(min(wanted, len(one)))), strict=True) for one in tops]
         places = [[(f"<{token}>", value) for value, token in one] for one in best]
         if chat:
             content = [{"token": "x", "logprob": 0.0, "top_logprobs": [{"token": t, "logprob": v} for t, v in place]}
                        for place in places]  # fmt: skip
-            choice = {"message": {"content": "x"}, "logprobs": None if server.silent else {"content": content}}
+            choice = {"message": {"content": "x"}, "logprobs": None if self.silent else {"content": content}}
         else:
             choice = {"text": "x", "logprobs": {"top_logprobs": [dict(place) for place in places]}}
-        self.reply({"choices": [{"index": 0, "finish_reason": "length", **choice}]})
-
-    def reply(self, content, status=200):
-        data = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        return 200, {"choices": [{"index": 0, "finish_reason": "length", **choice}]}
 
 
 @contextmanager

@@ -7,12 +7,11 @@ has no state, and a request without ``kv_transfer_params`` gets null.
 from __future__ import annotations
 
 import base64
-import json
 
 import numpy as np
 import torch
 
-from support.served_model import Answers, Served
+from support.served_model import Served
 
 
 class StatesServer(Served):
@@ -27,7 +26,6 @@ class StatesServer(Served):
         self, model, tokenizer, layers, name="tiny", noise=0.0, template=None, dies=None, says=None, end_token=None
     ):
         super().__init__(model, tokenizer)
-        self.RequestHandlerClass = Replies
         self.end_token, self.draws = end_token, torch.Generator().manual_seed(0)
         self.layers, self.name, self.noise, self.template, self.dies = layers, name, noise, template, dies
         self.says = None if says is None else tokenizer(says)["input_ids"] + [tokenizer.eos_token_id]
@@ -64,82 +62,72 @@ class StatesServer(Served):
         found = torch.stack([row.reshape(len(ids), -1) for row in rows], 1).float().numpy()
         return found * (1 + self.noise)
 
-
-class Replies(Answers):
-    server: StatesServer
-
-    def do_GET(self):
-        self.reply({"data": [{"id": self.server.name, "owned_by": "vllm"}]})
-
-    def do_POST(self):
-        body, server = json.loads(self.rfile.read(int(self.headers["content-length"]))), self.server
-        server.asked.append({"path": self.path, **body})
-        if "chat" in self.path:
-            options = {"date_string": "today", "add_generation_prompt": body.get("add_generation_prompt", True),
-                       "continue_final_message": body.get("continue_final_message", False),
-                       **body.get("chat_template_kwargs", {})}  # fmt: skip
-            ids = server.tokenizer.apply_chat_template(
-                body["messages"],
-                chat_template=server.template,
-                return_dict=False,
-                **options,
-            )
-            drawn = server.draft(ids, body["max_tokens"], ()) if server.says else server.tokenizer("Rabat")["input_ids"]
-            text = server.tokenizer.decode(drawn, skip_special_tokens=True)
-            message = {
-                "role": "assistant",
-                "content": (body["messages"][-1]["content"] if body.get("echo") else "") + text,
-            }
-            reply = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-            self.reply(reply | {"prompt_token_ids": ids if body.get("return_token_ids") else None})
-            return
-        if server.dies is not None and len(server.asked) > server.dies:
-            self.close_connection = True  # as of a process that ends: the request has no reply
-            return
+    def reply(self, asked):
+        if asked.method == "GET":
+            return 200, {"data": [{"id": self.name, "owned_by": "vllm"}]}
+        body = asked.body
+        self.asked.append({"path": asked.path, **body})
+        if "chat" in asked.path:
+            return 200, self.chat(body)
+        if self.dies is not None and len(self.asked) > self.dies:
+            return None  # as of a process that ends
         ids = body["prompt"]
         if isinstance(ids, str):
-            ids = server.tokenizer(ids)["input_ids"]
-        if body.get("n", 1) > 1:
-            self.reply(self.several(ids, body))
-            return
-        with server.guard, torch.no_grad():
-            drawn = server.draft(ids, body["max_tokens"], body.get("stop_token_ids", ()))
+            ids = self.tokenizer(ids)["input_ids"]
+        return 200, self.several(ids, body) if body.get("n", 1) > 1 else self.one(ids, body)
+
+    def chat(self, body):
+        options = {"date_string": "today", "add_generation_prompt": body.get("add_generation_prompt", True),
+                   "continue_final_message": body.get("continue_final_message", False),
+                   **body.get("chat_template_kwargs", {})}  # fmt: skip
+        made = self.tokenizer.apply_chat_template
+        ids = made(body["messages"], chat_template=self.template, return_dict=False, **options)
+        drawn = self.draft(ids, body["max_tokens"], ()) if self.says else self.tokenizer("Rabat")["input_ids"]
+        text = self.tokenizer.decode(drawn, skip_special_tokens=True)
+        before = body["messages"][-1]["content"] if body.get("echo") else ""
+        message = {"role": "assistant", "content": before + text}
+        reply = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        return reply | {"prompt_token_ids": ids if body.get("return_token_ids") else None}
+
+    def one(self, ids, body):
+        with self.guard, torch.no_grad():
+            drawn = self.draft(ids, body["max_tokens"], body.get("stop_token_ids", ()))
             drawn = body.get("allowed_token_ids", drawn)[:1] if body["max_tokens"] == 1 else drawn
             wish = (body.get("kv_transfer_params") or {}).get("kbtrain_states")
-            given = None if wish is None or server.layers is None else {"kbtrain_states": self.wished(ids, drawn, wish)}
-        choice = {"index": 0, "text": server.tokenizer.decode(drawn), "finish_reason": "length"}
+            given = None if wish is None or self.layers is None else {"kbtrain_states": self.wished(ids, drawn, wish)}
+        choice = {"index": 0, "text": self.tokenizer.decode(drawn), "finish_reason": "length"}
         choice["token_ids"] = drawn if body.get("return_token_ids") else None
         if body.get("logprobs"):
-            choice["logprobs"] = self.logprobs(ids, drawn, body["logprobs"])
-        self.reply({"choices": [choice], "kv_transfer_params": given})
+            choice["logprobs"] = self.token_logprobs(ids, drawn, body["logprobs"])
+        return {"choices": [choice], "kv_transfer_params": given}
 
     def several(self, ids, body):
         """Several drawn answers, with the states of the end token behind each."""
-        server, choices, ends = self.server, [], []
-        with server.guard, torch.no_grad():
+        choices, ends = [], []
+        with self.guard, torch.no_grad():
             for index in range(body["n"]):
-                drawn = server.drawn(ids, body["max_tokens"], body["stop_token_ids"])
-                ended = drawn[-1] in {*body["stop_token_ids"], server.tokenizer.eos_token_id}
+                drawn = self.drawn(ids, body["max_tokens"], body["stop_token_ids"])
+                ended = drawn[-1] in {*body["stop_token_ids"], self.tokenizer.eos_token_id}
                 choices.append({"index": index, "token_ids": drawn, "finish_reason": "stop" if ended else "length"})
-                if server.layers:
-                    state = server.states([*ids, *drawn[:-1], server.end_token or 0])[-1]
+                if self.layers:
+                    state = self.states([*ids, *drawn[:-1], self.end_token or 0])[-1]
                     ends.append(state if len(drawn) > 1 else np.full_like(state, np.nan))
         wished = (body.get("kv_transfer_params") or {}).get("kbtrain_states")
-        if wished is None or not server.layers:
+        if wished is None or not self.layers:
             return {"choices": choices, "kv_transfer_params": None}
-        given = {"layers": list(server.layers), "error": "it knows no end token"}
-        if server.end_token is not None:
+        given = {"layers": list(self.layers), "error": "it knows no end token"}
+        if self.end_token is not None:
             coded = base64.b64encode(np.stack(ends).astype("<f4").tobytes()).decode()
-            given = {"layers": list(server.layers), "width": ends[0].shape[-1], "prompt_tokens": len(ids),
-                     "end_token": server.end_token, "ends": coded}  # fmt: skip
+            given = {"layers": list(self.layers), "width": ends[0].shape[-1], "prompt_tokens": len(ids),
+                     "end_token": self.end_token, "ends": coded}  # fmt: skip
         return {"choices": choices[::-1], "kv_transfer_params": {"kbtrain_states": given}}
 
-    def logprobs(self, ids, drawn, n):
+    def token_logprobs(self, ids, drawn, n):
         """Of the most probable tokens and the generated one, before a filter, by names as vLLM gives them."""
         values, places = [], []
         with torch.no_grad():
             for i, token in enumerate(drawn):
-                all_values = self.server.model(torch.tensor([ids + drawn[:i]])).logits[0, -1].float().log_softmax(-1)
+                all_values = self.model(torch.tensor([ids + drawn[:i]])).logits[0, -1].float().log_softmax(-1)
                 values.append(float(all_values[token]))
                 best = {*all_values.topk(n).indices.tolist(), token}
                 places.append({f"token_id:{one}": float(all_values[one]) for one in best})
@@ -147,11 +135,11 @@ class Replies(Answers):
 
     def wished(self, ids, drawn, wish):
         fed = drawn[:-1][: wish["draft_tokens"]]
-        states = self.server.states(ids + fed)
+        states = self.states(ids + fed)
         at_prompt, behind = states[len(ids) - 1], states[len(ids) :]
         parts = {"prompt": at_prompt}
         if wish["draft_tokens"]:
             parts |= {"draft_mean": behind.mean(0) if fed else at_prompt, "draft_last": states[-1]}
         coded = {name: base64.b64encode(part.astype("<f4").tobytes()).decode() for name, part in parts.items()}
-        facts = {"layers": list(self.server.layers), "width": states.shape[2], "prompt_tokens": len(ids)}
+        facts = {"layers": list(self.layers), "width": states.shape[2], "prompt_tokens": len(ids)}
         return {**facts, "draft_tokens": len(fed), **coded}
