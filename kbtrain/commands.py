@@ -79,7 +79,7 @@ def check_server(args: argparse.Namespace) -> None:
     if args.states is not None:
         from kbtrain.gates.probe.states_check import compare_server
 
-        sys.stdout.write("\n".join(compare_server(server.server(args.timeout), args.states, server.owner)) + "\n")
+        sys.stdout.write("\n".join(compare_server(server.server(args.timeout), args.states)) + "\n")
     silent = server.thoughts.silent
     if silent.is_too_silent() and not args.allow_empty:
         raise UserError(

@@ -29,7 +29,7 @@ from kbtrain.llm.dialect import (
     read_models,
 )
 from kbtrain.llm.replies import protocol, read_output, usable_logprobs
-from kbtrain.llm.served_states import LAST_STATE, SHORT_PROMPT, read_last_state, read_reply, state_request
+from kbtrain.llm.served_states import SHORT_PROMPT, read_reply, state_request
 from kbtrain.llm.server_requests import NO_QUOTA, PASSING, NoReply, ServerError, ask_once, holds_error, read_error
 from kbtrain.net import Retry, check_url, key_headers, reply_json, retry_after
 
@@ -50,7 +50,7 @@ _DEFAULTS = {key: LLMConfig.model_fields[key].get_default() for key in ("max_new
 class ServerAbilities:
     """Abilities of a server. ``refused``: endpoint or field -> its words.
 
-    ``states``: layers whose hidden states vLLM or SGLang returns, or the reason why it returns none; None for others.
+    ``states``: layers whose hidden states vLLM returns, or the reason why it returns none; None for others.
 
     ``answers``: the most that one request gave, of ``samples`` asked for; ``seeds``: None where drawn answers tell
     nothing; ``length``: the longest answer it took; ``room``: tokens of a prompt that fit, where it states its context.
@@ -276,7 +276,7 @@ def _check_fields(probe: _Probe, model: ListedModel, samples: int, max_new_token
     probe.fields = {key: value for key, value in {**probe.fields, **thoughts.extra}.items() if value is not None}
     seeds = _seeds(probe, reply)
     logprobs = _gives_logprobs(probe)
-    states = _states(probe, model) if model.owner in ("vllm", "sglang") else None
+    states = _states(probe, model) if model.owner == "vllm" else None
     usage = isinstance((reply.get("usage") or {}).get("completion_tokens"), int)
     answers = _answers(probe, samples)
     most = length + thoughts.settings.get("max_thought_tokens", 0)
@@ -425,12 +425,8 @@ def _gives_logprobs(probe: _Probe) -> bool:
 
 def _states(probe: _Probe, model: ListedModel) -> str:
     """Layers whose hidden states an engine returns, or the reason why it returns none."""
-    body = {"model": model.name, "prompt": SHORT_PROMPT, "max_tokens": 1}
+    body = {"model": model.name, "prompt": SHORT_PROMPT, "max_tokens": 1, "kv_transfer_params": state_request(0)}
     try:
-        if model.owner == "sglang":
-            width = len(read_last_state(probe.answer({**body, **LAST_STATE}, "completions")))
-            return f"of the last layer, after the final norm, {width} numbers; no gate reads them"
-        body["kv_transfer_params"] = state_request(0)
         layers = read_reply(probe.answer(body, "completions"), SHORT_PROMPT).layers
     except (_Refused, UserError) as error:
         return f"no: {error}"

@@ -1,4 +1,4 @@
-"""Client of a server whose engine returns hidden states: vLLM (:mod:`kbtrain.engine.vllm_connector`), or SGLang.
+"""Client of a vLLM server that returns hidden states (:mod:`kbtrain.engine.vllm_connector`).
 
 A prompt is sent as token ids, and the reply counts them. The server's chat template is compared with the tokenizer's
 (:meth:`StatesServer.check_template`), and states with reference states (:func:`largest_difference`).
@@ -38,7 +38,6 @@ TOLERANCE = 0.06  # relative difference of a state in bf16 between two implement
 HOW = "start it with the flags of `kbtrain vllm-args FOLDER`"
 _KEPT_DRAFTS = 256  # newest drafts, for the answers that follow their decisions
 LONGEST_GROUP = 64  # answers of a request whose end states the connector returns
-LAST_STATE = {"return_hidden_states": "last"}  # SGLang's field
 SHORT_PROMPT = [1, 2, 3, 4]  # token ids that every vocabulary has
 
 
@@ -152,22 +151,6 @@ def read_answers(reply: Mapping[str, Any], end_token: int | None) -> list[Served
     ]
 
 
-def read_last_state(reply: Mapping[str, Any]) -> States:
-    """State (width,) of the last layer, after the final norm, in SGLang's reply to ``return_hidden_states: last``.
-
-    SGLang gives a row of numbers for each generated token; the first row is of the prompt's last token. Raises
-    :class:`UserError`.
-    """
-    rows = reply["choices"][0].get("hidden_states")
-    if not rows:
-        raise UserError("the upstream returns no hidden states; start SGLang with --return-hidden-states-mode last")
-    with _readable("hidden states"):
-        state: States = np.asarray(rows[0], dtype=np.float32)
-        if state.ndim != 1 or not np.isfinite(state).all():
-            raise ValueError("a row of numbers is expected")
-    return state
-
-
 class StatesServer:
     """A vLLM server that returns states. ``tokenizer``: of the served model, by which drafts end at a line break."""
 
@@ -268,10 +251,6 @@ class StatesServer:
                     raise UserError(f"server {self.server.base}: gives no log-probability of token {token}")
                 of_prompt[token] = values[0]
         return read
-
-    def read_last(self, prompts: Sequence[Sequence[int]]) -> list[States]:
-        """SGLang's states (width,) of the last layer, after the final norm, at prompts' last tokens."""
-        return [read_last_state(reply) for reply in self._replies(prompts, 1, LAST_STATE)]
 
     def sample(
         self, prompts: Sequence[Sequence[int]], n: int, tokens: int, drawn: Mapping[str, Any], end_token: int | None
