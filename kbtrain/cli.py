@@ -7,7 +7,7 @@ Examples:
   kbtrain run collect --dataset jsonl --path questions.jsonl --shares 0.5,0.25,0.25 --run runs/mine
   kbtrain ls                                   stages, recipes, configurations and launch files
   kbtrain run train_kbm --launch zero2_4gpu --config kbm_qwen2_7b train=train.jsonl dev=dev.jsonl output=kbm
-  kbtrain cp kbm_smollm2 mine.yaml             a copy to change; kbtrain check mine.yaml
+  kbtrain cp kbm_smollm2 mine.yaml             a copy to change
   kbtrain models get smollm2-135m-instruct
   kbtrain compare runs/demo runs/demo-full
   kbtrain plan kbm_qwen2_7b --gpus 4 --gpu-memory 80 --examples 10000 --tokens 600 --rate 120
@@ -86,7 +86,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.run in (commands.serve, commands.mcp):  # all words are the server's own, --help too
         args.arguments, rest = list(words[words.index(args.run.__name__) + 1 :]), []
     option = next((word.partition("=")[0] for word in rest if re.match("-.", word)), None)
-    for name in {"texts", "changes"} & vars(args).keys() if rest and option is None else ():
+    for name in {"texts"} & vars(args).keys() if rest and option is None else ():
         setattr(args, name, [*getattr(args, name), *rest])
         return args
     if rest:
@@ -158,11 +158,6 @@ def _add_scripts(parsers: Parsers) -> None:
     _add(run, "name", "NAME|PATH", "stage, recipe, or a script of your own")
     _add(run, "--launch", "NAME|PATH", "start it with accelerate and this launch file")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own")
-    check = _command(parsers, "check", commands.check, "all checks of a configuration; no model is loaded")
-    _add(check, "config", "NAME|PATH", "YAML file, or the name of a shipped one")
-    _add(check, "changes", "key=value", "what the command line would change", nargs="*", default=[])
-    _add(check, "--script", "NAME", "whose configuration it is, where its head does not say")
-    _flag(check, "--no-files", "do not look for the input files it names")
 
 
 def _add_chains_and_models(parsers: Parsers) -> None:
@@ -414,31 +409,6 @@ def _add_rest(parsers: Parsers) -> None:
     _add(plan, "--rate", "TFLOPS", "what one GPU reaches in training, or: measure (this CPU)")
     _add(plan, "--set", "KEY=VALUE", "change a key of the config", action="append", default=[])
     _command(parsers, "env", commands.env, "versions, devices, memory, threads and caches, for a report of a fault")
-    completion = _command(
-        parsers, "completion", _completion, 'completion of this command: eval "$(kbtrain completion bash)"'
-    )
-    completion.add_argument("shell", choices=("bash", "zsh"))
-
-
-def _completion(args: argparse.Namespace) -> None:
-    """Print the shell's script; it completes the names of scripts and configurations, and files."""
-    try:
-        import shtab
-    except ImportError:
-        raise UserError('completion needs shtab; run: pip install "kbtrain[completion]"') from None
-    parser, names = _parser(), " ".join(sorted(scripts.shipped()))
-    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    for action in (action for group in groups for sub in group.choices.values() for action in sub._actions):
-        if action.nargs == 0 or action.choices:  # no value of the user's own
-            continue
-        named = action.metavar == "NAME|PATH" or (action.dest, action.metavar) == ("arguments", None)
-        # a function called _files: shtab lets bash put a slash behind a folder then
-        action.complete = {"bash": "_kbtrain_files", "zsh": "_kbtrain_files"} if named else shtab.FILE
-    both = {
-        "bash": f'_kbtrain_files() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n',
-        "zsh": f"_kbtrain_files() {{ _alternative 'names:name:({names})' 'files:file:_files' }}\n",
-    }
-    sys.stdout.write(shtab.complete(parser, args.shell, preamble=both[args.shell]) + "\n")
 
 
 if __name__ == "__main__":

@@ -56,18 +56,6 @@ def launch_of(launch: str | None, words: Sequence[str]) -> tuple[str | None, lis
     return launch, rest
 
 
-def check(args: argparse.Namespace) -> None:
-    from kbtrain import config_check
-
-    path = scripts.find(args.config, "configs", what="config")
-    checked = config_check.check_config(path, args.changes, args.script, not args.no_files)
-    for problem in checked.problems[:-1]:
-        sys.stderr.write(f"error: {problem}\n")
-    if checked.problems:
-        raise UserError(checked.problems[-1])
-    sys.stdout.write(config_check.text(path, checked) + "\n")
-
-
 def check_server(args: argparse.Namespace) -> None:
     from kbtrain.llm.check_server import check_server, write_config
 

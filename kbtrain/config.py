@@ -234,14 +234,15 @@ def overrides(
 def build(kind: type[C], path: Path | None, changes: Mapping[str, Any]) -> C:
     """Merge a YAML file with changes and validate. Raises :class:`UserError` naming file, line and key."""
     values, lines = read_yaml(path) if path else ({}, {})
-    unknown = unknown_keys(kind, path or Path(), lines)
-    if unknown:
-        raise UserError(unknown[0])
+    unknown = next((key for key in lines if key not in kind.model_fields and key not in kind.unread_keys), None)
+    if unknown is not None:
+        where = at(path or Path(), lines[unknown])
+        raise UserError(f"{where}: unknown key '{unknown}'; {did_you_mean(unknown, kind.model_fields)}")
     try:
         return kind.model_validate({**values, **changes})
     except ValidationError as error:
         first = error.errors()[0]
-        message = complaint(first, path, lines, changes)
+        message = _complaint(first, path, lines, changes)
         field = kind.model_fields.get(str(first["loc"][0])) if first["type"] == "missing" else None
         meaning = f": {field.description}; see --help" if field is not None and field.description else ""
         raise UserError(message + meaning) from None
@@ -277,13 +278,7 @@ def _each_once(paths: tuple[Path, ...]) -> tuple[Path, ...]:
 DifferentPaths = Annotated[tuple[Path, ...], AfterValidator(_each_once)]  # of a key whose records are taken together
 
 
-def unknown_keys(kind: type[Config], path: Path, lines: Mapping[str, int]) -> list[str]:
-    """A message for each key of a file (key -> line) that the config does not have."""
-    wrong = [key for key in lines if key not in kind.model_fields and key not in kind.unread_keys]
-    return [f"{at(path, lines[key])}: unknown key '{key}'; {did_you_mean(key, kind.model_fields)}" for key in wrong]
-
-
-def complaint(error: ErrorDetails, path: Path | None, lines: Mapping[str, int], changes: Mapping[str, Any]) -> str:
+def _complaint(error: ErrorDetails, path: Path | None, lines: Mapping[str, int], changes: Mapping[str, Any]) -> str:
     """Message of one validation error: file and line or command line, key, what is wrong, what was found."""
     message = error["msg"].removeprefix("Value error, ")
     named = re.match("key '(.*?)': ", message)  # by a check of all keys together

@@ -36,7 +36,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"distributed", "rag"}),
     frozenset({"evaluation"}),
     frozenset({"report"}),
-    frozenset({"adapters", "config_check", "demo", "environment", "push", "serve"}),
+    frozenset({"adapters", "demo", "environment", "push", "serve"}),
     frozenset({"commands"}),
     frozenset({"cli"}),
     frozenset({"__main__"}),

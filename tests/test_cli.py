@@ -164,7 +164,6 @@ def test_help_of_every_command_says_what_it_does_and_what_its_options_take():
         (["run", "label", "--config", "label_dem"], "unknown config 'label_dem'; did you mean 'label_demo'?"),
         (["run", "label", "tau_mastry=.5"], "unknown argument '--tau-mastry'; did you mean '--tau-mastery'?"),
         (["cp", "label_dem", "x.yaml"], "unknown name 'label_dem'; did you mean 'label_demo'?"),
-        (["check", "label_dem"], "unknown config 'label_dem'; did you mean 'label_demo'?"),
         (["ls", "recipe"], "invalid choice: 'recipe'; did you mean 'recipes'?"),
         ([], "the following arguments are required: COMMAND"),
         (["decide"], "the following arguments are required: FOLDER; see 'kbtrain decide --help'"),
@@ -173,7 +172,6 @@ def test_help_of_every_command_says_what_it_does_and_what_its_options_take():
         (["serve", "--config", "gone.yaml"], "gone.yaml: no such file"),
         (["serve", "--gate", "g", "--upstrem=x"], "unknown argument '--upstrem'; did you mean '--upstream'?"),
         (["finish", "a", "b"], "arguments: b; see 'kbtrain --help'"),
-        (["check", "kbm_smollm2", "--no-files", "epoch=3"], "unknown argument '--epoch'; did you mean '--epochs'?"),
     ],
 )
 def test_a_wrong_command_is_one_line(words, says):
@@ -285,46 +283,7 @@ def test_the_list_comes_at_once(kind):
     assert len(imported("ls", *kind)) < FEW
 
 
-def test_a_check_says_every_problem_and_fails(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("# python data_gen/label.py --config mine.yaml\ntau_mastry: 1\nby: chance\n")
-    done = kbtrain("check", str(path))
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        f"error: {path}:2: unknown key 'tau_mastry'; did you mean 'tau_mastery'?",
-        f"error: {path}:3: key 'by': input should be 'samples' or 'greedy', found 'chance'",
-    ]
-    done = kbtrain("check", "kbm_qwen2_7b")
-    assert done.stdout.endswith("keys of train_kbm are right; still to give: --train, --output\n")
-
-
 def test_the_environment_names_versions_device_and_cache():
     done = kbtrain("env")
     names = {line.split()[0] for line in done.stdout.splitlines()}
     assert done.returncode == 0 and names >= {"kbtrain", "python", "torch", "processor", "memory", "GPUs", "cache"}
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_the_shell_completes_commands_and_names(shell, tmp_path):
-    done = kbtrain("completion", shell)
-    assert done.returncode == 0
-    assert "train_kbm" in done.stdout and "--launch" in done.stdout
-    if shell == "zsh":
-        assert ":run folder with questions, index and sampled answers:_files" in done.stdout
-        return
-    (tmp_path / "mine.jsonl").touch()
-    for line, wanted in (
-        ("run train_k", "train_kbm"),
-        ("run train_kbm --config figure", "figure5 figure6 figure8"),
-        ("run train_kbm --launch zero2_2", "zero2_2nodes"),
-        ("run collect --path mine", "mine.jsonl"),
-        ("decide mine", "mine.jsonl"),
-        ("decide folder --file mine", "mine.jsonl"),
-        ("check mine", "mine.jsonl"),
-    ):
-        words = ["kbtrain", *line.split()]
-        ask = f'COMP_WORDS=({" ".join(words)}); COMP_CWORD={len(words) - 1}; _shtab_kbtrain; echo "${{COMPREPLY[@]}}"'
-        shown = subprocess.run(
-            ["bash", "-c", f"{done.stdout}\n{ask}"], capture_output=True, text=True, cwd=tmp_path, check=True
-        )
-        assert shown.stdout == f"{wanted}\n", line

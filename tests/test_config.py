@@ -20,6 +20,7 @@ from kbtrain.config import Config, build, parse_args, read_yaml, run_script
 from kbtrain.errors import UserError
 from kbtrain.io.files import writing
 from kbtrain.llm.backends import LLMConfig
+from kbtrain.runtime.scripts import shipped
 
 
 class TrainConfig(Config):
@@ -42,6 +43,18 @@ def config_file(folder: Path, text: str) -> Path:
     path = folder / "train.yaml"
     path.write_text(textwrap.dedent(text))
     return path
+
+
+SHIPPED = [path for name, path in shipped("configs").items() if name != "prices"]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_configuration_is_taken_by_the_script_of_its_head(path: Path) -> None:
+    script = re.search(r"((?:data_gen|recipes|eval)/\w+\.py)[^#]*?(?:#\s+)?--config ", path.read_text())
+    kind = scripts.config_class(scripts.ROOT / script[1])
+    left = {name for name, field in kind.model_fields.items() if field.is_required() or name == "dev"}
+    left = {name for name in left - set(read_yaml(path)[0]) if "Path" in str(kind.model_fields[name].annotation)}
+    assert build(kind, path, dict.fromkeys(left, "x"))
 
 
 def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
@@ -159,6 +172,7 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError
 from kbtrain.llm.backends import LLMConfig
+from kbtrain.runtime.scripts import shipped
 
 class ScriptConfig(Config):
     n: int = Field(1, description="how many, in %")

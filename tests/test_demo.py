@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.scripts import config_class
 
 from kbtrain.cli import main
 from kbtrain.config import parse_args
-from kbtrain.config_check import config_class
 from kbtrain.demo import (
     ChainStep,
     PublicRun,

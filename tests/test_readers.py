@@ -219,7 +219,7 @@ OPENERS = {  # modules that open files by themselves, and why
     "models/weights.py": "headers, after the check",
     "models/adapters.py": "rows of weights whose header was read before",
     "kernels/memory.py": "the system's own files",
-    **dict.fromkeys(("config_check.py", "runtime/scripts.py", "report/page.py"), "the package's files"),
+    **dict.fromkeys(("runtime/scripts.py", "report/page.py"), "the package's files"),
     **dict.fromkeys(("report/kbm_tables.py", "evaluation/results.py"), "the package's files"),
     **dict.fromkeys(("prompts/seakr.py", "serve/app.py", "gates/encoder/probe.py"), "the package's files"),
     "models/embedded.py": "the cache's note; what is wrong with it is made again",

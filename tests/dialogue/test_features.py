@@ -47,8 +47,9 @@ def test_by_default_entities_are_those_of_the_incoming_response_as_in_the_paper(
 
 
 def test_the_hint_for_table_2_makes_the_paper_s_row():
+    from support.scripts import config_class
+
     from kbtrain.config import parse_args
-    from kbtrain.config_check import config_class
 
     for name in ("ragate_peft_smollm2", "ragate_peft_llama2_7b"):
         text = (ROOT / "recipes" / "configs" / f"{name}.yaml").read_text(encoding="utf-8")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from published.report import closing_block
 from run_evidence import evidence_chain, run_evidence
+from support.scripts import config_class
 
 from kbtrain.config import parse_args
-from kbtrain.config_check import config_class
 from kbtrain.demo import ChainStep, follow
 from kbtrain.errors import UserError
 

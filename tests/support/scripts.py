@@ -13,6 +13,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import runpy
 import select
 import signal
@@ -25,6 +26,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from unittest import mock
+
+from kbtrain.config import Config
 
 ROOT = Path(__file__).parents[2]
 AT_IMPORT = ("HF_HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONPATH")  # read when Python starts
@@ -211,6 +214,13 @@ def load(script: str) -> ModuleType:
     sys.modules[name] = module  # pydantic looks there for the types of a config's fields
     spec.loader.exec_module(module)
     return module
+
+
+def config_class(script: Path) -> type[Config]:
+    """The config class that a script hands to ``run_script``."""
+    name = re.findall(r"run_script\(main, (\w+)", script.read_text(encoding="utf-8"))[0]
+    kind: type[Config] = getattr(load(str(script.resolve().relative_to(ROOT))), name)
+    return kind
 
 
 def here(script: str, *argv: object) -> Done[str]:
