@@ -31,7 +31,6 @@ from kbtrain.answers.grading import rules_of
 from kbtrain.config import check_counts, run_script
 from kbtrain.errors import UserError
 from kbtrain.evaluation.calibrate import warn_of_dependence
-from kbtrain.evaluation.cost import added_tokens
 from kbtrain.evaluation.decisions import GateInput
 from kbtrain.evaluation.end_to_end import Settings, evaluate, result_meta
 from kbtrain.evaluation.gate_inputs import (
@@ -202,8 +201,7 @@ def note_chosen(
         after_search=stored.meta.get("after_search", {}), training={gate.name: gate.train for gate in gates},
     )  # fmt: skip
     figures = savings(dev.outcomes, test.outcomes, scores, options)
-    tokens = added_tokens(config.run, config.sampling_run, dev.ids)
-    return note_thresholds(folder, gates, ChosenThresholds(picks, settings, figures, tokens, config.replace_thresholds))
+    return note_thresholds(folder, gates, ChosenThresholds(picks, settings, figures, config.replace_thresholds))
 
 
 if __name__ == "__main__":

@@ -116,15 +116,6 @@ def test_the_cost_of_gates(folder: Path) -> None:
     assert (folder / "runs/mine/report.html").exists()  # by the commands in the fixture
 
 
-def test_a_price_for_each_search(folder: Path) -> None:
-    commands = page_commands("price-of-a-search")
-    assert len(commands) == 2
-    for words in commands:
-        with served(words) as (running, _):
-            (decision,) = running.post("/v1/gate", {"questions": ["Who is thing 500?"]}).json["decisions"]
-        assert {"helps", "gain"} <= set(decision)
-
-
 def test_several_data_sets_are_joined(folder: Path) -> None:
     for name in ("mmlu", "xiezhi"):
         (folder / "runs" / name).mkdir()

@@ -176,12 +176,6 @@ def share_cost(run: Path, sampling_run: str, share: float, prices: Prices) -> st
     return f"{thousand_questions(used, np.full(len(used.llm_in), share), prices)} The gate's own cost is not in it."
 
 
-def added_tokens(run: Path, sampling_run: str, ids: Sequence[str]) -> float | None:
-    """Mean of the prompt tokens that passages add to a question; None where they are not known."""
-    used = stored_usage(run, sampling_run, ids)
-    return float((used.rag_in - used.llm_in)[used.has_tokens].mean()) if used.has_tokens.any() else None
-
-
 def asking_of(stored: StoredScores, gate: str) -> GateCost:
     """Cost of asking a gate about a test question, as it was measured while scoring."""
     return GateCost(stored.seconds(gate), gate_tokens(stored, gate), stored.has("after_search", gate))

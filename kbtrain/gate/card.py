@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from pydantic import (
     ValidationInfo,
     field_validator,
     model_serializer,
+    model_validator,
 )
 
 from kbtrain.errors import UserError, at
@@ -84,43 +84,6 @@ class TestFigures(BaseModel):
         )
 
 
-class Outlook(BaseModel):
-    """Worth of a search by a gate's score: ``helps``, the probability that the answer is right with passages and
-    wrong without; ``gain``, the expected difference of right answers, from -1 to 1. Both rise with ``scores``, linearly
-    between them, and are fitted on ``n`` dev questions.
-
-    ``ece_before``, ``ece``: calibration error of the score as a probability, and of ``helps``, cross-fitted.
-    ``search_tokens``: mean of the prompt tokens that passages add.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    n: int
-    scores: tuple[float, ...]
-    helps: tuple[float, ...]
-    gain: tuple[float, ...]
-    ece_before: float | None = None
-    ece: float | None = None
-    search_tokens: float | None = None
-
-    def at(self, score: float) -> tuple[float, float]:
-        """Probability that a search helps, and the expected gain."""
-        import numpy as np
-
-        return float(np.interp(score, self.scores, self.helps)), float(np.interp(score, self.scores, self.gain))
-
-    def above(self, gain: float) -> float:
-        """The threshold above which a search gains more than this; infinite where none does, or all do."""
-        import numpy as np
-
-        return float(np.interp(gain, self.gain, self.scores, left=-math.inf)) if gain < self.gain[-1] else math.inf
-
-    def line(self) -> str:
-        """The calibration error in words."""
-        before = "" if self.ece_before is None else f", {self.ece_before:.3f} of the score itself"
-        after = "not measured" if self.ece is None else f"{self.ece:.3f}"
-        return f"P(search helps) from {self.n} dev questions: calibration error {after}{before}"
-
-
 class BestKey(BaseModel):
     """The key that decides where none is given, and the ``rule`` that chose it among ``areas`` on ``n_dev`` questions:
     None where no order of them gains anything."""
@@ -138,7 +101,7 @@ class Threshold(BaseModel):
     ``evidence`` is what ``eval/calibrate.py`` saw there: ratio, accuracies, a guarantee, the scores' distribution; of a
     threshold from logged questions their ``traffic``. ``dev``: ``scores`` and ``questions``
     (:mod:`kbtrain.gates.question_shift`), by which a later shift is seen. ``test``: figures of the threshold on
-    questions that chose nothing. ``outlook``: of the gate's scores, for any threshold.
+    questions that chose nothing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -149,12 +112,17 @@ class Threshold(BaseModel):
     evidence: dict[str, Any] = {}
     dev: dict[str, Any] = {}
     test: TestFigures | None = None
-    outlook: Outlook | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_outlook(cls, data: Any) -> Any:
+        """The fields without the map of version 0.1.0 from a score to the worth of a search: nothing reads it."""
+        return {name: value for name, value in data.items() if name != "outlook"} if isinstance(data, dict) else data
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = handler(self)
-        return {name: value for name, value in fields.items() if name not in {"dev", "test", "outlook"} or value}
+        return {name: value for name, value in fields.items() if name not in {"dev", "test"} or value}
 
     @property
     def dev_scores(self) -> list[float]:
@@ -440,9 +408,6 @@ def set_threshold(folder: Path | str, gate: str, threshold: Threshold) -> None:
     The folder's README, if there is one, follows.
     """
     with _changing(Path(folder)) as (data, thresholds):
-        if threshold.outlook is None and gate in thresholds:
-            # The outlook is of the scores: another threshold changes none of it.
-            threshold = threshold.model_copy(update={"outlook": thresholds[gate].outlook})
         thresholds[gate] = threshold
         data["thresholds"] = {name: item.model_dump(mode="json") for name, item in thresholds.items()}
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from kbtrain.answers.writing import is_blank, language_of
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.gate.card import CARD, GateCard, Outlook, Stage, Threshold
+from kbtrain.gate.card import CARD, GateCard, Stage, Threshold
 from kbtrain.records import Decision, Example, GateExample, Target, TurnExample
 from kbtrain.utterances import decide_by, input_kind
 
@@ -87,11 +87,6 @@ class Gate(ABC):
     def promise(self) -> str:
         """The promise of its own threshold for new questions, in words; empty without one."""
         return self.noted_threshold.promise if self.noted_threshold else ""
-
-    @property
-    def outlook(self) -> Outlook | None:
-        """The worth of a search by the score; None before an evaluation noted it."""
-        return self.noted_threshold.outlook if self.noted_threshold else None
 
     @property
     def threshold(self) -> float | None:

@@ -105,9 +105,9 @@ def note(folder: Path, name: str, chosen: Threshold, replace: bool = False) -> T
     again = chosen.rule == "given" and not chosen.evidence and chosen.threshold == old.threshold
     weaker = (bool(old.evidence) and not chosen.evidence) or promises_less(chosen, old)
     stays = again or (weaker and not replace)
-    fields = ("test", "outlook") if again else ("outlook",)  # what is known of a threshold or of all: noted beside it
-    updates = {field: value for field in fields if (value := getattr(chosen, field)) is not None}
-    written = old.model_copy(update=updates) if stays else chosen
+    written = old if stays else chosen
+    if again and chosen.test is not None:
+        written = old.model_copy(update={"test": chosen.test})
     if written != old or not stays:
         set_threshold(folder, name, written)
     return ThresholdNote(old if again else chosen, stays, old)

@@ -65,16 +65,6 @@ class Amount:
         return cls(float(match[1].replace(",", "").replace("_", "")), unit)
 
 
-def search_cost(prices: Prices, tokens: float | None, unit: Literal["money", "tokens", "ms"]) -> float:
-    """Cost of one search with the ``tokens`` that its passages add to the prompt."""
-    read = tokens or 0.0
-    if unit == "tokens":
-        return read
-    if unit == "ms":
-        return 1000 * prices.search_seconds + read * prices.seconds_per_1000_tokens_in
-    return prices.search + read * prices.million_tokens_in / 1e6
-
-
 PriceList = tuple[str, Prices]  # a file's name, and what is in it
 
 

@@ -155,7 +155,7 @@ async def decisions_route(service: Service, exchange: Exchange) -> None:
     answered by ``probability``. Read in litellm 1.109.1 and langchain-openai 1.7.4.
 
     A gate can answer one question alone, :data:`INSTRUCTIONS`; another one is refused rather than answered as if it
-    were that one. The answer is the probability that a search helps where dev gave one, else the gate's own.
+    were that one.
     """
     body = read_object(await exchange.body())
     questions = _questions(service, body, list, "predicate")
@@ -210,7 +210,7 @@ async def _decision(
     Raises :class:`Refused` for a gate without a probability, and for a field that it cannot read.
     """
     gate, messages = service.decider.loaded.gate, body.get(field)
-    if gate.unit is None and gate.outlook is None:
+    if gate.unit is None:
         message = f"the score of gate '{gate.name}' is not a probability; ask /v1/gate"
         raise Refused(400, "no_probability", message)
     if isinstance(messages, str):
@@ -227,11 +227,10 @@ async def _decision(
         raise BadBody(f"nothing here that the gate reads ({gated.reason})", field)
     exchange.moment = "gate"
     (decision,) = await service.decisions(route, [gated.value], Policy.read(exchange.headers))
-    probability = decision.probability if decision.helps is None else decision.helps
-    assert probability is not None
-    public = ("score", "threshold", "retrieve", "helps", "gain", "id")
+    assert decision.probability is not None
+    public = ("score", "threshold", "retrieve", "id")
     raw = {"gate": decision.gate} | {name: value for name, value in decision.fields().items() if name in public}
-    return probability, {"model": service.decider.loaded.name, "usage": NOT_METERED, "kbtrain": raw}
+    return decision.probability, {"model": service.decider.loaded.name, "usage": NOT_METERED, "kbtrain": raw}
 
 
 async def models_route(service: Service, exchange: Exchange) -> None:

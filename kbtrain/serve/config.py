@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 
 from kbtrain.config import C, Config, parse_args
 from kbtrain.llm.dialect import KeyHeader
-from kbtrain.llm.forecast import PRICES
 from kbtrain.net import check_url, hide_values, is_loopback
 from kbtrain.records import DtypeName
 
@@ -36,15 +35,6 @@ class ServeConfig(Config):
     dtype: DtypeName = Field("auto", description="of the gate; auto: as saved")
     device: str = Field("auto", description="of the gate: auto, cpu or cuda")
     threshold: float | None = Field(None, description="in place of the one in the gate's folder")
-    price: float | None = Field(
-        None, ge=-1, le=1, description="search where it is expected to gain more than this share of right answers"
-    )
-    worth: str | None = Field(
-        None,
-        description="in place of a price: what one more right answer is worth, such as '0.05 USD', '3000 tokens' or "
-        "'800 ms'; a search costs what prices says",
-    )
-    prices: Path = Field(PRICES, description="price list of a search and of tokens, for worth, a request's too")
     gated: GatedInput = Field("auto", description="what the gate reads of a chat: the last question, or the dialogue")
     context: Context = Field(
         "last",
@@ -153,9 +143,6 @@ class ServeConfig(Config):
             check_url(self.upstream, "upstream")
         if self.upstream is not None and self.model is not None:
             raise ValueError("key 'model': give an upstream or a model in this process, not both")
-        aims = [name for name in ("threshold", "price", "worth") if getattr(self, name) is not None]
-        if len(aims) > 1:
-            raise ValueError(f"key '{aims[1]}': give it or '{aims[0]}', not both")
         needless = {"condense_model", "condense_deadline_s", "condense_tokens"} & self.model_fields_set
         if needless and self.context != "condense":
             raise ValueError(f"key '{min(needless)}': needs context: condense")

@@ -22,7 +22,6 @@ from kbtrain.gates.encoder.probe import NeedsKnowledge
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import vocabulary_of
 from kbtrain.gates.registry import load_gate
-from kbtrain.llm.forecast import Amount, read_prices, search_cost
 from kbtrain.llm.served_states import StatesServer
 from kbtrain.records import GateExample, Hit, Titles, TurnExample
 from kbtrain.serve.config import OnGateFailure, ServeConfig
@@ -41,8 +40,8 @@ class ServedDecision:
     utterance.
 
     ``gate``: name@fingerprint; ``scores``: of the gate's one pass, by name; ``seconds`` from the question to the score,
-    waiting included. ``helps``, ``gain``: calibrated on dev, see :class:`~kbtrain.gate.card.Outlook`. ``request_id``:
-    of its line in the log; empty without one, and where the request is the proxy's.
+    waiting included. ``request_id``: of its line in the log; empty without one, and where the
+    request is the proxy's.
     """
 
     score: float
@@ -53,8 +52,6 @@ class ServedDecision:
     reason: str
     seconds: float
     scores: Mapping[str, float] = field(default_factory=dict)
-    helps: float | None = None
-    gain: float | None = None
     request_id: str = ""
 
     def fields(self) -> dict[str, Any]:
@@ -64,8 +61,6 @@ class ServedDecision:
             "reason": self.reason,
             "score": self.score,
             "probability": self.probability,
-            "helps": self.helps,
-            "gain": self.gain,
             "threshold": self.threshold,
             "scores": dict(self.scores),
             **({"id": self.request_id} if self.request_id else {}),
@@ -101,7 +96,6 @@ class LoadedGate:
     def __init__(self, gate: Gate, fingerprint: str, states: StatesServer | None = None) -> None:
         self.gate = gate
         self.states = states
-        self.price: float | None = None  # of a search, by the configuration
         self.own = gate.card.own_prompts() if gate.card else None  # the prompts that its labels are about
         self.titles: Titles = gate.card.titles() if gate.card else "missing"  # of passages, in these prompts
         self.name = f"{gate.name}@{fingerprint}"
@@ -163,26 +157,13 @@ class LoadedGate:
         if not self.dev_scores:
             message = f"gate '{self.gate.name}' has no calibration to take a threshold for a budget from"
             raise Refused(400, "no_calibration", message, "x-kbtrain-budget")
-        beyond = self._beyond
+        beyond = 1.0 if self.gate.unit == "probability" else sys.float_info.max  # no score passes it
         allowed = math.floor(share * len(self.dev_scores) + 1e-9)
         if share == 0:
             return beyond
         if allowed == len(self.dev_scores):
             return -beyond
         return self.dev_scores[len(self.dev_scores) - allowed - 1]
-
-    def at_price(self, gain: float) -> float:
-        """The threshold above which a search gains more than this. Raises :class:`Refused` without an outlook."""
-        outlook = self.gate.outlook
-        if outlook is None:
-            message = f"gate '{self.gate.name}' has no map of what a search gains; run `kbtrain run end_to_end`"
-            raise Refused(400, "no_calibration", message, "x-kbtrain-price")
-        return min(max(outlook.above(gain), -self._beyond), self._beyond)
-
-    @property
-    def _beyond(self) -> float:
-        """A threshold that no score passes."""
-        return 1.0 if self.gate.unit == "probability" else sys.float_info.max
 
     def share_above(self, threshold: float) -> float | None:
         """Share of the dev scores above a threshold; None without dev scores."""
@@ -208,7 +189,6 @@ class Decider:
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
-        self.prices = read_prices(config.prices)
         self.needs_knowledge = None if config.needs_knowledge is None else NeedsKnowledge.load()
         self.loaded = self._open()
         self.worker: GateWorker[ScoredInput] = GateWorker(
@@ -222,12 +202,10 @@ class Decider:
     def _open(self) -> LoadedGate:
         c = self.config
         loaded = LoadedGate.open(c.gate, c.key, c.dtype, c.device, states_server(c))
-        loaded.price = c.price if c.worth is None else self._price(loaded, c.worth)
         try:
             threshold = self.threshold(loaded)
         except Refused as refused:
-            key = next(name for name in ("threshold", "price", "worth") if getattr(c, name) is not None)
-            raise UserError(f"key '{key}': {refused}") from None
+            raise UserError(f"key 'threshold': {refused}") from None
         if threshold is None and not c.shadow:
             raise UserError(
                 f"gate '{loaded.gate.name}': no threshold in its folder; choose one on dev questions "
@@ -278,28 +256,9 @@ class Decider:
             return loaded.check(aim.threshold, "threshold")
         if aim.budget is not None:
             return loaded.at_budget(aim.budget)
-        price = loaded.price if aim.price is None else aim.price
-        if aim.worth is not None:
-            try:
-                price = self._price(loaded, aim.worth)
-            except UserError as error:
-                raise Refused(400, "policy", str(error), "x-kbtrain-worth") from None
-        if price is not None:
-            return loaded.at_price(price)
         if self.config.threshold is not None:
             return loaded.check(self.config.threshold, "threshold")
         return loaded.gate.threshold
-
-    def _price(self, loaded: LoadedGate, amount: str) -> float:
-        """The gain that a search must exceed where one more right answer is worth this amount.
-
-        Raises :class:`UserError` for an invalid amount.
-        """
-        worth = Amount.read(amount, self.prices.currency, "worth")
-        if worth.value <= 0:
-            raise UserError("key 'worth': expected more than 0")
-        tokens = None if loaded.gate.outlook is None else loaded.gate.outlook.search_tokens
-        return search_cost(self.prices, tokens, worth.unit) / worth.value
 
     async def decide(
         self, inputs: Sequence[Input], aim: Aim = NO_AIM, kinds: Sequence[UtteranceKind | None] | None = None
@@ -324,9 +283,7 @@ class Decider:
         kind = kind or ("needs-no-knowledge" if scored.needless else None)
         certain = loaded.gate.unit == "probability"
         retrieve, reason = (False, kind or "no-threshold") if limit is None else decide_by(score, limit, kind, certain)
-        outlook = loaded.gate.outlook
-        helps, gain = (None, None) if outlook is None else outlook.at(score)
-        about = (loaded.name, reason, seconds, scored.scores, helps, gain)
+        about = (loaded.name, reason, seconds, scored.scores)
         return ServedDecision(score, loaded.gate.probability(score), limit, retrieve, *about)
 
     def reload(self) -> None:

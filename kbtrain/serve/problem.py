@@ -135,15 +135,11 @@ PREFIX = "x-kbtrain-"  # of headers
 
 
 class Aim(BaseModel):
-    """Aim of a decision: a threshold, a share of searches, the gain that a search must exceed, or the worth of one more
-    right answer in money, tokens or milliseconds; at most one.
-    """
+    """Aim of a decision: a threshold, or a share of searches; at most one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     threshold: float | None = Field(None, description="a number")
     budget: float | None = Field(None, ge=0, le=1, description="a share of searches, from 0 to 1")
-    price: float | None = Field(None, ge=-1, le=1, description="a share of right answers, from -1 to 1")
-    worth: str | None = Field(None, description="an amount such as '0.05 USD'")
 
     @model_validator(mode="after")
     def _is_single(self) -> Aim:
@@ -177,7 +173,7 @@ class Policy(Aim):
             if key in values:
                 raise _refused_header(key, "duplicate")
             text = value.decode("latin-1").strip()
-            values[key] = text if key in AIMS else text.lower()
+            values[key] = text.lower()
         try:
             return cls.model_validate(values)
         except ValidationError as error:

@@ -146,8 +146,6 @@ def _threshold_lines(service: Service) -> list[str]:
     card = loaded.gate.card
     chosen = card.thresholds.get(loaded.gate.name) if card and config.threshold is None else None
     origin = "--threshold" if chosen is None else f"rule {chosen.rule}"
-    if loaded.price is not None:
-        chosen, origin = None, f"a search must gain more than {100 * loaded.price:.3g} points"
     where = "logged" if chosen is not None and "traffic" in chosen.evidence else "dev"
     share = loaded.share_above(threshold)
     searched = "" if share is None else f": searches for {share:.0%} of the {where} questions"
@@ -158,8 +156,7 @@ def _threshold_lines(service: Service) -> list[str]:
         figures = f"on dev {chosen.evidence['changed']:.1%} of the answers differ from always searching"
     elif chosen is not None and chosen.test is not None:
         figures = chosen.test.line()
-    mapped = [] if loaded.gate.outlook is None else [loaded.gate.outlook.line()]
-    return [f"threshold {threshold:.6g} ({origin}){searched}", figures, *mapped]
+    return [f"threshold {threshold:.6g} ({origin}){searched}", figures]
 
 
 def _prompt_in_words(config: ServeConfig, loaded: LoadedGate) -> str:

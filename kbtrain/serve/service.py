@@ -96,7 +96,7 @@ class RequestTrace:
                 values["question"] = quote(self.query, errors="replace")[:LONGEST_IDS]
             names = (quote(hit.passage_id, safe="", errors="replace") for hit in self.hits)
             values["passage-ids"] = ",".join(names)[:LONGEST_IDS]
-            figures |= {name: getattr(d, name, None) for name in ("probability", "helps", "gain")}
+            figures |= {name: getattr(d, name, None) for name in ("probability",)}
         values |= {name: f"{value:.6g}" for name, value in figures.items() if value is not None}
         values |= {f"{name}-ms": f"{1000 * value:.2f}" for name, value in seconds.items() if value is not None}
         return {f"x-kbtrain-{name}": value for name, value in values.items() if value}

@@ -180,7 +180,7 @@ def test_policy_of_a_request(proxy, policy, text, retrieved, reason):
         ({"threshold": "nan"}, "expected a number"),
         ({"budget": "2"}, "from 0 to 1"),
         ({"budget": "-1"}, "from 0 to 1"),
-        ({"threshold": "0.5", "budget": "0.5"}, "give one of threshold, budget, price"),
+        ({"threshold": "0.5", "budget": "0.5"}, "give one of threshold, budget"),
         ({"debug": "maybe"}, "expected true or false"),
         ({"": ""}, "x-kbtrain-: unknown"),
         ({"treshold": "0.5"}, "treshold: unknown; allowed: x-kbtrain-threshold"),
