@@ -89,8 +89,7 @@ class LoadedGate:
     """An open gate with its fingerprint: 12 hex digits of all that its scores depend on.
 
     ``dev_scores``: scores, ascending, of the dev questions or the traffic that its threshold was chosen on; empty where
-    its folder has none. ``distinct_scores``: of each question once. ``dev_questions``: figures of these questions
-    (:mod:`kbtrain.gates.question_shift`).
+    its folder has none. ``vocabulary``: of the dev questions (:mod:`kbtrain.gates.question_shift`).
     """
 
     def __init__(self, gate: Gate, fingerprint: str, states: StatesServer | None = None) -> None:
@@ -102,12 +101,7 @@ class LoadedGate:
         chosen = gate.card.thresholds.get(gate.name) if gate.card else None
         traffic = chosen.evidence.get("traffic", {}) if chosen else {}
         self.dev_scores: list[float] = sorted(traffic.get("scores") or (chosen.dev_scores if chosen else ()))
-        self.distinct_scores: list[float] = traffic.get("distinct") or self.dev_scores
-        self.dev_questions: dict[str, Any] = {}
-        if chosen and "questions" in chosen.dev:
-            self.dev_questions = chosen.dev["questions"] | traffic.get("questions", {})
-        self.dev_entities: int | None = None if traffic else self.dev_questions.get("entities")
-        self.vocabulary = vocabulary_of(self.dev_questions)
+        self.vocabulary = vocabulary_of(chosen.dev.get("questions", {}) if chosen else {})
 
     @classmethod
     def open(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -41,10 +40,6 @@ class Metrics:
         self.inflight = gauge("kbtrain_inflight", "Requests under way")
         self.queue_depth = gauge("kbtrain_queue_depth", "Questions that wait for the gate")
         self.spent = gauge("kbtrain_gate_spent", "Requests, samples and tokens of a gate that samples", ["what"])
-        self.shift = gauge("kbtrain_score_shift_p", "p-value of recent scores distributed as on dev")
-        self.question_shift = gauge("kbtrain_question_shift_p", "p-value of recent questions being of dev's kind")
-        for shift in (self.shift, self.question_shift):
-            shift.set(math.nan)  # before the first comparison; 0 would mean a certain shift
         about = "Decisions that the log did not take: too many waited, or the disk was full"
         self.log_lost = counter("kbtrain_log_lost", about)
 

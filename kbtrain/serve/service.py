@@ -9,18 +9,13 @@ import math
 import random
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
-from prometheus_client import Gauge
-
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Saves
-from kbtrain.gate.trained_on import question_hash
-from kbtrain.gates.question_shift import Asked, QuestionShift, question_numbers, question_shift
-from kbtrain.metrics.calibration import Shift, shift
+from kbtrain.gates.question_shift import question_numbers
 from kbtrain.records import Hit
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import Decider, LoadedGate, ServedDecision, gate_failure, user_text
@@ -40,7 +35,6 @@ LONGEST_IDS = 2000  # characters of a debug header
 PROBE = "What is the capital of France?"
 FRESH = 1.0  # seconds for which an answer about the upstream holds
 AGAIN = 5.0  # seconds after which a search that failed is tried again
-RECENT = 500  # scores of different questions compared with those on dev, and new scores until the next comparison
 logger = logging.getLogger("kbtrain.serve")
 
 
@@ -60,7 +54,6 @@ class RequestTrace:
     query: str | None = None
     context: str = ""  # of a follow-up: last, window, condensed, condense-failed; empty where the setting is last
     condense_seconds: float | None = None
-    numbers: Asked | None = None  # of the question
     request_id: str = ""  # clients report outcomes by it; empty without a log
     propensity: float | None = None  # probability of the action, where the server explores
     error_inside: bool = False  # the upstream's, in an answer of status 200
@@ -168,9 +161,6 @@ class Service:
             self.log = DecisionLog(config.log, config.log_max_mb, config.log_keep, self.metrics.log_lost.inc)
         self.metrics.inflight.set_function(lambda: Endpoint.inflight)
         self.metrics.queue_depth.set_function(lambda: self.decider.worker.depth)
-        self._recent: OrderedDict[str, tuple[float, Asked]] = OrderedDict()  # by question, the newest last
-        self._decided = 0
-        self._counted = self.decider.loaded.name  # the gate of these
 
     def _prepare(self, loaded: LoadedGate) -> None:
         """Check a gate beside the model before it is in place: after a reload it may have other prompts of its own.
@@ -270,35 +260,8 @@ class Service:
             m.decisions.labels(gate, "search" if trace.searches else "plain", trace.reason).inc()
         if trace.gate_seconds is not None:
             m.gate_seconds.observe(trace.gate_seconds)
-        if d is not None and trace.query is not None:  # a decision always has a query
+        if d is not None:
             m.score.observe(d.score)
-            if d.gate != self._counted:  # after a reload the other gate's scores say nothing about this one
-                self._recent.clear()
-                self._counted, self._decided = d.gate, 0
-            trace.numbers = question_numbers(trace.query, self.decider.loaded.vocabulary)
-            self._decided += 1
-            # a popular question counts once: a few of them would look like a shift
-            key = question_hash(trace.query)
-            self._recent[key] = (d.score, trace.numbers)
-            self._recent.move_to_end(key)
-            if len(self._recent) > RECENT:
-                self._recent.popitem(last=False)
-            if self._decided % RECENT == 0:
-                scores, questions = zip(*self._recent.values(), strict=True)
-                asyncio.get_running_loop().run_in_executor(None, self._compare, scores, questions)
-
-    def _compare(self, scores: Sequence[float], questions: Sequence[Asked]) -> None:
-        """Warn of recent scores that are distributed otherwise than those on dev, and of questions of another kind."""
-        loaded, m = self.decider.loaded, self.metrics
-        shifts: list[tuple[Shift | QuestionShift, Gauge]] = []
-        if loaded.dev_scores:
-            shifts.append((shift(loaded.distinct_scores, scores, (loaded.dev_entities, None)), m.shift))
-        if loaded.dev_questions:
-            shifts.append((question_shift(loaded.dev_questions, questions), m.question_shift))
-        for found_shift, gauge in shifts:
-            gauge.set(found_shift.p_value)
-            if found_shift.alarming:
-                logger.warning("%s", found_shift.line(loaded.gate.name))
 
     def _write(self, trace: RequestTrace, outcome: str, status: int) -> None:
         if self.log is None:
@@ -327,7 +290,7 @@ class Service:
             "outcome": outcome,
             "status": status,
             "mode": "shadow" if self.config.shadow else "act",
-            "asked": trace.numbers,
+            "asked": question_numbers(trace.query, self.decider.loaded.vocabulary) if d and trace.query else None,
         }
         if not self.log.write(row, trace.query, self.config.log_text):
             self.metrics.log_lost.inc()

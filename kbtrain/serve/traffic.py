@@ -24,7 +24,7 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.handles import gate_identity
-from kbtrain.gates.question_shift import Asked, question_shift, summed
+from kbtrain.gates.question_shift import Asked, question_shift
 from kbtrain.gates.registry import load_gate, read_card
 from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores, shift
@@ -187,10 +187,6 @@ def _note(folder: Path, log: Path, traffic: Traffic, chosen: float, ratio: float
     """Write the threshold with the facts on dev; promise and figures belong to the threshold before."""
     day = time.strftime("%Y-%m-%d", time.gmtime(traffic.last))
     evidence: dict[str, Any] = {"n": len(traffic.scores), "until": day, "scores": kept_scores(np.array(traffic.scores))}
-    if len(traffic.distinct) < len(traffic.scores):
-        evidence["distinct"] = kept_scores(np.array(traffic.distinct))
-    if traffic.questions:
-        evidence["questions"] = summed(traffic.questions)
     of_dev = {"dev_scores": before.evidence["dev_scores"]} if before and "dev_scores" in before.evidence else {}
     entry = Threshold(
         threshold=chosen,
