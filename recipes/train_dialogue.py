@@ -80,7 +80,7 @@ def main(config: TrainDialogueConfig) -> None:
     if not recipe.claim(CARD, snippets_sha256=file_sha256(config.snippets) if config.snippets else None):
         return None
     trainer, opened, cut = train(recipe, config, data)
-    model = trainer.plain_model(opened.fresh)
+    model = trainer.plain_model()
     if recipe.first:
         responder, rows = Responder(model, opened.tokenizer, config.reads()), trainer.dev or trainer.rows
         run = recipe.facts(compute=opened.compute, **asdict(cut))

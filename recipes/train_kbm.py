@@ -65,7 +65,7 @@ def main(config: TrainKBMConfig) -> None:
     if not recipe.claim(CARD):
         return None
     trainer, opened = train(recipe, config, data)
-    model = trainer.plain_model(opened.fresh)
+    model = trainer.plain_model()
     if recipe.first:
         from kbtrain.gates.kbm.train import KBMEnding
 

@@ -75,7 +75,7 @@ def main(config: TrainRagatePeftConfig) -> None:
     if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return None
     trainer, opened, turns_cut = train(recipe, config, data, test)
-    model = trainer.plain_model(opened.fresh)
+    model = trainer.plain_model()
     if recipe.first:
         from kbtrain.gates.ragate.prompt_and_peft import RagatePeft
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from kbtrain.errors import UserError
 from kbtrain.kernels.fp32_output_layer import fp32_output_layer
@@ -29,7 +29,6 @@ from kbtrain.training.base_trainer import BaseTrainer
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.plan import PlannedTraining, as_plan, check_fits, make_plan, planned_work
 from kbtrain.training.plan_memory import needs
-from kbtrain.training.processes import gather_weights, is_zero3, load_weights_into
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -146,12 +145,11 @@ def shown_row(tokenizer: Any, row: TrainingRow) -> str:
 
 
 class Opened(NamedTuple):
-    """A model to train; ``fresh`` opens another, untrained, as :meth:`AnswerTrainer.plain_model` needs it."""
+    """A model to train, and what it computes in."""
 
     model: Any
     tokenizer: PreTrainedTokenizerBase
     compute: str
-    fresh: Callable[[], Any]
 
 
 def open_to_train(recipe: Recipe, config: TrainingConfig, rows: Sequence[TrainingRow], ids: Sequence[str]) -> Opened:
@@ -162,13 +160,10 @@ def open_to_train(recipe: Recipe, config: TrainingConfig, rows: Sequence[Trainin
     check_rows(rows, ids)
     compute, plan = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device)), as_plan(config)
     check_fits(plan, recipe.device, max(len(row.ids) for row in rows), recipe.processes)
-
-    def fresh() -> tuple[Any, PreTrainedTokenizerBase]:
-        return open_trainable(
-            plan.model, plan.method, recipe.device, compute, plan.adapter(), plan.gradient_checkpointing
-        )
-
-    return Opened(*fresh(), compute, lambda: fresh()[0])
+    model, tokenizer = open_trainable(
+        plan.model, plan.method, recipe.device, compute, plan.adapter(), plan.gradient_checkpointing
+    )
+    return Opened(model, tokenizer, compute)
 
 
 def answer_loss(logits: torch.Tensor, labels: torch.Tensor, other: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -205,9 +200,6 @@ class AnswerTrainer(BaseTrainer):
             eval_dataset=list(dev) or None,
         )
         self.inner, self.loss = model, loss
-        self.split = is_zero3(self.accelerator)
-        if self.split and getattr(model, "is_quantized", False):
-            raise UserError("launcher: ZeRO-3 cannot split 4-bit weights; use ds_configs/zero2.json for method qlora")
         self.rows, self.dev = rows, dev
         self.model_accepts_loss_kwargs = True  # compute_loss divides by the step's tokens, for any model
 
@@ -256,15 +248,3 @@ class AnswerTrainer(BaseTrainer):
         tied = set(getattr(self.model, "_tied_weights_keys", None) or ())
         missing = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
-
-    def plain_model(self, fresh: Callable[[], Any] | None = None) -> PreTrainedModel:
-        """As in the base class.
-
-        With ``fresh``, which opens an untrained one, also under ZeRO-3: all ranks must call it then, and the first
-        one gets the weights whole (the others their split model).
-        """
-        model = super().plain_model()
-        if self.split and fresh is not None:
-            whole = gather_weights(model)
-            model = load_weights_into(fresh, whole) if self.args.process_index == 0 else model
-        return model

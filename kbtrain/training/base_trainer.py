@@ -21,6 +21,7 @@ from kbtrain.io.files import errors_of
 from kbtrain.kernels.memory import FreedMemory, give_back, keep_freed_memory
 from kbtrain.models.weights import check_finite
 from kbtrain.runtime.progress import progress_bar
+from kbtrain.training.processes import check_zero
 from kbtrain.training.run import mark_complete, rotate
 
 
@@ -106,7 +107,10 @@ class _GiveBack(TrainerCallback):
 
 
 class BaseTrainer(Trainer):
-    """``rows`` are the training examples, each with its token ``ids``. It prints nothing."""
+    """``rows`` are the training examples, each with its token ``ids``. It prints nothing.
+
+    Raises :class:`UserError` under ZeRO-3.
+    """
 
     rows: Sequence[Any]
 
@@ -117,6 +121,7 @@ class BaseTrainer(Trainer):
         # hides all of a row and length % 128 == 64 (pytorch/pytorch#196678): seen with padded batches on an H200.
         torch.backends.cuda.enable_cudnn_sdp(False)
         super().__init__(**kwargs)
+        check_zero(self.accelerator)
         if not torch.cuda.is_available():
             self.add_callback(_GiveBack())
         for printing in (PrinterCallback, ProgressCallback):

@@ -18,7 +18,7 @@ from transformers import TrainingArguments
 from kbtrain.errors import UserError
 from kbtrain.models.batching import padded
 from kbtrain.training.base_trainer import BaseTrainer
-from kbtrain.training.processes import is_zero3, names_optimizer
+from kbtrain.training.processes import names_optimizer
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,7 @@ class Objective:
 class ClassifierTrainer(BaseTrainer):
     """``measure`` gives the dev figures of the model being trained; every rank measures all of dev.
 
-    Raises :class:`UserError` under ZeRO-3, whose split weights the first rank cannot save alone, and where an optimizer
-    of DeepSpeed's own would ignore the objective's rates.
+    Raises :class:`UserError` where an optimizer of DeepSpeed's own would ignore the objective's rates.
     """
 
     def __init__(
@@ -178,10 +177,8 @@ class ClassifierTrainer(BaseTrainer):
             train_dataset=list(rows),
             eval_dataset=list(rows[:1]),  # transformers wants one; measure() knows dev
         )
-        if is_zero3(self.accelerator) or (rates and names_optimizer(self.accelerator)):
-            raise UserError(
-                "launcher: neither ZeRO-3 nor offload is for a classifier; use ds_configs/zero2.json or none"
-            )
+        if rates and names_optimizer(self.accelerator):
+            raise UserError("launcher: offload is not for a classifier; use ds_configs/zero2.json or none")
         self.rows = rows
         self.objective: Objective = objective
         self.measure = measure

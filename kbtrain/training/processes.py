@@ -1,7 +1,4 @@
-"""Processes of a training: their number, agreed on by all libraries, number formats, and ZeRO-3's split weights.
-
-ZeRO-3 splits every weight over the ranks; here they are gathered to be scored and saved.
-"""
+"""Processes of a training: their number, agreed on by all libraries, and what DeepSpeed is to do in them."""
 
 from __future__ import annotations
 
@@ -11,14 +8,11 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from kbtrain.errors import UserError, at, require
 from kbtrain.models.adapters import under_deepspeed
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -108,55 +102,14 @@ def main_first(task: Callable[[], T]) -> T:
         return task()
 
 
-def is_zero3(accelerator: Any) -> bool:
-    """True if the launcher uses ZeRO-3."""
+def check_zero(accelerator: Any) -> None:
+    """Raise :class:`UserError` for ZeRO-3, whose split weights the first rank cannot save alone."""
     plugin = getattr(accelerator.state, "deepspeed_plugin", None)
-    return plugin is not None and int(plugin.zero_stage) == 3
+    if plugin is not None and int(plugin.zero_stage) == 3:
+        raise UserError("launcher: ZeRO-3 splits the weights, which no recipe saves; use ds_configs/zero2.json")
 
 
 def names_optimizer(accelerator: Any) -> bool:
     """True if the launcher's DeepSpeed configuration names an optimizer: it has one learning rate for all weights."""
     plugin = getattr(accelerator.state, "deepspeed_plugin", None)
     return plugin is not None and "optimizer" in plugin.deepspeed_config
-
-
-def extra_batches(own_batches: int) -> int:
-    """Forward passes that this rank must make on top of its own, so that all ranks make as many as the busiest.
-
-    In ZeRO-3 each pass gathers weights from all ranks: one that stops early would leave the others waiting.
-    """
-    import torch
-
-    counts: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(counts, own_batches)
-    return int(max(counts)) - own_batches
-
-
-def gather_weights(model: Any) -> dict[str, Tensor]:
-    """All weights whole, on the CPU of the first rank (the others get none); one at a time, so that none runs out of
-    memory. Every rank must call it."""
-    import deepspeed  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    import torch
-
-    first = torch.distributed.get_rank() == 0
-    weights = {}
-    for name, parameter in model.named_parameters():
-        with deepspeed.zero.GatheredParameters([parameter]):
-            if first:
-                weights[name] = parameter.detach().cpu().clone()
-    return weights
-
-
-def load_weights_into(fresh: Callable[[], Any], weights: dict[str, Tensor]) -> Any:
-    """A newly opened model, not split, with these weights. Raises :class:`UserError` if any is missing."""
-    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
-
-    unset_hf_deepspeed_config()  # else from_pretrained would split it again, waiting for ranks that do not come
-    model = fresh()
-    result = model.load_state_dict(weights, strict=False)
-    named = {name for name, _ in model.named_parameters()}
-    missing = [name for name in result.missing_keys if name in named]
-    if missing or result.unexpected_keys:
-        wrong = (*missing, *result.unexpected_keys)[0]
-        raise UserError(f"gathering the weights of ZeRO-3: '{wrong}' does not fit the model; nothing was saved")
-    return model

@@ -37,7 +37,6 @@ def main():
 
 def run(recipe, job):
     from accelerate.state import AcceleratorState, GradientState, PartialState
-    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
     from kbtrain.config import parse_args
     from kbtrain.gates.kbm.train import KBMTrainer
@@ -45,7 +44,6 @@ def run(recipe, job):
     os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = job["zero"]
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()
-    unset_hf_deepspeed_config()  # else a model would still be opened in the parts of the ZeRO-3 training before
     rows, worlds = [], set()
     compute_loss, log = KBMTrainer.compute_loss, KBMTrainer.log
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kbtrain.errors import UserError, require
-from kbtrain.training.processes import end_processes, is_zero3, names_optimizer, start_processes
+from kbtrain.training.processes import check_zero, end_processes, names_optimizer, start_processes
 
 
 def test_an_optional_package_that_is_missing_is_named_with_its_extra():
@@ -50,15 +50,16 @@ def test_ranks_wait_for_as_long_as_the_first_saves_and_scores(monkeypatch, deeps
     assert given == ({"backend": "gloo"} if deepspeed == "true" else {"cpu": True})
 
 
-@pytest.mark.parametrize(
-    ("stage", "config", "found"), [(3, {}, (True, False)), (2, {"optimizer": {"type": "AdamW"}}, (False, True))]
-)
-def test_what_deepspeed_would_do_is_read_from_its_configuration(stage, config, found):
-    plugin = SimpleNamespace(zero_stage=stage, deepspeed_config=config)
-    accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
-    assert (is_zero3(accelerator), names_optimizer(accelerator)) == found
-    without = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=None))
-    assert not is_zero3(without) and not names_optimizer(without)
+def test_what_deepspeed_would_do_is_read_from_its_configuration():
+    def accelerator(stage, config):
+        plugin = SimpleNamespace(zero_stage=stage, deepspeed_config=config)
+        return SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
+
+    check_zero(accelerator(2, {}))
+    with pytest.raises(UserError, match="launcher: ZeRO-3 splits the weights, which no recipe saves"):
+        check_zero(accelerator(3, {}))
+    assert names_optimizer(accelerator(2, {"optimizer": {"type": "AdamW"}}))
+    assert not names_optimizer(SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=None)))
 
 
 def test_a_group_of_ranks_is_ended_and_where_there_is_none_nothing_is(tmp_path):

@@ -25,7 +25,6 @@ from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import Labels, TrainingData, labelled_examples, target
 from kbtrain.training.finish import COMPARED, Ending, intervals_of_keys, largest_difference, steps_of
 from kbtrain.training.model_card import USE_QUESTION, ModelCard, table
-from kbtrain.training.processes import extra_batches
 
 
 def dev_metrics(
@@ -107,10 +106,7 @@ class KBMTrainer(AnswerTrainer):
         world, rank = self.args.world_size, self.args.process_index
         share = math.ceil(len(self.dev) / world)
         own_share = [self.dev[(rank * share + i) % len(self.dev)] for i in range(share)]
-        missing = extra_batches(self.kbm.scorer.n_batches(own_share)) if self.split else 0
         local = self.kbm.probabilities(own_share)
-        for _ in range(missing):
-            self.kbm.probabilities(own_share[:1])
         if world == 1:
             return dict(local)
         gathered: list[Any] = [None] * world
