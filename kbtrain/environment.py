@@ -23,7 +23,6 @@ MEANING = {
     "KBTRAIN_CUDA_GRAPHS": "0: decode steps are not replayed as CUDA graphs on a GPU",
     "OPENAI_API_KEY": "key of a model server; another name by --server-key-env or --upstream-key-env",
     "QDRANT_API_KEY": "key of a Qdrant server; another name by --store-key-env",
-    "MCP_API_KEY": "bearer token for an MCP server that kbtrain mcp wraps; another name by --wrap-key-env",
     "HF_TOKEN": "Hugging Face: token for kbtrain push",
     "HF_HOME": "Hugging Face: folder of the cache",
     "HF_HUB_OFFLINE": "Hugging Face: 1 forbids the network",

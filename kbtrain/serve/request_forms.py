@@ -304,7 +304,7 @@ def search_tools(body: Body, patterns: Sequence[str]) -> list[Body]:
     """The tools of a request whose name or type fits a pattern."""
     tools = body.get("tools")
     listed = tools if isinstance(tools, list) else []
-    return [tool for tool in listed if isinstance(tool, dict) and fits(_name(tool), patterns)]
+    return [tool for tool in listed if isinstance(tool, dict) and _fits(_name(tool), patterns)]
 
 
 def steer_tools(path: str, body: Body, tools: Sequence[Body], needed: bool, rule: ToolRule) -> tuple[Body, ToolOutcome]:
@@ -335,7 +335,7 @@ def _name(tool: Body) -> str:
     return name if isinstance(name, str) else str(tool.get("type", ""))
 
 
-def fits(name: str, patterns: Sequence[str]) -> bool:
+def _fits(name: str, patterns: Sequence[str]) -> bool:
     """True if the name fits one of the patterns; case does not count."""
     return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
 

@@ -24,7 +24,7 @@ NAMES = (
         "howto/monitor.md",
         "howto/open-webui.md",
     ),
-    *("howto/langchain.md", "howto/agents.md", "howto/mcp-wrap.md", "reference/serving.md", "tutorials/serve.md"),
+    *("howto/langchain.md", "howto/agents.md", "reference/serving.md", "tutorials/serve.md"),
 )
 PAGE = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in NAMES).replace("\\\n", " ")
 PAGE = re.sub("^kbtrain run .*$", "", PAGE, flags=re.MULTILINE)  # options of scripts: tests/test_readme.py
