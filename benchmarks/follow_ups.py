@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -101,7 +102,9 @@ def by_pronoun(text: str, title: str) -> str:
 
 def condenser(model: str, tokens: int) -> Callable[[Sequence[Utterance]], str | None]:
     """A dialogue's last turn as a question of the model's; None for an empty reply, and one that was cut."""
-    from kbtrain.dialogue.responder import greedy
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "studies"))
+    from ragate_responses.responder import greedy
+
     from kbtrain.models.load import load_model
     from kbtrain.prompts.kbm import condense_prompt, encode
 

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from kbtrain.config import Config, run_script
 from kbtrain.dialogue import History, load_turns
-from kbtrain.dialogue.responses import check_turns_replaceable
+from kbtrain.dialogue.features import check_turns_replaceable
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact

@@ -15,7 +15,7 @@ from kbtrain.installation import PACKAGE, SHIPPED
 from kbtrain.io.provenance import git_state, package_versions
 from kbtrain.models import embedded
 
-OPTIONAL = ("ray", "wandb", "tensorboard", "jieba", "spacy", "sacrebleu", "bert-score", "psutil")
+OPTIONAL = ("ray", "wandb", "tensorboard", "jieba", "psutil")
 _LITELLM = "LiteLLM callback (kbtrain/adapters/kbtrain_litellm.py): "
 SECRETS = ("OPENAI_API_KEY", "QDRANT_API_KEY", "MCP_API_KEY", "HF_TOKEN", "KBTRAIN_KEY")
 MEANING = {

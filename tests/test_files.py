@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from support.disk import full_disk
 
-from kbtrain.dialogue.responses import Response
+from kbtrain.dialogue.features import Response
 from kbtrain.errors import UserError
 from kbtrain.gates.scoring import ScoreFile, Timing
 from kbtrain.io.artifact import Records

@@ -23,7 +23,7 @@ from kbtrain.cli import main
 from kbtrain.config import parse_args
 from kbtrain.demo import ChainStep
 from kbtrain.io import jsonl
-from kbtrain.records import GateScore, Question, TurnExample
+from kbtrain.records import Question
 from kbtrain.runtime.scripts import find
 from kbtrain.runtime.stage_process import ProcessResult
 from kbtrain.serve.config import ServeConfig
@@ -181,33 +181,3 @@ def test_seakr(folder: Path) -> None:
     for words in commands:
         run_command(words, *small[words[2]])
     assert list((folder / "runs/demo/methods").iterdir())
-
-
-def test_responses_with_and_without_knowledge(folder: Path) -> None:
-    pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
-    shutil.copytree(folder / "runs/demo", folder / "qa")
-    world._dialogues(folder)
-    ketod = Path(shutil.copytree(folder / "turns", folder / "runs/ketod"))
-    for gate in ("structural", "ragate_mha"):
-        turns = jsonl.read(TurnExample, ketod / "turns.jsonl")
-        scores = [GateScore(turn.id, gate, float(turn.label)) for turn in turns if turn.split != "train"]
-        jsonl.write(ketod / gate / "scores.jsonl", scores)
-    small = {
-        "turn_features": ("--k", "2", "--ner", "[sgd]"),
-        "recipes/train_dialogue.py": (
-            *MODEL,
-            "--max-length",
-            "600",
-            "--response-tokens",
-            "24",
-            "--device-batch-size",
-            "8",
-        ),
-        "respond": world.TINY,
-        "judge_snippets": MODEL,
-        "dialogue": ("--draws", "100"),
-    }
-    for words in page_commands("dialogue-responses"):
-        name = words[2] if words[0] == "kbtrain" else words[4]
-        run_command(words, *small[name])
-    assert "mha" in (ketod / "dialogue.md").read_text()

@@ -14,8 +14,6 @@ import pytest
 
 from kbtrain.config import read_yaml
 from kbtrain.dialogue.base import load_list
-from kbtrain.dialogue.responder import read_responder_card
-from kbtrain.dialogue.responses import VERDICTS, read_key, read_verdicts
 from kbtrain.dialogue.sgd_ketod import ketod_lines
 from kbtrain.dialogue.turns_jsonl import plain_turns
 from kbtrain.errors import UserError
@@ -34,7 +32,6 @@ from kbtrain.report.figures import read_classified
 from kbtrain.report.summary import read_bills
 from kbtrain.retrieval.bm25 import document_frequencies
 from kbtrain.retrieval.corpus import read_passages
-from kbtrain.retrieval.ranker import Ranker
 from kbtrain.retrieval.tokens import Tokens
 from kbtrain.serve.decision_log import read_log
 from kbtrain.serve.exchange import Keys
@@ -69,9 +66,6 @@ JSON: dict[str, tuple[str, Reader]] = {
     "dialogues by line": ("train.jsonl", lambda path: list(ketod_lines(path))),
     "turns": ("train.jsonl", lambda path: list(plain_turns(path))),
     "examples": ("x.jsonl", read_examples),
-    "responder": ("dialogue.json", lambda path: read_responder_card(path.parent)),
-    "ranker": ("ranker.json", lambda path: Ranker.load(path.parent)),
-    "key of responses": ("x.jsonl.key", lambda path: read_key(_note(path))),
     "run of a training": ("run.json", lambda path: remember_once(path.parent, "a", lambda: "b")),
     "calibration": ("classify.json", read_classified),
     "bills": ("cost.json", read_bills),
@@ -87,7 +81,6 @@ OTHER: dict[str, tuple[str, Reader]] = {
     "log": ("x.jsonl", lambda path: list(read_log(path))),
     "store": ("x.db", lambda path: SampleStore(path, read_only=True)),
     "store to write": ("x.db", SampleStore),
-    "useful snippets": (VERDICTS, lambda path: read_verdicts(path.parent)),
     "meta data": ("x.jsonl.meta.json", lambda path: unchanged(path.with_name("x.jsonl"))),
     "kept responses": (
         "x.jsonl.key",

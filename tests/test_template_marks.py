@@ -6,7 +6,6 @@ import pytest
 from tiny_kbm import make_tokenizer
 
 from kbtrain.prompts.kbm import answer_prompt, encode, evidence_text, render_chat
-from kbtrain.prompts.ragate import useful_prompt
 from kbtrain.prompts.seakr import step_prompt
 from kbtrain.prompts.template_marks import break_marks, break_special_tokens, special_tokens
 from kbtrain.records import Hit, Question
@@ -97,7 +96,6 @@ def test_every_prompt_with_passages_has_them_broken():
     prompts = [
         answer_prompt(question, "rag", evidence_text(hits)),
         step_prompt("Who?", hits, 0),
-        useful_prompt("USER: hi", [mark]),
     ]
     assert not any("<|" in prompt for prompt in prompts)
     assert all("< |im_start| >system" in prompt for prompt in prompts)

@@ -57,7 +57,6 @@ _MADE_BY = {  # files of a run folder, and the script that writes each
     "turns.jsonl": "data_gen/collect_turns.py",
     "turns_features.jsonl": "data_gen/turn_features.py",
     "vectors/vectors.json": "data_gen/embed.py",
-    "responses/useful.jsonl": "data_gen/judge_snippets.py",
     **dict.fromkeys(("examples/train.jsonl", "examples/dev.jsonl", "examples/test.jsonl"), "data_gen/build.py"),
 }
 _NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors and tokenizers, which are Rust, end what the system said

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbtrain.errors import UserError
-from kbtrain.prompts.ragate import useful_prompt
 from kbtrain.prompts.template_marks import break_marks, break_special_tokens
 from kbtrain.records import Condition, Form, Hit, Language, Question, Titles, Utterance
 
@@ -26,7 +25,7 @@ Key = Literal["mastery", "certainty", "benefit", "change"]
 KBMPrompt = Literal["paper", "answer"]  # figure 14, or the prompt that asks for an answer (kbtrain's)
 PAPER_KEYS: tuple[Key, ...] = ("mastery", "certainty")
 DEFAULT_KEYS: tuple[Key, ...] = ("mastery", "certainty", "benefit")  # of recipes that learn several
-Judged = Literal["answers", "snippets", "pairs", "claims"]  # inputs of a judge's questions
+Judged = Literal["answers", "pairs", "claims"]  # inputs of a judge's questions
 NO_REFERENCE = "None"
 _PROBE = "probe"
 
@@ -134,13 +133,6 @@ class ClaimsJudgement(PromptedQuestion):
     def prompt(self) -> str:
         prediction, *gold = self.answers
         return _CLAIMS[self.language].format(query=query_text(self), pred=prediction, answer=" / ".join(gold))
-
-
-class SnippetsQuestion(PromptedQuestion):
-    """Snippets put before a judge: ``text`` is a dialogue so far, ``context_passages`` are the snippets."""
-
-    def prompt(self) -> str:
-        return useful_prompt(self.text, self.context_passages)
 
 
 class AnswerPair(PromptedQuestion):
@@ -414,7 +406,6 @@ def judge_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
 
 _UNNOTED: dict[Judged, str] = {  # prompts of verdicts stored without a fingerprint
     "answers": "3ecdd85f478b9044",
-    "snippets": "bbc6e610379e1079",
 }
 
 
@@ -424,7 +415,6 @@ def judge_prompt_facts(judged: Judged) -> dict[str, str]:
     pair = (_PROBE, _PROBE)  # two, so that what joins them counts
     texts = {
         "answers": [judge_prompt(_PROBE, pair, language) for language in both],
-        "snippets": [useful_prompt(_PROBE, pair)],
         "claims": [_CLAIMS[language].format(query=_PROBE, pred=_PROBE, answer=" / ".join(pair)) for language in both],
         "pairs": [_SAME[language].format(query=_PROBE, one=_PROBE, other=_PROBE) for language in both],
     }

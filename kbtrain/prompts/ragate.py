@@ -3,10 +3,6 @@
 RAGate-PEFT's prompt is appendix A's instruction with one line for each feature of table 2. These lines are kbtrain's:
 the paper prints no prompt for its fine-tuned variants and only states that the input varies with the features.
 
-A response generator reads, after KETOD's SimpleTOD-plus: context, acts, knowledge, response. The markers are plain
-text: any tokenizer has them, and no embedding is added or learnt. KETOD adds them as new tokens, and its actions have
-slots and values; here these are an option, and the default is the names of the acts.
-
 A context that is too long loses its oldest turns, never half a turn.
 """
 
@@ -16,7 +12,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from kbtrain.prompts.template_marks import break_marks
 from kbtrain.records import Utterance
 
 Shots = Literal["zero_shot", "in_context"]
@@ -56,18 +51,6 @@ def ragate_fingerprint(shots: Shots) -> str:
     return hashlib.sha256(ragate_prompt("probe", shots, "probe").encode()).hexdigest()[:16]
 
 
-_USEFUL = (  # kbtrain's: the paper asks people (appendix B)
-    "Given a dialogue and snippets of knowledge, output 1 if the snippets are useful for the system's next response, "
-    "and 0 if they are not.\n"
-    "dialogue: {context}\nsnippets: {snippets}\noutput: "
-)
-
-
-def useful_prompt(context: str, snippets: Sequence[str]) -> str:
-    """The prompt by which a judge says if snippets are useful for a dialogue's next response; its answer is 1 or 0."""
-    return _USEFUL.format(context=context, snippets="\n".join(map(break_marks, snippets)))
-
-
 PeftFeature = Literal["resp", "syn-resp", "ner", "know", "source"]
 
 _PEFT_TASK = (
@@ -102,25 +85,6 @@ def ragate_peft_answer(value: bool, chat: bool) -> str:
 def ragate_peft_fingerprint(features: Sequence[PeftFeature]) -> str:
     """16 hex digits that change with the prompt's text."""
     probe = ragate_peft_prompt("probe", dict.fromkeys(features, "probe"))
-    return hashlib.sha256(probe.encode()).hexdigest()[:16]
-
-
-CONTEXT, ACTION, KNOWLEDGE, RESPONSE = "<|context|>", "<|action|>", "<|knowledge|>", "<|response|>"
-
-
-def act_text(acts: Sequence[str]) -> str:
-    """``<|action|> OFFER, INFORM_COUNT``: the turn's acts; "none" where the data set has none."""
-    return f" {ACTION} {', '.join(acts) or 'none'}"
-
-
-def snippet_text(title: str, text: str) -> str:
-    """``<|knowledge|> Title text``."""
-    return f" {KNOWLEDGE} {f'{title} {text}'.strip()}"
-
-
-def dialogue_fingerprint() -> str:
-    """16 hex digits that change with the prompt's text."""
-    probe = CONTEXT + act_text(["a", "b"]) + act_text([]) + snippet_text("a", "b") + f" {RESPONSE}"
     return hashlib.sha256(probe.encode()).hexdigest()[:16]
 
 

@@ -346,12 +346,8 @@ def test_a_dry_run_counts_what_people_have_graded_as_well(run_folder: Path, scri
         (("--backend", "openai"), "key 'backend': judge token opens its model here, by transformers"),
     ],
 )
-@pytest.mark.parametrize("name", ["judge", "judge_snippets"])
-def test_a_key_that_the_judge_would_not_heed_is_refused(name: str, arguments: list[str], message: str) -> None:
-    module = load(f"data_gen/{name}.py")
-    if name == "judge_snippets" and "rules" in arguments:
-        return
-    kind = module.JudgeConfig if name == "judge" else module.JudgeSnippetsConfig
+def test_a_key_that_the_judge_would_not_heed_is_refused(arguments: list[str], message: str) -> None:
+    kind = load("data_gen/judge.py").JudgeConfig
     with pytest.raises(UserError, match=message):
         parse_args(kind, arguments)
 

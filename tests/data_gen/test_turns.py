@@ -98,7 +98,6 @@ def test_turns_that_were_changed_by_hand_are_read_by_no_stage(folder):
         file.write("\n")
     for call in (
         ("data_gen/turn_features.py", "--run", folder),
-        ("data_gen/respond.py", "--run", folder, "--model", folder / "none"),
         ("eval/classify.py", "--run", folder, "--gates", "{always: [always]}"),
     ):
         told = "turns.jsonl: was changed since collect_turns made it; run that again, or delete turns.jsonl.meta.json"
@@ -128,14 +127,12 @@ def test_other_turns_do_not_lie_beside_the_snippets_of_those_before_and_no_turns
 
 
 def test_features_are_generated_found_and_retrieved(folder):
-    out = run("data_gen/turn_features.py", "--run", folder, "--know", "tfidf", "--syn-resp", "true",
-              "--backend", "scripted", "--model", "scripted", "--k", 2, "--ner", "[sgd]")  # fmt: skip
-    assert out.startswith("48 turns; ner: slots of the context (kbtrain's own); no entity in 0, no knowledge for 0 -> ")
+    out = run("data_gen/turn_features.py", "--run", folder, "--corpus", folder / "snippets.jsonl", "--syn-resp", "true",
+              "--backend", "scripted", "--model", "scripted", "--k", 2)  # fmt: skip
+    assert out.startswith("48 turns; no knowledge for ")
     found = {t.id: t for t in read(TurnExample, folder / "turns_features.jsonl")}
     museum = found["test0:1"]
-    assert museum.knowledge[0].passage_id == "test0/0" and len(museum.knowledge) == 2
-    assert museum.synthetic_response is not None
-    assert [e.source for e in museum.entities] == ["sgd"]
+    assert museum.knowledge[0].title == "museum" and museum.synthetic_response is not None
     assert len((folder / "responses.jsonl").read_text().splitlines()) == 48
 
 
@@ -144,36 +141,25 @@ def test_features_are_generated_found_and_retrieved(folder):
     [
         (["--model", "smollm2-135m-instruct"], "key 'model': no response is generated without syn_resp"),
         (["--context-words", "99"], "key 'context_words': no response is generated without syn_resp"),
-        (["--k", "5"], "key 'k': no knowledge is searched for with know: none"),
+        (["--k", "5"], "key 'k': no knowledge is searched for without a corpus"),
     ],
 )
 def test_settings_of_what_would_not_be_made_are_refused(given, message):
     kind = scripts.load("data_gen/turn_features.py").TurnFeaturesConfig
     with pytest.raises(UserError, match=message):
         parse_args(kind, given)
-    assert parse_args(kind, ["--device", "cpu"]).device == "cpu"  # the ranker's, too
-
-
-def test_a_finder_that_is_missing_is_told_before_any_response_is_generated(folder):
-    (folder / "responses.jsonl").unlink(missing_ok=True)
-    error = run("data_gen/turn_features.py", "--run", folder, "--syn-resp", "true", "--backend", "scripted",
-                "--model", "scripted", "--ner", "[gliner]", fails=True)  # fmt: skip
-    assert "package 'gliner' is needed and not installed: pip install" in error
-    assert not (folder / "responses.jsonl").exists()
 
 
 def test_knowledge_may_come_from_any_corpus(folder):
     write(folder / "passages.jsonl", [Passage(f"p{i}", place, f"A {place} to see.") for i, place in enumerate(PLACES)])
-    run("data_gen/turn_features.py", "--run", folder, "--know", "bm25", "--corpus", folder / "passages.jsonl")
+    run("data_gen/turn_features.py", "--run", folder, "--corpus", folder / "passages.jsonl")
     found = {t.id: t for t in read(TurnExample, folder / "turns_features.jsonl")}
     assert found["test4:3"].knowledge[0].title == "park"
     assert found["test1:3"].knowledge == ()
-    error = run("data_gen/turn_features.py", "--run", folder, "--know", "ranker", fails=True)
-    assert "know: ranker and the key 'ranker' belong together" in error
 
 
 def test_features_of_another_file_of_turns_are_refused(folder):
-    run("data_gen/turn_features.py", "--run", folder, "--know", "tfidf")
+    run("data_gen/turn_features.py", "--run", folder)
     features = folder / "turns_features.jsonl"
     turns = list(read(TurnExample, folder / "turns.jsonl"))
     write(folder / "turns.jsonl", [replace(one, label=not one.label) for one in turns])

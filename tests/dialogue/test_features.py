@@ -1,80 +1,14 @@
-"""Features of turns: entities, generated responses, knowledge; none of them knows the future."""
-
-import shlex
-from pathlib import Path
+"""Generated responses of turns: none of them knows the future."""
 
 import pytest
-from tiny_turns import snippets, turn
+from tiny_turns import turn
 
-from kbtrain.dialogue.features import (
-    annotated,
-    by_rank,
-    entities_of,
-    finders_for,
-    gliner_finder,
-    read_text,
-    spacy_finder,
-    with_entities,
-)
-from kbtrain.dialogue.responses import all_responses, generated, history_question
+from kbtrain.dialogue.features import all_responses, generated, history_question
 from kbtrain.errors import UserError
 from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.llm.base import Sampling
 from kbtrain.llm.scripted import ScriptedLLM
 from kbtrain.prompts.kbm import answer_prompt
-from kbtrain.records import Entity, Utterance
-from kbtrain.retrieval.ranker import Candidates, TfIdfRank
-
-ROOT = Path(__file__).parents[2]
-
-
-def test_slot_spans_of_the_context_are_entities_latest_first_each_once():
-    one, two = Entity("Rome", "city", "sgd"), Entity("Abba", "artist", "sgd")
-    context = (Utterance("USER", "Rome", entities=(one,)), Utterance("USER", "Abba, Rome", entities=(two, one)))
-    assert annotated(turn(0, context=context)) == (two, one)
-    assert with_entities([turn(0, context=context)], ["sgd"], {})[0].entities == (two, one)
-
-
-def test_entities_are_looked_for_in_the_generated_response_never_in_the_real_one():
-    assert read_text(turn(0)) == "Tell me about the museum"
-    assert read_text(turn(0, synthetic_response="It is in Rome.", response="Paris.")) == "It is in Rome."
-
-
-def test_by_default_entities_are_those_of_the_incoming_response_as_in_the_paper():
-    assert finders_for(responses=True) == ("spacy",) and finders_for(responses=False) == ("sgd",)
-    assert entities_of(("spacy",)) == "entities of the response (spacy)"
-    assert "own" in entities_of(("sgd",)) and "own" in entities_of(("sgd", "gliner"))
-
-
-def test_the_hint_for_table_2_makes_the_paper_s_row():
-    from support.scripts import config_class
-
-    from kbtrain.config import parse_args
-
-    for name in ("ragate_peft_smollm2", "ragate_peft_llama2_7b"):
-        text = (ROOT / "recipes" / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
-        (line,) = [line for line in text.splitlines() if "data_gen/turn_features.py" in line]
-        words = shlex.split(line.lstrip("# "))
-        config = parse_args(config_class(ROOT / words[1]), words[2:])
-        assert config.syn_resp and config.ner == ("spacy",)  # no slot of the context among them
-
-
-@pytest.mark.parametrize(("finder", "package"), [(spacy_finder, "spacy"), (gliner_finder, "gliner")])
-def test_a_missing_finder_is_told_with_the_command_that_installs_it(finder, package, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=f"package '{package}' is needed and not installed: pip install"):
-        finder("model")
-
-
-def test_spacy_s_entities_carry_model_and_type(tmp_path):
-    spacy = pytest.importorskip("spacy", reason="pip install spacy")
-    pipeline = spacy.blank("en")
-    pipeline.add_pipe("entity_ruler").add_patterns([{"label": "GPE", "pattern": "Rome"}])
-    pipeline.meta["name"] = "ruler"
-    pipeline.to_disk(tmp_path / "ruler")
-    models = {"spacy": str(tmp_path / "ruler")}
-    found = with_entities([turn(0, synthetic_response="Rome it is.")], ["sgd", "spacy"], models)
-    assert found[0].entities == (Entity("museum", "name", "sgd"), Entity("Rome", "GPE", "spacy:en_ruler"))
 
 
 def scripted(seen=None):
@@ -152,13 +86,3 @@ def test_responses_that_were_moved_away_or_never_made_bind_nothing(tmp_path):
 
 def no_model():
     raise UserError("no such model")
-
-
-def test_knowledge_comes_from_the_turn_s_own_dialogue():
-    pool = [s for i in (0, 4, 1) for s in snippets(i)]
-    examples = [turn(0), turn(4)]
-    found = by_rank(TfIdfRank(pool), Candidates(pool), [*examples, turn(7)], 2)
-    assert found[0][0].passage_id == "train0/0"  # the museum
-    assert found[1][0].passage_id == "train4/1"  # the park
-    assert found[2] == ()  # a dialogue without snippets
-    assert [len(hits) for hits in found] == [2, 2, 0]

@@ -16,8 +16,6 @@ from tiny_kbm import labelled, make_folder
 from tiny_turns import turn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from kbtrain.dialogue.responder import Reads, ResponsePrompts
-from kbtrain.dialogue.train_responder import lesson_rows, read_dialogue_data
 from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.ragate.prompt_and_peft import peft_prompts
 from kbtrain.gates.ragate.train_peft import turn_row
@@ -101,20 +99,6 @@ def test_a_kbm_s_of_two_processes(data, tmp_path, rows, batches):
     ]
     assert [process.wait() for process in ranks] == [0, 0]
     assert logged(tmp_path / "kbm") == pytest.approx(by_hand(data, kbm_rows(data)), rel=1e-4)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_response_generator_s(data, tmp_path, shape):
-    given = keys(data, tmp_path / "g", "turns.jsonl", *SHAPES[shape]) | {"max_length": 600, "response_tokens": 24}
-    Recipe("dialogue")(arguments(given))
-    prompts = ResponsePrompts(
-        AutoTokenizer.from_pretrained(data / "model"),
-        Reads(max_length=600, response_tokens=24, knowledge_tokens=160, acts=False),
-    )
-    lessons = read_dialogue_data(data / "turns.jsonl", None, None, "enriched", 3).train
-    rows = lesson_rows(prompts, lessons)[0]
-    assert len({len(row.labels) for row in rows}) > 1
-    assert logged(tmp_path / "g") == pytest.approx(by_hand(data, rows), rel=1e-4)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

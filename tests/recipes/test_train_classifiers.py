@@ -1,4 +1,4 @@
-"""The recipes of encoder gate, RAGate-MHA and ranker as a user runs them, on tiny models and a rule to learn."""
+"""The recipes of encoder gate and RAGate-MHA as a user runs them, on tiny models and a rule to learn."""
 
 import json
 import math
@@ -30,16 +30,13 @@ from kbtrain.gates.ragate.mha import RagateMHA
 from kbtrain.io.jsonl import read, write
 from kbtrain.io.provenance import unchanged
 from kbtrain.models.adapters import checkpointed
-from kbtrain.records import GateExample, GateScore, Hit, Snippet, TurnExample
-from kbtrain.retrieval.ranker import Ranker
+from kbtrain.records import GateExample, GateScore, Hit, TurnExample
 from kbtrain.training.classifier_trainer import ClassifierTrainer
 
 ROOT = Path(__file__).parents[2]
-RECIPES = ("encoder", "ragate_mha", "ranker")
+RECIPES = ("encoder", "ragate_mha")
 QUESTIONS = {"train": "train.jsonl", "dev": "dev.jsonl"}
-CONFIGS = sorted(
-    p for k in ("encoder_*", "ragate_mha*", "ranker_*") for p in (ROOT / "recipes/configs").glob(f"{k}.yaml")
-)
+CONFIGS = sorted(p for k in ("encoder_*", "ragate_mha*") for p in (ROOT / "recipes/configs").glob(f"{k}.yaml"))
 
 
 def knowing(i, split):
@@ -68,10 +65,7 @@ def recipe():
 
 def arguments(data, output, name, **changes):
     keys = {"train": data / "turns.jsonl", "output": output, "device": "cpu", "dtype": "fp32", "epochs": 2}
-    if name == "ranker":
-        keys |= {"snippets": data / "snippets.jsonl", "model": data / "bert", "max_length": 64}
-    else:
-        keys |= {"dev": data / "turns.jsonl", "test": data / "turns.jsonl"}
+    keys |= {"dev": data / "turns.jsonl", "test": data / "turns.jsonl"}
     if name == "encoder":
         keys |= {"model": data / "bert", "max_length": 64, "learning_rate": 3e-3, "device_batch_size": 8}
     if name == "ragate_mha":
@@ -370,36 +364,7 @@ def logit(p):
     return math.log(p) - math.log1p(-p)
 
 
-def test_a_ranker_is_trained_saved_and_compared_with_tfidf(recipe, data, tmp_path, capsys):
-    shutil.copytree(data / "bert", tmp_path / "bert")  # one that knows no token of padding, which is masked anyway
-    settings = tmp_path / "bert" / "tokenizer_config.json"
-    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"pad_token": None}))
-    recipe("ranker", arguments(data, tmp_path / "r", "ranker", learning_rate=3e-3, model=tmp_path / "bert"))
-    ranks = json.loads((tmp_path / "r" / "ranks.json").read_text())
-    assert ranks["test"]["turns"] == 12
-    assert set(ranks["test"]["ranker"]) == set(ranks["test"]["tfidf"]) == {"recall@1", "recall@3", "mrr"}
-    assert 0 < ranks["dev"]["tfidf"]["recall@1"] < 1  # it knows nothing where the context names no place
-    opened = Ranker.load(tmp_path / "r")
-    hits = [Hit(s.id, s.title, s.text, 0.0) for s in snippets(0)]
-    assert len(opened.best(turn(0).context, hits, 3)) == 3
-    assert run_snippet(tmp_path / "r")[0].startswith("(Hit(passage_id=")
-    assert "tfidf: recall@1" in capsys.readouterr().out
-
-
-def test_a_ranker_is_not_trained_on_dialogues_of_dev(recipe, data, tmp_path, capsys):
-    alike = [turn(0, split, dialogue_id="train-0", gold_snippets=("s",)) for split in ("train", "dev")]
-    write(tmp_path / "turns.jsonl", [*alike, *turns(data, "train"), *turns(data, "dev")])
-    write(
-        tmp_path / "snippets.jsonl", [Snippet("s", None, "park", "It opens."), *read(Snippet, data / "snippets.jsonl")]
-    )
-    given = {"train": tmp_path / "turns.jsonl", "snippets": tmp_path / "snippets.jsonl", "dry_run": True}
-    with pytest.warns(UserWarning, match="1 train turns .* continue dialogues of dev, or begin alike: skipped"):
-        recipe("ranker", arguments(data, tmp_path / "r", "ranker", **given))
-    assert "turns with gold snippets: train 40, dev 17, test 0;" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["encoder", "ranker"])
-def test_gradient_checkpointing_recomputes_and_ends_with_the_same_weights(recipe, data, tmp_path, monkeypatch, name):
+def test_gradient_checkpointing_recomputes_and_ends_with_the_same_weights(recipe, data, tmp_path, monkeypatch):
     seen = []
 
     def step(self, *args, **kwargs):
@@ -410,7 +375,7 @@ def test_gradient_checkpointing_recomputes_and_ends_with_the_same_weights(recipe
     monkeypatch.setattr(ClassifierTrainer, "training_step", step)
     given = {"epochs": 1, "select": "last", "device_batch_size": 8}
     for folder, changes in (("plain", {}), ("less", {"gradient_checkpointing": True})):
-        recipe(name, arguments(data, tmp_path / folder, name, **given, **changes))
+        recipe("encoder", arguments(data, tmp_path / folder, "encoder", **given, **changes))
     n = len(seen) // 2
     assert n and seen == [False] * n + [True] * n
     plain, less = (load_file(next((tmp_path / folder).glob("*.safetensors"))) for folder in ("plain", "less"))
@@ -459,8 +424,6 @@ def killed(script, arguments, checkpoints):
         ("encoder", {"base": "kbm"}, "base"),
         ("encoder", {"base": "dialogue_state", "model": "./nowhere", **QUESTIONS}, "base 'dialogue_state' reads"),
         ("ragate_mha", {"heads": 3}, "d_model 16 must be even and divisible by 3 heads"),
-        ("ranker", {"select": "auroc"}, "select"),
-        ("ranker", {"max_length": 32, "snippets": "no.jsonl"}, "no.jsonl: no such file"),
     ],
 )
 def test_what_cannot_work_is_one_line(recipe, data, tmp_path, name, changes, words):
@@ -479,10 +442,10 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(recipe, data, tmp_
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_every_config_is_valid_and_runs_on_a_tiny_model(recipe, data, tmp_path, path):
-    assert len(CONFIGS) == 6
+    assert len(CONFIGS) == 5
     name = next(n for n in RECIPES if path.stem.startswith(n))
     needed = {"train": data / "turns.jsonl", "output": tmp_path / "o"}
-    needed |= {"snippets": data / "snippets.jsonl"} if name == "ranker" else {"dev": data / "turns.jsonl"}
+    needed |= {"dev": data / "turns.jsonl"}
     config = build(Recipe(name).config, path, needed)
     assert path.read_text().count(f"recipes/configs/{path.name}") == 1
     given = yaml.safe_load(path.read_text())

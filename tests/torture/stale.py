@@ -28,16 +28,13 @@ READ: dict[str, tuple[str, ...]] = {
     "data_gen/import_answers.py": ("answers.jsonl", "new/questions.jsonl", "new/samples.db"),
     "data_gen/merge.py": ("sharded/samples.shard-*.db", "sharded/samples.db"),
     "data_gen/pool.py": ("qa/questions.jsonl", "qa2/questions.jsonl", "pooled/questions.jsonl"),
-    "data_gen/respond.py": (*TURNS, "out/model.safetensors", "out/tokenizer.json", "turns/responses/none.jsonl"),
     "data_gen/retrieve.py": ("qa/questions.jsonl", "qa/passages.jsonl", "qa/evidence.jsonl", "qa/bm25/*"),
     "data_gen/sample.py": (*MODEL, "qa2/questions.jsonl", "qa2/evidence.jsonl", "qa2/samples.db"),
-    "recipes/train_dialogue.py": (*TURNS, *MODEL, *SAVED, "turns/snippets.jsonl"),
     "recipes/train_encoder.py": (*TURNS, *BERT, *SAVED, "out/scores.jsonl"),
     "recipes/train_kbm.py": (*DATA, *MODEL, *SAVED),
     "recipes/train_probe.py": (*DATA, *MODEL, "out/probe.safetensors", "out/held_out.jsonl"),
     "recipes/train_ragate_mha.py": (*TURNS, *SAVED, "out/scores.jsonl"),
     "recipes/train_ragate_peft.py": (*TURNS, *MODEL, "out/adapter/adapter_model.safetensors", "out/scores.jsonl"),
-    "recipes/train_ranker.py": (*TURNS, *BERT, *SAVED, "turns/snippets.jsonl", "out/ranks.json"),
     "eval/run_seakr.py": (*MODEL, "qa2/questions.jsonl", "qa2/passages.jsonl"),
     "eval/score.py": (*MODEL, "qa/examples/dev.jsonl", "qa/scores/draft.jsonl"),
     "eval/score_reference.py": ("kbm/*.json", "kbm/model.safetensors", "qa2/questions.jsonl", "qa2/evidence.jsonl"),
@@ -82,7 +79,7 @@ def done_world(script: str, base: Path, folder: Path) -> Path:
     return here
 
 
-SILENT = ("data_gen/respond.py", "eval/run_seakr.py", "eval/score_reference.py")  # do not say that all was there
+SILENT = ("eval/run_seakr.py", "eval/score_reference.py")  # do not say that all was there
 
 
 def again(script: str, file: str, damage: str, base: Path, folder: Path) -> campaign.Tried:

@@ -18,12 +18,10 @@ from support import scripts
 from tiny_kbm import make_folder
 from tiny_turns import bert_folder, snippets, turn
 
-from kbtrain.dialogue.responses import AugmentedResponse
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import file_sha256
 from kbtrain.labeling.examples import example
 from kbtrain.rag.seakr_traces import Spent, Trace
-from kbtrain.records import Entity, Evidence, GateScore, Hit, Label, Passage, Question, TurnExample
+from kbtrain.records import Entity, Evidence, Hit, Label, Passage, Question, TurnExample
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("data_gen", "recipes", "eval")
@@ -84,22 +82,9 @@ COMMANDS: dict[str, Sound] = {
     ),
     "data_gen/join.py": _sound("--runs", "[qa, qa2]", "--output", "joined"),
     "data_gen/judge.py": _sound("--run", "qa", "--judge", "contains", "--labelled", "graded.jsonl"),
-    "data_gen/judge_snippets.py": _sound("--run", "talk", "--model", "model", *TINY, "--augmentations", "[tfidf_top3]"),
     "data_gen/label.py": _sound("--run", "qa", "--tau-mastery", ".2", "--tau-certainty", ".6"),
     "data_gen/merge.py": _sound("--run", "sharded"),
     "data_gen/pool.py": _sound("--runs", "[qa, qa2]", "--output", "pooled", "--near-duplicates", "ignore"),
-    "data_gen/respond.py": _sound(
-        "--run",
-        "turns",
-        "--model",
-        "out",
-        "--know",
-        "none",
-        "--split",
-        "dev",
-        *TINY,
-        after=("recipes/train_dialogue.py",),
-    ),
     "data_gen/judge_change.py": _sound("--run", "qa", "--judge", "llm", "--model", "model", *TINY),
     "data_gen/retrieve.py": _sound("--run", "qa", "--k", "2"),
     "data_gen/sample.py": _sound(
@@ -115,7 +100,7 @@ COMMANDS: dict[str, Sound] = {
         "--allow-empty",
         "true",
     ),
-    "data_gen/turn_features.py": _sound("--run", "turns", "--know", "tfidf", "--k", "2", "--ner", "[sgd]"),
+    "data_gen/turn_features.py": _sound("--run", "turns", "--corpus", "turns/snippets.jsonl", "--k", "2"),
     "recipes/fit_gate.py": _sound(
         "--gate", "structural", "--train", "turns/turns.jsonl", "--dev", "turns/turns.jsonl", "--output", "out"
     ),
@@ -135,17 +120,6 @@ COMMANDS: dict[str, Sound] = {
         *TINY,
     ),
     "recipes/make_untrained.py": _sound("--model", "model", "--output", "out", "--gates", "[p_yes, draft]", *TINY),
-    "recipes/train_dialogue.py": _sound(
-        *TURNS,
-        "--model",
-        "model",
-        "--snippets",
-        "turns/snippets.jsonl",
-        "--max-length",
-        "600",
-        "--response-tokens",
-        "24",
-    ),
     "recipes/train_encoder.py": _sound(*TURNS, "--model", "bert", "--max-length", "64"),
     "recipes/train_features.py": _sound(
         *DATA, "--index", "qa/bm25", "--output", "out", *KEYS, after=("data_gen/retrieve.py",)
@@ -156,9 +130,6 @@ COMMANDS: dict[str, Sound] = {
         *TURNS, "--layers", "1", "--heads", "2", "--d-model", "16", "--vocabulary", "300", "--max-length", "64"
     ),
     "recipes/train_ragate_peft.py": _sound(*TURNS, "--model", "model", "--method", "lora", "--max-length", "900"),
-    "recipes/train_ranker.py": _sound(
-        *TURNS, "--model", "bert", "--snippets", "turns/snippets.jsonl", "--max-length", "64"
-    ),
     "recipes/train_stack.py": _sound(
         *DATA,
         "--run",
@@ -180,9 +151,6 @@ COMMANDS: dict[str, Sound] = {
     "eval/compare_scores.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
     "eval/cost.py": _sound(
         "--run", "qa", "--prices", str(ROOT / "eval/configs/prices.yaml"), after=("eval/end_to_end.py",)
-    ),
-    "eval/dialogue.py": _sound(
-        "--run", "talk", "--gates", "{rule: [gates/rule], always: [gates/always]}", "--draws", "100"
     ),
     "eval/end_to_end.py": _sound("--run", "qa", "--bootstrap-draws", "100", "--random-draws", "100"),
     "eval/fidelity.py": _sound("--run", "qa", "--max-change", "0.9"),
@@ -221,16 +189,13 @@ SERVED: dict[str, tuple[Sound, ...]] = {
         _sound("--run", "qa", "--judge", "llm", *CHAT, "--labelled", "graded.jsonl"),
         _sound("--run", "qa", "--judge", "llm", "--votes", "3", *CHAT),
     ),
-    "data_gen/judge_snippets.py": (
-        _sound("--run", "talk", "--judge", "llm", *CHAT, "--augmentations", "[tfidf_top3]"),
-    ),
     "data_gen/sample.py": (
         _sound(*DRAWN, *CHAT),
         _sound(*DRAWN, *CHAT, "--server-n", "false", "--server-logprobs", "false"),
         _sound(*DRAWN, "--model", "model", *ASKED, "--server-alias", "true"),
     ),
     "data_gen/turn_features.py": (
-        _sound("--run", "turns", "--know", "none", "--ner", "[sgd]", "--syn-resp", "true", *CHAT),
+        _sound("--run", "turns", "--syn-resp", "true", *CHAT),
     ),
     "eval/score.py": (
         _sound("--run", "qa2", "--only", "[server]", after=("server gate",)),
@@ -339,32 +304,13 @@ def _sharded(run: Path) -> None:
 
 
 def _dialogues(folder: Path) -> None:
-    """turns/: what recipes learn from; told/: the same as a data set of one's own; talk/: stored responses."""
+    """turns/: what recipes learn from; told/: the same as a data set of one's own; talked/: a pipeline's traces."""
     sizes = {"train": 16, "dev": 8, "test": 8}
     every = [_turn(i, split) for split, n in sizes.items() for i in range(n)]
     known = [one for split, n in sizes.items() for i in range(n) for one in snippets(i, split)]
     for name in ("turns", "told"):
         jsonl.write(folder / name / "turns.jsonl", every)
         jsonl.write(folder / name / "snippets.jsonl", known)
-    held_out = [one for one in every if one.split != "train"]
-    test = [one for one in every if one.split == "test"]
-    talk = folder / "talk"
-    jsonl.write(talk / "turns.jsonl", held_out)
-    for name, text in {"none": "It is done.", "tfidf_top3": "It is lovely."}.items():
-        jsonl.write(talk / "responses" / f"{name}.jsonl", [
-            AugmentedResponse(one.id, name, text, 3, 5.0, 0.5, (f"{one.dialogue_id}/3",)) for one in test
-        ])  # fmt: skip
-        key = {"model": "m", "turns": file_sha256(talk / "turns.jsonl")}
-        (talk / "responses" / f"{name}.jsonl.key").write_text(json.dumps(key))
-    hits = [
-        tuple(Hit(f"{one.dialogue_id}/{n}", "T", "It opens.", 1.0) for n in range(i % 3, 4))
-        for i, one in enumerate(test)
-    ]
-    found = [Evidence(one.id, "tfidf", "", hit) for one, hit in zip(test, hits, strict=True)]
-    jsonl.write(talk / "responses" / "tfidf.evidence.jsonl", found)
-    for gate in ("rule", "always"):
-        scores = [GateScore(one.id, gate, float(gate == "always" or one.label)) for one in held_out]
-        jsonl.write(talk / "gates" / gate / "scores.jsonl", scores)
     spent = Spent(1, 3, 4, 80, 100, 200, 1.0)
     traces = [
         Trace(q.id, "?", ("yes",), "m", 0.0, (), (), "final answer", "yes", True, 1.0, 1.0, spent)

@@ -8,7 +8,6 @@ import torch
 from tiny_kbm import example as question
 from tiny_turns import turn
 
-from kbtrain.dialogue.train_responder import read_dialogue_data
 from kbtrain.errors import UserError
 from kbtrain.io.jsonl import write
 from kbtrain.metrics.turns import best_f1_threshold, classifier_metrics
@@ -81,9 +80,6 @@ def test_train_turns_of_a_dialogue_of_dev_that_has_no_name_are_left_out_and_told
     with pytest.warns(UserWarning, match=r"1 train turns \(the first: 'train-0:3'\) continue dialogues of dev"):
         data = read_classifier_data(path, path)
     assert [row.example.id for row in data.train] == ["train4:3", "train1:3"] and len(data.dev) == 2
-    with pytest.warns(UserWarning, match="skipped"):
-        lessons = read_dialogue_data(path, path, None, "none", 0)
-    assert len(lessons.train) == 2 and len(lessons.dev) == 2
 
 
 def test_a_question_in_train_and_dev_is_refused(tmp_path):

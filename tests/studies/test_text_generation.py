@@ -6,19 +6,21 @@ import hashlib
 import json
 import math
 import random
-import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.texts import text_scores
+from ragate_responses.text_generation import TextScores, bert_parts, bleu_signature, scores_of, text_parts
 
 from kbtrain.errors import UserError
-from kbtrain.metrics.text_generation import bert_parts, bleu_signature
 
-pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
-pytest.importorskip("rouge_score", reason="needs the extra 'dialogue'")
+pytest.importorskip("sacrebleu", reason="needs the extra 'studies'")
+pytest.importorskip("rouge_score", reason="needs the extra 'studies'")
+
+
+def text_scores(responses: list[str], references: list[str]) -> TextScores:
+    return scores_of(text_parts(responses, references))
 
 
 def weights_hash(folder: str) -> str:
@@ -134,7 +136,7 @@ def test_a_chinese_character_is_a_word() -> None:
 
 
 def test_bertscore_of_equal_texts_is_1_of_an_empty_one_0_and_its_code_names_the_model(tmp_path) -> None:
-    pytest.importorskip("bert_score", reason="needs the extra 'bertscore'")
+    pytest.importorskip("bert_score", reason="needs the extra 'studies'")
     from tiny_turns import bert_folder
 
     model = str(bert_folder(tmp_path / "bert"))
@@ -151,27 +153,3 @@ def test_bertscore_of_equal_texts_is_1_of_an_empty_one_0_and_its_code_names_the_
     for layer, found in ((1, other), (2, parts)):
         assert found[2] == pytest.approx(matched(model, texts[2], "find me a bus", layer), abs=1e-5)
     assert not np.allclose(other[2], parts[2])
-
-
-def test_a_bertscore_model_that_cannot_be_used_is_one_line(tmp_path) -> None:
-    pytest.importorskip("bert_score", reason="needs the extra 'bertscore'")
-    from tiny_turns import bert_folder
-
-    model = str(bert_folder(tmp_path / "bert"))
-    with pytest.raises(UserError, match="model '/no/such': no such folder"):
-        bert_parts(["a"], ["a"], "/no/such", layers=2)
-    with pytest.raises(UserError, match=r"bert': choose one of its layers \(--bertscore-layers\)$"):
-        bert_parts(["a"], ["a"], model)
-    with pytest.raises(UserError, match=r"bert', layer 3: Invalid num_layers: .* between 0 and 2$"):
-        bert_parts(["a"], ["a"], model, layers=3)
-
-
-def test_nothing_to_compare_is_an_error() -> None:
-    with pytest.raises(ValueError, match="1 responses and 0 references"):
-        text_scores(["a"], [])
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bert_score", None)
-    with pytest.raises(UserError, match=r'bert-score is not installed; run: pip install "kbtrain\[bertscore\]"'):
-        bert_parts(["a"], ["a"], "no-model")

@@ -11,10 +11,10 @@ from pydantic import Field
 
 from kbtrain.io.provenance import file_sha256, package_versions, write_atomically
 from kbtrain.records import Split, TurnExample
-from kbtrain.retrieval.ranker import RANKER, Candidates, Ranker, TfIdfRank, read_snippets, recall
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.finish import Ending, largest_difference, save_checked, steps_of
 from kbtrain.training.model_card import ModelCard, table
+from ragate_responses.ranker import RANKER, Candidates, Ranker, TfIdfRank, read_snippets, recall
 
 if TYPE_CHECKING:
     from kbtrain.training.classifier_trainer import ClassifierTrainer
@@ -126,9 +126,9 @@ def _model_card(
         what="Orders a dialogue's knowledge snippets by how well they fit its next turn. Score: log-odds that the "
         "snippet is the one to use.",
         use="""from kbtrain.records import Hit
-from kbtrain.retrieval.ranker import Ranker
+from ragate_responses.ranker import Ranker
 
-ranker = Ranker.load(".")  # this folder; `data_gen/turn_features.py` searches with it
+ranker = Ranker.load(".")  # this folder; `studies/respond.py` searches with it
 hits = [Hit("p1", "Museum", "The museum opens at 8.", 1.0), Hit("p2", "Park", "The park has a lake.", 1.0)]
 print(ranker.best("Tell me about the museum.", hits, k=1))""",
         points=(f"Reads: context and one snippet, at most {max_length} tokens; the oldest turns are skipped.",),

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.texts import text_scores
+from ragate_responses.evaluation import Draws, Figures, draw_mask, figures, mix_parts, parts_of, summary, table_rows
+from ragate_responses.responses import AugmentedResponse
+from ragate_responses.text_generation import scores_of, text_parts
 
-from kbtrain.dialogue.responses import AugmentedResponse
-from kbtrain.evaluation.dialogue import Draws, Figures, draw_mask, figures, mix_parts, parts_of, summary, table_rows
-from kbtrain.metrics.text_generation import scores_of, text_parts
-
-sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra 'dialogue'")
+sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra 'studies'")
 
 REFERENCES = ["the museum opens at nine every day", "it is a large park", "your table is booked for two", "done"]
 PLAIN = ["the museum opens at ten", "it is a park", "your table is booked", ""]
@@ -51,7 +49,7 @@ def test_a_gate_s_row_is_the_per_turn_mix_of_stored_responses(none, augmented):
     chosen = np.array([True, False, True, False])
     row = table_rows("x_top3", none, augmented, {"gate": chosen}, np.array([True, True, False, False]), Draws(20))[0]
     texts = [AUGMENTED[0], PLAIN[1], AUGMENTED[2], PLAIN[3]]
-    expected = text_scores(texts, REFERENCES)
+    expected = scores_of(text_parts(texts, REFERENCES))
     found = row.figures
     assert (row.variant, row.n_augmented) == ("gate", 2)
     assert found.bleu == pytest.approx(sacrebleu.corpus_bleu(texts, [REFERENCES]).score, abs=1e-9)

@@ -1,15 +1,16 @@
 """Lay out RAGate's tables 1 to 4 and figures 3 and 4 from stored responses and scores: no model generates here.
 
-Reads turns.jsonl, the responses of data_gen/respond.py and the gates' scores; writes dialogue.json,
-.md and .html. Table 1: Recall@1 and @3 of the rankers; 2: precision, recall, F1, AUC, AP, FDR of the gates (several
-folders of a gate are its seeds); 3 and 4: BLEU, ROUGE, BERTScore and confidence of No-Aug, each gate (its first
-seed), Random-Aug of the same size, Human-label and Aug-All; figures 3 and 4: augmented turns by position and domain.
+Reads turns.jsonl, the responses of studies/respond.py and the gates' scores; writes dialogue.json, .md
+and the figures as SVG. Table 1: Recall@1 and @3 of the rankers; 2: precision, recall, F1, AUC, AP, FDR of the gates
+(several folders of a gate are its seeds); 3 and 4: BLEU, ROUGE, BERTScore and confidence of No-Aug, each gate (its
+first seed), Random-Aug of its size, Human-label and Aug-All; figures 3 and 4: augmented turns by position and domain.
 BERTScore is computed if a model is given for it. What the data lacks is named with counts.
 
 Examples:
-  python eval/dialogue.py --run runs/ketod --gates "{structural: [gates/structural], encoder: [encoder]}"
-  python eval/dialogue.py --run runs/ketod --gates "{mha: [mha]}" --ranker ranker --bertscore roberta-large
-  python eval/dialogue.py --run runs/ketod --gates "{mha: [mha]}" --bertscore all-minilm-l6-v2 --bertscore-layers 6
+  python studies/ragate_tables.py --run runs/ketod --gates "{structural: [gates/structural], encoder: [encoder]}"
+  python studies/ragate_tables.py --run runs/ketod --gates "{mha: [mha]}" --ranker ranker --bertscore roberta-large
+  python studies/ragate_tables.py --run runs/ketod --gates "{mha: [mha]}" --bertscore all-minilm-l6-v2 \\
+      --bertscore-layers 6
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ import time
 from pathlib import Path
 
 from pydantic import Field
+from ragate_responses.evaluation import DialogueInputs, Draws, read_dialogue
+from ragate_responses.responses import NONE
+from ragate_responses.tables import BertScored, dialogue_markdown, dialogue_svgs, evaluate_dialogue
+from ragate_responses.text_generation import bert_parts
 
 from kbtrain.config import Config, run_script
-from kbtrain.dialogue.responses import NONE
 from kbtrain.errors import UserError, did_you_mean
-from kbtrain.evaluation.dialogue import DialogueInputs, Draws, read_dialogue
 from kbtrain.evaluation.scores import read_labelled_turns, score_file, seed_scores, seen_in_files
 from kbtrain.io.provenance import write_atomically, write_result
-from kbtrain.metrics.text_generation import bert_parts
-from kbtrain.report.ragate_tables import BertScored, dialogue_html, dialogue_markdown, evaluate_dialogue
 from kbtrain.report.tables import as_text
 
 
 class DialogueConfig(Config):
     run: Path = Field(Path("runs/ketod"), description="run folder with turns.jsonl")
-    responses: Path | None = Field(None, description="folder of data_gen/respond.py (default: RUN/responses)")
+    responses: Path | None = Field(None, description="folder of studies/respond.py (default: RUN/responses)")
     gates: dict[str, list[Path]] = Field(description="name: gates' names or folders, one a seed; relative to the run")
     ranker: str | None = Field(None, description="ranker of table 3 (default: the first by name); table 4 has all")
     random_draws: int = Field(20, ge=2, description="draws of Random-Aug")
@@ -63,13 +64,14 @@ def main(config: DialogueConfig) -> None:
     result.notes.extend(seen_in_files(files))
     target = (config.out or config.run) / "dialogue.json"
     write_atomically(target.with_suffix(".md"), dialogue_markdown(result))
-    write_atomically(target.with_suffix(".html"), dialogue_html(result))
+    for name, svg in dialogue_svgs(result).items():
+        write_atomically(target.with_name(f"dialogue_{name}.svg"), svg)
     read = [source, *inputs.files, *(path for paths in files.values() for path in paths)]
     write_result(target, result.to_json(), stage="dialogue", config=config, inputs=read, started=started)
     print("\n\n".join(map(as_text, result.tables)))
     print("", *result.notes, *(f"missing: {text}" for text in result.lacking), sep="\n")
     print(f"dialogue: {result.n} test turns, {len(inputs.responses) - 1} augmentations, {len(runs)} gates -> {target}, "
-          ".md and .html")  # fmt: skip
+          ".md, figures")  # fmt: skip
 
 
 def bert(config: DialogueConfig, inputs: DialogueInputs) -> BertScored:

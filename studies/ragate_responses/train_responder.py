@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from kbtrain.dialogue.responder import CARD, Responder, ResponderCard, ResponsePrompts
-from kbtrain.dialogue.responses import reference
 from kbtrain.errors import UserError, at
 from kbtrain.io.jsonl import read
 from kbtrain.io.provenance import package_versions, peak_rss_mb, write_atomically
 from kbtrain.kernels.fp32_output_layer import fp32_output_layer
 from kbtrain.models.batching import like_length
-from kbtrain.prompts.ragate import dialogue_fingerprint
 from kbtrain.records import Hit, Snippet, Split, TurnExample
 from kbtrain.training.answer_trainer import IGNORE, AnswerTrainer, Collator, TrainingRow, answer_loss
 from kbtrain.training.config import TrainingConfig
 from kbtrain.training.data import shared_dialogues
 from kbtrain.training.finish import Ending, steps_of
 from kbtrain.training.model_card import ModelCard, table
+from ragate_responses.responder import CARD, Responder, ResponderCard, ResponsePrompts, dialogue_fingerprint
+from ragate_responses.responses import reference
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -252,10 +251,10 @@ def _model_card(card: ResponderCard, facts: Mapping[str, Any], n_probe: int, n_s
         title=f"Response generator on {card.base_model}",
         what="Writes the next system turn of a task-oriented dialogue, with or without knowledge snippets (after "
         "KETOD's SimpleTOD-plus).",
-        use="""from kbtrain.dialogue.responder import Responder
+        use="""from ragate_responses.responder import Responder
 from kbtrain.records import TurnExample, Utterance
 
-responder = Responder.load(".")  # this folder; `data_gen/respond.py` generates with it
+responder = Responder.load(".")  # this folder; `studies/respond.py` generates with it
 turn = TurnExample("t1", "d1", "test", 1, (Utterance("USER", "Tell me about the museum."),))
 print(responder.respond([responder.prompts.prompt(turn).ids])[0].text)""",
         points=(
@@ -267,7 +266,7 @@ print(responder.respond([responder.prompts.prompt(turn).ids])[0].text)""",
         ),
         limits="trained on the dialogues named below; other domains and languages were not tried.",
         metrics="No dev turns were given." if loss is None else table({"loss (nats a token)": f"{loss:.4f}"}),
-        threshold="None: it generates; `eval/dialogue.py` compares gates by its responses.",
+        threshold="None: it generates; `studies/ragate_tables.py` compares gates by its responses.",
         sections={"What the data lacks": "\n".join(f"- {k}: {n}" for k, n in facts["lacking"].items()) or "Nothing."},
         run=card.run,
         versions=card.versions,

@@ -1,15 +1,15 @@
 """Train a response generator on any causal language model, after KETOD's SimpleTOD-plus (RAGate, section 5.3).
 
-Reads turns (data_gen/collect_turns.py; knowledge of data_gen/turn_features.py), writes a folder that
-data_gen/respond.py generates with. Input: the dialogue so far, its oldest turns cut away; knowledge snippets where
+Reads turns (data_gen/collect_turns.py; knowledge of studies/turn_entities.py), writes a folder that
+studies/respond.py generates with. Input: the dialogue so far, its oldest turns cut away; knowledge snippets where
 there are some (gold first); then the response, which alone has a loss: the enriched one where people wrote one. A
 killed run resumes when the same command is given again, and ends with the same weights.
 
 Examples:
-  accelerate launch --config_file ds_configs/accelerate_cpu.yaml recipes/train_dialogue.py \\
-      --config recipes/configs/dialogue_smollm2.yaml --train runs/ketod/turns_features.jsonl \\
+  accelerate launch --config_file ds_configs/accelerate_cpu.yaml studies/train_dialogue.py \\
+      --config studies/dialogue_smollm2.yaml --train runs/ketod/turns_features.jsonl \\
       --dev runs/ketod/turns_features.jsonl --output runs/ketod/dialogue
-  python recipes/train_dialogue.py --config recipes/configs/dialogue_gpt2.yaml ... --dry-run   (no weights are loaded)
+  python studies/train_dialogue.py --config studies/dialogue_gpt2.yaml ... --dry-run   (no weights are loaded)
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
+from ragate_responses.responder import CARD, Reads, Responder, ResponsePrompts
 
 from kbtrain.config import run_script
-from kbtrain.dialogue.responder import CARD, Reads, Responder, ResponsePrompts
 from kbtrain.io.provenance import file_sha256
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from kbtrain.dialogue.train_responder import Cut, DialogueData, DialogueTrainer, Lesson
+    from ragate_responses.train_responder import Cut, DialogueData, DialogueTrainer, Lesson
+
     from kbtrain.training.answer_trainer import Opened, TrainingRow
 
 
@@ -63,7 +64,7 @@ class TrainDialogueConfig(TrainingConfig):
 
 
 def main(config: TrainDialogueConfig) -> None:
-    from kbtrain.dialogue.train_responder import ResponderEnding, read_dialogue_data
+    from ragate_responses.train_responder import ResponderEnding, read_dialogue_data
 
     recipe = Recipe("train_dialogue", config)
     data = read_dialogue_data(config.train, config.dev, config.snippets, config.know, config.k, config.act_values)
@@ -89,7 +90,8 @@ def main(config: TrainDialogueConfig) -> None:
 
 
 def train(recipe: Recipe, config: TrainDialogueConfig, data: DialogueData) -> tuple[DialogueTrainer, Opened, Cut]:
-    from kbtrain.dialogue.train_responder import DialogueTrainer
+    from ragate_responses.train_responder import DialogueTrainer
+
     from kbtrain.training.answer_trainer import answer_loss, open_to_train
 
     lessons, n = [*data.train, *data.dev], len(data.train)
@@ -105,7 +107,8 @@ def train(recipe: Recipe, config: TrainDialogueConfig, data: DialogueData) -> tu
 def prompts_and_rows(
     config: TrainDialogueConfig, lessons: Sequence[Lesson], device: str
 ) -> tuple[ResponsePrompts, list[TrainingRow], Cut]:
-    from kbtrain.dialogue.train_responder import lesson_rows
+    from ragate_responses.train_responder import lesson_rows
+
     from kbtrain.training.plan import check_base
 
     prompts = ResponsePrompts(check_base(config.model, "full", config.dtype, device), config.reads())

@@ -15,27 +15,24 @@ from typing import Literal
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.dialogue.responder import ResponderCard, deviations, read_responder_card
-from kbtrain.dialogue.responses import (
-    NONE,
-    VERDICTS,
-    WAYS,
-    AugmentedResponse,
-    Verdicts,
-    read_key,
-    read_verdicts,
-    reference,
-    responses_path,
-)
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.scores import first_ids
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
-from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, meta_of
+from kbtrain.io.provenance import check_unchanged, file_sha256, meta_of
 from kbtrain.metrics.significance import Delta, cluster_counts, interval, wilson
-from kbtrain.metrics.text_generation import scores_of, text_parts
 from kbtrain.records import Evidence, Hit, TurnExample
-from kbtrain.retrieval.ranker import Candidates, recall
+from ragate_responses.ranker import Candidates, recall
+from ragate_responses.responder import ResponderCard, deviations, read_responder_card
+from ragate_responses.responses import (
+    NONE,
+    WAYS,
+    AugmentedResponse,
+    read_key,
+    reference,
+    responses_path,
+)
+from ragate_responses.text_generation import scores_of, text_parts
 
 EVIDENCE = ".evidence.jsonl"
 
@@ -55,7 +52,7 @@ class Recall:
 class DialogueInputs:
     """``turns``: test turns that have a reference; responses by augmentation, in their order; ``lacking``: what the
     data does not have, in words, with counts; ``deviations``: of the generator from KETOD's; ``relevance``: by ranker,
-    its score of (turn, snippet); ``useful``: verdicts of the ``judge`` model by turn and augmentation."""
+    its score of (turn, snippet)."""
 
     turns: list[TurnExample]
     references: list[str]
@@ -65,14 +62,12 @@ class DialogueInputs:
     files: list[Path]
     deviations: list[str] = field(default_factory=list)
     relevance: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
-    useful: dict[tuple[str, str], bool | None] = field(default_factory=dict)
-    judge: str = ""
 
 
 def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> DialogueInputs:
-    """``folder``: of data_gen/respond.py; ``turns``: the labelled test turns of ``source``. Raises :class:`UserError`
-    if responses are missing (count, first ids), of several models, or of another file of turns, for a judge's
-    verdicts on other responses, and for what was changed since it was made."""
+    """``folder``: of studies/respond.py; ``turns``: the labelled test turns of ``source``. Raises :class:`UserError`
+    if responses are missing (count, first ids), of several models, or of another file of turns, and for
+    what was changed since it was made."""
     complete = [turn for turn in turns if reference(turn)]
     if not complete:
         raise UserError(f"none of the {len(turns)} labelled test turns has a response to compare with")
@@ -84,9 +79,8 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
     _check_keys(files, source)
     found_in = [folder / f"{ranker}{EVIDENCE}" for ranker in rankers]
     check_unchanged(*files, *found_in)
-    check_current(folder / VERDICTS, source, *files)
     if len(files) == 1:
-        raise UserError(f"{at(folder)}: no response with knowledge there; run data_gen/respond.py with a ranker")
+        raise UserError(f"{at(folder)}: no response with knowledge there; run studies/respond.py with a ranker")
     evidence = {
         ranker: {searched.question_id: searched.hits for searched in jsonl.read(Evidence, path)}
         for ranker, path in zip(rankers, found_in, strict=True)
@@ -100,17 +94,7 @@ def read_dialogue(folder: Path, source: Path, turns: Sequence[TurnExample]) -> D
     }
     references = [reference(turn) for turn in complete]
     differing = deviations(_card(responses_path(folder, NONE)), _read_setting(source, "history"))
-    useful, judge = read_verdicts(folder), _judge(folder / VERDICTS)
-    return DialogueInputs(complete, references, responses, recalls, notes, files, differing, relevance, useful, judge)
-
-
-def _judge(path: Path) -> str:
-    """Judge of the stored verdicts, with its agreement with gold snippets where there are such; empty without."""
-    meta = meta_of(path)
-    if not meta:
-        return ""
-    agreed, name = meta.get("agreement_with_gold", {}), meta.get("judge", {}).get("judge", "unknown")
-    return f"{name}, which agrees with gold snippets in {agreed.get('agree', 0)} of {agreed.get('n', 0)} responses"
+    return DialogueInputs(complete, references, responses, recalls, notes, files, differing, relevance)
 
 
 def _card(path: Path) -> ResponderCard | None:
@@ -133,7 +117,7 @@ def _in_order(path: Path, turns: Sequence[TurnExample]) -> list[AugmentedRespons
     missing = [turn.id for turn in turns if turn.id not in stored]
     if missing:
         names = first_ids(missing, "turn")
-        raise UserError(f"{at(path)}: no response of {names}; run data_gen/respond.py again to resume")
+        raise UserError(f"{at(path)}: no response of {names}; run studies/respond.py again to resume")
     return [stored[turn.id] for turn in turns]
 
 
@@ -143,7 +127,7 @@ def _check_keys(files: Sequence[Path], source: Path) -> None:
     for path in files:
         key = read_key(path)
         if lacking := {"turns", "model"} - set(key):
-            raise UserError(f"{at(path)}.key: field '{min(lacking)}': missing; run data_gen/respond.py again")
+            raise UserError(f"{at(path)}.key: field '{min(lacking)}': missing; run studies/respond.py again")
         if key["turns"] != turns:
             raise UserError(f"{at(path)}: responses of another turns.jsonl than {source}; generate them again")
         if model not in (None, key["model"]):
@@ -335,8 +319,7 @@ _LEAST = 3  # responses from which on a correlation is more than a line through 
 @dataclass(frozen=True)
 class Usefulness:
     """Of one gate's augmented turns: ``judged`` name a gold snippet, ``useful`` of them read one (with Wilson's
-    interval; None: nothing is judged). ``by`` a judge: of the turns that name none those that it judged, and found
-    useful (RAGate, appendix B, asks people about 50 turns: 54 % useful)."""
+    interval; None: nothing is judged). RAGate, appendix B, asks people about 50 turns: 54 % useful."""
 
     gate: str
     augmentation: str
@@ -346,7 +329,6 @@ class Usefulness:
     share: float | None
     low: float | None
     high: float | None
-    by: str = "gold snippets"
 
 
 @dataclass(frozen=True)
@@ -368,40 +350,18 @@ def usefulness(
     turns: Sequence[TurnExample],
     responses: Sequence[AugmentedResponse],
     chosen: Bools,
-    verdicts: Verdicts | None = None,
 ) -> Usefulness:
-    """``chosen``: the turns that the gate augments. ``verdicts``: a judge's, of turns without a gold snippet; without
-    them those that name one are judged by it."""
+    """``chosen``: the turns that the gate augments; those that name a gold snippet are judged by it."""
     picked = [(t, r) for t, r, c in zip(turns, responses, chosen, strict=True) if c]
-    if verdicts is None:
-        judged = [reads_gold(t, r) for t, r in picked if t.gold_snippets]
-    else:
-        by_judge = (verdicts.get((t.id, r.augmentation)) for t, r in picked if not t.gold_snippets)
-        judged = [verdict for verdict in by_judge if verdict is not None]
+    judged = [reads_gold(t, r) for t, r in picked if t.gold_snippets]
     n, useful = len(judged), sum(judged)
     low, high = wilson(useful, n) if n else (None, None)
-    by = "gold snippets" if verdicts is None else "judge"
-    return Usefulness(gate, augmentation, len(picked), n, useful, useful / n if n else None, low, high, by)
+    return Usefulness(gate, augmentation, len(picked), n, useful, useful / n if n else None, low, high)
 
 
 def reads_gold(turn: TurnExample, response: AugmentedResponse) -> bool:
     """True if a gold snippet of the turn is among those that its response read."""
     return bool(set(turn.gold_snippets) & set(response.snippets))
-
-
-def agreement_with_gold(
-    turns: Sequence[TurnExample], responses: Sequence[AugmentedResponse], verdicts: Verdicts
-) -> dict[str, int]:
-    """``n`` responses whose turns name gold snippets and which a judge judged; in ``agree`` of them it says what these
-    say."""
-    by_id = {turn.id: turn for turn in turns if turn.gold_snippets}
-    pairs = [
-        (verdicts.get((response.turn_id, response.augmentation)), reads_gold(by_id[response.turn_id], response))
-        for response in responses
-        if response.turn_id in by_id
-    ]
-    judged = [(verdict, gold) for verdict, gold in pairs if verdict is not None]
-    return {"n": len(judged), "agree": sum(verdict == gold for verdict, gold in judged)}
 
 
 def correlations(

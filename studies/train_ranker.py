@@ -1,12 +1,12 @@
 """Train a ranker of knowledge snippets: a cross-encoder that reads a dialogue's context and a snippet together.
 
-Reads turns and snippets (data_gen/collect_turns.py), writes a folder that data_gen/turn_features.py searches with,
+Reads turns and snippets (data_gen/collect_turns.py), writes a folder that studies/respond.py searches with,
 and ranks.json: Recall@1 and Recall@3 on dev and test beside TF-IDF. A killed run resumes when the same command is
 given again.
 
 Examples:
-  accelerate launch --config_file ds_configs/accelerate_cpu.yaml recipes/train_ranker.py \\
-      --config recipes/configs/ranker_minilm.yaml --train runs/ketod/turns.jsonl \\
+  accelerate launch --config_file ds_configs/accelerate_cpu.yaml studies/train_ranker.py \\
+      --config studies/ranker_minilm.yaml --train runs/ketod/turns.jsonl \\
       --snippets runs/ketod/snippets.jsonl --output runs/ketod/ranker
 """
 
@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
+from ragate_responses.ranker import Candidates, Pair, Ranker, read_ranker_data, recall, training_pairs
+from ragate_responses.train_ranker import RANKS, RankerConfig, RankerEnding
 
 from kbtrain.config import run_script
 from kbtrain.errors import UserError, at
 from kbtrain.records import TurnExample
-from kbtrain.retrieval.ranker import Candidates, Pair, Ranker, read_ranker_data, recall, training_pairs
-from kbtrain.retrieval.train_ranker import RANKS, RankerConfig, RankerEnding
 from kbtrain.training.config import training_arguments
 from kbtrain.training.data import shared_dialogues
 from kbtrain.training.recipe import Recipe

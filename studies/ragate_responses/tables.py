@@ -1,4 +1,4 @@
-"""RAGate's tables 1 to 4 and figures 3 and 4: raw values for JSON, Markdown, and one self-contained page."""
+"""RAGate's tables 1 to 4 and figures 3 and 4: raw values for JSON, Markdown, and drawings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 
 from kbtrain.arrays import Bools
 from kbtrain.dialogue import domain_of
-from kbtrain.dialogue.responses import NONE
-from kbtrain.evaluation.dialogue import (
+from kbtrain.metrics.registry import METRICS
+from kbtrain.metrics.turns import GateTurns, SeedScores, classify_turns
+from kbtrain.records import TurnExample
+from kbtrain.report.tables import Column, Table, Value, as_markdown, escape_markdown
+from kbtrain.show import COLOURS, legend_above, new_figure, render
+from ragate_responses.evaluation import (
     Correlation,
     DialogueInputs,
     Draws,
@@ -25,13 +29,8 @@ from kbtrain.evaluation.dialogue import (
     table_rows,
     usefulness,
 )
-from kbtrain.metrics.registry import METRICS
-from kbtrain.metrics.text_generation import bleu_signature
-from kbtrain.metrics.turns import GateTurns, SeedScores, classify_turns
-from kbtrain.records import TurnExample
-from kbtrain.report.page import page
-from kbtrain.report.tables import Column, Table, Value, as_markdown, cells, escape_markdown
-from kbtrain.show import COLOURS, legend_above, new_figure, render
+from ragate_responses.responses import NONE
+from ragate_responses.text_generation import bleu_signature
 
 BINS = 10  # of a turn's relative position
 _CHANGES = "Change: in percent, against No-Aug."
@@ -102,18 +101,18 @@ def _responses(name: str, title: str, n: int, rows: Sequence[FigureRow], keys: S
     return Table(name, title, text, columns, body)
 
 
-def appendix_b(rows_of: Sequence[Usefulness], judge: str = "") -> Table:
+def appendix_b(rows_of: Sequence[Usefulness]) -> Table:
     """Usefulness of the snippets of augmented turns; the counterpart of appendix B's question to people."""
-    columns = [Column("gate", "text"), Column("snippets", "text"), Column("by", "text"), Column("# augs", "count"),
-               Column("judged", "count"),
-               Column("useful", "count"), Column("share"), Column("low"), Column("high")]  # fmt: skip
+    columns = [Column("gate", "text"), Column("snippets", "text"), Column("# augs", "count"),
+               Column("judged", "count"), Column("useful", "count"), Column("share"), Column("low"),
+               Column("high")]  # fmt: skip
     rows: list[list[Value]] = [
-        [u.gate, u.augmentation, u.by, u.augmented, u.judged, u.useful, u.share, u.low, u.high] for u in rows_of
+        [u.gate, u.augmentation, u.augmented, u.judged, u.useful, u.share, u.low, u.high] for u in rows_of
     ]
     note = (
         "Of the turns that a gate augments: judged are those that name a gold snippet, useful those of them that read "
         "one; Wilson's 95 % interval. The paper asks people about 50 turns: 54 % useful. Turns without a gold snippet "
-        + (f"are judged by a model in rows of their own: {judge}." if judge else "are not judged.")
+        "are not judged."
     )
     return Table("appendix_b", "Appendix B: are the snippets of augmented turns useful?", note, columns, rows)
 
@@ -219,9 +218,8 @@ def evaluate_dialogue(
     snippets = []
     for name, answers in augmented_by.items():
         for gate, which in {**chosen, "Aug-All": np.ones_like(labels)}.items():
-            judges = (None, inputs.useful) if inputs.useful else (None,)
-            snippets += [usefulness(gate, name, inputs.turns, answers, which, judge) for judge in judges]
-    tables.append(appendix_b(snippets, inputs.judge))
+            snippets.append(usefulness(gate, name, inputs.turns, answers, which))
+    tables.append(appendix_b(snippets))
     seeds = correlations(inputs.turns, augmented_by, inputs.relevance, draws)
     tables.append(confidence_table(seeds))
     columns = {"Human": labels, **chosen}
@@ -274,9 +272,7 @@ def dialogue_markdown(result: DialogueResult) -> str:
     return f"# {TITLE}\n\n{head}\n\n{body}\n## What is missing\n\n{missing}\n"
 
 
-def dialogue_html(result: DialogueResult) -> str:
-    """One page: everything escaped, nothing loaded."""
+def dialogue_svgs(result: DialogueResult) -> dict[str, str]:
+    """Figures 3 and 4 by name."""
     draw = {"figure3": position_figure, "figure4": domain_figure}
-    svgs = {table.name: draw[table.name](table) for table in result.tables if table.name in draw}
-    tables = [(table, cells(table)) for table in result.tables]
-    return page("dialogue.html.j2", svgs=svgs, title=TITLE, tables=tables, notes=result.notes, lacking=result.lacking)
+    return {table.name: draw[table.name](table) for table in result.tables if table.name in draw}

@@ -6,9 +6,9 @@ least logit and probability of its tokens; finished ones are kept, a killed run 
 RUN/responses/RANKER.evidence.jsonl. Call it once for each ranker.
 
 Examples:
-  python data_gen/respond.py --run runs/ketod --model runs/ketod/dialogue --know ranker --ranker runs/ketod/ranker
-  python data_gen/respond.py --run runs/ketod --model runs/ketod/dialogue --know tfidf --ways "[top3]"
-  python data_gen/respond.py --run runs/ketod --model runs/ketod/dialogue --know bm25 --corpus passages.jsonl
+  python studies/respond.py --run runs/ketod --model runs/ketod/dialogue --know ranker --ranker runs/ketod/ranker
+  python studies/respond.py --run runs/ketod --model runs/ketod/dialogue --know tfidf --ways "[top3]"
+  python studies/respond.py --run runs/ketod --model runs/ketod/dialogue --know bm25 --corpus passages.jsonl
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
+from ragate_responses.knowledge import Know, KnowledgeConfig, kept_knowledge
+from ragate_responses.responder import CARD, Responder, read_responder_card
+from ragate_responses.responses import DEEPEST, NONE, WAYS, Way, augment, responses_path, snippets_of
 
 from kbtrain.config import run_script
-from kbtrain.dialogue.features import Know, KnowledgeConfig, kept_knowledge
-from kbtrain.dialogue.responder import CARD, Responder, read_responder_card
-from kbtrain.dialogue.responses import DEEPEST, NONE, WAYS, Way, augment, responses_path, snippets_of
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import MODEL_FILES
@@ -36,7 +36,7 @@ from kbtrain.runtime.progress import progress_bar
 
 
 class RespondConfig(KnowledgeConfig):
-    model: Path = Field(description="folder of recipes/train_dialogue.py")
+    model: Path = Field(description="folder of studies/train_dialogue.py")
     know: Know | Literal["none"] = Field("tfidf", description="none, tfidf, ranker or bm25: where snippets come from")
     ways: tuple[Way, ...] = Field(WAYS, description="which of the found snippets are read: top3, rank1, rank5")
     split: Split = Field("test", description="turns of this split")

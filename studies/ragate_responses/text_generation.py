@@ -106,7 +106,7 @@ def bert_parts(
     try:
         from bert_score import score
     except ImportError:
-        raise UserError('bert-score is not installed; run: pip install "kbtrain[bertscore]"') from None
+        raise UserError('bert-score is not installed; run: pip install "kbtrain[studies]"') from None
     path, label = _encoder(model, layers)
     empty = np.array([not (a.strip() and b.strip()) for a, b in zip(responses, references, strict=True)])
     # bert-score fails on an empty text beside tokenizers of transformers 5
@@ -149,4 +149,4 @@ def _check(responses: Sequence[str], references: Sequence[str]) -> None:
 
 
 def _missing(error: ImportError) -> UserError:
-    return UserError(f'{error.name} is not installed; run: pip install "kbtrain[dialogue]"')
+    return UserError(f'{error.name} is not installed; run: pip install "kbtrain[studies]"')

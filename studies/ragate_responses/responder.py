@@ -1,10 +1,15 @@
 """The response generator of RAGate's tables 3 and 4: a causal language model that reads context and, if any, knowledge.
 
+After KETOD's SimpleTOD-plus it reads: context, acts, knowledge, response. The markers are plain text: any tokenizer has
+them, and no embedding is added or learnt. KETOD adds them as new tokens, and its actions have slots and values; here
+these are an option, and the default is the names of the acts.
+
 Responses are greedy, with the least logit and the least probability among their tokens.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +22,7 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import read_model
 from kbtrain.models.batching import padded
 from kbtrain.prompts.kbm import end_token
-from kbtrain.prompts.ragate import (
-    CONTEXT,
-    RESPONSE,
-    act_text,
-    dialogue_fingerprint,
-    first_kept,
-    snippet_text,
-    turn_text,
-)
+from kbtrain.prompts.ragate import first_kept, turn_text
 from kbtrain.records import Hit, TurnExample
 
 if TYPE_CHECKING:
@@ -33,6 +30,23 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 CARD = "dialogue.json"
+CONTEXT, ACTION, KNOWLEDGE, RESPONSE = "<|context|>", "<|action|>", "<|knowledge|>", "<|response|>"
+
+
+def act_text(acts: Sequence[str]) -> str:
+    """``<|action|> OFFER, INFORM_COUNT``: the turn's acts; "none" where the data set has none."""
+    return f" {ACTION} {', '.join(acts) or 'none'}"
+
+
+def snippet_text(title: str, text: str) -> str:
+    """``<|knowledge|> Title text``."""
+    return f" {KNOWLEDGE} {f'{title} {text}'.strip()}"
+
+
+def dialogue_fingerprint() -> str:
+    """16 hex digits that change with the prompt's text."""
+    probe = CONTEXT + act_text(["a", "b"]) + act_text([]) + snippet_text("a", "b") + f" {RESPONSE}"
+    return hashlib.sha256(probe.encode()).hexdigest()[:16]
 
 
 class Reads(BaseModel):
@@ -65,7 +79,7 @@ def read_responder_card(folder: Path | str) -> ResponderCard:
     """Raises :class:`UserError` for a folder without a generator, or one trained with another version's prompt."""
     path = Path(folder) / CARD
     if not path_exists(path):
-        raise UserError(f"{at(path)}: no such file; is '{folder}' a folder of recipes/train_dialogue.py?")
+        raise UserError(f"{at(path)}: no such file; is '{folder}' a folder of studies/train_dialogue.py?")
     card = read_model(path, ResponderCard)
     if card.prompt_fingerprint != dialogue_fingerprint():
         raise UserError(f"{at(path)}: trained with another version's prompt; train it again")
