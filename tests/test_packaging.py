@@ -65,7 +65,7 @@ def test_every_pin_is_a_plain_version():
 def test_every_dependency_that_setup_and_the_tests_install_is_pinned_inside_its_range():
     project = PROJECT["project"]
     pins = {canonicalize_name(name): version for name, version in PINS.items()}
-    names = ("dev", "docs", "train", "wandb", "tensorboard", "ray", "studies", "completion", "serve")
+    names = ("dev", "docs", "train", "wandb", "tensorboard", "ray", "studies", "serve")
     extras = [project["optional-dependencies"][name] for name in names]
     wanted = [Requirement(text) for part in (project["dependencies"], *extras) for text in part]
     outside = {r.name for r in wanted if not r.specifier.contains(pins.get(canonicalize_name(r.name), "0.dev0"))}
