@@ -23,7 +23,8 @@ _MARKS = re.compile(
 )
 _DOUBT = re.compile(  # without any of these a place of the gold answer is claimed
     r"\b(?:not|never|neither|nor|or|cannot|than|compared|comparison|without|except|excluding|unlike|rather|instead"
-    r"|opposed|contrary|incorrect|wrong|false|mistaken|may|maybe|perhaps|possibly|probably|might|could|alternatively)\b"
+    r"|opposed|contrary|incorrect|wrong|false|mistaken|may|maybe|perhaps|possibly|probably|might|could|alternatively"
+    r"|but|formerly|originally|previously|once|used to|anything|others)\b"
     r"|n['\u2019]t\b|\w/\w|[不非而或错可也]|还是",
     re.IGNORECASE,
 )
@@ -37,10 +38,19 @@ _REACH = rf"(?: (?!(?:{_OTHERWISE}) )[^\s{_COMMA}{_STOP}]+){{0,4}} $"
 _DENIED_LEFT = re.compile(
     rf" (?:not|n t|\w+n t|never|cannot){_REACH}"
     r"| (?:neither|nor|rather than|instead of|other than|unlike|except|except for|excluding|without|as opposed to"
-    r"|opposed to|contrary to|no longer|not just any)(?: (?:in|at|on|by|from|to|for|of)){0,1} $"
+    r"|opposed to|contrary to|no longer|not just any|anything but|all but|everything but)"
+    r"(?: (?:in|at|on|by|from|to|for|of)){0,1} $"
     rf"| (?:neither|rather than|instead of|other than|unlike|nor)(?: [^\s{_COMMA}{_STOP}]+){{1,3}} (?:or|nor) $"
     r"| (?:don t|doesn t|didn t|not) (?:think|believe|say|mean)(?: that)?(?: \w+){0,2} (?:is|was|be|s) $"
 )
+_FORMER_LEFT = re.compile(
+    r" (?:used to be|formerly|originally|once|previously)(?: (?:called|known as|named|in|at))? $"
+    r"| (?:people|many|some|most|others|they)(?: \w+){0,2}"
+    r" (?:say|think|believe|assume|claim|guess|answer|thought|believed)(?: that)?"
+    r"(?: (?:it|this|he|she|they))?(?: (?:is|was|s|are|were))?(?: in| at)? $"
+    r"| (?:mention|mentions|mentioned|mentioning) $"
+)
+_NOW_RIGHT = re.compile(rf"^(?: {_COMMA})?(?: (?:but|now|today|until|and now|and is now|before|others))\b")
 _DENIED_NEAR = re.compile(r" (?:not|\w+n t|never|neither|nor|rather than|instead of|other than|except) $")
 _WRONG = "incorrect|wrong|false|mistaken|ruled out|excluded"
 _NOT = r"(?:is|are|was|were|isn|aren|wasn|weren)(?: not| t)"
@@ -216,6 +226,8 @@ def _denied(
     if less and not marked[begin][0].isdigit() and not _NOBODY.search(left[: less.start() + 1]):
         return True
     if (_DENIED_NEAR if negative else _DENIED_LEFT).search(left):
+        return True
+    if _FORMER_LEFT.search(left) and _NOW_RIGHT.search(right):
         return True
     if not negative:
         negation = _NOT_WHAT.search(right)

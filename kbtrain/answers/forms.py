@@ -11,14 +11,16 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
+from kbtrain.answers.names import either_or, middle_and_last, writings
+from kbtrain.answers.quantities import MONEY, UNITS
 from kbtrain.answers.words import (
     CJK_OR_NUMERAL,
     NUMERAL,
     SCALES,
     from_chinese,
-    from_english,
     is_number_word,
     normalise,
+    number_at,
     number_words,
     without_articles,
     words,
@@ -35,7 +37,9 @@ _LETTERS = str.maketrans(
 )
 _SPELLED = {"ä": "ae", "ö": "oe", "ü": "ue", "ø": "oe", "å": "aa"}  # Müller is Mueller, too
 _SPELLED_TABLE = str.maketrans({**_SPELLED, **{a.upper(): b.capitalize() for a, b in _SPELLED.items()}})
-_ACCENTS = re.compile("[\u0300-\u036f]")
+_ACCENTS = re.compile("(?<=[A-Za-z\u0370-\u03ff])[\u0300-\u036f]+|(?<=[Ее])\u0308")  # not of и: й is another letter
+_POINTS = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0652\u0670]")  # Hebrew, Arabic
+_ARABIC = str.maketrans("أإآٱىة", "اااايه")
 
 _INITIALS = re.compile(r"(?<![\w.'])(?:[^\W\d_](?:\.[^\W\d_])+(?!\w)\.?|[^\W\d_]\.(?: ?[^\W\d_]\.)+)")
 _CAPITALS = re.compile(r"(?<![\w.'])[A-Z](?: [A-Z]){1,3}(?= [A-Z][a-z])")  # J K Rowling
@@ -53,62 +57,21 @@ _MONTH = {name: name for name in _MONTHS} | {name[:3]: name for name in _MONTHS}
 _DAY = re.compile(r"0?([1-9]|[12]\d|3[01])(?:st|nd|rd|th)?")
 _YEAR = re.compile(r"\d{3,4}")
 
-_UNIT_NAMES = {
-    "km": "kilometer, kilometers, kilometre, kilometres, kms",
-    "m": "meter, meters, metre, metres",
-    "cm": "centimeter, centimeters, centimetre, centimetres",
-    "mm": "millimeter, millimeters, millimetre, millimetres",
-    "mi": "mile, miles",
-    "ft": "foot, feet",
-    "inch": "inches",
-    "yd": "yard, yards",
-    "kg": "kilogram, kilograms, kilogramme, kilogrammes, kilo, kilos, kgs",
-    "g": "gram, grams, gramme, grammes",
-    "mg": "milligram, milligrams",
-    "lb": "pound, pounds, lbs",
-    "oz": "ounce, ounces",
-    "ton": "tons, tonne, tonnes",
-    "l": "liter, liters, litre, litres",
-    "ml": "milliliter, milliliters, millilitre, millilitres",
-    "h": "hour, hours, hr, hrs",
-    "min": "minute, minutes, mins",
-    "sec": "second, seconds, secs",  # not "s": 1990s
-    "ms": "millisecond, milliseconds",
-    "day": "days",
-    "week": "weeks",
-    "month": "months",
-    "year": "years, yr, yrs",
-    "c": "°c, ° c, degrees c, degrees celsius, degree celsius, degrees centigrade, celsius",
-    "f": "°f, ° f, degrees f, degrees fahrenheit, degree fahrenheit, fahrenheit",
-    "km/h": "kmh, kph, kmph, km per hour, kilometers per hour, kilometres per hour, kilometers an hour",
-    "mph": "mi/h, miles per hour, miles an hour",
-    "m/s": "meters per second, metres per second",
-    "km2": "km², km^2, sq km, sq. km, square km, square kilometers, square kilometres",
-    "m2": "m², m^2, sq m, square meters, square metres",
-    "mi2": "sq mi, square miles",
-    "hz": "hertz",
-    "khz": "kilohertz",
-    "mhz": "megahertz",
-    "ghz": "gigahertz",
-    "w": "watt, watts",
-    "kw": "kilowatt, kilowatts",
-    "mw": "megawatt, megawatts",
-    "v": "volt, volts",
-    "kb": "kilobyte, kilobytes",
-    "mb": "megabyte, megabytes",
-    "gb": "gigabyte, gigabytes",
-    "tb": "terabyte, terabytes",
-    "dollars": "dollar, usd, us dollars, u.s. dollars",
-    "euros": "euro, eur",
-    "percent": "%, pct, per cent",
+_UNITS = {
+    name: unit
+    for name, unit in UNITS.items()
+    if unit not in ("bc", "ad", "degrees")
+    and (unit not in MONEY or unit in ("dollars", "euros"))
+    and name[0] not in "$€′"
 }
-_UNITS = {name: symbol for symbol, names in _UNIT_NAMES.items() for name in (symbol, *names.split(", "))}
 _UNIT = re.compile(
     rf"(?<=\d)[\s\-]*({'|'.join(re.escape(name) for name in sorted(_UNITS, key=len, reverse=True))})(?![\w'])",
     re.IGNORECASE,
 )
 _MONEY = re.compile(r"(?:\bUS\s?)?([$€£¥])\s?(\d[\d,.]*\d|\d)((?:\s?(?:thousand|million|billion|trillion)\b)?)", re.I)
 _CURRENCIES = {"$": "dollars", "€": "euros", "£": "pounds", "¥": "yen"}
+_MIDNIGHT = re.compile(r"(?<=\d)[ T]+00:00(?::00(?:\.0+)?)?(?:Z|\+00:00)?(?!\d)")  # of a date in a table
+_WORLD_WAR = re.compile(r"\bWW ?(II?|[12])\b")
 _DECADE = re.compile(r"\b(\d+0)'s\b")
 _LOOSE = re.compile(r"(?<=\d) (?:percent|dollars|euros|lb|yen)\b")  # signs in the original text; signs are not compared
 
@@ -141,8 +104,11 @@ _DIGIT_OF = {char: str(i) for i, char in enumerate("零一二三四五六七八�
 
 
 def unaccented(text: str) -> str:
-    """Text without accents (é, ł, ø, ʻ); marks of other scripts are letters and stay."""
-    return text if text.isascii() else _ACCENTS.sub("", unicodedata.normalize("NFD", text.translate(_LETTERS)))
+    """Text without accents (é, ł, ø, ʻ, ё), and without the points of Hebrew and Arabic; other marks are letters."""
+    if text.isascii():
+        return text
+    text = _POINTS.sub("", unicodedata.normalize("NFC", text)).translate(_ARABIC).translate(_LETTERS)
+    return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", text)))
 
 
 def unify_spelling(text: str) -> str:
@@ -150,6 +116,8 @@ def unify_spelling(text: str) -> str:
     if "." in text:
         text = _INITIALS.sub(lambda match: re.sub(r"[. ]", "", match[0]), text)
     text = _CAPITALS.sub(lambda match: match[0].replace(" ", ""), text)
+    if "WW" in text:
+        text = _WORLD_WAR.sub(lambda match: f"World War {'2' if match[1] in ('II', '2') else '1'}", text)
     if "St" in text or "Mt" in text:
         text = _SAINT.sub(lambda match: "Saint" if match[1] == "St" else "Mount", text)
     if "&" in text or " n" in text or "'n" in text:
@@ -157,6 +125,7 @@ def unify_spelling(text: str) -> str:
     if _DIGIT.search(text):
         text = _YEAR_FIRST.sub(lambda match: _date(match[4], match[3], match[1], match[0]), text)
         text = _YEAR_LAST.sub(_last_year, text)
+        text = _MIDNIGHT.sub("", text)
         text = _DECADE.sub(r"\1s", text)
         text = _MONEY.sub(lambda match: f" {match[2]}{match[3]} {_CURRENCIES[match[1]]}", text)
         text = _UNIT.sub(lambda match: f" {_UNITS[match[1].lower()]}", text)
@@ -212,7 +181,7 @@ def _with_digits(terms: list[str]) -> list[str]:
         end = i + 1
         while end < len(terms) and (is_number_word(terms[end]) or (terms[end] == "and" and end + 1 < len(terms))):
             end += 1
-        value, size = _number(terms[i:end])
+        value, size = number_at(terms[i:end])
         next_word = terms[i + size] if i + size < len(terms) else ""
         if value is None or (word == "one" and size == 1 and _counts_nothing(terms, i)):
             digits.append(word)
@@ -229,26 +198,6 @@ def _with_digits(terms: list[str]) -> list[str]:
             digits.append(value)
             i += size
     return digits
-
-
-def _number(run: Sequence[str]) -> tuple[str | None, int]:
-    """The longest number that a run of words begins with, in digits, and how many words it has."""
-    if _DIGIT.match(run[0]):
-        digits, scale = run[0], SCALES.get(run[1], 0) if len(run) > 1 else 0
-        try:
-            value = float(digits) * scale
-        except ValueError:
-            return None, 1
-        return (str(round(value)), 2) if scale and value == round(value) else (None, 1)
-    if len(run) > 1 and run[0] in number_words() and 13 <= number_words()[run[0]] <= 20:
-        second_half, size = _number(run[1:3])  # nineteen eighty-four
-        if second_half is not None and 10 <= int(second_half) <= 99 and from_english(run[: size + 1]) is None:
-            return f"{number_words()[run[0]]}{second_half}", size + 1
-    for size in range(min(len(run), 12), 0, -1):
-        value_of = from_english(run[:size])
-        if value_of is not None:
-            return str(value_of), size
-    return None, 1
 
 
 def _counts_nothing(terms: Sequence[str], i: int) -> bool:
@@ -351,26 +300,6 @@ _YEARS = re.compile(r"\s*\([^()]*\d[^()]*\)\s*$")  # The Jungle Book (1894)
 _BEFORE = re.compile(
     r"^(?:on|in|at|by|from|for|about|around|approximately|circa|c\.|ca\.|nearly|almost)\s+(?=\S)", re.I
 )
-_NICKNAME = re.compile(r"[\"\u201c]([^\"\u201d]+)[\"\u201d]")
-_BEHIND_NAME = re.compile(r",? (?:Jr|Sr|I{2,3}|IV|CBE|OBE|MBE|KBE|PhD)\.?$")
-_NAME = re.compile(r"[A-Z\u00c0-\u00de][^\W\d_]*\.?(?:['\u2019-][^\W\d_]+)*")
-_OTHER_PLACE = frozenset(  # with these a shorter name is another one: West Africa, New Guinea
-    "North South East West Northern Southern Eastern Western Central New Upper Lower Great Greater Inner Outer British "
-    "American French Spanish Dutch Papua United Royal National Saint San Santa The A An".split()
-)
-
-
-def _short_names(text: str) -> Iterator[str]:
-    """Names by which a person is known who is given with all names: Blake Tollison Shelton is Blake Shelton."""
-    nickname = _NICKNAME.search(text)
-    names = _BEHIND_NAME.sub("", _NICKNAME.sub(" ", text)).split()
-    if len({*names}) != len(names) or not 2 <= len(names) <= 5 or names[0] in _OTHER_PLACE:
-        return
-    if not all(map(_NAME.fullmatch, names)):
-        return
-    if nickname:
-        yield f"{nickname[1]} {names[-1]}"
-    yield f"{names[0]} {names[-1]}"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -385,7 +314,7 @@ def gold_readings(text: str) -> tuple[str, ...]:
     if (variant := join_word_parts(text)) is not None:
         forms += readings(variant)
     bare = _YEARS.sub("", text)
-    for variant in (bare, _BEFORE.sub("", bare), *_short_names(bare)):
+    for variant in (bare, _BEFORE.sub("", bare), *writings(bare)):
         forms += readings(variant) if variant not in ("", text) else ()
     return tuple(dict.fromkeys(form for form in forms if form.strip()))
 
@@ -397,7 +326,9 @@ def short_readings(gold: str, question: str) -> frozenset[str]:
 
     As a whole answer they are right; in a longer one they may be another's.
     """
-    shorter = [_PARENTHESIS.sub("", gold)]
+    shorter = [_PARENTHESIS.sub("", gold), *either_or(gold)]
+    if (name := middle_and_last(gold)) and re.search(r"\bwho(?:m|se)?\b", question, re.IGNORECASE):
+        shorter.append(name)
     place, comma, state = gold.partition(", ")
     if comma and place[:1].isupper() and state[:1].isupper() and not _DIGIT.search(place):
         shorter.append(place)

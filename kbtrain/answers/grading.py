@@ -12,19 +12,24 @@ import functools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from kbtrain.answers import forms, yes_no
+from kbtrain.answers.answer_text import answer_text
 from kbtrain.answers.claims import is_claimed
+from kbtrain.answers.missing import before_disclaimer, is_missing
+from kbtrain.answers.names import alternatives, has_numeral_behind, spelled_out
+from kbtrain.answers.quantities import plain_digits, quantities, restate, whole_quantity
 from kbtrain.answers.words import folded, normalise, words
+from kbtrain.answers.words import is_empty as is_empty
 from kbtrain.answers.writing import has_chinese, has_unspaced, simplified
 from kbtrain.errors import UserError
 from kbtrain.records import Grading, Question
 
 Verdicts = Mapping[str, bool | None]  # normalised answer -> a judge's verdict; None: it abstained
 
-NORMALISATION = "forms-claims-yes-no/5"
+NORMALISATION = "quantities-claims-yes-no/6"
 RULES = {"normalisation": NORMALISATION, "options": "letters-texts-prefixes/5"}  # noted beside labels: others are old
 _CHINESE = {"chinese": "simplified/4"}  # noted where it can matter, so that other labels stay what they are
 _UNSPACED = {"unspaced": "characters/1"}  # Japanese, Korean, Thai and their kin, noted likewise
@@ -297,6 +302,7 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
     (:mod:`kbtrain.answers.yes_no`); a judge can grade it. An empty one, and one that says that it does not know, is
     wrong.
     """
+    answer = answer_text(answer)
     if question.grading == "option":
         return named_option(question, answer) in question.answers
     polar = yes_no.polarity(question.answers, question.text)
@@ -305,9 +311,31 @@ def rule_verdict(question: Question, answer: str) -> bool | None:
             return False
         answered_yes = yes_no.says_yes(answer, question.text)
         return None if answered_yes is None else answered_yes == polar
-    if question.grading == "exact":
-        return exact_match(answer, question.answers) == 1 or _is_short(answer, question)
-    return _gives(question, answer)
+    gives = _is_exactly if question.grading == "exact" else _gives
+    return any(gives(replace(question, answers=golds), text) for text, golds in _comparisons(question, answer))
+
+
+def _comparisons(question: Question, answer: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Answer and gold answers as they are compared: quantities by their values, all else by its words."""
+    golds = tuple(dict.fromkeys(part for gold in question.answers for part in (gold, *alternatives(gold))))
+    if has_chinese(answer):
+        yield answer, golds
+        return
+    values = [whole_quantity(gold) for gold in golds]
+    if amounts := [value for value in values if value]:
+        yield restate(answer, amounts, question.text), tuple(value.word() for value in amounts)
+    texts = tuple(gold for gold, value in zip(golds, values, strict=True) if not value)
+    if texts:
+        for gold in texts:
+            answer = spelled_out(answer, gold)
+        yield plain_digits(answer), tuple(map(plain_digits, texts))
+    for gold in texts:  # 120k people, for 120,000 people
+        if counted := quantities(gold):
+            yield restate(answer, counted, question.text), (restate(gold, counted, question.text),)
+
+
+def _is_exactly(question: Question, answer: str) -> bool:
+    return exact_match(answer, question.answers) == 1 or _is_short(answer, question)
 
 
 def is_yes_no(question: Question) -> bool:
@@ -326,20 +354,35 @@ def _gives(question: Question, answer: str) -> bool:
     answer_text, golds = _alike(answer, question.answers)
     if _is_short(answer, question):
         return True
-    if not any(_holds(answer_text, gold) and _in_capitals(answer, gold) for gold in golds):
+    if is_missing(answer) and not any(map(is_missing, golds)):
+        answer_text = answer = before_disclaimer(answer_text)
+    if not any(
+        _holds(answer_text, gold) and _in_capitals(answer, gold) and not has_numeral_behind(answer, gold)
+        for gold in golds
+    ):
         return False
     return is_claimed(answer_text, golds, question.text)
 
 
 _ALSO_WORDS = frozenset("us it who am in or me an as at be by do go he hi if is my no of oh on so to up we".split())
+_FUNCTION_WORDS = frozenset("it who us me you they them her him he she we one will may march august up".split())
+_MONTHS_GO_ON = r"\s*(?:$|[.,;:!)]|\d|(?:is|was|and|to|in|of)\b)"  # behind a month that begins a sentence
 
 
 def _in_capitals(answer: str, gold: str) -> bool:
-    """False where a gold abbreviation is an everyday word in the answer: US, WHO, IT."""
-    bare = gold.replace(".", "").strip()
-    if not bare.isupper() or bare.casefold() not in _ALSO_WORDS or exact_match(answer, (gold,)):
+    """False where a gold name is an everyday word in the answer: US, WHO, It, May, The Who."""
+    bare = gold.replace(".", "").strip().removeprefix("The ")
+    word = bare.casefold()
+    if not bare[:1].isupper() or exact_match(answer, (gold,)):
         return True
-    return re.search(rf"(?<!\w){r'[.]? ?'.join(bare)}(?!\w)", answer) is not None
+    if bare.isupper() and word in _ALSO_WORDS:
+        return re.search(rf"(?<!\w){r'[.]? ?'.join(bare)}(?!\w)", answer) is not None
+    if word not in _FUNCTION_WORDS:
+        return True
+    within = rf"(?<=[\w,][ ])[\"'\u201c*_]*{bare}(?!\w)|[\"'\u201c*_]{bare}[\"'\u201d*_]"
+    begins = rf"(?<!\w){bare}(?={_MONTHS_GO_ON})" if word in ("may", "march", "august") else r"(?!)"
+    small = rf"\b(?:in|of|during|by|until|since) {word}\b" if answer.islower() else r"(?!)"
+    return re.search(f"{within}|{begins}|{small}", answer) is not None
 
 
 def graded(question: Question, answer: str, verdicts: Verdicts | None = None) -> bool | None:
@@ -392,6 +435,7 @@ def is_same(question: Question, first: str, second: str) -> bool:
 
 def group_key(question: Question, answer: str) -> str:
     """Answers with the same key count as the same answer for certainty (KBM, equation 1)."""
+    answer = answer_text(answer)
     if is_empty(answer):
         return ""
     letter = named_option(question, answer) if question.grading == "option" else None
@@ -413,18 +457,6 @@ def named_option(question: Question, answer: str) -> str | None:
     merged = len(set(options)) < len(set(question.options))
     very = option_letter(answer, question.options) if merged else None
     return very or option_letter(simplified(answer), options)
-
-
-def is_empty(answer: str) -> bool:
-    """True for a text that has nothing to compare after :func:`normalise`, as "", "...", "," and a zero-width space.
-
-    It holds for answers, gold answers, aliases, questions and passages. A sign may be an answer ("+", "*", "!!!").
-    Dots, commas, dashes, quotes, brackets and combining marks without a letter are empty.
-    """
-    return not any(c in _SIGNIFICANT or (unicodedata.category(c)[0] in "LNS" and c != "`") for c in folded(answer))
-
-
-_SIGNIFICANT = "!*#%&@/\\"
 
 
 _CLOSED = {"yes", "no", "noanswer"}  # HotpotQA: such an answer is right or wrong, never partly right

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from itertools import pairwise
 
-from kbtrain.answers.grading import is_empty
+from kbtrain.answers.words import is_empty
 from kbtrain.answers.writing import CJK
 
 _WHOLE = {  # as a whole answer; within a text they may be a name's
@@ -206,6 +207,12 @@ def is_missing(answer: str) -> bool:
         return not _is_given(statement)
     denies = any(map(_is_whole, statement.split(":")[1:])) or any(map(_silent, parts))
     return denies and not _is_given(statement)
+
+
+def before_disclaimer(answer: str) -> str:
+    """The sentences of an answer before the first one that says that something is not known."""
+    sentences = re.split(r"(?<=[.!?;:\n\u3002\uff01\uff1f])\s*|(?=\()", answer)
+    return " ".join(itertools.takewhile(lambda sentence: not is_missing(sentence), filter(str.strip, sentences)))
 
 
 def states_nothing(sentence: str) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kbtrain.answers.grading import is_empty
+from kbtrain.answers.words import is_empty
 from kbtrain.records import Finish, Sample
 
 _NAME = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning)(?::\w+)?"  # of a tag

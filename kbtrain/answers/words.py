@@ -54,6 +54,26 @@ def from_english(words: Sequence[str]) -> int | None:
     return value if plain in (spelled, spelled[1:] if spelled[:1] == ["one"] else spelled) else None
 
 
+def number_at(run: Sequence[str]) -> tuple[str | None, int]:
+    """The longest number that a run of words begins with, in digits, and how many words it has."""
+    if run[0][0].isdecimal():
+        digits, scale = run[0], SCALES.get(run[1], 0) if len(run) > 1 else 0
+        try:
+            value = float(digits) * scale
+        except ValueError:
+            return None, 1
+        return (str(round(value)), 2) if scale and value == round(value) else (None, 1)
+    if len(run) > 1 and run[0] in number_words() and 13 <= number_words()[run[0]] <= 20:
+        second_half, size = number_at(run[1:3])  # nineteen eighty-four
+        if second_half is not None and 10 <= int(second_half) <= 99 and from_english(run[: size + 1]) is None:
+            return f"{number_words()[run[0]]}{second_half}", size + 1
+    for size in range(min(len(run), 12), 0, -1):
+        value_of = from_english(run[:size])
+        if value_of is not None:
+            return str(value_of), size
+    return None, 1
+
+
 @functools.cache
 def number_words() -> dict[str, int]:
     """The English words below a hundred that are a number by themselves, with their values."""
@@ -138,6 +158,18 @@ def folded(text: str) -> str:
         return text.lower()
     text = _RAISED.sub(" ", without_ignored(text))  # "8½" is not 81/2, 10 to the 8th not 108
     return unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-")
+
+
+def is_empty(answer: str) -> bool:
+    """True for a text that has nothing to compare after :func:`normalise`, as "", "...", "," and a zero-width space.
+
+    It holds for answers, gold answers, aliases, questions and passages. A sign may be an answer ("+", "*", "!!!").
+    Dots, commas, dashes, quotes, brackets and combining marks without a letter are empty.
+    """
+    return not any(c in _SIGNIFICANT or (unicodedata.category(c)[0] in "LNS" and c != "`") for c in folded(answer))
+
+
+_SIGNIFICANT = "!*#%&@/\\"
 
 
 @functools.lru_cache(maxsize=512)  # gold answers and options come back with every answer to their question

@@ -1,0 +1,111 @@
+"""Other writings of a name that say the same: initials, middle names, numerals, former names, alternatives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_NICKNAME = re.compile(r"[\"\u201c]([^\"\u201d]+)[\"\u201d]")
+_BEHIND_NAME = re.compile(r",? (?:Jr|Sr|CBE|OBE|MBE|KBE|PhD)\.?$")
+_NAME = re.compile(r"[A-Z\u00c0-\u00de][^\W\d_]*\.?(?:['\u2019-][^\W\d_]+)*")
+_INITIAL = re.compile(r"[A-Z]\.?")
+_OTHER_PLACE = frozenset(  # with these a shorter name is another one: West Africa, New Guinea
+    "North South East West Northern Southern Eastern Western Central New Upper Lower Great Greater Inner Outer British "
+    "American French Spanish Dutch Papua United Royal National Saint San Santa The A An World Super Final".split()
+)
+_NAMESAKES = frozenset({"John Adams", "George Bush", "Johann Bach", "Martin Luther", "Robert Stevenson"})
+_ROMAN = "(?:X{0,3}(?:IX|IV|V?I{1,3}|V)|X{1,3})"
+_NUMBERED = re.compile(rf"^(?P<name>.*[^\W\d_]) (?P<numeral>{_ROMAN})$")
+_THE_ORDINAL = re.compile(r"^(?P<name>[A-Z][^\W\d_]*) the (?P<ordinal>[A-Z][a-z]+|\d{1,2}(?:st|nd|rd|th))$")
+_FORMER = re.compile(
+    r"^(?P<name>[^()]+?)\s*\((?:formerly|previously|originally|also(?: known as| called)?|aka|a\.k\.a\.|now|today|or)\s"
+    r"(?P<other>[^()]+)\)$",
+    re.IGNORECASE,
+)
+_EITHER = re.compile(r"\s*[|\n]\s*|;\s+|\s+/\s+|\s+OR\s+")
+_OR = re.compile(r"(?<=[^\W_]) or (?=[A-Z\d])")
+_VIETNAMESE = re.compile("[\u1ea0-\u1ef9\u0110\u0111\u01a0\u01a1\u01af\u01b0]|[\u00c0-\u00fd] [A-Z]")
+
+
+def numeral_of(roman: str) -> int:
+    """The value of a Roman numeral below 40."""
+    values = [{"I": 1, "V": 5, "X": 10}[char] for char in roman]
+    return sum(-v if v < later else v for v, later in zip(values, [*values[1:], 0], strict=True))
+
+
+def has_numeral_behind(answer: str, name: str) -> bool:
+    """True if each place of a name without a numeral has one behind it: Napoleon in "Napoleon III"."""
+    if not name[-1:].isalpha() or _NUMBERED.match(name):
+        return False
+    places = [match.end() for match in re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", answer)]
+    behind = re.compile(rf"\s+(?!I\b|V\b|X\b){_ROMAN}(?!\w)")
+    return bool(places) and all(behind.match(answer, place) for place in places)
+
+
+def alternatives(gold: str) -> tuple[str, ...]:
+    """A gold answer's parts where it lists several: "Mumbai; Bombay", "Paris|Lutetia", "Beijing (formerly Peking)"."""
+    former = _FORMER.match(gold)
+    parts = [former["name"], former["other"]] if former else _EITHER.split(gold)
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def either_or(gold: str) -> tuple[str, ...]:
+    """The two sides of "Mumbai or Bombay": right as whole answers, since "Truth or Dare" is one name."""
+    sides = _OR.split(gold)
+    return tuple(sides) if len(sides) == 2 else ()
+
+
+def spelled_out(answer: str, name: str) -> str:
+    """An answer in which a name's initials are spelled out, with the name as it is: George Herbert Walker Bush."""
+    words = name.replace(".", ". ").split()
+    if len(words) < 2 or not any(map(_INITIAL.fullmatch, words[:-1])) or _INITIAL.fullmatch(words[-1]):
+        return answer
+    if not all(map(_NAME.fullmatch, words)):
+        return answer
+    parts = (rf"{word[0]}[^\W\d_]+" if _INITIAL.fullmatch(word) else re.escape(word) for word in words)
+    return re.sub(rf"(?<!\w){' '.join(parts)}(?!\w)", lambda _: name, answer)
+
+
+def writings(text: str) -> Iterator[str]:
+    """Other writings that name the same also within an answer."""
+    if numbered := _NUMBERED.match(text):
+        number = numeral_of(numbered["numeral"])
+        yield f"{numbered['name']} {number}"
+        yield f"{numbered['name']} the {number}{_ending(number)}"
+        yield from {"World War 1": ["the Great War"]}.get(f"{numbered['name']} {number}", [])
+    elif ordinal := _THE_ORDINAL.match(text):
+        yield f"{ordinal['name']} {ordinal['ordinal']}"
+    if _VIETNAMESE.search(text) and all(len(word) <= 6 for word in text.split()):
+        yield text.replace(" ", "")  # Hanoi
+    yield from _short_names(text)
+
+
+def middle_and_last(text: str) -> str | None:
+    """Quincy Adams, of John Quincy Adams; None for other than three full names."""
+    names = text.split()
+    full = len(names) == 3 and all(map(_NAME.fullmatch, names)) and not any(map(_INITIAL.fullmatch, names))
+    return " ".join(names[1:]) if full and names[0] not in _OTHER_PLACE and not _NUMBERED.match(text) else None
+
+
+def _short_names(text: str) -> Iterator[str]:
+    """Names by which a person is known who is given with all names: Blake Tollison Shelton is Blake Shelton."""
+    nickname = _NICKNAME.search(text)
+    plain = _NICKNAME.sub(" ", text)
+    if (behind := _BEHIND_NAME.search(plain)) and " " in plain[: behind.start()]:
+        yield plain[: behind.start()]
+    names = _BEHIND_NAME.sub("", plain).split()
+    if len({*names}) != len(names) or not 2 <= len(names) <= 5 or names[0] in _OTHER_PLACE:
+        return
+    if not all(map(_NAME.fullmatch, names)) or _NUMBERED.match(" ".join(names)):
+        return
+    if nickname:
+        yield f"{nickname[1]} {names[-1]}"
+    if (short := f"{names[0]} {names[-1]}") not in _NAMESAKES:
+        yield short
+    if len(names) > 2:
+        yield f"{names[0]} {' '.join(f'{name[0]}.' for name in names[1:-1])} {names[-1]}"
+        yield f"{' '.join(f'{name[0]}.' for name in names[:-1])} {names[-1]}"
+
+
+def _ending(n: int) -> str:
+    return "th" if 10 <= n % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")

@@ -1,0 +1,49 @@
+"""Verdicts that nobody would dispute: numbers with neighbours, citations, numerals of names, hedges, scripts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbtrain.answers.grading import rule_verdict
+from kbtrain.answers.quantities import plain_digits, quantities
+from kbtrain.records import Question
+
+ROWS: list[dict[str, Any]] = [
+    json.loads(line) for line in (Path(__file__).parent / "graded_pairs.jsonl").read_text("utf-8").splitlines()
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["answers"][0])
+def test_right_answers_are_right_and_wrong_ones_wrong(row: dict[str, Any]) -> None:
+    question = Question("q", row["question"], tuple(row["answers"]), "test", "pairs")
+    assert row["right"] or row["wrong"]
+    assert [answer for answer in row["right"] if rule_verdict(question, answer) is not True] == []
+    assert [answer for answer in row["wrong"] if rule_verdict(question, answer) is not False] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "unit"),
+    [
+        ("3.2bn", {3_200_000_000}, ""),
+        ("$5 m", {5_000_000}, "dollars"),
+        ("5 m", {5}, "m"),
+        ("1.000", {1, 1000}, ""),
+        ("6'2\"", {74}, "inch"),
+        ("8:00 PM", {1200}, "clock"),
+        ("8:00", {480, 1200}, "clock"),
+        ("minus 40 °C", {-40}, "c"),
+        ("12,34,567", {1_234_567}, ""),
+    ],
+)
+def test_a_quantity_is_read_with_value_and_unit(text: str, values: set[int], unit: str) -> None:
+    (quantity,) = quantities(plain_digits(text))
+    assert (quantity.values, quantity.unit) == (values, unit)
+
+
+@pytest.mark.parametrize("text", ["F16", "1990s", "5th", "one of them", "007", "R2D2"])
+def test_names_and_ordinals_are_no_quantities(text: str) -> None:
+    assert quantities(text) == []
