@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import scripts
 from support.edits import keep_change, note_change
 
 from kbtrain.errors import UserError
@@ -56,23 +54,6 @@ def test_the_command_writes_three_files_with_meta(labelled: Path, script: Script
     meta = read_meta(labelled / "examples" / "train.jsonl")
     assert meta["n_records"] == 20 and meta["label_rule"]["tau_mastery"]["value"] == 0.2
     assert meta["train_classes"]["benefit"] == {"False": 10, "True": 10}
-
-
-def test_labels_are_read_once_and_questions_no_more_than_checks_and_examples_need(
-    labelled: Path, build: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, lines = Counter[str](), jsonl.lines
-
-    def counted(path: Path) -> Iterator[tuple[int, str]]:
-        read[path.name] += 1
-        yield from lines(path)
-
-    monkeypatch.setattr(jsonl, "lines", counted)
-    build(labelled)
-    assert {name: read[name] for name in ("labels.jsonl", "questions.jsonl")} == {
-        "labels.jsonl": 1,
-        "questions.jsonl": 4,  # rules of grading; leaks, forth and back; examples
-    }
 
 
 def test_examples_of_questions_in_any_order_stand_in_that_of_their_split(labelled: Path, build: Run) -> None:
@@ -217,15 +198,6 @@ def test_reordered_options_are_a_leak_and_other_options_are_none(labelled: Path,
         build(labelled)
 
 
-def test_the_folder_that_is_written_is_the_one_that_is_claimed(labelled: Path) -> None:
-    """Before, a build of another folder kept one of `examples` from beginning, and two of it wrote at once."""
-    module = scripts.load("data_gen/build.py")
-    config = module.BuildConfig(run=labelled, folder="examples_double")
-    module.main(config)
-    assert config.writes() == (labelled / "examples_double",) and all(path.is_dir() for path in config.writes())
-    assert not (labelled / "examples").exists()
-
-
 def test_training_examples_without_all_targets_are_left_out_and_counted(labelled: Path, build: Run) -> None:
     labels = list(jsonl.read(Label, labelled / "labels.jsonl"))
     lost = {"rag": None, "known_rag": None, "certain_rag": None, "benefit": None}
@@ -263,24 +235,3 @@ def test_labels_of_other_questions_order_or_split_are_one_line(labelled: Path, b
 def test_one_class_only_is_one_line(labelled: Path, build: Run) -> None:
     with pytest.raises(UserError, match=r"^target 'benefit': all 20 training examples are False; change tau_benefit"):
         build(labelled, tau_benefit=1.0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--with-reference", "true"], "with_reference needs keys without benefit"),
-        (
-            ["--keys", "[mastry]"],
-            "key 'keys': input should be 'mastery', 'certainty', 'benefit', 'change', 'time_sensitive' or "
-            "'needs_knowledge', found 'mastry'",
-        ),
-        (["--keys", "[]"], "keys must name one target or more, each once"),
-        (["--on-leak", "ignore"], "key 'on_leak': input should be 'fail' or 'drop', found 'ignore'"),
-        (["--with-reference", "3"], "key 'with_reference': input should be a valid boolean"),
-        (["--run", "gone"], "gone/labels.jsonl: no such file; run first: kbtrain run label --run gone"),
-    ],
-)
-def test_a_wrong_setting_is_one_line(labelled: Path, script: Script, arguments: list[str], message: str) -> None:
-    done = script("build", *(["--run", str(labelled)] if "--run" not in arguments else []), *arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ") and message in done.stderr and done.stderr.count("\n") == 1, done.stderr

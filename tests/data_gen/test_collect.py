@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -53,16 +51,6 @@ def test_limits_take_the_first_questions_of_each_split(tmp_path: Path) -> None:
     assert [q for q in questions if q.split == "train"] == source[:30]
 
 
-def test_a_changed_source_is_collected_again(tmp_path: Path) -> None:
-    source = tmp_path / "mine.jsonl"
-    source.write_text('{"question": "a?", "answers": "b"}\n')
-    options = ("--run", tmp_path / "run", "--dataset", "jsonl", "--path", source)
-    assert collect(*options).returncode == 0
-    source.write_text('{"question": "c?", "answers": "d"}\n')
-    assert collect(*options).returncode == 0
-    assert [q.text for q in jsonl.read(Question, tmp_path / "run" / "questions.jsonl")] == ["c?"]
-
-
 def test_a_collecting_that_finds_nothing_leaves_an_earlier_ones_files(tmp_path: Path) -> None:
     source, run = tmp_path / "mine.jsonl", tmp_path / "run"
     source.write_text('{"question": "a?", "answers": "b"}\n')
@@ -72,25 +60,6 @@ def test_a_collecting_that_finds_nothing_leaves_an_earlier_ones_files(tmp_path: 
     done = collect(*given, "--test", 0)
     assert done.returncode == 2 and "no questions left to collect" in done.stderr
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-
-
-def test_bad_input_is_one_line_and_leaves_no_file(tmp_path: Path) -> None:
-    source = tmp_path / "mine.jsonl"
-    source.write_text('{"question": "a?", "answers": "b"}\n{"question": "...", "answers": "d"}\n')
-    for options, message in (
-        (("--dataset", "jsonl", "--path", source), "mine.jsonl:2: field 'text'"),
-        (("--dataset", "atlass"), "did you mean 'atlas'"),
-        (("--dataset", "jsonl", "--path", tmp_path / "none.jsonl"), "none.jsonl: no such file"),
-        (("--dataset", "jsonl"), "needs a path"),
-        (("--train", 0, "--dev", 0, "--test", 0), "no questions left"),
-        (("--datset", "atlas"), "did you mean '--dataset'"),
-    ):
-        done = scripts.here("data_gen/collect.py", "--run", tmp_path / "run", *options)
-        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        assert (done.returncode, len(errors)) == (2, 1), done.stderr
-        assert message in errors[0]
-        assert "Traceback" not in done.stderr
-        assert not (tmp_path / "run" / "questions.jsonl").exists()
 
 
 def native(tmp_path: Path, name: str) -> Path:
@@ -228,11 +197,6 @@ def test_the_list_says_where_from_under_which_licence_and_what_is_kept() -> None
     assert len(addresses) == 11 and all(address.startswith("http") for address in addresses)
 
 
-def test_limits_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
-    done = collect("--run", tmp_path, "--limit", 3, "--dev", 2)
-    assert done.returncode == 2 and "give it or train, dev, test, not both" in done.stderr
-
-
 def test_memory_does_not_grow_with_the_questions(tmp_path: Path) -> None:
     peaks = []
     for n in (1_000, 15_000):
@@ -245,12 +209,6 @@ def test_memory_does_not_grow_with_the_questions(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         peaks.append(read_meta(tmp_path / str(n) / "questions.jsonl")["peak_rss_mb"])
     assert peaks[1] < 1.1 * peaks[0], peaks
-
-
-def test_a_reader_that_has_enough_is_no_error() -> None:
-    piped = f"{sys.executable} {SCRIPT} --list | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) in ((0, ""), (141, ""))  # the list may have fitted into the pipe
 
 
 def own(path: Path, n: int = 120) -> Path:
@@ -281,32 +239,6 @@ def test_shares_make_three_splits_by_a_hash_and_a_group_stays_in_one(tmp_path: P
     assert by_text["a"] == by_text["b"]
     assert collect("--run", tmp_path / "c", *options).returncode == 0  # without groups wordings fall apart
     assert {q.text: q.split for q in collected(tmp_path / "c")} != by_text["a"]
-
-
-def test_an_unknown_field_is_one_line_with_the_map_that_reads_it(tmp_path: Path) -> None:
-    path = own(tmp_path / "mine.jsonl")
-    done = collect("--run", tmp_path / "run", "--dataset", "jsonl", "--path", path)
-    assert done.returncode == 2 and '--columns "{text: prompt, answers: gold}"' in done.stderr, done.stderr
-    for options, said in (
-        (
-            ("--shares", ".5,.25"),
-            "give three shares, of train, dev and test, as 0.5,0.25,0.25; found .5,.25",
-        ),
-        (("--columns", "{prompt: text}"), "key 'columns': no field 'prompt' of a question; "),
-        (("--shares", ".5,.25,.5"), "must add up to 1"),
-        (("--shares", ".5,.25,.25", "--dev-share", ".1"), "shares make all three splits"),
-        (("--group-by", "topic"), "give shares, too"),
-        (("--shares", ".5,.25,.25", "--group-by", "topics"), "topics"),
-    ):
-        done = collect("--run", tmp_path / "run", "--dataset", "jsonl", "--path", path, *MAP, *options)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
-
-
-def test_empty_splits_are_warned_of(tmp_path: Path) -> None:
-    done = collect("--run", tmp_path / "run", "--dataset", "jsonl", "--path", own(tmp_path / "mine.jsonl"), *MAP)
-    assert done.returncode == 0, done.stderr
-    warned = [line for line in done.stdout.splitlines() if line.startswith("warning: ")]
-    assert len(warned) == 2 and "no train questions" in warned[0] and "no dev questions" in warned[1]
 
 
 def test_chinese_questions_that_are_taken_for_english_are_warned_of(tmp_path: Path) -> None:

@@ -122,11 +122,6 @@ def test_logs_without_splits_are_warned_of_and_divided_by_shares(tmp_path: Path,
     assert done.returncode == 2 and "shares make all three splits" in done.stderr
 
 
-def test_without_by_greedy_one_answer_is_no_label(answers: Path, imports: Run, label: Run) -> None:
-    with pytest.raises(UserError, match="holds no samples under 'llm'"):
-        label(imports(answers))
-
-
 def test_imported_scores_stand_in_a_file_of_their_own(answers: Path, imports: Run) -> None:
     run = imports(answers)
     scores = {(s.gate, s.question_id): s.score for s in jsonl.read(GateScore, run / "imported_scores.jsonl")}
@@ -139,15 +134,6 @@ def test_imported_scores_stand_in_a_file_of_their_own(answers: Path, imports: Ru
     meta = read_meta(run / "questions.jsonl")
     assert set(meta["scores"].values()) == {6} and meta["stage"] == "import_answers"
     assert meta["graded"]["llm"]["first"] == ["q2"]
-
-
-def test_scores_that_are_not_named_any_more_do_not_stay_beside_the_answers(answers: Path, imports: Run) -> None:
-    run = imports(answers)
-    assert {s.gate for s in jsonl.read(GateScore, run / "imported_scores.jsonl")} > {"seakr_direct"}
-    imports(answers, scores={"seakr_direct": "seakr_direct.eigen_score"})
-    assert {s.gate for s in jsonl.read(GateScore, run / "imported_scores.jsonl")} == {"seakr_direct"}
-    imports(answers, scores={})
-    assert not list(run.glob("imported_scores*"))
 
 
 def test_scores_of_another_system_stay_when_the_import_is_called_again(
@@ -275,30 +261,6 @@ def test_answers_in_the_store_stay_with_the_questions_of_their_ids(answers: Path
     imports(answers, columns={**columns, "relation": "split"})  # what no answer depends on may change
 
 
-def test_a_split_that_is_no_word_is_one_line(answers: Path, imports: Run) -> None:
-    first, *rest = answers.read_text().splitlines()
-    answers.write_text("\n".join([json.dumps({**json.loads(first), "split": [[]]}), *rest]))
-    with pytest.raises(UserError, match=r"answers\.jsonl:1: field 'split': no split for "):
-        imports(answers)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--answers", "{llm: a}"], "answers needs columns for llm and rag"),
-        (["--stated", "{mask: a}"], "stated names a condition without answers"),
-        (["--path", "gone.jsonl"], "gone.jsonl: no such file"),
-        (["--splits", "{test: test}"], "field 'split': no split for 'train(dev_500)' in splits"),
-        (["--dev-share", "1"], "key 'dev_share': input should be less than 1"),
-    ],
-)
-def test_a_mistake_is_one_line(answers: Path, script: Script, arguments: list[str], message: str) -> None:
-    given = ["--config", str(CONFIG), "--run", str(answers.parent / "r"), "--path", str(answers), *arguments]
-    done = script("import_answers", *given)
-    assert done.returncode == 2 and message in done.stderr.splitlines()[-1]
-    assert not (answers.parent / "r" / "questions.jsonl").exists()
-
-
 def test_published_answers_of_a_real_model_are_graded_as_their_file_says(tmp_path: Path, imports: Run) -> None:
     folder = os.environ.get("KBTRAIN_TEST_DATA")
     source = Path(folder or "", "gate_labels_llama3_8b.jsonl")
@@ -307,21 +269,6 @@ def test_published_answers_of_a_real_model_are_graded_as_their_file_says(tmp_pat
     run = imports(Path(shutil.copy(source, tmp_path)))
     for found in read_meta(run / "questions.jsonl")["graded"].values():
         assert found["n_stated"] == 1999 and found["ours_only"] + found["theirs_only"] < 20
-
-
-def test_the_config_names_nothing_that_is_not_there(stage: Callable[[str], ModuleType]) -> None:
-    assert set(yaml.safe_load(CONFIG.read_text())) <= set(stage("import_answers").ImportConfig.model_fields)
-
-
-def test_chinese_questions_that_are_taken_for_english_are_warned_of(
-    answers: Path, imports: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answers.write_text(json.dumps(native(1) | {"question": "谁写了第一本书？"}) + "\n" + json.dumps(native(2)) + "\n")
-    imports(answers, scores={})
-    told = "warning: 1 questions with Chinese characters are taken for English, and will be asked so, other than in use"
-    assert told in capsys.readouterr().out
-    imports(answers, run=answers.parent / "zh", language="zh", scores={})
-    assert "Chinese" not in capsys.readouterr().out
 
 
 def thumbs(n: int, copies: int) -> list[dict[str, Any]]:

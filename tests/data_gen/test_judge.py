@@ -16,7 +16,6 @@ from support.scripts import load
 from tiny_kbm import make_folder
 
 from kbtrain.config import parse_args
-from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import check_current, file_sha256, read_meta
 from kbtrain.io.store import SampleStore
@@ -151,12 +150,6 @@ def test_chinese_questions_are_judged_again_where_a_rule_of_characters_came_and_
     assert "chinese" not in key(*model)
 
 
-def test_the_papers_judge_asks_a_server(script: Script, run_folder: Path) -> None:
-    config = ("--config", "data_gen/configs/judge_paper.yaml", "--run", str(run_folder))
-    done = script("judge", *config, "--server-url", "http://127.0.0.1:9/v1", "--server-tries", "1")
-    assert done.returncode == 2 and done.stderr.startswith("error: ") and "127.0.0.1:9" in done.stderr
-
-
 def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_folder: Path, script: Script) -> None:
     says = lambda body, place: "01"["Author 1" in body["messages"][-1]["content"]]  # noqa: E731
     with ModelServer(failures=("",) * 20 + ("broken",) * 50, say=says) as server:
@@ -231,19 +224,6 @@ def test_a_verdict_is_not_paid_for_again_after_more_sampling(
         questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
         jsonl.write(run_folder / "questions.jsonl", [replace(q, answers=(*q.answers, "more")) for q in questions])
         assert judge(server) == first  # of other gold answers
-
-
-def test_verdicts_of_a_server_that_is_down_by_now_are_there_already(run_folder: Path, script: Script) -> None:
-    with ModelServer(say=lambda body, place: "1") as server:
-        asked = (
-            *("judge", "--run", str(run_folder), "--judge", "llm", "--backend", "openai", "--model", "tiny"),
-            *("--server-url", server.url, "--server-endpoint", "chat", "--server-tries", "1"),
-        )
-        assert script(*asked).returncode == 0
-    done = script(*asked)
-    assert (done.returncode, "is there already" in done.stdout) == (0, True), done.stderr
-    done = script(*asked, "--votes", "2")
-    assert done.returncode == 2 and "no connection" in done.stderr
 
 
 @pytest.mark.parametrize("judge", ["token", "llm"])
@@ -335,21 +315,6 @@ def test_a_dry_run_counts_what_people_have_graded_as_well(run_folder: Path, scri
     assert "\nrequests  4 HTTP requests, 4 answers\n" in done.stdout
     done = script("judge", "--judge", "llm", "--agreement-only", "--dry-run")
     assert done.returncode == 2 and done.stderr == "error: key 'agreement_only': needs labelled\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--judge", "llm", "--margin", "0.2"), "key 'margin': counts with judge: token alone"),
-        (("--votes", "3"), "key 'votes': counts with judge: llm alone"),
-        (("--judge", "rules", "--votes", "3"), "key 'votes': counts with judge: llm alone"),
-        (("--backend", "openai"), "key 'backend': judge token opens its model here, by transformers"),
-    ],
-)
-def test_a_key_that_the_judge_would_not_heed_is_refused(arguments: list[str], message: str) -> None:
-    kind = load("data_gen/judge.py").JudgeConfig
-    with pytest.raises(UserError, match=message):
-        parse_args(kind, arguments)
 
 
 def test_without_answers_no_model_is_loaded(tmp_path: Path, script: Script) -> None:

@@ -135,28 +135,6 @@ def test_chunks_and_chinese_are_options_of_the_index(run: Path) -> None:
     assert (run / "bm25" / "data.csc.index.npy").read_bytes() == scores  # built again for what else reads it
 
 
-WEB = '{url: "http://127.0.0.1:1/?q={query}", results: results, id: url, title: title, text: content}'
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--web", WEB), "key 'web': counts with retriever: web alone"),
-        (
-            ("--retriever", "web", "--web", '{url: "http://h/{query}", titel: t}'),
-            "key 'web.titel': unknown key",
-        ),
-        (("--retriever", "web", "--web", WEB, "--corpus", "own.jsonl"), "key 'corpus': retriever web searches none"),
-        (("--chunk-overlap", 2), "key 'chunk_overlap': counts for chunks alone"),
-        (("--chunk-tokenizer", "smollm2-135m-instruct"), "key 'chunk_tokenizer': counts for chunks alone"),
-        (("--retriever", "fixed", "--chunk-tokens", 50), "key 'chunk_tokens': retriever bm25 alone cuts passages"),
-    ],
-)
-def test_a_key_that_would_not_be_heeded_is_refused(run: Path, arguments: tuple[object, ...], message: str) -> None:
-    done = refused(run, *arguments)
-    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
-
-
 def test_what_shows_through_the_mask_stands_in_the_record(tmp_path: Path) -> None:
     ask = {"split": "test", "dataset": "d", "answers": ["Paris"]}
     rows = [{"id": "a", "text": "capital France", **ask}, {"id": "b", "text": "people France", **ask}]
@@ -170,13 +148,6 @@ def test_what_shows_through_the_mask_stands_in_the_record(tmp_path: Path) -> Non
     assert done.returncode == 0 and "mask" not in done.stdout, done.stderr
     assert [e.mask_leak for e in jsonl.read(Evidence, tmp_path / "evidence.jsonl")] == [(), ("Paris",)]
     assert read_meta(tmp_path / "evidence.jsonl")["counts"]["mask_leaks"] == 1
-
-
-def test_a_web_search_needs_its_service(run: Path) -> None:
-    done = refused(run, "--retriever", "web")
-    assert done.returncode == 2 and "key 'web': retriever web needs a service" in done.stderr
-    done = refused(run, "--config", "data_gen/configs/retrieve_web.yaml", "--web", '{url: "ftp://x/{query}"}')
-    assert done.returncode == 2 and "must begin with http" in done.stderr
 
 
 def test_it_says_in_how_many_questions_nothing_or_an_answer_was_found(tmp_path: Path) -> None:

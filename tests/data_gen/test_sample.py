@@ -172,28 +172,6 @@ def test_other_settings_for_a_run_are_refused_begun_or_finished(run, tiny_model)
         assert changed.stderr.startswith("error: ") and "begun with sampling" in changed.stderr
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--run", "/nowhere"), "error: /nowhere/questions.jsonl: no such file"),
-        (("--model", "smollm2-135m-instuct"), "did you mean 'smollm2-135m-instruct'"),
-        (("--model", "./no/such/folder"), "error: model './no/such/folder': no such folder"),
-        (("--temprature", "2"), "unknown argument '--temprature'; did you mean '--temperature'?"),
-        (("--temperature", "warm"), "key 'temperature'"),
-        (("--conditions", "[]"), "key 'conditions': tuple should have at least 1 item"),
-        (("--conditions", "[llm, rag, llm]"), "key 'conditions': name each condition once"),
-        (("--samples", "{train: -1}"), "key 'samples': input should be greater than or equal to 0"),
-        (("--dtype", "fp8"), "key 'dtype': input should be 'auto', 'bf16', 'fp32'"),
-    ],
-)
-def test_bad_input_is_one_line(more, message, run, tiny_model):
-    done = sample(*arguments(run, tiny_model), *more)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and message in errors[0]
-    assert not (run / "samples.db").exists() or not stored(run / "samples.db")
-
-
 def test_passages_that_were_searched_for_other_questions_are_refused(run):
     source, evidence = run / "questions.jsonl", run / "evidence.jsonl"
     write_meta(evidence, stage="retrieve", config=None, inputs=[source])
@@ -201,15 +179,6 @@ def test_passages_that_were_searched_for_other_questions_are_refused(run):
     done = sample(*arguments(run, run / "none"))
     assert done.returncode == 2 and not (run / "samples.db").exists()
     assert done.stderr == f"error: {evidence}: made from another questions.jsonl; run `kbtrain run retrieve` again\n"
-
-
-def test_broken_json_names_file_and_line(run, tiny_model):
-    lines = (run / "questions.jsonl").read_text().splitlines()
-    lines[4] = lines[4][:-10]
-    (run / "questions.jsonl").write_text("\n".join(lines) + "\n")
-    done = sample(*arguments(run, tiny_model))
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {run}/questions.jsonl:5: broken JSON")
 
 
 def test_dry_run_says_what_would_be_done_and_does_nothing(run, tiny_model):

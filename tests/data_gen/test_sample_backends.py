@@ -7,14 +7,13 @@ import importlib.util
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from model_server import ModelServer
 from support import scripts
 
-from kbtrain.config import build, parse_args
+from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore, writing
@@ -148,33 +147,6 @@ def test_a_back_end_that_is_not_installed_names_its_extra(make_run, tiny_model):
         sample(make_run("run"), tiny_model, "--backend", "vllm")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"server_url": "http://h:8000/v1"}, "key 'server_url': counts with backend: openai alone; give"),
-        ({"server_model": "gpt-4o-mini", "backend": "vllm"}, "key 'server_model': counts with backend: openai alone"),
-        ({"server_extra": {"min_p": 0.1}}, "key 'server_extra': counts with backend: openai alone"),
-        ({"vllm_extra": {"enforce_eager": True}}, "key 'vllm_extra': counts with backend: vllm alone"),
-        ({"backend": "vlm"}, "key 'backend': unknown 'vlm'; did you mean 'vllm'"),
-    ],
-)
-def test_a_server_that_the_back_end_would_not_ask_is_refused(changes: dict[str, Any], message: str) -> None:
-    """The embedded model answered in its place, and the answers were stored as if they were the server's."""
-    with pytest.raises(UserError, match=message):
-        build(LLMConfig, None, changes)
-    for backend in ("transformers", "openai", "vllm"):  # a copy has every key, as one for a worker
-        config = LLMConfig(backend=backend)
-        assert LLMConfig.model_validate_json(config.model_dump_json()) == config
-
-
-@pytest.mark.parametrize("given", [["--ray-actors", "8"], ["--ray-address", "auto"], ["--ray-cpus", "2"]])
-def test_a_cluster_is_not_named_for_work_in_this_process(given: list[str]) -> None:
-    config = scripts.load("data_gen/sample.py").SampleConfig
-    with pytest.raises(UserError, match=f"key '{given[0][2:].replace('-', '_')}': needs engine: ray"):
-        parse_args(config, given)
-    assert parse_args(config, [*given, "--engine", "ray"]).engine == "ray"
-
-
 def test_keys_that_came_later_do_not_shut_out_older_stores():
     assert LLMConfig().run_settings().keys() == {"model", "batch_rows", "batch_prompt_tokens", "sampling"}
     changed = LLMConfig(backend="openai", window=64, server_extra={"min_p": 0.1}, server_concurrency=7)
@@ -223,7 +195,3 @@ def test_a_dry_run_tells_requests_tokens_and_money_and_stores_nothing(make_run, 
                          for a in plan.requests() if a.condition == "rag"}  # fmt: skip
         assert len(with_passages & set(asked)) == 3
     assert not (folder / "samples.db").exists()
-
-
-def test_mask_is_asked_only_where_it_is_named():
-    assert SAMPLE.SampleConfig().conditions == ("llm", "rag")

@@ -9,8 +9,6 @@ from support import scripts
 from tiny_turns import PLACES, snippets, turn
 
 import kbtrain
-from kbtrain.config import parse_args
-from kbtrain.errors import UserError
 from kbtrain.io.jsonl import read, write
 from kbtrain.io.provenance import file_sha256, read_meta, write_meta
 from kbtrain.records import GateScore, Passage, TurnExample
@@ -134,20 +132,6 @@ def test_features_are_generated_found_and_retrieved(folder):
     museum = found["test0:1"]
     assert museum.knowledge[0].title == "museum" and museum.synthetic_response is not None
     assert len((folder / "responses.jsonl").read_text().splitlines()) == 48
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["--model", "smollm2-135m-instruct"], "key 'model': no response is generated without syn_resp"),
-        (["--context-words", "99"], "key 'context_words': no response is generated without syn_resp"),
-        (["--k", "5"], "key 'k': no knowledge is searched for without a corpus"),
-    ],
-)
-def test_settings_of_what_would_not_be_made_are_refused(given, message):
-    kind = scripts.load("data_gen/turn_features.py").TurnFeaturesConfig
-    with pytest.raises(UserError, match=message):
-        parse_args(kind, given)
 
 
 def test_knowledge_may_come_from_any_corpus(folder):

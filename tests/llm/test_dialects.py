@@ -229,11 +229,6 @@ def test_evidence_for_the_chat_endpoint_is_cut_to_the_prompts_room(ask: Any, que
     assert made.refused is not None and made.refused.startswith("context_length: status 400 (This model's maximum")
 
 
-def test_a_setting_that_server_extra_takes_out_is_refused() -> None:
-    with pytest.raises(UserError, match="key 'top_p': server_extra takes it out of every request"):
-        build(LLMConfig, None, {"backend": "openai", "top_p": 0.9, "server_extra": {"top_p": None}})
-
-
 def test_a_dialect_writes_a_request() -> None:
     dialect = Dialect(limit="max_completion_tokens", extra={"stop": None, "user": "u"})
     body = {"model": "m", "max_tokens": 9, "stop": ["\n"]}
