@@ -44,8 +44,8 @@ from kbtrain.questions.collect import Shares, warnings
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Language
 from kbtrain.records import Condition, GateScore, Split
+from kbtrain.report.traffic import explored_rows, left_out_text
 from kbtrain.runtime.progress import progress_bar
-from kbtrain.serve.traffic import explored_rows, left_out_text
 
 ONE_ARM_KEYS = frozenset({"run", "path", "model", "shares", "one_arm", "max_weight"})
 ONE_ARM_SHARES = (0.5, 0.25, 0.25)

@@ -174,7 +174,7 @@ def push(args: argparse.Namespace) -> None:
 
 
 def calibrate(args: argparse.Namespace) -> None:
-    from kbtrain.serve.traffic import calibrate_traffic, roll_back
+    from kbtrain.report.traffic import calibrate_traffic, roll_back
 
     if args.rollback:
         sys.stdout.write(roll_back(Path(args.folder), args.key) + "\n")
@@ -198,8 +198,8 @@ def calibrate(args: argparse.Namespace) -> None:
 def audit(args: argparse.Namespace) -> None:
     from dataclasses import fields
 
-    from kbtrain.serve.audit import Audit, answer_steps, audit_lines
-    from kbtrain.serve.traffic import roll_back
+    from kbtrain.report.audit import Audit, answer_steps, audit_lines
+    from kbtrain.report.traffic import roll_back
 
     if args.rollback:
         sys.stdout.write(roll_back(args.folder, args.key) + "\n")
@@ -225,14 +225,14 @@ def audit(args: argparse.Namespace) -> None:
 
 
 def choose_questions(args: argparse.Namespace) -> None:
-    from kbtrain.serve.audit import Audit, next_lines
+    from kbtrain.report.audit import Audit, next_lines
 
     source = Audit(args.folder, args.output, args.log, args.turns, args.field, args.key, args.n, args.seed)
     sys.stdout.write("\n".join(next_lines(source, args.by, args.output)) + "\n")
 
 
 def value(args: argparse.Namespace) -> None:
-    from kbtrain.serve.traffic import value_lines
+    from kbtrain.report.traffic import value_lines
 
     others = [Path(folder) for folder in args.gate]
     lines = value_lines(Path(args.folder), Path(args.log), args.key, args.threshold, others)

@@ -19,8 +19,8 @@ from pydantic import Field
 
 from kbtrain.arrays import Floats
 from kbtrain.config import Config, run_script
+from kbtrain.report.audit import By, choose_next
 from kbtrain.runtime.progress import progress_bar
-from kbtrain.serve.audit import By, choose_next
 
 
 class NextConfig(Config):

@@ -30,10 +30,10 @@ from kbtrain.questions.reading.json_stream import json_rows
 from kbtrain.records import GateScore
 from kbtrain.report.figures import read_classified
 from kbtrain.report.summary import read_bills
+from kbtrain.report.traffic import read_log
 from kbtrain.retrieval.bm25 import document_frequencies
 from kbtrain.retrieval.corpus import read_passages
 from kbtrain.retrieval.tokens import Tokens
-from kbtrain.serve.decision_log import read_log
 from kbtrain.serve.exchange import Keys
 from kbtrain.training.data import read_examples
 from kbtrain.training.run import remember_once

@@ -7,13 +7,12 @@ is then cut back to the line before, and the decision is counted as lost.
 from __future__ import annotations
 
 import errno
-import glob
 import json
 import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from typing import Any
 from kbtrain.errors import UserError, at
 from kbtrain.gate.trained_on import question_hash
 from kbtrain.io.files import beside, cut_torn_line, path_exists, put_in_place
-from kbtrain.io.jsonl import lines
 
 ROOM = 10_000  # lines that may wait for the disk
 logger = logging.getLogger("kbtrain.serve")
@@ -107,37 +105,3 @@ class DecisionLog:
                 put_in_place(newer, older)
         full, self._file = self._file, self._open()
         os.close(full)
-
-
-def read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """The decisions of a log and of its rotated files, the oldest first. Raises :class:`UserError`."""
-    return (row for row in _rows(path) if "outcome_of" not in row)
-
-
-def read_outcomes(path: Path) -> dict[str, float]:
-    """The last verdict on each request of a log, by the request's id: 1 right, 0 wrong."""
-    verdicts = {}
-    for row in _rows(path):
-        if "outcome_of" in row:
-            right = row.get("right")
-            if not isinstance(right, int | float) or not 0 <= right <= 1:
-                raise UserError(f"{at(path)}: outcome of {row['outcome_of']!r:.40}: no verdict from 0 to 1")
-            verdicts[str(row["outcome_of"])] = float(right)
-    return verdicts
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    rotated = (file for file in path.parent.glob(f"{glob.escape(path.name)}.*") if file.suffix[1:].isdecimal())
-    older = sorted(rotated, key=lambda file: -int(file.suffix[1:]))
-    for file in [*older, path]:
-        for number, line in lines(file):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                raise UserError(f"{at(file, number)}: broken JSON; is it a log of kbtrain serve?") from None
-            if not isinstance(row, dict):
-                raise UserError(f"{at(file, number)}: no decision of kbtrain serve")
-            for field in ("score", "time", "propensity"):
-                if not isinstance(row.get(field), int | float | None):
-                    raise UserError(f"{at(file, number, field)}: expected a number, found {row[field]!r:.40}")
-            yield row

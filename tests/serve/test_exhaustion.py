@@ -17,8 +17,9 @@ from stub_upstream import StubUpstream
 from support.disk import full_disk
 from support.waiting import wait_until
 
+from kbtrain.report.traffic import read_log
 from kbtrain.serve import service
-from kbtrain.serve.decision_log import DecisionLog, read_log
+from kbtrain.serve.decision_log import DecisionLog
 from kbtrain.serve.server import OncePerSecond, raise_open_files
 
 CHAT = {"messages": [{"role": "user", "content": KNOWN}]}

@@ -14,10 +14,9 @@ from kbtrain.errors import UserError
 from kbtrain.gate.trained_on import write_trained_on
 from kbtrain.gates.handles import gate_identity
 from kbtrain.records import GateExample
+from kbtrain.report.traffic import read_log, read_outcomes, value_lines
 from kbtrain.serve.app import INSTRUCTIONS
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.decision_log import read_log, read_outcomes
-from kbtrain.serve.traffic import value_lines
 
 
 def test_a_coin_decides_a_share_and_verdicts_join_their_decisions(gate, tmp_path):

@@ -458,7 +458,7 @@ def test_a_shift_is_looked_for_among_scores_of_the_gate_in_place_alone(tmp_path,
 def test_killed_under_load_leaves_no_torn_line_and_starts_again(gate, tmp_path, stub):
     from support.scripts import start
 
-    from kbtrain.serve.decision_log import read_log
+    from kbtrain.report.traffic import read_log
 
     log = tmp_path / "log.jsonl"
     for round_ in range(2):
@@ -560,7 +560,7 @@ def process(port, *command):
 def test_killed_search_or_upstream_under_load_is_an_answer_or_an_error_and_no_torn_line(gate, tmp_path, killed):
     import http.client
 
-    from kbtrain.serve.decision_log import read_log
+    from kbtrain.report.traffic import read_log
 
     upstream, search, log = free_port(), free_port(), tmp_path / "log.jsonl"
     commands = {"upstream": (upstream, STUB, upstream, 20, 0.001), "search": (search, "-c", SEARCH_PROCESS, search)}

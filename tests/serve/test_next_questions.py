@@ -7,7 +7,7 @@ import pytest
 from serve_support import KNOWN, NEEDS
 
 from kbtrain.cli import main
-from kbtrain.serve.audit import choose_next
+from kbtrain.report.audit import choose_next
 
 
 def test_each_rule_chooses_what_it_says():

@@ -10,9 +10,9 @@ from serve_support import KNOWN, NEEDS, probe_folder, serving
 from stub_upstream import StubUpstream
 
 from kbtrain.prompts.kbm import background
+from kbtrain.report.traffic import calibrate_traffic
 from kbtrain.serve.exchange import Exchange
 from kbtrain.serve.server import startup_lines
-from kbtrain.serve.traffic import calibrate_traffic
 from kbtrain.serve.upstream import UpstreamReply
 
 CORPUS = [

@@ -12,8 +12,8 @@ from kbtrain.errors import UserError
 from kbtrain.gate.card import CARD, Threshold, read_gate_json, set_threshold
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import dev_questions
-from kbtrain.serve.decision_log import DecisionLog, read_log
-from kbtrain.serve.traffic import calibrate_traffic, threshold_of
+from kbtrain.report.traffic import calibrate_traffic, read_log, threshold_of
+from kbtrain.serve.decision_log import DecisionLog
 
 
 @pytest.fixture

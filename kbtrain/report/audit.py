@@ -47,9 +47,8 @@ from kbtrain.questions.reading.files import data_file
 from kbtrain.questions.reading.tables import any_rows
 from kbtrain.records import Question, SampleSet
 from kbtrain.report.page import render
+from kbtrain.report.traffic import check_one_gate, gate_rows, interval_cell, left_out_text, names_of, read_log
 from kbtrain.report.words import percent, points, points_interval
-from kbtrain.serve.decision_log import read_log
-from kbtrain.serve.traffic import check_one_gate, gate_rows, interval_cell, left_out_text, names_of
 from kbtrain.show import aligned
 
 Goal = Literal["best_accuracy", "max_loss"]

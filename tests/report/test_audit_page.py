@@ -18,8 +18,8 @@ from support.waiting import wait_until
 from kbtrain.cli import main
 from kbtrain.config import parse_args
 from kbtrain.gate.card import read_gate_json
+from kbtrain.report.traffic import read_log
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.decision_log import read_log
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "howto" / "audit.md").read_text(encoding="utf-8").replace("\\\n", " ")

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from serve_support import probe_folder
 
 from kbtrain.cli import main
 from kbtrain.errors import UserError
@@ -16,9 +17,14 @@ from kbtrain.io import jsonl
 from kbtrain.io.provenance import write_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.records import GREEDY, Question, Sample, SampleSet
-from kbtrain.serve.audit import AuditTurn, read_sheet
+from kbtrain.report.audit import AuditTurn, read_sheet
 
 N = 300
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory):
+    return probe_folder(tmp_path_factory.mktemp("audit") / "probe", dev_scores=[i / 100 for i in range(1, 100)])
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ Values need the log of a server that explores (``kbtrain serve --explore``) and 
 
 from __future__ import annotations
 
+import glob
+import json
 import math
 import shlex
 import time
@@ -20,12 +22,13 @@ from typing import Any
 import numpy as np
 
 from kbtrain.arrays import Bools, Floats
-from kbtrain.errors import UserError
+from kbtrain.errors import UserError, at
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import Asked, question_shift
 from kbtrain.gates.registry import load_gate, read_card
+from kbtrain.io.jsonl import lines
 from kbtrain.io.provenance import file_sha256
 from kbtrain.metrics.calibration import kept_scores, shift
 from kbtrain.metrics.off_policy import FEWEST, Logged, PolicyValue, policy_value
@@ -33,11 +36,44 @@ from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.thresholds import Dev, choose
 from kbtrain.records import GateExample
 from kbtrain.report.words import percent, percent_interval
-from kbtrain.serve.decision_log import read_log, read_outcomes
 from kbtrain.show import aligned
 
 LEAST = 50  # scores, or decisions with a verdict: fewer say little about a share
 UNSCORED, OTHER_GATES = "without a score", "of other gates or versions"  # reasons why a row of a log is skipped
+
+
+def read_log(path: Path) -> Iterator[dict[str, Any]]:
+    """The decisions of a log and of its rotated files, the oldest first. Raises :class:`UserError`."""
+    return (row for row in _rows(path) if "outcome_of" not in row)
+
+
+def read_outcomes(path: Path) -> dict[str, float]:
+    """The last verdict on each request of a log, by the request's id: 1 right, 0 wrong."""
+    verdicts = {}
+    for row in _rows(path):
+        if "outcome_of" in row:
+            right = row.get("right")
+            if not isinstance(right, int | float) or not 0 <= right <= 1:
+                raise UserError(f"{at(path)}: outcome of {row['outcome_of']!r:.40}: no verdict from 0 to 1")
+            verdicts[str(row["outcome_of"])] = float(right)
+    return verdicts
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    rotated = (file for file in path.parent.glob(f"{glob.escape(path.name)}.*") if file.suffix[1:].isdecimal())
+    older = sorted(rotated, key=lambda file: -int(file.suffix[1:]))
+    for file in [*older, path]:
+        for number, line in lines(file):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                raise UserError(f"{at(file, number)}: broken JSON; is it a log of kbtrain serve?") from None
+            if not isinstance(row, dict):
+                raise UserError(f"{at(file, number)}: no decision of kbtrain serve")
+            for field in ("score", "time", "propensity"):
+                if not isinstance(row.get(field), int | float | None):
+                    raise UserError(f"{at(file, number, field)}: expected a number, found {row[field]!r:.40}")
+            yield row
 
 
 @dataclass(frozen=True)
