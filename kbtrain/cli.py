@@ -10,7 +10,6 @@ Examples:
   kbtrain cp kbm_smollm2 mine.yaml             a copy to change
   kbtrain models get smollm2-135m-instruct
   kbtrain compare runs/demo runs/demo-full
-  kbtrain plan kbm_qwen2_7b --gpus 4 --gpu-memory 80 --examples 10000 --tokens 600 --rate 120
   kbtrain check-server http://127.0.0.1:8001/v1 --output server.yaml
   kbtrain public data --run runs/public        gates on public questions, one model
   kbtrain public data --answers 4              the same with fewer answers to learn from
@@ -399,15 +398,6 @@ def _add_rest(parsers: Parsers) -> None:
     )
     _add(compare, "first", "A", "run folder with results.json")
     _add(compare, "second", "B", "another one")
-    plan = _command(parsers, "plan", commands.plan, "memory, steps and time of a training, before it starts")
-    _add(plan, "config", "NAME|PATH", "configuration of recipe train_kbm or train_ragate_peft")
-    _add(plan, "--gpus", "N", "GPUs of all machines together", type=int, default=1)
-    _add(plan, "--gpu-memory", "GIB", "of one GPU", type=_finite, default=80)
-    _add(plan, "--train", "FILE", "training examples of the KBM: their number and lengths")
-    _add(plan, "--examples", "N", "number of examples, if the file does not exist yet", type=int)
-    _add(plan, "--tokens", "MEAN", "their mean length (default: max_length)", type=_finite)
-    _add(plan, "--rate", "TFLOPS", "what one GPU reaches in training, or: measure (this CPU)")
-    _add(plan, "--set", "KEY=VALUE", "change a key of the config", action="append", default=[])
     _command(parsers, "env", commands.env, "versions, devices, memory, threads and caches, for a report of a fault")
 
 

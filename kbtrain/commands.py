@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbtrain.errors import UserError
 from kbtrain.installation import as_commands
 from kbtrain.runtime import scripts
-
-if TYPE_CHECKING:
-    from kbtrain.training.plan import PlannedTraining
 
 
 def finish(args: argparse.Namespace) -> None:
@@ -280,49 +276,3 @@ def step(message: str) -> None:
     """One line of progress on stderr (stdout is for results)."""
     sys.stderr.write(f"{as_commands(message)}\n")
     sys.stderr.flush()
-
-
-def plan(args: argparse.Namespace) -> None:
-    from kbtrain.config import overrides
-    from kbtrain.training.plan import PlannedTraining, Workload, read_planned, text_plan
-
-    if args.gpus < 1 or args.gpu_memory <= 0:
-        raise UserError("command line: --gpus and --gpu-memory must be above 0")
-    path, changes = scripts.find(args.config, "configs", what="config"), overrides(PlannedTraining, args.set)
-    examples, tokens = args.examples, args.tokens
-    if args.train:
-        examples, tokens = lengths(read_planned(path, changes), Path(args.train))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of other packages, about each other
-        workload = Workload(examples, tokens, _rate(args.rate))
-        sys.stdout.write(text_plan(path, args.gpus, args.gpu_memory, changes, workload) + "\n")
-
-
-def _rate(text: str | None) -> float | None:
-    """TFLOP/s as given, or the rate of this machine's matrix products in 16 bits."""
-    if text is None:
-        return None
-    if text == "measure":
-        import torch
-
-        from kbtrain.models.load import matmul_rate
-
-        return max(matmul_rate(torch.bfloat16), matmul_rate(torch.float32)) / 1e12
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"command line: --rate {text}: give a number of TFLOP/s, or measure") from None
-
-
-def lengths(config: PlannedTraining, train: Path) -> tuple[int, float]:
-    """Number of examples in a KBM's training file and their mean length in the model's own tokens."""
-    from kbtrain.gates.true_false import Encoder, kbm_template
-    from kbtrain.io.jsonl import read
-    from kbtrain.models.load import load_tokenizer
-    from kbtrain.records import GateExample
-
-    encoder = Encoder(load_tokenizer(config.model), kbm_template(config.keys, config.prompt), config.max_length)
-    counts = [encoder.encode(example).length for example in read(GateExample, train)]
-    if not counts:
-        raise UserError(f"{train}: no examples in it")
-    return len(counts), sum(counts) / len(counts)

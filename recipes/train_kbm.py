@@ -55,13 +55,12 @@ def main(config: TrainKBMConfig) -> None:
     check_dev(data, config.keys, config.labels, config.select, config.dev)
     if config.dry_run:
         from kbtrain.training.answer_trainer import dry_run, shown_row
-        from kbtrain.training.plan import as_plan
 
         encoder, rows = encoder_and_rows(config, data, "cpu" if config.device == "cpu" else "auto")
         pairs = list(zip(data.train, rows, strict=True))[:2]
         rendered = "\n".join(f"--- {example.id}\n{shown_row(encoder.tokenizer, row)}" for example, row in pairs)
         cut = f"{sum(row.n_truncated for row in rows)} reference tokens cut, {data.unlabelled} without a label skipped"
-        return recipe.show(dry_run(as_plan(config), rows, rendered, f"{len(rows)} examples", cut))
+        return recipe.show(dry_run(config, rows, rendered, f"{len(rows)} examples", cut))
     if not recipe.claim(CARD):
         return None
     trainer, opened = train(recipe, config, data)
@@ -95,7 +94,7 @@ def train(recipe: Recipe, config: TrainKBMConfig, data: TrainingData) -> tuple[K
 def encoder_and_rows(config: TrainKBMConfig, data: TrainingData, device: str) -> tuple[Encoder, list[TrainingRow]]:
     from kbtrain.gates.kbm.train import make_row
     from kbtrain.gates.true_false import Encoder, kbm_template
-    from kbtrain.training.plan import check_base
+    from kbtrain.training.checks import check_base
 
     tokenizer = check_base(config.model, config.method, config.dtype, device)
     encoder = Encoder(tokenizer, kbm_template(config.keys, config.prompt), config.max_length)

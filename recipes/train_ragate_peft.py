@@ -66,12 +66,11 @@ def main(config: TrainRagatePeftConfig) -> None:
     test = check_turns(held_out, config.test, config.features) if config.test else []
     if config.dry_run:
         from kbtrain.training.answer_trainer import dry_run, shown_row
-        from kbtrain.training.plan import as_plan
 
         prompts, rows = prompts_and_rows(config, data, "cpu" if config.device == "cpu" else "auto")
         counts = f"{len(rows)} turns, {sum(row.need > 0.5 for row in data.train)} positive"
         rendered, cut = shown_row(prompts.tokenizer, rows[0]), f"{prompts.n_truncated} old turns skipped"
-        return recipe.show(dry_run(as_plan(config), rows, rendered, counts, cut))
+        return recipe.show(dry_run(config, rows, rendered, counts, cut))
     if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
         return None
     trainer, opened, turns_cut = train(recipe, config, data, test)
@@ -115,7 +114,7 @@ def prompts_and_rows(
 ) -> tuple[TurnPrompts, list[TrainingRow]]:
     from kbtrain.gates.ragate.prompt_and_peft import peft_prompts
     from kbtrain.gates.ragate.train_peft import turn_row, turns_of
-    from kbtrain.training.plan import check_base
+    from kbtrain.training.checks import check_base
 
     tokenizer = check_base(config.model, config.method, config.dtype, device)
     prompts = peft_prompts(tokenizer, config.features, config.max_length)

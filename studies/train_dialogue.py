@@ -72,12 +72,11 @@ def main(config: TrainDialogueConfig) -> None:
         recipe.say(f"{lack}: {count}")
     if config.dry_run:
         from kbtrain.training.answer_trainer import dry_run, shown_row
-        from kbtrain.training.plan import as_plan
 
         prompts, rows, cut = prompts_and_rows(config, data.train, "cpu" if config.device == "cpu" else "auto")
         counts = f"{len(rows)} turns, {sum(bool(lesson.hits) for lesson in data.train)} with knowledge"
         row = next((row for row, lesson in zip(rows, data.train, strict=True) if lesson.hits), rows[0])
-        return recipe.show(dry_run(as_plan(config), rows, shown_row(prompts.tokenizer, row), counts, str(cut)))
+        return recipe.show(dry_run(config, rows, shown_row(prompts.tokenizer, row), counts, str(cut)))
     if not recipe.claim(CARD, snippets_sha256=file_sha256(config.snippets) if config.snippets else None):
         return None
     trainer, opened, cut = train(recipe, config, data)
@@ -109,7 +108,7 @@ def prompts_and_rows(
 ) -> tuple[ResponsePrompts, list[TrainingRow], Cut]:
     from ragate_responses.train_responder import lesson_rows
 
-    from kbtrain.training.plan import check_base
+    from kbtrain.training.checks import check_base
 
     prompts = ResponsePrompts(check_base(config.model, "full", config.dtype, device), config.reads())
     return prompts, *lesson_rows(prompts, lessons)

@@ -41,7 +41,6 @@ TEXTS = [
     ),
     ("accelerate launch recipes/train_kbm.py", "kbtrain run train_kbm"),
     ("`eval/calibrate.py` chooses one", "`kbtrain run calibrate` chooses one"),
-    ("kbtrain plan recipes/configs/kbm_qwen2_7b.yaml --gpus 4", "kbtrain plan kbm_qwen2_7b --gpus 4"),
     ("runs/demo/eval/score.py and eval/mine.py are mine", "runs/demo/eval/score.py and eval/mine.py are mine"),
 ]
 

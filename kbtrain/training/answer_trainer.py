@@ -26,9 +26,8 @@ from kbtrain.kernels.training_attention import Span, attention_for_training, pac
 from kbtrain.models.adapters import compute_of, open_trainable
 from kbtrain.models.batching import common_start, padded
 from kbtrain.training.base_trainer import BaseTrainer
+from kbtrain.training.checks import check_fits, n_steps, states_bytes
 from kbtrain.training.config import TrainingConfig
-from kbtrain.training.plan import PlannedTraining, as_plan, check_fits, make_plan, planned_work
-from kbtrain.training.plan_memory import needs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,21 +119,19 @@ def check_rows(rows: Sequence[TrainingRow], ids: Sequence[str]) -> None:
             )
 
 
-def dry_run(config: PlannedTraining, rows: Sequence[TrainingRow], rendered: str, counts: str, cut: str) -> str:
-    """``rendered`` rows, then one line: ``counts``, lengths, what was ``cut``, steps, operations,
-    and the memory of weights and AdamW by the plan. No weights are loaded.
+def dry_run(config: TrainingConfig, rows: Sequence[TrainingRow], rendered: str, counts: str, cut: str) -> str:
+    """``rendered`` rows, then one line: ``counts``, lengths, what was ``cut``, steps, and the memory of weights and
+    AdamW. No weights are loaded.
 
     A rank that the launcher starts says what all of them would do.
     """
     devices, lengths = int(os.environ.get("WORLD_SIZE", "1")), sorted(len(row.ids) for row in rows)
-    plan = make_plan(config, devices, layouts=())
-    work = planned_work(plan, len(rows), sum(lengths) / len(rows))
-    states = needs("zero2" if devices > 1 else "none", plan.weights, devices, 0, 0)
+    a_step = config.device_batch_size * config.gradient_accumulation_steps * devices
     return (
         f"{rendered}\ndry run: {counts}, of {lengths[0]}-{lengths[-1]} tokens (median {lengths[len(lengths) // 2]}); "
-        f"{cut}; {work.steps} steps of {plan.rows_a_step} rows, {work.tokens:,} tokens, {work.operations:.2g} "
-        f"operations; weights and optimiser {(states.weights + states.gradients + states.optimizer) / 1e9:.1f} GB a "
-        "device"
+        f"{cut}; {n_steps(config, len(rows), devices)} steps of {a_step} rows, "
+        f"{round(sum(lengths) * config.epochs):,} tokens; weights and optimiser "
+        f"{states_bytes(config, devices) / 1e9:.1f} GB a device"
     )
 
 
@@ -158,10 +155,10 @@ def open_to_train(recipe: Recipe, config: TrainingConfig, rows: Sequence[Trainin
     Raises :class:`UserError` before weights are loaded: for a row without a label, and for batches that cannot fit.
     """
     check_rows(rows, ids)
-    compute, plan = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device)), as_plan(config)
-    check_fits(plan, recipe.device, max(len(row.ids) for row in rows), recipe.processes)
+    compute = recipe.compute(lambda: compute_of(config.model, config.dtype, recipe.device))
+    check_fits(config, recipe.device, max(len(row.ids) for row in rows), recipe.processes)
     model, tokenizer = open_trainable(
-        plan.model, plan.method, recipe.device, compute, plan.adapter(), plan.gradient_checkpointing
+        config.model, config.trained_by(), recipe.device, compute, config.adapter(), config.gradient_checkpointing
     )
     return Opened(model, tokenizer, compute)
 

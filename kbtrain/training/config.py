@@ -93,6 +93,14 @@ class TrainingConfig(RecipeConfig):
     report_to: Literal["none", "wandb", "tensorboard"] = Field("none", description="where else losses go")
     keep_checkpoints: bool = Field(False, description="keep the last and best checkpoint of a finished run")
 
+    def trained_by(self) -> Literal["full", "lora", "qlora"]:
+        """All weights are trained, unless a recipe has adapters."""
+        return "full"
+
+    def adapter(self) -> Adapter | None:
+        """The adapters that are trained; None where all weights are."""
+        return None
+
 
 _SAME_NAME = (
     "gradient_accumulation_steps", "learning_rate", "weight_decay", "max_grad_norm", "adam_beta2", "seed", "report_to",
@@ -162,8 +170,10 @@ class LanguageModelConfig(TrainingConfig):
     lora_dropout: LoraDropout = 0.05
     merge_adapter: bool = Field(True, description="also save merged weights, so that the folder needs no base model")
 
+    def trained_by(self) -> Literal["full", "lora", "qlora"]:
+        return self.method
+
     def adapter(self) -> Adapter | None:
-        """The adapters that are trained; None for method full."""
         from kbtrain.models.adapters import Adapter
 
         full = self.method == "full"

@@ -72,7 +72,7 @@ PRELOADED = (
     "kbtrain.distributed.scoring",
     "kbtrain.evaluation.scoring",
     "kbtrain.llm.forecast",
-    "kbtrain.training.plan",
+    "kbtrain.training.checks",
     "kbtrain.evaluation.end_to_end",
     "kbtrain.report.summary",
 )

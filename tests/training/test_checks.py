@@ -7,7 +7,12 @@ from kbtrain.gates.kbm.train import make_row
 from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.models.adapters import base_fingerprint, check_base_of_adapter
 from kbtrain.training.answer_trainer import IGNORE, Collator, TrainingRow, check_rows
-from kbtrain.training.plan import PlannedTraining, check_base, check_fits, launched_layout
+from kbtrain.training.checks import check_base, check_fits, n_steps, states_bytes
+from kbtrain.training.config import LanguageModelConfig
+
+
+def training(folder, model="m", **keys):
+    return LanguageModelConfig(model=model, train=folder / "t", output=folder / "o", **keys)
 
 
 def test_fp16_is_refused_for_qwen2_and_on_a_cpu_before_weights_are_opened(tmp_path):
@@ -62,28 +67,43 @@ def test_a_row_without_any_label_is_named():
 def test_a_batch_that_cannot_fit_is_refused_before_weights_are_opened(tmp_path, monkeypatch):
     make_folder(tmp_path / "m")
     (tmp_path / "m" / "model.safetensors").unlink()
-    config = PlannedTraining(model=str(tmp_path / "m"), device_batch_size=64, max_length=4000, dtype="fp32")
-    monkeypatch.setattr("kbtrain.training.plan.device_memory", lambda device: 9e12)
+    config = training(tmp_path, model=str(tmp_path / "m"), device_batch_size=64, dtype="fp32")
+    monkeypatch.setattr("kbtrain.training.checks.device_memory", lambda device: 9e12)
     check_fits(config, "cpu", 4000, 1)
-    monkeypatch.setattr("kbtrain.training.plan.device_memory", lambda device: 2e9)
+    monkeypatch.setattr("kbtrain.training.checks.device_memory", lambda device: 2e8)
     check_fits(config, "cpu", 100, 1)
-    with pytest.raises(UserError, match=r"64 rows of 4000 tokens need about \d+\.\d GB on a device of 2\.0 GB"):
+    with pytest.raises(UserError, match=r"64 rows of 4000 tokens need about \d+\.\d GB on a device of 0\.2 GB"):
         check_fits(config, "cpu", 4000, 1)
 
 
 def test_a_training_that_may_be_killed_is_warned_of(tmp_path, monkeypatch):
     make_folder(tmp_path / "m")
-    config = PlannedTraining(model=str(tmp_path / "m"), device_batch_size=64, max_length=4000, dtype="fp32")
-    monkeypatch.setattr("kbtrain.training.plan.device_memory", lambda device: 9e12)
-    monkeypatch.setattr("kbtrain.training.plan.available_memory", lambda: 2e9)
-    with pytest.warns(UserWarning, match=r"needs about \d+\.\d GB, and 2\.0 GB are available: the system may end it"):
+    config = training(tmp_path, model=str(tmp_path / "m"), device_batch_size=64, dtype="fp32")
+    monkeypatch.setattr("kbtrain.training.checks.device_memory", lambda device: 9e12)
+    monkeypatch.setattr("kbtrain.training.checks.available_memory", lambda: 2e8)
+    with pytest.warns(UserWarning, match=r"needs about \d+\.\d GB, and 0\.2 GB are available: the system may end it"):
         check_fits(config, "cpu", 4000, 1)
 
 
-def test_the_launchers_zero_stage_is_read_from_its_file(monkeypatch):
-    for name, layout in (("zero2", "zero2"), ("zero2_offload", "zero2_offload"), ("zero3", "zero3")):
+def test_states_worked_by_hand(tmp_path, monkeypatch):
+    """16 bytes of a trained weight, 2 of a frozen one; ZeRO-2 splits 18 over the processes, or offloads them."""
+    make_folder(tmp_path / "m")
+    config = training(tmp_path, model=str(tmp_path / "m"))
+    total = sum(p.numel() for p in make_model(vocabulary=len(make_tokenizer()) + 8).parameters())
+    assert states_bytes(config, 1) == 16 * total
+    adapters = training(tmp_path, model=str(tmp_path / "m"), method="lora", lora_rank=1)
+    trained = (states_bytes(adapters, 1) - 2 * total) / 16
+    assert 0 < trained < total / 10 and trained == int(trained)
+    pytest.importorskip("deepspeed")
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    for name, expected in (("zero2", 2 * total + int(18 * total / 4)), ("zero2_offload", 2 * total)):
         monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", f"ds_configs/{name}.json")
-        assert launched_layout() == layout
+        assert states_bytes(config, 4) == expected
+
+
+def test_steps_of_a_training(tmp_path):
+    config = training(tmp_path, device_batch_size=4, gradient_accumulation_steps=2, epochs=2.5)
+    assert n_steps(config, rows=33, processes=2) == 8  # 3 an epoch
 
 
 def test_an_adapter_knows_its_base(tmp_path):
