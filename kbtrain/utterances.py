@@ -15,7 +15,7 @@ from typing import Literal
 from kbtrain.answers.writing import CJK
 from kbtrain.records import Example, TurnExample, Utterance
 
-UtteranceKind = Literal["greeting", "thanks", "acknowledgement", "instruction", "arithmetic", "needs-no-knowledge"]
+UtteranceKind = Literal["greeting", "thanks", "acknowledgement", "instruction", "arithmetic"]
 LONGEST_SMALL_TALK = 200  # characters
 LONGEST_LINE = 500  # characters of a line that are read
 

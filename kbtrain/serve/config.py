@@ -50,13 +50,6 @@ class ServeConfig(Config):
     utterance_rules: bool = Field(
         True, description="never search for greetings, thanks, instructions about a text and sums, whatever the score"
     )
-    needs_knowledge: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="never search for an English message either whose probability of needing knowledge is below this "
-        "(0.1 is a safe value); a head on the sentence encoder gives it; null: rules alone",
-    )
 
     upstream: str | None = Field(None, description="address of an OpenAI-compatible server, up to and with /v1")
     upstream_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the upstream's key")

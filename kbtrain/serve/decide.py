@@ -18,7 +18,6 @@ from kbtrain.answers.writing import language_of
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Saves
 from kbtrain.gate.gate import Gate
-from kbtrain.gates.encoder.probe import NeedsKnowledge
 from kbtrain.gates.handles import gate_identity
 from kbtrain.gates.question_shift import vocabulary_of
 from kbtrain.gates.registry import load_gate
@@ -171,7 +170,6 @@ class ScoredInput:
 
     loaded: LoadedGate
     scores: dict[str, float]
-    needless: bool = False  # by the head needs_knowledge
 
 
 class Decider:
@@ -183,7 +181,6 @@ class Decider:
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
-        self.needs_knowledge = None if config.needs_knowledge is None else NeedsKnowledge.load()
         self.loaded = self._open()
         self.worker: GateWorker[ScoredInput] = GateWorker(
             self._score, config.batch, config.batch_ms / 1000, config.queue, config.gate_deadline_s,
@@ -219,22 +216,7 @@ class Decider:
             scores = loaded.gate.score_all(inputs)
         if any(math.isnan(score) for score in scores[loaded.gate.name]):
             raise ArithmeticError("the gate gave a score that is NaN")
-        needless = self._needless(inputs)
-        return [
-            ScoredInput(loaded, {name: values[i] for name, values in scores.items()}, needless[i])
-            for i in range(len(inputs))
-        ]
-
-    def _needless(self, inputs: Sequence[Input]) -> list[bool]:
-        """For each input, True if the head says that it needs no knowledge."""
-        if self.needs_knowledge is None or self.config.needs_knowledge is None:
-            return [False] * len(inputs)
-        texts = [user_text(value) for value in inputs]
-        shares = self.needs_knowledge.probabilities(texts)
-        return [
-            language_of(text) == "en" and share < self.config.needs_knowledge
-            for text, share in zip(texts, shares, strict=True)
-        ]
+        return [ScoredInput(loaded, {name: values[i] for name, values in scores.items()}) for i in range(len(inputs))]
 
     def warm_up(self) -> None:
         """Score one question, so that the first client does not wait for what is loaded late."""
@@ -274,7 +256,6 @@ class Decider:
     def _decision(self, scored: ScoredInput, aim: Aim, seconds: float, kind: UtteranceKind | None) -> ServedDecision:
         loaded = scored.loaded
         limit, score = self.threshold(loaded, aim), scored.scores[loaded.gate.name]
-        kind = kind or ("needs-no-knowledge" if scored.needless else None)
         certain = loaded.gate.unit == "probability"
         retrieve, reason = (False, kind or "no-threshold") if limit is None else decide_by(score, limit, kind, certain)
         about = (loaded.name, reason, seconds, scored.scores)

@@ -30,7 +30,7 @@ Examples:
   kbtrain mcp runs/mine/features --search passages.jsonl --k 5
 """
 KEYS = (
-    "gate", "revision", "key", "dtype", "device", "threshold", "utterance_rules", "needs_knowledge", "search",
+    "gate", "revision", "key", "dtype", "device", "threshold", "utterance_rules", "search",
     "search_mapping", "k", "search_deadline_s", "on_gate_failure", "gate_deadline_s", "max_question_chars",
 )  # fmt: skip
 INSTRUCTIONS = (

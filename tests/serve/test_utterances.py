@@ -46,20 +46,3 @@ def test_the_gate_s_own_route_decides_by_the_same_rules(proxy):
 def test_the_rules_can_be_switched_off(gate, stub):
     with serving(gate, upstream=stub.url, search="serve_support:echo", threshold=0.0, utterance_rules=False) as server:
         assert ask(server, "Hi there!")["x-kbtrain-reason"] == "above-threshold"
-
-
-CHATTER = "Use a warmer tone please"  # no rule matches it
-
-
-def test_the_head_leaves_out_what_needs_no_knowledge(gate, stub):
-    """As kinds of utterances, but the gate is asked: the head reads a batch beside it."""
-    pytest.importorskip("torch")
-    needs = "How many vacation days do new employees get?"
-    with serving(gate, upstream=stub.url, search="serve_support:echo", threshold=0.0, needs_knowledge=0.1) as server:
-        found = ask(server, CHATTER)
-        assert (found["x-kbtrain-retrieved"], found["x-kbtrain-reason"]) == ("0", "needs-no-knowledge")
-        assert ask(server, needs)["x-kbtrain-retrieved"] == "1"
-        reply = server.post("/v1/gate", {"questions": [CHATTER, needs]}).json["decisions"]
-        assert [(d["retrieve"], d["reason"]) for d in reply] == [
-            (False, "needs-no-knowledge"), (True, "above-threshold")
-        ]  # fmt: skip
