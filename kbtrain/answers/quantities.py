@@ -100,7 +100,7 @@ _ALIKE = (  # units that one sign or word can mean
     {"degrees", "f"},
     {"", "ad"},
 )
-_PARTS = {
+_PARTS: dict[tuple[str, str], int | Fraction] = {
     ("ft", "inch"): 12,
     ("h", "min"): 60,
     ("min", "sec"): 60,
@@ -349,9 +349,9 @@ def _values(match: re.Match[str]) -> frozenset[Fraction]:
         return frozenset({Fraction(digits.replace(",", ""))})
     if digits.count(".") > 1:
         return frozenset({Fraction(digits.replace(".", "").replace(",", "."))})
-    value = _shortest(digits.replace(",", "."))
+    decimal = _shortest(digits.replace(",", "."))
     is_ambiguous = not match["scale"] and re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", digits)
-    return frozenset({value, value * 1000} if is_ambiguous else {value})
+    return frozenset({decimal, decimal * 1000} if is_ambiguous else {decimal})
 
 
 def _shortest(digits: str) -> Fraction:
