@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from kbtrain.answers.grading import is_empty
+from kbtrain.answers.grading import is_yes_no
 from kbtrain.answers.mask import gold_texts
-from kbtrain.answers.words import normalise
+from kbtrain.answers.names import alternatives
+from kbtrain.answers.words import is_empty, normalise
 from kbtrain.questions.base import LeftOutAnswers, Loaded
 from kbtrain.questions.checks import FirstSeen, leak_key
 from kbtrain.records import Gold, Question
@@ -24,7 +25,9 @@ PLACEHOLDERS = frozenset(  # by :func:`_placeholder_key`
     {
         "no answer present", "no answer", "no_answer", "noanswer", "no-answer", "[no answer]", "<no answer>",
         "cannotanswer", "unanswerable", "not answerable", "<unk>", "[unk]", "<none>", "<null>", "<empty>", "<blank>",
-        "<pad>", "n/a", "#n/a", "n.a", "tbd", "无答案", "暂无答案", "没有答案",
+        "<pad>", "n/a", "#n/a", "n.a", "tbd", "noans", "invalid question", "i don't know", "i do not know", "idk",
+        "don't know", "no idea", "keine antwort", "pas de réponse", "sin respuesta", "nessuna risposta", "sem resposta",
+        "geen antwoord", "нет ответа", "答えなし", "无答案", "暂无答案", "没有答案", "我不知道", "不知道",
     }
 )  # fmt: skip
 _DOUBTFUL = frozenset(
@@ -36,12 +39,13 @@ _DOUBTFUL = frozenset(
 
 
 def _placeholder_key(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(".")
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'").split()).rstrip(".")
 
 
 def without_placeholders(loaded: Loaded, more: Collection[str] = ()) -> Loaded:
     """The question without empty gold answers and placeholders (``more`` beside :data:`PLACEHOLDERS`), both counted.
 
+    An answer that lists several ("Paris|Lutetia") becomes these (:func:`kbtrain.answers.names.alternatives`).
     An empty list of answers, or one of which nothing is left, makes the question unanswerable (``gold`` "none").
     Multiple choice stays as it is: its answers are letters.
     """
@@ -50,12 +54,18 @@ def without_placeholders(loaded: Loaded, more: Collection[str] = ()) -> Loaded:
         return loaded
     more_keys = {_placeholder_key(text) for text in more}
     empty = [answer for answer in question.answers if is_empty(answer)]
-    keys = {answer: _placeholder_key(answer) for answer in question.answers if answer not in empty}
+    parts = [part for answer in question.answers if answer not in empty for part in alternatives(answer)]
+    keys = {answer: _placeholder_key(answer) for answer in parts if not is_empty(answer)}
     answers = tuple(answer for answer, key in keys.items() if key not in PLACEHOLDERS and key not in more_keys)
     absent: Gold = "hidden" if question.gold == "hidden" else "none"
     left_out = LeftOutAnswers(len(empty), len(keys) - len(answers))
     question = replace(question, answers=answers, gold="given" if answers else absent)
     return replace(loaded, question=question, left_out=left_out)
+
+
+_SEPARATORS = ",;|/\\\t、，；•·"
+_LEAST_COUNTED = 20  # open questions; fewer can be alike by chance
+_MOST_COUNTED = 1_000  # different gold answers that are kept to be counted
 
 
 def is_doubtful(answer: str) -> bool:
@@ -77,6 +87,9 @@ class GoldCounts:
     duplicates: int = 0
     conflicting: int = 0
     conflict: tuple[str, str] = ("", "")
+    n_open: int = 0
+    golds: Counter[str] = field(default_factory=Counter)
+    signs: Counter[str] = field(default_factory=Counter)
 
     def add(self, question: Question, left_out: LeftOutAnswers, texts: FirstSeen) -> str | None:
         """Count one question; ``texts`` holds the texts of the earlier ones. Returns the id of one in conflict."""
@@ -84,6 +97,10 @@ class GoldCounts:
         self.placeholders += left_out.placeholders
         if question.grading != "option":
             self.doubtful.update(answer for answer in question.answers if is_doubtful(answer))
+        if question.grading != "option" and question.answers and not is_yes_no(question):
+            self.n_open += 1
+            self.golds.update({question.answers[0]} if len(self.golds) < _MOST_COUNTED else ())
+            self.signs.update({sign for sign in _SEPARATORS if sign in question.answers[0].strip()})
         answers = {normalise(text) for text in gold_texts(question)}
         earlier = texts.add(leak_key(question), "\n".join([question.id, *sorted(answers)]), 0)
         if earlier is None:
@@ -116,6 +133,7 @@ class GoldCounts:
                 f"warning: {sum(self.doubtful.values())} accepted answers may stand for a missing one: {texts}; if so, "
                 'leave them out: --placeholders "[TEXT, ...]"'
             )
+        yield from self._suspicious()
         if self.duplicates:
             text = f"{self.duplicates} questions repeat the text of another"
             if not self.conflicting:
@@ -126,3 +144,20 @@ class GoldCounts:
                 f"warning: {text}, {self.conflicting} of them with other accepted answers (as '{second}' and "
                 f"'{first}'); keep one of each"
             )
+
+    def _suspicious(self) -> Iterable[str]:
+        """Warnings where most gold answers look like another column, or like several answers in one."""
+        if self.n_open < _LEAST_COUNTED:
+            return
+        if self.golds.keys() <= {"0", "1", "0.0", "1.0"}:
+            yield "warning: all accepted answers are 0 or 1; name the column of answers if these are labels"
+            return
+        for sign, n in self.signs.items():
+            if n >= 0.9 * self.n_open:
+                yield (
+                    f"warning: {n} of {self.n_open} accepted answers hold {sign!r}; where it separates answers, "
+                    "give them as a list"
+                )
+        gold, n = self.golds.most_common(1)[0]
+        if n > 0.5 * self.n_open:
+            yield f"warning: {n} of {self.n_open} questions have the accepted answer '{gold:.40}'; check the column"
