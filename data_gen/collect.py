@@ -33,7 +33,6 @@ from kbtrain.questions.collect import (
     LostAnswers,
     PickRule,
     Shares,
-    lacking_for_change,
     pick_questions,
     warnings,
     write_questions,
@@ -81,7 +80,7 @@ class CollectConfig(Config):
         "drop", description="questions whose text an earlier one has with other accepted answers: drop, refuse, keep"
     )
     without_gold: bool = Field(
-        False, description="jsonl, csv, datasets: there are no accepted answers; a gate learns what passages change"
+        False, description="jsonl, csv, datasets: there are no accepted answers"
     )
     placeholders: tuple[str, ...] = Field(
         (), description="more texts that stand for a missing answer, as [None, unknown]"
@@ -140,8 +139,7 @@ def main(config: CollectConfig) -> None:
     for line in tally.gold.lines():
         print(line)
     lines = warnings(tally.splits, pairs, config.near_duplicates != "ignore", chinese)
-    few = lacking_for_change(tally.splits) if config.without_gold else ""
-    for line in [*lines, *([few] if few else [])]:
+    for line in lines:
         print(f"warning: {line}")
 
 

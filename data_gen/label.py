@@ -1,4 +1,4 @@
-"""Turn stored samples into labels: mastery, certainty, benefit, change and the effect of retrieval, with intervals.
+"""Turn stored samples into labels: mastery, certainty, benefit and the effect of retrieval, with intervals.
 
 Reads RUN/questions.jsonl and RUN/samples.db, writes RUN/labels.jsonl. tau is a number or a quantile of the training
 questions' values; dev and test never take part in choosing it. The distribution is printed and kept in
@@ -25,7 +25,6 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import beside
 from kbtrain.io.provenance import check_current, check_unchanged, read_meta, write_meta
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.change import MeaningGroups
 from kbtrain.labeling.distribution import Distribution
 from kbtrain.labeling.indicators import DRAWS, MAX_EMPTY, SEED
 from kbtrain.labeling.label import Cut, LabelledBy, LabelRule, with_taus
@@ -50,21 +49,17 @@ class LabelConfig(Config):
     sampling_run: str = Field("main", description="name of the sampling run in the store")
     tau_mastery: Tau = Field(0.8, description="known iff mastery > tau: a number, {quantile: SHARE}, or middle")
     tau_certainty: Tau = Field(0.8, description="certain iff certainty > tau: a number, {quantile: SHARE}, or middle")
-    tau_change: Tau = Field(0.5, description="the answer changes iff change > tau: a number, {quantile: SHARE}, middle")
     max_empty: float = Field(MAX_EMPTY, ge=0, le=1, description="share of empty answers: no certainty above")
     by: LabelledBy = Field("samples", description="samples, or greedy: right or wrong by the greedy answer alone")
     cut: Cut = Field("keep", description="answers cut at the token limit: keep, drop, or prefix (their first sentence)")
     certainty: Literal["common", "paper"] = Field("common", description="one scale for all splits, or 1 - U / ln I")
     certainty_answers: int | None = Field(None, ge=2, description="I of the common scale; null: the fewest of a split")
-    meanings: bool = Field(
-        False, description="change by the groups of RUN/meanings.jsonl, see data_gen/judge_change.py"
-    )
     verdicts: bool = Field(False, description="graded by the judge of RUN/verdicts.jsonl, see data_gen/judge.py")
 
     @model_validator(mode="after")
     def _possible(self) -> LabelConfig:
         check_counts(self, "certainty", "common", "certainty_answers")
-        if (self.verdicts or self.meanings) and self.cut == "prefix":
+        if self.verdicts and self.cut == "prefix":
             raise ValueError("key 'cut': prefix grades other texts than the judge did; use keep or drop with verdicts")
         return self
 
@@ -80,7 +75,7 @@ def questions(path: Path) -> Iterator[Question]:
             bar.update()
 
 
-def decided(draft: Path, taus: tuple[float, float, float], distribution: Distribution) -> Iterator[Label]:
+def decided(draft: Path, taus: tuple[float, float], distribution: Distribution) -> Iterator[Label]:
     for drafted in jsonl.read(Label, draft):
         label = with_taus(drafted, *taus)
         distribution.add(label)
@@ -91,11 +86,9 @@ def main(config: LabelConfig) -> None:
     started = time.monotonic()
     source, store_path, target = (config.run / name for name in ("questions.jsonl", "samples.db", "labels.jsonl"))
     draft, judged = beside(target, ".draft"), config.run / "verdicts.jsonl"
-    meanings = config.run / "meanings.jsonl"
-    by_models = [*([judged] if config.verdicts else []), *([meanings] if config.meanings else [])]
     check_unchanged(source)
-    for path in by_models:
-        check_current(path, source)
+    if config.verdicts:
+        check_current(judged, source)
     distribution = Distribution()
     with SampleStore(store_path, read_only=True) as store:
         made_by = store.run_meta(config.sampling_run)
@@ -103,8 +96,7 @@ def main(config: LabelConfig) -> None:
         label_rule = LabelRule(config.by, config.max_empty, config.cut, None if config.certainty == "paper" else scale)
         tally = LabelCounts(label_rule)
         n = jsonl.write(draft, label_questions(store, config.sampling_run, questions(source), tally,
-                                      Aligned(QuestionVerdicts, judged) if config.verdicts else None,
-                                      Aligned(MeaningGroups, meanings) if config.meanings else None))  # fmt: skip
+                                      Aligned(QuestionVerdicts, judged) if config.verdicts else None))  # fmt: skip
     try:
         if not n:
             answers = "samples" if config.by == "samples" else "greedy answers"
@@ -116,10 +108,8 @@ def main(config: LabelConfig) -> None:
         if config.certainty == "paper" and config.by == "samples":
             refuse_unequal(tally)
         tau_mastery = choose_tau("tau_mastery", config.tau_mastery, tally.mastery)
-        # without accepted answers change is the label that counts, and equal certainties must not stop it
-        tau_certainty = choose_tau("tau_certainty", config.tau_certainty, tally.certainty, one_sided=not tally.mastery)
-        tau_change = choose_tau("tau_change", config.tau_change, tally.change, one_sided=True)
-        jsonl.write(target, decided(draft, (tau_mastery, tau_certainty, tau_change), distribution))
+        tau_certainty = choose_tau("tau_certainty", config.tau_certainty, tally.certainty)
+        jsonl.write(target, decided(draft, (tau_mastery, tau_certainty), distribution))
     finally:
         draft.unlink()
     rule: dict[str, Any] = {
@@ -130,10 +120,8 @@ def main(config: LabelConfig) -> None:
         "cut": {"rule": config.cut, "share": tally.cut_shares()},
         "tau_mastery": {"value": tau_mastery, "rule": _rule(config.tau_mastery)},
         "tau_certainty": {"value": tau_certainty, "rule": _rule(config.tau_certainty)},
-        **({"tau_change": {"value": tau_change, "rule": _rule(config.tau_change)}} if tally.change else {}),
         **grading.rules_of(question for _, question in read_questions(source)),
         "judge": read_meta(judged).get("judge") if config.verdicts else None,
-        **({"meanings": read_meta(meanings).get("judge")} if config.meanings else {}),
         "bootstrap": {"draws": DRAWS, "seed": SEED},
     }
     if made_by.get("own_prompts"):
@@ -141,10 +129,10 @@ def main(config: LabelConfig) -> None:
     if (titles := titles_shown(config.run / "evidence.jsonl", made_by)) != "missing":
         rule["titles"] = titles
     extra = {"label_rule": rule, "sampling": made_by, "counts": tally.as_dict(), "distribution": distribution.as_dict()}
-    inputs = [source, store_path, *by_models]
+    inputs = [source, store_path, *([judged] if config.verdicts else [])]
     write_meta(target, stage="label", config=config, inputs=inputs, extra=extra, started=started)
     print("\n".join([*distribution.lines(), *tally.warnings()]))
-    print(f"{n} labels, tau {tau_mastery:.3g} / {tau_certainty:.3g} / {tau_change:.3g} (mastery / certainty / change), "
+    print(f"{n} labels, tau {tau_mastery:.3g} / {tau_certainty:.3g} (mastery / certainty), "
           f"{tally.counts['questions_without_llm_samples']} questions without samples, {refused_note(tally)}"
           f"{time.monotonic() - started:.0f} s -> {target}")  # fmt: skip
 

@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from kbtrain.config import run_script
 from kbtrain.distributed.ray_cluster import EngineConfig, engine
 from kbtrain.distributed.sampling import RayEngine
-from kbtrain.errors import UserError, at
+from kbtrain.errors import at
 from kbtrain.gates.probe.gate import DRAFT_TOKENS
 from kbtrain.io.artifact import MODEL_FILES
 from kbtrain.io.provenance import check_current, check_unchanged, file_sha256, meta_of, write_meta
@@ -74,9 +74,6 @@ class SampleConfig(EngineConfig, ForecastConfig, LLMConfig):
     )
     shard: str | None = Field(None, description="draw part i of n only, as i/n, counted from 1; null: all")
     keep_states: bool = Field(False, description="keep the states that a probe and a draft probe read, in RUN/states")
-    allow_few: bool = Field(
-        False, description="sample though no accepted answers and fewer than 20 train or 11 dev questions are there"
-    )
     allow_empty: bool = Field(
         False,
         description="continue though over a fifth of the answers are empty, cut early, or thoughts alone",
@@ -115,13 +112,6 @@ def main(config: SampleConfig) -> None:
     check_unchanged(questions)
     check_current(evidence, questions)
     counts = check_files(questions, evidence)
-    # imported here: --help loads neither the chains nor the data sets
-    from kbtrain.demo import without_gold
-    from kbtrain.questions.collect import lacking_for_change
-
-    drawn = {split: n for split, n in counts.items() if split in config.samples}
-    if not config.allow_few and (few := lacking_for_change(drawn)) and without_gold(config.run):
-        raise UserError(f"{at(questions)}: {few}; collect more before the answers are paid for, or set --allow-few")
     prompts = read_prompts(config.prompts)
     plan = SamplingPlan(questions, evidence, config.conditions, dict(config.samples), config.mask_questions, prompts)
     total = plan.n_requests(counts)

@@ -3,24 +3,22 @@
 Reads the gate's scores and outcomes.jsonl (written by end_to_end.py) of the run folder. Goals: a ratio, the best
 accuracy, at most max_loss of All-RAG's accuracy lost (guaranteed with probability 1 - delta for new questions of the
 same kind, as long as the dev questions chose nothing else of the gate: --dev-share 0.5 takes a half of them that other
-choices can leave alone; several questions about one entity are warned of, since each counts as drawn by itself), at
-most max_change of the answers different from always searching (guaranteed likewise; it reads stored answers, and no
-accepted ones), a budget of money, tokens or milliseconds for a thousand questions (by the price list), or a threshold
-given by hand. The folder is the one that the score file names; a guarantee noted there
-stays, unless --replace. A threshold under a SeaKR gate's floor is refused. Scores of the test split, or of
---new-scores, that are distributed otherwise are warned about; no answer of theirs is looked at.
+choices can leave alone; several questions about one entity are warned of, since each counts as drawn by itself), a
+budget of money, tokens or milliseconds for a thousand questions (by the price list), or a threshold given by hand. The
+folder is the one that the score file names; a guarantee noted there stays, unless --replace. A threshold under a SeaKR
+gate's floor is refused. Scores of the test split, or of --new-scores, that are distributed otherwise are warned about;
+no answer of theirs is looked at.
 
 Examples:
   python eval/calibrate.py --run runs/demo --gate seakr
   python eval/calibrate.py --run runs/demo --gate kbm_mastery --goal max_loss --max-loss 0.05
   python eval/calibrate.py --run runs/demo --gate features_benefit --goal budget --budget "2.5 USD"
-  python eval/calibrate.py --run runs/logs --gate features_change --goal max_change --max-change 0.05
   python eval/calibrate.py --run runs/demo --gate seakr --check --new-scores new/scores.jsonl
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -33,7 +31,6 @@ from kbtrain.errors import UserError
 from kbtrain.evaluation.calibrate import (
     Chosen,
     calibrate,
-    calibrate_change,
     card_threshold,
     dev_table,
     place_of,
@@ -41,7 +38,6 @@ from kbtrain.evaluation.calibrate import (
 )
 from kbtrain.evaluation.cost import Usage, asking_of, bill, stored_usage, thousand_questions
 from kbtrain.evaluation.decisions import DevRule
-from kbtrain.evaluation.fidelity import DELTA, MAX_CHANGE, read_changes
 from kbtrain.evaluation.gate_inputs import training_of, training_texts
 from kbtrain.evaluation.outcomes import entities_of
 from kbtrain.evaluation.run_folder import read_labels, read_outcomes
@@ -63,20 +59,15 @@ class CalibrateConfig(Config):
     run: Path = Field(Path("runs/demo"), description="run folder")
     gate: str = Field(..., description="name of the gate in the score file")
     folder: Path | None = Field(None, description="the gate's folder; without it the one that the score file names")
-    goal: Literal["ratio", "best_accuracy", "max_loss", "given", "max_change", "budget"] = Field(
-        "ratio", description="ratio, best_accuracy, max_loss, max_change, budget or given"
+    goal: Literal["ratio", "best_accuracy", "max_loss", "given", "budget"] = Field(
+        "ratio", description="ratio, best_accuracy, max_loss, budget or given"
     )
     budget: str | None = Field(
         None, description="goal 'budget': of a thousand questions, such as '2.5 USD', '900000 tokens' or '400000 ms'"
     )
     ratio: float = Field(0.5, ge=0, le=1, description="goal 'ratio': share of questions to retrieve for")
     max_loss: float = Field(0.05, gt=0, lt=1, description="goal 'max_loss': accuracy that may be lost against All-RAG")
-    max_change: float = Field(
-        MAX_CHANGE, gt=0, lt=1, description="goal 'max_change': share of answers that may differ from All-RAG's"
-    )
-    delta: float = Field(
-        DELTA, gt=0, lt=1, description="goals 'max_loss', 'max_change': probability that the promise fails"
-    )
+    delta: float = Field(0.1, gt=0, lt=1, description="goal 'max_loss': probability that the promise fails")
     sampling_run: str = Field("main", description="name of the sampling run in samples.db")
     dev_share: float = Field(1.0, gt=0, le=1, description="share of the dev questions, by their ids; rest untouched")
     threshold: float | None = Field(None, description="goal 'given': the threshold")
@@ -96,9 +87,7 @@ class CalibrateConfig(Config):
         if self.goal == "budget" and self.budget is None:
             raise ValueError("key 'budget': goal 'budget' needs an amount, such as '2.5 USD'")
         check_counts(self, "goal", "max_loss", "max_loss")
-        check_counts(self, "goal", "max_change", "max_change")
-        if self.goal != "max_change":
-            check_counts(self, "goal", "max_loss", "delta")
+        check_counts(self, "goal", "max_loss", "delta")
         check_counts(self, "goal", "ratio", "ratio")
         return self
 
@@ -106,22 +95,19 @@ class CalibrateConfig(Config):
 def main(config: CalibrateConfig) -> None:
     scores_stored = stored_scores(config.run)
     path, scores = scores_stored.scores_of(config.gate)
-    outcomes = [] if config.goal == "max_change" else read_outcomes(config.run)
+    outcomes = read_outcomes(config.run)
     folder, name = place(config, source_of(config.run, scores_stored.meta, config.gate))
-    if config.goal == "max_change":
-        of_dev, tested = change(config, folder, name, path, scores)
-    else:
-        of_dev, tested = (
-            [outcome.question_id for outcome in outcomes if outcome.split == split] for split in ("dev", "test")
-        )
-        if not config.check:
-            dev = dev_table(config.gate, scores, outcomes, path, config.dev_share)
-            if config.goal == "best_accuracy" and path_exists(config.run / "labels.jsonl"):
-                _, labels = read_labels(config.run / "labels.jsonl")
-                texts = training_texts(jsonl.read(Question, config.run / "questions.jsonl"))
-                of_folder = StoredScores(folder, behind={name: Source(folder, name, gate_identity(folder))})
-                dev = replace(dev, train=training_of([name], of_folder, labels, texts)[name])
-            note(config, folder, name, dev, path, outcomes, scores_stored)
+    of_dev, tested = (
+        [outcome.question_id for outcome in outcomes if outcome.split == split] for split in ("dev", "test")
+    )
+    if not config.check:
+        dev = dev_table(config.gate, scores, outcomes, path, config.dev_share)
+        if config.goal == "best_accuracy" and path_exists(config.run / "labels.jsonl"):
+            _, labels = read_labels(config.run / "labels.jsonl")
+            texts = training_texts(jsonl.read(Question, config.run / "questions.jsonl"))
+            of_folder = StoredScores(folder, behind={name: Source(folder, name, gate_identity(folder))})
+            dev = replace(dev, train=training_of([name], of_folder, labels, texts)[name])
+        note(config, folder, name, dev, path, outcomes, scores_stored)
     entities = None
     if config.new_scores is not None:
         new_values = list(read_scores(config.new_scores).get(config.gate, {}).values())
@@ -164,21 +150,6 @@ def asked_in(config: CalibrateConfig, ids: Collection[str]) -> list[Question]:
     return [question for question in jsonl.read(Question, path) if question.id in question_ids]
 
 
-def change(
-    config: CalibrateConfig, folder: Path, name: str, path: Path, scores: Mapping[str, float]
-) -> list[list[str]]:
-    """Choose the threshold by the answers that differ, and note it, unless ``check``; ids of dev and test questions."""
-    changes = read_changes(config.run, config.sampling_run)
-    if not config.check:
-        dev, scale = changes["dev"].share(config.dev_share), scale_of(folder, name)
-        floor = None if scale is None else scale.floor
-        values = dev.scores(config.gate, scores, path)
-        choice = calibrate_change(values, dev.differs, config.max_change, config.delta, floor)
-        warn_of_dependence(dev.questions)
-        write(config, folder, name, choice, dev.questions, (path, config.run / "questions.jsonl"))
-    return [[question.id for question in split_changes.questions] for split_changes in changes.values()]
-
-
 def note(
     config: CalibrateConfig,
     folder: Path,
@@ -192,7 +163,6 @@ def note(
     scale, ids = scale_of(folder, name), [outcome.question_id for outcome in outcomes if outcome.split == "dev"]
     if scale is not None and config.goal == "given" and config.threshold is not None:
         scale.check(config.threshold)
-    assert config.goal != "max_change"
     floor = None if scale is None else scale.floor
     if config.goal == "budget":
         value = within_budget(config, dev, ids, stored)

@@ -19,7 +19,6 @@ from pydantic import Field
 from kbtrain.config import Config, run_script
 from kbtrain.errors import UserError, did_you_mean
 from kbtrain.evaluation.cost import asking_of, stored_usage, thousand_questions
-from kbtrain.evaluation.fidelity import fidelities, left_out_lines, predicts_change, read_changes, read_fidelities
 from kbtrain.evaluation.gate_inputs import training_of, training_texts
 from kbtrain.evaluation.outcomes import AccuracyKind, dev_kind, entities_of
 from kbtrain.evaluation.results import STAGE_OF, GateResult, check_result, load
@@ -34,11 +33,9 @@ from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_current, write_atomically, write_meta
 from kbtrain.labeling.distribution import statistics
 from kbtrain.llm.forecast import PRICES, read_prices
-from kbtrain.records import Outcome, Question
+from kbtrain.records import Question
 from kbtrain.report.curves import curve_band, savings_figure
 from kbtrain.report.examples import AnsweredRun, collect, questions_of, select, worst_errors
-from kbtrain.report.fidelity import FidelityReport, beside_accuracy, changed_answers, figure
-from kbtrain.report.fidelity import closing_block as fidelity_block
 from kbtrain.report.figures import ClassifiedGate, gate_figures, read_classified
 from kbtrain.report.first_screen import closing_block, first_screen, rule_of, sentences
 from kbtrain.report.page import Report, draw, render_gate, render_html, render_markdown
@@ -60,8 +57,6 @@ class ReportConfig(Config):
 
 def main(config: ReportConfig) -> None:
     started = time.monotonic()
-    if not path_exists(config.run / "results.json") and path_exists(config.run / "fidelity.json"):
-        return without_gold(config, started)
     check_result(config.run / "results.json", config.sampling_run)
     results = load(config.run / "results.json")
     scores_stored = stored_scores(config.run)
@@ -88,7 +83,6 @@ def main(config: ReportConfig) -> None:
     gate_savings = savings(dev, outcomes, scored, options)
     gate = main_gate(gates, config.gate, gate_savings)
     first = first_screen(results, gate_savings, questions, gate)
-    first = replace(first, sentences=[*first.sentences, *change_sentences(config, scores_stored, gates, outcomes)])
     cost = "-"
     if gate is not None:
         cost = bill_sentence(config, scores_stored, gate.gate, settings[gate.gate][0], questions)
@@ -176,58 +170,6 @@ def bill_sentence(
     retrieve = np.array([scores_stored.by_gate[gate][name] > threshold for name in ids], dtype=np.float64)
     usage = stored_usage(config.run, config.sampling_run, ids)
     return thousand_questions(usage, retrieve, read_prices(config.prices), asking_of(scores_stored, gate))
-
-
-def change_sentences(
-    config: ReportConfig, scores_stored: StoredScores, gates: Sequence[GateResult], outcomes: Sequence[Outcome]
-) -> list[str]:
-    """A sentence on the gate for ``change`` that skips most on dev; none without such a gate, or with few dev
-    questions."""
-    behind = scores_stored.behind
-    learnt = [g.gate for g in gates if g.gate in behind and predicts_change(behind[g.gate])]
-    if not learnt:
-        return []
-    try:
-        measured = fidelities(read_changes(config.run, config.sampling_run), scores_stored, learnt)
-    except UserError as error:
-        return [f"No promise about changed answers: {error}."]
-    best = next(figure for _, figure in measured.values())
-    skipped = [scores_stored.by_gate[best.gate][o.question_id] <= best.threshold for o in outcomes]
-    right = [o.llm_correct if skip else o.rag_correct for o, skip in zip(outcomes, skipped, strict=True)]
-    always = sum(o.rag_correct for o in outcomes) / len(outcomes)
-    return [beside_accuracy(best, sum(right) / len(right), always)]
-
-
-def without_gold(config: ReportConfig, started: float) -> None:
-    """Write the report of a run without accepted answers."""
-    source = config.run / "fidelity.json"
-    check_result(source, config.sampling_run)
-    meta, fidelities_found = read_fidelities(source)
-    scores_stored, changes = stored_scores(config.run), read_changes(config.run, config.sampling_run)
-    behind, by_name = scores_stored.behind, {entry.gate: entry for entry in fidelities_found}
-    if config.gate is not None and config.gate not in by_name:
-        raise UserError(f"key 'gate': no scored gate '{config.gate}' in {source}; {did_you_mean(config.gate, by_name)}")
-    learnt = [entry for entry in fidelities_found if entry.gate in behind and predicts_change(behind[entry.gate])]
-    first = by_name[config.gate] if config.gate else (learnt or fidelities_found)[0]
-    ordered = [first, *(entry for entry in fidelities_found if entry is not first)]
-    scores = scores_stored.by_gate
-    report = FidelityReport(
-        title=config.title,
-        meta=meta,
-        test=changes["test"],
-        found=ordered,
-        changed=changed_answers(config.run, config.sampling_run, changes["test"], scores[first.gate], first.threshold),
-        lines=[*left_out_lines(changes), *meta.get("kept_thresholds", {}).values()],
-        costs=[bill_sentence(config, scores_stored, first.gate, first.threshold, changes["test"].questions)],
-        svg=figure(changes["test"], scores, ordered),
-    )
-    for name, text in (("report.html", report.html()), ("report.md", report.markdown())):
-        write_atomically(config.run / name, text)
-        write_meta(config.run / name, stage="write_report", config=config, inputs=[source], started=started)
-    print(f"wrote the report in {time.monotonic() - started:.0f} s -> {config.run}/report.html and report.md")
-    behind_first = behind.get(first.gate)
-    use = "" if behind_first is None or first.dev_skipped <= 0 else f"{decide_command(behind_first)}; "
-    print("\n".join(fidelity_block(report, config.run / "report.html", use)))
 
 
 def decide_command(source: Source) -> str:

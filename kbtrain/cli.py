@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     Parsers = argparse._SubParsersAction["_Parser"]
 
 
-_KEY = "label by which a gate with several decides: mastery, certainty, benefit, change"
+_KEY = "label by which a gate with several decides: mastery, certainty, benefit"
 
 
 class _Parser(argparse.ArgumentParser):

@@ -108,7 +108,7 @@ def demo(args: argparse.Namespace) -> None:
 def decide(args: argparse.Namespace) -> None:
     import json
 
-    from kbtrain.gates.decide import STDIN, decisions, missing_promise_warning
+    from kbtrain.gates.decide import STDIN, decisions
     from kbtrain.gates.registry import load_gate, verify_weights
 
     batches = _inputs(args)
@@ -117,8 +117,6 @@ def decide(args: argparse.Namespace) -> None:
     gate = load_gate(args.folder, args.key, args.dtype, args.device, args.revision)
     if args.threshold is None and gate.promise:
         step(f"{gate.name}: its threshold promises: {gate.promise}")
-    elif args.threshold is None and (warning := missing_promise_warning(gate)):
-        step(warning)
     n = 0
     for inputs in batches:
         for decided in decisions(gate, inputs, args.threshold):

@@ -141,7 +141,7 @@ def chain(size: Size = "demo") -> list[ChainStep]:
 def own_chain(run: Path, prices: str | None = None) -> list[ChainStep]:
     """From sampled answers of one's own questions to a gate and its report, without a model: seconds on any machine.
 
-    Without accepted answers the gate skips searches that change no answer. ``prices``: the report's price list.
+    ``prices``: the report's price list.
     """
     data = _examples(run / "examples")
     # a search of the user's own leaves no index, and the gate reads the questions' form alone
@@ -159,46 +159,37 @@ def own_chain(run: Path, prices: str | None = None) -> list[ChainStep]:
     def halves() -> tuple[str, ...]:
         return ("--by", "greedy") if greedy_only(run) else ("--tau-certainty", "middle")  # one answer has no certainty
 
-    label = chain_step("label", "what the model masters", 0.1, halves, run=run, tau_mastery="middle")
-    figures = chain_step(
-        "end_to_end", "accuracy against searches", 0.1, run=run, threshold_rule="best_accuracy"
-    )  # fmt: skip
-    if without_gold(run):
-        keys = targets = lambda: ("--keys", "[change]")
-        label = chain_step("label", "what passages change", 0.1, halves, run=run, tau_change="middle")
-        figures = chain_step("fidelity", "searches skipped against answers that differ", 0.1,
-                             lambda: ("--max-change", f"{attainable_change(run):g}"), run=run)  # fmt: skip
     return [
-        label,
+        chain_step("label", "what the model masters", 0.1, halves, run=run, tau_mastery="middle"),
         chain_step("build", "training examples", 0.1, targets, run=run),
         chain_step("train_features", "a gate from the questions' form and words", 0.1, keys, **data, index=index,
                    output=run / "features"),
         chain_step("score", "every gate's score of every question", 0.1, run=run),
-        figures,
+        chain_step("end_to_end", "accuracy against searches", 0.1, run=run, threshold_rule="best_accuracy"),
         chain_step("write_report", "the report", 0.1, run=run, prices=prices),
     ]  # fmt: skip
 
 
-def check_answered(run: Path) -> None:
-    """Raise :class:`UserError` for too few answered questions without gold, before a stage leaves a gate behind."""
-    questions = _questions(run)
-    if not _lacks_gold(questions):
-        return
-    from kbtrain.evaluation.fidelity import read_changes
-    from kbtrain.questions.collect import lacking_for_change
+def check_gold(path: Path) -> None:
+    """Raise :class:`UserError` where no question of some split has an accepted answer."""
+    from kbtrain.io import jsonl
 
-    train, changes = sum(question.split == "train" for question in questions), read_changes(run)
-    if few := lacking_for_change({"train": train, "dev": len(changes["dev"].questions)}):
-        raise UserError(f"{run / 'questions.jsonl'}: {few}; collect and sample more (kbtrain run collect)")
-    differ = [differs for split in changes.values() for differs in split.differ]
-    check_changes(run, len(differ), any(differ))
+    splits, with_gold = set[str](), set[str]()
+    for question in jsonl.read(Question, path):
+        splits.add(question.split)
+        with_gold |= {question.split} if question.answers else set()
+    if lacking := sorted(splits - with_gold):
+        raise UserError(
+            f"{path}: no accepted answers in {', '.join(lacking)}, and nothing can be called right there; "
+            "docs/howto/no-gold-answers.md shows what can be done"
+        )
 
 
 def check_passages(run: Path) -> list[str]:
     """A warning where many questions have no passages.
 
-    Raises :class:`UserError` where none has any, and where all answers are the same with and without passages: a gate
-    of such answers skips every search.
+    Raises :class:`UserError` where none has any, and where all answers are the same with and without passages: no
+    search can help there.
     """
     from kbtrain.io import jsonl
     from kbtrain.io.store import SampleStore
@@ -213,42 +204,12 @@ def check_passages(run: Path) -> list[str]:
             {answers.condition: answers.greedy and answers.greedy.text for answers in group} for _, group in stored
         )
         both = [pair for pair in texts if pair.get("llm") is not None and pair.get("rag") is not None]
-    check_changes(run, len(both), any(pair["llm"] != pair["rag"] for pair in both))
-    return lines
-
-
-def check_changes(run: Path, n: int, differ: bool) -> None:
-    """Raise :class:`UserError` where passages change none of ``n`` answers."""
-    if n and not differ:
+    if both and all(pair["llm"] == pair["rag"] for pair in both):
         raise UserError(
-            f"{run / 'samples.db'}: {n} questions have the same answer with and without passages, and none has two; "
-            "check that the prompt shows the passages and that the model reads them"
+            f"{run / 'samples.db'}: {len(both)} questions have the same answer with and without passages, and none has "
+            "two; check that the prompt shows the passages and that the model reads them"
         )
-
-
-def without_gold(run: Path) -> bool:
-    """True where no question of some split has an accepted answer: nothing can be called right there."""
-    return _lacks_gold(_questions(run))
-
-
-def _questions(run: Path) -> list[Question]:
-    from kbtrain.io import jsonl
-
-    path = run / "questions.jsonl"
-    return list(jsonl.read(Question, path)) if path.exists() else []
-
-
-def _lacks_gold(questions: Sequence[Question]) -> bool:
-    return len({q.split for q in questions if q.answers}) < len({q.split for q in questions})
-
-
-def attainable_change(run: Path) -> float:
-    """The share of answers that may differ: the smallest that so few dev questions can promise, at least 5 %."""
-    from kbtrain.evaluation.fidelity import read_changes
-    from kbtrain.questions.collect import LEAST_DEV
-
-    n = len(read_changes(run)["dev"].questions)
-    return min((share for share, least in LEAST_DEV.items() if n >= least), default=max(LEAST_DEV))
+    return lines
 
 
 def greedy_only(run: Path) -> bool:
@@ -294,7 +255,7 @@ def finish_own(run: Path, say: Say, prices: str | None = None) -> None:
             f"sample --run {shlex.quote(str(run))} with its --config or --model{_answers_stored(run)}"
         )
     warned = check_passages(run)
-    check_answered(run)
+    check_gold(run / "questions.jsonl")
     follow(own_chain(run, prices), run, say)
     sys.stdout.write("".join(f"{line}\n" for line in warned))
 

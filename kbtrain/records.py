@@ -172,9 +172,6 @@ class Label:
     ``known``/``certain`` are ``llm`` mastery > tau_mastery and certainty > tau_certainty; ``known_rag``/
     ``certain_rag`` the same under ``rag``. ``benefit`` = mastery(rag) - mastery(llm), in [-1, 1]. All about certainty
     is None where certainty is, all about mastery (benefit too) where mastery is.
-
-    ``change`` is the probability that an answer with passages differs from one without, with a 95 % interval;
-    ``changes`` is change > tau_change. It needs no gold answer; None without ``rag`` answers.
     """
 
     question_id: str
@@ -194,17 +191,12 @@ class Label:
     effect_mastery: Effect | None
     effect_certainty: Effect | None
     relation: str | None = None
-    change: float | None = field(default=None, metadata=_RARE)
-    change_low: float | None = field(default=None, metadata=_RARE)
-    change_high: float | None = field(default=None, metadata=_RARE)
-    tau_change: float | None = field(default=None, metadata=_RARE)
-    changes: bool | None = field(default=None, metadata=_RARE)
 
 
-Target = Literal["mastery", "certainty", "benefit", "change", "time_sensitive", "needs_knowledge"]
+Target = Literal["mastery", "certainty", "benefit", "time_sensitive", "needs_knowledge"]
 OF_QUESTION: frozenset[Target] = frozenset({"time_sensitive", "needs_knowledge"})  # for any model: hard labels
 # True speaks for retrieval; of the others, against it
-NEEDS_RETRIEVAL: frozenset[Target] = OF_QUESTION | {"benefit", "change"}
+NEEDS_RETRIEVAL: frozenset[Target] = OF_QUESTION | {"benefit"}
 
 
 @dataclass(frozen=True)
@@ -212,7 +204,7 @@ class GateExample:
     """One training (or scoring) example of a question gate: the question, its reference and its targets.
 
     ``reference`` is None for the plain question (``Reference: None`` in the prompt). Soft targets are in [0, 1]:
-    mastery, certainty, change, and benefit stretched from its range in training; None where the label is not known
+    mastery, certainty, and benefit stretched from its range in training; None where the label is not known
     (scoring).
     ``hits``: passages found for the question, with the retriever's scores, for gates that are asked after the search;
     ``titles``: the rule by which a prompt shows theirs.
@@ -239,8 +231,6 @@ class GateExample:
     needs_knowledge: bool | None = field(default=None, metadata=_RARE)
     entities: tuple[str, ...] = field(default=(), metadata=_RARE)
     titles: Titles = field(default="missing", metadata=_RARE)
-    change: bool | None = field(default=None, metadata=_RARE)
-    soft_change: float | None = field(default=None, metadata=_RARE)
 
     @classmethod
     def ask(

@@ -38,7 +38,6 @@ from kbtrain.training.data import read_classifier_data, read_examples
 from kbtrain.training.fit import FittedGate, KeptFeatures, SingleEnding, claim_fit_folder
 
 KEYS: tuple[Key, ...] = ("benefit", "mastery", "certainty")  # of equally good ones, the first
-WITHOUT_GOLD: tuple[Key, ...] = ("change", "certainty")
 
 
 class FitGateConfig(FitConfig):
@@ -103,8 +102,6 @@ def fit_by_keys(config: FitGateConfig, kind: Kind, features: KeptFeatures | None
         )
     keys: tuple[Key, ...] = (config.key or "mastery",) if turns or config.key else KEYS
     by_key = _fit(keys, config, kind, features, problems := [])
-    if "mastery" not in by_key and "benefit" not in by_key and keys == KEYS:  # no accepted answers
-        by_key = _fit(WITHOUT_GOLD, config, kind, features, problems)
     if not by_key:
         raise problems[0]
     return by_key

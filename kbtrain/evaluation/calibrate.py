@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from kbtrain.arrays import Floats
 from kbtrain.errors import UserError
 from kbtrain.evaluation.decisions import DevRule, choose_threshold
 from kbtrain.evaluation.outcomes import answers, entities_of, is_needed
@@ -20,7 +19,7 @@ from kbtrain.gate.card import Threshold, promise_text
 from kbtrain.gates.question_shift import dev_questions
 from kbtrain.metrics.calibration import kept_scores
 from kbtrain.metrics.significance import draw_policies, interval
-from kbtrain.metrics.thresholds import Dev, control, unchanged
+from kbtrain.metrics.thresholds import Dev
 from kbtrain.records import Outcome, Question
 
 DRAWS = 2000
@@ -52,12 +51,6 @@ class Chosen:
         e, bound = self.evidence, self.evidence["guarantee"]
         condition = "if these questions chose nothing else of the gate"
         promise = f"; promised: {promise_text(bound)}, {condition}" if bound else ""
-        if "changed" in e:
-            return (
-                f"retrieve if score > {self.threshold:.4f} ({self.rule}); {e['n_dev']} dev questions: "
-                f"{1 - e['retrieval_ratio']:.1%} of the searches skipped, {e['changed']:.1%} of the answers differ "
-                f"from always searching ({e['changed_never']:.1%} without any search){promise}"
-            )
         return (
             f"retrieve if score > {self.threshold:.4f} ({self.rule}); {e['n_dev']} dev questions: "
             f"{e['retrieval_ratio']:.1%} retrieved, accuracy {e['accuracy']:.3f} (LLM only {e['llm_only']:.3f}, "
@@ -94,25 +87,6 @@ def calibrate(dev: Dev, cut: DevRule, floor: float | None = None, preset: float 
     choice = choose_threshold(dev, cut, floor, preset)
     guarantee = None if choice.guarantee is None else asdict(choice.guarantee)
     return Chosen(choice.value, str(cut), _evidence(dev, choice.value) | {"guarantee": guarantee})
-
-
-def calibrate_change(scores: Floats, changed: Floats, limit: float, delta: float, floor: float | None = None) -> Chosen:
-    """The threshold with the fewest searches at which at most ``limit`` of the answers differ from always searching.
-
-    The promise holds with probability 1 - ``delta`` over the dev questions. ``changed``: 1 where the answer with
-    passages differs; no accepted answer is needed. Raises :class:`UserError` for too few questions.
-    """
-    guarantee = control("answers_changed", unchanged(scores, changed), limit, delta, floor)
-    retrieved = scores > guarantee.threshold
-    evidence = {
-        "n_dev": len(scores),
-        "retrieval_ratio": float(retrieved.mean()),
-        "changed": float((changed * ~retrieved).mean()),
-        "changed_never": float(changed.mean()),
-        "dev_scores": kept_scores(scores),
-        "guarantee": asdict(guarantee),
-    }
-    return Chosen(guarantee.threshold, f"max_change {limit:g} with probability {1 - delta:g}", evidence)
 
 
 def question_facts(questions: Sequence[Question]) -> dict[str, Any]:

@@ -268,7 +268,7 @@ def _inlined(part: Any, named: Mapping[str, Any]) -> Any:
     return {key: _inlined(inner, named) for key, inner in part.items()}
 
 
-STAGE_OF = {"results.json": "end_to_end", "fidelity.json": "fidelity", "classify.json": "classify", "cost.json": "cost"}
+STAGE_OF = {"results.json": "end_to_end", "classify.json": "classify", "cost.json": "cost"}
 STAGES = ("questions.jsonl", "passages.jsonl", "evidence.jsonl", "samples.db", "labels.jsonl", "examples/train.jsonl",
           "examples/dev.jsonl", "examples/test.jsonl")  # fmt: skip
 

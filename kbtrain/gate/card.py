@@ -138,9 +138,7 @@ class Threshold(BaseModel):
     def line(self, gate: str) -> str:
         """A point of a list: the threshold, its rule, its promise if any, and its effect on dev as far as noted."""
         evidence, shares, ratio = self.evidence, "", self.evidence.get("retrieval_ratio", 0.0)
-        if {"retrieval_ratio", "changed"} <= set(evidence):
-            shares = f": {1 - ratio:.1%} of the searches skipped, {evidence['changed']:.1%} of the answers differ"
-        elif {"retrieval_ratio", "accuracy"} <= set(evidence):
+        if {"retrieval_ratio", "accuracy"} <= set(evidence):
             shares = f": {ratio:.1%} retrieved, accuracy {evidence['accuracy']:.3f}"
         promise = f"; promised: {self.promise}" if self.promise else ""
         where = "logged" if "traffic" in evidence else "dev"
@@ -153,10 +151,8 @@ class Threshold(BaseModel):
 
 def promise_text(guarantee: Mapping[str, Any]) -> str:
     """A threshold's guarantee in words (:class:`kbtrain.metrics.thresholds.Guarantee` as a document has it)."""
-    changed = guarantee.get("promise") == "answers_changed"
-    what = "% of the answers differ from" if changed else "points of right answers lost against"
     sure = f"with probability {1 - guarantee['delta']:g}"
-    return f"at most {100 * guarantee['limit']:.3g} {what} always searching, {sure}"
+    return f"at most {100 * guarantee['limit']:.3g} points of right answers lost against always searching, {sure}"
 
 
 class GateCard(BaseModel):

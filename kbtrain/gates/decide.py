@@ -66,17 +66,6 @@ def _of_rows(file: DataFile, field: str | None) -> Iterator[str]:
         yield row.text(name)
 
 
-def missing_promise_warning(gate: Gate) -> str:
-    """A warning of a gate for ``change`` whose threshold rests on no promise; empty for any other gate."""
-    threshold, key = gate.noted_threshold, getattr(gate, "key", None)
-    if key != "change" or threshold is None or threshold.promise or "traffic" in threshold.evidence:
-        return ""
-    return (
-        f"warning: the threshold of {gate.name} promises nothing about changed answers; choose one: "
-        "kbtrain run fidelity --run RUN"
-    )
-
-
 def _not_empty(text: str, place: str) -> str:
     if is_blank(text):
         raise UserError(f"{place}: empty; expected a question")

@@ -47,12 +47,11 @@ def fit_kind(name: str, kind: Kind, key: Key, rows: Sequence[Labelled], stored_f
 def best_key(tried: Mapping[Key, FittedGate], stored_features: KeptFeatures | None) -> tuple[Key, dict[str, float]]:
     """The key whose gate ranks dev best, and each one's AUROC.
 
-    All are measured on the same labels: benefit's (a search was needed), without accepted answers change's, and on
-    their own only where both are missing.
+    All are measured on the same labels: benefit's (a search was needed), and on their own only where these are missing.
     """
     areas = {}
     for key, fitted in tried.items():
-        rows = tried.get("benefit", tried.get("change", fitted)).dev
+        rows = tried.get("benefit", fitted).dev
         scores = scores_of(fitted.gate, [row.example for row in rows], stored_features)
         areas[key] = classifier_metrics([row.is_needed for row in rows], scores).get("auroc", 0.5)
     return max(areas, key=lambda key: areas[key]), {str(key): area for key, area in areas.items()}

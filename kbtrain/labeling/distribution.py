@@ -54,8 +54,6 @@ class _Group:
         self.counts["without_certainty"] += label.certain is None
         for indicator, condition, value in indicator_values(label):
             self._sum(f"{indicator}_{condition}", value)
-        if label.change is not None:
-            self._sum("change", label.change)
         if label.benefit is not None:
             self._sum("benefit", label.benefit)
             self.counts[f"effect_mastery.{label.effect_mastery}"] += 1
@@ -121,7 +119,7 @@ class Distribution:
         for key, bins in summary["histograms"].items():
             if key.startswith("mastery_"):
                 lines.append(f"{key.removeprefix('mastery_'):<16}" + "".join(f"{n:>7}" for n in bins))
-        head = ("relation", "n", "llm", "rag", "known", "certain", "helps/same/harms", "change")
+        head = ("relation", "n", "llm", "rag", "known", "certain", "helps/same/harms")
         groups = [*summary["by_relation"].items(), ("all", summary["labels"])]
         return lines + aligned(head, [_group_cells(name or "-", group) for name, group in groups]).splitlines()
 
@@ -134,8 +132,7 @@ def _group_cells(name: str, group: dict[str, Any]) -> list[str]:
     share_known = f"{group['known'] / graded:.0%}" if graded else "-"
     judged = n - group.get("without_certainty", 0)
     certain = f"{group['certain'] / judged:.0%}" if "mean_certainty_llm" in group else "-"
-    change = f"{group['mean_change']:.2f}" if "mean_change" in group else "-"
-    return [name, str(n), llm, rag, share_known, certain, effects, change]
+    return [name, str(n), llm, rag, share_known, certain, effects]
 
 
 def _indicators(label: Label) -> list[Indicators]:

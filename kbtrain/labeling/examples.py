@@ -70,7 +70,7 @@ class BenefitTarget:
 
 _TIME_SENSITIVE = {"never-changing": False, "slow-changing": True, "fast-changing": True}  # FreshQA's words
 PLAIN = BenefitTarget()  # (1 + benefit) / 2
-WITHOUT_GOLD: frozenset[Target] = OF_QUESTION | {"certainty", "change"}  # targets that need no accepted answer
+WITHOUT_GOLD: frozenset[Target] = OF_QUESTION | {"certainty"}  # targets that need no accepted answer
 
 
 @dataclass
@@ -141,8 +141,6 @@ def example(question: Question, label: Label | None, target: BenefitTarget = PLA
         soft_mastery=label.llm.mastery,
         soft_certainty=label.llm.certainty,
         soft_benefit=None if gain is None else target.soft(gain),
-        change=label.changes,
-        soft_change=label.change,
     )
 
 
@@ -150,7 +148,7 @@ def reference_example(question: Question, label: Label | None, reference: str | 
     """The example whose prompt carries the evidence, with targets from ``rag`` samples (KBM, section 5.4).
 
     ``reference`` None: nothing was found, and the prompt is the plain question's.
-    Benefit and change have no target: the prompt has the reference already.
+    Benefit has no target: the prompt has the reference already.
     """
     plain = _unlabelled(question, f"{question.id}#reference", reference)
     if label is None:

@@ -14,7 +14,6 @@ from typing import Literal
 
 from kbtrain.answers import grading
 from kbtrain.answers.thoughts import counted_answers, silence
-from kbtrain.labeling.change import Change
 from kbtrain.labeling.indicators import MAX_EMPTY, Graded, certainty, certainty_interval, grade, grade_answer
 from kbtrain.metrics.significance import Interval, newcombe, wilson
 from kbtrain.records import Condition, Effect, Indicators, Label, Question, Sample, SampleSet
@@ -137,10 +136,8 @@ def label(
     by_condition: Mapping[Condition, Indicators],
     tau_mastery: float,
     tau_certainty: float,
-    change: Change | None = None,
-    tau_change: float = 0.5,
 ) -> Label:
-    """The label of a question from its indicators; ``found`` must have ``llm``, and may have ``rag`` and ``mask``."""
+    """The label of a question from its indicators: under ``llm``, and ``rag`` and ``mask`` where they are."""
     llm, rag = by_condition["llm"], by_condition.get("rag")
     gained = None if rag is None else benefit(llm, rag)
     gain, (gain_low, gain_high) = gained or (None, (None, None))
@@ -162,15 +159,12 @@ def label(
         effect_mastery=None if rag is None else _effect(llm.mastery, rag.mastery),
         effect_certainty=None if rag is None else _effect(llm.certainty, rag.certainty),
         relation=question.relation,
-        change=None if change is None else change.value,
-        change_low=None if change is None else change.low,
-        change_high=None if change is None else change.high,
     )
-    return with_taus(draft, tau_mastery, tau_certainty, tau_change)
+    return with_taus(draft, tau_mastery, tau_certainty)
 
 
-def with_taus(label: Label, tau_mastery: float, tau_certainty: float, tau_change: float = 0.5) -> Label:
-    """The same label with hard parts by other taus: known iff mastery > tau, and likewise certain and changes.
+def with_taus(label: Label, tau_mastery: float, tau_certainty: float) -> Label:
+    """The same label with hard parts by other taus: known iff mastery > tau, and likewise certain.
 
     A tau that is a quantile is the certainty of some grouping; equal ones of other groupings are not above it, however
     their last digits fell.
@@ -183,8 +177,6 @@ def with_taus(label: Label, tau_mastery: float, tau_certainty: float, tau_change
         certain=_certain(label.llm, tau_certainty),
         known_rag=None if label.rag is None else _is_known(label.rag, tau_mastery),
         certain_rag=None if label.rag is None else _certain(label.rag, tau_certainty),
-        tau_change=None if label.change is None else tau_change,
-        changes=None if label.change is None else above(label.change, tau_change),
     )
 
 

@@ -15,21 +15,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kbtrain.answers import grading
 from kbtrain.answers.thoughts import is_left_out, silence
-from kbtrain.answers.words import words
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import known_sha256
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.change import LONG, Change, MeaningGroups, by_groups, change
-from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, counted_texts, indicators, label
+from kbtrain.labeling.label import DEFAULT_RULE, MIN_SAMPLES, LabelledBy, LabelRule, indicators, label
 from kbtrain.labeling.verdicts import Aligned, QuestionVerdicts
 from kbtrain.records import CONDITIONS, Condition, Evidence, Indicators, Label, Question, SampleSet, Split, Titles
 
 MANY_CUT = 0.05  # share of answers cut at the token limit above which labelling warns
 FEWEST_COMPARED = 10  # questions from which on a share says something
 MANY_COPIED = 0.9  # share of copies from which on the gold answers are taken for the model's own
-MANY_LONG = 0.2  # share of long answers above which labelling warns
 
 
 @dataclass
@@ -68,15 +65,14 @@ class CopiedGold:
 
 @dataclass
 class LabelCounts:
-    """Counts of a labelling by ``rule``. ``mastery`` and ``certainty`` count the training questions' ``llm`` values,
-    ``change`` theirs; ``unread``: stored sets by condition whose question has not come.
+    """Counts of a labelling by ``rule``. ``mastery`` and ``certainty`` count the training questions' ``llm`` values;
+    ``unread``: stored sets by condition whose question has not come.
     """
 
     rule: LabelRule = DEFAULT_RULE
     counts: Counter[str] = field(default_factory=Counter)
     mastery: Counter[float] = field(default_factory=Counter)
     certainty: Counter[float] = field(default_factory=Counter)
-    change: Counter[float] = field(default_factory=Counter)
     answers: dict[Split, Counter[int]] = field(default_factory=dict)  # questions by number of answers, llm and rag
     copied: CopiedGold = field(default_factory=CopiedGold)
     unread: Counter[str] = field(default_factory=Counter)
@@ -117,12 +113,7 @@ class LabelCounts:
             for condition, share in self.cut_shares().items()
             if share > MANY_CUT
         ]
-        long, compared = self.counts["long_answers_compared"], self.counts["answers_compared"]
-        reworded = [
-            f"warning: {long / compared:.0%} of the answers have {LONG} words or more; change compares texts, so that "
-            "an answer in other words counts as changed; data_gen/judge_change.py lets a model compare them"
-        ] if long > MANY_LONG * compared else []  # fmt: skip
-        return copied + left_out + unread + cut + reworded
+        return copied + left_out + unread + cut
 
     def _left_out(self, condition: Condition) -> list[str]:
         cut, thoughts = (self.counts[f"{condition}_answers_left_out_{kind}"] for kind in ("cut", "thought_only"))
@@ -140,19 +131,16 @@ def label_questions(
     questions: Iterable[Question],
     tally: LabelCounts,
     verdicts: Aligned[QuestionVerdicts] | None = None,
-    meanings: Aligned[MeaningGroups] | None = None,
 ) -> Iterator[Label]:
     """A label for each question with at least two ``llm`` samples, in the order of ``questions``; the rest is counted.
 
-    ``verdicts``: a judge's, in the same order; without them each question's own rule grades. ``meanings``: a model's
-    groups of answers, likewise, for change.
+    ``verdicts``: a judge's, in the same order; without them each question's own rule grades.
     tau is not chosen yet: the hard labels are those of tau = 0 (see :func:`kbtrain.labeling.label.with_taus`).
     """
     counts, tally.unread = tally.counts, Counter(store.counts(run))
     for question in questions:
         counts["questions"] += 1
-        groups = None if meanings is None else meanings.record_of(question) or MeaningGroups(question.id, {})
-        parts, changed = _indicators(store, run, question, tally, verdicts_on(verdicts, question), groups)
+        parts = _indicators(store, run, question, tally, verdicts_on(verdicts, question))
         llm = parts.get("llm")
         if llm is None:
             counts["questions_without_llm_samples"] += 1
@@ -169,12 +157,9 @@ def label_questions(
                 tally.mastery[llm.mastery] += 1
             if llm.certainty is not None:
                 tally.certainty[llm.certainty] += 1
-            if changed is not None:
-                tally.change[changed.value] += 1
-        yield label(question, parts, 0.0, 0.0, changed)
-    for aligned in (verdicts, meanings):
-        if aligned is not None:
-            aligned.finish()
+        yield label(question, parts, 0.0, 0.0)
+    if verdicts is not None:
+        verdicts.finish()
     for condition, left in tally.unread.items():
         counts[f"stored_{condition}_of_unknown_questions"] = left
 
@@ -188,13 +173,11 @@ def verdicts_on(verdicts: Aligned[QuestionVerdicts] | None, question: Question) 
 
 
 def _indicators(
-    store: SampleStore, run: str, question: Question, tally: LabelCounts, verdicts: grading.Verdicts | None,
-    groups: MeaningGroups | None,
-) -> tuple[dict[Condition, Indicators], Change | None]:  # fmt: skip
-    """Indicators under each condition with enough samples, and the change between ``llm`` and ``rag``."""
+    store: SampleStore, run: str, question: Question, tally: LabelCounts, verdicts: grading.Verdicts | None
+) -> dict[Condition, Indicators]:
+    """Indicators under each condition with enough samples."""
     by_condition: dict[Condition, Indicators] = {}
     answers: dict[Condition, str] = {}
-    texts: dict[Condition, list[str]] = {}
     for condition in CONDITIONS:
         stored_set = store.get(run, question.id, condition)
         if stored_set is None:
@@ -205,15 +188,8 @@ def _indicators(
         indicated = _indicated(question, stored_set, tally, verdicts)
         if indicated is not None:
             by_condition[condition] = indicated
-            texts[condition] = counted_texts(stored_set, tally.rule)
     tally.copied.add(question, answers)
-    if "llm" not in texts or "rag" not in texts:
-        return by_condition, None
-    if question.grading != "option":
-        both = [*texts["llm"], *texts["rag"]]
-        tally.counts["answers_compared"] += len(both)
-        tally.counts["long_answers_compared"] += groups is None and sum(len(words(text)) >= LONG for text in both)
-    return by_condition, change(question, texts["llm"], texts["rag"], by_groups(groups))
+    return by_condition
 
 
 def _indicated(
@@ -330,9 +306,8 @@ def quantile(values: Counter[float], share: float) -> float:
     raise ValueError("no values")
 
 
-def choose_tau(key: str, setting: Tau, values: Counter[float], one_sided: bool = False) -> float:
-    """tau from its setting and the training questions' values; both sides (> tau and not) must be filled, unless
-    ``one_sided``: then a gate's examples refuse a label of one class.
+def choose_tau(key: str, setting: Tau, values: Counter[float]) -> float:
+    """tau from its setting and the training questions' values; both sides (> tau and not) must be filled.
 
     ``key`` names the setting in the error, e.g. ``tau_mastery``. Without training questions only a number will do.
     """
@@ -345,7 +320,7 @@ def choose_tau(key: str, setting: Tau, values: Counter[float], one_sided: bool =
     else:
         tau = quantile(values, setting.quantile) if isinstance(setting, Quantile) else setting
     above, total = sum(n for value, n in values.items() if value > tau), values.total()
-    if 0 < above < total or one_sided:
+    if 0 < above < total:
         return tau
     quarters = ", ".join(f"{quantile(values, share):.3g}" for share in (0.25, 0.5, 0.75))
     raise UserError(

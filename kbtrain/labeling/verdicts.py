@@ -19,7 +19,6 @@ from kbtrain.io import jsonl
 from kbtrain.io.files import path_exists, script_of
 from kbtrain.io.provenance import check_current, meta_of
 from kbtrain.io.store import SampleStore
-from kbtrain.labeling.change import MeaningGroups
 from kbtrain.questions.checks import read_questions
 from kbtrain.records import CONDITIONS, Evidence, Label, Question
 
@@ -110,7 +109,7 @@ def count_verdicts(verdicts: Iterable[QuestionVerdicts], questions: Iterable[Que
     return counts
 
 
-R = TypeVar("R", Label, Evidence, QuestionVerdicts, MeaningGroups)
+R = TypeVar("R", Label, Evidence, QuestionVerdicts)
 
 
 class Aligned(Generic[R]):

@@ -5,12 +5,11 @@ A threshold is halfway between two neighbouring scores, so that equal scores are
 
 :func:`control` chooses a threshold with a guarantee that holds for any finite number of calibration questions and any
 distribution. With probability 1 - delta over the draw of the calibration questions, the gate keeps its promise on new
-questions of the same kind: "at most ``limit`` of the accuracy of All-RAG is lost", "at most ``limit`` of the answers
-differ from All-RAG's", or "at most ``limit`` of the questions are retrieved". This is Learn-then-Test (Angelopoulos et
-al. 2021) with fixed-sequence testing: all thresholds that differ are tested in one order fixed beforehand, from the one
-that certainly keeps the promise; the first failure ends it. So no correction for the number of thresholds is needed.
-Shares are bounded exactly (Clopper and Pearson 1934); means of fractions by the tighter of Hoeffding's and Bentkus'
-inequality (Bates et al. 2021, section 3.1).
+questions of the same kind: "at most ``limit`` of the accuracy of All-RAG is lost", or "at most ``limit`` of the
+questions are retrieved". This is Learn-then-Test (Angelopoulos et al. 2021) with fixed-sequence testing: all thresholds
+that differ are tested in one order fixed beforehand, from the one that certainly keeps the promise; the first failure
+ends it. So no correction for the number of thresholds is needed. Shares are bounded exactly (Clopper and Pearson 1934);
+means of fractions by the tighter of Hoeffding's and Bentkus' inequality (Bates et al. 2021, section 3.1).
 """
 
 from __future__ import annotations
@@ -193,7 +192,7 @@ def _cumulated(scores: Floats, weights: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(np.bincount(block, weights=weights))])
 
 
-Promise = Literal["accuracy_lost", "answers_changed", "retrieved"]
+Promise = Literal["accuracy_lost", "retrieved"]
 _HALVINGS = 30  # of the interval in which a bound is searched: error below 1e-9
 
 
@@ -201,7 +200,7 @@ _HALVINGS = 30  # of the interval in which a bound is searched: error below 1e-9
 class Guarantee:
     """A threshold (retrieve if score > ``threshold``) and what it promises, see the module.
 
-    ``observed`` is the loss (the share of changed answers, or the ratio) on the ``n`` calibration questions, ``bound``
+    ``observed`` is the loss (or the ratio) on the ``n`` calibration questions, ``bound``
     its upper confidence bound (at most ``limit``), ``ratio`` the share of calibration questions retrieved.
     """
 
@@ -219,10 +218,8 @@ def control(
     promise: Promise, calibration: Dev, limit: float, delta: float = 0.1, least: float | None = None
 ) -> Guarantee:
     """The threshold with the fewest retrievals that loses at most ``limit`` of All-RAG's accuracy (a share of all
-    questions, net of what not retrieving saves), or changes at most ``limit`` of its answers; for "retrieved" the one
-    with the most retrievals within ``limit``.
+    questions, net of what not retrieving saves); for "retrieved" the one with the most retrievals within ``limit``.
 
-    For "answers_changed" ``rag`` is 1, and ``llm`` 1 where the answer stays the same (:func:`unchanged`).
     The calibration questions must be exchangeable with the new ones and untouched by training or other choices.
     ``least``: no threshold below it is considered, and each bound is that of the threshold that is returned.
     Raises :class:`UserError` if there are too few of them for any promise, with the number needed, and if no threshold
@@ -245,7 +242,7 @@ def control(
         observed, bounds = searches / n, upper_bounds(searches, n, delta)
     else:
         values = values[::-1]
-        observed, bounds = _lost(calibration, values, delta, saves=promise != "answers_changed")
+        observed, bounds = _lost(calibration, values, delta)
     keeps = bounds <= limit + 1e-12
     if not keeps[0]:
         raise UserError(
@@ -258,24 +255,17 @@ def control(
     return Guarantee(promise, limit, delta, float(values[last]), n, float(observed[last]), float(bounds[last]), ratio)
 
 
-def _lost(calibration: Dev, values: Floats, delta: float, saves: bool) -> tuple[Floats, Floats]:
+def _lost(calibration: Dev, values: Floats, delta: float) -> tuple[Floats, Floats]:
     """Accuracy lost against All-RAG at each cut, and its upper bound: that of the answers lost minus the lower bound
-    of the answers saved, each at delta / 2; of the answers lost alone where not retrieving ``saves`` none."""
+    of the answers saved, each at delta / 2."""
     order = np.argsort(calibration.scores, kind="stable")
     loss = (calibration.rag - calibration.llm)[order]
     n, skipped = len(loss), np.searchsorted(calibration.scores[order], values, side="right")
     losses, saved = (np.concatenate([[0.0], np.cumsum(part)])[skipped] for part in (loss.clip(0), (-loss).clip(0)))
     exact = bool(np.isin(loss, (-1.0, 0.0, 1.0)).all())
-    if not saves:
-        return losses / n, upper_bounds(losses, n, delta, exact)
     upper = upper_bounds(losses, n, delta / 2, exact)
     lower = 1 - upper_bounds(n - saved, n, delta / 2, exact)
     return (losses - saved) / n, upper - lower
-
-
-def unchanged(scores: Floats, changed: Floats) -> Dev:
-    """Dev questions for the promise "answers_changed": ``changed`` is 1 where retrieval changes the answer."""
-    return Dev(scores, 1 - changed, np.ones_like(changed), changed)
 
 
 def _least(promise: Promise, limit: float, delta: float) -> int:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from jinja2 import nodes
     from transformers import PreTrainedTokenizerBase
 
-Key = Literal["mastery", "certainty", "benefit", "change"]
+Key = Literal["mastery", "certainty", "benefit"]
 KBMPrompt = Literal["paper", "answer"]  # figure 14, or the prompt that asks for an answer (kbtrain's)
 PAPER_KEYS: tuple[Key, ...] = ("mastery", "certainty")
 DEFAULT_KEYS: tuple[Key, ...] = ("mastery", "certainty", "benefit")  # of recipes that learn several
-Judged = Literal["answers", "pairs", "claims"]  # inputs of a judge's questions
+Judged = Literal["answers", "claims"]  # inputs of a judge's questions
 NO_REFERENCE = "None"
 _PROBE = "probe"
 
@@ -63,10 +63,6 @@ _KBM_BENEFIT = {  # kbtrain's: the third key
     "en": "; Would retrieved information improve your answer? (benefit: True/False)",
     "zh": "; 检索到的资料会改善你的回答吗? (benefit: True/False)",
 }
-_KBM_CHANGE = {  # kbtrain's: the question of answers without gold
-    "en": "; Would retrieved information change your answer? (change: True/False)",
-    "zh": "; 检索到的资料会改变你的回答吗? (change: True/False)",
-}
 _NEED = {  # kbtrain's: the prompting baseline of section 4.2, in the form of figure 14
     "en": "Do you need additional information to answer the question below?\nQuestion: {query} \n"
     "Please respond: (need: True/False) \nAnswer: ",
@@ -86,13 +82,6 @@ _CLAIMS = {  # kbtrain's, in the form of figure 13
     "zh": "给定问题、参考答案和预测,如果预测说出了参考答案中回答问题的所有要点,"
     "并且不与其中任何一点矛盾,请输出1,否则输出0."
     "措辞不同或内容更详细不影响判断.\n问题: {query}\n参考答案: {answer}\n预测: {pred}\n输出: ",
-}
-
-_SAME = {  # kbtrain's, in the form of figure 13
-    "en": "Given a question and two answers, output 1 if the two answers say the same, and 0 if they do not.\n"
-    "question: {query}\nfirst answer: {one}\nsecond answer: {other}\noutput: ",
-    "zh": "给定问题和两个答案,如果两个答案的意思相同请输出1,不同则输出0.\n"
-    "问题: {query}\n答案一: {one}\n答案二: {other}\n输出: ",
 }
 
 _MOST_UTTERANCES = 8  # the last ones of a dialogue
@@ -133,14 +122,6 @@ class ClaimsJudgement(PromptedQuestion):
     def prompt(self) -> str:
         prediction, *gold = self.answers
         return _CLAIMS[self.language].format(query=query_text(self), pred=prediction, answer=" / ".join(gold))
-
-
-class AnswerPair(PromptedQuestion):
-    """Two answers to a question put before a judge: ``answers`` are the two; no gold answer is shown."""
-
-    def prompt(self) -> str:
-        first, second = self.answers
-        return _SAME[self.language].format(query=query_text(self), one=first, other=second)
 
 
 class NeedQuestion(PromptedQuestion):
@@ -221,15 +202,14 @@ def kbm_prompt(
     keys: Sequence[Key] = PAPER_KEYS,
     prompt: KBMPrompt = "paper",
 ) -> str:
-    """Figure 14's prompt; the keys ``benefit`` and ``change`` add kbtrain's questions in the same form.
+    """Figure 14's prompt; the key ``benefit`` adds kbtrain's question in the same form.
 
     ``prompt`` answer: the model is asked as it is for an answer (figures 9 to 12) and learns to state its values there.
     """
     if prompt == "answer":
         question = Question(_PROBE, query, (), "train", "", language, form_of(query))
         return answer_prompt(question, "rag" if reference else "llm", reference)
-    added = {"benefit": _KBM_BENEFIT, "change": _KBM_CHANGE}
-    more = "".join(text[language] for key, text in added.items() if key in keys)
+    more = _KBM_BENEFIT[language] if "benefit" in keys else ""
     head = _KBM_HEAD[language].format(reference=reference or NO_REFERENCE, query=query)
     return head + _KBM_ASK[language].format(benefit=more)
 
@@ -416,7 +396,6 @@ def judge_prompt_facts(judged: Judged) -> dict[str, str]:
     texts = {
         "answers": [judge_prompt(_PROBE, pair, language) for language in both],
         "claims": [_CLAIMS[language].format(query=_PROBE, pred=_PROBE, answer=" / ".join(pair)) for language in both],
-        "pairs": [_SAME[language].format(query=_PROBE, one=_PROBE, other=_PROBE) for language in both],
     }
     code = fingerprint(None, *texts[judged])
     return {} if code == _UNNOTED.get(judged) else {"judge_prompt": code}

@@ -231,25 +231,6 @@ def write_questions(
     return n["questions"], n["passages"]
 
 
-LEAST_TRAIN = 20  # questions from which a gate is fitted
-LEAST_DEV = {0.2: 11, 0.1: 22, 0.05: 45}  # share of answers that may change: dev questions of its promise, with 90 %
-
-
-def lacking_for_change(splits: Mapping[str, int]) -> str:
-    """Shortage of questions for a gate that promises how many answers change, in words; empty if there are enough.
-
-    A run without training questions lacks nothing: it learns no gate.
-    """
-    train, dev, least = splits.get("train", 0), splits.get("dev", 0), min(LEAST_DEV.values())
-    if not train or (train >= LEAST_TRAIN and dev >= least):
-        return ""
-    promises = ", ".join(f"{n} for {share:.0%}" for share, n in LEAST_DEV.items())
-    return (
-        f"{train} train and {dev} dev questions are too few for a gate without accepted answers: at least "
-        f"{LEAST_TRAIN} train, and of dev (share of answers that may change): {promises}"
-    )
-
-
 def warnings(splits: Counter[str], near: Sequence[NearPair] | None, looked: bool = True, chinese: int = 0) -> list[str]:
     """Warnings: splits without questions, questions in two splits (None: not compared
     though ``looked`` for), ``chinese`` questions that are taken for English."""

@@ -239,7 +239,7 @@ GROUNDS = ("#ffffff", "#16171a")  # of style.css
 CONTRAST = 2.5  # at least, to both grounds; the page has own shades of the first five for each
 _STEP = 17  # 16 steps a channel
 _KINDS = ("stack", "draft_probe", "probe", "features", "kbm", "encoder_probe")  # the gates of most figures
-_DASHES: dict[str, Dash] = {"benefit": "-", "mastery": "--", "certainty": "-.", "change": (0, (1, 1))}
+_DASHES: dict[str, Dash] = {"benefit": "-", "mastery": "--", "certainty": "-."}
 
 
 def gate_looks(gates: Iterable[str]) -> dict[str, tuple[str, Dash]]:

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 from kbtrain.errors import UserError, require
 from kbtrain.gate.card import KeyedCard
-from kbtrain.gates.decide import missing_promise_warning
 from kbtrain.gates.registry import folder_of
 from kbtrain.runtime.cores import freeze_objects
 from kbtrain.serve.config import ServeConfig, parse_command
@@ -101,8 +100,6 @@ def startup_lines(service: Service) -> list[str]:
     lines = [f"gate {loaded.name}{_key_in_words(config, loaded)}", *_threshold_lines(service)]
     if config.threshold is None and loaded.gate.promise:
         lines.append(f"promised: {loaded.gate.promise}")
-    elif config.threshold is None and (warning := missing_promise_warning(loaded.gate)):
-        lines.append(warning)
     spent = dict(loaded.gate.spent)
     if spent.get("requests"):
         each = ", ".join(f"{count / spent['requests']:.0f} {what}" for what, count in spent.items() if count)
@@ -152,9 +149,7 @@ def _threshold_lines(service: Service) -> list[str]:
     if loaded.gate.unit == "probability" and not 0 <= threshold < 1:
         searched = ": always searches" if threshold < 0 else ": never searches"
     figures = "its savings on test questions are not measured (eval/end_to_end.py, which reads accepted answers)"
-    if chosen is not None and "changed" in chosen.evidence:
-        figures = f"on dev {chosen.evidence['changed']:.1%} of the answers differ from always searching"
-    elif chosen is not None and chosen.test is not None:
+    if chosen is not None and chosen.test is not None:
         figures = chosen.test.line()
     return [f"threshold {threshold:.6g} ({origin}){searched}", figures]
 

@@ -173,7 +173,7 @@ class ClassifierData:
 
 
 def need(example: Example, key: Key = "mastery", labels: Labels = "hard") -> float | None:
-    """1 where retrieval is needed: an enriched turn, a question not mastered, an answer that it helps or changes."""
+    """1 where retrieval is needed: an enriched turn, a question not mastered, an answer that it helps."""
     if isinstance(example, TurnExample):
         return None if example.label is None else float(example.label)
     value = getattr(example, key) if labels == "hard" else getattr(example, f"soft_{key}")

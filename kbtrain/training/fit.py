@@ -90,8 +90,8 @@ Extract = Callable[[Sequence[Any]], Any]  # examples -> (n, d) numbers
 EXTRACTED_AGAIN = 8  # dev examples on which a fitted gate is compared with one that extracts by itself
 WINDOW = 512  # examples extracted between two writes to the file: what a kill loses at most
 _NOT_READ = frozenset({
-    *("id", "question_id", "split", "label", "mastery", "certainty", "benefit", "change"),
-    *("soft_mastery", "soft_certainty", "soft_benefit", "soft_change"),
+    *("id", "question_id", "split", "label", "mastery", "certainty", "benefit"),
+    *("soft_mastery", "soft_certainty", "soft_benefit"),
 })  # fmt: skip
 
 

@@ -56,31 +56,6 @@ def test_rules_that_choose_questions_are_compared_with_chance(run, capsys):
     assert rows[3].startswith("uncertainty minus random, mean of the rounds: ") and rows[4].endswith("(2 starts)")
 
 
-def test_each_label_s_gate_has_a_row(run, capsys):
-    examples = {"train": [], "dev": []}
-    for i, question in enumerate(jsonl.read(Question, run / "questions.jsonl")):
-        if question.split == "train":
-            split, code = ("train" if i % 4 < 3 else "dev"), "code" in question.text
-            made = GateExample(question.id, question.id, split, question.text, "en", None, soft_mastery=float(not code))
-            more = {"soft_benefit": float(code), "soft_change": float(not code)}
-            examples[split].append(replace(made, **more))
-    examples["train"].pop()  # a question without an example is skipped
-    for split, rows in examples.items():
-        jsonl.write(run / "examples" / f"{split}.jsonl", rows)
-    questions = list(jsonl.read(Question, run / "questions.jsonl"))
-    dev = {example.question_id for example in examples["dev"]}
-    jsonl.write(run / "questions.jsonl", [replace(one, split="dev") if one.id in dev else one for one in questions])
-    study, target = scripts.load("studies/labels_compared.py"), run / "tables.json"
-    study.main(build(study.LabelsConfig, None, {"run": run, "target": target}))
-    missing, head, *_, share, few, _, _ = capsys.readouterr().out.splitlines()
-    assert missing == "certainty: no labels" and head.endswith("; fitted to 79 training questions")
-    assert share == "a search changes 100.0% of the test answers" and "calibration questions are too few" in few
-    rows = {row[0]: row[1:] for row in json.loads(target.read_text())["tables"][f"labels-{run.name}"]["rows"]}
-    assert list(rows) == ["benefit", "mastery", "change"]
-    assert [rows[key][0].split(" ")[0] for key in rows] == ["1.00", "1.00", "-1.00"]  # change: the reverse of benefit
-    assert float(rows["change"][1]) < 15 and float(rows["benefit"][1]) > 85
-
-
 def test_a_run_without_both_answers_is_one_line(run, tmp_path):
     study = scripts.load("studies/one_arm.py")
     jsonl.write(tmp_path / "questions.jsonl", [Question("q", "Who?", ("Ann",), "test", "d")])

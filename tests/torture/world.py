@@ -85,7 +85,6 @@ COMMANDS: dict[str, Sound] = {
     "data_gen/label.py": _sound("--run", "qa", "--tau-mastery", ".2", "--tau-certainty", ".6"),
     "data_gen/merge.py": _sound("--run", "sharded"),
     "data_gen/pool.py": _sound("--runs", "[qa, qa2]", "--output", "pooled", "--near-duplicates", "ignore"),
-    "data_gen/judge_change.py": _sound("--run", "qa", "--judge", "llm", "--model", "model", *TINY),
     "data_gen/retrieve.py": _sound("--run", "qa", "--k", "2"),
     "data_gen/sample.py": _sound(
         "--run",
@@ -153,7 +152,6 @@ COMMANDS: dict[str, Sound] = {
         "--run", "qa", "--prices", str(ROOT / "eval/configs/prices.yaml"), after=("eval/end_to_end.py",)
     ),
     "eval/end_to_end.py": _sound("--run", "qa", "--bootstrap-draws", "100", "--random-draws", "100"),
-    "eval/fidelity.py": _sound("--run", "qa", "--max-change", "0.9"),
     "eval/import_decisions.py": _sound(
         "--run", "qa", "--path", "decisions.jsonl", "--gate", "theirs", "--column", "score"
     ),
