@@ -41,7 +41,7 @@ def test_counts_means_and_histograms_by_hand(seen: Distribution) -> None:
 def test_the_table_shows_the_same_numbers(seen: Distribution) -> None:
     lines = seen.lines()
     assert lines[1].split() == ["llm", "1", "0", "0", "1", "0", "0", "0", "0", "0", "1"]
-    assert lines[-2].split() == ["capital", "3", "0.43", "0.40", "33%", "67%", "1/1/1", "-"]
+    assert lines[-2].split() == ["capital", "3", "0.43", "0.40", "33%", "67%", "1/1/1"]
     assert lines[-1].split()[0] == "all"
 
 

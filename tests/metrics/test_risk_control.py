@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import beta, binom, binomtest
 
 from kbtrain.errors import UserError
-from kbtrain.metrics.thresholds import Dev, Promise, control, unchanged, upper_bounds
+from kbtrain.metrics.thresholds import Dev, Promise, control, upper_bounds
 
 
 def dev(scores: np.ndarray, llm: np.ndarray, rag: np.ndarray) -> Dev:
@@ -59,33 +59,6 @@ def test_the_loss_promise_worked_by_hand() -> None:
     assert found.observed == 0.01
     assert found.ratio == 0.39
     assert found.threshold == 60.5
-
-
-def test_the_promise_of_unchanged_answers_worked_by_hand() -> None:
-    # passages change the answers to the 40 questions with the highest scores, and no other
-    scores = np.arange(100.0)
-    found = control("answers_changed", unchanged(scores, (scores >= 60).astype(float)), 0.05, 0.1)
-    changed = max(k for k in range(40) if binomtest(k, 100).proportion_ci(0.8, "exact").high <= 0.05)  # one-sided 0.9
-    assert changed == 1
-    assert (found.observed, found.ratio, found.threshold) == (0.01, 0.39, 60.5)
-    assert found.bound == pytest.approx(binomtest(1, 100).proportion_ci(0.8, "exact").high)
-    with pytest.raises(UserError, match=r"44 calibration questions are too few .* 45 are needed"):
-        control("answers_changed", unchanged(scores[:44], np.zeros(44)), 0.05, 0.1)
-    assert control("answers_changed", unchanged(scores[:45], np.zeros(45)), 0.05, 0.1).ratio == 0
-
-
-def test_unchanged_answers_are_promised_at_least_90_times_in_100_by_simulation() -> None:
-    def drawn(rng: np.random.Generator, n: int) -> Dev:
-        scores = rng.random(n)
-        return unchanged(scores, (rng.random(n) < 0.02 + 0.7 * scores).astype(float))
-
-    whole, kept, ratios = drawn(np.random.default_rng(1), 200_000), 0, []
-    for trial in range(1000):
-        found = control("answers_changed", drawn(np.random.default_rng(trial), 200), 0.05, 0.1)
-        kept += float((whole.needed * (whole.scores <= found.threshold)).mean()) <= 0.05
-        ratios.append(found.ratio)
-    assert 0.9 - 2 * (0.09 / 1000) ** 0.5 <= kept / 1000 <= 0.99  # two standard errors; not needlessly careful
-    assert np.mean(ratios) < 0.8  # and it skips searches
 
 
 def test_answers_saved_make_room_for_answers_lost() -> None:

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import itertools
 import json
 import re
 import shlex
@@ -38,6 +39,7 @@ def question(i):
     return f"What is the {'capital of the famous city' if i % 2 else 'code of the internal form'} {name}?"
 
 
+GUESSES = itertools.count()  # a model that does not know says another thing each time
 GOLD = {question(i): f"ans{i}" for i in range(N + TURNS)}  # never shown to the project
 
 
@@ -47,7 +49,7 @@ def say(body, place):
     asked = next((text for text in GOLD if text in prompt), None)
     if asked is None:
         return f"town {body.get('seed')}"
-    return GOLD[asked] if "famous" in asked or f"is {GOLD[asked]}." in prompt else f"guess {body.get('seed')}"
+    return GOLD[asked] if "famous" in asked or f"is {GOLD[asked]}." in prompt else f"guess {next(GUESSES)}"
 
 
 def page_file(folder):
@@ -118,7 +120,7 @@ def followed(tmp_path_factory):
 
 def test_every_command_of_the_page_runs_and_the_threshold_rests_on_the_judgements(followed):
     folder, shown = followed
-    assert len(COMMANDS) == 14
+    assert len(COMMANDS) == 16
     noted = read_gate_json(folder / "runs" / "mine" / "features")["thresholds"]["features_certainty"]
     assert noted["rule"] == "best_accuracy of 60 audited turns"
     table = next(text for text in shown if "judged by people" in text)

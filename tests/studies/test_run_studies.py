@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from dataclasses import replace
 
 import pytest
 from support import scripts
@@ -11,7 +10,7 @@ from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
-from kbtrain.records import GREEDY, GateExample, Question, Sample, SampleSet
+from kbtrain.records import GREEDY, Question, Sample, SampleSet
 from kbtrain.retrieval.retrieve_stage import open_index
 
 
