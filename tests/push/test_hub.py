@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,12 +20,10 @@ import kbtrain
 from kbtrain import cli
 from kbtrain.config import parse_args
 from kbtrain.errors import UserError
-from kbtrain.evaluation.scores import Seen
 from kbtrain.gate.hub import is_hub_name, local_folder
 from kbtrain.gates.average import AverageCard
 from kbtrain.gates.registry import GATES
-from kbtrain.metrics.significance import Delta
-from kbtrain.push import Push, figures_table, last_name, push, setting_sentence
+from kbtrain.push import Push, last_name, push
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import LoadedGate
 from kbtrain.serve.server import with_local_gate
@@ -75,7 +72,6 @@ def test_a_gate_that_was_sent_scores_as_the_folder_does(hub, gate):
         ".gitattributes", "README.md", "gate.json", "tokens.json", "trained_entities.txt", "trained_on.txt",
         "words.safetensors",
     }  # fmt: skip
-    assert "not sent: environment.json, held_out.jsonl" in told
     assert hub.repositories[NAME].refs["main"] in told[-1]
     assert not hub.repositories[NAME].private
 
@@ -91,15 +87,6 @@ def test_nothing_of_the_machine_nor_of_the_training_texts_is_sent(hub, gate, tmp
     assert json.loads(repository.files["gate.json"])["run"]["index"] == "bm25"
     assert "Index" not in repository.files["README.md"].decode()
     assert repository.private
-
-
-def test_a_text_with_the_home_folder_inside_stops_the_push(hub, gate, monkeypatch):
-    monkeypatch.setenv("HOME", "/someone")
-    card = json.loads((gate / "gate.json").read_text())
-    (gate / "gate.json").write_text(json.dumps({**card, "run": {"note": "made of /someone/data by hand"}}))
-    with pytest.raises(UserError, match=r"gate\.json: would tell '/someone/', a path of this machine; take it out"):
-        lines(gate)
-    assert hub.asked == []
 
 
 def test_a_line_with_a_path_in_which_a_space_is_stays_here_whole(hub, gate, monkeypatch):
@@ -127,29 +114,11 @@ def test_the_card_says_what_it_is_for_and_its_snippet_runs(hub, gate, capsys):
     assert (head["library_name"], head["license"]) == ("kbtrain", "apache-2.0")
     assert "Not valid for other models" in card and "- Limits: few." in card and "0.7 [0.6, 0.8]" in card
     assert "## Versions" not in card
-    assert f"| train | `{'b' * 64}` |" in card and f"`{'d' * 64}`" in card
+    assert f"| train | `{'b' * 64}` |" in card
     (code,) = (part.partition("```")[0] for part in card.split("```python\n")[1:])
     exec(compile(code, "card", "exec"), {})
     score = kbtrain.load_gate(gate).score(["What is the capital of France?"])[0]
     assert f"{score:.6g}" in card and capsys.readouterr().out.startswith(f"[{score}]")
-
-
-def test_figures_on_the_card_say_what_they_are_of_and_which_questions_were_trained_on():
-    meta = {"n": 60, "split": "test", "accuracy_kind": "expected", "threshold_rule": "best_accuracy"}
-    results = SimpleNamespace(meta=meta | {"bootstrap_draws": 500, "resample": "entities"})
-    assert setting_sentence(results) == (
-        "60 test questions; expected accuracy (mean share of right sampled answers), thresholds by rule "
-        "'best_accuracy' on dev; differences and area (1: oracle, 0: random) with 95 % intervals, 500 bootstrap draws "
-        "of entities with all their questions."
-    )
-    results.meta["threshold_rule"] = "0.5"  # which no dev question was read for
-    assert "answers), thresholds by rule '0.5'; differences" in setting_sentence(results)
-    delta = Delta(0.1, 0.0, 0.2)
-    row = SimpleNamespace(
-        gate="kbm_mastery", seen=Seen(questions=7), retrieval_ratio=0.5, accuracy=0.4, delta_vs_llm_only=delta,
-        delta_vs_all_rag=delta, delta_vs_random=delta, curve=SimpleNamespace(area=None),
-    )  # fmt: skip
-    assert "| `kbm_mastery` (in training: 7 questions, 0 by entity) | 50.0 % |" in figures_table([row])
 
 
 def test_a_revision_is_held_when_the_main_branch_moves(hub, tmp_path):
@@ -199,11 +168,10 @@ def test_a_gate_whose_members_lie_inside_it_is_sent_with_them(hub, tmp_path):
     for name, steep in (("tuned", 1.0), ("probe", 3.0)):
         (long_question_gate(folder / name, steep=steep) / "trained_on.txt").write_text("a" * 16 + "\n")
     AverageCard(members=("tuned", "probe")).write(folder)
-    said = lines(folder, hashes=False)
+    lines(folder, hashes=False)
     of_each = ("gate.json", "tokens.json", "words.safetensors")
     wanted = {"README.md", "gate.json", *(f"{member}/{file}" for member in ("tuned", "probe") for file in of_each)}
     assert set(hub.repositories[NAME].files) - {".gitattributes"} == wanted
-    assert "probe/trained_on.txt" in next(line for line in said if line.startswith("not sent: "))
     fetched = kbtrain.load_gate(NAME)
     assert fetched.score(["Who came?"]) == kbtrain.load_gate(folder).score(["Who came?"])
     lines(local_folder(NAME), "someone/other-gate")
@@ -363,17 +331,6 @@ def test_a_gate_that_asks_a_model_is_tried_with_the_one_that_lies_here(hub, tmp_
         kbtrain.load_gate(NAME)
 
 
-def test_what_fails_when_it_is_tried_names_the_folder_not_its_copy(hub, tmp_path):
-    from torture.world import write_kbm
-
-    gate = tmp_path / "gate"
-    write_kbm(gate)
-    (gate / "chat_template.jinja").write_text("no place for a question")
-    with pytest.raises(UserError) as error:
-        lines(gate, dry_run=True)
-    assert str(gate) in str(error.value) and "kbtrain-push-" not in str(error.value)
-
-
 def test_files_of_another_package_s_kind_go_with_it(hub, tmp_path, monkeypatch):
     def opened(folder, dtype, device):
         slope = float((folder / "slope.txt").read_text())
@@ -404,7 +361,7 @@ def test_a_dry_run_shows_files_and_card_and_asks_nobody(hub, gate, capsys):
     assert cli.main(["push", str(gate), NAME, "--dry-run", "--no-hashes"]) == 0
     out = capsys.readouterr().out
     assert "words.safetensors" in out and "# someone/river-gate" in out and "nothing was sent" in out
-    assert "not sent: environment.json, held_out.jsonl, trained_entities.txt, trained_on.txt" in out
+    assert "trained_on.txt" not in out and "held_out.jsonl" not in out
     assert hub.asked == []
 
 
