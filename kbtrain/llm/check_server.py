@@ -28,7 +28,7 @@ from kbtrain.llm.dialect import (
     is_pattern,
     read_models,
 )
-from kbtrain.llm.replies import protocol, read_output, usable_logprobs
+from kbtrain.llm.replies import choices_of, protocol
 from kbtrain.llm.served_states import SHORT_PROMPT, read_reply, state_request
 from kbtrain.llm.server_requests import NO_QUOTA, PASSING, NoReply, ServerError, ask_once, holds_error, read_error
 from kbtrain.net import Retry, check_url, key_headers, reply_json, retry_after
@@ -411,7 +411,7 @@ def _seeds(probe: _Probe, reply: Mapping[str, Any]) -> bool | None:
     if "seed" not in probe.fields:
         return False
     replies = [reply, *(probe.answer({**probe.fields, "seed": seed}) for seed in (7, 8, 9))]
-    texts = [read_output(reply["choices"][0])[0] for reply in replies]
+    texts = [choices_of(reply)[0].output()[0] for reply in replies]
     return None if len(set(texts)) < 2 else texts[0] == texts[1]
 
 
@@ -420,7 +420,7 @@ def _gives_logprobs(probe: _Probe) -> bool:
         reply = probe.answer({**probe.fields, "logprobs": True if probe.endpoint == "chat" else 1})
     except _Refused:
         return False
-    return usable_logprobs(reply["choices"][0]) is not None
+    return choices_of(reply)[0].usable_logprobs() is not None
 
 
 def _states(probe: _Probe, model: ListedModel) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kbtrain.answers.thoughts import ReadAnswer, Silence, silence
 from kbtrain.llm.outputs import SilentAnswers
-from kbtrain.llm.replies import OutputRules, is_opened_by_prompt, read_choice
+from kbtrain.llm.replies import OutputRules, choices_of
 from kbtrain.records import Sample
 
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]  # changed fields -> the reply; None: they were refused
@@ -87,13 +87,13 @@ def _budget(reply: Mapping[str, Any], context: int | None) -> dict[str, Any]:
     answer = _read(reply)
     measured = ROOM if answer.finish == "length" or not isinstance(used, int) else used
     tokens = max(_LEAST_BUDGET, 1 << math.ceil(math.log2(max(1, _SPARE * measured))))  # a power of two
-    opened = {"server_thought_opened": True} if is_opened_by_prompt(reply["choices"][0]) else {}
+    opened = {"server_thought_opened": True} if choices_of(reply)[0].is_opened_by_prompt() else {}
     most = tokens if context is None else max(1, context // 2)
     return {"max_thought_tokens": min(tokens, most), **opened}
 
 
 def _read(reply: Mapping[str, Any], opened: bool = False) -> ReadAnswer:
-    return read_choice(reply["choices"][0], OutputRules(("\n",), opened))
+    return choices_of(reply)[0].answer(OutputRules(("\n",), opened))
 
 
 def _sample(reply: Mapping[str, Any], opened: bool = False) -> Sample:

@@ -21,15 +21,7 @@ from kbtrain.errors import UserError, did_you_mean, strike
 from kbtrain.llm.base import AnswerRequest, PromptTooLong, Sampling, cut_to_bytes, prompt_ids, request_seed
 from kbtrain.llm.dialect import NEUTRAL, Server, find_model, parts_of, read_models
 from kbtrain.llm.outputs import ThoughtTokens
-from kbtrain.llm.replies import (
-    OutputRules,
-    is_opened_by_prompt,
-    is_stopped_early,
-    protocol,
-    samples,
-    token_count,
-    unusable_parts,
-)
+from kbtrain.llm.replies import OutputRules, choices_of, samples, token_count, unusable_parts
 from kbtrain.llm.server_requests import NoReply, PromptRefusal, ask_once, post, read_error, tls
 from kbtrain.prompts.kbm import answer_fingerprint, chat_messages, encode
 from kbtrain.records import GREEDY, Sample, SampleSet
@@ -210,7 +202,7 @@ class OpenAILLM:
         if sends_stop and self._is_stopped_early(reply, opened):
             reply = await self._reply(client, unstopped)
             self._sends_stop &= self._is_stopped_early(reply, opened)
-        self._n_opened += sum(is_opened_by_prompt(choice) for choice in reply["choices"])
+        self._n_opened += sum(choice.is_opened_by_prompt() for choice in choices_of(reply))
         split = split_thought if self._thoughts is None else self._thoughts.split
         how = OutputRules(self.sampling.stop, opened, split)
         drawn = samples(reply, first, n, how, self.tokenizer)
@@ -244,9 +236,8 @@ class OpenAILLM:
 
     def _is_stopped_early(self, reply: Mapping[str, Any], opened: bool) -> bool:
         """True if a stop string ended an output before its answer: most servers apply them to thoughts, too."""
-        with protocol():
-            how = OutputRules(self.sampling.stop, opened)
-            return any(is_stopped_early(choice, how) for choice in reply["choices"])
+        how = OutputRules(self.sampling.stop, opened)
+        return any(choice.is_stopped_early(how) for choice in choices_of(reply))
 
     def _is_opened(self, body: Mapping[str, Any]) -> bool:
         """True if the prompt opens a thought: by its own tokens, or as the configuration says of the server."""

@@ -15,7 +15,18 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from kbtrain.answers.thoughts import ReadAnswer, SplitText, read_answer, silence, split_thought
 from kbtrain.errors import UserError
@@ -25,9 +36,8 @@ from kbtrain.records import GREEDY, Finish, Sample
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_THOUGHTS = ("reasoning_content", "reasoning", "thinking")  # fields of a message
 _BYTES_A_TOKEN = 4.0
-_HIGHEST = 1e-3  # log-probability: rounding may leave one a little above 0
+_LOWEST, _HIGHEST = -1e9, 1e-3  # log-probability: rounding may leave one a little above 0
 
 
 @contextlib.contextmanager
@@ -40,48 +50,6 @@ def protocol() -> Iterator[None]:
         raise UserError(f"server: a reply that does not follow OpenAI's protocol ({why}); is it one?") from None
 
 
-def read_output(choice: Mapping[str, Any]) -> tuple[str, str]:
-    """A choice's text, "" where its content is null, and its thought, "" where no field has one.
-
-    Raises TypeError and KeyError for a choice that does not follow the protocol.
-    """
-    message = choice.get("message")
-    if message is None:
-        return _as_text(choice["text"]), ""
-    content = message.get("content") if "role" in message else message["content"]
-    if isinstance(content, list) and content:
-        return _of_parts(content)
-    thoughts = (message[name] for name in _THOUGHTS if isinstance(message.get(name), str))
-    return _as_text(content), next(filter(None, thoughts), "")
-
-
-def _of_parts(parts: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Text and thought of content in parts; those of type "thinking" hold parts themselves, or a text."""
-    text = "".join(_as_text(part["text"]) for part in parts if part.get("type") in (None, "text", "output_text"))
-    thought = ""
-    for part in parts:
-        inner = part.get("thinking") if part.get("type") == "thinking" else None
-        thought += inner if isinstance(inner, str) else "".join(_as_text(piece.get("text")) for piece in inner or ())
-    return text, thought
-
-
-def _as_text(value: Any) -> str:
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"text {value!r:.40}")
-    return value or ""
-
-
-def _finish(choice: Mapping[str, Any], stop: Sequence[str]) -> Finish:
-    reason = choice.get("finish_reason")
-    if not isinstance(reason, str | None):
-        raise TypeError(f"finish_reason {reason!r:.40}")
-    if reason == "length":
-        return "length"
-    # vLLM names the stop string that was met; of another server it is only known that the output ended
-    met = isinstance(choice["stop_reason"], str) if "stop_reason" in choice else stop
-    return "stop" if met else "eos"
-
-
 @dataclass(frozen=True)
 class OutputRules:
     """Rules for reading an output. ``opened``: its prompt has opened a thought, which is in the text; ``split`` takes
@@ -92,26 +60,122 @@ class OutputRules:
     split: Callable[[str, bool], SplitText] = split_thought
 
 
-def read_choice(choice: Mapping[str, Any], how: OutputRules) -> ReadAnswer:
-    """The answer of a choice. Raises as :func:`read_output`."""
-    text, thought = read_output(choice)
-    split = how.split(text, how.opened and not thought)
-    if split.thought is None and thought:
-        split = SplitText(thought, split.answer)
-    return read_answer(split, _finish(choice, how.stop), how.stop)
+class _Part(BaseModel):
+    type: str | None = None
+    text: str | None = None
+    thinking: str | list[_Part] | None = None
+
+    def thought(self) -> str:
+        inner = self.thinking if self.type == "thinking" else None
+        return inner if isinstance(inner, str) else "".join(piece.text or "" for piece in inner or ())
 
 
-def is_stopped_early(choice: Mapping[str, Any], how: OutputRules) -> bool:
-    """True if a stop string may have ended the output before its answer began: in the thought, or at a blank line."""
-    answer = read_choice(choice, how)
-    ended_by_itself = "stop_reason" in choice and not isinstance(choice["stop_reason"], str)  # vLLM names what ended it
-    return silence(Sample(0, answer.text, 0, answer.finish, 0.0)) in ("empty", "thought_only") and not ended_by_itself
+class _Message(BaseModel):
+    role: Any = None
+    content: str | Annotated[list[_Part], Field(min_length=1)] | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    thinking: Any = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> _Message:
+        if not {"role", "content"} & self.model_fields_set:
+            raise ValueError("a message without content")
+        return self
+
+    def output(self) -> tuple[str, str]:
+        """Its text, and its thought, "" where no field has one."""
+        if isinstance(self.content, list):
+            texts = (part.text or "" for part in self.content if part.type in (None, "text", "output_text"))
+            return "".join(texts), "".join(part.thought() for part in self.content)
+        thoughts = (self.reasoning_content, self.reasoning, self.thinking)
+        return self.content or "", next((text for text in thoughts if text and isinstance(text, str)), "")
 
 
-def is_opened_by_prompt(choice: Mapping[str, Any]) -> bool:
-    """True if the text ends a thought that it does not begin: the server's template has opened it in the prompt."""
-    text, thought = read_output(choice)
-    return not thought and split_thought(text).opened_by_prompt
+def _none_if_unusable(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return read(value)
+    except ValidationError:
+        return None
+
+
+_LogProb = Annotated[float, Field(strict=True, ge=_LOWEST, le=_HIGHEST)]
+
+
+class _Token(BaseModel):
+    logprob: _LogProb
+
+
+class _LogProbs(BaseModel):
+    token_logprobs: list[_LogProb] | None = None  # of completions
+    content: list[_Token] | None = None  # of chat
+
+
+class Choice(BaseModel):
+    """One answer of a reply. ``stop_reason``: vLLM names the stop string that was met, or None."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # a server may send its caller's key back
+    index: Annotated[int, BeforeValidator(lambda index: index or 0)] = 0
+    message: _Message | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    stop_reason: Any = None
+    logprobs: Annotated[_LogProbs | None, WrapValidator(_none_if_unusable)] = None
+
+    @model_validator(mode="after")
+    def _has_text(self) -> Choice:
+        if self.message is None and "text" not in self.model_fields_set:
+            raise ValueError("an answer without text")
+        return self
+
+    def output(self) -> tuple[str, str]:
+        """Its text, "" where its content is null, and its thought, "" where no field has one."""
+        return (self.text or "", "") if self.message is None else self.message.output()
+
+    def finish(self, stop: Sequence[str]) -> Finish:
+        """What ended it. Of other servers than vLLM it is only known that it ended."""
+        if self.finish_reason == "length":
+            return "length"
+        met = isinstance(self.stop_reason, str) if "stop_reason" in self.model_fields_set else stop
+        return "stop" if met else "eos"
+
+    def answer(self, how: OutputRules) -> ReadAnswer:
+        """The answer without its thought."""
+        text, thought = self.output()
+        split = how.split(text, how.opened and not thought)
+        if split.thought is None and thought:
+            split = SplitText(thought, split.answer)
+        return read_answer(split, self.finish(how.stop), how.stop)
+
+    def is_stopped_early(self, how: OutputRules) -> bool:
+        """True if a stop string may have ended it before its answer began: in the thought, or at a blank line."""
+        answer = self.answer(how)
+        ended_by_itself = "stop_reason" in self.model_fields_set and not isinstance(self.stop_reason, str)
+        silent = silence(Sample(0, answer.text, 0, answer.finish, 0.0))
+        return silent in ("empty", "thought_only") and not ended_by_itself
+
+    def is_opened_by_prompt(self) -> bool:
+        """True if the text ends a thought that it does not begin: the server's template has opened it in the prompt."""
+        text, thought = self.output()
+        return not thought and split_thought(text).opened_by_prompt
+
+    def usable_logprobs(self) -> list[float] | None:
+        """The chosen tokens' log-probabilities; None where the server gives none, or one that is not a finite number.
+
+        An empty list beside a text counts as none; of an output that is a thought alone it is as some servers give it.
+        """
+        if self.logprobs is None:
+            return None
+        values = self.logprobs.token_logprobs
+        if values is None and self.logprobs.content is not None:
+            values = [token.logprob for token in self.logprobs.content]
+        return None if not values and self.output()[0] else values
+
+
+def choices_of(reply: Mapping[str, Any]) -> list[Choice]:
+    """The answers of a reply by their index. Raises :class:`UserError` for one that does not follow the protocol."""
+    with protocol():
+        return sorted(map(Choice.model_validate, reply["choices"]), key=lambda choice: choice.index)
 
 
 def samples(
@@ -122,37 +186,33 @@ def samples(
     Without log-probabilities and tokenizer the usage's tokens are shared out by the outputs' bytes, thoughts included.
     Raises :class:`UserError` for a reply that does not follow OpenAI's protocol.
     """
-    with protocol():
-        choices = sorted(reply["choices"], key=lambda choice: int(choice.get("index") or 0))
-        used = token_count(reply, "completion_tokens")
-        outputs = [thought + text for text, thought in map(read_output, choices)]
-        lengths = _lengths(outputs, used)
-        numbered = []
-        for i, choice in enumerate(choices[:n]):
-            logprobs, answer = usable_logprobs(choice), read_choice(choice, how)
-            if logprobs or (logprobs is not None and not outputs[i]):  # some servers give none of a thought's tokens
-                count = len(logprobs)
-            elif tokenizer is not None and (used is None or len(choices) > 1):
-                ids = tokenizer(outputs[i], add_special_tokens=False)["input_ids"]
-                count = len(ids) + (answer.finish != "length")
-            else:
-                count = lengths[i]
-            index = GREEDY if first == GREEDY else first + i
-            numbered.append(Sample(index, answer.text, count, answer.finish, math.fsum(logprobs or ())))
-        return numbered
+    choices, used = choices_of(reply), token_count(reply, "completion_tokens")
+    outputs = [thought + text for text, thought in (choice.output() for choice in choices)]
+    lengths, numbered = _lengths(outputs, used), []
+    for i, choice in enumerate(choices[:n]):
+        logprobs, answer = choice.usable_logprobs(), choice.answer(how)
+        if logprobs or (logprobs is not None and not outputs[i]):  # some servers give none of a thought's tokens
+            count = len(logprobs)
+        elif tokenizer is not None and (used is None or len(choices) > 1):
+            ids = tokenizer(outputs[i], add_special_tokens=False)["input_ids"]
+            count = len(ids) + (answer.finish != "length")
+        else:
+            count = lengths[i]
+        index = GREEDY if first == GREEDY else first + i
+        numbered.append(Sample(index, answer.text, count, answer.finish, math.fsum(logprobs or ())))
+    return numbered
 
 
 def unusable_parts(reply: Mapping[str, Any], logprobs: bool) -> Counter[str]:
     """Number of optional parts of a reply that cannot be used: ``logprobs`` of answers, where they are asked for, and
     its ``usage``."""
-    with protocol():
-        lacking = (usable_logprobs(choice) is None for choice in reply["choices"])
-        usage = reply.get("usage")
-        usable = usage is None or (
-            isinstance(usage, Mapping)
-            and all(usage.get(key) is None or _is_count(usage[key]) for key in ("prompt_tokens", "completion_tokens"))
-        )
-        return Counter(logprobs=sum(lacking) if logprobs else 0, usage=not usable)
+    lacking = sum(choice.usable_logprobs() is None for choice in choices_of(reply)) if logprobs else 0
+    usage = reply.get("usage")
+    usable = usage is None or (
+        isinstance(usage, Mapping)
+        and all(usage.get(key) is None or _is_count(usage[key]) for key in ("prompt_tokens", "completion_tokens"))
+    )
+    return Counter(logprobs=lacking, usage=not usable)
 
 
 def token_count(reply: Mapping[str, Any], key: str) -> int | None:
@@ -172,24 +232,6 @@ def _lengths(texts: Sequence[str], used: int | None) -> list[int]:
     sizes = [max(1, len(text.encode())) for text in texts]
     total = sum(sizes) / _BYTES_A_TOKEN if used is None else used
     return [round(total)] if len(sizes) == 1 else [max(1, round(total * size / sum(sizes))) for size in sizes]
-
-
-def usable_logprobs(choice: Mapping[str, Any]) -> list[float] | None:
-    """The chosen tokens' log-probabilities; None where the server gives none, or one that is not a finite number.
-
-    An empty list beside a text counts as none; of an output that is a thought alone it is as some servers give it.
-    """
-    stated = choice.get("logprobs")
-    if not isinstance(stated, Mapping):
-        return None
-    values, tokens = stated.get("token_logprobs"), stated.get("content")
-    if values is None and isinstance(tokens, list):
-        values = [token.get("logprob") if isinstance(token, Mapping) else None for token in tokens]
-    if not isinstance(values, list) or any(type(value) not in (int, float) for value in values):
-        return None
-    if not all(-math.inf < value <= _HIGHEST for value in values) or not math.isfinite(sum(values)):
-        return None
-    return None if not values and read_output(choice)[0] else [float(value) for value in values]
 
 
 def top_logprobs(reply: Mapping[str, Any]) -> list[list[tuple[str, float]]]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from kbtrain.arrays import States
 from kbtrain.errors import UserError
-from kbtrain.llm.replies import protocol, top_logprobs, usable_logprobs
+from kbtrain.llm.replies import choices_of, protocol, top_logprobs
 from kbtrain.models.batching import n_alike
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS, chat_messages, encode
 from kbtrain.prompts.own import OwnPrompts, asked_text
@@ -246,7 +246,7 @@ class StatesServer:
             for reply, of_prompt in zip(
                 self._replies(prompts, 1, {"logprobs": 1, "allowed_token_ids": [token]}), read, strict=True
             ):
-                values = usable_logprobs(reply["choices"][0])
+                values = choices_of(reply)[0].usable_logprobs()
                 if not values:
                     raise UserError(f"server {self.server.base}: gives no log-probability of token {token}")
                 of_prompt[token] = values[0]

@@ -71,7 +71,6 @@ def test_the_written_file_passes_the_check_of_configurations(tmp_path, capsys):
     path = tmp_path / "server.yaml"
     with ModelServer(logprobs=False) as server:
         assert main(["check-server", server.url, "--output", str(path)]) == 0
-        assert main(["check", str(path), "--no-files"]) == 0
         assert main(["check-server", server.url, "--output", str(path)]) == 2  # nothing is overwritten
     assert "exists already" in capsys.readouterr().err
 
