@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from kbtrain.llm.served_states import StatesServer
 
 GROUP = "kbtrain.gates"
+# Kinds that kbtrain had, each with the last version that reads its folders.
+DROPPED: dict[str, str] = {}
 _LONGEST_NAME = 255  # characters: what file systems take
 
 
@@ -138,6 +140,9 @@ def kind_of(folder: Path | str, content: dict[str, Any] | None = None) -> tuple[
     try:
         return name, kind_named(name)
     except KeyError:
+        if name in DROPPED:
+            what = f"gates of kind '{name}' are gone; kbtrain {DROPPED[name]} is the last version that reads them"
+            raise UserError(f"{at(Path(folder) / CARD)}: {what}") from None
         what = f"unknown kind '{name}'; {did_you_mean(name, kinds())}; one of another package needs that installed"
         raise UserError(f"{at(Path(folder) / CARD)}: {what}") from None
 

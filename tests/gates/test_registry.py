@@ -17,7 +17,7 @@ import kbtrain
 from kbtrain.errors import UserError
 from kbtrain.gate.card import Threshold, set_threshold
 from kbtrain.gates.handles import handle, handle_of_prompt
-from kbtrain.gates.registry import GATES, TABLE_ORDER, kinds, read_card
+from kbtrain.gates.registry import DROPPED, GATES, TABLE_ORDER, kinds, read_card
 from kbtrain.gates.turns import DialogueStateGate
 
 ROOT = Path(__file__).parents[2]
@@ -104,6 +104,13 @@ def test_an_unknown_kind_is_one_line_with_the_nearest(tmp_path):
         (tmp_path / "gate.json").write_text(text)
         with pytest.raises(UserError, match=says):
             kbtrain.load_gate(tmp_path)
+
+
+def test_a_kind_that_is_gone_names_the_last_version_that_reads_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(DROPPED, "former", "0.1.0")
+    (tmp_path / "gate.json").write_text('{"kind": "former"}')
+    with pytest.raises(UserError, match="gates of kind 'former' are gone; kbtrain 0.1.0 is the last version that rea"):
+        kbtrain.load_gate(tmp_path)
 
 
 SOURCE = '''
