@@ -2,7 +2,7 @@
 
 Prices and latencies are those of the system to be deployed, from a price list of the user.
 
-Time before the work is that of a short measurement; :class:`RemainingTime` follows the tokens that are left.
+Time before the work is that of a short measurement; :class:`RemainingTime` is that of the tokens left.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from kbtrain.records import SampleSet
 from kbtrain.runtime.scripts import find
 
 _BYTES_A_TOKEN = 4.0  # of English; other languages need more tokens, and chat templates some dozens a prompt
-_PRIOR = 3.0  # batches of one kind cannot tell the three causes apart: equal shares weigh as many batches
 PRICES = Path("eval/configs/prices.yaml")
 
 
@@ -224,81 +223,41 @@ def tokens_of(text: str) -> float:
 
 
 class RemainingTime:
-    """Seconds that the rest of a sampling takes, from the batches so far.
+    """Seconds that the rest of a sampling takes: those so far, times the tokens left over the tokens done.
 
-    Seconds of a batch = a * tokens read + b * tokens drawn + c * prompts, with a, b and c not below 0, fitted to all
-    batches by least squares. The share of finished questions says little: batches come longest first, and questions of
-    a split may have the greedy answer alone. Tokens of a prompt are estimated from its bytes; tokens of an answer that
-    is left are the mean under its condition so far. A batch that takes longer than the mean raises the estimate.
+    The share of finished questions says little: batches come longest first, and questions of a split may have the
+    greedy answer alone. Tokens of a prompt are estimated from its bytes; an answer that is left has the mean so far.
     """
 
     def __init__(self, requests: Iterable[AnswerRequest], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._since: float | None = None
-        self._left: dict[tuple[str, str], float] = {}  # tokens of each prompt that is left
-        self._to_read = 0.0
-        self._to_draw: Counter[str] = Counter()  # answers that are left, by condition
-        self._drawn: Counter[str] = Counter()  # tokens so far, by condition
-        self._finished: Counter[str] = Counter()  # answers so far, by condition
-        self._batches: list[tuple[float, float, float, float]] = []  # tokens read and drawn, prompts, seconds
-        for request in requests:
-            tokens = tokens_of(request.question.text) + tokens_of(request.evidence or "")
-            self._left[request.question.id, request.condition] = tokens
-            self._to_read += tokens
-            self._to_draw[request.condition] += request.n + request.greedy
-        self._prompts = len(self._left)
+        self._begun: float | None = None
+        self._left = {  # tokens of the prompt, and answers
+            (r.question.id, r.condition): (tokens_of(r.question.text + (r.evidence or "")), r.n + r.greedy)
+            for r in requests
+        }
+        self._to_read = sum(tokens for tokens, _ in self._left.values())
+        self._to_draw = sum(n for _, n in self._left.values())  # answers
+        self._n_prompts = len(self._left)
+        self._read = 0.0
+        self._answers = self._drawn = 0
 
     def start(self) -> None:
-        """Begin to measure: the time before, such as opening the model, belongs to no batch."""
-        self._since = self._clock()
+        """Begin to measure, once the model is open."""
+        self._begun = self._clock()
 
     def add(self, sets: Sequence[SampleSet]) -> None:
-        """Count a finished batch; its seconds are those since the last one."""
-        now, read, drawn = self._clock(), 0.0, 0
+        """Count a finished batch."""
         for sample_set in sets:
-            answers = sample_set.answers()
-            tokens = sum(answer.n_tokens for answer in answers)
-            read, drawn = read + self._left.pop((sample_set.question_id, sample_set.condition), 0.0), drawn + tokens
-            self._drawn[sample_set.condition] += tokens
-            self._finished[sample_set.condition] += len(answers)
-            self._to_draw[sample_set.condition] -= len(answers)
-        self._to_read -= read
-        self._batches.append((read, drawn, len(sets), 0.0 if self._since is None else now - self._since))
-        self._since = now
+            tokens, n = self._left.pop((sample_set.question_id, sample_set.condition), (0.0, 0))
+            self._to_read, self._to_draw = self._to_read - tokens, self._to_draw - n
+            self._read += tokens
+            self._answers += n
+            self._drawn += sum(answer.n_tokens for answer in sample_set.answers())
 
     def seconds(self) -> float | None:
-        """Seconds left; None as long as too little is finished."""
-        finished = sum(self._finished.values())
-        # the first batches are no measure of the rest
-        if len(self._batches) < 2 or 20 * (self._prompts - len(self._left)) < self._prompts:
+        """Seconds left; None before a twentieth of the prompts is finished, which is no measure of the rest."""
+        if self._begun is None or 20 * (self._n_prompts - len(self._left)) < max(1, self._n_prompts):
             return None
-        overall = sum(self._drawn.values()) / finished
-        drawn = sum(
-            n * (self._drawn[c] / self._finished[c] if self._finished[c] else overall) for c, n in self._to_draw.items()
-        )
-        left = (self._to_read, drawn, len(self._left))
-        return self._slowed(sum(max(0.0, amount) * rate for amount, rate in zip(left, self._rates(), strict=True)))
-
-    def _slowed(self, seconds: float) -> float:
-        """The estimate at the last batch, counted down from there, and raised where the batch takes longer."""
-        measured = sum(batch[3] for batch in self._batches)
-        mean = measured / len(self._batches)
-        since = 0.0 if self._since is None else self._clock() - self._since
-        if since <= mean or not seconds or not measured:
-            return max(0.0, seconds - since)
-        return max(0.0, seconds * (measured + since) / (measured + mean) - mean)
-
-    def _rates(self) -> list[float]:
-        """Seconds of a token read, of a token drawn, and of a prompt."""
-        import numpy as np
-        from scipy.optimize import nnls
-
-        table = np.array(self._batches)
-        causes, seconds = table[:, :3], table[:, 3]
-        scale = causes.mean(axis=0)
-        scale[scale == 0] = 1.0
-        weight = np.sqrt(_PRIOR)
-        rows = np.vstack([causes / scale, weight * np.eye(3)])
-        shares, _ = nnls(rows, np.concatenate([seconds, weight * np.full(3, seconds.mean() / 3)]))
-        rates: list[float] = (shares / scale).tolist()
-        return rates
+        left = self._to_read + self._to_draw * self._drawn / max(1, self._answers)
+        return (self._clock() - self._begun) * left / max(1.0, self._read + self._drawn)
