@@ -6,21 +6,15 @@ people's gates, RUN/imported_scores.jsonl (higher = retrieval more needed; for e
 train rows becomes dev, by a hash of the id; --shares makes all splits where the rows tell none. Then: retrieve.py and
 `kbtrain finish`, or label.py --by greedy, build.py --keys "[mastery, benefit]".
 
-With --one-arm the path is the decision log of `kbtrain serve --explore --log-text`, where each question has one answer
-and a verdict. It writes RUN/questions.jsonl and RUN/examples/{train,dev}.jsonl with labels of benefit by the inverse
-of each decision's probability. Then: fit_gate.py --key benefit, and `kbtrain value --gate` on the same log.
-
 Examples:
   python data_gen/import_answers.py --config data_gen/configs/import_llama3.yaml --run runs/llama3 --path answers.jsonl
   python data_gen/import_answers.py --run runs/imported --path answers.jsonl --model llama-3-8b-instruct \\
       --columns "{text: question, id: qid}" --answers "{llm: closed_book, rag: with_passages}"
   python data_gen/import_answers.py --run runs/logs --path logs.csv --model gpt-4o-mini --shares 0.5,0.25,0.25
-  python data_gen/import_answers.py --run runs/logs --path decisions.jsonl --model gpt-4o-mini --one-arm true
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +30,7 @@ from kbtrain.io.artifact import Artifact
 from kbtrain.io.files import path_exists
 from kbtrain.io.provenance import check_unchanged, file_sha256, meta_of, meta_path, unchanged
 from kbtrain.io.store import SampleStore, writing
-from kbtrain.labeling.imported import ImportCounts, OneArmRow, one_arm_labels
+from kbtrain.labeling.imported import ImportCounts
 from kbtrain.labeling.label_stage import CopiedGold
 from kbtrain.llm.sample_stage import check_replaceable
 from kbtrain.questions.base import Columns
@@ -44,12 +38,7 @@ from kbtrain.questions.collect import Shares, warnings
 from kbtrain.questions.data_sets.answered import AnswerColumns, read_answered
 from kbtrain.questions.data_sets.columns import ColumnMap, Language
 from kbtrain.records import Condition, GateScore, Split
-from kbtrain.report.traffic import explored_rows, left_out_text
 from kbtrain.runtime.progress import progress_bar
-
-ONE_ARM_KEYS = frozenset({"run", "path", "model", "shares", "one_arm", "max_weight"})
-ONE_ARM_SHARES = (0.5, 0.25, 0.25)
-FEW_EFFECTIVE = 100  # rows of equal weight; a gate of fewer is hardly better than chance
 
 
 class ImportConfig(Config):
@@ -72,43 +61,27 @@ class ImportConfig(Config):
     empty_answers: Literal["drop", "refuse"] = Field(
         "drop", description="rows without an accepted answer (none, empty or a placeholder): drop, or refuse the first"
     )
-    without_gold: bool = Field(False, description="there are no accepted answers; a gate learns what passages change")
     placeholders: tuple[str, ...] = Field((), description="more texts that stand for a missing answer, as [None]")
     copied_gold: Literal["refuse", "allow"] = Field(
         "refuse", description="accepted answers that repeat the model's own word for word on nearly every row"
     )
     sampling_run: str = Field("main", description="name of the run in samples.db")
-    one_arm: bool = Field(False, description="path is a decision log: one answer a question, with its probability")
-    max_weight: float = Field(5.0, ge=1, description="one_arm: largest inverse of a probability; larger ones are cut")
 
     @model_validator(mode="after")
     def _possible(self) -> ImportConfig:
-        if self.one_arm:
-            if other := self.model_fields_set - ONE_ARM_KEYS:
-                raise ValueError(f"one_arm reads a decision log, whose fields are fixed: remove {min(other)}")
-            return self
-        if "max_weight" in self.model_fields_set:
-            raise ValueError("max_weight is for one_arm")
         if not {"llm", "rag"} <= set(self.answers):
             raise ValueError("answers needs columns for llm and rag")
         if not set(self.stated) <= set(self.answers):
             raise ValueError("stated names a condition without answers")
-        if self.without_gold and (self.stated or self.empty_answers == "refuse"):
-            raise ValueError("without_gold reads no accepted answers: remove stated and empty_answers")
         if self.shares is not None and (self.splits or "dev_share" in self.model_fields_set):
             raise ValueError("shares make all three splits; give them, or splits and dev_share")
         return self
 
     def writes(self) -> tuple[Path, ...]:
-        if self.one_arm:
-            return (self.run / "questions.jsonl", self.run / "examples")
         return (self.run / "questions.jsonl", self.run / "imported_scores.jsonl")
 
 
 def main(config: ImportConfig) -> None:
-    if config.one_arm:
-        import_one_arm(config)
-        return
     files = {name: config.run / name for name in ("questions.jsonl", "samples.db", "imported_scores.jsonl")}
     questions = Artifact(files["questions.jsonl"], "import_answers", config, [config.path])
     is_done = questions.is_current() and files["samples.db"].exists()
@@ -122,8 +95,7 @@ def main(config: ImportConfig) -> None:
         return
     if meta_of(questions.path).get("stage", "import_answers") != "import_answers":  # its own the store knows
         check_replaceable(questions)
-    columns = AnswerColumns(Columns(config.columns, language=config.language, without_gold=config.without_gold),
-                            config.answers, config.stated,
+    columns = AnswerColumns(Columns(config.columns, language=config.language), config.answers, config.stated,
                             config.scores, config.splits, config.grading, config.dev_share, config.shares,
                             config.placeholders, config.empty_answers)  # fmt: skip
     imported, other_scores = ImportCounts(), added_scores(files["imported_scores.jsonl"], config.scores)
@@ -154,51 +126,6 @@ def main(config: ImportConfig) -> None:
     warned = [f"warning: {line}" for line in warnings(imported.splits, None, False, imported.chinese)]
     warned += [f"warning: {problem}"] if problem else []
     print("\n".join([*warned, *imported.lines()]) + f" -> {config.run}")
-
-
-def import_one_arm(config: ImportConfig) -> None:
-    """Questions and weighted examples of a decision log; a line with the skipped rows and the effective size."""
-    shares = ONE_ARM_SHARES if config.shares is None else config.shares
-    out = Artifact(config.run / "questions.jsonl", "import_answers", config, [config.path])
-    if out.is_current():
-        print(f"{config.run} is there already, made with the same options from the same file")
-        return
-    check_replaceable(out)
-    left_out, rows = Counter[str](), list[OneArmRow]()
-    for row, right in explored_rows(config.path, left_out):
-        text, searched = row.get("question"), row.get("searched")
-        if not isinstance(text, str) or not text.strip():
-            left_out["without the question's text (start the server with --log-text)"] += 1
-        elif not isinstance(searched, bool):
-            left_out["without the field 'searched'"] += 1
-        else:
-            rows.append(OneArmRow(str(row["id"]), text, searched, float(row["propensity"]), right))
-    if not rows:
-        raise UserError(
-            f"{at(config.path)}: no explored decision with a verdict ({left_out_text(left_out)}); start the server "
-            "with --explore and --log-text, and report verdicts to /v1/outcomes"
-        )
-    labels = one_arm_labels(rows, shares, config.max_weight)
-    facts = {
-        "rows": len(rows),
-        "left_out": dict(left_out),
-        "effective": labels.effective,
-        "clipped": labels.clipped,
-    }
-    rule = {"one_arm": {"model": config.model, "max_weight": config.max_weight, **facts}}
-    for split, examples in labels.examples.items():
-        path = config.run / "examples" / f"{split}.jsonl"
-        jsonl.write(path, examples)
-        replace(out, path=path).finish({"label_rule": rule})
-    jsonl.write(out.path, labels.questions)
-    out.finish(facts)
-    train, dev = (len(labels.examples[split]) for split in ("train", "dev"))
-    print(f"{len(rows)} explored decisions with a verdict ({sum(row.searched for row in rows)} searched); skipped: "
-          f"{left_out_text(left_out)}\n"
-          f"{train} train examples weigh as {labels.effective:.0f} of equal weight; {labels.clipped} weights cut to "
-          f"{config.max_weight:g}; {dev} dev examples, {labels.thinned} thinned out -> {config.run}")  # fmt: skip
-    if labels.effective < FEW_EFFECTIVE:
-        print(f"warning: fewer than {FEW_EFFECTIVE}: a larger --explore, or more verdicts, say more than a fit can")
 
 
 def refuse_other_file(store: SampleStore, config: ImportConfig, source: str) -> None:

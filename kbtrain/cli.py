@@ -18,7 +18,6 @@ Examples:
   kbtrain calibrate runs/mine/features --log decisions.jsonl --ratio 0.3
   kbtrain audit runs/mine/features --log decisions.jsonl --run runs/audit --n 60
   kbtrain audit runs/mine/features --run runs/audit --verdicts runs/audit/sheet.csv --apply
-  kbtrain next runs/mine/features --log decisions.jsonl --n 50 --output next.jsonl
   kbtrain value runs/mine/features --log decisions.jsonl --threshold 0.4
   kbtrain push runs/mine/features USER/NAME --dry-run
   kbtrain env                                  versions and devices, for a report of a fault
@@ -344,24 +343,6 @@ def _add_traffic(parsers: Parsers) -> None:
     _flag(audit, "--rollback", "put back the threshold before the last applied audit")
     _flag(audit, "--dry-run", "say what would be done, and write nothing")
     _add(audit, "--key", "NAME", _KEY)
-
-    chosen = _command(
-        parsers,
-        "next",
-        commands.choose_questions,
-        "questions of a log to label next, at random or near the gate's threshold",
-    )
-    _add(chosen, "folder", "FOLDER", "the gate's folder", type=Path)
-    _add(chosen, "--log", "FILE", "decision log, written with --log-text", type=Path)
-    _add(chosen, "--turns", "FILE", "or: a file of questions, which the gate scores", type=Path)
-    _add(chosen, "--field", "NAME", "the question's field or column in --turns")
-    _add(chosen, "--n", "N", "questions", type=_count, default=50)
-    chosen.add_argument("--by", choices=("random", "uncertainty", "diversity"), default="random",
-                        help="random; uncertainty: scores nearest to the threshold; diversity: unlike each other in "
-                        "a rule as many random ones are drawn (default: random)")  # fmt: skip
-    _add(chosen, "--seed", "N", "of the draw", type=int, default=0)
-    _add(chosen, "--output", "FILE", "JSON lines: question, chosen_by, score", type=Path, required=True)
-    _add(chosen, "--key", "NAME", _KEY)
 
     value = _command(
         parsers,

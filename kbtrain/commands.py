@@ -218,13 +218,6 @@ def audit(args: argparse.Namespace) -> None:
     follow(chain, settings.run, step, "samples.db", closing=lambda _: audit_lines(settings))
 
 
-def choose_questions(args: argparse.Namespace) -> None:
-    from kbtrain.report.audit import Audit, next_lines
-
-    source = Audit(args.folder, args.output, args.log, args.turns, args.field, args.key, args.n, args.seed)
-    sys.stdout.write("\n".join(next_lines(source, args.by, args.output)) + "\n")
-
-
 def value(args: argparse.Namespace) -> None:
     from kbtrain.report.traffic import value_lines
 

@@ -1,4 +1,4 @@
-"""Import of answers generated elsewhere: with both conditions into the store, or of logs with one answer a question.
+"""Import of answers generated elsewhere, with both conditions, into the store.
 
 The file's own verdicts on its answers are compared with this project's grading: a cheap check of both.
 """
@@ -6,24 +6,18 @@ The file's own verdicts on its answers are compared with this project's grading:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from kbtrain.answers.grading import rule_verdict
-from kbtrain.answers.writing import language_of
-from kbtrain.arrays import Bools, Floats
 from kbtrain.errors import UserError
-from kbtrain.gate.trained_on import question_hash
 from kbtrain.io.store import SampleStore
-from kbtrain.metrics.off_policy import effective_size
 from kbtrain.questions.checks import FirstSeen
-from kbtrain.questions.collect import split_of, taken_for_english
+from kbtrain.questions.collect import taken_for_english
 from kbtrain.questions.data_sets.answered import Answered
 from kbtrain.questions.gold import GoldCounts
-from kbtrain.records import Condition, GateExample, GateScore, Question, SampleSet, Split
+from kbtrain.records import Condition, GateScore, Question, SampleSet
 
 SHOWN = 5
 
@@ -101,7 +95,7 @@ class ImportCounts:
         waiting: list[SampleSet] = []
         with FirstSeen() as texts:
             for row in rows:
-                if not row.question.answers and row.question.gold != "hidden":
+                if not row.question.answers:
                     self.without_gold += 1
                     continue
                 self._count(row)
@@ -120,10 +114,8 @@ class ImportCounts:
         self.chinese += taken_for_english(row.question)
         self.scores += row.gate_scores()
         for condition, answer in row.answers.items():
-            if row.question.answers:
-                self.graded.setdefault(condition, StatedVerdicts()).add(
-                    row.question, answer.text, row.stated.get(condition)
-                )
+            verdicts = self.graded.setdefault(condition, StatedVerdicts())
+            verdicts.add(row.question, answer.text, row.stated.get(condition))
             self.thoughts += answer.thought
             self.thoughts_only += answer.finish == "thought"
 
@@ -143,73 +135,3 @@ class ImportCounts:
         return [*self.gold.lines(), *(lost if self.without_gold else ()), *(thoughts if self.thoughts else ()),
                 *(stated.line(condition) for condition, stated in self.graded.items()),
                 f"{self.splits.total()} questions ({splits}), scores: {scores}"]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class OneArmRow:
-    """A logged decision with its verdict. ``propensity``: probability of what was done; ``right``: in [0, 1]."""
-
-    id: str
-    question: str
-    searched: bool
-    propensity: float
-    right: float
-
-
-@dataclass(frozen=True)
-class OneArmLabels:
-    """Examples by split, the different questions, and what the weights say.
-
-    ``effective``: Kish's effective sample size of the training rows; ``clipped``: rows whose weight was cut.
-    """
-
-    examples: dict[Split, list[GateExample]]
-    questions: list[Question]
-    effective: float
-    clipped: int
-    thinned: int  # dev rows that are skipped
-
-
-def clipped_weights(propensity: Floats, most: float) -> Floats:
-    """Inverse probabilities, at most ``most``."""
-    return np.minimum(1 / propensity, most)
-
-
-def benefit_labels(searched: Bools, right: Floats, weights: Floats) -> Floats:
-    """Soft labels in [0, 1] whose mean at a question rises with benefit; 1/2 says nothing.
-
-    The verdict speaks for a search where the log searched and the answer is right, or did not and it is wrong. Its
-    distance from 1/2, times the inverse of the decision's probability, has the mean (accuracy with minus accuracy
-    without) / 2 + 1/2 over the log: the transformed outcome of Athey and Imbens (2016, "Recursive partitioning for
-    heterogeneous causal effects", section 2.2). Divided by the largest weight it is in [0, 1]. The order of the scores
-    is that of benefit, their distance from 1/2 is smaller.
-    """
-    speaks = np.where(searched, right, 1 - right)
-    return np.asarray(0.5 + (speaks - 0.5) * weights / weights.max())
-
-
-def one_arm_labels(rows: Sequence[OneArmRow], shares: Sequence[float], most: float, seed: int = 0) -> OneArmLabels:
-    """Training rows with weighted labels. Dev rows are thinned: each stays with its weight's share of the largest, so
-    that dev's figures need no weights. Rows of test questions get no example. Splits are by the question's text."""
-    splits = np.array([split_of(question_hash(row.question), shares) for row in rows])
-    weights = clipped_weights(np.array([row.propensity for row in rows]), most)
-    labels = benefit_labels(np.array([row.searched for row in rows]), np.array([row.right for row in rows]), weights)
-    stays = np.random.default_rng(seed).random(len(rows)) < weights / weights.max()
-    stay = (splits == "train") | ((splits == "dev") & stays)
-    examples: dict[Split, list[GateExample]] = {"train": [], "dev": []}
-    for place in np.flatnonzero(stay):
-        row, split = rows[int(place)], splits[place]
-        label = labels[place] if split == "train" else float(row.right if row.searched else 1 - row.right)
-        example = replace(GateExample.ask(row.question, language=language_of(row.question)), id=row.id, split=split)
-        examples[split].append(replace(example, question_id=question_hash(row.question), soft_benefit=float(label)))
-    texts = {question_hash(row.question): (row.question, split) for row, split in zip(rows, splits, strict=True)}
-    questions = [
-        Question(name, text, (), split, "log", language_of(text), gold="hidden")
-        for name, (text, split) in texts.items()
-    ]
-    train = splits == "train"
-    return OneArmLabels(
-        examples, questions, effective_size(weights[train]),
-        int((weights[train] * np.array([row.propensity for row in rows])[train] < 1 - 1e-9).sum()),
-        int(((splits == "dev") & ~stays).sum()),
-    )  # fmt: skip

@@ -19,12 +19,9 @@ from typing import Any, Literal
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 from pydantic_core import to_json
 
-from kbtrain.answers.words import words
 from kbtrain.answers.writing import language_of
-from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.audit import AuditFigures, JudgedTurns, audit_figures, best_threshold, draw_turns
 from kbtrain.evaluation.cost import answered_usage, stored_usage, thousand_questions
@@ -52,7 +49,6 @@ from kbtrain.report.words import percent, points, points_interval
 from kbtrain.show import aligned
 
 Goal = Literal["best_accuracy", "max_loss"]
-By = Literal["random", "uncertainty", "diversity"]
 RUN = "main"  # sampling run of an audit
 LEAST = 20  # judged turns
 
@@ -468,63 +464,3 @@ def _apply(
     lost = "; the promise of the previous threshold no longer holds" if old and old.promise else ""
     was = "none" if old is None else f"{old.threshold:.4g} ({old.rule})"
     return f"{audit.folder}: threshold of {gate} was {was}, is {value:.4g} ({rule}){lost}; reload the server (SIGHUP)"
-
-
-# Questions to label next
-
-
-def choose_next(
-    texts: Sequence[str], scores: Floats, n: int, by: By, threshold: float, rng: np.random.Generator
-) -> NDArray[np.intp]:
-    """Places of ``n`` questions: random ones, those with scores nearest to the threshold, or those least like each
-    other in their words (``diversity``).
-    """
-    shuffled = rng.permutation(len(scores))
-    if by == "uncertainty":
-        return shuffled[np.argsort(np.abs(scores[shuffled] - threshold), kind="stable")[:n]]
-    if by == "diversity":
-        return shuffled[farthest_first([texts[place] for place in shuffled], n)]
-    return shuffled[:n]
-
-
-def farthest_first(texts: Sequence[str], n: int) -> NDArray[np.intp]:
-    """Places of ``n`` texts, the first and then always the one least like all before it: cosine of word weights.
-
-    The greedy cover of Gonzalez (1985), which active learning calls a core set (Sener and Savarese 2018).
-    """
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    table = TfidfVectorizer(analyzer=words).fit_transform(texts)
-    likeness, chosen = np.full(len(texts), -1.0), [0]
-    while len(chosen) < min(n, len(texts)):
-        likeness = np.maximum(likeness, (table @ table[chosen[-1]].T).toarray()[:, 0])
-        likeness[chosen] = np.inf
-        chosen.append(int(np.argmin(likeness)))
-    return np.array(chosen)
-
-
-def next_lines(audit: Audit, by: By, output: Path) -> list[str]:
-    """Write the chosen questions, a JSON line each, with the rule that chose it; a line about them.
-
-    Beside a rule the same number of questions is drawn at random, to measure the rule's gain. Raises
-    :class:`UserError`.
-    """
-    if output.exists():
-        raise UserError(f"{output}: exists already; give another --output")
-    gate, turns, left_out = logged_turns(audit)
-    texts = list({question_hash(text): (text, score) for text, score in turns}.values())
-    chosen = read_card(audit.folder).thresholds.get(gate)
-    if chosen is None and by == "uncertainty":
-        raise UserError(f"{audit.folder}: gate '{gate}' has no threshold; note one, or remove --by uncertainty")
-    threshold = chosen.threshold if chosen else 0.0
-    rng, scores = np.random.default_rng(audit.seed), np.array([score for _, score in texts])
-    rules = {int(place): by for place in choose_next([text for text, _ in texts], scores, audit.n, by, threshold, rng)}
-    if by != "random":
-        rules |= {int(place): "random" for place in rng.permutation(len(texts))[: audit.n] if place not in rules}
-    rows = [{"question": texts[i][0], "chosen_by": rule, "score": texts[i][1]} for i, rule in rules.items()]
-    write_atomically(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    counts = ", ".join(f"{n} by {rule}" for rule, n in Counter(rules.values()).items())
-    return [
-        f"{gate}: {counts}, of {len(texts)} different questions; skipped: {left_out_text(left_out)} -> {output}",
-        answers_cost(audit.folder, len(rows)),
-    ]

@@ -30,7 +30,7 @@ COMMANDS = [
     for line in ([] if language else block.splitlines())
 ]
 N, TURNS = 100, 62  # fewer questions than the page's reader has: the commands are the same
-HERE = {"value", "next", "audit"}  # commands that run in this process; an audit that answers starts stages
+HERE = {"value", "audit"}  # commands that run in this process; an audit that answers starts stages
 
 
 def question(i):
@@ -120,7 +120,7 @@ def followed(tmp_path_factory):
 
 def test_every_command_of_the_page_runs_and_the_threshold_rests_on_the_judgements(followed):
     folder, shown = followed
-    assert len(COMMANDS) == 16
+    assert len(COMMANDS) == 15
     noted = read_gate_json(folder / "runs" / "mine" / "features")["thresholds"]["features_certainty"]
     assert noted["rule"] == "best_accuracy of 60 audited turns"
     table = next(text for text in shown if "judged by people" in text)
@@ -133,9 +133,7 @@ def test_every_command_of_the_page_runs_and_the_threshold_rests_on_the_judgement
     assert re.search(r"\(best_f1[^)]*\) again", back)
     value = next(text for text in shown if "explored decisions with a verdict" in text)
     assert "features_certainty, threshold noted" in value
-    picked = [json.loads(line) for line in (folder / "next.jsonl").read_text().splitlines()]
-    assert len(picked) == 50 and {row["chosen_by"] for row in picked} == {"random"}
 
 
 def test_the_commands_that_the_page_names_are_the_tested_ones():
-    assert {words[1] for words in COMMANDS} == {"check-server", "run", "serve", "audit", "value", "next"}
+    assert {words[1] for words in COMMANDS} == {"check-server", "run", "serve", "audit", "value"}

@@ -138,10 +138,7 @@ def _answered(row: SourceRecord, number: int, file: DataFile, columns: AnswerCol
     return Answered(question, answers, stated, _scores(row, columns.scores), loaded.left_out)
 
 
-_BOTH_ARMS = (
-    "both arms are needed: answer each question both ways, or skip those with one answer; logs with the "
-    "probability of what was done: --one-arm true"
-)
+_BOTH_ARMS = "both arms are needed: answer each question both ways, or skip those with one answer"
 
 
 def _refuse_one_arm(row: SourceRecord, answers: Mapping[Condition, str]) -> None:
