@@ -300,7 +300,6 @@ def test_the_chinese_judge_prompt_is_figure_13_and_the_english_one_has_its_form(
     assert prompts.judge_prompt("是{歌德}", ["歌德"], "zh") == FIGURE_13_ZH
     english = prompts.judge_prompt("Goethe, of course", ["Goethe", "J. W. Goethe"], "en")
     assert english.splitlines()[1:] == ["prediction: Goethe, of course", "answer: Goethe / J. W. Goethe", "output: "]
-    assert [prompts.judge_reply(right) for right in (True, False)] == ["1", "0"]
     asked = prompts.Judgement("j", "是{歌德}", ("歌德",), "test", "d", "zh")
     assert answer_prompt(asked, "llm") == FIGURE_13_ZH
     with pytest.raises(ValueError, match="takes no evidence"):
@@ -308,9 +307,8 @@ def test_the_chinese_judge_prompt_is_figure_13_and_the_english_one_has_its_form(
 
 
 def test_a_changed_letter_in_the_judge_prompt_changes_its_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = tokenizer(None)
-    before = prompts.judge_fingerprint(plain)
+    assert prompts.judge_prompt_facts() == {}
     for language in ("en", "zh"):
         with monkeypatch.context() as patch:
             patch.setitem(prompts._JUDGE, language, prompts._JUDGE[language] + " ")
-            assert prompts.judge_fingerprint(plain) != before
+            assert len(prompts.judge_prompt_facts()["judge_prompt"]) == 16

@@ -25,7 +25,6 @@ Key = Literal["mastery", "certainty", "benefit"]
 KBMPrompt = Literal["paper", "answer"]  # figure 14, or the prompt that asks for an answer (kbtrain's)
 PAPER_KEYS: tuple[Key, ...] = ("mastery", "certainty")
 DEFAULT_KEYS: tuple[Key, ...] = ("mastery", "certainty", "benefit")  # of recipes that learn several
-Judged = Literal["answers", "claims"]  # inputs of a judge's questions
 NO_REFERENCE = "None"
 _PROBE = "probe"
 
@@ -75,15 +74,6 @@ _JUDGE = {  # figure 13 (Chinese); the English one is kbtrain's, in its form. Th
 }
 
 
-_CLAIMS = {  # kbtrain's, in the form of figure 13
-    "en": "Given a question, a reference and a prediction, output 1 if the prediction states every claim of the "
-    "reference that answers the question and contradicts none of its claims, and 0 if it does not. Other words and "
-    "more detail do not count.\nquestion: {query}\nreference: {answer}\nprediction: {pred}\noutput: ",
-    "zh": "给定问题、参考答案和预测,如果预测说出了参考答案中回答问题的所有要点,"
-    "并且不与其中任何一点矛盾,请输出1,否则输出0."
-    "措辞不同或内容更详细不影响判断.\n问题: {query}\n参考答案: {answer}\n预测: {pred}\n输出: ",
-}
-
 _MOST_UTTERANCES = 8  # the last ones of a dialogue
 _LONGEST_UTTERANCE = 1000  # characters
 _SPEAKERS: dict[Language, dict[str, str]] = {
@@ -113,15 +103,6 @@ class Judgement(PromptedQuestion):
 
     def prompt(self) -> str:
         return judge_prompt(self.text, self.answers, self.language)
-
-
-class ClaimsJudgement(PromptedQuestion):
-    """A long answer put before a judge: ``text`` is the question, ``answers`` are the answer and its gold ones, which
-    are alternatives."""
-
-    def prompt(self) -> str:
-        prediction, *gold = self.answers
-        return _CLAIMS[self.language].format(query=query_text(self), pred=prediction, answer=" / ".join(gold))
 
 
 class NeedQuestion(PromptedQuestion):
@@ -222,11 +203,6 @@ def kbm_answer(values: dict[Key, bool]) -> str:
 def judge_prompt(prediction: str, gold: Sequence[str], language: Language) -> str:
     """Figure 13's prompt; several accepted answers are joined by " / "."""
     return _JUDGE[language].format(pred=prediction, answer=" / ".join(gold))
-
-
-def judge_reply(right: bool) -> str:
-    """Figure 13's answer: 1 or 0."""
-    return "1" if right else "0"
 
 
 def need_prompt(query: str, language: Language) -> str:
@@ -379,23 +355,12 @@ def need_fingerprint() -> str:
     return fingerprint(None, *(need_prompt(_PROBE, lang) for lang in ("en", "zh")), need_answer(True))
 
 
-def judge_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
-    """Fingerprint of figure 13's prompts, both languages."""
-    return fingerprint(tokenizer, _JUDGE["en"], _JUDGE["zh"])
+_FIRST_JUDGE_PROMPT = "3ecdd85f478b9044"  # of verdicts stored without a fingerprint
 
 
-_UNNOTED: dict[Judged, str] = {  # prompts of verdicts stored without a fingerprint
-    "answers": "3ecdd85f478b9044",
-}
-
-
-def judge_prompt_facts(judged: Judged) -> dict[str, str]:
-    """``judge_prompt``, the fingerprint of the words of a judge's prompt; empty for the first prompts."""
+def judge_prompt_facts() -> dict[str, str]:
+    """``judge_prompt``, the fingerprint of the words of a judge's prompt; empty for the first prompt."""
     both: tuple[Language, ...] = ("en", "zh")
     pair = (_PROBE, _PROBE)  # two, so that what joins them counts
-    texts = {
-        "answers": [judge_prompt(_PROBE, pair, language) for language in both],
-        "claims": [_CLAIMS[language].format(query=_PROBE, pred=_PROBE, answer=" / ".join(pair)) for language in both],
-    }
-    code = fingerprint(None, *texts[judged])
-    return {} if code == _UNNOTED.get(judged) else {"judge_prompt": code}
+    code = fingerprint(None, *(judge_prompt(_PROBE, pair, language) for language in both))
+    return {} if code == _FIRST_JUDGE_PROMPT else {"judge_prompt": code}

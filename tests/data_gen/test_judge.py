@@ -1,4 +1,4 @@
-"""judge.py: verdicts on every stored answer, used by the labels; agreement with people on a labelled file."""
+"""judge.py: verdicts on every stored answer, used by the labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiny_kbm import make_folder
 
 from kbtrain.config import parse_args
 from kbtrain.io import jsonl
-from kbtrain.io.provenance import check_current, file_sha256, read_meta
+from kbtrain.io.provenance import read_meta
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.verdicts import QuestionVerdicts
 from kbtrain.llm import transformers_llm
@@ -28,24 +28,15 @@ from kbtrain.records import Label, Question, Sample, SampleSet
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def labelled(folder: Path) -> Path:
-    rows = [("Paris", True), ("It is Paris", True), ("Lyon", False), ("Parisian", True)]
-    lines = (json.dumps({"id": p, "answers": ["Paris"], "prediction": p, "right": r}) for p, r in rows)
-    (folder / "graded.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    return folder / "graded.jsonl"
-
-
 def test_verdicts_by_rule_give_the_labels_that_grading_gives(
     run_folder: Path, script: Script, label: Callable[..., list[Label]]
 ) -> None:
     graded = label(run_folder)
-    done = script("judge", "--run", str(run_folder), "--judge", "contains", "--labelled", str(labelled(run_folder)))
+    done = script("judge", "--run", str(run_folder), "--judge", "contains")
     assert done.returncode == 0, done.stderr
-    first, last = done.stdout.splitlines()
-    assert first.startswith("contains: agrees with people in 0.750 [") and "kappa 0.500" in first
-    assert last.startswith("30 questions, 50 distinct answers judged by contains: 20 right, abstained from 0")
+    assert done.stdout.startswith("30 questions, 50 distinct answers judged by contains: 20 right, abstained from 0")
     meta = read_meta(run_folder / "verdicts.jsonl")
-    assert meta["judge"]["judge"] == "contains" and meta["agreement"]["false_wrong"] == 1
+    assert meta["judge"]["judge"] == "contains"
     assert meta["counts"] == {"answers": 50, "right": 20, "abstained": 0}
     assert label(run_folder, verdicts=True) == graded
     rule = read_meta(run_folder / "labels.jsonl")["label_rule"]
@@ -113,8 +104,6 @@ def test_a_missing_verdict_or_setting_is_one_line(run_folder: Path, script: Scri
     keep_change(run_folder / "verdicts.jsonl")
     done = script("label", "--run", str(run_folder), "--verdicts", "--tau-mastery", "0.2")
     assert done.returncode == 2 and "question 'train-0': no verdict on" in done.stderr
-    done = script("judge", "--agreement-only", "--judge", "rules")
-    assert done.returncode == 2 and done.stderr == "error: key 'agreement_only': needs labelled\n"
 
 
 def test_verdicts_on_other_questions_are_told_and_made_again(run_folder: Path, script: Script) -> None:
@@ -179,13 +168,6 @@ def test_judgements_that_a_server_was_paid_for_are_kept_and_not_made_again(run_f
         assert counts["answers"] == sum(len(one.right) for one in made) == 50
         begun = len(server.requests)
         assert "is there already" in script(*asked).stdout and len(server.requests) == begun
-        done = script(*asked, "--labelled", str(labelled(run_folder)))
-        assert "agrees with people" in done.stdout, done.stderr
-        assert "is there already" in done.stdout and len(server.requests) == begun + 4  # the labelled ones alone
-        noted = read_meta(run_folder / "verdicts.jsonl")
-        assert noted["agreement"]["n"] == 4 and "graded.jsonl" in noted["inputs"] and noted["counts"] == counts
-        begun = len(server.requests)
-        assert "is there already" in script(*asked).stdout and len(server.requests) == begun
         assert "judged by llm:tiny" in script(*asked, "--votes", "2").stdout and len(server.requests) > begun
 
 
@@ -226,9 +208,8 @@ def test_a_verdict_is_not_paid_for_again_after_more_sampling(
         assert judge(server) == first  # of other gold answers
 
 
-@pytest.mark.parametrize("judge", ["token", "llm"])
 def test_a_model_is_opened_only_while_something_is_left_to_judge(
-    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], judge: str
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stage, opened, real = load("data_gen/judge.py"), [], loading.load_model
 
@@ -239,7 +220,7 @@ def test_a_model_is_opened_only_while_something_is_left_to_judge(
     for module in (loading, transformers_llm):
         monkeypatch.setattr(module, "load_model", counted)
     model = make_folder(tmp_path / "judge")
-    limits = ("--max-new-tokens", "2", "--judge", judge, "--model", str(model))
+    limits = ("--max-new-tokens", "2", "--judge", "llm", "--model", str(model))
     run = lambda *more: stage.main(parse_args(stage.JudgeConfig, ["--run", str(run_folder), *limits, *more]))  # noqa: E731
     run()
     assert len(opened) == 1 and "50 distinct answers judged" in capsys.readouterr().out
@@ -247,22 +228,19 @@ def test_a_model_is_opened_only_while_something_is_left_to_judge(
     assert len(opened) == 1 and "is there already" in capsys.readouterr().out
     run("--device", "cpu")  # 'auto' may have meant it: that is seen when the model is open
     assert len(opened) == 2 and "is there already" in capsys.readouterr().out
-    run("--margin" if judge == "token" else "--votes", "0.1" if judge == "token" else "1")
+    run("--votes", "1")
     assert len(opened) == 3 and "50 distinct answers judged" in capsys.readouterr().out
-    run("--labelled", str(labelled(run_folder)))
-    assert len(opened) == 4 and "is there already" not in capsys.readouterr().out
     template = model / "tokenizer_config.json"
     template.write_text(json.dumps(json.loads(template.read_text()) | {"chat_template": None}))
     run()
-    assert len(opened) == 5 and "50 distinct answers judged" in capsys.readouterr().out
+    assert len(opened) == 4 and "50 distinct answers judged" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("judge", ["token", "llm"])
 def test_verdicts_of_another_prompt_are_made_anew_and_those_of_the_first_note_none(
-    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], judge: str
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stage, model = load("data_gen/judge.py"), make_folder(tmp_path / "judge")
-    limits = ("--max-new-tokens", "2", "--judge", judge, "--model", str(model))
+    limits = ("--max-new-tokens", "2", "--judge", "llm", "--model", str(model))
 
     def run() -> tuple[bool, str | None]:
         stage.main(parse_args(stage.JudgeConfig, ["--run", str(run_folder), *limits]))
@@ -279,21 +257,6 @@ def test_verdicts_of_another_prompt_are_made_anew_and_those_of_the_first_note_no
     assert run() == (True, None)
 
 
-def test_graded_answers_do_not_take_the_name_of_the_questions_that_were_judged(run_folder: Path) -> None:
-    """The labels would be refused, for verdicts of other questions, whatever was judged again."""
-    stage, graded = load("data_gen/judge.py"), run_folder / "graded" / "questions.jsonl"
-    graded.parent.mkdir()
-    labelled(run_folder).rename(graded)
-    for _ in range(2):
-        stage.main(parse_args(stage.JudgeConfig, ["--run", str(run_folder), "--judge", "contains"]))
-        stage.main(
-            parse_args(stage.JudgeConfig, ["--run", str(run_folder), "--judge", "contains", "--labelled", str(graded)])
-        )
-    noted = read_meta(run_folder / "verdicts.jsonl")
-    assert noted["inputs"][str(graded)] == file_sha256(graded) and noted["agreement"]["n"] == 4
-    check_current(run_folder / "verdicts.jsonl", run_folder / "questions.jsonl")
-
-
 def test_a_dry_run_counts_the_judgements_and_makes_none(run_folder: Path, script: Script) -> None:
     options = ("--run", str(run_folder), "--judge", "llm", "--backend", "openai", "--dry-run")
     done = script("judge", *options)
@@ -303,45 +266,10 @@ def test_a_dry_run_counts_the_judgements_and_makes_none(run_folder: Path, script
     assert "250 answers" in script("judge", *options, "--votes", "5").stdout
 
 
-def test_a_dry_run_counts_what_people_have_graded_as_well(run_folder: Path, script: Script, tmp_path: Path) -> None:
-    """The judge is asked about these answers, too; with --agreement-only about no others, and no run is read."""
-    asked = ("--judge", "llm", "--backend", "openai", "--labelled", str(labelled(tmp_path)), "--dry-run")
-    done = script("judge", "--run", str(run_folder), *asked)
-    assert done.stdout.startswith(
-        "50 distinct answers to judge, and 4 that people have graded\nrequests  54 HTTP requests, 54 answers\n"
-    )
-    done = script("judge", "--run", str(tmp_path / "none"), *asked, "--agreement-only")
-    assert done.returncode == 0, done.stderr
-    assert "\nrequests  4 HTTP requests, 4 answers\n" in done.stdout
-    done = script("judge", "--judge", "llm", "--agreement-only", "--dry-run")
-    assert done.returncode == 2 and done.stderr == "error: key 'agreement_only': needs labelled\n"
-
-
 def test_without_answers_no_model_is_loaded(tmp_path: Path, script: Script) -> None:
     (tmp_path / "questions.jsonl").write_text("")
     with SampleStore(tmp_path / "samples.db") as store:
         store.begin("main", {})
-    done = script("judge", "--run", str(tmp_path), "--judge", "token", "--model", "./no/such/model")
+    done = script("judge", "--run", str(tmp_path), "--judge", "llm", "--model", "./no/such/model")
     assert done.returncode == 2
     assert done.stderr.endswith("samples.db: no answer of run 'main' to judge; run `kbtrain run sample` first\n")
-
-
-def test_long_answers_are_judged_by_the_claims_of_the_reference(tmp_path: Path, script: Script) -> None:
-    rows = [("The form is blue and due in May.", True), ("The form is green.", False)]
-    lines = ({"id": p, "question": "Which form?", "answers": ["A blue form, due in May."], "prediction": p, "right": r}
-             for p, r in rows)  # fmt: skip
-    graded = tmp_path / "graded.jsonl"
-    graded.write_text("\n".join(json.dumps(line) for line in lines))
-    with ModelServer(say=lambda body, place: "01"["is blue" in body["messages"][-1]["content"]]) as server:
-        asked = (
-            *("judge", "--labelled", str(graded), "--agreement-only", "true", "--judge", "llm", "--backend", "openai"),
-            *("--model", "tiny", "--server-url", server.url, "--server-endpoint", "chat", "--asks", "claims"),
-        )
-        done = script(*asked)
-    assert done.returncode == 0 and "agrees with people in 1.000" in done.stdout
-    prompts = [request["messages"][-1]["content"] for request in server.requests if "messages" in request]
-    assert len(prompts) == 2 and all(
-        "\nreference: A blue form, due in May.\nprediction: The form " in p for p in prompts
-    )
-    refused = script("judge", "--judge", "contains", "--asks", "claims")
-    assert refused.returncode == 2 and "'asks'" in refused.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,17 +12,7 @@ from kbtrain.answers import grading
 from kbtrain.errors import UserError
 from kbtrain.io.store import SampleStore
 from kbtrain.labeling.indicators import grade
-from kbtrain.labeling.judges import (
-    LabelledAnswer,
-    LLMJudge,
-    Opinion,
-    RuleJudge,
-    agreement,
-    judgement,
-    line,
-    parse_reply,
-    read_labelled,
-)
+from kbtrain.labeling.judges import LLMJudge, Opinion, RuleJudge, judgement, parse_reply
 from kbtrain.labeling.label import indicators, label
 from kbtrain.labeling.verdicts import QuestionVerdicts, count_verdicts, judge_answers
 from kbtrain.llm.base import AnswerRequest, Sampling
@@ -134,67 +122,3 @@ def test_each_distinct_answer_is_judged_once(
     assert made[0] == QuestionVerdicts("q1", {"lyon": False, "paris": True, "rome": False})
     assert made[1] == QuestionVerdicts("q9", {"x": None, "y": None})  # no gold answer to compare with
     assert count_verdicts(made, [capital, other]) == {"answers": 5, "right": 1, "abstained": 2}
-
-
-ROWS = [("Paris", True), ("It is Paris", True), ("Parisian", False), ("Lyon", False), ("City of Light", True)]
-
-
-def labelled(path: Path) -> Path:
-    lines = ({"id": str(i), "answers": ["Paris"], "prediction": p, "right": r} for i, (p, r) in enumerate(ROWS))
-    path.write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
-    return path
-
-
-def test_agreement_with_people_by_hand(tmp_path: Path) -> None:
-    made = agreement(RuleJudge("contains"), read_labelled(labelled(tmp_path / "graded.jsonl")))
-    # people: T T F F T, judge: T T F F F; po = 4/5, pe = (3/5)(2/5) + (2/5)(3/5) = 12/25, kappa = 8/13
-    assert (made.n, made.n_abstained, made.accuracy, made.false_right, made.false_wrong) == (5, 0, 0.8, 0, 1)
-    assert made.kappa == pytest.approx(8 / 13)
-    assert made.accuracy_low == pytest.approx(0.3755, abs=1e-4) and made.accuracy_high == pytest.approx(
-        0.9638, abs=1e-4
-    )
-    assert line(made).startswith(
-        "contains: agrees with people in 0.800 [0.376, 0.964] of 5 labelled answers, kappa 0.615"
-    )
-
-
-def test_abstentions_stand_beside_the_agreement(tmp_path: Path) -> None:
-    rows = read_labelled(labelled(tmp_path / "graded.jsonl"))
-    numbers = {"id": 7, "answers": [1984, 2161000.0], "prediction": 1984.0, "right": True}
-    (tmp_path / "numbers.jsonl").write_text(json.dumps(numbers))
-    assert read_labelled(tmp_path / "numbers.jsonl") == [LabelledAnswer("7", ("1984", "2161000"), "1984", True)]
-    llm = scripted({"Paris": ["1"], "It is Paris": ["1"], "Parisian": ["?"], "Lyon": ["0"], "City of Light": ["0"]})
-    made = agreement(LLMJudge(llm), rows)
-    assert (made.n_abstained, made.accuracy, made.accuracy_all) == (1, 0.75, 0.6)
-    silent = agreement(RuleJudge("option"), rows)
-    assert (silent.accuracy, silent.kappa, silent.accuracy_all) == (None, None, 0.0)
-    assert line(silent) == "option: abstained from all 5 labelled answers"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "no labelled answers in it"),
-        ('{"id": "1", "answers": [], "prediction": "x", "right": true}', r":1: field 'answers': no answer"),
-        ('{"id": "1", "answers": ["a"], "prediction": "x", "right": "maybe"}', r":1: field 'right': "),
-        ('{"id": "1", "answers": ["a"], "prediction": "x", "right": 1}\n' * 2, r":2: field 'id': duplicate '1'"),
-    ],
-)
-def test_a_broken_file_of_labelled_answers_is_one_line(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "graded.jsonl").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=message):
-        read_labelled(tmp_path / "graded.jsonl")
-
-
-def test_multiple_choice_is_graded_by_its_own_rule_whoever_judges() -> None:
-    rows = [
-        LabelledAnswer(text, ("B",), text, right, grading="option", options=("Asia", "Africa"))
-        for text, right in (("B", True), ("A", False), ("A. Africa", False))
-    ]
-    assert agreement(RuleJudge("contains"), rows).accuracy == agreement(LLMJudge(scripted({})), rows).accuracy == 1
-
-
-def test_kappa_needs_both_classes() -> None:
-    rows = [LabelledAnswer(str(i), ("a",), "a", True) for i in range(3)]
-    made = agreement(RuleJudge("exact"), rows)
-    assert made.accuracy == 1 and made.kappa is None and not math.isnan(made.accuracy_all)

@@ -81,7 +81,7 @@ COMMANDS: dict[str, Sound] = {
         "--config", str(ROOT / "data_gen/configs/import_llama3.yaml"), "--run", "new", "--path", "answers.jsonl"
     ),
     "data_gen/join.py": _sound("--runs", "[qa, qa2]", "--output", "joined"),
-    "data_gen/judge.py": _sound("--run", "qa", "--judge", "contains", "--labelled", "graded.jsonl"),
+    "data_gen/judge.py": _sound("--run", "qa", "--judge", "contains"),
     "data_gen/label.py": _sound("--run", "qa", "--tau-mastery", ".2", "--tau-certainty", ".6"),
     "data_gen/merge.py": _sound("--run", "sharded"),
     "data_gen/pool.py": _sound("--runs", "[qa, qa2]", "--output", "pooled", "--near-duplicates", "ignore"),
@@ -184,7 +184,7 @@ MORE["server gate"] = ("recipes/make_untrained.py", (*SERVER_GATE, "--output", "
 SERVED: dict[str, tuple[Sound, ...]] = {
     "data_gen/embed.py": (COMMANDS["data_gen/embed.py"],),
     "data_gen/judge.py": (
-        _sound("--run", "qa", "--judge", "llm", *CHAT, "--labelled", "graded.jsonl"),
+        _sound("--run", "qa", "--judge", "llm", *CHAT),
         _sound("--run", "qa", "--judge", "llm", "--votes", "3", *CHAT),
     ),
     "data_gen/sample.py": (
