@@ -24,7 +24,7 @@ from kbtrain.gates.registry import kind_of, load_gate, package_of, read_card, ve
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.text_files import read_text
 from kbtrain.models.embedded import is_embedded
-from kbtrain.models.weights import header_of
+from kbtrain.models.weights import shapes_in
 from kbtrain.report import summary
 from kbtrain.report.page import render
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN
@@ -92,7 +92,7 @@ def _send(settings: Push, files: dict[str, Path | bytes], kind: str, hub_token: 
         if settings.private and not api.model_info(name).private:
             raise UserError(f"{name}: is there already, and public; take another name, or leave --private out")
         there = [file for file in api.list_repo_files(name) if any(fnmatch(Path(file).name, one) for one in FILES)]
-        operations = [
+        operations: list[Any] = [
             *(CommitOperationDelete(file) for file in there if file not in files),
             *(CommitOperationAdd(file, content) for file, content in files.items()),
         ]
@@ -119,7 +119,7 @@ def _files(folder: Path, settings: Push, prefix: str = "") -> Iterator[tuple[str
         if pickle_in([place.as_posix()]):
             raise UserError(f"{at(path)}: a pickle; a gate is sent in safetensors only: remove it")
         if path.suffix == ".safetensors":
-            header_of(path)  # a pickle under this name is refused
+            shapes_in(path)  # a pickle under this name is refused
         is_hash = place.name in (TRAINED_ON, TRAINED_ENTITIES) and not settings.hashes
         # the card of a folder inside is another library's: an adapter's
         is_other = place.name == README or (place.name == CARD and len(place.parts) > 1)

@@ -35,7 +35,7 @@ from kbtrain.prompts.kbm import Key
 from kbtrain.records import TurnExample
 from kbtrain.training.config import FitConfig
 from kbtrain.training.data import read_classifier_data, read_examples
-from kbtrain.training.fit import FittedGate, KeptFeatures, SingleEnding, claim_fit_folder
+from kbtrain.training.fit import Features, FittedGate, SingleEnding, claim_fit_folder
 
 KEYS: tuple[Key, ...] = ("benefit", "mastery", "certainty")  # of equally good ones, the first
 
@@ -73,24 +73,15 @@ def main(config: FitGateConfig) -> None:
     started = time.monotonic()
     kind = kind_to_fit(config.gate)
     claim_fit_folder(config, config.gate, frozenset({"run"}))
-    features = kept_features(config, kind)
+    features = None if kind.features is None else Features(kind.features, config.gate)
     by_key = fit_by_keys(config, kind, features)
     key, areas = best_key(by_key, features)
     best, facts = by_key[key], {"key": key} | ({"dev_auroc_by_key": areas} if len(areas) > 1 else {})
     fit_ending = SingleEnding(config, best, lambda folder: kind.open(folder, "auto", "auto"), started, facts, features)
     print("fit_gate: " + fit_ending.finish())
-    if features is not None:
-        print(f"features of {len(features)} examples in {features.path}, {features.extracted} of them extracted now")
 
 
-def kept_features(config: FitGateConfig, kind: Kind) -> KeptFeatures | None:
-    """The file of the gate's features; None for a gate that names none. Raises :class:`UserError`."""
-    if kind.features is None:
-        return None
-    return KeptFeatures(config.output.parent / f"{config.gate}_features.jsonl", kind.features, config.gate)
-
-
-def fit_by_keys(config: FitGateConfig, kind: Kind, features: KeptFeatures | None) -> dict[Key, FittedGate]:
+def fit_by_keys(config: FitGateConfig, kind: Kind, features: Features | None) -> dict[Key, FittedGate]:
     """A gate for the key asked for, or for each whose labels have both classes in both files (turns have one label).
 
     Raises :class:`UserError` without any, naming what the first lacks.
@@ -108,7 +99,7 @@ def fit_by_keys(config: FitGateConfig, kind: Kind, features: KeptFeatures | None
 
 
 def _fit(
-    keys: tuple[Key, ...], config: FitGateConfig, kind: Kind, features: KeptFeatures | None, problems: list[UserError]
+    keys: tuple[Key, ...], config: FitGateConfig, kind: Kind, features: Features | None, problems: list[UserError]
 ) -> dict[Key, FittedGate]:
     """A gate for each key with both classes in both files; for the other keys their problem is added."""
     by_key: dict[Key, FittedGate] = {}

@@ -21,7 +21,6 @@ Examples:
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -38,7 +37,6 @@ from kbtrain.gates.encoder.train import (
     train_probe,
     with_adapter,
 )
-from kbtrain.gates.late_scores import score_late_test
 from kbtrain.training.config import training_arguments
 from kbtrain.training.data import ClassifierData, class_weights, common_acts, read_classifier_data
 from kbtrain.training.finish import SCORES, ClassifierEnding, dev_metrics, held_out_examples
@@ -72,7 +70,7 @@ def train_one(config: TrainEncoderConfig, data: ClassifierData) -> None:
     recipe = Recipe("train_encoder", config)
     if config.dry_run:
         return recipe.say(describe(config, data))
-    if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
+    if not recipe.claim(CARD, SCORES):
         return None
     if config.method == "probe":
         return train_probe(recipe, config, data)

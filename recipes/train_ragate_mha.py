@@ -12,7 +12,6 @@ Examples:
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pydantic import model_validator
@@ -20,7 +19,6 @@ from pydantic import model_validator
 from kbtrain.config import run_script
 from kbtrain.gate.card import CARD
 from kbtrain.gates.encoder.train import classifier_rows
-from kbtrain.gates.late_scores import score_late_test
 from kbtrain.gates.ragate.mha import MHAConfig, RagateMHA, mha_input, new_gate
 from kbtrain.training.config import training_arguments
 from kbtrain.training.data import ClassifierData, class_weights, read_classifier_data
@@ -49,7 +47,7 @@ def main(config: TrainRagateMHAConfig) -> None:
         no, yes = class_weights(data.train, config.class_weight)
         counts = f"{len(data.train)} train and {len(data.dev)} dev examples, class weights {no:.2f}, {yes:.2f}"
         return recipe.say(f"{counts}; {config.layers} layers, {config.heads} heads, embedding {config.d_model}")
-    if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
+    if not recipe.claim(CARD, SCORES):
         return None
     gate, trainer = train(recipe, config, data)
     if recipe.first:

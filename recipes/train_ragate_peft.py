@@ -17,14 +17,12 @@ Examples:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
 from kbtrain.config import run_script
 from kbtrain.gate.card import CARD
-from kbtrain.gates.late_scores import score_late_test
 from kbtrain.prompts.ragate import PeftFeature
 from kbtrain.records import TurnExample
 from kbtrain.training.config import HeldOutConfig, LanguageModelConfig, LoraAlpha, LoraDropout, training_arguments
@@ -71,7 +69,7 @@ def main(config: TrainRagatePeftConfig) -> None:
         counts = f"{len(rows)} turns, {sum(row.need > 0.5 for row in data.train)} positive"
         rendered, cut = shown_row(prompts.tokenizer, rows[0]), f"{prompts.n_truncated} old turns skipped"
         return recipe.show(dry_run(config, rows, rendered, counts, cut))
-    if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
+    if not recipe.claim(CARD, SCORES):
         return None
     trainer, opened, turns_cut = train(recipe, config, data, test)
     model = trainer.plain_model()

@@ -27,7 +27,7 @@ class Kind:
     ``fit``: of gates that are fitted in seconds (recipes/fit_gate.py): from examples and the probability in [0, 1] of
     each that retrieval is needed; where the card is a :class:`~kbtrain.gate.card.KeyedCard`, the label's name is
     ``key``. ``features``: of such a gate whose features take long to compute: (n, d) numbers of examples. They are
-    stored for the next fit; ``fit`` gets them as its third argument, and the gate has ``score_features(features)``.
+    computed once for all keys; ``fit`` gets them as its third argument, and the gate has ``score_features(features)``.
     ``files``: names of files in its folder that go to the hub and come from there, beside
     :data:`kbtrain.gate.hub.FILES`. ``open_served``: of a folder and a server that gives the states of the answering
     model, which is then not opened here. ``server``: scores come from a server whose address and key its card names:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kbtrain.errors import UserError, require
 from kbtrain.models.files_read import config_of, folder_of
-from kbtrain.models.weights import header_of, open_adapter, open_weights, opening, weight_files
+from kbtrain.models.weights import open_adapter, open_weights, opening, shapes_in, weight_files
 
 if TYPE_CHECKING:
     import torch
@@ -57,15 +57,16 @@ def check_base_of_adapter(model: str, expected: str | None, where: str, what: st
 
 def _first_embeddings(folder: Path) -> bytes | None:
     """The bytes of the first rows, as they are stored."""
+    import torch
+    from safetensors import safe_open
+
     for name, path in weight_files(folder).items():
         if name.endswith(_EMBEDDINGS) and path.exists():
-            begin, tensors = header_of(path)
-            if name not in tensors:
+            if name not in shapes_in(path):
                 raise UserError(f"{path}: lacks the tensor '{name}'; copy the whole folder again")
-            (first, last), shape = tensors[name]["data_offsets"], tensors[name]["shape"]
-            with open(path, "rb") as file:
-                file.seek(begin + first)
-                return file.read(min((last - first) // max(shape[0] if shape else 1, 1) * _ROWS, last - first))
+            with safe_open(path, framework="pt") as file:
+                rows = file.get_slice(name)[:_ROWS].contiguous()
+            return bytes(rows.view(torch.uint8).numpy().tobytes())
     return None
 
 

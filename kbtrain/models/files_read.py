@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kbtrain.errors import UserError
 from kbtrain.io.provenance import FileNotes, note_files
 from kbtrain.models.embedded import folder_of as embedded_folder
 from kbtrain.models.embedded import is_embedded
 from kbtrain.models.weights import opening
 
 _SUFFIXES = frozenset({".safetensors", ".json", ".jinja", ".txt", ".model", ".tiktoken"})
-_ABOUT = frozenset(
-    {"gate.json", "run.json", "environment.json", "trainer_state.json", "trained_on.txt", "complete.json"}
-)
+_ABOUT = frozenset({"gate.json", "run.json", "environment.json", "trainer_state.json", "trained_on.txt", "complete"})
 
 
 def folder_of(model: str) -> Path | None:
@@ -66,23 +62,6 @@ def digest(model: str) -> str:
     """One SHA-256 of all these hashes; empty for a model that is not here."""
     hashes = hashes_of(model)
     return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest() if hashes else ""
-
-
-def check_noted(model: str, stored: Any, product: str, remedy: str) -> None:
-    """Raise :class:`UserError` naming the first file of the model that differs from ``stored``, if anything is stored.
-
-    ``product``: what was made from it; ``remedy``: an alternative to copying the model again. A missing model passes:
-    its products do not change.
-    """
-    if not isinstance(stored, Mapping) or not stored:
-        return
-    expected = {name: entry.get("sha256") if isinstance(entry, Mapping) else None for name, entry in stored.items()}
-    actual = hashes_of(model, stored)
-    for name in sorted({*expected, *actual}) if actual else ():
-        if expected.get(name) != actual.get(name):
-            change = "is another file than" if name in expected else "was not there"
-            change = change if name in actual else "is gone, which was there"
-            raise UserError(f"model '{model}': {name} {change} when {product}; copy the model again, or {remedy}")
 
 
 def config_of(model: str) -> Any:

@@ -103,13 +103,13 @@ def states_bytes(config: TrainingConfig, processes: int) -> float:
     else:
         held = frozen * (4.0 if config.dtype == "fp32" else 2.0)
     if not under_deepspeed():
-        return held + _TRAINED_BYTES * trained
+        return float(held + _TRAINED_BYTES * trained)
     from deepspeed.runtime.zero.stage_1_and_2 import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
         estimate_zero2_model_states_mem_needs,
     )
 
     _, of_device = estimate_zero2_model_states_mem_needs(trained, processes, 1, _offloads())
-    return held + float(of_device)
+    return float(held + of_device)
 
 
 def _offloads() -> bool:

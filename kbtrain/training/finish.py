@@ -28,7 +28,7 @@ from kbtrain.records import Example, GateExample, GateScore, Target, TurnExample
 from kbtrain.training.config import ClassifierConfig, FitConfig, HeldOutConfig, RecipeConfig
 from kbtrain.training.data import ClassifierData, Labelled, label_rule, labelled_examples, read_examples
 from kbtrain.training.model_card import USE_QUESTION, USE_TURN, ModelCard
-from kbtrain.training.run import note_replacing, note_saved, write_run_files
+from kbtrain.training.run import note_saved, write_run_files
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -276,7 +276,6 @@ def write_scores(
 ) -> None:
     """``scores.jsonl`` of the folder: one line an example, higher = retrieval more needed."""
     rows = (GateScore(e.id, gate, score) for e, score in zip(examples, scores, strict=True))
-    note_replacing(output / SCORES)
     jsonl.write(output / SCORES, rows)
     write_meta(output / SCORES, stage="score", config=None, inputs=inputs, extra={"gates": {gate: facts}})
 

@@ -1,18 +1,10 @@
-"""Recipes that fit a gate in seconds: data by key, kept features, the output folder, the ends of their fits.
-
-Features of a gate's examples are kept in a file, a row for each example: another fit, or another label, extracts none
-again. The file depends on the extracting code's file. An example is identified by a hash of all that can be read of it,
-without labels and ids.
-"""
+"""Recipes that fit a gate in seconds: data by key, features, the output folder, the ends of their fits."""
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import CARD, KeyedCard
+from kbtrain.gate.card import CARD, GateCard, KeyedCard
 from kbtrain.gate.gate import Gate
 from kbtrain.gate.trained_on import HeldOut, write_held_out
-from kbtrain.io import jsonl
-from kbtrain.io.artifact import Records, defaults_of
+from kbtrain.io.artifact import defaults_of
 from kbtrain.io.jsonl import read_json
-from kbtrain.io.provenance import check_data, file_sha256, git_state, package_versions, peak_rss_mb
+from kbtrain.io.provenance import check_data, git_state, package_versions, peak_rss_mb
 from kbtrain.records import Example, GateExample, Split, Target
 from kbtrain.training.config import FitConfig, KeyedFitConfig
 from kbtrain.training.data import Labelled, check_disjoint, label_rule, labelled_questions
@@ -85,52 +76,28 @@ def claim_fit_folder(
     claim_folder(config.output, {"gate": kind, **settings}, defaults_of(config), optional)
 
 
-Rows = NDArray[np.floating[Any]]
 Extract = Callable[[Sequence[Any]], Any]  # examples -> (n, d) numbers
 EXTRACTED_AGAIN = 8  # dev examples on which a fitted gate is compared with one that extracts by itself
-WINDOW = 512  # examples extracted between two writes to the file: what a kill loses at most
-_NOT_READ = frozenset({
-    *("id", "question_id", "split", "label", "mastery", "certainty", "benefit"),
-    *("soft_mastery", "soft_certainty", "soft_benefit"),
-})  # fmt: skip
 
 
-@dataclass(frozen=True)
-class FeatureRow:
-    """Features of an example in the file."""
-
-    example: str
-    dtype: str
-    features: list[float]
-
-
-class KeptFeatures:
-    """Features of examples by ``extract``, read from ``path`` as far as they are there; ``extracted`` counts the rest.
+class Features:
+    """Features of examples by ``extract``, each extracted once for all keys that are fitted.
 
     Raises :class:`UserError` for features that are not (n, d) finite numbers.
     """
 
-    def __init__(self, path: Path, extract: Extract, gate: str) -> None:
-        self.path, self.extract, self.gate, self.extracted = path, extract, gate, 0
-        self._file = Records(path, {"code": _code(extract)}, growing=True)
-        rows = jsonl.read(FeatureRow, path)
-        self._rows: dict[str, Rows] = {row.example: np.array(row.features, dtype=row.dtype) for row in rows}
+    def __init__(self, extract: Extract, gate: str) -> None:
+        self.extract, self.gate = extract, gate
+        self._rows: dict[str, NDArray[np.floating[Any]]] = {}
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    def of(self, examples: Sequence[Example]) -> NDArray[np.floating[Any]]:
+        """(n, d), in the order of the examples."""
+        missing = [example for example in examples if example.id not in self._rows]
+        if missing:
+            self._rows |= zip((example.id for example in missing), self._extracted(missing), strict=True)
+        return np.stack([self._rows[example.id] for example in examples])
 
-    def features_of(self, examples: Sequence[Example]) -> Rows:
-        """(n, d), in the order of the examples; what is missing is extracted and kept."""
-        names = [_name(example) for example in examples]
-        missing = {name: e for name, e in zip(names, examples, strict=True) if name not in self._rows}
-        for start in range(0, len(missing), WINDOW):
-            part = dict(list(missing.items())[start : start + WINDOW])
-            rows = dict(zip(part, self._extracted(list(part.values())), strict=True))
-            self._file.add(*(FeatureRow(name, str(row.dtype), row.tolist()) for name, row in rows.items()))
-            self._rows |= rows
-        return np.stack([self._rows[name] for name in names])
-
-    def _extracted(self, examples: Sequence[Example]) -> Rows:
+    def _extracted(self, examples: Sequence[Example]) -> NDArray[np.floating[Any]]:
         try:
             features = np.asarray(self.extract(examples))
             features = features if features.dtype == np.float32 else features.astype(np.float64)
@@ -139,36 +106,20 @@ class KeptFeatures:
         if features.ndim != 2 or len(features) != len(examples) or not np.isfinite(features).all():
             expected = f"({len(examples)}, d) finite numbers"
             raise UserError(f"gate '{self.gate}': expected features as {expected}, found {features.shape}")
-        self.extracted += len(examples)
         return features
 
 
-def scores_of(gate: Gate, examples: Sequence[Example], stored: KeptFeatures | None = None) -> list[float]:
-    """One score per example, of ``stored`` features where they are kept.
+def scores_of(gate: Gate, examples: Sequence[Example], features: Features | None = None) -> list[float]:
+    """One score per example, of the ``features`` where the gate's kind names some.
 
     Raises :class:`UserError` for a gate that cannot score features.
     """
-    if stored is None:
+    if features is None:
         return gate.score(examples)
     score_features = getattr(gate, "score_features", None)
     if score_features is None:
-        raise UserError(f"gate '{stored.gate}': names features but has no score_features(features)")
-    return [float(value) for value in score_features(stored.features_of(examples))]
-
-
-def _name(example: Example) -> str:
-    read = {key: value for key, value in asdict(example).items() if key not in _NOT_READ}
-    return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def _code(extract: Extract) -> str:
-    """Name of the function and hash of the file it stands in: features of changed code are not taken."""
-    name = f"{getattr(extract, '__module__', '')}.{getattr(extract, '__qualname__', type(extract).__qualname__)}"
-    try:
-        source = inspect.getsourcefile(inspect.unwrap(extract))
-    except TypeError:
-        source = None
-    return f"{name} {file_sha256(Path(source)) if source else 'unknown'}"
+        raise UserError(f"gate '{features.gate}': names features but has no score_features(features)")
+    return [float(value) for value in score_features(features.of(examples))]
 
 
 Scores = Mapping[str, Sequence[float]]  # by name, of all dev questions in their order
@@ -248,9 +199,8 @@ class FittedGate:
 class SingleEnding(Ending):
     """The end of a fit of a gate with one score, whose card has what it learnt.
 
-    ``chosen``: settings that dev chose, for card and model card; ``kept``: the gate's features,
-    where they are kept. A gate with weights writes them by ``save_beside(folder)``; of ``chosen``, a field of its card
-    is taken over.
+    ``chosen``: settings that dev chose, for card and model card. A gate with weights writes them by
+    ``save_beside(folder)``; of ``chosen``, a field of its card is taken over.
     """
 
     def __init__(
@@ -260,40 +210,30 @@ class SingleEnding(Ending):
         open_again: Callable[[Path], Gate],
         started: float,
         chosen: Mapping[str, Any],
-        stored_features: KeptFeatures | None = None,
+        features: Features | None = None,
     ) -> None:
         super().__init__(config)
-        gate, train, dev = fitted.gate, fitted.train, fitted.dev
-        if gate.card is None:
-            raise UserError(f"gate '{gate.name}': no card to write")
-        self.gate, self.open_again, self.kept, self.started = gate, open_again, stored_features, started
-        scores = scores_of(gate, [row.example for row in dev], stored_features)
-        self.dev = DevScores.from_scores(gate.name, scores, dev, config.dev)
-        counts = {"train_examples": len(train), "dev_examples": len(dev)}
-        self.run = {**gate.card.run, **config.model_dump(mode="json"), **chosen, **_fit_facts(counts, started)}
-        about = {"label_rule": label_rule(config.train), "versions": package_versions(), "labels": config.labels}
-        fields = type(gate.card).model_fields.keys() - gate.card.ABSENT
-        fields_of_card = {name: value for name, value in {**about, **chosen}.items() if name in fields}
-        self.card = gate.card.model_copy(
-            update={"run": self.run, "thresholds": {gate.name: self.dev.threshold}, **fields_of_card}
-        )
+        self.gate, self.open_again, self.features = fitted.gate, open_again, features
+        self.started, self.chosen, self.labels = started, chosen, config.labels
+        scores = scores_of(fitted.gate, [row.example for row in fitted.dev], features)
+        self.dev = DevScores.from_scores(fitted.gate.name, scores, fitted.dev, config.dev)
         self.figures, self.facts = self.dev.metrics, {"dev": self.dev.metrics}
-        self.trained_on, self.questions = f"{len(train)} examples", [row.example for row in train]
-        learnt = (f"{name}: {value}" for name, value in gate.card.run.items() if isinstance(value, str))
-        self.page = self.dev.page(
-            title=f"Retrieval gate (`{gate.name}`)",
-            what=" ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split()),
-            points=(
-                f"Labels: {config.labels}; a higher score means that retrieval is more needed.",
-                *((f"Stands on {gate.card.base_model}.",) if gate.card.base_model else ()),
-                *learnt,
-                *(f"{name}: {value}" for name, value in chosen.items()),
-            ),
-            limits="it was fitted to the data named below; other data were not tried.",
-            run=self.run,
-            versions=package_versions(),
-            tags=("adaptive-retrieval",),
-        )
+        self.trained_on, self.questions = f"{len(fitted.train)} examples", [row.example for row in fitted.train]
+        counts = {"train_examples": len(fitted.train), "dev_examples": len(fitted.dev)}
+        self.run = {**config.model_dump(mode="json"), **chosen, **_fit_facts(counts, started)}
+        self.card = self._card(label_rule(config.train))
+
+    def _card(self, rule: Mapping[str, Any]) -> GateCard:
+        """The gate's own card with run, threshold and versions. Raises :class:`UserError` for a gate without one."""
+        card = self.gate.card
+        if card is None:
+            raise UserError(f"gate '{self.gate.name}': no card to write")
+        self.run = {**card.run, **self.run}
+        about = {"label_rule": rule, "versions": package_versions(), "labels": self.labels, **self.chosen}
+        fields = type(card).model_fields.keys() - card.ABSENT
+        of_card = {name: value for name, value in about.items() if name in fields}
+        thresholds = {self.gate.name: self.dev.threshold}
+        return card.model_copy(update={"run": self.run, "thresholds": thresholds, **of_card})
 
     def write(self, folder: Path) -> None:
         if hasattr(self.gate, "save_beside"):
@@ -301,15 +241,30 @@ class SingleEnding(Ending):
         self.card.write(folder)
 
     def difference(self, folder: Path) -> float:
-        """As in the base class; some examples with features extracted again, where they are kept."""
+        """As in the base class; some examples with features extracted again."""
         again, examples = self.open_again(folder), self.dev.examples
-        by_stored, anew = scores_of(again, examples, self.kept), again.score(examples[:EXTRACTED_AGAIN])
+        of_features, anew = scores_of(again, examples, self.features), again.score(examples[:EXTRACTED_AGAIN])
         return max(
-            largest_difference(self.dev.scores, by_stored), largest_difference(self.dev.scores[: len(anew)], anew)
+            largest_difference(self.dev.scores, of_features), largest_difference(self.dev.scores[: len(anew)], anew)
         )
 
     def readme(self, worst: float) -> str:
-        return self.page.text(worst)
+        gate, base = self.gate, self.card.base_model
+        learnt = {name: value for name, value in (gate.card.run if gate.card else {}).items() if isinstance(value, str)}
+        page = self.dev.page(
+            title=f"Retrieval gate (`{gate.name}`)",
+            what=" ".join((type(gate).__doc__ or "Says whether retrieval is needed.").split()),
+            points=(
+                f"Labels: {self.labels}; a higher score means that retrieval is more needed.",
+                *((f"Stands on {base}.",) if base else ()),
+                *(f"{name}: {value}" for name, value in (*learnt.items(), *self.chosen.items())),
+            ),
+            limits="it was fitted to the data named below; other data were not tried.",
+            run=self.run,
+            versions=package_versions(),
+            tags=("adaptive-retrieval",),
+        )
+        return page.text(worst)
 
 
 def _fit_facts(counts: Mapping[str, Any], started: float) -> dict[str, Any]:

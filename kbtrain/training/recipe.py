@@ -16,13 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbtrain.io.artifact import defaults_of
+from kbtrain.io.artifact import MODEL_FILES, defaults_of
+from kbtrain.models.files_read import hashes_of
 from kbtrain.training.run import (
     check_processes,
-    check_saved,
-    check_states,
     claim_folder,
-    claim_model,
     finished,
     last_complete,
     remember_once,
@@ -64,15 +62,12 @@ class Recipe:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
-    def claim(
-        self, *last_files: str, dev: Path | None = None, late: Callable[[str], str] = lambda device: "", **facts: object
-    ) -> bool:
+    def claim(self, *last_files: str, dev: Path | None = None, **facts: object) -> bool:
         """Join the other ranks and bind the output folder to this training; False (and said) if it is finished.
 
         ``last_files`` are those that a finished training writes last; ``dev`` another data file than the config's
-        dev, and ``facts`` more of what decides the result. ``late(device)`` does in the first rank what a finished
-        training is still asked for, and says it. Raises :class:`UserError` if another training is there,
-        or if the ranks of several machines do not share the folder.
+        dev, and ``facts`` more of what decides the result. Raises :class:`UserError` if another training is there, or
+        if the ranks of several machines do not share the folder.
         """
         from kbtrain.models.load import choose_device
         from kbtrain.training.processes import check_shared, main_first, start_processes
@@ -87,16 +82,15 @@ class Recipe:
         main_first(self._bind)
         if not finished(config.output, *last_files):
             return True
-        check_saved(config.output, *last_files)
-        done = late(self.device) if self.first else ""
-        self.say(f"{config.output} is finished already; {done or 'nothing to do'}")
+        later = "; other examples: kbtrain run score" if getattr(config, "test", None) else ""
+        self.say(f"{config.output} is finished already; nothing to do{later}")
         self.leave()
         return False
 
     def _bind(self) -> None:
-        claim_folder(self.config.output, self.key, defaults_of(self.config))
-        if isinstance(model := getattr(self.config, "model", None), str):
-            claim_model(self.config.output, model)
+        model = getattr(self.config, "model", None)
+        files = hashes_of(model) if isinstance(model, str) else {}
+        claim_folder(self.config.output, self.key | ({MODEL_FILES: files} if files else {}), defaults_of(self.config))
 
     def compute(self, measure: Callable[[], str]) -> str:
         """``measure``'s fp32, bf16 or fp16: decided once for all ranks, and not again by a run that resumes."""
@@ -109,7 +103,7 @@ class Recipe:
 
         ``dev_lines`` as in :class:`~kbtrain.training.base_trainer.ProgressBar`.
 
-        Raises :class:`UserError` for a checkpoint with code in it, and for one of another number of processes.
+        Raises :class:`UserError` for a checkpoint of another number of processes.
         """
         from kbtrain.training.base_trainer import ProgressBar
 
@@ -121,7 +115,6 @@ class Recipe:
             shutil.rmtree(path, ignore_errors=True)
         if checkpoint:
             check_processes(checkpoint, self.processes)
-            check_states(checkpoint)
             self.say(f"resumes from {checkpoint}")
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 

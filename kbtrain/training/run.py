@@ -1,9 +1,8 @@
 """Bind an output folder to one training: resume the same run, refuse a different one.
 
-Also what a finished run's folder holds beside the gate (configuration, environment, curves), and checkpoints that can
-be trusted: one is complete when its list of files is written, last of all. A process killed while saving leaves a
-folder without that list, a failing disk one with files that do not match it (size, and a checksum of the whole or, of
-large files, of pieces all over); it is skipped on the next start, which resumes from the one before.
+Also what a finished run's folder holds beside the gate (configuration, environment, curves), and checkpoints of
+transformers. One is complete when its mark is written, last of all: a process killed while saving leaves a folder
+without a mark, which is skipped on the next start.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 import platform
 import re
 import shutil
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,7 @@ import yaml
 from pydantic import BaseModel
 
 from kbtrain.errors import UserError, at
-from kbtrain.gate.card import SAVED
-from kbtrain.io.artifact import ABSENT, MODEL_FILES, change_message, differing, plain
-from kbtrain.io.files import path_exists
+from kbtrain.io.artifact import ABSENT, change_message, differing, plain
 from kbtrain.io.jsonl import read_json
 from kbtrain.io.provenance import (
     FileNotes,
@@ -31,17 +27,12 @@ from kbtrain.io.provenance import (
     device,
     file_sha256,
     git_state,
-    meta_of,
     meta_path,
     note_files,
-    noted_sha256,
     package_versions,
     peak_rss_mb,
-    read_meta,
-    unchanged,
     write_atomically,
 )
-from kbtrain.models.files_read import check_noted, note
 
 RUN = "run.json"
 MEASURED = "settled"  # values measured at the first start
@@ -89,26 +80,12 @@ def claim_folder(
     write_atomically(path, json.dumps(new, ensure_ascii=False, indent=1) + "\n")
 
 
-def claim_model(folder: Path, model: str) -> None:
-    """Note the files of the base model in ``run.json`` at a training's first start; compare them at each later one.
-
-    Folders that were trained before files were noted pass. Raises :class:`UserError` naming what differs.
-    """
-    path = folder / RUN
-    run = read_json(path)
-    if has_training(folder):
-        check_noted(model, run.get(MODEL_FILES), f"{folder} was trained", "delete that folder to train again")
-    elif (files := note(model, run.get(MODEL_FILES))) != run.get(MODEL_FILES):
-        write_atomically(path, json.dumps({**run, MODEL_FILES: files}, ensure_ascii=False, indent=1) + "\n")
-
-
 def has_training(folder: Path) -> bool:
     """True if a training left something in the folder: a checkpoint, weights, or meta data."""
     left_files = (path for pattern in ("*.safetensors", "*.meta.json") for path in folder.glob(pattern))
     return any(all_checkpoints(folder / "checkpoints")) or any(left_files)
 
 
-BEING_REPLACED = "being_replaced"
 _CHANGED_LATER = ("checkpoints/", "states/", "saving/", "gate.json", "README.md", "scores", RUN)
 
 
@@ -124,38 +101,6 @@ def note_saved(folder: Path) -> FileNotes:
     names = {path.relative_to(folder).as_posix(): path for path in paths if not path.name.endswith(".meta.json")}
     lasting = {name: path for name, path in names.items() if not name.startswith(_CHANGED_LATER)}
     return note_files(lasting)
-
-
-def note_replacing(path: Path) -> None:
-    """Note in a file's meta data that the file is about to be replaced, and these after it: a process killed between
-    the two leaves a file that its meta data do not fit, which is not damage."""
-    if path_exists(meta_path(path)):
-        write_atomically(meta_path(path), json.dumps({**read_meta(path), BEING_REPLACED: True}, indent=1) + "\n")
-
-
-def is_being_replaced(path: Path) -> bool:
-    """True if a replacement of the file did not come to its end (:func:`note_replacing`)."""
-    return bool(meta_of(path).get(BEING_REPLACED))
-
-
-def check_saved(folder: Path, *files: str) -> None:
-    """Raise :class:`UserError` for a file that is not as the training saved it (see :func:`note_saved`), but for one
-    that is being replaced.
-
-    ``files``: those whose meta data may note it. Size and time are compared first.
-    """
-    for file in files:
-        if file != "gate.json" and not is_being_replaced(folder / file) and not unchanged(folder / file):
-            raise UserError(_other(folder / file))
-        saved = read_meta(folder / file).get(SAVED)
-        for name, entry in saved.items() if isinstance(saved, dict) else ():
-            path = folder / name
-            if not (isinstance(entry, dict) and path.is_file() and noted_sha256(path, entry) == entry.get("sha256")):
-                raise UserError(_other(path))
-
-
-def _other(path: Path) -> str:
-    return f"{at(path)}: is not what the training saved; copy it again, or delete the folder to train again"
 
 
 def remember_once(folder: Path, name: str, measure: Callable[[], str]) -> str:
@@ -215,22 +160,13 @@ def curves(history: Sequence[Mapping[str, Any]]) -> str:
     return page(figure)
 
 
-MARK = "complete.json"
-_PIECE, _PIECES = 1 << 20, 64  # bytes and number of the pieces that are checked of a large file
+MARK = "complete"
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def mark_complete(folder: Path) -> None:
-    """Write the list of files, their sizes and checksums."""
-    write_atomically(folder / MARK, json.dumps(_marks(folder), indent=1) + "\n")
-
-
-def is_complete(folder: Path) -> bool:
-    """True if all files are there in full and unchanged."""
-    try:
-        return read_json(folder / MARK) == _marks(folder)
-    except UserError:
-        return False
+    """Mark a checkpoint whose files are all written."""
+    write_atomically(folder / MARK, "")
 
 
 def all_checkpoints(run: Path) -> list[Path]:
@@ -241,38 +177,8 @@ def all_checkpoints(run: Path) -> list[Path]:
 
 def last_complete(run: Path) -> tuple[Path | None, list[Path]]:
     """The newest complete checkpoint (None: start from the beginning) and the incomplete ones."""
-    good = [path for path in all_checkpoints(run) if is_complete(path)]
-    return (good[-1] if good else None), [path for path in all_checkpoints(run) if path not in good]
-
-
-_STATES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
-_NEVER_READ = "training_args.bin"  # what transformers writes beside every checkpoint
-_OF_DEEPSPEED = frozenset({
-    "deepspeed.runtime.fp16.loss_scaler.LossScaler", "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
-    "deepspeed.runtime.zero.config.ZeroStageEnum", "deepspeed.utils.tensor_fragment.fragment_address",
-})  # fmt: skip
-
-
-def check_states(checkpoint: Path) -> None:
-    """Raise :class:`UserError` for a state of optimizer, schedule or random numbers that is more than numbers.
-
-    torch keeps them as pickles. transformers reads them without running code, DeepSpeed does not, and an output folder
-    may come from anybody.
-    """
-    from torch.serialization import get_unsafe_globals_in_checkpoint
-    from transformers.trainer_pt_utils import safe_globals
-
-    for path in sorted(path for path in checkpoint.rglob("*") if path.suffix in _STATES and path.name != _NEVER_READ):
-        try:
-            with safe_globals():  # type: ignore[no-untyped-call,unused-ignore]
-                foreign = set(get_unsafe_globals_in_checkpoint(path)) - _OF_DEEPSPEED
-        except Exception as error:  # noqa: BLE001 - what takes a pickle to pieces raises what it likes at a broken one
-            foreign = {str(error)[:60] or type(error).__name__}
-        if foreign:
-            raise UserError(
-                f"{at(path)}: more than numbers is in it ({sorted(foreign)[0]}), which could run code; delete "
-                f"{checkpoint} and run again"
-            )
+    marked = [path for path in all_checkpoints(run) if (path / MARK).exists()]
+    return (marked[-1] if marked else None), [path for path in all_checkpoints(run) if path not in marked]
 
 
 def check_processes(checkpoint: Path, processes: int) -> None:
@@ -288,25 +194,8 @@ def check_processes(checkpoint: Path, processes: int) -> None:
 
 def rotate(run: Path, keep: set[Path]) -> None:
     """Delete all complete checkpoints but the newest and those to keep."""
-    good = [path for path in all_checkpoints(run) if is_complete(path)]
-    for path in good[:-1]:
+    marked = [path for path in all_checkpoints(run) if (path / MARK).exists()]
+    for path in marked[:-1]:
         if path not in keep:
             (path / MARK).unlink()  # first: a deletion cut short must not look complete
             shutil.rmtree(path)
-
-
-def _marks(folder: Path) -> dict[str, list[int]]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != MARK)
-    return {path.relative_to(folder).as_posix(): [path.stat().st_size, _checksum(path)] for path in sorted(files)}
-
-
-def _checksum(path: Path) -> int:
-    """CRC-32 of a file, or of evenly spread pieces of one above 64 MiB, its end among them: a checkpoint of a large
-    model must not take minutes to check."""
-    size, checksum = path.stat().st_size, 0
-    pieces = min(_PIECES, -(-size // _PIECE))
-    with open(path, "rb") as file:
-        for i in range(pieces):
-            file.seek(i * max(0, size - _PIECE) // max(1, pieces - 1))
-            checksum = zlib.crc32(file.read(_PIECE), checksum)
-    return checksum

@@ -1,4 +1,4 @@
-"""Weights that are skipped, added, of whole numbers or out of order are one line, with no hash in the card."""
+"""Weights that are skipped, added or out of order are one line, with no hash in the card."""
 
 from __future__ import annotations
 
@@ -30,14 +30,9 @@ def _fractions(tensors: Tensors) -> str:
     return next(name for name, value in tensors.items() if value.is_floating_point())
 
 
-def _whole(tensors: Tensors) -> torch.Tensor:
-    return tensors[_fractions(tensors)].to(torch.int32)
-
-
 DAMAGE: dict[str, Callable[[Tensors], object]] = {
     "one skipped": lambda tensors: tensors.pop(_fractions(tensors)),
     "one more": lambda tensors: tensors.update({"one.more": torch.zeros(2)}),
-    "whole numbers": lambda tensors: tensors.update({_fractions(tensors): _whole(tensors)}),
 }
 
 

@@ -153,7 +153,7 @@ def killed(made):
         "--config_file", "ds_configs/accelerate_zero2_cpu2.yaml",
         "recipes/train_kbm.py", *arguments(made, "qwen2_zero2", "killed"), env={"DS_ACCELERATOR": "cpu"}, nested=True,
     )  # fmt: skip
-    mark, begin = made / "killed" / "checkpoints" / "checkpoint-2" / "complete.json", time.monotonic()
+    mark, begin = made / "killed" / "checkpoints" / "checkpoint-2" / "complete", time.monotonic()
     while process.poll() is None and not mark.exists() and time.monotonic() - begin < 300:
         time.sleep(0.005)
     launcher = psutil.Process(process.pid) if process.poll() is None else None

@@ -112,33 +112,11 @@ def test_it_is_fitted_kept_opened_scored_and_decides(package, run, capsys):
     assert [json.loads(line)["retrieve"] for line in capsys.readouterr().out.splitlines()] == [False, True]
 
 
-def test_a_second_fit_and_another_label_extract_nothing_again(package, run):
-    kept = f"features of 36 examples in {run / 'long_questions_features.jsonl'}"
+def test_features_are_extracted_once_for_all_labels(package, run):
     package.extracted.clear()
-    assert f"{kept}, 36 of them extracted now" in fit(run, "mastered", "--key", "mastery")
+    fit(run, "mine")
     assert len(set(package.extracted[:36])) == 36  # each once, whatever the label
     assert len(package.extracted) == 36 + 8  # and a few by the gate that was opened again, to compare
-    package.extracted.clear()
-    assert f"{kept}, 0 of them extracted now" in fit(run, "helped", "--key", "benefit")
-    assert f"{kept}, 0 of them extracted now" in fit(run, "helped", "--key", "benefit")
-    assert len(package.extracted) == 2 * 8
-    assert kbtrain.load_gate(run / "helped").score(["Why?"]) == kbtrain.load_gate(run / "mastered").score(["Why?"])
-    rows = list(jsonl.read(GateExample, run / "examples" / "train.jsonl"))
-    jsonl.write(run / "examples" / "train.jsonl", [replace(rows[0], question="Something new?"), *rows[1:]])
-    assert "features of 37 examples" in (said := fit(run, "third")) and ", 1 of them extracted now" in said
-
-
-def test_features_of_changed_code_are_extracted_anew_and_stale_ones_are_seen(package, run, monkeypatch):
-    fit(run, "first")
-    module = Path(package.__file__)
-    text = module.read_text()
-    module.write_text(text + "# changed\n")
-    assert ", 36 of them extracted now" in fit(run, "second")
-    module.write_text(text)
-    fit(run, "third")
-    monkeypatch.setattr(package, "features", lambda examples: 2 * package.np.ones((len(examples), 2)))
-    said = fit(run, "fourth", code=2)  # the same file, but what it reads has changed: a model's weights, say
-    assert "what was saved scores differently from the trained one" in said and not (run / "fourth/gate.json").exists()
 
 
 def test_features_that_are_none_are_one_line(package, run, monkeypatch):

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,6 @@ from kbtrain.gates.encoder.probe import EncoderProbe
 from kbtrain.gates.handles import handle
 from kbtrain.gates.ragate.mha import RagateMHA
 from kbtrain.io.jsonl import read, write
-from kbtrain.io.provenance import unchanged
 from kbtrain.models.adapters import checkpointed
 from kbtrain.records import GateExample, GateScore, Hit, TurnExample
 from kbtrain.training.classifier_trainer import ClassifierTrainer
@@ -105,41 +103,6 @@ def test_a_gate_learns_the_rule_is_saved_whole_and_scores_dev_and_test(recipe, d
         assert opened.card.run["acts_foreseen"] == ["NOTIFY_SUCCESS", "OFFER"]
     recipe(name, given)
     assert "finished already" in capsys.readouterr().out
-
-
-LATE = [("ragate_mha", {"epochs": 1}), ("encoder", {"method": "probe"}), ("encoder", {"epochs": 1, "probe": "{}"})]
-
-
-@pytest.mark.parametrize(("name", "changes"), LATE, ids=["mha", "probe", "pair"])
-def test_a_finished_training_called_again_with_a_test_file_scores_it(recipe, data, tmp_path, capsys, name, changes):
-    given = arguments(data, tmp_path / "g", name, **changes)
-    at = given.index("--test")
-    recipe(name, given[:at] + given[at + 2 :])
-    stored = {s.question_id: s.score for s in read(GateScore, tmp_path / "g" / "scores.jsonl")}
-    assert set(stored) == {t.id for t in turns(data, "dev")}
-    capsys.readouterr()
-    recipe(name, given)
-    assert "finished already; its 12 test examples are scored now" in capsys.readouterr().out
-    scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "g" / "scores.jsonl")}
-    gate, test = kbtrain.load_gate(tmp_path / "g"), turns(data, "test")
-    assert set(scores) == set(stored) | {t.id for t in test} and {i: scores[i] for i in stored} == stored
-    assert [scores[t.id] for t in test] == pytest.approx(gate.score(test), abs=1e-6)
-    recipe(name, given)
-    assert "finished already; nothing to do" in capsys.readouterr().out
-    for file in ("tokenizer.json", "model.safetensors", "trained_on.txt"):
-        path = tmp_path / "g" / file
-        if not path.exists():  # a probe stands on another's weights
-            continue
-        whole = path.read_bytes()
-        path.write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(UserError, match=rf"{file}: is not what the training saved"):
-            recipe(name, given)
-        path.write_bytes(whole)  # as copied again: another time, the same bytes
-    other = [replace(t, context=t.context[-1:]) for t in test]
-    write(tmp_path / "other.jsonl", other)  # the same ids, other turns
-    recipe(name, [*given[:at], "--test", str(tmp_path / "other.jsonl"), *given[at + 2 :]])
-    scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "g" / "scores.jsonl")}
-    assert [scores[t.id] for t in other] == pytest.approx(gate.score(other), abs=1e-6)
 
 
 def test_an_encoder_is_a_question_gate_with_soft_labels_and_adapters(recipe, data, tmp_path, capsys):
@@ -326,33 +289,6 @@ def stopped(*args, **kwargs):
     raise KeyboardInterrupt
 
 
-def test_killed_between_late_scores_and_their_meta_data_it_scores_again(recipe, data, tmp_path, monkeypatch, capsys):
-    given = arguments(data, tmp_path / "g", "encoder", method="probe")
-    at = given.index("--test")
-    without, path = given[:at] + given[at + 2 :], tmp_path / "g" / "scores.jsonl"
-    recipe("encoder", without)
-    dev = path.read_text()
-
-    def killed():
-        with monkeypatch.context() as patched:
-            patched.setattr("kbtrain.training.finish.write_meta", stopped)
-            with pytest.raises(KeyboardInterrupt):
-                recipe("encoder", given)
-
-    killed()
-    recipe("encoder", without)  # another call than the one that was killed: dev's own scores are made again
-    assert path.read_text() == dev and unchanged(path)
-    killed()
-    recipe("encoder", given)
-    assert "its 12 test examples are scored now" in capsys.readouterr().out
-    assert path.read_text().startswith(dev) and len(list(read(GateScore, path))) == 28 and unchanged(path)
-    recipe("encoder", given)
-    assert "finished already; nothing to do" in capsys.readouterr().out
-    path.write_text(dev)  # changed by another hand, not by a scoring that was killed
-    with pytest.raises(UserError, match=r"scores\.jsonl: is not what the training saved"):
-        recipe("encoder", given)
-
-
 def test_a_probe_is_a_question_gate_too(recipe, data, tmp_path):
     scores_questions(recipe, data, tmp_path / "q", "encoder_probe", method="probe")
     gate = kbtrain.load_gate(tmp_path / "q")
@@ -400,11 +336,11 @@ def killed(script, arguments, checkpoints):
     """Runs the script and kills it as soon as one checkpoint is complete."""
     process = scripts.start(script, *arguments)
     until = time.monotonic() + 120
-    while not list(checkpoints.glob("*/complete.json")) and process.poll() is None and time.monotonic() < until:
+    while not list(checkpoints.glob("*/complete")) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.005)
     process.kill()
     process.wait()
-    assert list(checkpoints.glob("*/complete.json")), "no checkpoint before the kill"
+    assert list(checkpoints.glob("*/complete")), "no checkpoint before the kill"
 
 
 @pytest.mark.parametrize(

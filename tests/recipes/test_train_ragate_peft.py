@@ -180,18 +180,6 @@ def test_killed_with_its_gate_saved_and_no_scores_it_still_writes_them(recipe, d
     assert all(torch.equal(left[name], weight) for name, weight in adapter(tmp_path / "g").items())
 
 
-def test_a_finished_training_called_again_with_a_test_file_scores_it(recipe, data, tmp_path, capsys):
-    given = arguments(data, tmp_path / "g", epochs=1)
-    at = given.index("--test")
-    recipe(given[:at] + given[at + 2 :])
-    recipe(given)
-    assert "finished already; its 8 test examples are scored now" in capsys.readouterr().out
-    scores = {s.question_id: s.score for s in read(GateScore, tmp_path / "g" / "scores.jsonl")}
-    test = [featured(i, "test") for i in range(8)]
-    assert len(scores) == 20
-    assert [scores[t.id] for t in test] == pytest.approx(kbtrain.load_gate(tmp_path / "g").score(test), abs=1e-6)
-
-
 def test_merged_weights_are_in_16_bits_and_only_where_asked(recipe, data, tmp_path):
     recipe(arguments(data, tmp_path / "g", epochs=1, merge_adapter=True))
     merged = load_file(tmp_path / "g" / "merged" / "model.safetensors")

@@ -1,11 +1,9 @@
 """What every training shares: the optimizer's state does not outlive it, none is read that could run code, and weights
 that are no numbers are told."""
 
-import pickle
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from tiny_kbm import labelled, make_folder
@@ -18,8 +16,6 @@ from kbtrain.gates.true_false import Encoder, kbm_template
 from kbtrain.models.load import load_model
 from kbtrain.training.config import TrainingConfig, training_arguments
 from kbtrain.training.data import target
-from kbtrain.training.recipe import Recipe
-from kbtrain.training.run import check_states, mark_complete
 
 
 def small_trainer(folder, **settings):
@@ -107,47 +103,8 @@ def test_weights_that_are_no_numbers_are_told_by_their_name_before_the_first_ste
     assert trainer.state.global_step == 0
 
 
-class Planted:
-    """A pickle of it makes a file when it is read."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
-@pytest.fixture(scope="module")
-def trainer(tmp_path_factory):
-    return small_trainer(tmp_path_factory.mktemp("trainer"))
-
-
 def test_no_training_takes_cudnn_s_attention_whose_gradients_may_be_no_numbers(tmp_path):
     """Seen on an H200 with torch 2.11: rows padded on the left, lengths of 64 more than a multiple of 128."""
     torch.backends.cuda.enable_cudnn_sdp(True)
     small_trainer(tmp_path)
     assert not torch.backends.cuda.cudnn_sdp_enabled()
-
-
-STATES = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "pytorch_model.bin", "global_step2/mp_rank_00_model.pt")
-
-
-@pytest.mark.parametrize("written", ["by torch", "as a bare pickle", "without end"])
-@pytest.mark.parametrize("name", STATES)
-def test_no_code_that_lies_in_a_checkpoint_is_run(name, written, trainer, tmp_path):
-    """A training that goes on there; DeepSpeed's states too, which its own reader would run."""
-    config = TrainingConfig(model="tiny", train=Path(), output=tmp_path / "out", epochs=1)
-    checkpoint = config.output / "checkpoints" / "checkpoint-2"
-    (checkpoint / "global_step2").mkdir(parents=True)
-    for own in STATES:
-        torch.save({"state": torch.zeros(2), "numbers": np.arange(3, dtype=np.uint32)}, checkpoint / own)
-    check_states(checkpoint)
-    if written == "by torch":
-        torch.save({"state": Planted(tmp_path / "ran")}, checkpoint / name)
-    else:
-        data = pickle.dumps(Planted(tmp_path / "ran"))
-        (checkpoint / name).write_bytes(data if written == "as a bare pickle" else data[:-1])
-    mark_complete(checkpoint)
-    with pytest.raises(UserError, match=rf"{name}: more than numbers is in it .* delete .*checkpoint-2 and run again"):
-        Recipe("some", config).train_to_end(trainer)
-    assert not (tmp_path / "ran").exists()

@@ -4,13 +4,11 @@ import pytest
 
 from kbtrain.config import Config
 from kbtrain.errors import UserError
-from kbtrain.io.artifact import defaults_of
+from kbtrain.io.artifact import MODEL_FILES, defaults_of
 from kbtrain.training.run import (
-    MARK,
     all_checkpoints,
     check_processes,
     claim_folder,
-    is_complete,
     last_complete,
     mark_complete,
     remember_once,
@@ -29,20 +27,10 @@ def make(run, step, complete=True):
 
 def test_the_newest_complete_checkpoint_is_taken_and_the_broken_ones_named(tmp_path):
     make(tmp_path, 5)
-    good, killed, cut = make(tmp_path, 10), make(tmp_path, 15, complete=False), make(tmp_path, 100)
-    (cut / "model.safetensors").write_bytes(b"x" * 99)
-    assert last_complete(tmp_path) == (good, [killed, cut])
-    assert [path.name for path in all_checkpoints(tmp_path)] == [f"checkpoint-{n}" for n in (5, 10, 15, 100)]
-
-
-def test_a_new_run_has_no_checkpoint(tmp_path):
+    good, killed = make(tmp_path, 10), make(tmp_path, 100, complete=False)
+    assert last_complete(tmp_path) == (good, [killed])
+    assert [path.name for path in all_checkpoints(tmp_path)] == [f"checkpoint-{n}" for n in (5, 10, 100)]
     assert last_complete(tmp_path / "nothing") == (None, [])
-
-
-def test_a_broken_mark_is_no_mark(tmp_path):
-    folder = make(tmp_path, 5)
-    (folder / MARK).write_text("{")
-    assert not is_complete(folder)
 
 
 def test_rotation_keeps_the_newest_the_best_and_what_is_not_complete(tmp_path):
@@ -103,26 +91,12 @@ def test_what_was_measured_at_the_start_holds_for_every_resume(tmp_path):
     claim_folder(tmp_path, {"dtype": "auto"})
 
 
-def test_a_checkpoint_of_the_right_size_with_other_bytes_is_not_good(tmp_path):
-    good, rotten = make(tmp_path, 5), make(tmp_path, 10)
-    (rotten / "model.safetensors").write_bytes(b"x" * 9 + b"y")
-    assert last_complete(tmp_path) == (good, [rotten])
-
-
-def test_of_a_large_file_the_first_and_last_bytes_are_checked(tmp_path):
-    folder = tmp_path / "checkpoint-1"
-    folder.mkdir()
-    size = 80 << 20
-    with open(folder / "weights", "wb") as file:
-        file.truncate(size)  # a hole: no disk is filled
-    mark_complete(folder)
-    assert is_complete(folder)
-    for place in (0, size - 1):
-        with open(folder / "weights", "r+b") as file:
-            file.seek(place)
-            file.write(b"x")
-        assert not is_complete(folder)
-        with open(folder / "weights", "r+b") as file:
-            file.seek(place)
-            file.write(b"\0")
-    assert is_complete(folder)
+def test_a_training_goes_on_from_the_same_base_alone(tmp_path):
+    """The hashes of the base model's files are a part of the key; those that are not here do not count."""
+    run = {"seed": 0, MODEL_FILES: {"config.json": "a", "model.safetensors": "b"}}
+    claim_folder(tmp_path, run)
+    make(tmp_path / "checkpoints", 5)
+    claim_folder(tmp_path, run)
+    claim_folder(tmp_path, {"seed": 0})
+    with pytest.raises(UserError, match=r'with model_files model\.safetensors = "b", now it is "c"'):
+        claim_folder(tmp_path, run | {MODEL_FILES: {"config.json": "a", "model.safetensors": "c"}})

@@ -13,7 +13,6 @@ from kbtrain.gate.card import CARD, README
 from kbtrain.gates.average import AverageGate
 from kbtrain.gates.encoder.gate import OffsetGate, turns_only
 from kbtrain.gates.encoder.probe import EncoderProbe, ProbeInput
-from kbtrain.gates.late_scores import score_late_test
 from kbtrain.gates.registry import load_gate
 from kbtrain.io.provenance import write_atomically
 from kbtrain.models.adapters import open_body
@@ -139,7 +138,7 @@ def describe(config: TunedConfig, data: ClassifierData) -> str:
 def train_pair(config: Tuned, data: ClassifierData, train: Callable[[Tuned, ClassifierData], None]) -> None:
     """Train both members by ``train`` and make their average in ``config.output``."""
     recipe = Recipe("train_encoder", config)
-    if not recipe.claim(CARD, SCORES, late=partial(score_late_test, config)):
+    if not recipe.claim(CARD, SCORES):
         return
     for member in config.members():
         train(member, data)
