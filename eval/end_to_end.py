@@ -5,8 +5,7 @@ Dev questions alone choose thresholds. The folder of the gate that made the scor
 eval/calibrate.py chose stays there, unless --replace-thresholds. The report's headline is the best gate on dev at its
 noted threshold. Rule max_loss is calibrate's: at most max_loss of All-RAG's accuracy lost, with probability 1 - delta.
 Rule fewest_searches: the fewest searches that lose at most 2 points of it on dev, without a promise. Rule given takes
-the noted thresholds, or --thresholds. Whole methods that were run (RUN/methods, see run_seakr.py) stand beside the
-gates, with all they cost.
+the noted thresholds, or --thresholds.
 
 --yes-no without skips the questions whose gold answer is yes or no, --yes-no only all others: the results go into
 results_without_yes_no.json or results_only_yes_no.json, and neither outcomes nor thresholds are written.
@@ -51,7 +50,6 @@ from kbtrain.evaluation.outcomes import (
     has_expected,
     summarise,
 )
-from kbtrain.evaluation.pipelines import pipelines_of_run
 from kbtrain.evaluation.results import GateResult, Results, save
 from kbtrain.evaluation.run_folder import (
     ResampleConfig,
@@ -62,7 +60,6 @@ from kbtrain.evaluation.run_folder import (
     check_sampled,
     read_labels,
     read_run,
-    warn_of_rule,
 )
 from kbtrain.evaluation.savings import SavingOptions, savings
 from kbtrain.io import jsonl
@@ -71,8 +68,7 @@ from kbtrain.io.provenance import write_meta
 from kbtrain.metrics.ranking import Oracles, oracles
 from kbtrain.metrics.thresholds import AnyRule, Rule
 from kbtrain.records import Evidence, Label, Outcome
-from kbtrain.report.summary import bootstrap_units, loss_text, text_summary
-from kbtrain.report.tables import pipelines_text
+from kbtrain.report.summary import loss_text, text_summary
 
 # keys that are settings of the evaluation under the same name
 OF_SETTINGS = ("target_ratio", "bootstrap_draws", "random_draws", "seed", "max_loss", "delta")
@@ -117,7 +113,7 @@ def main(config: EndToEndConfig) -> None:
     check_labelled(config.run / "labels.jsonl", config.sampling_run)
     first, labels = read_labels(config.run / "labels.jsonl")
     folder = read_run(config.run, config.sampling_run, config.allow_missing, yes_no=config.yes_no)
-    dev, test, scores_stored = folder.dev, folder.test, folder.stored
+    dev, test = folder.dev, folder.test
     gates = gates_of_run(config, folder, labels)
     if config.threshold_rule == "given" and all(gate.given is None for gate in gates):
         raise UserError("threshold rule 'given': no gate has a noted threshold; run eval/calibrate.py, or --thresholds")
@@ -128,9 +124,6 @@ def main(config: EndToEndConfig) -> None:
     alike = {name: getattr(config, name) for name in OF_SETTINGS}
     settings = Settings(tau_mastery=tau, rule=config.threshold_rule, kind=config.accuracy, **alike)
     clusters = clusters_of(config.resample, test.questions)
-    methods = pipelines_of_run(config.run, config.sampling_run, test.questions, scores_stored, clusters)
-    if methods:
-        warn_of_rule(config.run)
     gate_results, comparisons = evaluate(dev.outcomes, test.outcomes, gates, settings, clusters)
     meta = result_meta(folder, settings, started)
     meta |= {
@@ -140,8 +133,7 @@ def main(config: EndToEndConfig) -> None:
     }
     conditions = {condition: summarise(graded) for condition, graded in test.graded.items()}
     best = best_possible(test.outcomes, config.accuracy)
-    results = Results(meta=meta, conditions=conditions, gates=gate_results, comparisons=comparisons, oracles=best,
-                      methods=methods)  # fmt: skip
+    results = Results(meta=meta, conditions=conditions, gates=gate_results, comparisons=comparisons, oracles=best)
     outcomes, target, all_questions = config.run / "outcomes.jsonl", config.results(), config.yes_no == "with"
     if all_questions:
         jsonl.write(outcomes, [*dev.outcomes, *test.outcomes])
@@ -154,7 +146,6 @@ def main(config: EndToEndConfig) -> None:
     note_lines = note_chosen(config, folder, gates, gate_results, settings, clusters) if all_questions else []
     print(text_summary(results, [*folder.notes, *note_lines]))
     print(loss_text(results.gates), end="\n" if dev.outcomes else "")
-    print(pipelines_text(methods, bootstrap_units(results.meta)), end="\n" if methods else "")
     seconds = time.monotonic() - started
     print(f"evaluated {len(gate_results)} gates on {len(test.outcomes)} questions in {seconds:.0f} s -> {target}")
 

@@ -11,8 +11,6 @@ Examples:
   kbtrain models get smollm2-135m-instruct
   kbtrain compare runs/demo runs/demo-full
   kbtrain check-server http://127.0.0.1:8001/v1 --output server.yaml
-  kbtrain public data --run runs/public        gates on public questions, one model
-  kbtrain public data --answers 4              the same with fewer answers to learn from
   kbtrain finish runs/mine                     from sampled answers to a gate, its threshold and a report
   kbtrain mcp runs/mine/features               the gate and its run's index for agents, over standard input
   kbtrain calibrate runs/mine/features --log decisions.jsonl --ratio 0.3
@@ -173,32 +171,6 @@ def _add_chains_and_models(parsers: Parsers) -> None:
     _add(finish, "run_folder", "RUN", "run folder with questions, index and sampled answers")
     _add(finish, "--prices", "FILE", "price list of the report")
 
-    public = _command(
-        parsers, "public", commands.public, "white-box gates on public questions that a model knows in part: hours"
-    )
-    _add(public, "data", "DATA", "folder with the data sets' files and passages.jsonl")
-    public.add_argument(
-        "--model", metavar="NAME", default="smollm2-135m-instruct", help="embedded name, local folder or hub id"
-    )
-    public.add_argument("--run", dest="run_folder", metavar="RUN", default="runs/public", help="run folder")
-    _flag(public, "--chinese", "the Chinese data sets, too")
-    public.add_argument(
-        "--without-yes-no", dest="yes_no", action="store_false", help="no question whose gold answer is yes or no"
-    )
-    public.add_argument(
-        "--answers",
-        type=_answers,
-        metavar="N",
-        default=30,
-        help="to each training question, a third to each dev question (default: 30); fewer take less time",
-    )
-    _add(
-        public,
-        "--prompts",
-        "{llm: FILE, rag: FILE}",
-        "own templates with {question} and {evidence}: a base model needs a few questions and answers",
-    )
-
     models = _command(parsers, "models", commands.list_models, "models that kbtrain can fetch by itself")
     actions = models.add_subparsers(metavar="ACTION", required=True)
     actions.add_parser("list", help="their names and whether they are here")
@@ -256,7 +228,6 @@ def _within(kind: type[int] | type[float], low: float, high: float, expected: st
 
 
 _count = _within(int, 1, math.inf, "a whole number from 1")
-_answers = _within(int, 2, 1000, "2 to 1000 answers")
 _finite = _within(float, -sys.float_info.max, sys.float_info.max, "a finite number")
 _seconds = _within(float, math.nextafter(0, 1), 86400, "seconds above 0, a day at most")
 _share = _within(float, math.nextafter(0, 1), math.nextafter(1, 0), "a share above 0 and below 1")

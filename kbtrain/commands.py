@@ -92,13 +92,6 @@ def vllm_args(args: argparse.Namespace) -> None:
     sys.stdout.write(" ".join(serve_flags(layers, *end_tokens)) + "\n")
 
 
-def public(args: argparse.Namespace) -> None:
-    from kbtrain.demo import PublicRun, run_public
-
-    options = (args.model, args.chinese, args.answers, args.prompts, args.yes_no)
-    run_public(PublicRun(Path(args.data), Path(args.run_folder), *options), step)
-
-
 def demo(args: argparse.Namespace) -> None:
     from kbtrain.demo import run_demo
 

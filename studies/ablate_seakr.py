@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from kbm_paper.pipelines import traces_minus
 from pydantic import Field, model_validator
 from shared_thoughts import SharedThoughts, shared_thoughts
 
 from kbtrain.config import run_script
-from kbtrain.evaluation.pipelines import traces_minus
 from kbtrain.io.provenance import write_atomically, write_meta
 from kbtrain.rag.seakr_run import SeakrPipelineConfig, SeakrRun
 from kbtrain.rag.seakr_traces import Trace

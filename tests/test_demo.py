@@ -11,22 +11,18 @@ from kbtrain.cli import main
 from kbtrain.config import parse_args
 from kbtrain.demo import (
     ChainStep,
-    PublicRun,
     benefit_tau,
     chain,
     check_passages,
     finish_own,
     follow,
     own_chain,
-    public_chain,
     run_folder,
-    run_public,
 )
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
 from kbtrain.records import GREEDY, Evidence, Hit, Indicators, Label, Sample, SampleSet
-from kbtrain.runtime.scripts import find
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = ("tiny", "demo", "full")
@@ -39,7 +35,7 @@ def test_every_stage_takes_its_arguments_and_stays_in_the_run_folder(size):
     names += " score end_to_end train_kbm score end_to_end classify write_report"
     if size == "full":  # a KBM trained with passages, and what its second judgement is worth
         names = names.replace("train_kbm", "train_kbm build train_kbm").replace(
-            "classify", "classify score_reference tables"
+            "classify", "classify score_reference double_judgement"
         )
     assert [step.script for step in steps] == names.split()
     for step in steps:
@@ -191,55 +187,3 @@ def test_own_questions_whose_passages_are_missing_or_change_no_answer_make_no_ga
     write(hit, "a")
     with pytest.raises(UserError, match=r"samples\.db: 5 questions have the same answer with and without passages"):
         check_passages(tmp_path)
-
-
-@pytest.mark.parametrize(("chinese", "sets"), [(False, 6), (True, 9)])
-def test_the_public_chain_asks_the_model_given_and_screens_before_it_pools(tmp_path, chinese, sets):
-    steps = public_chain(PublicRun(tmp_path, Path("runs/public"), "some/model", chinese))
-    after = (
-        "pool retrieve sample pool retrieve sample label build train_probe train_probe train_features make_untrained"
-    )
-    after += " score train_stack score end_to_end train_kbm make_seakr score end_to_end end_to_end"
-    after += " compare_scores analyse tables cost"
-    assert [step.script for step in steps] == ["collect"] * sets + [*after.split(), "write_report"]
-    configs = []
-    for step in steps:
-        script = next(Path(word) for word in step.command() if word.endswith(f"{step.script}.py"))
-        configs.append(parse_args(config_class(script), step.arguments))
-    asked = [config.model for config in configs if getattr(config, "model", None)]
-    assert set(asked) == {"some/model"} and len(asked) == 10
-    assert [config.yes_no for config in configs if hasattr(config, "yes_no")] == ["with"] * 4 + ["without"]
-    without = public_chain(PublicRun(tmp_path, Path("runs/public"), "some/model", chinese, yes_no=False))
-    assert sum("--yes-no" in step.arguments for step in without if step.script == "pool") == 2
-    screen, pool = (config for config, step in zip(configs, steps, strict=True) if step.script == "pool")
-    assert screen.runs == pool.runs and screen.by_relation == pool.by_relation and screen.popular == pool.popular
-    assert screen.screened is None and (screen.dev, screen.test) == (0, 0)
-    assert pool.screened == screen.output and (pool.train, pool.dev, pool.test) == (800, 200, 500)
-    with pytest.raises(UserError, match=r"openbookqa_test_nonnative\.json: not there"):
-        run_public(PublicRun(tmp_path, tmp_path / "run", "some/model", chinese), print)
-
-
-@pytest.mark.parametrize(("answers", "samples"), [(30, (30, 10)), (7, (7, 3)), (2, (2, 2))])
-def test_the_public_chain_draws_a_third_of_the_answers_to_dev_questions_and_never_one(answers, samples):
-    steps = public_chain(PublicRun(Path("data"), Path("runs/public"), "some/model", False, answers))
-    _, drawn = (step for step in steps if step.script == "sample")
-    asked = parse_args(config_class(find("sample", "stages", what="script")), drawn.arguments).samples
-    assert (asked["train"], asked["dev"], asked["test"]) == (*samples, 0)
-
-
-def test_the_public_chain_puts_own_prompts_wherever_the_model_is_asked_in_the_product_s_words(tmp_path):
-    (tmp_path / "llm.txt").write_text("Q: {question}\nA:", encoding="utf-8")
-    given = f"{{llm: {tmp_path / 'llm.txt'}}}"
-    steps = public_chain(PublicRun(tmp_path, Path("runs/public"), "some/model", False, 4, given))
-    own = []
-    for step in steps:
-        script = next(Path(word) for word in step.command() if word.endswith(f"{step.script}.py"))
-        if getattr(parse_args(config_class(script), step.arguments), "prompts", None) == {"llm": tmp_path / "llm.txt"}:
-            own.append(step.script)
-    assert own == ["sample", "sample", "make_untrained", "make_seakr"]
-
-
-@pytest.mark.parametrize("answers", ["1", "1001", "-3", "4.5", "\u0663", "many"])
-def test_a_number_of_answers_that_is_none_is_refused_in_a_line(answers, capsys):
-    assert main(["public", "data", f"--answers={answers}"]) == 2
-    assert f"expected 2 to 1000 answers, found '{answers}'" in capsys.readouterr().err

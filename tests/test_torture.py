@@ -16,9 +16,8 @@ from torture.campaign import DEVICES, OF_SCRIPTS, Tried, attempt, drawn, judged,
 ROOT = world.ROOT
 SEED, TRIES = "0", 12
 QUICK = (  # their commands need no model: a second each
-    "data_gen/analyse.py", "data_gen/build.py", "data_gen/collect.py", "data_gen/export.py", "data_gen/join.py",
-    "data_gen/judge.py", "data_gen/label.py", "data_gen/merge.py", "data_gen/pool.py", "eval/import_decisions.py",
-    "eval/tables.py", "eval/transfer.py",
+    "data_gen/build.py", "data_gen/collect.py", "data_gen/export.py", "data_gen/join.py", "data_gen/judge.py",
+    "data_gen/label.py", "data_gen/merge.py", "eval/import_decisions.py",
 )  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from pydantic import TypeAdapter, ValidationError
 from kbtrain.arrays import Floats
 from kbtrain.errors import UserError, at
 from kbtrain.evaluation.outcomes import AccuracyKind, ConditionSummary, Correctness
-from kbtrain.evaluation.pipelines import PipelineResult
 from kbtrain.evaluation.scores import NOTHING, ByGate, Seen
 from kbtrain.io.files import path_exists
 from kbtrain.io.jsonl import one_line, read_value
@@ -207,7 +206,6 @@ class Results:
     gates: list[GateResult]
     comparisons: list[Comparison]
     oracles: Oracles | None = None  # of the flat figures' accuracy
-    methods: list[PipelineResult] = field(default_factory=list)  # whole methods, each beside stored answers
 
 
 def to_json(results: Results) -> dict[str, Any]:

@@ -6,7 +6,7 @@ them are paired. A mean over seeds has two sources of variance: the questions an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from kbtrain.arrays import Bools, Floats
 from kbtrain.metrics.classification import classify, log_loss
 from kbtrain.metrics.registry import METRICS, MetricInput
-from kbtrain.metrics.significance import Delta, cluster_counts, delta, interval, resampled_means
+from kbtrain.metrics.significance import Delta, cluster_counts, delta
 from kbtrain.metrics.thresholds import Dev, ThresholdChoice, choose
 from kbtrain.records import GateExample, TurnExample
 
@@ -98,65 +98,6 @@ def compare(draws: Mapping[str, Mapping[str, Floats]], better: str, metrics: Seq
 def _defined(values: Floats) -> Floats:
     """Draws without a positive turn have no AUROC."""
     return values[~np.isnan(values)]
-
-
-@dataclass(frozen=True)
-class SeedSummary:
-    """A figure that is a mean over questions, measured for several seeds on the same questions.
-
-    ``by_seed``: its value for each; ``spread``: their standard deviation (n - 1; None for one seed); ``questions``:
-    95 % interval of the mean over seeds if only the questions were redrawn; ``both``: if the seeds were, too.
-    """
-
-    mean: float
-    by_seed: list[float]
-    spread: float | None
-    questions: Delta
-    both: Delta
-
-
-Figure = Callable[[Floats], Floats]  # means of a seed's columns (..., k) -> the figure (...)
-
-
-def gain_over_random(means: Floats) -> Floats:
-    """Accuracy beyond a random gate of the same ratio, from means of (correct, llm, rag, retrieved)."""
-    correct, llm, rag, ratio = (means[..., i] for i in range(4))
-    gain: Floats = correct - (1 - ratio) * llm - ratio * rag
-    return gain
-
-
-def summarise_seeds(
-    values: Sequence[Floats],
-    draws: int,
-    figure: Figure | None = None,
-    clusters: Sequence[str] | None = None,
-) -> SeedSummary:
-    """``values[s][i]``: the figure of question i under seed s, e.g. correctness, or a difference to another gate.
-
-    ``figure``: for one that is not a mean over questions; ``values[s]`` are then columns (n, k), and it is made from
-    their means in each draw, since a fixed part (a ratio, chance) would count as known. ``clusters``: of each
-    question; whole clusters are drawn then.
-
-    The second bootstrap draws seeds with replacement, and questions for all of them alike: seeds share their test
-    questions, so the two are crossed, not nested. With few seeds it is too narrow by about sqrt((s - 1) / s).
-    """
-    table = np.concatenate([value.reshape(len(value), -1) for value in values], axis=1)
-
-    def of_seeds(column_means: Floats) -> Floats:
-        """Means of all columns (..., s k) -> each seed's figure (..., s)."""
-        by_seed = column_means.reshape(*column_means.shape[:-1], len(values), -1)
-        return by_seed[..., 0] if figure is None else figure(by_seed)
-
-    means, *_ = drawn = of_seeds(resampled_means(table, draws, 0, clusters))
-    picked = np.random.default_rng([0, 1]).integers(len(values), size=(draws, len(values)))
-    crossed = np.take_along_axis(drawn[1:], picked, axis=1).mean(axis=1)
-    return SeedSummary(
-        mean=float(means.mean()),
-        by_seed=[float(mean) for mean in means],
-        spread=float(means.std(ddof=1)) if len(means) > 1 else None,
-        questions=interval(drawn.mean(axis=1)),
-        both=delta(float(means.mean()), crossed),
-    )
 
 
 def best_f1_threshold(need: Sequence[float], scores: Sequence[float]) -> ThresholdChoice:

@@ -191,8 +191,6 @@ def _values(report: Report) -> dict[str, Any]:
         "headline": headline(results, report.main_gate),
         "first": report.first,
         "first_head": first_screen.HEAD,
-        "methods": [tables.method_table(method, summary.bootstrap_units(results.meta)) for method in results.methods],
-        "cells": tables.cells,
         "interval": words.points_interval,
         "kind": summary.KIND,
         "conditions": [c for c in CONDITIONS if c in results.conditions],

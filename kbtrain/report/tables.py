@@ -1,6 +1,6 @@
 """Tables of an evaluation: named columns and rows of numbers, as text, Markdown or JSON with the same figures.
 
-Also text tables of pipelines, of eval/compare_scores.py, and of gates on dialogue turns.
+Also text tables of eval/compare_scores.py, and of gates on dialogue turns.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kbtrain.evaluation.classify import GateClassification
-from kbtrain.evaluation.pipelines import COSTS, DRAWS, PipelineResult, PipelineRow
 from kbtrain.metrics.classification import Classification
 from kbtrain.metrics.ranking import Separation
 from kbtrain.metrics.registry import METRICS
 from kbtrain.metrics.significance import Delta
 from kbtrain.metrics.turns import GateDifference, GateTurns
-from kbtrain.report.words import gate_name, percent, points, points_interval
+from kbtrain.report.words import percent, points
 from kbtrain.show import aligned, number, signed
 
 Kind = Literal["text", "count", "percent", "points", "decimal", "change"]
@@ -87,62 +86,9 @@ def escape_markdown(text: object) -> str:
     return escaped.replace("\r", "").replace("\n", "<br>")
 
 
-def add_columns(table: Table, names: Sequence[str], values: Sequence[Sequence[Value]]) -> Table:
-    """The table with further percent columns at its right (the paper's figures beside kbtrain's)."""
-    columns = [*table.columns, *(Column(name) for name in names)]
-    rows = [[*row, *more] for row, more in zip(table.rows, values, strict=True)]
-    return Table(table.name, table.title, table.note, columns, rows)
-
-
-def pipelines_text(results: Sequence[PipelineResult], drawn: str) -> str:
-    """A table for each pipeline, for a terminal; ``drawn``: what its intervals' bootstrap draws."""
-    tables = [method_table(result, drawn) for result in results]
-    return "\n\n".join(as_text(table) if table.rows else table.note for table in tables)
-
-
 def difference(value: Delta | None) -> str:
     """A difference with its interval in brackets; empty for None."""
     return "" if value is None else f"{signed(value.mean)} [{signed(value.low)}, {signed(value.high)}]"
-
-
-_MINUS = (Column("method minus this", "points"), Column("95 % interval", "text"))
-METHOD_COLUMNS = [
-    *(Column("answers", "text"), Column("accuracy"), *_MINUS, Column("EM"), Column("F1"), *_MINUS, Column("retrieved")),
-    *(Column(name, "count") for name in ("searches", "passages", "LLM requests", "samples", "generated tokens")),
-    Column("seconds", "count"),
-]
-
-
-def method_table(result: PipelineResult, drawn: str) -> Table:
-    """A pipeline beside stored answers, for the report; ``drawn``: what its intervals' bootstrap draws.
-
-    Without rows where none of its questions has stored answers: the note says so.
-    """
-    name = gate_name(result.method)
-    if not result.rows:
-        note = f"{name}: none of its {result.left_out} questions has stored answers here."
-        return Table(result.method, name, note, METHOD_COLUMNS, [])
-    left_out = f"; {result.left_out} more have no stored answers and are skipped" if result.left_out else ""
-    note = (
-        f"{name} beside stored answers to the same {result.rows[0].n} questions{left_out}. Greedy answers, "
-        f"graded by each question's own rule; shares and "
-        f"F1 in percent, differences in points, with 95 % intervals (paired bootstrap over {drawn}, {DRAWS} draws; not "
-        "corrected for the number of rows). Gates search for as many questions as the method made searches, at most "
-        "one each, those of the highest scores first. Costs are of all questions together; seconds: of the method all "
-        "its work, of a gate its scores alone, for stored answers were not timed."
-    )
-    return Table(result.method, name, note, METHOD_COLUMNS, [_method_row(row) for row in result.rows])
-
-
-def _method_row(row: PipelineRow) -> list[Value]:
-    def minus(value: Delta | None) -> list[Value]:
-        return [None, None] if value is None else [value.mean, points_interval(value)]
-
-    costs = [f"{row.spent[cost]:.{2 * (cost == 'seconds')}f}" if cost in row.spent else None for cost in COSTS]
-    return [
-        gate_name(row.name) + row.seen.mark, row.accuracy, *minus(row.accuracy_minus), row.exact_match, row.f1,
-        *minus(row.f1_minus), row.searched, *costs,
-    ]  # fmt: skip
 
 
 Areas = tuple[Delta | None, Delta | None]

@@ -1,7 +1,7 @@
 """Folds of cross-validation that keep questions about one entity, and turns of one dialogue, together.
 
 What a gate has learnt of an entity it knows for every question: a held-out score of a question whose entity was
-fitted to would be better than those of new questions are. Splits promise more (:mod:`kbtrain.questions.pool`): no name
+fitted to would be better than those of new questions are. Splits promise more (``studies/pool.py``): no name
 at all is in two of them.
 """
 

@@ -15,8 +15,7 @@ from kbtrain.answers.grading import (
     token_f1,
 )
 from kbtrain.answers.words import normalise
-from kbtrain.evaluation.groups import answer_counts
-from kbtrain.records import Passage, Question
+from kbtrain.records import Question
 
 FOUND = [
     ("Vitamin A is found in carrots", "Vitamin A"), ("Carrots hold vitamin a.", "Vitamin A"),
@@ -76,14 +75,6 @@ def test_a_letter_before_a_chinese_word_is_no_article() -> None:
     assert [is_correct(question, answer) for answer in ("A型", "a 型。", "B型", "型")] == [True, True, False, False]
     assert len({group_key(question, answer) for answer in ("A型", "B型", "型")}) == 3
     assert token_f1("B型", ("A型",)) == pytest.approx(0.5)  # one of two characters each
-
-
-def test_knowledge_frequency_finds_what_grading_finds() -> None:
-    month = Question("m", "哪个月？", ("二月",), "test", "made", "zh")
-    assert answer_counts([month], [Passage("1", "", "十二月下雪。"), Passage("2", "", "二月也下雪。")]) == [1]
-    question = Question("q", "Which vitamin?", ("Vitamin A",), "test", "made")
-    passages = [Passage("1", "Carrot", "Vitamin A is found in carrots."), Passage("2", "Lemon", "Vitamin C is not.")]
-    assert answer_counts([question], passages) == [1]
 
 
 def test_one_of_several_gold_answers_is_enough_and_none_is_not() -> None:

@@ -105,20 +105,15 @@ def test_one_data_set_alone(script, made, capsys):
         ("compare_scores", {"dataset": "made-up"}, "questions.jsonl"),
         ("calibrate", {"gate": "kbm_mastery", "folder": "kbm"}, "outcomes.jsonl"),
         ("calibrate", {"gate": "kbm_mastery", "folder": "kbm"}, "scores/gates.jsonl"),
-        ("tables", {"layout": "table1", "gates": ["kbm_mastery"]}, "scores/gates.jsonl"),
-        ("tables", {"layout": "table1", "gates": ["kbm_mastery"]}, "questions.jsonl"),
-        ("transfer", {"gates": ["kbm_mastery"]}, "questions.jsonl"),
         ("classify", {}, "outcomes.jsonl"),
         ("learning_curve", {}, "examples/train.jsonl"),
-        ("analyse", {}, "questions.jsonl"),
-        ("pipelines", {}, "questions.jsonl"),
         ("import_decisions", {"path": "x", "gate": "theirs", "column": "score"}, "questions.jsonl"),
     ],
 )
 def test_what_was_changed_since_it_was_made_is_evaluated_by_nobody(name, settings, file, run_folder):
     """In whatever script: a hand-edited score became a figure where eval/write_report.py alone looked."""
     write_meta(_outcomes(run_folder), stage="end_to_end", config={}, inputs=[])
-    module = load(f"{'data_gen' if name == 'analyse' else 'eval'}/{name}.py")
+    module = load(f"eval/{name}.py")
     own = (kind for kind in vars(module).values() if getattr(kind, "__module__", "") == module.__name__)
     kind = next(kind for kind in own if hasattr(kind, "model_fields"))
     runs = {"runs": [str(run_folder)], "out": str(run_folder / "out")} if "runs" in kind.model_fields else {}

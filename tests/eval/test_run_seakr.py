@@ -187,13 +187,12 @@ def test_a_question_that_is_there_twice_is_refused_before_anything_is_asked(scri
     jsonl.write(tmp_path / "evidence.jsonl", [])
     run, gate = {"run": tmp_path}, {"seakr": run_folder / "seakr"}
     recipe = load(ROOT / "recipes" / "make_seakr.py")
-    score, ablate, pipelines = (script(name) for name in ("score_reference", "ablate_seakr", "pipelines"))
+    score, ablate = (script(name) for name in ("score_reference", "ablate_seakr"))
     made = {"model": str(run_folder / "model"), "questions": tmp_path / "questions.jsonl", "output": tmp_path / "made"}
     for module, config in (
         configured(script, tmp_path, **gate),
         (ablate, ablate.AblateSeakrConfig(**run, **gate)),
         (recipe, recipe.MakeSeakrConfig(**made)),
-        (pipelines, pipelines.PipelinesConfig(**run)),
         (score, score.ScoreReferenceConfig(**run)),
     ):
         with pytest.raises(UserError, match=r"questions\.jsonl:10: field 'id': duplicate 'test2', first in line 7$"):

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kbm_paper.analysis_page import _correlation
 
 from kbtrain.labeling.distribution import interval, statistics
 from kbtrain.labeling.label import effect
 from kbtrain.records import Condition, Indicators, Label, Split
-from kbtrain.report.analysis_page import _correlation
 
 
 def _found(condition: Condition, mastery: float, certainty: float | None) -> Indicators:

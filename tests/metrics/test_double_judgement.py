@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kbtrain.evaluation.groups import JudgementTokens, StoredAnswers, judge_twice, second_threshold
+from kbtrain.evaluation.double_judgement import JudgementTokens, StoredAnswers, judge_twice, second_threshold
 
 READ = StoredAnswers(
     llm=np.array([1.0, 0, 1, 0]),

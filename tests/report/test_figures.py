@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from kbtrain.evaluation.learning_curve import CurvePoint
 from kbtrain.evaluation.savings import Saving, ThresholdSaving
 from kbtrain.metrics.calibration import calibration
 from kbtrain.metrics.significance import Delta
-from kbtrain.report import figures
 from kbtrain.report.curves import (
     CONTRAST,
     FIRST,
@@ -115,23 +113,6 @@ def test_what_stands_around_the_axes_is_in_the_figure_and_leaves_them_room(name:
     assert around is not None and axes.bbox.width > 0.1 * whole.width and axes.bbox.height > 0.4 * whole.height
     assert around.y0 >= 0 and around.y1 <= whole.y1
     assert bool(around.x0 >= 0 and around.x1 <= whole.x1) is (len(name) < 40)
-
-
-def test_names_of_models_and_their_data_sets_stand_apart_below_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "render", lambda figure, name: figure)
-    condition = SimpleNamespace(greedy=(0.5, 0.4, 0.6))
-    run = SimpleNamespace(
-        accuracies=SimpleNamespace(conditions={"llm": condition}),
-        copying=SimpleNamespace(share=(0.5, 0.4, 0.6), n_certain=1234),
-    )
-    runs: Any = [
-        SimpleNamespace(**vars(run), name=f"SmolLM2-135M-Instruct, {data}")
-        for data in ("geonames", "languages", "a_name_without_a_blank")
-    ]
-    for drawn in (figures.accuracy_bars(runs), figures.copy_bars(runs)):
-        drawn.draw_without_rendering()  # type: ignore[union-attr]
-        boxes = [label.get_window_extent() for label in drawn.axes[0].get_xticklabels()]  # type: ignore[union-attr]
-        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 def test_text_that_matplotlibs_font_lacks_is_drawn_by_the_page_without_a_warning() -> None:

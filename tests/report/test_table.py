@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from kbtrain.report.tables import Column, Table, add_columns, as_markdown, as_text, format_cell
+from kbtrain.report.tables import Column, Table, as_markdown, as_text, format_cell
 
 COLUMNS = [Column("set", "text"), Column("n", "count"), Column("A/E"), Column("gain", "points"), Column("p", "decimal")]
 TABLE = Table(
@@ -38,8 +38,3 @@ def test_text_and_markdown_have_every_row_and_the_note() -> None:
 def test_json_keeps_raw_values() -> None:
     assert asdict(TABLE)["rows"][0] == ["a|b", 1200, 0.60094, -0.0004, 0.000123]
 
-
-def test_further_columns_stand_at_the_right() -> None:
-    found = add_columns(TABLE, ["paper: A/E"], [[0.5], [None]])
-    assert [column.name for column in found.columns][-1] == "paper: A/E"
-    assert [row[-1] for row in found.rows] == [0.5, None]

@@ -27,7 +27,6 @@ READ: dict[str, tuple[str, ...]] = {
     "data_gen/embed.py": ("qa/passages.jsonl", "qa/vectors/*.json"),
     "data_gen/import_answers.py": ("answers.jsonl", "new/questions.jsonl", "new/samples.db"),
     "data_gen/merge.py": ("sharded/samples.shard-*.db", "sharded/samples.db"),
-    "data_gen/pool.py": ("qa/questions.jsonl", "qa2/questions.jsonl", "pooled/questions.jsonl"),
     "data_gen/retrieve.py": ("qa/questions.jsonl", "qa/passages.jsonl", "qa/evidence.jsonl", "qa/bm25/*"),
     "data_gen/sample.py": (*MODEL, "qa2/questions.jsonl", "qa2/evidence.jsonl", "qa2/samples.db"),
     "recipes/train_encoder.py": (*TURNS, *BERT, *SAVED, "out/scores.jsonl"),

@@ -69,7 +69,6 @@ def _sound(*argv: str, after: tuple[str, ...] = ()) -> Sound:
 
 
 COMMANDS: dict[str, Sound] = {
-    "data_gen/analyse.py": _sound("--runs", "[qa]", "--out", "out"),
     "data_gen/build.py": _sound("--run", "qa", "--keys", "[mastery, benefit]"),
     "data_gen/collect.py": _sound(
         "--run", "new", "--dataset", "jsonl", "--path", "own.jsonl", "--shares", ".5,.25,.25"
@@ -84,7 +83,6 @@ COMMANDS: dict[str, Sound] = {
     "data_gen/judge.py": _sound("--run", "qa", "--judge", "contains"),
     "data_gen/label.py": _sound("--run", "qa", "--tau-mastery", ".2", "--tau-certainty", ".6"),
     "data_gen/merge.py": _sound("--run", "sharded"),
-    "data_gen/pool.py": _sound("--runs", "[qa, qa2]", "--output", "pooled", "--near-duplicates", "ignore"),
     "data_gen/retrieve.py": _sound("--run", "qa", "--k", "2"),
     "data_gen/sample.py": _sound(
         "--run",
@@ -151,6 +149,7 @@ COMMANDS: dict[str, Sound] = {
     "eval/cost.py": _sound(
         "--run", "qa", "--prices", str(ROOT / "eval/configs/prices.yaml"), after=("eval/end_to_end.py",)
     ),
+    "eval/double_judgement.py": _sound("--run", "qa2", "--gates", "[kbm_mastery]", after=("eval/score_reference.py",)),
     "eval/end_to_end.py": _sound("--run", "qa", "--bootstrap-draws", "100", "--random-draws", "100"),
     "eval/import_decisions.py": _sound(
         "--run", "qa", "--path", "decisions.jsonl", "--gate", "theirs", "--column", "score"
@@ -158,13 +157,9 @@ COMMANDS: dict[str, Sound] = {
     "eval/learning_curve.py": _sound(
         "--run", "qa", "--gates", "[features]", "--sizes", "[20]", "--draws", "1", after=("data_gen/retrieve.py",)
     ),
-    "eval/pipelines.py": _sound("--run", "talked"),
     "eval/run_seakr.py": _sound(*SEAKR, "--documents", "1", after=("recipes/make_seakr.py",)),
     "eval/score.py": _sound("--run", "qa", "--only", "[prompt, draft]", "--model", "model", *TINY, after=("draft",)),
     "eval/score_reference.py": _sound("--run", "qa2", "--kbm", "kbm", "--chunk", "4", *TINY),
-    "eval/seeds.py": _sound("--runs", "[qa, qa3]", "--out", "seeds.json", after=("eval/end_to_end.py", "second")),
-    "eval/tables.py": _sound("--layout", "table1", "--runs", "[qa]", "--gates", "[kbm_mastery]", "--out", "out"),
-    "eval/transfer.py": _sound("--runs", "[qa]", "--gates", "[kbm_mastery]", "--out", "moved"),
     "eval/write_report.py": _sound("--run", "qa", after=("eval/end_to_end.py",)),
     # commands of kbtrain that read what others have made
     "compare": _sound("compare", "qa", "qa3", after=("eval/end_to_end.py", "second")),

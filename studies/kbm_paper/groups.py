@@ -1,0 +1,81 @@
+"""Groups of the KBM paper's tables: knowledge frequency counted in a corpus, and who decides for whose answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from kbtrain.answers.forms import readings
+from kbtrain.arrays import Floats
+from kbtrain.evaluation import outcomes as oc
+from kbtrain.evaluation.decisions import DevRule
+from kbtrain.evaluation.double_judgement import decision
+from kbtrain.evaluation.groups import JudgedQuestions
+from kbtrain.evaluation.run_folder import RunFolder
+from kbtrain.records import Passage, Question
+
+_LONGEST = 8  # words of a gold answer; longer ones are sentences, and no corpus repeats them
+
+
+def answer_counts(questions: Sequence[Question], passages: Iterable[Passage]) -> list[int | None]:
+    """Number of passages that contain one of a question's gold answers, word by word as grading compares them, for each
+    question; the passages are streamed once.
+
+    None for multiple choice (a letter is not knowledge) and for answers of more than eight words.
+    """
+    golds: dict[tuple[str, ...], list[int]] = {}
+    for i, question in enumerate(questions):
+        for words in _gold(question):
+            golds.setdefault(words, []).append(i)
+    lengths = sorted({len(words) for words in golds})
+    counts = [0] * len(questions)
+    for passage in passages:
+        texts = [reading.split() for reading in readings(f"{passage.title} . {passage.text}")]
+        matched = {
+            i
+            for text in texts
+            for length in lengths
+            for start in range(len(text) - length + 1)
+            for i in golds.get(tuple(text[start : start + length]), ())
+        }
+        for i in matched:
+            counts[i] += 1
+    return [count if _gold(question) else None for question, count in zip(questions, counts, strict=True)]
+
+
+def _gold(question: Question) -> list[tuple[str, ...]]:
+    if question.form == "choice":
+        return []
+    split = [tuple(reading.split()) for text in question.answers for reading in readings(text)]
+    return [words for words in split if 0 < len(words) <= _LONGEST]
+
+
+def judge_questions(
+    runs: Sequence[RunFolder], gates: Sequence[str], cut: DevRule, plug_in: Sequence[RunFolder] | None = None
+) -> JudgedQuestions:
+    """The gates' decisions on the test questions of ``runs``.
+
+    ``plug_in``: run folders of another model whose gates, with thresholds chosen on their own dev answers, decide for
+    ``runs``; the gate ``prompt`` remains the answering model's own, its threshold too (KBM, table 4). Raises
+    :class:`UserError`.
+    """
+    correctness = oc.answers([o for run in runs for o in run.test.outcomes], cut.kind)
+    decisions = {}
+    for gate in gates:
+        if plug_in is None:
+            decisions[gate] = decision(runs, gate, cut).retrieve
+        elif gate == "prompt":
+            decisions[gate] = _model_by_model(runs, gate, cut)
+        else:
+            decisions[gate] = decision(plug_in, gate, cut, runs).retrieve
+    return JudgedQuestions(correctness.llm, correctness.rag, decisions)
+
+
+def _model_by_model(runs: Sequence[RunFolder], gate: str, cut: DevRule) -> Floats:
+    """Each model's test questions under the threshold of its own dev questions, in the order of the runs."""
+    models = np.array([run.model for run in runs for _ in run.test.outcomes])
+    retrieve = np.zeros(len(models))
+    for model in set(models.tolist()):
+        retrieve[models == model] = decision([run for run in runs if run.model == model], gate, cut).retrieve
+    return retrieve

@@ -1,0 +1,219 @@
+"""eval/cost.py, studies/transfer.py, studies/seeds.py, eval/compare.py and `kbtrain compare` on made-up run folders."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from html_page import Page, allowed_script
+from support.edits import keep_change, note_change
+
+from kbtrain.cli import main as command
+from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.evaluation.compare_runs import compare_runs
+from kbtrain.evaluation.results import load
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import write_meta
+from kbtrain.io.store import SampleStore
+from kbtrain.records import GateScore, Outcome, Question
+from kbtrain.report.compare import read_finished
+from kbtrain.report.summary import caption
+
+Script = Callable[[str], ModuleType]
+PRICES = Path(__file__).resolve().parents[2] / "eval" / "configs" / "prices.yaml"
+
+
+def evaluate(script: Script, folder: Path, **settings: Any) -> None:
+    module = script("end_to_end")
+    module.main(build(module.EndToEndConfig, None, {"run": folder, "bootstrap_draws": 100, **settings}))
+
+
+@pytest.fixture
+def pair(script: Script, run_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A finished evaluation, and one whose kbm_mastery knows the truth."""
+    evaluate(script, run_folder)
+    second = Path(shutil.copytree(run_folder, tmp_path / "better"))
+    needed = {
+        o.question_id: float(o.rag_correct and not o.llm_correct)
+        for o in jsonl.read(Outcome, second / "outcomes.jsonl")
+    }
+    scores = list(jsonl.read(GateScore, second / "scores/gates.jsonl"))
+    best = [dataclasses.replace(s, score=needed[s.question_id]) if s.gate == "kbm_mastery" else s for s in scores]
+    jsonl.write(second / "scores/gates.jsonl", best)
+    note_change(second / "scores/gates.jsonl")
+    evaluate(script, second, threshold_rule="best_accuracy")
+    return run_folder, second
+
+
+def test_the_bill_has_every_gate_and_its_own_seconds(
+    script: Script, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meta = json.loads((run_folder / "scores/gates.jsonl.meta.json").read_text())
+    meta["seconds_per_question"] = {"kbm_mastery": {"test": 0.5, "dev": 0.5}}
+    (run_folder / "scores/gates.jsonl.meta.json").write_text(json.dumps(meta))
+    evaluate(script, run_folder)
+    module = script("cost")
+    module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
+    document = json.loads((run_folder / "cost.json").read_text())
+    gates = {gate["gate"]: gate for gate in document["gates"]}
+    results = {gate["gate"]: gate for gate in json.loads((run_folder / "results.json").read_text())["gates"]}
+    assert list(gates) == list(results)
+    assert all(gates[name]["ratio"] == pytest.approx(results[name]["retrieval_ratio"]) for name in gates)
+    prices = document["prices"]
+    assert gates["kbm_mastery"]["bill"]["gate"] == pytest.approx(0.5 * prices["machine_hour"] / 3600)
+    assert gates["all_rag"]["saved"] == 0 and gates["all_rag"]["bill"]["searches"] == prices["search"]
+    assert gates["llm_only"]["bill"]["searches"] == 0
+    # answers have 4 generated and 20 prompt tokens everywhere: only searches and the gate differ
+    expected = 1 - gates["kbm_mastery"]["bill"]["gate"] / prices["search"]
+    assert gates["kbm_mastery"]["break_even"] == pytest.approx(expected)
+    assert "break-even" in capsys.readouterr().out
+
+
+def test_the_oracle_is_billed_as_it_was_measured(script: Script, sampled_run: Path) -> None:
+    """By expected accuracy it searches wherever sampled answers are right more often with retrieval."""
+    evaluate(script, sampled_run, accuracy="expected")
+    module = script("cost")
+    module.main(build(module.CostConfig, None, {"run": sampled_run, "prices": PRICES}))
+    billed, measured = (
+        {gate["gate"]: gate for gate in json.loads((sampled_run / name).read_text())["gates"]}
+        for name in ("cost.json", "results.json")
+    )
+    assert billed["oracle"]["ratio"] == pytest.approx(measured["oracle"]["retrieval_ratio"])
+
+
+def test_the_bill_of_a_gate_that_asks_a_server_is_its_tokens(script: Script, run_folder: Path) -> None:
+    meta = json.loads((run_folder / "scores/gates.jsonl.meta.json").read_text())
+    meta["seconds_per_question"] = {name: {"test": 0.5, "dev": 0.5} for name in ("prompt", "kbm_mastery")}
+    spent = {"prompt_tokens": 900.0, "tokens": 60.0}
+    meta["spent_per_question"] = {name: {"test": spent, "dev": spent} for name in ("prompt", "kbm_mastery")}
+    meta["server"] = {"prompt": True}
+    (run_folder / "scores/gates.jsonl.meta.json").write_text(json.dumps(meta))
+    evaluate(script, run_folder)
+    module = script("cost")
+    module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
+    document = json.loads((run_folder / "cost.json").read_text())
+    prices, gates = document["prices"], {gate["gate"]: gate["bill"]["gate"] for gate in document["gates"]}
+    by_tokens = (900 * prices["million_tokens_in"] + 60 * prices["million_tokens_out"]) / 1e6
+    assert gates["prompt"] == pytest.approx(by_tokens) and by_tokens > 0
+    assert gates["kbm_mastery"] == pytest.approx(0.5 * prices["machine_hour"] / 3600)  # read on the own machine
+
+
+def test_the_bill_of_a_gate_after_the_search_has_every_search(script: Script, run_folder: Path) -> None:
+    meta = json.loads((run_folder / "scores/gates.jsonl.meta.json").read_text())
+    (run_folder / "scores/gates.jsonl.meta.json").write_text(
+        json.dumps({**meta, "after_search": {"kbm_mastery": True}})
+    )
+    evaluate(script, run_folder)
+    module = script("cost")
+    module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
+    document = json.loads((run_folder / "cost.json").read_text())
+    gates = {gate["gate"]: gate for gate in document["gates"]}
+    late, always = gates["kbm_mastery"], gates["all_rag"]
+    assert 0 < late["ratio"] < 1 and late["bill"]["searches"] == always["bill"]["searches"]
+    assert gates["prompt"]["bill"]["searches"] < always["bill"]["searches"]
+    assert "kbm_mastery: asked after every search" in caption(load(run_folder / "results.json"))
+
+
+def test_a_bill_of_other_questions_is_refused(script: Script, run_folder: Path) -> None:
+    evaluate(script, run_folder)
+    questions = list(jsonl.read(Question, run_folder / "questions.jsonl"))
+    jsonl.write(run_folder / "questions.jsonl", questions[:-5])
+    module = script("cost")
+    with pytest.raises(UserError, match=r"results\.json: made from another .*questions\.jsonl; run eval/end_to_end"):
+        module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES}))
+
+
+def test_answers_of_another_sampling_run_do_not_stand_beside_results(script: Script, run_folder: Path) -> None:
+    """The bill took their tokens beside the accuracy of the others, and the report showed them as the errors."""
+    with SampleStore(run_folder / "samples.db") as store:
+        store.begin("other", {"model": "another"})
+        for condition in ("llm", "rag"):
+            store.put("other", list(store.iterate("main", condition)))
+    evaluate(script, run_folder, sampling_run="other")
+    told = r"key 'sampling_run': .*results\.json: computed from run 'other', not 'main'; name that$"
+    for name, kind in (("cost", "CostConfig"), ("write_report", "ReportConfig")):
+        module = script(name)
+        with pytest.raises(UserError, match=told):
+            module.main(build(getattr(module, kind), None, {"run": run_folder}))
+    module = script("cost")
+    module.main(build(module.CostConfig, None, {"run": run_folder, "prices": PRICES, "sampling_run": "other"}))
+    assert (run_folder / "cost.json").exists()
+
+
+def test_two_runs_in_the_terminal(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["compare", str(pair[0]), str(pair[1])]) == 0
+    said = capsys.readouterr().out
+    assert "first: run, second: better; greedy answers of the 200 questions in both" in said
+    assert "in one only" not in said
+    better = said.splitlines()[-1].removeprefix("second against first, better: ").split("; ")[0].split(", ")
+    assert "kbm_mastery" in better and "all_rag" not in better
+    a, b = (read_finished(path).decided for path in pair)
+    rows = {d.gate: d for d in compare_runs(a, b, draws=200)}
+    assert rows["all_rag"].accuracy.mean == 0 and rows["all_rag"].mcnemar is not None
+    assert rows["kbm_mastery"].second == next(g for g in b.gates if g.gate == "oracle").accuracy
+    found = rows["kbm_mastery"].mcnemar
+    assert found is not None and found.only_first == 0
+    assert found.p_holm is not None and found.p < found.p_holm < 0.05
+
+
+def test_only_shared_questions_are_compared(
+    script: Script, pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = list(jsonl.read(Question, pair[1] / "questions.jsonl"))
+    jsonl.write(pair[1] / "questions.jsonl", questions[:-50])
+    keep_change(pair[1] / "questions.jsonl")
+    evaluate(script, pair[1])
+    capsys.readouterr()
+    assert command(["compare", str(pair[0]), str(pair[1])]) == 0
+    assert "of the 150 questions in both (of 200 and 150)" in capsys.readouterr().out
+
+
+def test_what_cannot_be_compared_is_one_line(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = [
+        dataclasses.replace(o, question_id="x" + o.question_id) for o in jsonl.read(Outcome, pair[1] / "outcomes.jsonl")
+    ]
+    scores = [
+        dataclasses.replace(s, question_id="x" + s.question_id)
+        for s in jsonl.read(GateScore, pair[1] / "scores/gates.jsonl")
+    ]
+    jsonl.write(pair[1] / "outcomes.jsonl", outcomes)
+    note_change(pair[1] / "outcomes.jsonl")
+    jsonl.write(pair[1] / "scores/gates.jsonl", scores)
+    note_change(pair[1] / "scores/gates.jsonl")
+    write_meta(pair[1] / "results.json", stage="end_to_end", config={}, inputs=[])
+    assert command(["compare", str(pair[0]), str(pair[1])]) == 2
+    assert "have no evaluated question in common" in capsys.readouterr().err
+    document = json.loads((pair[1] / "results.json").read_text())
+    (pair[1] / "results.json").write_text(json.dumps({**document, "schema": 7}))
+    write_meta(pair[1] / "results.json", stage="end_to_end", config={}, inputs=[])
+    assert command(["compare", str(pair[0]), str(pair[1])]) == 2
+    assert capsys.readouterr().err.endswith(
+        "results.json: schema is 7, expected 1; run `kbtrain run end_to_end` again\n"
+    )
+    assert command(["compare", str(pair[0]), "nowhere"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "error: nowhere/results.json: no such file; run `kbtrain run end_to_end --run nowhere` first\n"
+    )
+
+
+def test_one_page_compares_runs(script: Script, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    module = script("compare")
+    values = {"runs": [str(path) for path in pair], "names": ["<i>old</i>", "new"], "out": str(tmp_path / "c.html")}
+    module.main(build(module.CompareConfig, None, values))
+    text = (tmp_path / "c.html").read_text()
+    page = Page(text)
+    allowed_script(text)
+    assert page.loaded == [] and page.links == []
+    assert "i" not in page.tags and "<i>old</i>" in page.text
+    assert page.tags.count("svg") == 2 and len(page.ids) == len(set(page.ids))
+    assert "new against <i>old</i>" in page.text
+    with pytest.raises(UserError, match="give at least two run folders"):
+        module.main(build(module.CompareConfig, None, {**values, "runs": [str(pair[0])]}))

@@ -1,0 +1,237 @@
+"""studies/kbm_tables.py: each layout of the KBM paper from stored answers, its numbers from the outcomes themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from kbm_paper.tables import Layout
+from support.edits import keep_change, note_change
+
+from kbtrain.config import build
+from kbtrain.errors import UserError
+from kbtrain.evaluation.run_folder import read_run
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore, _digest_of_run, _sum_of
+from kbtrain.records import GateScore, Passage, Question
+
+Script = Callable[[str], ModuleType]
+CONFIGS = Path(__file__).resolve().parents[2] / "studies"
+KINDS = ("fast-changing", "slow-changing", "never-changing")
+
+
+@pytest.fixture
+def varied(run_folder: Path) -> Path:
+    """The made-up run with three data sets, hops, popularity and kinds of change."""
+    questions = [
+        dataclasses.replace(
+            q, dataset=("nq_open", "freshqa", "hotpotqa")[i % 3], hops=1 + i % 3, popularity=i / 1000,
+            fact_type=KINDS[i // 3 % 3] if i % 3 == 1 else None,
+        )
+        for i, q in enumerate(jsonl.read(Question, run_folder / "questions.jsonl"))
+    ]  # fmt: skip
+    jsonl.write(run_folder / "questions.jsonl", questions)
+    keep_change(run_folder / "questions.jsonl")
+    return run_folder
+
+
+def note_model(folder: Path, model: str) -> None:
+    """Write into the folder's store that ``model`` gave the answers."""
+    meta = json.dumps({"model": model})
+    with SampleStore(folder / "samples.db") as store:
+        ((run, n_sets, noted),) = store._db.execute("SELECT name, n_sets, digest FROM runs").fetchall()
+        digest = _digest_of_run(run, meta, n_sets, _sum_of(noted))
+        store._db.execute("UPDATE runs SET meta = ?, digest = ?", (meta, digest))
+
+
+def make(script: Script, layout: str, runs: Sequence[Path], out: Path, **settings: Any) -> dict[str, Any]:
+    module = script("kbm_tables")
+    values = {"layout": layout, "runs": [str(run) for run in runs], "out": str(out), **settings}
+    module.main(build(module.TablesConfig, None, values))
+    document: dict[str, Any] = json.loads((out / f"{layout}.json").read_text())
+    document["names"] = [column["name"] for column in document["columns"]]
+    return document
+
+
+def test_table_1_equals_the_outcomes_of_each_data_set(
+    script: Script, varied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = make(script, "table1", [varied], tmp_path / "out")
+    assert [row[0] for row in found["rows"]] == ["freshqa", "hotpotqa", "nq_open", "mean"]
+    run = read_run(varied)
+    for row in found["rows"][:3]:
+        values = dict(zip(found["names"], row, strict=True))
+        mine = [o for o, q in zip(run.test.outcomes, run.test.questions, strict=True) if q.dataset == row[0]]
+        searched = [run.stored.by_gate["kbm_mastery"][o.question_id] > 0.5 for o in mine]
+        right = [o.rag_correct if s else o.llm_correct for o, s in zip(mine, searched, strict=True)]
+        llm, rag = (sum(getattr(o, f"{c}_correct") for o in mine) / len(mine) for c in ("llm", "rag"))
+        ratio = sum(searched) / len(mine)
+        assert values["n"] == len(mine)
+        assert values["kbm_mastery A/E"] == pytest.approx(sum(right) / len(mine))
+        assert values["kbm_mastery Rat"] == pytest.approx(ratio)
+        assert values["kbm_mastery Rnd"] == pytest.approx((1 - ratio) * llm + ratio * rag)
+        assert (values["LLM Only"], values["All RAG"]) == (pytest.approx(llm), pytest.approx(rag))
+    said = capsys.readouterr().out
+    assert "End to end by data set" in said and "Model: made-up" in said
+    assert (tmp_path / "out" / "table1.md").read_text().count("\n|") == 6
+    assert not any(name.startswith("paper") for name in found["names"])  # another model than the paper's
+
+
+def test_figure_5_splits_the_plain_answers_by_decision(script: Script, varied: Path, tmp_path: Path) -> None:
+    found = make(script, "figure5", [varied], tmp_path)
+    rows = [dict(zip(found["names"], row, strict=True)) for row in found["rows"]]
+    assert len(rows) == 4 * 3
+    run = read_run(varied)
+    mine = [o for o, q in zip(run.test.outcomes, run.test.questions, strict=True) if q.dataset == "nq_open"]
+    known = [o.llm_correct for o in mine if run.stored.by_gate["kbm_mastery"][o.question_id] <= 0.5]
+    row = next(r for r in rows if (r["data set"], r["gate"]) == ("nq_open", "kbm_mastery"))
+    assert (row["n known"], row["n unknown"]) == (len(known), len(mine) - len(known))
+    assert row["known"] == pytest.approx(sum(known) / len(known))
+    assert row["difference"] == pytest.approx(row["known"] - row["unknown"])
+
+
+def test_table_2_and_3_take_the_questions_they_are_about(script: Script, varied: Path, tmp_path: Path) -> None:
+    questions = read_run(varied).test.questions
+    found = make(script, "table2", [varied], tmp_path)
+    counts = [sum(q.fact_type == kind for q in questions) for kind in KINDS]
+    assert [(row[0], row[1]) for row in found["rows"]] == list(zip(KINDS, counts, strict=True))  # in the paper's order
+    assert f"{200 - sum(counts)} of 200 questions are in no row" in found["note"]
+    found = make(script, "table3", [varied], tmp_path)
+    several = {q.dataset for q in questions if (q.hops or 0) >= 2}
+    assert {row[0] for row in found["rows"]} == several
+    assert sum(row[1] for row in found["rows"]) == sum((q.hops or 0) >= 2 for q in questions)
+
+
+def test_figure_6_by_popularity_or_counted_in_a_corpus(script: Script, varied: Path, tmp_path: Path) -> None:
+    found = make(script, "figure6", [varied], tmp_path, bins=4)
+    assert [row[0] for row in found["rows"]] == ["1 (low)", "2", "3", "4 (high)"]
+    counts = [row[1] for row in found["rows"]]
+    assert sum(counts) == 200 and all(abs(count - 50) <= 1 for count in counts)  # quarters of each of three data sets
+    questions = list(jsonl.read(Question, varied / "questions.jsonl"))
+    odd = [dataclasses.replace(q, answers=(("yes",), ("rare word",))[i % 2]) for i, q in enumerate(questions)]
+    jsonl.write(varied / "questions.jsonl", odd)
+    jsonl.write(tmp_path / "corpus.jsonl", [Passage(str(i), "", "Yes indeed.") for i in range(5)])
+    found = make(script, "figure6", [varied], tmp_path, bins=2, corpus=str(tmp_path / "corpus.jsonl"))
+    assert [(row[0], row[1]) for row in found["rows"]] == [("1 (low)", 100), ("2 (high)", 100)]
+
+
+def test_table_4_takes_the_gates_of_one_model_and_the_answers_of_another(
+    script: Script, varied: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(varied, tmp_path / "other"))
+    scores = [s for s in jsonl.read(GateScore, other / "scores/gates.jsonl")]
+    turned = [GateScore(s.question_id, s.gate, s.score if s.gate == "prompt" else 1 - s.score) for s in scores]
+    jsonl.write(other / "scores/gates.jsonl", turned)  # gates that are wrong about everything
+    note_change(other / "scores/gates.jsonl")
+    own = make(script, "table1", [varied], tmp_path)
+    found = make(script, "table4", [other], tmp_path, gate_runs=[str(varied)])
+    assert [row[0] for row in found["rows"]] == [f"{name}, made-up" for name in ("freshqa", "hotpotqa", "nq_open")]
+    # the gates of the first run decide, and for the same answers the figures are the same; prompt is each model's own
+    for mine, theirs in zip(own["rows"], found["rows"], strict=False):
+        assert mine[1:] == theirs[1:]
+    with pytest.raises(UserError, match="table4 and gate_runs belong together"):
+        make(script, "table4", [other], tmp_path)
+
+
+@pytest.fixture
+def two_models(varied: Path, tmp_path: Path) -> list[Path]:
+    """Two models' answers to the same questions; the second's scores of ``prompt`` say the opposite, ten higher."""
+    folders = [Path(shutil.copytree(varied, tmp_path / name)) for name in ("one", "two")]
+    for folder in folders:
+        note_model(folder, f"/models/{folder.name}")
+    path = folders[1] / "scores/gates.jsonl"
+    scores = list(jsonl.read(GateScore, path))
+    jsonl.write(path, [dataclasses.replace(s, score=11 - s.score) if s.gate == "prompt" else s for s in scores])
+    note_change(path)
+    return folders
+
+
+@pytest.mark.parametrize("rule", ["0.5", "ratio"])
+def test_prompt_in_table_4_is_each_answering_models_own(
+    script: Script, varied: Path, two_models: list[Path], tmp_path: Path, rule: str
+) -> None:
+    def figures(runs: Sequence[Path]) -> list[tuple[object, ...]]:
+        found = make(script, "table4", runs, tmp_path, gate_runs=[str(varied)], threshold_rule=rule)
+        shown = [i for i, name in enumerate(found["names"]) if name.split()[-1] in ("of", "n", "A/E", "Rat")]
+        assert {found["names"][i] for i in shown} > {"answers of", "prompt Rat", "kbm_mastery Rat"}
+        return sorted(tuple(row[i] for i in shown) for row in found["rows"])
+
+    alone = sorted(row for run in two_models for row in figures([run]))
+    assert len(alone) == 6 and len({row[1:] for row in alone}) == 6  # the two models' figures differ
+    assert figures(two_models) == alone
+    assert figures(two_models[::-1]) == alone
+
+
+def test_the_papers_figures_stand_beside_those_of_its_model(script: Script, varied: Path, tmp_path: Path) -> None:
+    note_model(varied, "/models/Qwen2-7B-Instruct")
+    found = make(script, "table1", [varied], tmp_path)
+    row = dict(zip(found["names"], next(r for r in found["rows"] if r[0] == "nq_open"), strict=True))
+    assert row["paper: kbm_mastery A/E"] == pytest.approx(0.6009)
+    assert row["paper: All RAG"] == pytest.approx(0.6163)
+    mean = dict(zip(found["names"], found["rows"][-1], strict=True))
+    assert mean["paper: All RAG"] is None
+    found = make(script, "table2", [varied], tmp_path)
+    row = dict(zip(found["names"], found["rows"][0], strict=True))
+    assert (row["paper: kbm_certainty Rat"], row["paper: prompt A/E"]) == (pytest.approx(0.985), pytest.approx(0.515))
+
+
+@pytest.mark.parametrize("name", [*Layout.__args__])  # type: ignore[attr-defined]
+def test_every_layout_has_a_config_that_parses(script: Script, name: str) -> None:
+    module = script("kbm_tables")
+    config = build(module.TablesConfig, CONFIGS / f"{name}.yaml", {})
+    assert config.layout == name
+    if name == "table1":  # the paper's: what the model says, True or False
+        assert config.threshold_rule == "0.5"
+    assert (CONFIGS / f"{name}.yaml").read_text().splitlines()[1].endswith(f"--config studies/{name}.yaml")
+
+
+def test_expected_accuracy_takes_sampled_answers(
+    script: Script, run_folder: Path, sampled_test: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"run: accuracy 'expected': not every test question was sampled; use 'greedy'"):
+        make(script, "table1", [run_folder], tmp_path, accuracy="expected")
+    found = make(script, "table1", [sampled_test], tmp_path, accuracy="expected", threshold_rule="best_accuracy")
+    row = dict(zip(found["names"], found["rows"][0], strict=True))
+    outcomes = read_run(sampled_test).test.outcomes
+    assert row["LLM Only"] == pytest.approx(sum(o.llm_expected or 0.0 for o in outcomes) / len(outcomes))
+
+
+def test_analyses_of_a_run_count_its_questions_and_draw_its_figures(script: Script, sampled_run: Path) -> None:
+    module = script("analyse")
+    module.main(build(module.AnalyseConfig, None, {"runs": [str(sampled_run)]}))
+    (run,) = json.loads((sampled_run / "analysis.json").read_text())["runs"]
+    outcomes = [o for part in (read_run(sampled_run).dev, read_run(sampled_run).test) for o in part.outcomes]
+    assert run["counts"]["questions"] == 120 and len(outcomes) == 100
+    text = (sampled_run / "analysis.md").read_text()
+    figures = re.findall(r"\(analysis/(\S+)\)", text)
+    assert len(figures) >= 5 and all((sampled_run / "analysis" / name).exists() for name in figures)
+    assert "## Accuracy by condition" in text and "<script>" not in text
+
+
+def test_thresholds_are_carried_between_data_sets(script: Script, varied: Path, tmp_path: Path) -> None:
+    module = script("transfer")
+    values = {"runs": [str(varied)], "gates": ["kbm_benefit"], "out": str(tmp_path / "transfer")}
+    module.main(build(module.TransferConfig, None, values))
+    cells = json.loads((tmp_path / "transfer.json").read_text())["cells"]
+    names = ("nq_open", "freshqa", "hotpotqa")
+    assert {(c["source"], c["target"]) for c in cells} == {(a, b) for a in names for b in names}
+
+
+def test_seeds_of_one_run_have_no_spread(script: Script, run_folder: Path, tmp_path: Path) -> None:
+    runs = [Path(shutil.copytree(run_folder, tmp_path / f"seed{i}")) for i in range(2)]
+    for run in runs:
+        module = script("end_to_end")
+        module.main(build(module.EndToEndConfig, None, {"run": run, "bootstrap_draws": 100}))
+    module = script("seeds")
+    values = {"runs": [str(run) for run in runs], "out": str(tmp_path / "seeds.json"), "bootstrap_draws": 500}
+    module.main(build(module.SeedsConfig, None, values))
+    gates = json.loads((tmp_path / "seeds.json").read_text())["gates"]
+    assert list(gates) == ["prompt", "kbm_mastery", "kbm_certainty", "kbm_benefit"]
+    assert gates["kbm_benefit"]["accuracy"]["spread"] == pytest.approx(0)

@@ -1,0 +1,156 @@
+"""A whole method beside stored answers: gates at equal searches, costs each on its own, values worked by hand."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from kbm_paper.pipelines import Alternatives, measure_pipeline, pipelines_text, traces_minus
+
+from kbtrain.io import jsonl
+from kbtrain.io.store import SampleStore
+from kbtrain.rag.seakr_traces import Spent, Trace
+from kbtrain.records import Question, Sample, SampleSet
+
+N = 8
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """8 questions: the model knows the first 3, retrieval mends the others but the last."""
+    questions = {f"q{i}": Question(f"q{i}", "?", (f"a{i}",), "test", "d", grading="exact") for i in range(N)}
+    with SampleStore(tmp_path / "samples.db") as store:
+        store.begin("main", {})
+        for i, name in enumerate(questions):
+            for condition, right in (("llm", i < 3), ("rag", i < 7)):
+                greedy = Sample(-1, f"a{i}" if right else "wrong", 2 if condition == "llm" else 5, "eos", 0.0)
+                store.put("main", [SampleSet(name, condition, (), greedy, 10)])
+        yield questions, store
+
+
+def trace(i, searches=1):
+    spent = Spent(searches, 3 * searches, 5, 100, 400, 900, 2.0)
+    return Trace(
+        f"q{i}",
+        "?",
+        (f"a{i}",),
+        "m",
+        0.0,
+        (),
+        (),
+        "final answer",
+        f"a{i}",
+        True,
+        1.0,
+        1.0,
+        spent if searches else Spent(),
+    )
+
+
+def test_rows_beside_a_method_worked_by_hand(stored):
+    questions, store = stored
+    scores = {"good": {f"q{i}": float(i) for i in range(N)}, "partial": {"q0": 1.0}}
+    traces = [trace(i, searches=int(i >= 4)) for i in range(N)]  # 4 searches
+    own = {"good": {"requests": 1.0, "samples": 20.0, "tokens": 100.0}}
+    found = measure_pipeline(
+        "m", traces, Alternatives(questions, store, "main", scores, own, {q: 2 for q in questions})
+    )
+    rows = {row.name: row for row in found.rows}
+    assert list(rows) == ["m", "llm_only", "one_step_rag", "good"]  # "partial" has no score for most
+    assert [rows[n].accuracy for n in rows] == [1.0, 3 / 8, 7 / 8, 6 / 8]  # good: q4-q7 retrieved, q3 and q7 wrong
+    assert rows["m"].spent["searches"] == 4 and rows["good"].searched == 0.5
+    assert rows["one_step_rag"].spent == {"searches": 8, "passages": 16, "requests": 8, "samples": 0, "tokens": 40}
+    assert rows["good"].spent["samples"] == 160 and rows["good"].spent["requests"] == 16
+    assert rows["good"].spent["tokens"] == 0.5 * 16 + 0.5 * 40 + 800
+    assert rows["good"].accuracy_minus.mean == pytest.approx(0.25)
+    assert rows["good"].accuracy_minus.low <= 0.25 <= rows["good"].accuracy_minus.high
+    assert rows["m"].f1_minus is None and rows["llm_only"].f1 == 3 / 8
+
+
+def test_a_gates_costs_are_those_of_the_questions_it_chose(tmp_path):
+    """Two questions, one search: retrieval costs 101 tokens for the first, 2 for the second; without it 0."""
+    questions = {name: Question(name, "?", ("a",), "test", "d") for name in ("long", "short")}
+    with SampleStore(tmp_path / "samples.db") as store:
+        store.begin("main", {})
+        for name, tokens in (("long", 101), ("short", 2)):
+            for condition, n in (("llm", 0), ("rag", tokens)):
+                store.put("main", [SampleSet(name, condition, (), Sample(-1, "a", n, "eos", 0.0), 10)])
+        traces = [replace(trace(0, i), question_id=name) for i, name in enumerate(questions)]  # one search in all
+        scores = {"first": {"long": 1.0, "short": 0.0}, "second": {"long": 0.0, "short": 1.0}}
+        hits = {"long": 9, "short": 1}
+        found = measure_pipeline("m", traces, Alternatives(questions, store, "main", scores, {}, hits))
+    spent = {row.name: row.spent for row in found.rows}
+    assert (spent["first"]["tokens"], spent["first"]["passages"], spent["first"]["searches"]) == (101, 9, 1)
+    assert (spent["second"]["tokens"], spent["second"]["passages"], spent["second"]["searches"]) == (2, 1, 1)
+
+
+def test_a_method_that_searches_more_than_once_a_question_is_beside_retrieving_always(stored):
+    questions, store = stored
+    found = measure_pipeline("m", [trace(i, 3) for i in range(N)], Alternatives(questions, store, "main",
+                           {"g": {f"q{i}": 1.0 for i in range(N)}}, {}, {}))  # fmt: skip
+    rows = {row.name: row for row in found.rows}
+    assert rows["m"].spent["searches"] == 24 and rows["g"].searched == 1.0
+    assert rows["g"].accuracy == rows["one_step_rag"].accuracy
+
+
+def test_intervals_draw_entities_with_all_their_questions(stored):
+    """q0 to q2 (known without retrieval) are one entity, the others each their own."""
+    questions, store = stored
+    traces, entities = [trace(i) for i in range(N)], {f"q{i}": f"e{max(i, 2)}" for i in range(N)}
+    alone, together = (
+        measure_pipeline("m", traces, Alternatives(questions, store, "main", {}, {}, {}, of)).rows[1].accuracy_minus
+        for of in (None, entities)
+    )
+    assert alone.mean == together.mean == 5 / 8
+    assert together.high - together.low > alone.high - alone.low
+
+
+def test_questions_without_stored_answers_are_counted(stored):
+    questions, store = stored
+    found = measure_pipeline(
+        "m", [*(trace(i) for i in range(N)), trace(99)], Alternatives(questions, store, "main", {}, {}, {})
+    )
+    assert found.left_out == 1 and found.rows[0].n == N
+    other = measure_pipeline("m", [trace(99)], Alternatives(questions, store, "main", {}, {}, {}))
+    assert (other.rows, other.left_out) == ([], 1)
+    assert pipelines_text([other], "questions") == "m: none of its 1 questions has stored answers here."
+
+
+def test_a_trace_by_an_older_rule_of_grading_counts_by_todays(stored):
+    _, store = stored
+    asked = {"q0": Question("q0", "?", ("台北",), "test", "d", grading="exact")}
+    older = replace(trace(0), answer="臺北", correct=False, exact_match=0.0, f1=0.0)  # other characters were no match
+    row = measure_pipeline("m", [older], Alternatives(asked, store, "main", {}, {}, {})).rows[0]
+    assert (row.accuracy, row.exact_match, row.f1) == (1.0, 1.0, 1.0)
+
+
+def test_two_methods_differ_by_the_questions_that_both_answered():
+    """Of five questions the other has four, one of which cannot be graded: two right answers of three against one."""
+    own = [
+        replace(trace(i), correct=right, f1=f1) for i, (right, f1) in enumerate(((True, 1), (True, 0.5), (False, 0)))
+    ]
+    others = [replace(one, correct=i == 0, f1=float(i == 0)) for i, one in enumerate(own)]
+    ungraded, alone = replace(trace(3), answers=()), trace(4)
+    right, f1 = traces_minus(
+        [*own, ungraded, alone], [others[2], others[0], others[1], replace(ungraded, correct=False)]
+    )
+    assert (right.mean, f1.mean) == (pytest.approx(1 / 3), pytest.approx(1 / 6))
+    assert (right.low, right.high, f1.high) == (0.0, 1.0, 0.5)  # the second question never, and three times
+    same, _ = traces_minus(own, own)
+    assert (same.mean, same.low, same.high) == (0.0, 0.0, 0.0)
+    with pytest.raises(ValueError, match="no question that both have answered"):
+        traces_minus([ungraded, alone], [ungraded])
+
+
+def test_the_script_puts_a_method_beside_the_stored_answers_of_a_run(script, run_folder, capsys):
+    spent = Spent(1, 3, 4, 80, 100, 200, 1.0)
+    traces = [
+        Trace(f"test-{i}", "?", ("yes",), "m", 0.0, (), (), "final answer", "yes" if i % 2 else "no", i % 2 == 1,
+              float(i % 2), float(i % 2), spent) for i in range(50)
+    ]  # fmt: skip
+    jsonl.write(run_folder / "methods" / "seakr_multi_hop.jsonl", traces)
+    module = script("pipelines")
+    module.main(module.PipelinesConfig(run=run_folder))
+    (method,) = json.loads((run_folder / "pipelines.json").read_text())["methods"]
+    rows = {row["name"]: row for row in method["rows"]}
+    assert rows["seakr_multi_hop"]["accuracy"] == 0.5 and rows["kbm_mastery"]["searched"] == 1
+    assert "SeaKR, multi hop beside stored answers" in capsys.readouterr().out

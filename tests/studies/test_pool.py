@@ -1,0 +1,161 @@
+"""Pooled data sets: groups, a split that keeps subjects together, even parts, and the screening's rule."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pooled_questions import PoolRule, candidates, count_known, even_parts
+from support.scripts import load
+
+from kbtrain.io import jsonl
+from kbtrain.io.provenance import read_meta
+from kbtrain.io.store import SampleStore
+from kbtrain.questions.collect import split_of
+from kbtrain.records import Question, Sample, SampleSet
+
+THIRDS = (1 / 3, 1 / 3, 1 / 3)
+
+
+def questions(dataset: str, n: int, **more: object) -> list[Question]:
+    return [Question(f"{dataset}/{i}", f"{dataset} {i}?", ("yes",), "test", dataset, **more) for i in range(n)]  # type: ignore[arg-type]
+
+
+def run_of(folder: Path, rows: list[Question]) -> Path:
+    folder.mkdir()
+    jsonl.write(folder / "questions.jsonl", rows)
+    return folder
+
+
+def answered(folder: Path, right: set[str]) -> None:
+    """A store of greedy answers in which the groups in ``right`` are right."""
+    with SampleStore(folder / "samples.db") as store:
+        store.begin("main", {})
+        for question in jsonl.read(Question, folder / "questions.jsonl"):
+            text = "yes" if question.relation in right else "no"
+            greedy = Sample(-1, text, 1, "eos", -0.1)
+            store.put("main", [SampleSet(question.id, "llm", (), greedy, 5)])
+
+
+def pool(runs: list[Path], output: Path, **keys: object) -> None:
+    script = load("studies/pool.py")
+    script.main(script.PoolConfig(runs=runs, output=output, near_duplicates="ignore", **keys))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n", "parts"),
+    [
+        ({"a": 10, "b": 10, "c": 10}, 12, {"a": 4, "b": 4, "c": 4}),
+        ({"a": 2, "b": 10, "c": 4}, 12, {"a": 2, "b": 6, "c": 4}),  # what a and c lack, b gives
+        ({"a": 2, "b": 1}, 12, {"a": 2, "b": 1}),
+        ({"a": 5, "b": 5}, 3, {"a": 1, "b": 2}),
+    ],
+)
+def test_what_a_small_group_lacks_the_larger_ones_give(sizes, n, parts):
+    assert even_parts(sizes, n) == parts
+
+
+def test_questions_about_one_subject_or_passage_stay_in_one_split():
+    rows = [
+        *(Question(f"s{i}", f"s{i}?", ("a",), "dev", "squad", gold_passages=(f"p{i % 7}",)) for i in range(70)),
+        *(Question(f"q{i}", f"q{i}?", ("a",), "dev", "popqa", entities=(f"Q{i % 9}",)) for i in range(90)),
+    ]
+    groups = candidates(rows, PoolRule(THIRDS, {}))
+    splits: dict[str, set[str]] = {}
+    for row in (row for group in groups.values() for row in group):
+        splits.setdefault(row.entities[0], set()).add(row.split)
+    assert len(splits) == 16 and all(len(found) == 1 for found in splits.values())
+    assert len(set.union(*splits.values())) == 3
+    assert not any(row.gold_passages for group in groups.values() for row in group)  # of another corpus
+
+
+@pytest.mark.parametrize("field", ["entities", "gold_passages"])
+def test_questions_that_share_any_of_their_subjects_stay_in_one_split(field):
+    pairs = [Question(f"{i}{part}", f"{i}{part}?", ("a",), "dev", "2wiki",
+                      **{field: (f"own {part} of {i}", f"both {i}")})
+             for i in range(60) for part in "ab"]  # fmt: skip
+    links = [(f"link {i}", f"link {i + 1}") for i in range(9)]
+    chain = [Question(f"c{i}", f"c{i}?", ("a",), "dev", "2wiki", **{field: link}) for i, link in enumerate(links)]
+    (group,) = candidates([*pairs, *chain], PoolRule(THIRDS, {})).values()
+    splits = {row.id: row.split for row in group}
+    assert all(splits[f"{i}a"] == splits[f"{i}b"] for i in range(60)) and len(set(splits.values())) == 3
+    assert {splits[f"c{i}"] for i in range(9)} == {split_of("link 0", THIRDS)}
+    assert next(row for row in group if row.id == "7b").entities == ("own b of 7", "both 7")
+
+
+def test_a_component_of_most_questions_is_cut_and_still_no_subject_is_in_two_splits():
+    """Two of 400 entities a question join nearly all 600: one split would hold them, and dev and test almost none."""
+    draw, names = random.Random(0), [f"Q{n}" for n in range(400)]
+    pairs = [tuple(draw.sample(names, 2)) for _ in range(600)]
+    rows = [Question(f"q{i}", f"q{i}?", ("a",), "dev", "2wiki", entities=pair) for i, pair in enumerate(pairs)]
+    left_out: Counter[str] = Counter()
+    (group,) = candidates(rows, PoolRule((0.5, 0.2, 0.3), {}), left_out).values()
+    splits: dict[str, set[str]] = {}
+    for row in group:
+        for name in row.entities:
+            splits.setdefault(name, set()).add(row.split)
+    assert all(len(found) == 1 for found in splits.values())
+    counts = Counter(row.split for row in group)
+    assert min(counts.values()) > 20 and max(counts.values()) < 300
+    assert left_out == {"between splits": 600 - len(group)}
+
+
+def test_a_name_that_one_question_alone_has_cuts_nothing():
+    rows = [Question(f"q{i}", f"q{i}?", ("a",), "dev", "2wiki", entities=(f"Q{i}", "hub")) for i in range(40)]
+    left_out: Counter[str] = Counter()
+    (group,) = candidates(rows, PoolRule(THIRDS, {}), left_out).values()
+    assert len(group) == 40 and not left_out and {row.split for row in group} == {split_of("hub", THIRDS)}
+
+
+def test_groups_are_data_sets_or_named_relations_and_stand_in_the_relation():
+    rows = [
+        Question("1", "?", ("a",), "test", "hotpotqa", relation="bridge"),
+        Question("2", "?", ("a",), "test", "hotpotqa", relation="comparison"),
+        Question("3", "?", ("a",), "test", "mmlu", relation="law", grading="exact"),
+        Question("4", "?" * 50, ("a",), "test", "mmlu"),
+    ]
+    rule = PoolRule(THIRDS, {}, frozenset({"hotpotqa"}), frozenset({"mmlu"}), longest=20)
+    groups = candidates(rows, rule)
+    assert {name: [row.id for row in group] for name, group in groups.items()} == {
+        "hotpotqa, bridge": ["1"], "hotpotqa, comparison": ["2"], "mmlu": ["3"]
+    }  # fmt: skip
+    assert [row.relation for group in groups.values() for row in group] == list(groups)
+    assert groups["mmlu"][0].grading == "contains"
+
+
+def test_a_group_that_the_model_does_not_know_is_left_out_by_training_answers_alone(tmp_path, capsys):
+    runs = [run_of(tmp_path / name, questions(name, 80)) for name in ("known", "strange")]
+    pool(runs, tmp_path / "screen", train=20, dev=0, test=0)
+    screened = list(jsonl.read(Question, tmp_path / "screen" / "questions.jsonl"))
+    assert Counter((row.dataset, row.split) for row in screened) == {("known", "train"): 10, ("strange", "train"): 10}
+    answered(tmp_path / "screen", {"known"})
+    pool(runs, tmp_path / "out", screened=tmp_path / "screen", train=12, dev=4, test=8)
+    rows = list(jsonl.read(Question, tmp_path / "out" / "questions.jsonl"))
+    assert Counter(row.split for row in rows) == {"train": 12, "dev": 4, "test": 8}
+    assert {row.relation for row in rows} == {"known"}
+    meta = read_meta(tmp_path / "out" / "questions.jsonl")
+    assert meta["left_out"] == ["strange"] and meta["screening"]["known"] == {
+        "right": 10,
+        "n": 10,
+        "guessed": 0,
+        "share": 1,
+    }
+    assert "strange: 0 of 10 right, 0% by guessing: 0.0% known, skipped" in capsys.readouterr().out
+    # the screened questions are training questions of the pool, too: the split hangs on ids and subjects alone
+    assert {row.id: row.split for row in rows if row.id in {one.id for one in screened}}.keys() <= {
+        row.id for row in rows if row.split == "train"
+    }
+
+
+def test_what_guessing_gives_is_not_known():
+    choice = Question("1", "?", ("A",), "train", "mmlu", form="choice", grading="option", options=("a", "b", "c", "d"))
+    always_a = [(replace(choice, id=str(i)), i % 4 == 0) for i in range(40)]  # right in a quarter of the questions
+    found = count_known([*always_a, *((row, i < 10) for i, row in enumerate(questions("nq", 40)))])
+    assert found["mmlu"].right == found["nq"].right == 10 and found["mmlu"].guessed == 0.25
+    assert found["mmlu"].share == 0 and found["nq"].share == 0.25
+    assert count_known([(choice, True)])["mmlu"].share == 1 and count_known([(choice, False)])[
+        "mmlu"
+    ].share == pytest.approx(-1 / 3)

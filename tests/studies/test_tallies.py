@@ -1,0 +1,180 @@
+"""The paper's analyses on answers small enough to be worked by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import pytest
+from kbm_paper.tallies import (
+    TAUS,
+    Accuracies,
+    Copying,
+    GradedAnswers,
+    Group,
+    LeastCertain,
+    Stability,
+    SweepRow,
+    TauSweep,
+    graded_answers,
+    new_sweeps,
+)
+
+from kbtrain.labeling.label import above
+from kbtrain.metrics.significance import newcombe, wilson
+from kbtrain.records import Condition, Question, Sample, SampleSet
+
+Build = Callable[[str], GradedAnswers]
+
+
+@pytest.fixture
+def capital() -> Question:
+    return Question("q1", "What is the capital of France?", ("Paris",), "train", "atlas")
+
+
+@pytest.fixture
+def answered() -> Callable[..., SampleSet]:
+    def build(
+        *answers: str, condition: Condition = "llm", greedy: str | None = None, question: str = "q1", cut: int = 0
+    ) -> SampleSet:
+        samples = tuple(Sample(i, text, 2, "eos", -1.0) for i, text in enumerate(answers))
+        best = None if greedy is None else Sample(-1, greedy, 2, "eos", -1.0)
+        return SampleSet(question, condition, samples, best, 20, cut)
+
+    return build
+
+
+@pytest.fixture
+def graded() -> Build:
+    """From letters: capitals are right, small ones wrong, equal letters one group, ? an abstention."""
+
+    def build(letters: str) -> GradedAnswers:
+        return GradedAnswers(tuple(None if c == "?" else c.isupper() for c in letters), tuple(letters))
+
+    return build
+
+
+def test_answers_are_graded_in_their_order(capital: Question, answered: Callable[..., SampleSet]) -> None:
+    made = graded_answers(capital, answered("Paris", "Lyon", "the paris", ""))
+    assert made == GradedAnswers((True, False, True, False), ("paris", "lyon", "paris", ""))
+    assert made.mastery == 0.5 and made.first(1).mastery == 1 and made.half(True).right == (False, False)
+    entropy = -(0.5 * math.log(0.5) + 2 * 0.25 * math.log(0.25))
+    assert made.certainty == pytest.approx(1 - entropy / math.log(4))
+    assert graded_answers(capital, answered("", " ", "x")).certainty is None
+    judged = graded_answers(capital, answered("x", "y"), {"x": None, "y": True})
+    assert judged.right == (None, True) and judged.mastery == 1 and judged.counts == (1, 1)
+    assert judged.first(1).mastery is None and judged.first(1).certainty is None
+
+
+def test_conditions_are_compared_on_the_same_questions(capital: Question, answered: Callable[..., SampleSet]) -> None:
+    found = Accuracies(frozenset({"llm", "rag"}))
+    for llm, rag in (("Paris", "Paris"), ("Lyon", "Paris"), ("Lyon", "?"), ("Paris", None)):
+        sets = {"llm": answered("Paris", "x", greedy=llm)}
+        if rag is not None:
+            sets["rag"] = answered("Paris", condition="rag", greedy=rag, cut=5)
+        answers = {c: graded_answers(capital, made) for c, made in sets.items()}
+        greedy = {"llm": llm == "Paris", "rag": None if rag == "?" else rag == "Paris"}
+        found.add(sets, answers, {c: greedy[c] for c in sets})  # type: ignore[arg-type,misc]
+    assert (found.n, found.left_out) == (3, 1)
+    llm_found, rag_found = found.conditions["llm"], found.conditions["rag"]
+    assert (llm_found.greedy_right, llm_found.greedy_n, llm_found.stored) == (1, 3, 4)
+    assert llm_found.greedy == (1 / 3, *wilson(1, 3)) and llm_found.sampled.mean == 0.5
+    assert (rag_found.greedy_right, rag_found.greedy_n, rag_found.greedy_abstained) == (2, 2, 1)
+    assert (rag_found.cut, rag_found.cut_tokens) == (3, 15)
+
+
+def test_figure_2_is_the_share_of_masks_among_certain_questions(graded: Build) -> None:
+    found = Copying()
+    found.add(graded("aaaa"), 4, ())  # certain, copied
+    found.add(graded("bbbb"), 0, ())  # certain, its own words
+    found.add(graded("cccc"), 4, ("Paris",))  # certain, copied, but the answer shows through
+    found.add(graded("aaab"), 3, ())  # not certain
+    assert (found.n_questions, found.n_certain, found.n_copied) == (4, 3, 2)
+    assert found.share == (2 / 3, *wilson(2, 3))
+    assert (found.outputs, found.mask_outputs, found.leaking) == (16, 11, 1)
+    assert (found.certain_without_leak, found.copied_without_leak) == (2, 1)
+    assert Copying().share is None
+
+
+def test_the_sweep_over_certainty_has_one_scale_for_questions_with_few_answers_and_with_many() -> None:
+    """Of 20 answers in two equal groups two drawn differ with probability 10 / 19, of 4 with 2 / 3: certainties on the
+    scale of two answers are 9 / 19 = .474 and 1 / 3. On the scale of ten the first would be .71."""
+    many, few, least = (GradedAnswers((True, False) * n, ("a", "b") * n) for n in (10, 2, 1))
+    sweep = new_sweeps(4)["certainty"]
+    for answers in (many, few, least):  # of two answers a half has one, and no certainty
+        sweep.add("certainty", answers, answers)
+    saved = {row.tau: row.saved for row in TauSweep.rows(sweep.same)}
+    assert (saved[0.3], saved[0.35], saved[0.45], saved[0.5]) == (1, 0.5, 0.5, 0)
+    # halves take every second answer: all alike, of both questions
+    assert {row.tau: row.saved for row in TauSweep.rows(sweep.held_out)}[0.95] == 1
+    assert sweep.same[0.0].saved.n == sweep.held_out[0.0].saved.n == 2
+    assert new_sweeps(3)["certainty"].scale == 2 and new_sweeps()["certainty"].scale is None
+
+
+def test_the_sweep_saves_and_loses_what_is_worked_by_hand(graded: Build) -> None:
+    sweep = TauSweep()
+    sweep.add("mastery", graded("AAAA"), graded("bbAA"))  # known: not retrieving gains .5
+    sweep.add("mastery", graded("AAbb"), graded("AAAA"))  # half known: not retrieving loses .5
+    sweep.add("mastery", graded("bbbb"), graded("AAAA"))  # unknown
+    rows = {row.tau: row for row in TauSweep.rows(sweep.same)}
+    assert len(rows) == len(TAUS)
+    assert (rows[0.0].saved, rows[0.0].change) == pytest.approx((2 / 3, 0))
+    assert (rows[0.5].saved, rows[0.5].change) == pytest.approx((1 / 3, 0.5 / 3))
+    assert rows[0.95].saved == pytest.approx(1 / 3)
+    assert rows[0.5].change_low is not None and rows[0.5].change_low < rows[0.5].change
+
+
+def test_held_out_answers_do_not_count_a_question_for_its_luck(graded: Build) -> None:
+    """Right in answer 0 and 2 only, which are one half: the half that decides for it counts the other half."""
+    sweep = TauSweep()
+    sweep.add("mastery", graded("AbAb"), graded("AAbb"))
+    same = next(row for row in TauSweep.rows(sweep.same) if row.tau == 0.4)
+    held = next(row for row in TauSweep.rows(sweep.held_out) if row.tau == 0.4)
+    assert (same.saved, same.change) == (1, 0)
+    assert (held.saved, held.change) == (0.5, pytest.approx(-0.25))  # half 0 decides yes and half 1 counts: 0 - .5
+    assert TauSweep.rows(TauSweep().same) == []
+    assert isinstance(held, SweepRow) and held.change_low is None
+
+
+def test_certainties_that_are_equal_but_for_rounding_are_on_one_side_of_tau(graded: Build) -> None:
+    """As in labels: these two groupings have one entropy, and differ in its last digit."""
+    upper, lower = graded("aaaaaabbccde"), graded("aaaabbbcccdd")
+    tau = lower.certainty
+    assert tau is not None and upper.certainty is not None and tau < upper.certainty < tau + 1e-12
+    assert not above(upper.certainty, tau) and above(tau + 1e-6, tau)
+    found = Stability(largest=12, tau_mastery=0.5, tau_certainty=tau)
+    assert found._labels(upper, 12) == found._labels(lower, 12) == (False, False)
+
+
+def test_stability_compares_the_first_answers_with_all(graded: Build) -> None:
+    found = Stability(largest=20, tau_mastery=0.5, tau_certainty=0.9)
+    steady, changing = "A" * 20, "AAAAA" + "bcdef" * 3
+    found.add(graded(steady), graded("b" * 20))
+    found.add(graded(changing), graded("A" * 20))
+    found.add(graded("AAA"), None)
+    assert (found.n, found.fewer) == (2, 1) and sorted(found.sizes) == [5, 10, 20]
+    five, ten, all_ = (found.sizes[size] for size in (5, 10, 20))
+    low, high = wilson(5, 5)
+    assert five.mastery_width.mean == pytest.approx(high - low)
+    assert (five.known_flips.mean, ten.known_flips.mean, all_.known_flips.mean) == (0.5, 0, 0)  # 5/5 is known, 5/20 not
+    assert five.certain_flips.mean == 0.5 and five.known_disagree.mean == 0.5 and all_.known_disagree.mean is None
+    widths = [b - a for a, b in (newcombe((5, 5), (0, 5)), newcombe((5, 5), (5, 5)))]
+    assert five.benefit_width.mean == pytest.approx(sum(widths) / 2)
+    assert five.effect_flips.mean == 0.5  # neutral with 5 answers, beneficial with all
+
+
+def test_the_least_certain_questions_show_their_answer_groups(
+    capital: Question, answered: Callable[..., SampleSet]
+) -> None:
+    keeper = LeastCertain(2)
+    for name, answers in (("b", "Paris Paris Lyon Rome"), ("a", "Paris Paris Lyon Rome"), ("c", "x x x x"),
+                          ("d", "x x x y")):  # fmt: skip
+        question = dataclasses.replace(capital, id=name)
+        made = answered(*answers.split(), question=name)
+        keeper.add(question, made, graded_answers(question, made))
+    first, second = keeper.spreads()
+    assert (first.question_id, second.question_id) == ("a", "b")
+    assert first.groups == (Group("Paris", 2, True), Group("Lyon", 1, False), Group("Rome", 1, False))
+    assert (first.gold, first.n_answers, first.n_groups) == ("Paris", 4, 3)
+    assert LeastCertain(0).spreads() == []
