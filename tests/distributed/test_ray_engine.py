@@ -53,17 +53,6 @@ def test_an_interrupted_run_is_completed(cluster, make_run, sample, rows):
     assert rows(many / "samples.db") == rows(one / "samples.db")
 
 
-def test_what_a_worker_refuses_is_one_line(cluster, make_run):
-    class Refusing(Worker):  # local: Ray sends its code along
-        def __call__(self, batch):
-            raise UserError("question 'q1': prompt of 99 tokens without evidence; room for 32")
-
-    folder = make_run("run")
-    with SampleStore(folder / "samples.db") as store, pytest.raises(UserError) as caught:
-        list(job(folder).sample(store, RayEngine(worker=Refusing)))
-    assert str(caught.value) == "question 'q1': prompt of 99 tokens without evidence; room for 32"
-
-
 def test_a_model_that_cannot_be_opened_is_one_line(cluster, make_run):
     folder = make_run("run")
     config = LLMConfig(backend="transformers", model="./no/such/folder")
@@ -92,12 +81,3 @@ def test_a_node_killed_in_mid_run_loses_nothing(cluster, make_run, sample, rows)
     assert len(nodes_alive()) == 1
     assert sum(stored) == TOTAL
     assert rows(many / "samples.db") == rows(one / "samples.db")
-
-
-def test_no_cluster_at_an_address_is_one_line(cluster, make_run):
-    import ray
-
-    ray.shutdown()  # the last test of this file
-    folder = make_run("run")
-    with SampleStore(folder / "samples.db") as store, pytest.raises(UserError, match=r"no cluster at '127.0.0.1:1'"):
-        list(job(folder).sample(store, RayEngine(address="127.0.0.1:1")))

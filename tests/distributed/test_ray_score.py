@@ -213,39 +213,36 @@ def test_an_interrupted_run_goes_on_with_either_engine(cluster, tmp_path):
         assert scored_by(RayScoring(), source, tmp_path / "many") == []
 
 
-def failure(do, output):
-    """The error of a scoring whose worker does this; one, as each of its deaths costs the start of a process."""
+def raising(error):
+    """A function whose code Ray sends along."""
+
+    def do():
+        raise error
+
+    return do
+
+
+@pytest.mark.parametrize(
+    ("do", "line"),
+    [
+        (raising(UserError("example 'dev3': the model gives no number")), "example 'dev3': the model gives no number"),
+        (
+            raising(RuntimeError("CUDA error: out of room")),
+            r"ray: no chunk could be finished \(RuntimeError: CUDA error: out of room\); see ray's log",
+        ),
+        (lambda: os._exit(1), r"ray: no chunk could be finished \(.+\); see ray's log"),
+    ],
+)
+def test_a_worker_that_fails_is_one_line_with_its_cause_and_not_tried_for_ever(cluster, tmp_path, do, line):
     source, worker = scripted()
 
     class Failing(worker):
         def do(self, row):
             do()
 
-    with pytest.raises(UserError) as caught:
-        scored_by(RayScoring(actors=1, worker=Failing), source, output)
-    return str(caught.value)
-
-
-def test_what_a_worker_refuses_is_one_line(cluster, tmp_path):
-    def refuse():
-        raise UserError("example 'dev3' (and 2 more): the model gives no number; try dtype fp32")
-
-    assert (
-        failure(refuse, tmp_path / "many") == "example 'dev3' (and 2 more): the model gives no number; try dtype fp32"
-    )
-
-
-def test_a_worker_that_breaks_is_one_line_with_its_cause(cluster, tmp_path):
-    def run_out():
-        raise RuntimeError("CUDA error: out of room")
-
-    cause = "RuntimeError: CUDA error: out of room"
-    assert failure(run_out, tmp_path / "many") == f"ray: no chunk could be finished ({cause}); see ray's log"
-
-
-def test_a_process_that_always_dies_is_one_line_and_not_tried_for_ever(cluster, tmp_path):
-    message = failure(lambda: os._exit(1), tmp_path / "many")
-    assert re.fullmatch(r"ray: no chunk could be finished \(.+\); see ray's log", message)
+    with pytest.raises(UserError) as caught:  # one actor, as each of its deaths costs the start of a process
+        scored_by(RayScoring(actors=1, worker=Failing), source, tmp_path / "many")
+    assert re.fullmatch(line, str(caught.value))
 
 
 def test_all_rows_but_one_that_always_fails_are_done_in_three_attempts(cluster):
@@ -295,16 +292,6 @@ def test_another_base_is_refused_here_in_the_words_of_one_process(kind, tmp_path
     shutil.rmtree(probe / "base")  # here it is not: a machine of the cluster may have it
     with pytest.raises(UserError, match="Ray is not installed"):
         list(RayScoring()(source, [chunk]))
-
-
-def test_a_gate_with_weights_of_its_own_is_not_refused_for_its_base(gates, tmp_path):
-    shutil.copytree(gates / "kbm", tmp_path / "kbm")
-    shutil.copytree(gates / "prompt", tmp_path / "base")
-    note_base(tmp_path / "kbm", "00000000-00000000")
-    card = KBMCard.read(tmp_path / "kbm").model_copy(update={"base_model": str(tmp_path / "base")})
-    card.check_base(tmp_path / "kbm")
-    with pytest.raises(UserError, match="the adapter was trained on another base than"):
-        card.model_copy(update={"merged": False}).check_base(tmp_path / "kbm")
 
 
 def note_base(folder, fingerprint):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 from typing import Any
@@ -17,7 +16,7 @@ from kbtrain.errors import UserError
 from kbtrain.llm.backends import LLMConfig, open_llm
 from kbtrain.llm.base import AnswerRequest, Sampling, cut_to_bytes, request_seed
 from kbtrain.llm.check_server import check_server
-from kbtrain.llm.dialect import Dialect, Server, find_model, parts_of, read_models
+from kbtrain.llm.dialect import Server, find_model, parts_of, read_models
 from kbtrain.llm.openai_llm import OpenAILLM
 from kbtrain.llm.server_requests import read_error
 from kbtrain.net import Retry
@@ -97,14 +96,6 @@ def test_the_longest_answer_and_the_number_of_answers_are_those_of_the_run(tmp_p
         assert 200 in {body["max_tokens"] for body in server.requests}
         assert max(body.get("n", 1) for body in server.requests) == 6
     assert yaml.safe_load(path.read_text())["max_new_tokens"] == 200
-
-
-def test_the_words_of_a_refusal_are_shown(capsys: Any, tmp_path: Any) -> None:
-    with DialectServer("gpt-5") as server:
-        assert main(["check-server", server.url, "--output", str(tmp_path / "s.yaml")]) == 0
-    said = capsys.readouterr().out
-    assert "greedy    temperature 0 is refused: one more sampled answer takes the place of the greedy one" in said
-    assert "refused   stop: status 400 (Unsupported parameter: 'stop' is not supported with this model.)" in said
 
 
 def test_a_list_of_patterns_names_no_model() -> None:
@@ -227,10 +218,3 @@ def test_evidence_for_the_chat_endpoint_is_cut_to_the_prompts_room(ask: Any, que
         assert made.refused is None and made.evidence_cut > 2000
         made = ask(build(LLMConfig, None, {**usual, "max_prompt_tokens": 9000}), 1, evidence="word " * 2000)
     assert made.refused is not None and made.refused.startswith("context_length: status 400 (This model's maximum")
-
-
-def test_a_dialect_writes_a_request() -> None:
-    dialect = Dialect(limit="max_completion_tokens", extra={"stop": None, "user": "u"})
-    body = {"model": "m", "max_tokens": 9, "stop": ["\n"]}
-    assert dialect.write(body, {"top_k": 0}) == {"model": "m", "max_completion_tokens": 9, "user": "u", "top_k": 0}
-    assert dataclasses.replace(Server("http://h/v1/?api-version=1", "m"), chat=True).base == "http://h/v1"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import socket
@@ -74,14 +73,6 @@ def test_answers_are_the_servers_with_seeds_tokens_and_logprobs(open_llm, asks, 
     assert all(request["key"] is None for request in sent)
 
 
-def test_a_notebook_whose_loop_runs_gets_the_same_answers(open_llm, asks):
-    async def cell(llm):
-        return answered(llm, asks)
-
-    with ModelServer() as server:
-        assert asyncio.run(cell(open_llm(server))) == answered(open_llm(server), asks)
-
-
 @pytest.mark.parametrize("failure", PASSING)
 def test_a_failure_that_passes_changes_no_answer(failure, open_llm, asks):
     late = failure == "too_late"  # the only one that must not be waited for
@@ -89,13 +80,6 @@ def test_a_failure_that_passes_changes_no_answer(failure, open_llm, asks):
         found = answered(open_llm(server, timeout=1.0 if late else 60.0, retry=PATIENT if late else QUICK), asks)
         assert len(server.requests) >= 10 if late else len(server.requests) == 10  # 4 greedy, 4 for samples, 2 failed
     assert [[s.text for s in made.samples] for made in found] == [expected_texts(ask) for ask in asks]
-
-
-def test_all_failures_at_once_change_no_answer(open_llm, asks):
-    with ModelServer() as well, ModelServer(failures=PASSING) as ill:
-        patient = open_llm(ill, concurrency=2, timeout=1.0, retry=PATIENT)
-        assert answered(patient, asks) == answered(open_llm(well), asks)
-        assert len(ill.requests) >= len(well.requests) + len(PASSING)
 
 
 def test_what_the_server_asks_for_is_waited(open_llm, question):
@@ -201,13 +185,6 @@ def test_fields_can_be_added_and_taken_out(open_llm, question):
     assert request.keys() == {"path", "key", "model", "prompt", "max_tokens", "temperature", "top_p", "min_p", "seed",
                               "logprobs"}  # fmt: skip
     assert (request["temperature"], request["top_p"], request["max_tokens"]) == (0.7, 0.9, 9)
-
-
-def test_the_key_comes_from_the_environment(open_llm, question, monkeypatch):
-    monkeypatch.setenv("MY_KEY", "open-sesame")
-    with ModelServer() as server:
-        answered(open_llm(server, key_env="MY_KEY"), [AnswerRequest(question("q"), "llm", None, n=1)])
-        assert {request["key"] for request in server.requests} == {"Bearer open-sesame"}
 
 
 def test_connecting_names_a_wrong_address_or_model(monkeypatch):
