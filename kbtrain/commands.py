@@ -141,15 +141,21 @@ def _inputs(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
 
 
 def serve(args: argparse.Namespace) -> None:
-    from kbtrain.serve.server import serve_command
+    from kbtrain.serve.config import serve_settings
 
-    serve_command(args.arguments, step)
+    settings = serve_settings(args.arguments)
+    from kbtrain.serve.server import run
+
+    run(settings, step)
 
 
 def mcp(args: argparse.Namespace) -> None:
-    from kbtrain.serve.mcp_server import mcp_command
+    from kbtrain.serve.config import mcp_settings
 
-    mcp_command(args.arguments, step)
+    settings = mcp_settings(args.arguments)
+    from kbtrain.serve.mcp_server import run
+
+    run(settings, step)
 
 
 def push(args: argparse.Namespace) -> None:

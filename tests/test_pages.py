@@ -117,7 +117,7 @@ def test_the_reference_has_every_command_key_route_file_and_name() -> None:
     assert all("usage:" in section.text for section in commands.values())
     assert "--ratio SHARE" in {row[0] for row in commands["kbtrain calibrate"].rows}
     (serve,) = generated.serve_keys()
-    assert {"batch_ms", "log_keep", "max_inflight"} <= {row[0] for row in serve.rows}
+    assert {"batch", "log_max_mb", "max_inflight"} <= {row[0] for row in serve.rows}
     routes = {section.title: section.rows for section in generated.routes()}
     assert {"POST /v1/chat/completions", "POST /v1/gate", "GET /metrics"} <= set(routes)
     assert ("request", "questions") in {row[:2] for row in routes["POST /v1/gate"]}

@@ -12,7 +12,9 @@ from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
+from starlette.types import ASGIApp
 
 from kbtrain.answers.words import normalise
 from kbtrain.answers.writing import is_blank
@@ -29,9 +31,9 @@ from kbtrain.utterances import UtteranceKind
 Handle = Callable[[Service, Exchange], Coroutine[Any, Any, None]]
 
 
-def application(service: Service) -> Router:
-    """The ASGI application: routes without middleware, since :class:`Endpoint` answers for errors itself and each layer
-    would wrap every token that is sent.
+def application(service: Service) -> ASGIApp:
+    """The ASGI application: routes without middleware but CORS where it is wanted, since :class:`Endpoint` answers for
+    errors itself and each layer would wrap every token that is sent.
     """
 
     def route(path: str, method: str, handle: Handle, forwarded: bool = False) -> Route:
@@ -76,7 +78,10 @@ def application(service: Service) -> Router:
         route("/openapi.json", "GET", openapi_route),
         Route("/v1/{path:path}", endpoint("/v1/*", others)),
     ]
-    return Router(routes=routes, redirect_slashes=False, default=endpoint("unknown", unknown))
+    router = Router(routes=routes, redirect_slashes=False, default=endpoint("unknown", unknown))
+    if not service.config.cors:
+        return router
+    return CORSMiddleware(router, service.config.cors, ["*"], ["*"], expose_headers=["*"])
 
 
 class GateBody(Aim):
@@ -137,8 +142,8 @@ def _inputs(service: Service, body: GateBody) -> tuple[list[Input], list[Utteran
         return [gated.value], [gated.kind]
     if "question" not in reads:
         raise BadBody("this gate reads dialogues: give 'messages'", "questions")
-    if len(questions) > (most := min(config.max_messages, config.queue)):
-        raise BadBody(f"more than {most} questions", "questions")
+    if len(questions) > config.queue:
+        raise BadBody(f"more than {config.queue} questions", "questions")
     for place, question in enumerate(questions):
         if is_blank(question) or len(question) > config.max_question_chars:
             raise BadBody(f"question {place}: expected 1 to {config.max_question_chars} characters", "questions")

@@ -20,6 +20,7 @@ from kbtrain.serve.problem import Refused
 from kbtrain.serve.worker import Input
 from kbtrain.utterances import UtteranceKind, input_kind, is_follow_up, last_messages, utterance_kind
 
+MOST_MESSAGES = 1000  # of a chat
 TEXTS = {"text", "input_text", "output_text"}  # types of text parts in all forms of requests
 
 
@@ -48,7 +49,7 @@ def gate_input(
     whose last message is not the user's, and requests that a chat window makes for itself pass ungated, with a reason.
     Messages of other roles are passed on. Raises :class:`Refused` for anything but a list of messages.
     """
-    checked = _check_messages(messages, config.max_messages, field, before)
+    checked = _check_messages(messages, MOST_MESSAGES, field, before)
     last = checked[-1]
     if last["role"] in {"tool", "function"}:
         return GatedMessage(None, None, "tool-message")
@@ -167,12 +168,10 @@ RULES: tuple[tuple[re.Pattern[str], ...], ...] = (
 
 def is_client_task(texts: Iterable[str]) -> bool:
     """True if the system's message or the user's last one is a chat window's own instruction."""
-    return any(_matches(text) for text in texts)
-
-
-def _matches(text: str) -> bool:
-    lowered = text.lower()
-    if not any(sign in lowered for sign in SIGNS):
-        return False
-    ends = text if len(text) <= 2 * LONGEST else f"{text[:LONGEST]}\n{text[-LONGEST:]}"
-    return any(all(pattern.search(ends) for pattern in rule) for rule in RULES)
+    for text in texts:
+        lowered = text.lower()
+        if any(sign in lowered for sign in SIGNS):
+            ends = text if len(text) <= 2 * LONGEST else f"{text[:LONGEST]}\n{text[-LONGEST:]}"
+            if any(all(pattern.search(ends) for pattern in rule) for rule in RULES):
+                return True
+    return False

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
 from kbtrain.config import C, Config, parse_args
 from kbtrain.llm.dialect import KeyHeader
@@ -45,8 +45,6 @@ class ServeConfig(Config):
     condense_model: str | None = Field(
         None, description="the upstream's model that writes the question; null: the one of the request"
     )
-    condense_deadline_s: float = Field(3.0, gt=0, description="longest time for that; then the window is used")
-    condense_tokens: int = Field(100, ge=1, description="most tokens of that question, thoughts included")
     utterance_rules: bool = Field(
         True, description="never search for greetings, thanks, instructions about a text and sums, whatever the score"
     )
@@ -54,9 +52,7 @@ class ServeConfig(Config):
     upstream: str | None = Field(None, description="address of an OpenAI-compatible server, up to and with /v1")
     upstream_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the upstream's key")
     upstream_key_header: KeyHeader = Field("Authorization", description="header that carries the upstream's key")
-    upstream_tries: int = Field(3, ge=1, description="tries where the connection fails before the first byte")
     upstream_timeout_s: float = Field(600, gt=0, description="longest silence of the upstream")
-    upstream_whole_s: float = Field(3600, gt=0, description="longest time of an answer of the upstream as a whole")
     model: str | None = Field(
         None, description="in place of an upstream: a model in this process: name, folder, hub id"
     )
@@ -102,7 +98,6 @@ class ServeConfig(Config):
     on_search_failure: OnSearchFailure = Field("plain", description="plain or error")
     gate_deadline_s: float = Field(10.0, gt=0, description="after so long the gate counts as failed")
     batch: int = Field(32, ge=1, description="questions scored at once")
-    batch_ms: float = Field(2.0, ge=0, le=60_000, description="how long a batch waits for more questions")
     queue: int = Field(256, ge=1, description="questions that may wait; beyond: 503 with Retry-After")
 
     shadow: bool = Field(False, description="decide and record, but never search")
@@ -116,7 +111,6 @@ class ServeConfig(Config):
     )
     log_text: bool = Field(False, description="questions in the log as text; else only their hashes")
     log_max_mb: float = Field(100.0, gt=0, description="size at which the log is rotated")
-    log_keep: int = Field(5, ge=1, description="rotated logs that are kept")
 
     host: str = Field("127.0.0.1", description="address to listen on; any but this machine's own needs keys")
     port: int = Field(8000, ge=0, le=65535, description="port; 0: any free one")
@@ -125,28 +119,38 @@ class ServeConfig(Config):
         [], description="origins of web pages that may ask, such as https://chat.example; *: all, which needs keys"
     )
     max_body_mb: float = Field(8.0, gt=0, description="larger requests get 413")
-    max_messages: int = Field(1000, ge=1, description="longer chats and lists of questions get 400")
     max_question_chars: int = Field(20_000, ge=1, description="a longer question passes ungated")
     read_timeout_s: float = Field(10.0, gt=0, description="time for a request's head, and again for its body")
     max_inflight: int = Field(1000, ge=1, description="requests under way; beyond: 503 with Retry-After")
 
     @model_validator(mode="after")
-    def _possible(self) -> ServeConfig:
+    def _check_model(self) -> ServeConfig:
         if self.upstream is not None:
             check_url(self.upstream, "upstream")
         if self.upstream is not None and self.model is not None:
             raise ValueError("key 'model': give an upstream or a model in this process, not both")
-        needless = {"condense_model", "condense_deadline_s", "condense_tokens"} & self.model_fields_set
-        if needless and self.context != "condense":
-            raise ValueError(f"key '{min(needless)}': needs context: condense")
+        return self
+
+    @model_validator(mode="after")
+    def _check_follow_ups(self) -> ServeConfig:
+        if self.condense_model is not None and self.context != "condense":
+            raise ValueError("key 'condense_model': needs context: condense")
         if "window" in self.model_fields_set and self.context == "last":
             raise ValueError("key 'window': needs context: window or condense")
-        proxied = self.upstream is not None or self.model is not None
-        if self.explore and (self.log is None or self.shadow or (proxied and self.search == "none")):
-            raise ValueError("key 'explore': needs log and a search, and no shadow: it changes what is done")
+        return self
+
+    @model_validator(mode="after")
+    def _check_search(self) -> ServeConfig:
         hide_values(self.search_mapping, "search_mapping")
         if self.search_mapping and not self.search.startswith(("http://", "https://")):
             raise ValueError("key 'search_mapping': is for a search by HTTP (search: https://...{query})")
+        answers = self.upstream is not None or self.model is not None
+        if self.explore and (self.log is None or self.shadow or (answers and self.search == "none")):
+            raise ValueError("key 'explore': needs log and a search, and no shadow: it changes what is done")
+        return self
+
+    @model_validator(mode="after")
+    def _check_clients(self) -> ServeConfig:
         if not is_loopback(self.host) and self.keys is None:
             raise ValueError(f"key 'host': {self.host} can be reached by others; name a file of API keys (--keys FILE)")
         for origin in self.cors:
@@ -157,8 +161,44 @@ class ServeConfig(Config):
         return self
 
 
-def parse_command(kind: type[C], arguments: Sequence[str], usage: str, command: str) -> C:
-    """Settings of ``kbtrain COMMAND FOLDER [--key value ...]``. Raises :class:`UserError`."""
+# The command lines are read here: their help opens nothing of a gate.
+SERVE = """Put a gate in front of a model: an OpenAI-compatible server that searches only where it is needed.
+
+Examples:
+  kbtrain serve runs/demo/stack --model smollm2-135m-instruct
+  kbtrain serve runs/mine/features --upstream http://127.0.0.1:8001/v1 --port 8080
+  kbtrain serve runs/mine/features --config serve.yaml
+"""
+MCP = """Offer a gate to agents: an MCP server over standard input and output, with tools should_search and search.
+
+Examples:
+  kbtrain mcp runs/mine/features
+  kbtrain mcp runs/mine/features --search passages.jsonl --k 5
+"""
+OF_MCP = (
+    "gate", "revision", "key", "dtype", "device", "threshold", "utterance_rules", "search", "search_mapping", "k",
+    "search_deadline_s", "on_gate_failure", "gate_deadline_s", "max_question_chars",
+)  # fmt: skip
+McpConfig: type[Config] = create_model(
+    "McpConfig",
+    __base__=Config,
+    __module__=__name__,
+    **{name: (ServeConfig.model_fields[name].annotation, ServeConfig.model_fields[name]) for name in OF_MCP},  # type: ignore[call-overload]
+)
+
+
+def serve_settings(arguments: Sequence[str]) -> ServeConfig:
+    """Settings of ``kbtrain serve FOLDER [--key value ...]``. Raises :class:`UserError`."""
+    return _parse(ServeConfig, arguments, SERVE, "kbtrain serve FOLDER")
+
+
+def mcp_settings(arguments: Sequence[str]) -> ServeConfig:
+    """Settings of ``kbtrain mcp FOLDER [--key value ...]``. Raises :class:`UserError`."""
+    settings = _parse(McpConfig, arguments, MCP, "kbtrain mcp FOLDER")
+    return ServeConfig(**{name: getattr(settings, name) for name in settings.model_fields_set})
+
+
+def _parse(kind: type[C], arguments: Sequence[str], usage: str, command: str) -> C:
     words = list(arguments)
     if words and not words[0].startswith("-") and "=" not in words[0]:
         words[0] = f"gate={words[0]}"

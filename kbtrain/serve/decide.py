@@ -30,6 +30,7 @@ from kbtrain.serve.worker import GateWorker, Input
 from kbtrain.utterances import UtteranceKind, decide_by, input_kind
 
 logger = logging.getLogger("kbtrain.serve")
+GATHER = 0.002  # seconds for which a batch waits for more questions
 AT_ONCE = 8  # batches under way of a gate that waits for a server
 
 
@@ -85,7 +86,7 @@ def decide_without_gate(error: Exception, rule: OnGateFailure) -> bool:
 
 
 class LoadedGate:
-    """An open gate with its fingerprint: 12 hex digits of all that its scores depend on.
+    """An open gate with its fingerprint: 12 hex digits of all that its scores depend on. ``threshold``: the one in use.
 
     ``dev_scores``: scores, ascending, of the dev questions or the traffic that its threshold was chosen on; empty where
     its folder has none. ``vocabulary``: of the dev questions (:mod:`kbtrain.gates.question_shift`).
@@ -94,10 +95,17 @@ class LoadedGate:
     def __init__(self, gate: Gate, fingerprint: str, states: StatesServer | None = None) -> None:
         self.gate = gate
         self.states = states
+        self.score_name = gate.name
+        # a gate that reads what a search found saves passages in prompts, no searches
+        self.after_search = gate.needs_evidence or gate.stage == "search"
+        self.saves: Saves = "passages" if self.after_search else "searches"
+        # one whose scores come from a server alone takes several batches at once
+        self.waits = states is not None and gate.card is not None and not gate.card.parts()
         self.own = gate.card.own_prompts() if gate.card else None  # the prompts that its labels are about
         self.titles: Titles = gate.card.titles() if gate.card else "missing"  # of passages, in these prompts
         self.name = f"{gate.name}@{fingerprint}"
-        chosen = gate.card.thresholds.get(gate.name) if gate.card else None
+        self.threshold = gate.threshold
+        chosen = gate.noted_threshold
         traffic = chosen.evidence.get("traffic", {}) if chosen else {}
         self.dev_scores: list[float] = sorted(traffic.get("scores") or (chosen.dev_scores if chosen else ()))
         self.vocabulary = vocabulary_of(chosen.dev.get("questions", {}) if chosen else {})
@@ -115,21 +123,6 @@ class LoadedGate:
             raise UserError(f"gate '{loaded.gate.name}': needs text retrieved for a dialogue; it cannot be served")
         return loaded
 
-    @property
-    def waits(self) -> bool:
-        """True for a gate whose scores come from a server alone, which takes several batches at once."""
-        return self.states is not None and self.gate.card is not None and not self.gate.card.parts()
-
-    @property
-    def after_search(self) -> bool:
-        """True for a gate that reads what a search found: it saves passages in prompts, no searches."""
-        return self.gate.needs_evidence or self.gate.stage == "search"
-
-    @property
-    def saves(self) -> Saves:
-        """Work that a decision against retrieval skips."""
-        return "passages" if self.after_search else "searches"
-
     def example(self, question: str, hits: Sequence[Hit]) -> GateExample:
         """A question with the passages found for it."""
         return replace(GateExample.ask(question, language=language_of(question), hits=hits), titles=self.titles)
@@ -142,6 +135,12 @@ class LoadedGate:
             message = f"{where}: scores of gate '{self.gate.name}' are probabilities; expected a number from 0 to 1"
             raise Refused(400, "threshold", message, where)
         return threshold
+
+    def threshold_for(self, aim: Aim) -> float | None:
+        """Threshold of the request's aim, else the one in use; None without any, in shadow mode."""
+        if aim.threshold is not None:
+            return self.check(aim.threshold, "threshold")
+        return self.threshold if aim.budget is None else self.at_budget(aim.budget)
 
     def at_budget(self, share: float) -> float:
         """The threshold above which at most this share of the dev scores lies. For 0 and 1 no score passes it, or every
@@ -183,7 +182,7 @@ class Decider:
         self.config = config
         self.loaded = self._open()
         self.worker: GateWorker[ScoredInput] = GateWorker(
-            self._score, config.batch, config.batch_ms / 1000, config.queue, config.gate_deadline_s,
+            self._score, config.batch, GATHER, config.queue, config.gate_deadline_s,
             AT_ONCE if self.loaded.waits else 1,
         )  # fmt: skip
         self._alone = threading.Lock()
@@ -193,11 +192,12 @@ class Decider:
     def _open(self) -> LoadedGate:
         c = self.config
         loaded = LoadedGate.open(c.gate, c.key, c.dtype, c.device, states_server(c))
-        try:
-            threshold = self.threshold(loaded)
-        except Refused as refused:
-            raise UserError(f"key 'threshold': {refused}") from None
-        if threshold is None and not c.shadow:
+        if c.threshold is not None:
+            try:
+                loaded.threshold = loaded.check(c.threshold, "threshold")
+            except Refused as refused:
+                raise UserError(f"key 'threshold': {refused}") from None
+        if loaded.threshold is None and not c.shadow:
             raise UserError(
                 f"gate '{loaded.gate.name}': no threshold in its folder; choose one on dev questions "
                 "(eval/calibrate.py), or give one: --threshold; --shadow records scores without one"
@@ -214,7 +214,7 @@ class Decider:
         loaded = self.loaded
         with nullcontext() if loaded.waits else self._alone:
             scores = loaded.gate.score_all(inputs)
-        if any(math.isnan(score) for score in scores[loaded.gate.name]):
+        if any(math.isnan(score) for score in scores[loaded.score_name]):
             raise ArithmeticError("the gate gave a score that is NaN")
         return [ScoredInput(loaded, {name: values[i] for name, values in scores.items()}) for i in range(len(inputs))]
 
@@ -223,18 +223,6 @@ class Decider:
         if "question" in self.loaded.gate.reads:
             question, hit = "What is the capital of France?", Hit("1", "Paris", "Paris is the capital of France.", 1.0)
             self._score([self.loaded.example(question, [hit]) if self.loaded.after_search else question])
-
-    def threshold(self, loaded: LoadedGate, aim: Aim = NO_AIM) -> float | None:
-        """Threshold of the request's aim, else of the configuration, else the gate's own; None without any, in shadow
-        mode.
-        """
-        if aim.threshold is not None:
-            return loaded.check(aim.threshold, "threshold")
-        if aim.budget is not None:
-            return loaded.at_budget(aim.budget)
-        if self.config.threshold is not None:
-            return loaded.check(self.config.threshold, "threshold")
-        return loaded.gate.threshold
 
     async def decide(
         self, inputs: Sequence[Input], aim: Aim = NO_AIM, kinds: Sequence[UtteranceKind | None] | None = None
@@ -245,7 +233,7 @@ class Decider:
         Raises :class:`Refused` (a threshold that cannot be, no room), ``TimeoutError`` where none is scored at the
         deadline, and errors of the gate.
         """
-        self.threshold(self.loaded, aim)  # refuse a bad one before the gate scores anything
+        self.loaded.threshold_for(aim)  # refuse a bad one before the gate scores anything
         began = time.perf_counter()
         scored = await self.worker.score(inputs)
         seconds = time.perf_counter() - began
@@ -255,7 +243,7 @@ class Decider:
 
     def _decision(self, scored: ScoredInput, aim: Aim, seconds: float, kind: UtteranceKind | None) -> ServedDecision:
         loaded = scored.loaded
-        limit, score = self.threshold(loaded, aim), scored.scores[loaded.gate.name]
+        limit, score = loaded.threshold_for(aim), scored.scores[loaded.score_name]
         certain = loaded.gate.unit == "probability"
         retrieve, reason = (False, kind or "no-threshold") if limit is None else decide_by(score, limit, kind, certain)
         about = (loaded.name, reason, seconds, scored.scores)

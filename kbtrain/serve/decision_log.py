@@ -21,6 +21,7 @@ from kbtrain.errors import UserError, at
 from kbtrain.gate.trained_on import question_hash
 from kbtrain.io.files import beside, cut_torn_line, path_exists, put_in_place
 
+KEPT = 5  # older files
 ROOM = 10_000  # lines that may wait for the disk
 logger = logging.getLogger("kbtrain.serve")
 
@@ -32,7 +33,7 @@ class DecisionLog:
     cannot be written.
     """
 
-    def __init__(self, path: Path, max_mb: float, keep: int, on_loss: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, path: Path, max_mb: float, keep: int = KEPT, on_loss: Callable[[], None] = lambda: None) -> None:
         self.path = path
         self._on_loss = on_loss
         self._lost = 0  # since the last line that was written

@@ -8,7 +8,7 @@ import json
 import logging
 import traceback
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,43 +22,6 @@ if TYPE_CHECKING:
     from kbtrain.serve.metrics import Metrics
 
 Header = tuple[bytes, bytes]
-
-
-class Cors:
-    """The origins of web pages that may send requests (``*``: all), and answers to preflights (Fetch standard)."""
-
-    def __init__(self, origins: Sequence[str] = ()) -> None:
-        self._any = "*" in origins
-        self._origins = {origin.encode() for origin in origins}
-
-    def allows(self, origin: bytes | None) -> bool:
-        return origin is not None and (self._any or origin in self._origins)
-
-    def headers(self, origin: bytes | None) -> list[Header]:
-        """Headers by which a browser lets the page read an answer."""
-        if not self._origins:
-            return []
-        vary = (b"vary", b"origin")
-        if not self.allows(origin):
-            return [vary]
-        return [(b"access-control-allow-origin", origin or b""), (b"access-control-expose-headers", b"*"), vary]
-
-    def preflight(self, headers: Sequence[Header]) -> list[Header]:
-        """Headers of the answer to a preflight. Raises :class:`Refused` (403) for a page that may not ask."""
-        values = dict(headers)
-        if not self.allows(values.get(b"origin")):
-            raise Refused(403, "origin", "this page's origin may not ask; name it in the server's setting --cors")
-        return [
-            (b"access-control-allow-methods", values[b"access-control-request-method"]),
-            (b"access-control-allow-headers", values.get(b"access-control-request-headers", b"")),
-            (b"access-control-max-age", b"600"),  # seconds
-        ]
-
-
-def is_preflight(method: str, headers: Sequence[Header]) -> bool:
-    """True for the request that a browser sends before a page's own."""
-    names = {name for name, _ in headers}
-    return method == "OPTIONS" and {b"origin", b"access-control-request-method"} <= names
 
 
 Scope = MutableMapping[str, Any]
@@ -85,13 +48,13 @@ class Exchange:
         self.status = 0
         self.moment = "body"
         self.left = False  # the client has closed its connection before the end of its answer
-        self.added: list[Header] = []  # to every answer
+        self._first = dict(reversed(self.headers))
         self._receive, self._send = receive, send
         self._body_read = asyncio.Event()
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of that (lower-case) name."""
-        return next((value for key, value in self.headers if key == name), None)
+        return self._first.get(name)
 
     @property
     def anthropic(self) -> bool:
@@ -174,7 +137,7 @@ class Exchange:
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         """Send status and headers."""
         self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.added]})
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     async def chunk(self, data: bytes, more: bool = True) -> None:
         """Send a part of the body."""
@@ -254,16 +217,14 @@ def _too_large(limit: int) -> Refused:
 
 
 class Keys:
-    """The accepted API keys; without any, every client on this machine is served."""
+    """The accepted API keys."""
 
-    def __init__(self, keys: Iterable[str] = ()) -> None:
+    def __init__(self, keys: Iterable[str]) -> None:
         self._keys = [key.encode() for key in keys]
 
     @classmethod
-    def read(cls, path: Path | None) -> Keys:
+    def read(cls, path: Path) -> Keys:
         """One a line; blank lines and lines that begin with # are skipped. Raises :class:`UserError`."""
-        if path is None:
-            return cls()
         lines = read_text(path).splitlines()
         keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
         for number, key in enumerate(keys, 1):
@@ -273,9 +234,6 @@ class Keys:
         if not keys:
             raise UserError(f"{at(path)}: no key in it; write one a line")
         return cls(keys)
-
-    def __bool__(self) -> bool:
-        return bool(self._keys)
 
     def allow(self, authorization: bytes | None, api_key: bytes | None = None) -> bool:
         """True for ``Bearer KEY``, or for the key as ``X-Api-Key``, as Anthropic's clients send it; compared with every
@@ -295,31 +253,24 @@ Handle = Callable[[Exchange], Coroutine[Any, Any, None]]
 class Endpoint:
     """An ASGI application around a handler: checks of keys and origins, the limit on requests, answers to errors.
 
-    ``public``: needs no key, and does not count towards the limit.
+    ``public``: needs no key, and does not count towards the limit. Without keys every client on this machine is served.
     """
 
     inflight = 0
 
-    def __init__(self, route: str, handle: Handle, config: ServeConfig, keys: Keys, metrics: Metrics) -> None:
+    def __init__(self, route: str, handle: Handle, config: ServeConfig, keys: Keys | None, metrics: Metrics) -> None:
         self.route = route
         self.public = route in {"/health", "/ready"}
         self._handle = handle
         self._config, self._keys, self._metrics = config, keys, metrics
-        self._cors = Cors(config.cors)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send, self._config)
         status = 0
         Endpoint.inflight += not self.public
         try:
-            exchange.added = self._cors.headers(exchange.header(b"origin"))
-            preflight = is_preflight(scope["method"], exchange.headers)
-            self._admit(exchange, preflight)
-            if preflight:
-                await exchange.start(204, self._cors.preflight(exchange.headers))
-                await exchange.chunk(b"", more=False)
-            else:
-                await exchange.until_gone(self._handle(exchange))
+            self._admit(exchange)
+            await exchange.until_gone(self._handle(exchange))
             status = exchange.status
         except ClientLeft:
             status = 499
@@ -346,27 +297,35 @@ class Endpoint:
         logger.error("%s: %s\n%s", self.route, type(error).__name__, place_of(error))
         return Refused(500, "internal", "internal error")
 
-    def _admit(self, exchange: Exchange, preflight: bool) -> None:
-        address = len(exchange.scope["raw_path"]) + len(exchange.scope["query_string"])
-        if address + sum(len(name) + len(value) for name, value in exchange.headers) > LONGEST_HEADERS:
+    def _admit(self, exchange: Exchange) -> None:
+        size, hosts = len(exchange.scope["raw_path"]) + len(exchange.scope["query_string"]), 0
+        for name, value in exchange.headers:
+            size += len(name) + len(value)
+            hosts += name == b"host"
+        if size > LONGEST_HEADERS:
             raise Refused(431, "headers", f"the headers are longer than {LONGEST_HEADERS:,} bytes", headers=CLOSE)
-        if exchange.scope["http_version"] == "1.1" and sum(name == b"host" for name, _ in exchange.headers) != 1:
+        if exchange.scope["http_version"] == "1.1" and hosts != 1:
             raise Refused(400, "host", "expected one header Host", headers=CLOSE)
         if self.public:
             return
-        origin = exchange.header(b"origin")
-        if self._keys:
-            if not preflight and not self._keys.allow(exchange.header(b"authorization"), exchange.header(b"x-api-key")):
+        if self._keys is not None:
+            if not self._keys.allow(exchange.header(b"authorization"), exchange.header(b"x-api-key")):
                 message = "no valid API key in the header Authorization: Bearer ... (or X-Api-Key: ...)"
                 raise Refused(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
-        elif not is_loopback(_host(exchange.header(b"host"))):
+        else:
+            self._admit_local(exchange)
+        if Endpoint.inflight > self._config.max_inflight:
+            raise Busy(f"{Endpoint.inflight} requests are under way")
+
+    def _admit_local(self, exchange: Exchange) -> None:
+        """Refuse what comes from elsewhere: without keys this machine alone is served."""
+        if not is_loopback(_host(exchange.header(b"host") or b"")):
             # else a page in this machine's browser could reach the server under a name of the page's choice
             raise Refused(403, "host", "the header Host names another machine; give the server a file of API keys")
         # a browser sends a page's request even where the page may not read the answer
-        elif _is_foreign_page(origin) and not self._cors.allows(origin):
+        origin = exchange.header(b"origin")
+        if origin and origin.decode("latin-1") not in self._config.cors and _is_foreign_page(origin.lower()):
             raise Refused(403, "origin", "the header Origin names another machine; give the server a file of API keys")
-        if Endpoint.inflight > self._config.max_inflight:
-            raise Busy(f"{Endpoint.inflight} requests are under way")
 
 
 def place_of(error: BaseException) -> str:
@@ -374,15 +333,15 @@ def place_of(error: BaseException) -> str:
     return "".join(traceback.format_tb(error.__traceback__))
 
 
-def _is_foreign_page(origin: bytes | None) -> bool:
+def _is_foreign_page(origin: bytes) -> bool:
     """True for a page of another machine, and for one that hides whose it is."""
-    scheme, _, host = (origin or b"").lower().partition(b"://")
+    scheme, _, host = origin.partition(b"://")
     return scheme == b"null" or (scheme in (b"http", b"https") and not is_loopback(_host(host)))
 
 
-def _host(header: bytes | None) -> str:
+def _host(header: bytes) -> str:
     """The name in a Host header, without its port."""
-    text = (header or b"").decode("latin-1").strip().lower()
+    text = header.decode("latin-1").strip().lower()
     if text.startswith("["):
         return text.partition("]")[0].strip("[")
     return text.partition(":")[0]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, Field
 
 from kbtrain import __version__
 from kbtrain.answers.writing import is_blank
-from kbtrain.config import Config
 from kbtrain.errors import UserError, require
 from kbtrain.gates.registry import folder_of
 from kbtrain.prompts.template_marks import break_marks
-from kbtrain.serve.config import ServeConfig, parse_command
+from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import Decider, decide_without_gate
 from kbtrain.serve.problem import Refused
 from kbtrain.serve.search import Search, find_within, open_search, open_source, search_beside
@@ -23,16 +22,6 @@ from kbtrain.serve.search import Search, find_within, open_search, open_source, 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
-USAGE = """Offer a gate to agents: an MCP server over standard input and output, with tools should_search and search.
-
-Examples:
-  kbtrain mcp runs/mine/features
-  kbtrain mcp runs/mine/features --search passages.jsonl --k 5
-"""
-KEYS = (
-    "gate", "revision", "key", "dtype", "device", "threshold", "utterance_rules", "search",
-    "search_mapping", "k", "search_deadline_s", "on_gate_failure", "gate_deadline_s", "max_question_chars",
-)  # fmt: skip
 INSTRUCTIONS = (
     "The gate knows which questions the model answers right from memory. Call search with the user's question as it "
     "was asked: it searches only where that is needed, and says why otherwise."
@@ -54,14 +43,6 @@ class SearchJudgement(BaseModel):
     threshold: float | None = None
 
 
-McpConfig: type[Config] = create_model(
-    "McpConfig",
-    __base__=Config,
-    __module__=__name__,
-    **{name: (ServeConfig.model_fields[name].annotation, ServeConfig.model_fields[name]) for name in KEYS},  # type: ignore[call-overload]
-)
-
-
 class FoundPassage(BaseModel):
     """A passage that was found."""
 
@@ -78,11 +59,9 @@ class SearchResult(BaseModel):
     passages: list[FoundPassage]
 
 
-def mcp_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
-    """``kbtrain mcp FOLDER [--key value ...]``. Raises :class:`UserError`."""
-    settings: Any = parse_command(McpConfig, arguments, USAGE, "kbtrain mcp FOLDER")
+def run(config: ServeConfig, say: Callable[[str], None]) -> None:
+    """Serve the tools over standard input and output. Raises :class:`UserError`."""
     require("mcp", "mcp")
-    config = ServeConfig(**{name: getattr(settings, name) for name in settings.model_fields_set})
     config = config.model_copy(update={"gate": folder_of(config.gate, config.revision)})
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     say(f"opening {config.gate} ...")

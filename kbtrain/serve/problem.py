@@ -174,12 +174,17 @@ class Policy(Aim):
                 raise _refused_header(key, "duplicate")
             text = value.decode("latin-1").strip()
             values[key] = text.lower()
+        if not values:
+            return DEFAULT
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             field, message = _first_problem(cls, error, PREFIX)
         # several aims: the name of one; a header's name may be empty
         raise _refused_header(max(values.keys() & set(AIMS)) if field is None else field, message)
+
+
+DEFAULT = Policy.model_validate({})
 
 
 def _refused_header(key: str, message: str) -> Refused:

@@ -37,6 +37,8 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 PREFIX = b"/v1/"
 _PRINTABLE = "".join(map(chr, range(33, 127)))
 _GROUP = re.compile(r"[a-z][a-z_-]{0,31}")
+CONDENSE = 3.0  # seconds for a question that the upstream writes; then the window is used
+CONDENSED = 100  # its most tokens, thoughts included
 LARGEST_REPLY = 2**18  # bytes of an upstream's question
 LONGEST_QUESTION = 1000  # characters; a longer reply is not a question
 _KEYS = {b"authorization", b"x-api-key", b"api-key", b"openai-organization", b"openai-project"}
@@ -45,23 +47,29 @@ logger = logging.getLogger("kbtrain.serve")
 
 async def proxy(path: str, service: Service, exchange: Exchange) -> None:
     """Answer one request of a path in :data:`FORMS`."""
-    if service.upstream is None:
+    upstream, loaded = service.upstream, service.decider.loaded
+    if upstream is None:
         message = "this server has no model behind it; start it with --upstream or --model"
         raise Refused(404, "no_upstream", message)
-    if service.upstream.paths is not None and path not in service.upstream.paths:
-        answered = ", ".join(f"/v1/{name}" for name in sorted(service.upstream.paths))
+    if upstream.paths is not None and path not in upstream.paths:
+        answered = ", ".join(f"/v1/{name}" for name in sorted(upstream.paths))
         message = f"the model in this process answers {answered}; for /v1/{path} start the server with --upstream"
         raise Refused(404, "unknown_route", message)
     policy = Policy.read(exchange.headers)
     data = await exchange.body()
     body = read_object(data)
-    gated = _gated_message(service, path, body)
-    loaded = service.decider.loaded
+    if "stream" in body and not isinstance(body["stream"], bool | None):
+        raise BadBody("expected true or false", "stream")
+    if "model" in body and not isinstance(body["model"], str):
+        raise BadBody("expected text", "model")
+    gated = FORMS[path].gate_input(body, service.config, loaded.gate.reads)
+    if service.gate_model.names and not service.gate_model.serves(body.get("model")):
+        gated = GatedMessage(None, None, "other-model")
     if policy.threshold is not None:
         loaded.check(policy.threshold, "x-kbtrain-threshold")
     name = uuid.uuid4().hex if service.log else ""
     trace = RequestTrace(path, query=gated.query, saves=loaded.saves, request_id=name)
-    request = ProxiedRequest(service, service.upstream, exchange, path, data, body, gated, policy, trace)
+    request = ProxiedRequest(service, upstream, exchange, path, data, body, gated, policy, trace)
     await record_request(service, exchange, policy, trace, request.answer())
 
 
@@ -69,26 +77,20 @@ async def record_request(
     service: Service, exchange: Exchange, policy: Policy, trace: RequestTrace, work: Coroutine[Any, Any, None]
 ) -> None:
     """Do the work of a request; count and log the request in any case."""
+    outcome, status = "cut-off", 0
     try:
         await work
+        outcome = "error-event" if trace.error_inside else "answered"
     except Refused as refused:
         refused.headers |= trace.headers(service.decider.loaded.name, policy.debug)
-        service.record(trace, exchange, refused.code, refused.status)
+        outcome, status = refused.code, refused.status
         raise
     except BaseException:  # a cancellation, too: the client has left, or the process ends
-        service.record(trace, exchange, f"client-left-at-{exchange.moment}" if exchange.left else "cut-off")
+        if exchange.left:
+            outcome = f"client-left-at-{exchange.moment}"
         raise
-    service.record(trace, exchange, "error-event" if trace.error_inside else "answered")
-
-
-def _gated_message(service: Service, path: str, body: Body) -> GatedMessage:
-    """The gated part of a request. Raises :class:`Refused` for an invalid body."""
-    if "stream" in body and not isinstance(body["stream"], bool | None):
-        raise BadBody("expected true or false", "stream")
-    if "model" in body and not isinstance(body["model"], str):
-        raise BadBody("expected text", "model")
-    gated = FORMS[path].gate_input(body, service.config, service.decider.loaded.gate.reads)
-    return gated if service.gate_model.serves(body.get("model")) else GatedMessage(None, None, "other-model")
+    finally:
+        service.record(trace, outcome, exchange.status or status)
 
 
 @dataclass
@@ -107,20 +109,20 @@ class ProxiedRequest:
 
     async def answer(self) -> None:
         """Decide, search, and answer with the upstream."""
-        service, exchange, trace = self.service, self.exchange, self.trace
-        self.upstream.check(self.path, self._request_body(None))
+        service, exchange, gated = self.service, self.exchange, self.gated
+        if self.upstream.paths is not None:  # a model in this process, which refuses what it cannot meet
+            self.upstream.check(self.path, self._with_evidence(None))
         exchange.moment = "gate"
-        if self.policy.retrieve != "never":
-            self.gated = await resolve_follow_up(service, exchange, self.body, self.gated, trace)
-        tools = [] if self.gated.query is None else search_tools(self.body, service.config.search_tool)
-        if tools:
-            changed = await self._steer(tools)
-        else:
-            await self._decide_and_search()
-            changed = self._with_passages()
+        follows = service.config.context != "last" and gated.value is not None and self.policy.retrieve != "never"
+        if follows:
+            self.gated = await resolve_follow_up(service, exchange, self.body, gated, self.trace)
+        tools: list[Body] = []
+        if self.body.get("tools") and gated.query is not None:
+            tools = search_tools(self.body, service.config.search_tool)
+        changed = await (self._steer(tools) if tools else self._decide_and_search())
         exchange.moment = "first-token"
         data = self.data if changed is self.body else json.dumps(changed, ensure_ascii=False).encode(errors="replace")
-        await pass_on(service, exchange, self.path, data, self.policy, trace)
+        await pass_on(service, exchange, self.path, data, self.policy, self.trace)
 
     async def _steer(self, tools: list[Body]) -> Body:
         """The request with its search tools by the gate's decision; the server itself does not search."""
@@ -137,26 +139,37 @@ class ProxiedRequest:
         changed, trace.tool = steer_tools(self.path, self.body, tools, needed, self.policy.tool or service.config.tool)
         return changed
 
-    async def _decide_and_search(self) -> None:
-        """Set decision and hits: the gate judges before the search, or after it where it reads passages."""
-        service, trace, gated = self.service, self.trace, self.gated
-        loaded, query = service.decider.loaded, gated.searched or gated.query or ""
-        reads_passages = loaded.after_search and self.policy.retrieve == "auto" and gated.kind is None
-        if reads_passages and isinstance(gated.value, str):
-            await self._search(query)
-            if trace.hits:
-                self.exchange.moment = "gate"
-                self.gated = replace(gated, value=loaded.example(gated.value, trace.hits))
-                await self._decide()
-                trace.hits = trace.hits if trace.searches else ()
-            return
-        await self._decide()
-        if trace.searches and (service.config.shadow or service.search is None):
-            trace.searches, trace.withheld = False, service.config.shadow
-            if trace.reason != "gate-failed":  # a failure is reported in any case
-                trace.reason = "shadow" if service.config.shadow else "no-search"
-        if trace.searches:
-            await self._search(query)
+    async def _decide_and_search(self) -> Body:
+        """The request with what was found, where the gate asks for a search."""
+        service, trace = self.service, self.trace
+        loaded = service.decider.loaded
+        reads_passages = loaded.after_search and self.policy.retrieve == "auto" and self.gated.kind is None
+        if reads_passages and isinstance(self.gated.value, str):
+            await self._search_and_decide(self.gated.value)
+        else:
+            await self._decide()
+            if trace.searches and (service.config.shadow or service.search is None):
+                trace.searches, trace.withheld = False, service.config.shadow
+                if trace.reason != "gate-failed":  # a failure is reported in any case
+                    trace.reason = "shadow" if service.config.shadow else "no-search"
+            if trace.searches:
+                await self._search()
+        evidence = evidence_text(trace.hits, loaded.titles) if trace.hits else None
+        if evidence is None:
+            trace.hits = ()
+        changed = self._with_evidence(evidence)
+        if evidence is None and loaded.states is not None and self.path == "chat/completions":
+            changed = continue_draft(changed, loaded.states)
+        return changed
+
+    async def _search_and_decide(self, question: str) -> None:
+        """Set hits and decision of a gate that reads passages."""
+        await self._search()
+        if self.trace.hits:
+            self.exchange.moment = "gate"
+            self.gated = replace(self.gated, value=self.service.decider.loaded.example(question, self.trace.hits))
+            await self._decide()
+            self.trace.hits = self.trace.hits if self.trace.searches else ()
 
     async def _decide(self) -> None:
         """Set decision, reason, and if a search is needed."""
@@ -172,7 +185,8 @@ class ProxiedRequest:
             try:
                 (trace.decision,) = await self.service.decider.decide([gated.value], policy, [gated.kind])
                 trace.reason, trace.searches = trace.decision.reason, trace.decision.retrieve
-                trace.explore(self.service.config.explore)
+                if self.service.config.explore:
+                    trace.explore(self.service.config.explore)
             except Exception as error:  # noqa: BLE001 - a gate may raise any, the client gets an answer
                 trace.searches = self._decide_without_gate(error)
             trace.gate_seconds = time.perf_counter() - began
@@ -182,12 +196,12 @@ class ProxiedRequest:
             self.trace.reason = "gate-failed"
         return decide_without_gate(error, self.service.config.on_gate_failure)
 
-    async def _search(self, query: str) -> None:
+    async def _search(self) -> None:
         """Set the hits; a failure or a deadline leaves none, with the reason."""
         trace, began = self.trace, time.perf_counter()
         self.exchange.moment = "search"
         try:
-            trace.hits = tuple(await self.service.find(query))
+            trace.hits = tuple(await self.service.find(self.gated.searched or self.gated.query or ""))
             if not trace.hits:
                 trace.reason = "no-passages"
         except Refused as refused:
@@ -197,22 +211,11 @@ class ProxiedRequest:
         finally:
             trace.search_seconds = time.perf_counter() - began
 
-    def _with_passages(self) -> Body:
-        """The request for the upstream; the same object if nothing changes."""
-        loaded = self.service.decider.loaded
-        evidence = evidence_text(self.trace.hits, loaded.titles)
-        if evidence is None:
-            self.trace.hits = ()
-        changed = self._request_body(evidence)
-        if evidence is None and loaded.states is not None and self.path == "chat/completions":
-            changed = continue_draft(changed, loaded.states)
-        return changed
-
-    def _request_body(self, evidence: str | None) -> Body:
+    def _with_evidence(self, evidence: str | None) -> Body:
         """The request with the passages' text, or without; the same object if nothing changes."""
-        if self.gated.query is None:
+        placement = self.service.placement
+        if self.gated.query is None or (evidence is None and not placement.is_whole_prompt):
             return self.body
-        placement = self.service.placement(self.service.decider.loaded)
         return with_evidence(FORMS[self.path], self.body, self.gated.query, evidence, placement)
 
 
@@ -288,11 +291,8 @@ async def resolve_follow_up(
     service: Service, exchange: Exchange, body: Mapping[str, Any], gated: GatedMessage, trace: RequestTrace
 ) -> GatedMessage:
     """The gated part with the question that a follow-up means, by the setting ``context``; ``trace`` gets the way."""
-    context = service.config.context
-    if context == "last" or gated.value is None:
-        return gated
     trace.context = "last" if not gated.dialogue else "window"
-    if gated.dialogue and context == "condense":
+    if gated.dialogue and service.config.context == "condense":
         gated = await _condensed(service, exchange, body, gated, trace)
     trace.query = gated.searched or gated.query
     service.metrics.follow_ups.labels(trace.context).inc()
@@ -304,7 +304,7 @@ async def _condensed(
 ) -> GatedMessage:
     began, question = time.perf_counter(), None
     try:
-        async with asyncio.timeout(service.config.condense_deadline_s):
+        async with asyncio.timeout(CONDENSE):
             question = await _ask(service, exchange, body, gated)
     except Exception as error:  # noqa: BLE001 - an upstream may raise any; the window takes the question's place
         slow = isinstance(error, TimeoutError)
@@ -323,7 +323,7 @@ async def _ask(service: Service, exchange: Exchange, body: Mapping[str, Any], ga
     config = service.config
     prompt = condense_prompt(gated.dialogue, language_of(gated.query or ""))
     limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
-    request: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}], limit: config.condense_tokens}
+    request: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}], limit: CONDENSED}
     if limit == "max_tokens":  # models that want the other name take no temperature
         request["temperature"] = 0
     if model := config.condense_model or body.get("model"):

@@ -18,7 +18,7 @@ import fnmatch
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kbtrain.answers.writing import language_of
@@ -277,10 +277,12 @@ class Placement:
     own: OwnPrompts | None = None
     tools: bool = True
 
-    @property
-    def is_whole_prompt(self) -> bool:
-        """True if requests are asked with the whole prompts that the gate's labels were made with."""
-        return self.rule == "trained" or (self.rule == "auto" and self.own is not None)
+    # True if requests are asked with the whole prompts that the gate's labels were made with
+    is_whole_prompt: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        whole = self.rule == "trained" or (self.rule == "auto" and self.own is not None)
+        object.__setattr__(self, "is_whole_prompt", whole)
 
 
 def with_evidence(form: RequestForm, body: Body, query: str, evidence: str | None, place: Placement) -> Body:

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ from kbtrain.errors import UserError, require
 from kbtrain.gate.card import KeyedCard
 from kbtrain.gates.registry import folder_of
 from kbtrain.runtime.cores import freeze_objects
-from kbtrain.serve.config import ServeConfig, parse_command
+from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.exchange import place_of
 from kbtrain.serve.gate_model import is_of_demo
 from kbtrain.serve.request_forms import Placement
@@ -31,13 +31,6 @@ if TYPE_CHECKING:
     from kbtrain.serve.service import Service
 
 
-USAGE = """Put a gate in front of a model: an OpenAI-compatible server that searches only where it is needed.
-
-Examples:
-  kbtrain serve runs/demo/stack --model smollm2-135m-instruct
-  kbtrain serve runs/mine/features --upstream http://127.0.0.1:8001/v1 --port 8080
-  kbtrain serve runs/mine/features --config serve.yaml
-"""
 BACKLOG = 2048  # connections that wait to be taken
 # connections taken in one turn of the event loop: without descriptors asyncio sets a timer for each failed try
 ACCEPTED = 1
@@ -45,22 +38,13 @@ LINGER = 5.0  # seconds for requests that were cancelled at the end of the proce
 logger = logging.getLogger("kbtrain.serve")
 
 
-def serve_command(arguments: Sequence[str], say: Callable[[str], None]) -> None:
-    """``kbtrain serve FOLDER [--key value ...]``. Raises :class:`UserError`."""
-    config = parse_command(ServeConfig, arguments, USAGE, "kbtrain serve FOLDER")
+def run(config: ServeConfig, say: Callable[[str], None]) -> None:
+    """Serve until a signal ends it; SIGHUP opens the gate's folder again. Raises :class:`UserError`."""
     for package in ("aiohttp", "httptools", "prometheus_client", "starlette", "uvicorn"):
         require(package, "serve")
-    run(with_local_gate(config), say)
-
-
-def with_local_gate(config: ServeConfig) -> ServeConfig:
-    """The configuration with the folder of a gate that it names on the hub. Raises :class:`UserError`."""
-    return config.model_copy(update={"gate": folder_of(config.gate, config.revision)})
-
-
-def run(config: ServeConfig, say: Callable[[str], None]) -> None:
-    """Serve until a signal ends it; SIGHUP opens the gate's folder again."""
     from kbtrain.serve.service import Service
+
+    config = config.model_copy(update={"gate": folder_of(config.gate, config.revision)})
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for handler in logging.getLogger().handlers:
@@ -137,7 +121,7 @@ def _key_in_words(config: ServeConfig, loaded: LoadedGate) -> str:
 def _threshold_lines(service: Service) -> list[str]:
     """The threshold, its rule, its share of searches on dev; and its figures on test."""
     config, loaded = service.config, service.decider.loaded
-    threshold = service.decider.threshold(loaded)
+    threshold = loaded.threshold
     if threshold is None:
         return ["no threshold: shadow mode records scores alone; choose one on them: kbtrain calibrate (--log)"]
     card = loaded.gate.card

@@ -20,7 +20,7 @@ from kbtrain.records import Hit
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import Decider, LoadedGate, ServedDecision, gate_failure, user_text
 from kbtrain.serve.decision_log import DecisionLog
-from kbtrain.serve.exchange import Endpoint, Exchange, Keys
+from kbtrain.serve.exchange import Endpoint, Keys
 from kbtrain.serve.gate_model import gate_model
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.problem import Aim, Refused
@@ -62,7 +62,7 @@ class RequestTrace:
 
     def explore(self, share: float) -> None:
         """Let a coin decide this share of the decisions by a threshold, and note the action's probability."""
-        if not share or self.decision is None or self.reason not in BY_THRESHOLD:
+        if self.decision is None or self.reason not in BY_THRESHOLD:
             return
         if random.random() < share:
             self.reason, self.searches = "explored", random.random() < 0.5
@@ -135,7 +135,7 @@ class Service:
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
         check_search(config.search)
-        self.keys = Keys.read(config.keys)
+        self.keys = None if config.keys is None else Keys.read(config.keys)
         self.decider = Decider(config)
         self.decider.warm_up()
         self.metrics = Metrics(self.decider.loaded.gate.unit)
@@ -158,7 +158,7 @@ class Service:
         self.decider.prepare = self._prepare
         self.log: DecisionLog | None = None
         if config.log is not None:
-            self.log = DecisionLog(config.log, config.log_max_mb, config.log_keep, self.metrics.log_lost.inc)
+            self.log = DecisionLog(config.log, config.log_max_mb, on_loss=self.metrics.log_lost.inc)
         self.metrics.inflight.set_function(lambda: Endpoint.inflight)
         self.metrics.queue_depth.set_function(lambda: self.decider.worker.depth)
 
@@ -167,24 +167,21 @@ class Service:
 
         Raises :class:`~kbtrain.errors.UserError` for prompts that the model does not read.
         """
-        self.gate_model = gate_model(self.config, loaded.gate.card)
-        self._check_injection(loaded)
+        takes_tools = self.upstream is not None and self.upstream.takes_tools
+        placement = Placement(self.config.prompt, self.config.injection, loaded.own, takes_tools)
+        self._check_injection(placement)
+        self.gate_model, self.placement = gate_model(self.config, loaded.gate.card), placement
 
-    def _check_injection(self, loaded: LoadedGate) -> None:
+    def _check_injection(self, placement: Placement) -> None:
         """Refuse a place for passages that the model in this process does not read, at the start."""
         if self.upstream is None or self.search is None:
             return
         path, body = "chat/completions", {"messages": [{"role": "user", "content": "question"}]}
         try:
-            self.upstream.check(path, with_evidence(FORMS[path], body, "question", "passage", self.placement(loaded)))
+            self.upstream.check(path, with_evidence(FORMS[path], body, "question", "passage", placement))
         except Refused as refused:
             where = self.config.injection
             raise UserError(f"key 'injection': '{where}' with {self.upstream.name}: {refused}") from None
-
-    def placement(self, loaded: LoadedGate) -> Placement:
-        """The place for passages in requests."""
-        takes_tools = self.upstream is not None and self.upstream.takes_tools
-        return Placement(self.config.prompt, self.config.injection, loaded.own, takes_tools)
 
     async def decisions(
         self, route: str, inputs: Sequence[Input], aim: Aim, kinds: Sequence[UtteranceKind | None] | None = None
@@ -209,9 +206,9 @@ class Service:
             route, decision.reason, decision.retrieve, decision, gate_seconds=decision.seconds, query=user_text(value),
             saves=self.decider.loaded.saves, request_id=uuid.uuid4().hex if self.log else "",
         )  # fmt: skip
-        trace.explore(self.config.explore)
-        self._count(trace)
-        self._write(trace, "decided", 200)
+        if self.config.explore:
+            trace.explore(self.config.explore)
+        self.record(trace, "decided", 200)
         return replace(decision, retrieve=trace.searches, reason=trace.reason, request_id=trace.request_id)
 
     async def _list_models(self) -> None:
@@ -244,28 +241,23 @@ class Service:
         message = f"the gate decided {decided} of {inputs} within {self.config.gate_deadline_s:g} s"
         return Refused(504, "gate_slow", f"{message}; send fewer at once, or raise the server's --gate-deadline-s")
 
-    def record(self, trace: RequestTrace, exchange: Exchange, outcome: str, status: int | None = None) -> None:
-        """Count and log a proxied request.
+    def record(self, trace: RequestTrace, outcome: str, status: int) -> None:
+        """Count and log a request.
 
-        ``outcome``: answered, error-event, client-left-at-a-moment, cut-off, or an error's code. ``status``: of an
-        answer that is still to be sent.
+        ``outcome``: answered, decided, error-event, client-left-at-a-moment, cut-off, or an error's code.
         """
-        self._count(trace)
-        self._write(trace, outcome, exchange.status or status or 0)
-
-    def _count(self, trace: RequestTrace) -> None:
         d, m = trace.decision, self.metrics
-        gate = d.gate if d else self.decider.loaded.name
         if trace.reason:  # else nothing was decided: refused, or the client left
+            gate = d.gate if d else self.decider.loaded.name
             m.decisions.labels(gate, "search" if trace.searches else "plain", trace.reason).inc()
         if trace.gate_seconds is not None:
             m.gate_seconds.observe(trace.gate_seconds)
         if d is not None:
             m.score.observe(d.score)
+        if self.log is not None and not self._write(self.log, trace, outcome, status):
+            m.log_lost.inc()
 
-    def _write(self, trace: RequestTrace, outcome: str, status: int) -> None:
-        if self.log is None:
-            return
+    def _write(self, log: DecisionLog, trace: RequestTrace, outcome: str, status: int) -> bool:
         d = trace.decision
         row = {
             "time": round(time.time(), 3),
@@ -292,8 +284,7 @@ class Service:
             "mode": "shadow" if self.config.shadow else "act",
             "asked": question_numbers(trace.query, self.decider.loaded.vocabulary) if d and trace.query else None,
         }
-        if not self.log.write(row, trace.query, self.config.log_text):
-            self.metrics.log_lost.inc()
+        return log.write(row, trace.query, self.config.log_text)
 
     async def close(self) -> None:
         """End threads and connections; the log is written out."""

@@ -32,6 +32,8 @@ HOP_BY_HOP = {
 NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"forwarded"}
 NOT_RETURNED = HOP_BY_HOP | {b"server", b"date", b"x-powered-by", b"via"}
 OF_CALLER = {b"authorization", b"api-key", b"x-api-key", b"cookie"}  # not passed on where this server has keys
+TRIES = 3  # where the connection fails before the first byte
+WHOLE = 3600.0  # seconds for an answer as a whole
 CONNECT = 5.0  # seconds for opening a connection
 IDLE = 5.0  # seconds after which an unused connection is closed, or at most twice as many
 LINE = 65_536  # bytes of a line of the upstream's head
@@ -98,36 +100,36 @@ class HttpUpstream:
 
     def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
         assert config.upstream is not None
-        self._url, self._query = split_query(config.upstream)
+        self._url, query = split_query(config.upstream)
+        self._query = urlencode(query)
         self._key = key_from_environment(config.upstream_key_env)
-        self._key_header = key_headers(config.upstream_key_env, config.upstream_key_header)
+        key_header = key_headers(config.upstream_key_env, config.upstream_key_header)
+        self._added = [(name.lower().encode(), value.encode()) for name, value in key_header.items()]
         self._own_keys = config.keys is not None
-        self._cors = bool(config.cors)
-        self._tries = config.upstream_tries
+        has_key = self._own_keys or self._key is not None
+        # with cors this server decides which pages may ask
+        self._dropped = NOT_SENT | (OF_CALLER if has_key else set()) | ({b"origin"} if config.cors else set())
         self._metrics = metrics
         self._silence = config.upstream_timeout_s
-        self._whole = config.upstream_whole_s
         self._connect = min(CONNECT, self._silence)
         self._session: aiohttp.ClientSession | None = None
         self._proxy = proxy_for(self._url)
         self._trusted = httpx2.create_ssl_context() if self._url.startswith("https:") else None
 
     def _headers(self, headers: Iterable[Header]) -> list[Header]:
-        headers = list(headers)
-        named = {part.strip().lower() for key, value in headers if key == b"connection" for part in value.split(b",")}
-        has_key = self._own_keys or self._key is not None
+        """Headers of a request: those of the client that are passed on, and this server's own."""
+        passed_on, dropped = list(headers), set(self._dropped)
+        for key, value in passed_on:
+            if key == b"connection":
+                dropped.update(value.lower().replace(b" ", b"").split(b","))
         passed_on = [
             (key, value)
-            for key, value in headers
-            if key not in NOT_SENT | named
-            and not key.startswith((b"x-kbtrain-", b"x-forwarded-"))
-            and not (has_key and key in OF_CALLER)
-            and not (self._cors and key == b"origin")  # this server decides which pages may ask
+            for key, value in passed_on
+            if key not in dropped and not key.startswith((b"x-kbtrain-", b"x-forwarded-"))
         ]
-        passed_on += [(name.lower().encode(), value.encode()) for name, value in self._key_header.items()]
-        if not any(key == b"accept-encoding" for key, _ in passed_on):
+        if b"accept-encoding" not in dict(passed_on):
             passed_on.append((b"accept-encoding", b"identity"))  # else a server may choose what the client cannot read
-        return passed_on
+        return passed_on + self._added
 
     def check(self, path: str, body: Mapping[str, Any]) -> None:
         """Check nothing: the server refuses a request itself."""
@@ -153,7 +155,7 @@ class HttpUpstream:
                 if key not in NOT_RETURNED and not key.startswith((b"x-kbtrain-", b"access-control-"))
             ]
             # the limit on silence does not end an answer of a byte now and then, nor one that the client does not read
-            async with asyncio.timeout(self._whole):
+            async with asyncio.timeout(WHOLE):
                 yield UpstreamReply(response.status, returned, response.content.iter_any())
         except (TimeoutError, aiohttp.ClientError):
             self._metrics.upstream_failures.labels("stream").inc()
@@ -163,7 +165,7 @@ class HttpUpstream:
 
     def _address(self, path: str, query: str = "") -> str:
         """Address of a path, with the caller's query and the upstream's own (Azure's ``api-version``)."""
-        whole = "&".join(part for part in (urlencode(self._query), query) if part)
+        whole = "&".join(filter(None, (self._query, query)))
         return f"{self._url}/{path}" + (f"?{whole}" if whole else "")
 
     async def _request(
@@ -203,8 +205,8 @@ class HttpUpstream:
                     raise Refused(502, "upstream_failed", "the upstream's answer is broken in its head") from None
                 failed += 1
                 self._metrics.upstream_failures.labels("connection").inc()
-                logger.warning("upstream: %s, try %d of %d", type(error).__name__, failed, self._tries)
-                if failed >= self._tries or (isinstance(data, Upload) and data.begun):
+                logger.warning("upstream: %s, try %d of %d", type(error).__name__, failed, TRIES)
+                if failed >= TRIES or (isinstance(data, Upload) and data.begun):
                     message = f"the upstream cannot be reached ({type(error).__name__}, {failed} tries)"
                     raise Refused(502, "upstream_unreachable", message) from None
                 await asyncio.sleep(PAUSE * 2 ** (failed - 1))
@@ -304,10 +306,10 @@ class ErrorEvents:
     """
 
     def __init__(self, headers: list[Header]) -> None:
-        kinds = {name: value.lower() for name, value in headers}
-        kind = kinds.get(b"content-type", b"")
+        values = dict(headers)
+        kind = values.get(b"content-type", b"").lower()
         self.streamed = kind.startswith(b"text/event-stream")
-        self._watching = kinds.get(b"content-encoding", b"identity") == b"identity"
+        self._watching = values.get(b"content-encoding", b"identity").lower() == b"identity"
         self._watching &= self.streamed or kind.startswith(b"application/json")
         self._rest = b""
         self.found = False

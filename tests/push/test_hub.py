@@ -22,11 +22,10 @@ from kbtrain.config import parse_args
 from kbtrain.errors import UserError
 from kbtrain.gate.hub import is_hub_name, local_folder
 from kbtrain.gates.average import AverageCard
-from kbtrain.gates.registry import GATES
+from kbtrain.gates.registry import GATES, folder_of
 from kbtrain.push import Push, last_name, push
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.decide import LoadedGate
-from kbtrain.serve.server import with_local_gate
 
 ROOT = Path(__file__).parents[2]
 SECRET_QUESTION = "Which river runs behind our office?"
@@ -137,9 +136,10 @@ def test_a_revision_is_held_when_the_main_branch_moves(hub, tmp_path):
 def test_a_server_takes_a_gate_from_the_hub(hub, gate):
     lines(gate)
     first = hub.repositories[NAME].refs["main"]
-    config = with_local_gate(parse_args(ServeConfig, [f"gate={NAME}", "--search", "none", "--revision", first]))
-    assert config.gate.name == first and LoadedGate.open(config.gate, None, "auto", "cpu").name.startswith("features")
-    assert with_local_gate(config.model_copy(update={"gate": gate, "revision": None})).gate == gate
+    config = parse_args(ServeConfig, [f"gate={NAME}", "--search", "none", "--revision", first])
+    folder = folder_of(config.gate, config.revision)
+    assert folder.name == first and LoadedGate.open(folder, None, "auto", "cpu").name.startswith("features")
+    assert folder_of(gate, None) == gate
 
 
 def test_files_of_an_earlier_gate_are_removed_and_other_peoples_stay(hub, gate):

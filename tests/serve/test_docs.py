@@ -12,7 +12,6 @@ from tiny_kbm import make_folder
 from kbtrain.cli import _arguments
 from kbtrain.config import parse_args
 from kbtrain.serve.config import ServeConfig
-from kbtrain.serve.mcp_server import McpConfig
 from kbtrain.serve.metrics import Metrics
 from kbtrain.serve.service import RequestTrace
 
@@ -81,7 +80,7 @@ def test_every_header_setting_and_metric_that_is_named_exists():
     trace = RequestTrace("x", "forced", query="q", context="condensed", request_id="r", **seconds)
     headers |= set(trace.headers("g", True)) | {"x-kbtrain-score"}
     assert set(re.findall(r"x-kbtrain-[\w-]+\w", PAGE)) <= headers
-    keys = {*ServeConfig.model_fields, *McpConfig.model_fields}
+    keys = ServeConfig.model_fields
     settings = {name.replace("_", "-") for name in keys} | {"check", "ratio", "replace", "rollback", "dry-run"}
     embeds = {name.replace("_", "-") for name in load("data_gen/embed.py").EmbedConfig.model_fields}
     measures = {"clients", "hold", "tokens", "requests"}  # of benchmarks/serving.py

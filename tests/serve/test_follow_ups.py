@@ -70,11 +70,11 @@ def test_a_window_is_searched_for_and_gated_together(gate, stub, tmp_path):
 
 
 def test_a_follow_up_is_condensed_by_one_bounded_request(gate, stub, tmp_path):
-    with searching(gate, stub, context="condense", condense_tokens=64, log=tmp_path / "log.jsonl") as server:
+    with searching(gate, stub, context="condense", log=tmp_path / "log.jsonl") as server:
         found = ask(server, FIRST, "16 weeks.", FOLLOW_UP, headers={"x-kbtrain-debug": "true"})
         assert len(stub.requests) == 2
         asked = stub.body(0)
-        assert (asked["model"], asked["max_tokens"], asked["temperature"]) == ("stub", 64, 0)
+        assert (asked["model"], asked["max_tokens"], asked["temperature"]) == ("stub", 100, 0)
         assert "stream" not in asked and f"User: {FIRST}\nAssistant: 16 weeks." in asked["messages"][0]["content"]
         assert CONDENSED in seen(stub) and FOLLOW_UP in seen(stub)
         assert found["x-kbtrain-context"] == "condensed" and float(found["x-kbtrain-condense-ms"]) > 0
@@ -110,9 +110,10 @@ def test_a_failing_upstream_leaves_the_window(gate, stub):
         assert f"{FIRST} {FOLLOW_UP}" in seen(stub)
 
 
-def test_an_upstream_that_does_not_answer_ends_at_the_deadline(gate, stub):
+def test_an_upstream_that_does_not_answer_ends_at_the_deadline(gate, stub, monkeypatch):
+    monkeypatch.setattr("kbtrain.serve.proxy.CONDENSE", 0.05)
     stub.hold = "first"
-    with searching(gate, stub, context="condense", condense_deadline_s=0.05, upstream_timeout_s=0.5) as server:
+    with searching(gate, stub, context="condense", upstream_timeout_s=0.5) as server:
         found = ask(server, FIRST, "16 weeks.", FOLLOW_UP)  # the answer's own request is then slow, too: 504
         assert found["x-kbtrain-context"] == "condense-failed" and len(stub.requests) == 2
 

@@ -136,7 +136,7 @@ def test_a_policy_that_is_none_is_refused_here_as_well(server):
 def test_an_upstream_that_is_down_is_a_502_in_the_caller_s_dialect(gate):
     with StubUpstream() as gone:
         url = gone.url
-    with serving(gate, upstream=url, upstream_tries=1) as server:
+    with serving(gate, upstream=url) as server:
         reply = server.post("/v1/embeddings", {"input": "x"})
         assert (reply.status, reply.json["error"]["code"]) == (502, "upstream_unreachable")
         reply = server.get("/v1/files", {"anthropic-version": "2023-06-01"})
@@ -146,7 +146,7 @@ def test_an_upstream_that_is_down_is_a_502_in_the_caller_s_dialect(gate):
 
 
 def test_an_upload_is_never_sent_twice(gate):
-    with StubUpstream() as stub, serving(gate, upstream=stub.url, upstream_tries=3) as server:
+    with StubUpstream() as stub, serving(gate, upstream=stub.url) as server:
         stub.fail = 9
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
         connection.putrequest("POST", "/v1/files")

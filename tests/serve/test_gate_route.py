@@ -121,7 +121,7 @@ def test_no_answer_says_which_server_it_is(server):
 
 def test_questions_of_many_clients_are_scored_in_batches_without_mixing(gate):
     expected = {text: load_gate(gate).score([text])[0] for text in (NEEDS, KNOWN)}
-    with serving(gate, batch_ms=20) as server:
+    with serving(gate) as server:
         wrong, before = [], server.service.decider.worker.batches
 
         def client(text: str) -> None:

@@ -128,8 +128,9 @@ def test_a_failing_gate_and_a_failing_search(gate, monkeypatch):
     ],
 )
 def test_what_it_cannot_do_is_one_line(gate, words, message):
-    from kbtrain.serve.mcp_server import mcp_command
+    from kbtrain.serve.config import mcp_settings
+    from kbtrain.serve.mcp_server import run
 
     with pytest.raises(UserError, match=message) as caught:
-        mcp_command([str(gate), *words], lambda line: None)
+        run(mcp_settings([str(gate), *words]), lambda line: None)
     assert "\n" not in str(caught.value)

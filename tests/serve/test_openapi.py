@@ -9,6 +9,7 @@ from serve_support import serving
 from stub_upstream import StubUpstream
 
 from kbtrain.serve.app import INSTRUCTIONS, MOST_QUESTIONS, application, openapi
+from kbtrain.serve.chat import MOST_MESSAGES
 from kbtrain.serve.config import ServeConfig
 from kbtrain.serve.problem import Policy
 
@@ -107,7 +108,7 @@ def test_limits_and_words_of_the_document_are_the_server_s():
     names = {parameter["name"].removeprefix("x-kbtrain-") for parameter in parts["parameters"].values()}
     assert names == set(Policy.model_fields)
     messages = parts["schemas"]["messages"]
-    assert messages["maxItems"] == config.max_messages
+    assert messages["maxItems"] == MOST_MESSAGES
     assert messages["items"]["properties"]["role"]["type"] == "string"
     assert parts["schemas"]["words"]["maxLength"] == config.max_question_chars
     body = {path: body_of(path) for path in ("/v1/gate", "/v1/decisions", "/v1/systemone")}

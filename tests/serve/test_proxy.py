@@ -277,8 +277,8 @@ def test_an_unreachable_upstream_is_a_502_after_its_tries(proxy, stub):
 
 def test_the_log_holds_the_status_that_a_refused_client_got(gate, stub, tmp_path):
     log = tmp_path / "log.jsonl"
-    with serving(gate, upstream=stub.url, upstream_tries=1, log=log) as server:
-        stub.fail = 1
+    with serving(gate, upstream=stub.url, log=log) as server:
+        stub.fail = 3
         assert ask(server, chat(KNOWN)).status == 502
         ask(server, chat(KNOWN))
     rows = [json.loads(line) for line in log.read_text().splitlines()]

@@ -42,7 +42,8 @@ def stub() -> Any:
 
 @pytest.fixture(scope="module")
 def server(gate: Any, stub: Liar) -> Any:
-    with serving(gate, upstream=stub.url, upstream_whole_s=0.3, upstream_timeout_s=5) as running:
+    with pytest.MonkeyPatch.context() as patch, serving(gate, upstream=stub.url, upstream_timeout_s=5) as running:
+        patch.setattr("kbtrain.serve.upstream.WHOLE", 0.3)
         yield running
 
 
@@ -103,12 +104,15 @@ class Endless(StubUpstream):
         return b"data: " + b"x" * 65_536 + b"\n\n"
 
 
-def test_a_client_that_reads_nothing_keeps_its_place_no_longer_than_a_whole_answer_may_last(gate: Any) -> None:
+def test_a_client_that_reads_nothing_keeps_its_place_no_longer_than_a_whole_answer_may_last(
+    gate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbtrain.serve.upstream.WHOLE", 1)
     body = json.dumps({**ASKED, "stream": True}).encode()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
     with (
-        Endless(tokens=10**6) as upstream,
-        serving(gate, upstream=upstream.url, upstream_whole_s=1) as running,
+        Endless(tokens=10**6) as endless,
+        serving(gate, upstream=endless.url) as running,
         socket.create_connection(("127.0.0.1", running.port)) as client,
     ):
         client.sendall(head + body)
