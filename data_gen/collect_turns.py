@@ -1,7 +1,7 @@
 """Collect the system turns of a dialogue data set: RUN/turns.jsonl, and its knowledge in RUN/snippets.jsonl.
 
 Data sets: sgd, ketod (train.json, dev.json, test.json), ketod_released (joined with --sgd), ketod_lines (SGD turns
-and enrich, one dialogue a line), dstc (DSTC9 track 1, DSTC11 track 5) and jsonl ({"context": [...], "label": ...}).
+and enrich, one dialogue a line) and jsonl ({"context": [...], "label": ...}).
 A dialogue that does not fit stops the stage with its file and id.
 
 Examples:
@@ -33,7 +33,7 @@ from kbtrain.runtime.progress import progress_bar
 
 class CollectTurnsConfig(Config):
     run: Path = Field(description="run folder; it is made if it is not there")
-    dataset: str = Field(description="sgd, ketod, ketod_released, ketod_lines, dstc or jsonl")
+    dataset: str = Field(description="sgd, ketod, ketod_released, ketod_lines or jsonl")
     path: Path = Field(description="the data set's folder, or one of its files")
     split: Split | None = Field(None, description="take this split only; for a single file: what it is")
     sgd: Path | None = Field(None, description="folder of SGD (train/, dev/, test/), for ketod_released")

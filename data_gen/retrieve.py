@@ -32,7 +32,7 @@ from kbtrain.records import Titles
 from kbtrain.retrieval import retrieve_stage as stage
 from kbtrain.retrieval.base import DistinctSearch, Searcher
 from kbtrain.retrieval.corpus import Chunking
-from kbtrain.retrieval.tokens import Chinese, SoutheastAsian, Tokens
+from kbtrain.retrieval.tokens import Chinese, Tokens
 from kbtrain.retrieval.vectors import CARD, VectorIndex
 from kbtrain.retrieval.web import WebSearch, WebService
 from kbtrain.runtime.progress import progress_bar
@@ -57,9 +57,6 @@ class RetrieveConfig(Config):
     titles: Titles = Field("missing", description="shown before a passage: missing (if not in its text), always, never")
     batch: int = Field(256, ge=1, description="questions searched at once")
     chinese: Chinese = Field("bigrams", description="Chinese is cut into bigrams, characters, or words by jieba")
-    southeast_asian: SoutheastAsian = Field(
-        "bigrams", description="Thai, Lao, Khmer, Burmese are cut into bigrams, or words by icu (kbtrain[icu])"
-    )
     chunk_tokens: int | None = Field(
         None, ge=1, description="longer passages are cut into chunks of this number of tokens"
     )
@@ -114,8 +111,7 @@ def main(config: RetrieveConfig) -> None:
         target.unlink()  # no later stage reads it, and the next call searches again
         raise
     evidence.finish({"counts": counts})
-    warned = stage.script_warnings(questions, tokens_of(config)) if config.retriever == "bm25" else []
-    print("\n".join([*lines, *warned]))
+    print("\n".join(lines))
 
 
 def searched(config: RetrieveConfig) -> Path | None:
@@ -153,7 +149,7 @@ def search_of(
         return stage.take_own_passages(corpus, config.k, field, columns), dict, str
     size = config.chunk_tokens
     chunking = None if size is None else Chunking(size, config.chunk_overlap, config.chunk_tokenizer)
-    index = stage.open_index(corpus, config.run / "bm25", tokens_of(config), chunking, columns)
+    index = stage.open_index(corpus, config.run / "bm25", Tokens(config.chinese), chunking, columns)
     return searched_apart(index, config.k)
 
 
@@ -163,17 +159,10 @@ def searched_apart(searcher: Searcher, k: int) -> tuple[stage.Search, Callable[[
     return stage.search_corpus(distinct, k), lambda: {"copies_skipped": distinct.copies}, str
 
 
-def tokens_of(config: RetrieveConfig) -> Tokens:
-    """The tokenizer of an index."""
-    return Tokens(chinese=config.chinese, southeast_asian=config.southeast_asian)
-
-
 def key_of(config: RetrieveConfig, questions: Path, corpus: Path | None) -> dict[str, Any]:
     """Settings that the evidence depends on, without the batch size."""
     hashes = {"questions": file_sha256(questions), "passages": file_sha256(corpus) if corpus else None}
     unused = {"run", "corpus", "batch", *(() if config.columns else ("columns",))}
-    if config.southeast_asian == "bigrams":
-        unused.add("southeast_asian")
     words = stage.word_rule(questions) if config.retriever == "bm25" else {}
     return {**config.model_dump(mode="json", exclude=unused), **hashes, **words}
 

@@ -25,7 +25,7 @@ from kbtrain.config import run_script
 from kbtrain.errors import UserError, at
 from kbtrain.records import TurnExample
 from kbtrain.training.config import training_arguments
-from kbtrain.training.data import shared_dialogues
+from kbtrain.training.data import check_dialogues_apart
 from kbtrain.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class TrainRankerConfig(RankerConfig):
 def main(config: TrainRankerConfig) -> None:
     recipe = Recipe("train_ranker", config)
     turns, candidates = read_ranker_data(config.train, config.snippets)
-    shared = shared_dialogues(turns["train"], turns["dev"], config.train)
-    turns["train"] = [turn for turn in turns["train"] if turn.dialogue_id not in shared]
+    check_dialogues_apart(turns["train"], turns["dev"], config.train)
     for split in ("train", "dev"):
         if not turns[split] and (split == "train" or config.select != "last"):
             hint = "" if split == "train" else "; set select: last to keep the last checkpoint"

@@ -38,7 +38,6 @@ UNSPACED = HIRAGANA + KATAKANA + HANGUL + SOUTHEAST_ASIAN
 UNIT = rf"[{KATAKANA}][{KATAKANA}\u3099\u309a]*|[{UNSPACED}]\p{{M}}*"
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _KANA = re.compile(f"[{HIRAGANA}{KATAKANA}]")
-_SOUTHEAST_ASIAN = re.compile(f"[{SOUTHEAST_ASIAN}]")
 _BEYOND_LATIN_AND_CHINESE = regex.compile(rf"[{UNSPACED}{IGNORED}\p{{M}}]")
 
 
@@ -50,11 +49,6 @@ def has_unspaced(text: str) -> bool:
 def has_kana(text: str) -> bool:
     """True for Japanese, with or without Chinese characters."""
     return _KANA.search(text) is not None
-
-
-def has_southeast_asian(text: str) -> bool:
-    """True if a text has a character of a script that only a dictionary can cut into words."""
-    return _SOUTHEAST_ASIAN.search(text) is not None
 
 
 def has_other_writing(text: str) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from kbtrain.dialogue.base import Dialogue, History, check_dialogues, domain_of, turn_examples
-from kbtrain.dialogue.dstc import dstc_dialogues
 from kbtrain.dialogue.sgd_ketod import ketod_joined, ketod_lines, ketod_released, sgd_dialogues
 from kbtrain.dialogue.turns_jsonl import plain_turns
 from kbtrain.errors import UserError, did_you_mean
@@ -20,7 +19,6 @@ _DIALOGUES: dict[str, Callable[[Path, Split | None], Iterator[Dialogue]]] = {
     "sgd": sgd_dialogues,  # no labels
     "ketod": ketod_joined,  # as KETOD's own script writes it
     "ketod_lines": ketod_lines,  # SGD turns + enrich, one dialogue a line
-    "dstc": dstc_dialogues,  # DSTC9 track 1, DSTC11 track 5
 }
 DATASETS = (*_DIALOGUES, "ketod_released", "jsonl")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,16 +38,13 @@ History = Literal["plain", "enriched"]
 
 @dataclass(frozen=True)
 class Dialogue:
-    """``where`` names file and dialogue for errors. ``only_last``: the last turn alone is an example. ``of``: name of
-    the dialogue that this is one of several parts of; None: it is whole."""
+    """``where`` names file and dialogue for errors."""
 
     id: str
     split: Split
     turns: tuple[Turn, ...]
     where: str
     snippets: tuple[Snippet, ...] = ()
-    only_last: bool = False
-    of: str | None = None
 
 
 def turn_examples(dialogue: Dialogue, history: History = "plain") -> Iterator[TurnExample]:
@@ -58,12 +54,12 @@ def turn_examples(dialogue: Dialogue, history: History = "plain") -> Iterator[Tu
     """
     n = len(dialogue.turns)
     for i, turn in enumerate(dialogue.turns):
-        if turn.said.speaker == "SYSTEM" and i > 0 and (i == n - 1 or not dialogue.only_last):
+        if turn.said.speaker == "SYSTEM" and i > 0:
             earlier_turns = dialogue.turns[:i]
             context = tuple(earlier.said if history == "plain" else earlier.heard() for earlier in earlier_turns)
             yield TurnExample(
                 id=f"{dialogue.id}:{i}",
-                dialogue_id=dialogue.of or dialogue.id,
+                dialogue_id=dialogue.id,
                 split=dialogue.split,
                 turn=i,
                 context=context,
@@ -96,10 +92,7 @@ def domain_of(service: str) -> str:
 def check_dialogues(dialogues: Iterable[Dialogue]) -> Iterator[Dialogue]:
     """Pass them on. An id that another split gives to another dialogue, as SGD counts from 1_00000 in each, becomes
     ``SPLIT-ID``. Raises :class:`UserError` naming the dialogue if it is there twice (in two splits: it would leak),
-    if it has no turns, or if a turn is repeated. Parts of one dialogue in two splits are reported at the end: they may
-    be two that begin alike, and their texts alone cannot say."""
-    wholes: dict[str, Split] = {}
-    leaks: list[str] = []
+    if it has no turns, or if a turn is repeated."""
     by_id: dict[str, dict[Split, tuple[str, int]]] = {}  # by id and split: where, and a hash of what is said
     for dialogue in dialogues:
         text, by_split = hash(tuple(turn.said.text for turn in dialogue.turns)), by_id.setdefault(dialogue.id, {})
@@ -107,17 +100,12 @@ def check_dialogues(dialogues: Iterable[Dialogue]) -> Iterator[Dialogue]:
             if split == dialogue.split or its == text:
                 raise UserError(f"{dialogue.where}: duplicate dialogue (first in {place}); delete one")
         by_split[dialogue.split] = (dialogue.where, text)
-        if dialogue.of is not None and wholes.setdefault(dialogue.of, dialogue.split) != dialogue.split:
-            leaks.append(f"{dialogue.where}: continues dialogue '{dialogue.of}' of {wholes[dialogue.of]}")
         if not dialogue.turns:
             raise UserError(f"{dialogue.where}: no turns")
         for i, (former, following) in enumerate(itertools.pairwise(dialogue.turns)):
             if former.said.speaker == following.said.speaker and former.said.text == following.said.text:
                 raise UserError(f"{dialogue.where}: turns {i} and {i + 1} are the same; delete one of them")
         yield _renamed(dialogue, f"{dialogue.split}-{dialogue.id}") if len(by_split) > 1 else dialogue
-    if leaks:
-        more = f" ({len(leaks) - 1} more do)" if len(leaks) > 1 else ""
-        warnings.warn(f"{leaks[0]}, or begins alike{more}: gates know such turns from training", stacklevel=2)
 
 
 def _renamed(dialogue: Dialogue, name: str) -> Dialogue:

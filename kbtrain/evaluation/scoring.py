@@ -47,7 +47,7 @@ from kbtrain.io.provenance import file_sha256, meta_of, meta_path, read_meta
 from kbtrain.llm.backends import read_llm_config
 from kbtrain.records import GATE_NAME, Example, GateExample, GateScore, Split, TurnExample
 from kbtrain.retrieval.base import attach_hits
-from kbtrain.training.data import label_rule, own_prompts, unnamed_in_both
+from kbtrain.training.data import label_rule, own_prompts
 
 FIT = "fit"  # stage of the gates that are fitted here
 
@@ -222,10 +222,8 @@ def make_turn_gates(config: ChoiceConfig, inputs: ScoringInputs) -> None:
             continue  # a recipe made it: it is the user's
         if not gate.is_current():
             with writing(target.parent):
-                shared = unnamed_in_both(labelled, inputs.dev, source)
-                train = [turn for turn in labelled if turn.dialogue_id not in shared]
-                fit_and_write(name, train, target.parent)
-                write_trained_on(target.parent, train)
+                fit_and_write(name, labelled, target.parent)
+                write_trained_on(target.parent, labelled)
                 gate.finish()
     if config.members:
         make_average(config)

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from kbtrain.answers.grading import contains
 from kbtrain.answers.mask import gold_texts, mask_answers, mask_leak
-from kbtrain.answers.writing import has_other_writing, has_southeast_asian
+from kbtrain.answers.writing import has_other_writing
 from kbtrain.errors import UserError
 from kbtrain.io import jsonl
 from kbtrain.io.artifact import Artifact
@@ -163,16 +163,3 @@ def word_rule(questions: Path) -> dict[str, str]:
     """
     texts = (question.text for question in jsonl.read(Question, questions))
     return {"words": RULE} if any(map(has_other_writing, texts)) else {}
-
-
-def script_warnings(questions: Path, tokens: Tokens) -> list[str]:
-    """A warning for questions in scripts that are cut into pairs of characters where a dictionary could cut words."""
-    if tokens.southeast_asian == "icu":
-        return []
-    n = sum(has_southeast_asian(question.text) for question in jsonl.read(Question, questions))
-    if not n:
-        return []
-    return [
-        f"warning: {n} questions are in Thai, Lao, Khmer or Burmese, which have no spaces: pairs of characters are "
-        'searched for; ICU cuts words by its dictionaries: pip install "kbtrain[icu]", --southeast-asian icu'
-    ]

@@ -22,14 +22,12 @@ from kbtrain.answers.writing import (
     KATAKANA,
     SOUTHEAST_ASIAN,
     UNSPACED,
-    has_southeast_asian,
     has_unspaced,
 )
 from kbtrain.errors import UserError, at
 from kbtrain.io.jsonl import read_json
 
 Chinese = Literal["bigrams", "characters", "jieba"]
-SoutheastAsian = Literal["bigrams", "icu"]
 RULE = "letters-marks-units/2"  # noted with every index: other rules cut other words
 _SPLITTING = "\u200b"  # zero-width space: the one ignored character that ends a word
 _POINTS = r"\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0652\u0670"  # of Hebrew and Arabic
@@ -51,12 +49,11 @@ class Tokens:
 
     A word is a run of letters, digits and combining marks. Chinese has no spaces: its runs become overlapping
     ``bigrams`` (a lone character stays one), single ``characters``, or the words of the package jieba. Runs of
-    hiragana, katakana and Hangul become bigrams, and so do Thai, Lao, Khmer and Burmese, or the words of ICU's
-    dictionaries. Vowel points of Arabic and Hebrew are dropped, since most texts lack them.
+    hiragana, katakana, Hangul, Thai, Lao, Khmer and Burmese become bigrams. Vowel points of Arabic and Hebrew are
+    dropped, since most texts lack them.
     """
 
     chinese: Chinese = "bigrams"
-    southeast_asian: SoutheastAsian = "bigrams"
 
     def surfaces(self, text: str) -> list[str]:
         """The words of a text before stop words are dropped and stems taken."""
@@ -82,13 +79,13 @@ class Tokens:
             return _bigrams(word)
         if not has_unspaced(word[0]):
             return (word,)
-        if self.southeast_asian == "icu" and has_southeast_asian(word[0]):
-            return tuple(_word_breaker()(word, "th"))  # the dictionaries follow the script, in any locale
         return _bigrams(regex.findall(r"\X", word))
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values that identify a tokenizer."""
-        return {**asdict(self), "stemmer": "english", "stop_words": sorted(STOP_WORDS), "rule": RULE}
+        # southeast_asian is the rule of indexes that could name a dictionary, too
+        rules = {"southeast_asian": "bigrams", "stemmer": "english", "stop_words": sorted(STOP_WORDS), "rule": RULE}
+        return {**asdict(self), **rules}
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(self.as_dict(), ensure_ascii=False), encoding="utf-8")
@@ -145,15 +142,6 @@ class TokenIds:
 def _bigrams(units: Sequence[str]) -> Iterable[str]:
     """Overlapping pairs of units; a lone unit stays one."""
     return ("".join(units[i : i + 2]) for i in range(max(1, len(units) - 1)))
-
-
-@functools.cache
-def _word_breaker() -> Any:
-    try:
-        from icu4py.breakers import WordBreaker
-    except ImportError:
-        raise UserError('cutting Thai, Lao, Khmer and Burmese needs ICU: pip install "kbtrain[icu]"') from None
-    return WordBreaker
 
 
 @functools.cache

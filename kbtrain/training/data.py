@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -222,16 +220,13 @@ def labelled_questions(path: Path, split: Split, key: Key, labels: Labels) -> li
 
 
 def read_classifier_data(train: Path, dev: Path, key: Key = "mastery", labels: Labels = "hard") -> ClassifierData:
-    """Both splits (of two files, or of one), apart (:func:`shared_dialogues`). Raises :class:`UserError` if a class is
-    missing or the splits overlap."""
+    """Both splits (of two files, or of one), apart. Raises :class:`UserError` if a class is missing or the
+    splits overlap."""
     train_rows, without = read_labelled(train, "train", key, labels)
     held_out, dev_without = read_labelled(dev, "dev", key, labels)
     questions, held_questions = (_of_kind(GateExample, rows) for rows in (train_rows, held_out))
     check_disjoint(questions, held_questions, train, dev)
-    shared = shared_dialogues(_of_kind(TurnExample, train_rows), _of_kind(TurnExample, held_out), train)
-    train_rows = [
-        row for row in train_rows if not (isinstance(row.example, TurnExample) and row.example.dialogue_id in shared)
-    ]
+    check_dialogues_apart(_of_kind(TurnExample, train_rows), _of_kind(TurnExample, held_out), train)
     for labels_there, rows, path, split in (
         ({row.need for row in train_rows}, train_rows, train, "train"),  # what is taught
         ({row.is_needed for row in held_out}, held_out, dev, "dev"),  # what dev's figures are of
@@ -247,28 +242,12 @@ def _of_kind(kind: type[E], rows: Iterable[Labelled]) -> list[E]:
     return [row.example for row in rows if isinstance(row.example, kind)]
 
 
-_MADE_UP = re.compile(r"(train|dev|test)-\d+")  # dialogues that their data set does not name: DSTC's instances
-
-
-def shared_dialogues(train: Iterable[TurnExample], dev: Iterable[TurnExample], path: Path) -> set[str]:
-    """As :func:`unnamed_in_both`. Raises :class:`UserError` for a named dialogue in both."""
-    turns, held_out = list(train), list(dev)
-    both = {turn.dialogue_id for turn in held_out}
-    named = next((name for turn in turns if (name := turn.dialogue_id) in both and not _MADE_UP.fullmatch(name)), None)
-    if named is not None:
-        raise UserError(f"{at(path)}: dialogue '{named}' stands in train and in dev")
-    return unnamed_in_both(turns, held_out, path)
-
-
-def unnamed_in_both(train: Iterable[TurnExample], dev: Iterable[TurnExample], path: Path) -> set[str]:
-    """Dialogues of both splits that have no name of their own: they may only begin alike, so that dev stays whole, and
-    their train turns, which a warning counts, are to be skipped."""
-    held_out = {turn.dialogue_id for turn in dev if _MADE_UP.fullmatch(turn.dialogue_id)}
-    both = [turn for turn in train if turn.dialogue_id in held_out]
-    if both:
-        what = f"{len(both)} train turns (the first: '{both[0].id}') continue dialogues of dev, or begin alike"
-        warnings.warn(f"{at(path)}: {what}: skipped", stacklevel=2)
-    return {turn.dialogue_id for turn in both}
+def check_dialogues_apart(train: Iterable[TurnExample], dev: Iterable[TurnExample], path: Path) -> None:
+    """Raise :class:`UserError` for a dialogue in both splits."""
+    both = {turn.dialogue_id for turn in dev}
+    shared = next((turn.dialogue_id for turn in train if turn.dialogue_id in both), None)
+    if shared is not None:
+        raise UserError(f"{at(path)}: dialogue '{shared}' stands in train and in dev")
 
 
 def class_weights(rows: Sequence[Labelled], strength: float = 1.0) -> tuple[float, float]:

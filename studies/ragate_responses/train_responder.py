@@ -21,7 +21,7 @@ from kbtrain.models.batching import like_length
 from kbtrain.records import Hit, Snippet, Split, TurnExample
 from kbtrain.training.answer_trainer import IGNORE, AnswerTrainer, Collator, TrainingRow, answer_loss
 from kbtrain.training.config import TrainingConfig
-from kbtrain.training.data import shared_dialogues
+from kbtrain.training.data import check_dialogues_apart
 from kbtrain.training.finish import Ending, steps_of
 from kbtrain.training.model_card import ModelCard, table
 from ragate_responses.responder import CARD, Responder, ResponderCard, ResponsePrompts, dialogue_fingerprint
@@ -65,8 +65,7 @@ def read_dialogue_data(
         raise UserError(
             f"{at(path)}: no turn has 'response_actions'; collect the turns again (data_gen/collect_turns.py)"
         )
-    shared = shared_dialogues(turns["train"], turns["dev"], path)
-    turns["train"] = [turn for turn in turns["train"] if turn.dialogue_id not in shared]
+    check_dialogues_apart(turns["train"], turns["dev"], path)
     lessons = {split: tuple(_lessons(split_turns, text, know, k)) for split, split_turns in turns.items()}
     for split, source in (("train", path), ("dev", dev)):
         if source and not lessons[split]:  # type: ignore[index]

@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from kbtrain.dialogue import DATASETS, domain_of, load_turns
 from kbtrain.errors import UserError
 from kbtrain.records import Entity, Snippet, TurnExample
-from kbtrain.training.folds import groups_of
 
 
 def turn(speaker, text, service="Hotels_2", act="INFORM", slots=(), **more):
@@ -176,63 +174,6 @@ def test_a_slot_outside_its_text_is_refused(tmp_path):
     )
 
 
-def dstc(folder, labels, knowledge):
-    put(folder / "knowledge.json", knowledge)
-    log = [{"speaker": "U", "text": "A hotel?"}, {"speaker": "S", "text": "Avalon."}, {"speaker": "U", "text": "Wifi?"}]
-    put(folder / "val" / "logs.json", [log, log[:1]])
-    put(folder / "val" / "labels.json", labels)
-    return folder
-
-
-DSTC9 = {"hotel": {"3": {"name": "Avalon", "docs": {"0": {"title": "Wifi?", "body": "Yes."}}}}}
-DSTC11 = {
-    "hotel": {
-        "3": {
-            "name": "Avalon",
-            "reviews": {"5": {"sentences": {"1": "Fast wifi."}}},
-            "faqs": {"2": {"question": "Wifi?", "answer": "Free."}},
-        }
-    }
-}
-
-
-def test_dstc9_and_dstc11_label_the_turn_after_the_last(tmp_path):
-    nine = {"domain": "hotel", "entity_id": 3, "doc_id": 0}
-    labels = [{"target": True, "knowledge": [nine], "response": "Yes, free."}, {"target": False}]
-    turns, snippets = load("dstc", dstc(tmp_path / "9", labels, DSTC9))
-    assert [(t.id, t.split, t.label, t.turn) for t in turns] == [
-        ("dev-0:3", "dev", True, 3),
-        ("dev-1:1", "dev", False, 1),
-    ]
-    assert turns[0].gold_snippets == ("hotel/3/0",)
-    assert snippets == [Snippet("hotel/3/0", None, "Avalon", "Wifi? Yes.")]
-
-    eleven = [
-        {"domain": "hotel", "entity_id": 3, "doc_type": "review", "doc_id": 5, "sent_id": 1},
-        {"domain": "hotel", "entity_id": 3, "doc_type": "faq", "doc_id": 2},
-    ]
-    turns, snippets = load("dstc", dstc(tmp_path / "11", [{"target": True, "knowledge": eleven}] * 2, DSTC11))
-    assert turns[0].gold_snippets == ("hotel/3/review/5/1", "hotel/3/faq/2")
-    assert [s.text for s in snippets] == ["Fast wifi.", "Wifi? Free."]
-
-
-def test_instances_of_one_dstc_dialogue_share_its_name(tmp_path):
-    turns, _ = load("dstc", dstc(tmp_path, [{"target": True, "response": "Yes."}, {"target": False}], DSTC9))
-    assert [(t.id, t.dialogue_id) for t in turns] == [("dev-0:3", "dev-0"), ("dev-1:1", "dev-0")]
-    assert len(set(groups_of([*turns, replace(turns[0], dialogue_id="other")]))) == 2  # one fold holds both
-
-
-def test_dstc_labels_that_do_not_fit_are_refused(tmp_path):
-    assert "\n" not in refused(
-        "dstc", dstc(tmp_path, [{"target": False}], DSTC9), match="2 dialogues in logs.json but 1 in labels.json"
-    )
-    gone = {"domain": "hotel", "entity_id": 4, "doc_id": 0}
-    labels = [{"target": True, "knowledge": [gone]}, {"target": False}]
-    assert "\n" not in refused(
-        "dstc", dstc(tmp_path, labels, DSTC9), match="dialogue 0: its knowledge 'hotel/4/0' is not in knowledge"
-    )
-
-
 def lines(path, *rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -274,19 +215,6 @@ def test_a_dialogue_without_a_name_in_two_splits_is_refused(tmp_path, first, sec
     assert "\n" not in refused("jsonl", path, match=told)
     named = lines(path, *rows, last | {"dialogue_id": "another"})
     assert [t.dialogue_id for t in load("jsonl", named)[0]] == ["turns-1", "turns-2", "another"]
-
-
-def test_a_dialogue_of_dstc_in_two_splits_is_told(tmp_path):
-    """By their beginnings alone they are one: it cannot be refused, for the lines have no names that could tell."""
-    dstc(tmp_path, [{"target": True, "response": "Yes."}, {"target": False}], DSTC9)
-    turns = json.loads((tmp_path / "val" / "logs.json").read_text())[0]
-    put(tmp_path / "train" / "logs.json", [turns[:1]])  # "A hotel?" begins many
-    assert len(load("dstc", tmp_path)[0]) == 3
-    put(tmp_path / "train" / "logs.json", [turns[:1], [*turns, *turns[1:]]])
-    told = r"val: dialogue 0: continues dialogue 'train-0' of train, or begins alike: gates know such turns from"
-    with pytest.warns(UserWarning, match=told):
-        turns = load("dstc", tmp_path)[0]
-    assert {turn.dialogue_id for turn in turns if turn.split == "dev"} >= {"train-0"}  # a gate's card knows it again
 
 
 def test_plain_lines_need_only_context_and_label(tmp_path):
@@ -362,7 +290,7 @@ def test_an_example_comes_back_from_its_file_as_it_was(tmp_path):
 
 
 def test_every_data_set_has_a_name_and_a_wrong_one_is_told():
-    assert DATASETS == ("sgd", "ketod", "ketod_lines", "dstc", "ketod_released", "jsonl")
+    assert DATASETS == ("sgd", "ketod", "ketod_lines", "ketod_released", "jsonl")
     assert "\n" not in refused("ketodd", Path(), match="unknown data set 'ketodd'; did you mean 'ketod'")
     assert "\n" not in refused("ketod_released", Path(), match="needs the folder of SGD")
 

@@ -14,7 +14,7 @@ from kbtrain.gate.trained_on import trained_among
 from kbtrain.gates.registry import GATES
 from kbtrain.io import jsonl
 from kbtrain.io.provenance import read_meta
-from kbtrain.records import GateExample, GateScore, TurnExample
+from kbtrain.records import GateExample, GateScore
 
 
 @pytest.fixture
@@ -136,20 +136,6 @@ def test_turns_of_a_run_are_read_by_the_frozen_encoder_too_and_no_other_command_
         "dialogue_state",
         "structural",
     ]
-
-
-@pytest.mark.parametrize("script", ["eval/score.py", "recipes/fit_gate.py"])
-def test_turns_of_a_dialogue_of_dev_that_has_no_name_are_left_out_wherever_a_gate_is_fitted(tmp_path, script):
-    """DSTC names none: `score.py` fitted its gates to them, and then refused to score dev."""
-    path = tmp_path / "turns.jsonl"
-    alike = [turn(0, split, id=f"{split}-0:1", dialogue_id="train-0") for split in ("train", "dev")]
-    jsonl.write(path, [*alike, *(turn(i, split) for split in ("train", "dev", "test") for i in range(1, 9))])
-    how = ("--gate", "dialogue_state") if "fit" in script else ("--only", "dialogue_state")
-    with pytest.warns(UserWarning, match=r"1 train turns \(the first: 'train-0:1'\) continue dialogues of dev, or"):
-        done = here(script, "--run", tmp_path, *how)
-    assert done.returncode == 0, done.stderr
-    train, dev = ([row for row in jsonl.read(TurnExample, path) if row.split == part] for part in ("train", "dev"))
-    assert trained_among(tmp_path / "dialogue_state", [*train, *dev]) == train[1:]
 
 
 def test_a_gate_that_cannot_be_fitted_here_names_what_makes_it(files):

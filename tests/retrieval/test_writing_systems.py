@@ -96,14 +96,6 @@ def test_a_passage_of_each_script_is_found() -> None:
     assert {query: found[0].passage_id for query, found in zip(QUERIES, hits, strict=True)} == QUERIES
 
 
-def test_icu_cuts_thai_into_the_words_of_its_dictionary() -> None:
-    pytest.importorskip("icu4py")
-    tokens = Tokens(southeast_asian="icu")
-    assert tokens.words("เงินบาทเป็นสกุลเงินของประเทศไทย 5") == ["เงิน", "บาท", "เป็น", "สกุล", "เงิน", "ของ", "ประเทศไทย", "5"]
-    assert tokens.words("ភ្នំពេញជារាជធានី") == ["ភ្នំពេញ", "ជា", "រាជធានី"]
-    assert tokens.words("東京は Paris") == ["東京", "は", "pari"]
-
-
 @pytest.mark.parametrize(
     ("gold", "right", "wrong"),
     [
@@ -163,7 +155,7 @@ def test_an_index_of_an_older_rule_is_refused_with_the_command_and_built_again(t
     assert open_index(corpus, folder).search(["भारत"], 1)[0][0].passage_id == "a"
 
 
-def test_retrieve_notes_the_rule_and_warns_of_scripts_that_need_a_dictionary(tmp_path: Path) -> None:
+def test_retrieve_notes_the_rule_of_words(tmp_path: Path) -> None:
     questions = [{"id": "t", "question": "เมืองหลวงของประเทศไทยคือ", "answers": ["กรุงเทพมหานคร"]}]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
     rows = ({"id": name, "title": "", "text": text} for name, text in PASSAGES.items())
@@ -173,7 +165,6 @@ def test_retrieve_notes_the_rule_and_warns_of_scripts_that_need_a_dictionary(tmp
     done = scripts.run("data_gen/retrieve.py", *run, "--corpus", tmp_path / "p.jsonl")
     assert done.returncode == 0, done.stderr
     assert "an answer in the hits for 1 of 1" in done.stdout
-    assert "warning: 1 questions are in Thai, Lao, Khmer or Burmese" in done.stdout
     assert "mask" not in done.stdout
     key = read_meta(tmp_path / "run" / "evidence.jsonl")["key"]
     assert key["words"] and "southeast_asian" not in key

@@ -72,16 +72,6 @@ def test_data_that_teaches_nothing_or_leaks_is_refused(tmp_path, turns, words):
         read_classifier_data(path, path)
 
 
-def test_train_turns_of_a_dialogue_of_dev_that_has_no_name_are_left_out_and_told(tmp_path):
-    """DSTC names none: they may only begin alike, and nobody could tell them apart."""
-    first = {"id": "train-0:3", "dialogue_id": "train-0"}
-    turns = [turn(0, **first), turn(4), turn(1), turn(5, "dev", id="dev-0:3", dialogue_id="train-0"), turn(4, "dev")]
-    path = turns_file(tmp_path / "t.jsonl", turns)
-    with pytest.warns(UserWarning, match=r"1 train turns \(the first: 'train-0:3'\) continue dialogues of dev"):
-        data = read_classifier_data(path, path)
-    assert [row.example.id for row in data.train] == ["train4:3", "train1:3"] and len(data.dev) == 2
-
-
 def test_a_question_in_train_and_dev_is_refused(tmp_path):
     train = turns_file(tmp_path / "train.jsonl", [question(i, "train", mastery=i == 0) for i in range(2)])
     same = [replace(question(i, "dev", mastery=i == 0), question=question(i, "train").question) for i in range(2)]
