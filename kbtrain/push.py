@@ -104,9 +104,8 @@ def _files(folder: Path, settings: Push, prefix: str = "") -> Iterator[tuple[str
     """What a gate is opened from by its place in the repository, parts of a stack in folders of their own; settings as
     bytes. Raises :class:`UserError` for a gate of a server, a folder of pickles, and parts of one name."""
     card, kind = read_card(folder), kind_of(folder)[1]
-    if kind.server:
-        what = f"a gate of kind '{card.kind}' is an address of yours and a key; it is not sent"
-        raise UserError(f"{at(folder / CARD)}: {what}")
+    if card.asks_server:
+        raise UserError(f"{at(folder / CARD)}: this gate is an address of yours and a key; it is not sent")
     parts = {part: Path(part).name for part in card.parts()}
     if len(set(parts.values())) < len(parts):
         raise UserError(f"{at(folder / CARD)}: two of its parts have folders of one name; rename one, make it again")

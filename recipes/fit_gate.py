@@ -9,7 +9,7 @@ them (Kind.features) are extracted once and kept beside the output folder, for e
 Of the gates that come along, encoder_probe reads questions or turns by a frozen sentence encoder, features the form of
 a question (its recipe reads the corpus's word counts too), structural and dialogue_state turns. The others have no fit:
 probe needs the answering model's states; kbm, encoder, ragate_mha and ragate_peft are trained in steps; stack and
-average are made of other gates; seakr, p_yes, draft and server learn nothing from labels.
+average are made of other gates; seakr and draft learn nothing from labels.
 
 Examples:
   python recipes/fit_gate.py --gate structural --train runs/ketod/turns.jsonl --dev runs/ketod/turns.jsonl \\

@@ -101,7 +101,7 @@ def test_what_scored_otherwise_in_silence_is_one_line(
         ),
         *(
             (kind, "gate.json", {"base_model": "../.."}, f"{kind}/gate.json: field 'base_model': model '../..': cannot")
-            for kind in ("seakr", "p_yes", "draft")
+            for kind in ("seakr", "draft")
         ),
         *(
             (kind, "gate.json", {"models": {}}, "gate.json: field 'models': .*nothing for key 'mastery'")

@@ -263,6 +263,12 @@ class GateCard(BaseModel):
         question alone. Without those of parts."""
         return ()
 
+    @property
+    def asks_server(self) -> bool:
+        """True if scores come from a server whose address and key the card names: the folder is neither sent to the hub
+        nor opened from there."""
+        return False
+
     def passes(self, example: Any) -> list[Pass]:
         """Prompts of a score of one example, for a price before the work; without those of parts.
 

@@ -127,7 +127,7 @@ def handle(
     singles = single_gates(folder)
     # A gate of a server, and one made of such and of gates without a model, are paid by their tokens. Beside a member
     # whose model runs here seconds are the price.
-    served_kinds = {(kind_named(single.kind).server, single.base_model is not None) for _, single in singles}
+    served_kinds = {(single.asks_server, single.base_model is not None) for _, single in singles}
     return GateHandle(
         tuple(stored.get(score, score) for score in names),
         identity_of(_content(folder) + (f":states of {served.served_name}" if served else "")),
@@ -156,7 +156,7 @@ def single_gates(folder: Path) -> list[tuple[Path, GateCard]]:
 
 def _models(folder: Path, card: GateCard) -> set[str]:
     """The gate's own folder, which holds configuration and tokenizer, its base model, and those of its parts."""
-    opened_here = card.base_model and not kind_named(card.kind).server
+    opened_here = card.base_model and not card.asks_server
     models = {str(folder), *([card.base_model] if card.base_model and opened_here else [])}
     return models.union(*(_models(folder / part, read_card(folder / part)) for part in card.parts()))
 

@@ -30,9 +30,8 @@ class Kind:
     computed once for all keys; ``fit`` gets them as its third argument, and the gate has ``score_features(features)``.
     ``files``: names of files in its folder that go to the hub and come from there, beside
     :data:`kbtrain.gate.hub.FILES`. ``open_served``: of a folder and a server that gives the states of the answering
-    model, which is then not opened here. ``server``: scores come from a server whose address and key its card names:
-    the folder is neither sent to the hub nor opened from there. ``of_members``: of the card and its members' scores, of
-    a kind that is computed from those; ``one_score``: each member has one, to which the card adds nothing.
+    model, which is then not opened here. ``of_members``: of the card and its members' scores, of a kind that is
+    computed from those; ``one_score``: each member has one, to which the card adds nothing.
     """
 
     card: type[GateCard]
@@ -44,7 +43,6 @@ class Kind:
     features: Callable[[Sequence[Any]], Any] | None = None
     files: tuple[str, ...] = ()
     open_served: Callable[[Path, StatesServer], Gate] | None = None
-    server: bool = False
     of_members: Callable[[Any, Sequence[ByName]], dict[str, list[float]]] | None = None
     one_score: bool = False
 

@@ -16,6 +16,8 @@ from kbtrain.gate.card import CARD, ClassifierCard, GateCard, KeyedCard, read_ga
 from kbtrain.gate.gate import Gate, KeyedGate
 from kbtrain.gate.hub import local_folder
 from kbtrain.gates.average import AverageCard, AverageGate
+from kbtrain.gates.draft.gate import DraftCard, load_draft
+from kbtrain.gates.draft.gate import load_served as load_served_draft
 from kbtrain.gates.encoder.gate import EncoderGate
 from kbtrain.gates.encoder.probe import EncoderProbe, embedded
 from kbtrain.gates.features.gate import Features, FeaturesCard
@@ -30,8 +32,6 @@ from kbtrain.gates.seakr.gate import load_served as load_seakr
 from kbtrain.gates.simple import RETRIEVER_SCORES
 from kbtrain.gates.stack import Stack, StackCard
 from kbtrain.gates.turns import DialogueStateCard, DialogueStateGate, StructuralCard, StructuralGate
-from kbtrain.gates.untrained import draft, p_yes, server
-from kbtrain.gates.untrained.card import load_served as load_untrained
 from kbtrain.records import DtypeName
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 GROUP = "kbtrain.gates"
 # Kinds that kbtrain had, each with the last version that reads its folders.
-DROPPED: dict[str, str] = {}
+DROPPED: dict[str, str] = {"p_yes": "0.1.0", "server": "0.1.0"}
 _LONGEST_NAME = 255  # characters: what file systems take
 
 
@@ -81,15 +81,7 @@ GATES: dict[str, Kind] = {
     ),
     "features": Kind(FeaturesCard, Features.load, QUESTION, "recipes/train_features.py", fit=Features.fit_form),
     "seakr": Kind(SeakrCard, SeaKR.load, QUESTION, "recipes/make_seakr.py", ("seakr",), open_served=load_seakr),
-    "p_yes": Kind(
-        p_yes.PYesCard, p_yes.PYes.load, QUESTION, "recipes/make_untrained.py",
-        open_served=partial(load_untrained, p_yes.ServedPYes),
-    ),
-    "draft": Kind(
-        draft.DraftCard, draft.Draft.load, QUESTION, "recipes/make_untrained.py",
-        open_served=partial(load_untrained, draft.ServedDraft),
-    ),
-    "server": Kind(server.ServerCard, server.ServerGate.load, QUESTION, "recipes/make_untrained.py", server=True),
+    "draft": Kind(DraftCard, load_draft, QUESTION, "recipes/make_draft.py", open_served=load_served_draft),
     "ragate_mha": Kind(ClassifierCard, RagateMHA.load, QUESTION | TURN, "recipes/train_ragate_mha.py"),
     "ragate_peft": Kind(RagatePeftCard, RagatePeft.load, TURN, "recipes/train_ragate_peft.py"),
     "dialogue_state": Kind(DialogueStateCard, DialogueStateGate.load, TURN, FIT_GATE, fit=DialogueStateGate.fit),
@@ -233,9 +225,8 @@ def folder_of(place: Path | str, revision: str | None = None) -> Path:
 
 def _check_fetched(folder: Path) -> None:
     """Raise :class:`UserError` for a gate from the hub that would send a key of this machine's environment."""
-    name, kind = kind_of(folder)
-    if kind.server:
+    if read_card(folder).asks_server:
         raise UserError(
-            f"{at(folder / CARD)}: a gate of kind '{name}' has an address and a key of the environment to send there; "
+            f"{at(folder / CARD)}: this gate has an address and a key of the environment to send there; "
             "it is not opened from the hub: read its gate.json, copy the folder, open the copy"
         )

@@ -20,7 +20,7 @@ import numpy as np
 
 from kbtrain.arrays import States
 from kbtrain.errors import UserError
-from kbtrain.llm.replies import choices_of, protocol, top_logprobs
+from kbtrain.llm.replies import protocol, top_logprobs
 from kbtrain.models.batching import n_alike
 from kbtrain.prompts.kbm import TEMPLATE_OPTIONS, chat_messages, encode
 from kbtrain.prompts.own import OwnPrompts, asked_text
@@ -233,24 +233,6 @@ class StatesServer:
                 self._keep_draft(ids, _generated_tokens(reply))
             drafts.append([sorted((p for _, p in top), reverse=True)[:2] for top in top_logprobs(reply)])
         return drafts
-
-    def read_token_logprobs(self, prompts: Sequence[Sequence[int]], tokens: Sequence[int]) -> list[dict[int, float]]:
-        """Log-probabilities of chosen ``tokens`` behind each prompt, before temperature and filters.
-
-        One request for each prompt and token allows that token alone. vLLM 0.32 ignores ``logprob_token_ids`` with any
-        speculative method, and its engine ends where another request asks for log-probabilities beside such a one.
-        Raises :class:`UserError`.
-        """
-        read: list[dict[int, float]] = [{} for _ in prompts]
-        for token in tokens:
-            for reply, of_prompt in zip(
-                self._replies(prompts, 1, {"logprobs": 1, "allowed_token_ids": [token]}), read, strict=True
-            ):
-                values = choices_of(reply)[0].usable_logprobs()
-                if not values:
-                    raise UserError(f"server {self.server.base}: gives no log-probability of token {token}")
-                of_prompt[token] = values[0]
-        return read
 
     def sample(
         self, prompts: Sequence[Sequence[int]], n: int, tokens: int, drawn: Mapping[str, Any], end_token: int | None

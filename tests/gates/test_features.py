@@ -336,8 +336,8 @@ def test_a_folder_of_another_kind_or_with_a_broken_note_is_not_written_to(recipe
     keys = {"train": folder / "train.jsonl", "dev": folder / "dev.jsonl", "output": out, **more}
     arguments = [part for key, value in keys.items() for part in (f"--{key}", str(value))]
     out.mkdir()
-    (out / "gate.json").write_text('{"kind": "p_yes"}')
-    with pytest.raises(UserError, match=r"gate\.json: a gate 'p_yes' is in this folder"):
+    (out / "gate.json").write_text('{"kind": "kbm"}')
+    with pytest.raises(UserError, match=r"gate\.json: a gate 'kbm' is in this folder"):
         Recipe(recipe)(arguments)
     (out / "gate.json").unlink()
     (out / "run.json").write_bytes(content.encode(errors="surrogateescape"))

@@ -39,9 +39,9 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory, url: str) -> Any:
 
     def build(kind: str) -> Path:
         if kind not in made:
-            made[kind] = tmp_path_factory.mktemp(kind) / kind
-            if kind == "server":
-                gate_folders.server(made[kind], url)
+            made[kind] = tmp_path_factory.mktemp(kind) / kind.removesuffix("_of_server")
+            if kind == "draft_of_server":
+                gate_folders.draft_of_server(made[kind], url)
             else:
                 gate_folders.FOLDERS[kind](made[kind])
         return made[kind]
@@ -49,11 +49,11 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory, url: str) -> Any:
     return build
 
 
-@pytest.fixture(params=GATES)
+@pytest.fixture(params=[*GATES, "draft_of_server"])
 def opened(request: pytest.FixtureRequest, folder_of: Any) -> tuple[str, Path, Gate]:
     """Name of the kind, its folder, and the gate opened from it by the one function."""
     folder = folder_of(request.param)
-    return request.param, folder, kbtrain.load_gate(folder)
+    return request.param.removesuffix("_of_server"), folder, kbtrain.load_gate(folder)
 
 
 def inputs(gate: Gate) -> list[Any]:
@@ -65,7 +65,7 @@ def noted(value: float) -> Threshold:
 
 
 def test_every_kind_has_a_folder_here_and_says_what_it_reads() -> None:
-    assert {*gate_folders.FOLDERS, "server"} == set(GATES)
+    assert set(gate_folders.FOLDERS) == set(GATES)
     assert {name for name, kind in GATES.items() if not kind.reads & QUESTION} == TURNS_ONLY
     assert all(kind.reads <= QUESTION | TURN for kind in GATES.values())
 
@@ -109,7 +109,7 @@ def test_it_decides_by_the_threshold_that_its_card_notes(opened: tuple[str, Path
 
 
 def test_its_card_tells_the_prompts_and_tokens_of_a_score_before_the_work(opened: tuple[str, Path, Gate]) -> None:
-    kind, folder, gate = opened
+    _, folder, gate = opened
     (example,) = gate.examples(inputs(gate)[:1])
     passes = handle(folder).passes(example)
     if gate.card is not None and not gate.card.parts():  # else as its members
@@ -117,8 +117,8 @@ def test_its_card_tells_the_prompts_and_tokens_of_a_score_before_the_work(opened
     assert all(text_of(example).splitlines()[-1] in one.prompt for one in passes)
     gate.score_all([example])
     assert gate.spent.get("tokens", 0) <= sum(one.tokens for one in passes)
-    if kind == "server":
-        assert handle(folder).server and gate.spent["requests"] == len(passes) == 2
+    if gate.card.asks_server:
+        assert handle(folder).server and gate.spent["requests"] == len(passes) == 1
 
 
 def test_a_wrong_argument_is_one_line(opened: tuple[str, Path, Gate]) -> None:

@@ -16,10 +16,10 @@ import kbtrain
 from kbtrain.config import build
 from kbtrain.errors import UserError
 from kbtrain.gate.trained_on import entity_hashes, question_hash
+from kbtrain.gates.draft.gate import DraftCard
 from kbtrain.gates.handles import GateHandle, handle
 from kbtrain.gates.simple import Always
 from kbtrain.gates.stack import Input, Linear, fit_linear, held_out_log_odds
-from kbtrain.gates.untrained.draft import DraftCard
 from kbtrain.io.jsonl import dump, read, write
 from kbtrain.io.provenance import meta_path, stamp
 from kbtrain.prompts.kbm import answer_fingerprint

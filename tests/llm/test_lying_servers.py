@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ from tiny_kbm import make_tokenizer
 from torture import servers
 
 from kbtrain.errors import UserError
+from kbtrain.gates.draft.gate import DraftCard, DraftServer
+from kbtrain.gates.draft.server import DraftOfServer
 from kbtrain.llm.base import AnswerRequest, Sampling
 from kbtrain.llm.check_server import check_server
 from kbtrain.llm.dialect import Server
@@ -151,3 +154,39 @@ def test_a_field_out_of_place_is_an_answer_or_a_line(seed: int, liar: servers.Li
             ask()
         except UserError as error:
             assert str(error).startswith("server") and servers.KEY not in str(error) and "\n" not in str(error)
+
+
+@pytest.fixture(params=["chat", "completions"])
+def gate(request: pytest.FixtureRequest, liar: servers.Liar, monkeypatch: pytest.MonkeyPatch) -> DraftOfServer:
+    """A gate of the server, that tries three times without a pause."""
+    chat = request.param == "chat"
+    tokenizer = None if chat else make_tokenizer()
+    retry = Retry(tries=3, first=0.0, longest=0.0, patience=0.0)
+    llm = OpenAILLM("tiny", tokenizer, Sampling(), Server(liar.url, "tiny", chat=chat, retry=retry))
+    asked = DraftServer(url=liar.url, name="tiny", chat=chat, top=2)
+    card = DraftCard(
+        base_model="tiny", dtype="auto", tokens=2, signal="draft_margin", prompt_fingerprint="", server=asked
+    )
+    return DraftOfServer(llm, card, asked)
+
+
+@pytest.mark.parametrize("name", [lie.name for lie in servers.TRANSPORT if lie.name not in SLOW | DEAR])
+def test_a_gate_of_a_server_takes_no_lie_for_a_reply(name: str, liar: servers.Liar, gate: DraftOfServer) -> None:
+    liar.lies(None)
+    truth = gate.score_all(["Who?", "What?"])
+    liar.lies(LIES[name], servers.TO["the first question"])
+    try:
+        assert gate.score_all(["Who?", "What?"]) == truth or ("status 400" in name and gate.spent["refused"] == 1)
+    except UserError as error:
+        assert str(error).startswith("server") and servers.KEY not in str(error) and "\n" not in str(error)
+
+
+@pytest.mark.parametrize("lie", servers.CONTENT, ids=lambda lie: lie.name[:20])
+def test_a_gate_of_a_server_gives_numbers_or_a_line(lie: servers.Lie, liar: servers.Liar, gate: DraftOfServer) -> None:
+    liar.lies(lie, servers.TO["every question"])
+    try:
+        found = gate.score_all(["Who?", "What?"])
+    except UserError as error:
+        assert str(error).startswith("server") and servers.KEY not in str(error) and "\n" not in str(error)
+    else:
+        assert all(math.isfinite(value) for values in found.values() for value in values)

@@ -13,6 +13,7 @@ from support.vllm_server import KEEP_SMALL, ROOT, VLLM_PYTHON, run_to_end, vllm_
 
 import kbtrain
 from kbtrain.engine.vllm_args import serve_flags
+from kbtrain.gates.draft.gate import DraftCard
 from kbtrain.gates.probe.gate import (
     DRAFT_TOKENS,
     WEIGHTS,
@@ -28,8 +29,6 @@ from kbtrain.gates.probe.head import Head
 from kbtrain.gates.probe.sampled_states import KeptStates
 from kbtrain.gates.probe.served import check_reference, write_reference
 from kbtrain.gates.probe.states import StateStore, draft_states, prompt_key, prompt_states
-from kbtrain.gates.untrained.draft import DraftCard
-from kbtrain.gates.untrained.p_yes import PYesCard
 from kbtrain.io import jsonl
 from kbtrain.io.store import SampleStore
 from kbtrain.llm.base import Sampling
@@ -39,7 +38,6 @@ from kbtrain.llm.served_states import StatesServer, largest_difference
 from kbtrain.models.adapters import base_fingerprint
 from kbtrain.models.load import load_model, load_tokenizer
 from kbtrain.prompts.kbm import answer_fingerprint, answer_prompt, encode
-from kbtrain.prompts.yes_no import yes_no_fingerprint
 from kbtrain.records import Evidence, GateExample, Question
 from kbtrain.serve.gate_model import continue_draft
 
@@ -172,18 +170,10 @@ def test_an_answer_that_continues_its_draft_is_the_whole_answer(engine, prompts)
 
 
 def test_scores_by_log_probabilities_equal_those_here(engine, model, tmp_path):
-    cards = (
-        DraftCard(
-            prompt_fingerprint=answer_fingerprint(model[1]), signal="draft_margin", base_model=MODEL, dtype="fp32"
-        ),
-        PYesCard(prompt_fingerprint=yes_no_fingerprint(model[1]), signal="p_yes", base_model=MODEL, dtype="fp32"),
-    )
-    for card in cards:
-        folder = tmp_path / card.kind
-        folder.mkdir()
-        card.write(folder)
-        served, here = kbtrain.load_gate(folder, states=engine), kbtrain.load_gate(folder)
-        assert np.allclose(served.score(TEXTS), here.score(TEXTS), atol=1e-4)
+    prompts = answer_fingerprint(model[1])
+    DraftCard(prompt_fingerprint=prompts, signal="draft_margin", base_model=MODEL, dtype="fp32").write(tmp_path)
+    served, here = kbtrain.load_gate(tmp_path, states=engine), kbtrain.load_gate(tmp_path)
+    assert np.allclose(served.score(TEXTS), here.score(TEXTS), atol=1e-4)
 
 
 def test_end_states_of_drawn_answers_equal_those_here(engine, model, prompts):

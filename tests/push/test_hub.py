@@ -286,13 +286,12 @@ def test_weights_that_were_changed_on_the_hub_are_refused(hub, gate):
 
 
 def test_a_gate_that_would_send_a_key_of_the_environment_is_neither_sent_nor_opened(hub, gate):
-    card = {"schema_version": 1, "kind": "server", "base_model": "m", "dtype": "auto", "prompt_fingerprint": "p"}
-    text = json.dumps(
-        {**card, "signal": "server_p_yes", "url": "http://evil/v1", "served": "m", "key_env": "AWS_SECRET"}
-    )
+    card = {"schema_version": 1, "kind": "draft", "base_model": "m", "dtype": "auto", "prompt_fingerprint": "p"}
+    server = {"url": "http://evil/v1", "name": "m", "key_env": "AWS_SECRET"}
+    text = json.dumps({**card, "signal": "draft_margin", "server": server})
     hub.repositories[NAME] = Repository()
     hub.repositories[NAME].commit({"gate.json": text.encode()})
-    with pytest.raises(UserError, match="kind 'server' has an address and a key of the environment"):
+    with pytest.raises(UserError, match="this gate has an address and a key of the environment"):
         kbtrain.load_gate(NAME)
     (gate / "gate.json").write_text(text)
     with pytest.raises(UserError, match="is not sent"):
@@ -315,18 +314,19 @@ def test_a_model_that_only_this_machine_knows_needs_a_name(hub, gate, tmp_path):
 def test_a_gate_that_asks_a_model_is_tried_with_the_one_that_lies_here(hub, tmp_path):
     from tiny_kbm import make_folder
 
-    from kbtrain.gates.untrained.p_yes import PYesCard, yes_no_fingerprint
+    from kbtrain.gates.draft.gate import DraftCard
     from kbtrain.models.load import load_tokenizer
+    from kbtrain.prompts.own import asked_fingerprint
 
     model = make_folder(tmp_path / "model")
-    prompts = yes_no_fingerprint(load_tokenizer(str(model)))
-    card = PYesCard(base_model=str(model), dtype="fp32", prompt_fingerprint=prompts, signal="p_yes")
+    prompts = asked_fingerprint(load_tokenizer(str(model)), None)
+    card = DraftCard(base_model=str(model), dtype="fp32", prompt_fingerprint=prompts, signal="draft_margin", tokens=2)
     (tmp_path / "gate").mkdir()
     card.write(tmp_path / "gate")
     lines(tmp_path / "gate", model="org/llm")
     files = hub.repositories[NAME].files
     assert json.loads(files["gate.json"])["base_model"] == "org/llm"
-    assert "gave: score 0." in files["README.md"].decode() and str(tmp_path).encode() not in b"".join(files.values())
+    assert "gave: score " in files["README.md"].decode() and str(tmp_path).encode() not in b"".join(files.values())
     with pytest.raises(UserError, match="model 'org/llm'"):  # the stand-in has no such model
         kbtrain.load_gate(NAME)
 

@@ -98,7 +98,7 @@ def test_a_list_of_one_model_decides_whatever_a_request_says():
     assert GateModel([], None).serves("gpt-3.5-turbo")
 
 
-@pytest.mark.parametrize("kind", ["probe", "draft_probe", "draft", "p_yes", "seakr"])
+@pytest.mark.parametrize("kind", ["probe", "draft_probe", "draft", "seakr"])
 def test_kinds_that_read_a_model_name_it(kind, tmp_path):
     getattr(gate_folders, kind)(tmp_path / kind)
     card = read_card(tmp_path / kind)

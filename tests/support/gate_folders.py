@@ -108,16 +108,8 @@ def seakr(folder: Path) -> None:
     )
 
 
-def p_yes(folder: Path) -> None:
-    from kbtrain.gates.untrained.p_yes import PYesCard
-    from kbtrain.prompts.yes_no import yes_no_fingerprint
-
-    base, fingerprint = make_folder(folder / "base"), yes_no_fingerprint(make_tokenizer())
-    PYesCard(base_model=str(base), dtype="fp32", prompt_fingerprint=fingerprint, signal="p_yes").write(folder)
-
-
 def draft(folder: Path) -> None:
-    from kbtrain.gates.untrained.draft import DraftCard
+    from kbtrain.gates.draft.gate import DraftCard
     from kbtrain.prompts.kbm import answer_fingerprint
 
     base, fingerprint = make_folder(folder / "base"), answer_fingerprint(make_tokenizer())
@@ -127,13 +119,14 @@ def draft(folder: Path) -> None:
     card.write(folder)
 
 
-def server(folder: Path, url: str) -> None:
+def draft_of_server(folder: Path, url: str) -> None:
     """``url``: of a model that is served, see served_model.py."""
-    from kbtrain.gates.untrained.server import ServerCard, server_fingerprint
+    from kbtrain.gates.draft.gate import DraftCard, DraftServer
+    from kbtrain.prompts.own import asked_fingerprint
 
-    ServerCard(
-        base_model="tiny", url=url, served="tiny", tokens=2, top=20, signal="server_draft_margin",
-        prompt_fingerprint=server_fingerprint(None, None),
+    DraftCard(
+        base_model="tiny", dtype="auto", tokens=2, signal="draft_margin", server=DraftServer(url=url, name="tiny"),
+        prompt_fingerprint=asked_fingerprint(None, None),
     ).write(folder)  # fmt: skip
 
 
@@ -210,7 +203,7 @@ def average(folder: Path) -> None:
 FOLDERS: dict[str, Callable[[Path], None]] = {
     build.__name__: build
     for build in (
-        kbm, probe, draft_probe, encoder, encoder_probe, features, seakr, p_yes, draft, ragate_mha, ragate_peft,
+        kbm, probe, draft_probe, encoder, encoder_probe, features, seakr, draft, ragate_mha, ragate_peft,
         dialogue_state, structural, stack, average,
     )
 }  # fmt: skip

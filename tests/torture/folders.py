@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from support.gate_folders import FOLDERS, server
+from support.gate_folders import FOLDERS, draft_of_server
 from tiny_turns import turn
 
 from kbtrain.errors import UserError
@@ -23,7 +23,10 @@ from kbtrain.records import GateExample
 from torture.damage import Damage, damages
 
 NOTED = Threshold(threshold=0.5, rule="given", dev_file_sha256="0", n_dev=9)
-KINDS: dict[str, Callable[[Path], None]] = {**FOLDERS, "server": lambda folder: server(folder, "http://127.0.0.1:9/v1")}
+NOWHERE = "http://127.0.0.1:9/v1"
+KINDS: dict[str, Callable[[Path], None]] = {
+    **FOLDERS, "draft_of_server": lambda folder: draft_of_server(folder, NOWHERE)
+}  # fmt: skip
 OUTSIDE = ("/etc", "../../..", "..", ".", "nowhere", "../nowhere", "one/../..", "x\ny", "x\0y", "x" * 300)
 
 
@@ -49,7 +52,7 @@ def of_folder(kind: str) -> Iterator[tuple[str, Damage]]:
                 (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "someone/model"}'),
             ),
         )
-    if kind == "p_yes":
+    if kind == "draft":
         yield "without its base", lambda folder: shutil.rmtree(folder / "base")
 
 
@@ -73,7 +76,7 @@ def _used(folder: Path) -> Scores:
     gate = load_gate(folder, dtype="fp32", device="cpu")
     reads_turns = "question" not in gate.reads
     asked = [turn(0), turn(1)] if reads_turns else [GateExample.ask(text) for text in ASKED]
-    found = {} if gate.card and gate.card.kind == "server" else gate.score_all(asked)
+    found = {} if gate.card and gate.card.asks_server else gate.score_all(asked)
     set_threshold(folder, "some", NOTED)
     return found
 
@@ -127,7 +130,7 @@ def campaign(kind: str, place: Path, rng: random.Random, each: int, hashes: bool
         without_hashes(whole)
     problem, sound = verdict(shutil.copytree(whole, place / "sound")), None
     broke = [] if problem is None else [f"sound -> {problem}"]
-    if hashes and problem is None and kind != "server":  # whose server is not there
+    if hashes and problem is None and kind != "draft_of_server":  # whose server is not there
         sound = _used(shutil.copytree(whole, place / "sound again"))
     tries = [("", name, damage) for name, damage in of_folder(kind)]
     for path in sorted(path for path in whole.rglob("*") if path.is_file()):

@@ -56,7 +56,7 @@ class Sound:
 
 SCORED = "[features, draft]"
 MORE: dict[str, tuple[str, tuple[str, ...]]] = {
-    "draft": ("recipes/make_untrained.py", ("--model", "model", "--output", "qa", "--gates", "[draft]", *TINY)),
+    "draft": ("recipes/make_draft.py", ("--model", "model", "--output", "qa/draft", *TINY)),
     "features": ("recipes/train_features.py", (*DATA, "--index", "qa/bm25", "--output", "qa/features", *KEYS)),
     "scores": ("eval/score.py", ("--run", "qa", "--only", SCORED, "--splits", "[train, dev]", *TINY)),
     "second": ("eval/end_to_end.py", ("--run", "qa3", "--bootstrap-draws", "100", "--random-draws", "100")),
@@ -116,7 +116,7 @@ COMMANDS: dict[str, Sound] = {
         "3",
         *TINY,
     ),
-    "recipes/make_untrained.py": _sound("--model", "model", "--output", "out", "--gates", "[p_yes, draft]", *TINY),
+    "recipes/make_draft.py": _sound("--model", "model", "--output", "out", *TINY),
     "recipes/train_encoder.py": _sound(*TURNS, "--model", "bert", "--max-length", "64"),
     "recipes/train_features.py": _sound(
         *DATA, "--index", "qa/bm25", "--output", "out", *KEYS, after=("data_gen/retrieve.py",)
@@ -170,10 +170,10 @@ COMMANDS: dict[str, Sound] = {
 
 DRAWN = ("--run", "qa2", "--samples", "{train: 2, dev: 1, test: 0}")
 SERVER_GATE = (
-    *("--model", "tiny", "--gates", "[server]", "--tokens", "2"),
+    *("--model", "tiny", "--tokens", "2"),
     *("--server-url", SERVER, "--server-model", "tiny", *SHORT),
 )  # fmt: skip
-MORE["server gate"] = ("recipes/make_untrained.py", (*SERVER_GATE, "--output", "qa2"))
+MORE["server gate"] = ("recipes/make_draft.py", (*SERVER_GATE, "--output", "qa2/server"))
 
 # what talks to a server, each script in every way that it can
 SERVED: dict[str, tuple[Sound, ...]] = {
@@ -194,7 +194,7 @@ SERVED: dict[str, tuple[Sound, ...]] = {
         _sound("--run", "qa2", "--only", "[server]", after=("server gate",)),
         _sound("--run", "qa2", "--only", "[prompt]", "--prompt-llm", "llm.yaml"),
     ),
-    "recipes/make_untrained.py": (_sound(*SERVER_GATE, "--output", "out"),),
+    "recipes/make_draft.py": (_sound(*SERVER_GATE, "--output", "out"),),
     "check-server": (_sound("check-server", SERVER, "--timeout", "3"),),
     "serve": (_sound(*SERVE),),
 }  # fmt: skip

@@ -9,16 +9,18 @@ the draft is the answer's beginning.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from kbtrain.errors import UserError
-from kbtrain.gate.card import Pass, Stage
-from kbtrain.gates.answering import first_rows, open_answering
-from kbtrain.gates.untrained.card import ServedUntrained, UntrainedCard, UntrainedGate
+from kbtrain.errors import UserError, at
+from kbtrain.gate.card import GateCard, Pass, Stage
+from kbtrain.gate.gate import Gate
+from kbtrain.gates.answering import OTHER_PROMPTS, ServedGate, check_served_prompts, first_rows, open_answering
+from kbtrain.llm.dialect import Dialect
+from kbtrain.net import LONGEST_ASKED
 from kbtrain.prompts.own import asked_fingerprint, asked_ids, asked_whole
 from kbtrain.records import GREEDY, Example, GateExample, Statistic
 
@@ -26,21 +28,79 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from kbtrain.llm.sampler.token_uncertainty import Uncertainties
+    from kbtrain.llm.served_states import StatesServer
 
-SIGNALS = ("draft_margin", "draft_entropy", "first_token_entropy")
+Signal = Literal["draft_margin", "draft_entropy", "first_token_entropy"]
+SIGNALS: tuple[Signal, ...] = ("draft_margin", "draft_entropy", "first_token_entropy")
 TOKENS = 16
 MAX_PROMPT = 2048
+TOP = 20  # the most that OpenAI's API and vLLM's defaults give
 
 
-class DraftCard(UntrainedCard):
-    """The content of ``gate.json``; ``tokens``: length of a draft."""
+class DraftServer(BaseModel):
+    """The server that drafts: address, endpoint, key's variable; ``name``: what it calls the model.
 
-    SIGNALS = SIGNALS
-    STATISTICS: ClassVar[Mapping[str, Statistic]] = dict(
-        zip(SIGNALS, ("logprobs", "entropies", "entropies"), strict=True)
-    )
+    ``dialect``: fields that it takes, as ``kbtrain check-server`` finds them. ``top``: number of log-probabilities
+    asked for at each token; the rest of the vocabulary counts as one token in the entropies, which are then lower
+    bounds. ``tries`` of a request, ``timeout`` and ``patience`` in seconds.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    url: str
+    name: str
+    chat: bool = True
+    key_env: str = "OPENAI_API_KEY"
+    tries: int = Field(8, ge=1)
+    timeout: float = Field(600.0, gt=0)
+    patience: float = Field(LONGEST_ASKED, ge=0)
+    top: int = Field(TOP, ge=2, le=1000)
+    dialect: Dialect = Dialect()
+
+
+class DraftCard(GateCard):
+    """The content of ``gate.json``. ``signal``: the one that decides; all others come from the same draft.
+
+    ``tokens``: length of a draft. ``server``: the one that drafts, in place of the model opened here; ``dtype`` is then
+    its own.
+    """
+
+    OTHER_PROMPTS = OTHER_PROMPTS
+    ABSENT = frozenset({"label_rule", "server"})
+    NO_SCORE = frozenset({"thresholds", "run"})
     kind: Literal["draft"] = "draft"
+    base_model: str
+    dtype: str
+    prompt_fingerprint: str
+    signal: Signal
     tokens: int = Field(TOKENS, ge=1, le=64)
+    server: DraftServer | None = None
+
+    def depends(self) -> str:
+        """Without what lets the server move, take another key and be waited for longer: no score depends on these."""
+        moves = {"url", "key_env", "tries", "timeout", "patience"}
+        return self.model_dump_json(
+            exclude={**dict.fromkeys((*self.NO_SCORE, "best", "weights_sha256"), True), "server": moves}
+        )
+
+    def names(self) -> tuple[str, ...]:
+        """Every signal: all come from one draft."""
+        return SIGNALS
+
+    def answering_models(self) -> tuple[str, ...]:
+        """The model whose signals are read, and the server's name of it."""
+        return (self.base_model, *([self.server.name] if self.server else []))
+
+    @property
+    def asks_server(self) -> bool:
+        """True for a draft by the server that the card names."""
+        return self.server is not None
+
+    @property
+    def statistics(self) -> frozenset[Statistic]:
+        """That of the signal, where the model's own passes can give it."""
+        if self.server is not None:
+            return frozenset()
+        return frozenset({"logprobs" if self.signal == "draft_margin" else "entropies"})
 
     @property
     def stage(self) -> Stage:
@@ -53,15 +113,26 @@ class DraftCard(UntrainedCard):
 
     @property
     def within_answer(self) -> bool:
-        """True: the answer continues the draft."""
-        return True
+        """True for a model that is opened here: the answer continues the draft."""
+        return self.server is None
 
     def passes(self, example: Any) -> list[Pass]:
         """A draft of the answer."""
         return [Pass(asked_whole(example, example.reference, self.own_prompts()), self.tokens)]
 
 
-class Draft(UntrainedGate):
+class SignalGate(Gate):
+    """A gate whose card names the signal that decides."""
+
+    card: DraftCard
+
+    @property
+    def name(self) -> str:
+        """The signal that decides."""
+        return self.card.signal
+
+
+class Draft(SignalGate):
     """Score by :attr:`card`'s signal; see :data:`SIGNALS`. ``spent`` counts requests and generated tokens."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: DraftCard) -> None:
@@ -80,7 +151,7 @@ class Draft(UntrainedGate):
         }
 
     @classmethod
-    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Draft:
+    def load(cls, folder: Path | str, dtype: str = "auto", device: str = "auto") -> Self:
         """Open a folder with the model it names. Raises :class:`UserError` for other prompts."""
         card = DraftCard.read(folder)
         return cls(*open_answering(card, folder, asked_fingerprint, dtype, device), card)
@@ -120,17 +191,43 @@ def signals(draft: Uncertainties) -> dict[str, float]:
     return dict(zip(SIGNALS, values, strict=True))
 
 
-class ServedDraft(ServedUntrained):
-    """Score: mean ratio of the second to the first probability over the draft's tokens, as of the gate ``draft``."""
+class ServedDraft(ServedGate, SignalGate):
+    """Score: mean ratio of the second to the first probability over the draft's tokens, in front of an engine.
+
+    vLLM's log-probabilities give the two most probable tokens; the entropies need whole distributions.
+    """
 
     card: DraftCard
-    card_type = DraftCard
-    signal = "draft_margin"
 
     def score_examples(self, examples: Sequence[GateExample]) -> list[float]:
         """One score per example, from one draft each."""
         prompts = [asked_ids(self.server.tokenizer, e, e.reference, self.own) for e in examples]
         return [mean_ratio(draft) for draft in self.server.read_top_logprobs(prompts, self.card.tokens)]
+
+
+def load_draft(folder: Path | str, dtype: str = "auto", device: str = "auto") -> SignalGate:
+    """Open a folder with the model, or the server, that it names. Raises :class:`UserError` for other prompts."""
+    from kbtrain.gates.draft.server import DraftOfServer
+
+    return (DraftOfServer if DraftCard.read(folder).server else Draft).load(folder, dtype, device)
+
+
+def load_served(folder: Path, server: StatesServer) -> SignalGate:
+    """Open a folder whose model is served.
+
+    Raises :class:`UserError` for a signal that cannot be read so, other prompts than its threshold was chosen with, and
+    a server with another chat template.
+    """
+    card = DraftCard.read(folder)
+    if card.server is not None:
+        return load_draft(folder)
+    if card.signal != "draft_margin":
+        raise UserError(
+            f"{at(folder)}: signal '{card.signal}' cannot be read from a server; make the gate with signal "
+            "'draft_margin', or open the model here"
+        )
+    check_served_prompts(card, folder, server)
+    return ServedDraft(server, card)
 
 
 def mean_ratio(draft: Sequence[Sequence[float]]) -> float:
